@@ -1,1 +1,1 @@
-"""Metrics, gates, likeness and promotion; oom/ says why memory ran out."""
+"""Metrics, gates, likeness and promotion. oom/ finds out why memory ran out."""

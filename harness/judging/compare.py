@@ -24,10 +24,10 @@ from harness.records.run import RunRecord
 
 
 def in_todays_formula(search: GoldenSearch, spec: ExperimentSpec) -> GoldenSearch:
-    """The golden with TFLOP/s by :data:`FORMULA_VERSION` and a caveat that says so.
+    """Recompute the golden's TFLOP/s by :data:`FORMULA_VERSION`, and add a caveat.
 
-    ``spec``: what is compared with it. As it is where it has that version already, is of other settings than ``spec``, or
-    says no step time.
+    ``spec``: the settings of the run to compare. The golden stays unchanged if it already has this version, has other
+    settings than ``spec``, or has no step time.
     """
     golden = search.golden
     if golden is None or not _can_be_reckoned(golden, spec):
@@ -35,12 +35,12 @@ def in_todays_formula(search: GoldenSearch, spec: ExperimentSpec) -> GoldenSearc
     seconds_s = golden.metrics["step_time_s"].value
     value = flops.achieved_tflops(flops.model_flops_per_step(spec), seconds_s, spec.num_gpus)
     reckoned = golden.metrics["tflops_per_gpu"].model_copy(update={"value": value})
-    told = f"TFLOP/s by {FORMULA_VERSION} from the golden's step time; it was stored by {golden.formula_version}"
+    caveat = f"TFLOP/s by {FORMULA_VERSION} from the golden's step time; it was stored by {golden.formula_version}"
     changed = golden.model_copy(
         update={
             "metrics": {**golden.metrics, "tflops_per_gpu": reckoned},
             "formula_version": FORMULA_VERSION,
-            "caveats": (*golden.caveats, told),
+            "caveats": (*golden.caveats, caveat),
         }
     )
     return replace(search, golden=changed)
@@ -57,14 +57,14 @@ def _can_be_reckoned(golden: GoldenRecord, spec: ExperimentSpec) -> bool:
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """Steps that count, where the command line says otherwise than the run; the meaning is `MeasureSpec`'s."""
+    """The window of steps, where the command line overrides the run's. Fields as in `MeasureSpec`."""
 
     skip_first_percent_time: float | None = None
     eval_time_start_step: int | None = None
     eval_time_end_step: int | None = None
 
     def over(self, measure: MeasureSpec) -> MeasureSpec:
-        """The run's own window with the given parts replaced. BadRequestError for values out of range."""
+        """Return the run's window with the given parts replaced. BadRequestError for values out of range."""
         given = {name: value for name, value in vars(self).items() if value is not None}
         try:
             return MeasureSpec(**measure.model_dump() | given)
@@ -79,16 +79,16 @@ _AS_MEASURED = WindowOptions()
 
 
 def _options(place: tuple[int | str, ...], given: Iterable[str]) -> str:
-    """The option at fault, or all that were given where they do not fit together."""
+    """Return the wrong option, or all given options if they contradict each other."""
     return ", ".join(f"--{name}" for name in (place or given))
 
 
 def find_reference(
     reference: str | None, record: RunRecord, options: GateOptions, results: Path | None
 ) -> GoldenSearch:
-    """What to hold ``record`` against: a golden file or folder, another run, or the stored golden of its settings.
+    """Find what to compare ``record`` with: a golden file or folder, another run, or the stored golden of its settings.
 
-    A run as reference stands for a golden promoted from it, and is refused for the same reasons.
+    A run as reference acts as a golden promoted from it, and is refused for the same reasons as a promotion.
     """
     if reference is None:
         return find_golden(record.spec, options.golden_values_path, record.sources)
@@ -104,9 +104,9 @@ def find_reference(
 def compare_runs(
     records: Sequence[RunRecord], search: GoldenSearch, options: GateOptions, window: WindowOptions = _AS_MEASURED
 ) -> tuple[Metrics, Comparison]:
-    """The figures of one run, or of repeats together, and the verdict. BadRequestError for repeats that are none.
+    """Return the figures of a run or of repeats, and the verdict. BadRequestError if the runs are not repeats.
 
-    Without a golden only runs that ended well are fine.
+    Without a golden, all runs must have succeeded.
     """
     fingerprints = {record.fingerprint for record in records}
     if len(fingerprints) != 1:
@@ -128,21 +128,21 @@ def compare_runs(
     )
     alike = _likeness_of_all(records, search, options.accept_differences, metrics.clocks)
     comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
-    if any(record.status != "ok" for record in records):  # figures so far, of which a change says nothing
-        comparison = replace(comparison, findings=tuple(replace(one, change=None) for one in comparison.findings))
+    if any(record.status != "ok" for record in records):  # these figures are incomplete, so that a change means nothing
+        comparison = replace(comparison, findings=tuple(replace(found, change=None) for found in comparison.findings))
     return metrics, replace(comparison, golden_path=str(search.path), note=search.note)
 
 
 def compare_stored(
     runs: Sequence[str], golden: str | None, options: GateOptions, window: WindowOptions, results: Path | None
 ) -> tuple[tuple[RunRecord, ...], Metrics, Comparison, tuple[Outcome, ExitCode]]:
-    """Stored runs of one setting, named by folder or id, against what `find_reference` finds; a ``golden`` is required.
+    """Compare stored runs with the same settings, named by folder or id, with the result of `find_reference`.
 
-    BadRequestError for what cannot be read, for two golden values, and for repeats that are none.
+    BadRequestError if a run cannot be read, if two goldens are given, or if the runs are not repeats.
     """
     if golden is not None and options.golden_values_path is not None:
         raise BadRequestError(
-            f"GOLDEN {golden} and --golden_values_path {options.golden_values_path} are two answers; give one"
+            f"GOLDEN {golden} and --golden_values_path {options.golden_values_path} both name a golden; give only one"
         )
     options = options.model_copy(update={"require_golden": options.require_golden or golden is not None})
     records = tuple(read_only_run(reference, results) for reference in runs)

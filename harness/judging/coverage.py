@@ -1,4 +1,4 @@
-"""What the record of a run covers: all ranks of a run of ours, and of an imported one what its log tells."""
+"""What a record covers: all ranks of a run by mbr-perf, or the part that the log of an imported run has."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,25 +9,25 @@ from harness.judging.readings import Peak, Window, window_of, worst_rank
 from harness.records.rank import RankRecord
 from harness.records.run import ImportedLog, RunRecord
 
-_EQUAL = 0.0005  # what is printed with one decimal of a percent
+_EQUAL = 0.0005  # half of the last digit printed, 0.1 %
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """A run of ours: every rank has to have recorded every step and its memory. ``unknown``: stands for absent software."""
+    """A run by mbr-perf: every rank must have recorded every step and its memory. ``unknown``: text for absent software."""
 
     record: RunRecord
     unknown: str | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether all ranks that are to speak of the run finished."""
+        """Whether all expected ranks finished."""
         ranks = self.record.ranks
         return len(ranks) >= self.record.spec.num_gpus and all(rank.finished for rank in ranks)
 
     @property
     def device_name(self) -> str | None:
-        """Product name of what it was measured on: the GPU's, or for a CPU run the processor's."""
+        """The product name of the GPU, or of the processor for a CPU run."""
         where = self.record.provenance
         return where.processor if self.record.spec.gpu_type.is_cpu else where.device_name
 
@@ -44,21 +44,21 @@ class Coverage:
         record = self.record
         if name != "peak_device_bytes":
             measured = any(rank.memory for rank in record.ranks)
-            return "the run's memory meter cannot say" if measured else "no rank left a memory reading"
+            return "not measured on this device" if measured else "no rank recorded its memory"
         if record.spec.gpu_type.is_cpu:
             return "a CPU run has no device memory"
         return next((node.error for node in record.nodes if node.error), "no NVML sample for the ranks' GPUs")
 
     def missing(self, peak: Peak) -> str:
-        """Who has no reading of a peak."""
+        """Name the ranks without a reading of a peak."""
         return f"rank {', '.join(map(str, peak.missing_ranks))}"
 
 
 @dataclass(frozen=True)
 class LogCoverage(Coverage):
-    """An imported run: its log tells the clock of one rank, and the memory of some."""
+    """An imported run: its log has the step times of one rank, and the memory of some ranks."""
 
-    unknown: str | None = "not told by the log"
+    unknown: str | None = "not in the log"
     is_whole = True
     device_name = None
 
@@ -68,17 +68,17 @@ class LogCoverage(Coverage):
         return self.record.imported
 
     def window(self, start: int, end: int) -> Window:
-        """An iteration ends for all ranks at once, so that one rank's times are the job's.
+        """Return the times of one rank: an iteration ends at the same time for all ranks.
 
-        Of a log that has a line every few iterations, those lines count whose iterations all lie in the window.
+        If a line covers several iterations, it counts only if all of them are in the window.
         """
         clock = [rank for rank in self.record.ranks if rank.rank == self._log.clock_rank]
         return window_of(clock, 1, start, end, every=self._log.interval)
 
     def peak(self, read: Callable[[RankRecord], int | None]) -> Peak | None:
-        """Only those ranks are missing that hold another part of the model than any rank that was read.
+        """Return the worst rank's reading. A rank is missing only if no reported rank holds the same part of the model.
 
-        Both formats report one rank of every group that holds the same part; its data-parallel copies hold as much.
+        Both formats report one rank of each data-parallel group; the group's other ranks use as much memory.
         """
         peak, spec = super().peak(read), self.record.spec
         sizes = spec.parallelism
@@ -90,33 +90,33 @@ class LogCoverage(Coverage):
         return replace(peak, missing_ranks=tuple(rank for rank in peak.missing_ranks if parts[rank] not in known))
 
     def no_peak(self, name: str) -> str:
-        """The same for all of them."""
+        """The reason is the same for all peaks."""
         del name
-        return "the log does not say"
+        return "not in the log"
 
     def missing(self, peak: Peak) -> str:
-        """All that it has no memory of, as the notes of the record count them."""
+        """Count the ranks without memory in the log, as the notes of the record do."""
         unread = self.record.spec.num_gpus - sum(rank.memory is not None for rank in self.record.ranks)
         copies = unread - len(peak.missing_ranks)
-        told = f" (copies of ranks with one: {copies})" if copies > 0 else ""
-        return f"{unread} of {self.record.spec.num_gpus} ranks{told}"
+        which = f" ({copies} of them are copies of reported ranks)" if copies > 0 else ""
+        return f"{unread} of {self.record.spec.num_gpus} ranks{which}"
 
 
 def coverage_of(record: RunRecord) -> Coverage:
-    """What the record covers."""
+    """Return the coverage for this kind of record."""
     return Coverage(record) if record.imported is None else LogCoverage(record)
 
 
 def measured_device(record: RunRecord) -> str | None:
-    """Product name of what a run was measured on; None where nobody tells."""
+    """Return the product name of the device that a run was measured on; None if unknown."""
     return coverage_of(record).device_name
 
 
 @dataclass(frozen=True)
 class OwnThroughput:
-    """TFLOP/s/GPU as the log has it, the median over the ``n`` steps of the window that have one.
+    """TFLOP/s/GPU from the log: the median over the ``n`` steps of the window that have a value.
 
-    ``change``: the log's over ours, less one; None where ours is not known.
+    ``change``: the log's value / mbr-perf's value - 1; None if mbr-perf has no value.
     """
 
     median: float
@@ -125,11 +125,11 @@ class OwnThroughput:
 
 
 def own_throughput(record: RunRecord, metrics: Metrics) -> OwnThroughput | None:
-    """None for a run of our own, and where the log has none in the window."""
+    """Return the log's throughput; None for a run by mbr-perf, and if the log has none in the window."""
     if record.imported is None:
         return None
     start, end = metrics.step_time_s.window if metrics.step_time_s else record.spec.measure.window
-    values = [one.tflops_per_gpu for one in record.imported.throughput if start <= one.step < end]
+    values = [logged.tflops_per_gpu for logged in record.imported.throughput if start <= logged.step < end]
     if not values:
         return None
     median, ours = statistics.median(values), metrics.tflops_per_gpu
@@ -137,12 +137,12 @@ def own_throughput(record: RunRecord, metrics: Metrics) -> OwnThroughput | None:
 
 
 def throughput_text(record: RunRecord, metrics: Metrics) -> str | None:
-    """``the log's own throughput is 704.00 TFLOP/s/GPU, +0.3 % from ours``; None where the log has none."""
+    """Return text such as ``the log reports 704.00 TFLOP/s/GPU, +0.3 % from mbr-perf's``; None without a value."""
     own = own_throughput(record, metrics)
     if own is None:
         return None
-    told = f"the log's own throughput is {own.median:.2f} TFLOP/s/GPU"
+    text = f"the log reports {own.median:.2f} TFLOP/s/GPU"
     if own.change is None:
-        return told
+        return text
     differs = f"{own.change * 100:+.1f} % from" if abs(own.change) >= _EQUAL else "equal to"
-    return f"{told}, {differs} ours ({metrics.formula_version})"
+    return f"{text}, {differs} mbr-perf's value ({metrics.formula_version})"

@@ -1,4 +1,4 @@
-"""From raw records to figures: nothing here is stored, so that a better formula needs no new run."""
+"""Derives figures from raw records. Nothing is stored, so that a better formula needs no new run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from harness.records.run import RunRecord
 
 
 def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
-    """The figures of one run over the window of ``measure`` (default: the one it was run with)."""
+    """Return the figures of a run over the window of ``measure`` (default: the run's own)."""
     spec, ranks, coverage = record.spec, record.ranks, coverage_of(record)
     window = coverage.window(*(measure or spec.measure).window)
     model_flops = flops.model_flops_per_step(spec)
@@ -43,9 +43,9 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
 
 
 def combine(runs: Sequence[Metrics]) -> Metrics:
-    """Repeats as one: the median of the runs' medians, the highest peak; FLOPs count only if all runs agree.
+    """Combine repeats: the median of the runs' medians, the highest peak, and FLOPs if all runs agree.
 
-    A problem of any run is a problem of the whole. ValueError for no runs.
+    A problem of one run is a problem of the result. ValueError without runs.
     """
     if not runs:
         raise ValueError("no runs to combine")
@@ -73,7 +73,7 @@ def combine(runs: Sequence[Metrics]) -> Metrics:
 
 
 def summarize(values: Sequence[float], window: tuple[int, int]) -> Summary | None:
-    """Median, mean and spread of per-step values; None when there are none."""
+    """Return median, mean and spread of per-step values; None without values."""
     if not values:
         return None
     spread = statistics.sample_stdev(values)
@@ -81,7 +81,7 @@ def summarize(values: Sequence[float], window: tuple[int, int]) -> Summary | Non
 
 
 def _counted_flops(ranks: Sequence[RankRecord], world_size: int) -> int | None:
-    """FLOPs that all ranks together counted in one step; None unless every rank counted."""
+    """Return the FLOPs that all ranks counted in a step; None unless every rank counted."""
     counted = [rank.counted_flops_per_step for rank in ranks if rank.counted_flops_per_step is not None]
     return sum(counted) if len(counted) == world_size else None
 
@@ -89,7 +89,7 @@ def _counted_flops(ranks: Sequence[RankRecord], world_size: int) -> int | None:
 def _utilizations(
     spec: ExperimentSpec, window: Window, model_flops: int, recompute_flops: int
 ) -> tuple[float | None, float | None]:
-    """MFU and HFU at the median step time; None where the GPU type has no published peak for the precision."""
+    """Return MFU and HFU at the median step time; None if the GPU has no published peak for the precision."""
     peak = spec.gpu_type.peak_flops.get(spec.precision.peak)
     if peak is None or not window.seconds:
         return None, None
@@ -99,7 +99,7 @@ def _utilizations(
 
 
 def _losses(ranks: Sequence[RankRecord]) -> list[float]:
-    """Losses in step order, from the lowest rank that has them: only the last pipeline stage does."""
+    """Return the losses in step order from the lowest rank of the last pipeline stage."""
     for rank in sorted(ranks, key=lambda rank: rank.rank):
         losses = [step.loss for step in sorted(rank.steps, key=lambda step: step.step) if step.loss is not None]
         if losses:
@@ -114,11 +114,11 @@ def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str,
         if peak is None:
             problems[name] = coverage.no_peak(name)
         elif peak.missing_ranks:
-            problems[name] = f"no reading from {coverage.missing(peak)}; the peak may be higher"
+            problems[name] = f"no reading from {coverage.missing(peak)}, so the peak may be higher"
     if metrics.counted_flops_per_step is None:
         problems["counted_flops_per_step"] = "not every rank counted its FLOPs"
     if spec.gpu_type.peak_flops.get(spec.precision.peak) is None:
-        problems["mfu"] = problems["hfu"] = f"no peak is known for {spec.compute_dtype} on {spec.gpu}"
+        problems["mfu"] = problems["hfu"] = f"the peak FLOP/s of {spec.compute_dtype} on {spec.gpu} is unknown"
     return {name: text for name, text in problems.items() if text}
 
 

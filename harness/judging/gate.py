@@ -1,4 +1,4 @@
-"""Judges a run against golden values with thresholds, and settles the outcome."""
+"""Compares a run with golden values by thresholds, and decides the outcome."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from harness.records.goldens import require_fractions
 from harness.records.run import Status
 from harness.records.strict_json import OptionalText
 
-# A change that equals the threshold passes, whatever binary rounding makes of it (709.93 * 0.95).
+# A change equal to the threshold passes, despite binary rounding (709.93 * 0.95).
 _ROUNDING = 1e-9
 # Medians of three CPU runs differ by more than 10 % in fewer than 1 of 200 pairs; single runs need the row's 15 %.
 _REPEATS_FOR_CPU = 3
@@ -22,7 +22,7 @@ _CPU_REPEATED_THRESHOLD = 0.10
 
 
 class Verdict(StrEnum):
-    """What one metric, or all of them together, say."""
+    """The verdict on a metric, or on all metrics."""
 
     PASS = "pass"  # noqa: S105 (a verdict)
     REGRESSION = "regression"
@@ -33,13 +33,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Allowed relative worsening of time and memory metrics; counted FLOPs may not change at all."""
+    """The allowed relative worsening of time and memory metrics. Counted FLOPs must not change."""
 
     time: float
     memory: float
 
     def of(self, kind: GateKind) -> float:
-        """The fraction for one kind of gate."""
+        """Return the threshold of a kind of gate."""
         return {"time": self.time, "memory": self.memory, "exact": 0.0}[kind]
 
 
@@ -47,8 +47,7 @@ class Thresholds:
 class Finding:
     """One row of a comparison.
 
-    ``change`` is (current - golden) / golden; None where there are not two real numbers, or one is of a run that did not
-    end well.
+    ``change`` is (current - golden) / golden; None unless both numbers are real and from successful runs.
     """
 
     metric: str
@@ -62,9 +61,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All findings, what was unlike, and the outcome. ``golden`` None: there was none to compare with.
+    """All findings, the differences, and the outcome. ``golden`` None: there is no golden.
 
-    ``note``: why there was none, or that the golden's recipe point has changed since.
+    ``note``: why there is no golden, or that the golden's recipe point has changed since.
     """
 
     findings: tuple[Finding, ...]
@@ -78,7 +77,7 @@ class Comparison:
 def default_thresholds(
     spec: ExperimentSpec, num_runs: int = 1, *, timing: float | None = None, memory: float | None = None
 ) -> Thresholds:
-    """The command line's, else the GPU row's. ``num_runs``: repeats behind the weaker side of the comparison.
+    """Return the thresholds of the command line, or of the GPU. ``num_runs``: of the side with fewer repeats.
 
     BadRequestError for a threshold that is negative or not a number.
     """
@@ -98,7 +97,7 @@ def judge(
     likeness: Likeness,
     doubts: tuple[str, ...] = (),
 ) -> Comparison:
-    """Every metric of the table against ``golden``. ``doubts`` (failed or suspect run) leave nothing to conclude."""
+    """Compare every metric of the table with ``golden``. ``doubts`` (failed or suspect run) make it inconclusive."""
     findings = tuple(
         finding
         for metric in METRICS
@@ -108,9 +107,9 @@ def judge(
 
 
 def no_golden(metrics: Metrics, note: str, *, required: bool = False) -> Comparison:
-    """A run with nothing to compare it with: figures only; ``note`` says where was looked.
+    """Return the figures of a run without a golden. ``note`` says which path was searched.
 
-    Inconclusive when a golden was ``required``, else fine.
+    Inconclusive if a golden is ``required``, otherwise a pass.
     """
     findings = tuple(
         Finding(metric.name, value, None, None, None, Verdict.NOT_GATED, "no golden")
@@ -121,7 +120,7 @@ def no_golden(metrics: Metrics, note: str, *, required: bool = False) -> Compari
 
 
 def overall(findings: tuple[Finding, ...]) -> Verdict:
-    """Regression before inconclusive before improvement before pass; inconclusive when nothing was gated."""
+    """Combine verdicts: regression, inconclusive, improvement, pass, in this order. Inconclusive if nothing was gated."""
     verdicts = {finding.verdict for finding in findings} - {Verdict.NOT_GATED}
     for verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS):
         if verdict in verdicts:
@@ -130,7 +129,7 @@ def overall(findings: tuple[Finding, ...]) -> Verdict:
 
 
 def compare_values(metric: Metric, current: float | None, golden: float | None, threshold: float) -> Finding:
-    """One metric by its numbers alone; inconclusive unless both are finite and positive."""
+    """Compare a metric by its numbers alone. Inconclusive unless both are finite and positive."""
     for side, value in (("the run's value", current), ("the golden's value", golden)):
         if value is None or not math.isfinite(value) or value <= 0:
             verdict, reason = Verdict.INCONCLUSIVE, f"{side} is {'missing' if value is None else value}"
@@ -153,7 +152,7 @@ def _finding(
     likeness: Likeness,
     doubts: tuple[str, ...],
 ) -> Finding | None:
-    """None where neither side has a value, or only one has and the metric is for reading only."""
+    """Judge a metric. None if no side has a value, or if one side has none and the metric has no gate."""
     current, stored = metric.read(metrics), golden.metrics.get(metric.name)
     if stored is None:
         if current is None or metric.gate is None:
@@ -162,7 +161,7 @@ def _finding(
     threshold = thresholds.of(metric.gate) if metric.gate else 0.0
     finding = compare_values(metric, current, stored.value, threshold)
     if metric.gate is None:
-        return replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason="for reading; throughput is gated")
+        return replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason="not gated; throughput is")
     verdict, reason = _withheld(metric.name, metric.gate, metrics, likeness, doubts)
     return finding if verdict is None else replace(finding, verdict=verdict, reason=reason)
 
@@ -170,7 +169,7 @@ def _finding(
 def _withheld(
     name: str, kind: GateKind, metrics: Metrics, likeness: Likeness, doubts: tuple[str, ...]
 ) -> tuple[Verdict | None, str]:
-    """Why the two numbers, whatever they are, allow no verdict; None where they do."""
+    """Return why the comparison allows no verdict, whatever the numbers; None if it does."""
     if doubts:
         return Verdict.INCONCLUSIVE, "; ".join(doubts)
     against = likeness.against(kind)
@@ -188,7 +187,7 @@ _SIGTERM = 15
 
 
 def comparison_outcome(comparison: Comparison, *, fail_on_improvement: bool = False) -> tuple[Outcome, ExitCode]:
-    """Outcome and exit code of a comparison."""
+    """Return outcome and exit code of a comparison."""
     match comparison.outcome:
         case Verdict.REGRESSION:
             return "regression", ExitCode.REGRESSION
@@ -203,14 +202,14 @@ def comparison_outcome(comparison: Comparison, *, fail_on_improvement: bool = Fa
 def run_outcome(
     status: Status, comparison: Comparison, *, fail_on_improvement: bool = False, signal: int | None = None
 ) -> tuple[Outcome, ExitCode]:
-    """Outcome and exit code of a run. ``signal``: the one that interrupted it."""
+    """Return outcome and exit code of a run. ``signal``: the signal that interrupted it."""
     if status == "ok":
         return comparison_outcome(comparison, fail_on_improvement=fail_on_improvement)
     return ("oom" if status == "oom" else "failed"), status_exit_code(status, signal)
 
 
 def status_exit_code(status: Status, signal: int | None = None) -> ExitCode:
-    """Exit code of how a run ended, before it is judged. ``signal``: the one that interrupted it."""
+    """Return the exit code for a run's status, before any comparison. ``signal``: the signal that interrupted it."""
     match status:
         case "ok":
             return ExitCode.OK

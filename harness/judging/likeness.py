@@ -25,13 +25,13 @@ ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
 TIME_ONLY: tuple[GateKind, ...] = ("time",)
 GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",)}
 SM_CLOCK = "sm_clock_mhz"
-CLOCK_TOLERANCE = 0.03  # of the golden's median; below it clocks differ from run to run
+CLOCK_TOLERANCE = 0.03  # of the golden's median; smaller differences occur from run to run
 _FIXED = (*SOFTWARE, *GROUPS, SM_CLOCK, "device_name", "driver_version", "formula_version", "fingerprint")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same. ``kinds``: the gates it touches; ``blocks`` False: it only takes them out.
+    """One difference. ``kinds``: the gates that it affects. ``blocks`` False: these gates are only left out.
 
     ``name`` is a dotted path of the spec, a package, or ``device_name``, ``driver_version``, ``formula_version``,
     ``sm_clock_mhz``.
@@ -46,51 +46,50 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """For people: ``torch: golden 2.9.1, here 2.10.0``."""
+        """The difference as text: ``torch: golden 2.9.1, here 2.10.0``."""
         return difference_text(self.name, self.golden, self.current)
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """What differs, and what the golden does not say."""
+    """The differences, and caveats on values that the golden lacks."""
 
     differences: tuple[Difference, ...] = ()
     caveats: tuple[str, ...] = ()
 
     def against(self, kind: GateKind) -> tuple[Difference, ...]:
-        """Differences nobody accepted that touch gates of this kind."""
+        """Return the unaccepted differences that affect gates of this kind."""
         return tuple(d for d in self.differences if kind in d.kinds and not d.accepted)
 
 
 def likeness(
     record: RunRecord, golden: GoldenRecord, accept: Sequence[str] = (), clocks: RunClocks | None = None
 ) -> Likeness:
-    """All differences, those named in ``accept`` (names, groups, or parents of a spec path) marked as accepted.
+    """Find all differences. Those in ``accept`` (names, groups, or parents of a spec path) are marked as accepted.
 
-    What an external golden does not say is a caveat; in a measured one absence is a value (not installed). ``clocks``: those
-    of the run, or of its repeats together.
-    BadRequestError for an accepted name that can never be a difference.
+    A value that an external golden lacks is a caveat. In a measured golden, a missing value means "not installed".
+    ``clocks``: of the run, or of all its repeats. BadRequestError for an accepted name that can never be a difference.
     """
     possible = possible_names(accept, record, golden)
     raise_all([_no_such(name) for name in accept if name not in possible])
     found = [*_settings(record, golden), *_environment(record, golden), *_clock(clocks, golden)]
-    unsaid = [d.name for d in found if golden.kind == "external" and d.golden is None]
+    unstated = [d.name for d in found if golden.kind == "external" and d.golden is None]
     differences = tuple(
-        replace(d, accepted=any(_covers(name, d.name) for name in accept)) for d in found if d.name not in unsaid
+        replace(d, accepted=any(_covers(name, d.name) for name in accept)) for d in found if d.name not in unstated
     )
     rows = (
-        ("the golden does not say", unsaid),
+        ("the golden does not state", unstated),
         (
-            "options of the run set what the golden does not state",
+            "options of the run set values that the golden does not state",
             unstated_options(golden, record.spec, record.sources),
         ),
     )
-    caveats = (f"{told}: {', '.join(names)}" for told, names in rows if names)
+    caveats = (f"{label}: {', '.join(names)}" for label, names in rows if names)
     return Likeness(differences, (*golden.caveats, *caveats, *_clock_caveats(clocks, golden)))
 
 
 def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) -> bool:
-    """Whether ``golden`` was measured with the settings of ``record``, but for differences named in ``accept``."""
+    """Return whether ``golden`` has the settings of ``record``, except for differences in ``accept``."""
     return all(any(_covers(name, found.name) for name in accept) for found in _settings(record, golden))
 
 
@@ -100,9 +99,9 @@ def _settings(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
 
 
 def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
-    """On a CPU the processor and the torch build decide the time, and nothing else that is measured.
+    """Yield differences of hardware and software. On a CPU, the processor and the torch build only affect time.
 
-    What a training log does not say is not known to be the same.
+    A value that a training log lacks counts as different.
     """
     here, there, coverage = record.provenance, golden.measured_on, coverage_of(record)
     is_cpu = record.spec.gpu_type.is_cpu
@@ -121,7 +120,7 @@ def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference
 
 
 def _clock(clocks: RunClocks | None, golden: GoldenRecord) -> Iterable[Difference]:
-    """Step times follow the clock, so that at another clock they say nothing about the software; memory does not."""
+    """Yield a difference of SM clocks. Step times depend on the clock; memory does not."""
     here, there = clocks.sm_clock_mhz if clocks else None, golden.measured_on.sm_clock_mhz
     if here is None or there is None:
         return
@@ -131,14 +130,14 @@ def _clock(clocks: RunClocks | None, golden: GoldenRecord) -> Iterable[Differenc
 
 
 def _clock_caveats(clocks: RunClocks | None, golden: GoldenRecord) -> tuple[str, ...]:
-    """What keeps the clocks from being compared, where one side has them."""
+    """Return why the clocks are not compared, if only one side has them."""
     here, there = clocks.sm_clock_mhz if clocks else None, golden.measured_on.sm_clock_mhz
     if here is not None and there is None:
         return (f"the golden has no SM clock; this run's median is {here:.0f} MHz, so the clocks are not compared",)
     if here is None and there is not None:
         return (f"this run has no SM clock; the golden's median is {there:.0f} MHz, so the clocks are not compared",)
     if clocks is not None and clocks.over == "run" and here is not None:
-        return ("this run's SM clock is of the whole run: the times of its steps or samples were not recorded",)
+        return ("this run's SM clock covers the whole run: the times of its steps or samples were not recorded",)
     return ()
 
 
@@ -147,13 +146,13 @@ def _covers(name: str, difference: str) -> bool:
 
 
 def impossible_names(accept: Sequence[str]) -> list[BadRequestError]:
-    """What is wrong with ``accept`` whatever is compared: names of no package, group, or section of a spec."""
+    """Return a problem for each name in ``accept`` that is not a package, a group, or a section of a spec."""
     known = {*_FIXED, *ExperimentSpec.model_fields}
     return [_no_such(name) for name in accept if name not in known and name.partition(".")[0] not in known]
 
 
 def possible_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecord) -> tuple[str, ...]:
-    """Those of ``accept`` that can be a difference between these two; a night accepts for all its cases at once."""
+    """Return the names in ``accept`` that apply to these two; a night accepts names for all its cases."""
     paths = leaves(record.spec.identity()).keys() | leaves(golden.spec).keys()
     return tuple(name for name in accept if name in _FIXED or any(_covers(name, path) for path in paths))
 
@@ -166,7 +165,7 @@ def _no_such(name: str) -> BadRequestError:
 
 
 def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:
-    """Hardware and software of repeats, which agree in both; of their variables those that are the same in all."""
+    """Return hardware and software of repeats, which are equal, and the variables that are equal in all repeats."""
     first, *others = records
     shared = {
         name: value
@@ -188,12 +187,12 @@ def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:
 
 
 def clocks_of(record: RunRecord) -> RunClocks | None:
-    """The clocks that decide the pace of a run, over its own window."""
+    """Return the clocks that limit the speed of a run, over its own window."""
     return run_clocks(rank_clocks(record.ranks, record.nodes, record.spec.measure.window))
 
 
 def own_devices(record: RunRecord) -> list[tuple[str, DeviceSample]]:
-    """The sampled GPUs that ranks of the run used, each with its host; those of others on the node are left out."""
+    """Return the sampled GPUs that the run used, each with its host, without other GPUs of the node."""
     own = {bare_uuid(rank.device.uuid) for rank in record.ranks if rank.device and rank.device.uuid}
     return [
         (node.hostname, device) for node in record.nodes for device in node.devices if bare_uuid(device.uuid) in own
@@ -201,5 +200,5 @@ def own_devices(record: RunRecord) -> list[tuple[str, DeviceSample]]:
 
 
 def hostnames(record: RunRecord) -> tuple[str, ...]:
-    """The hosts of the ranks, by name; that of the harness where no rank left a record."""
+    """Return the hosts of the ranks by name; the harness's host if no rank left a record."""
     return tuple(sorted({rank.hostname for rank in record.ranks} or {record.provenance.hostname}))

@@ -1,4 +1,4 @@
-"""Metrics as one table: where each value is read and what is better; speeds at the mean step."""
+"""The table of metrics: how to read each value and which direction is better. Speeds use the mean step time."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ GateKind = Literal["time", "memory", "exact"]
 
 @dataclass(frozen=True)
 class Summary:
-    """A per-step figure over the window [start, end). ``n`` counts steps; ``stdev`` is the sample's, None from one.
+    """A per-step figure over the window [start, end). ``n``: steps. ``stdev``: of the sample; None for a single step.
 
-    Over repeated runs ``median`` is the median of the runs' medians and ``stdev`` their spread.
+    For repeated runs, ``median`` is the median of the runs' medians and ``stdev`` is their spread.
     """
 
     median: float
@@ -28,9 +28,9 @@ class Summary:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Everything derived from one run, or from repeats of it. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` fractions.
+    """The figures of a run or of its repeats. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` are fractions.
 
-    ``problems`` says, by metric name, why a figure is absent or no basis for a verdict. ``clocks`` is None where no GPU was
+    ``problems``: by metric name, why a figure is absent or not good enough for a verdict. ``clocks``: None if no GPU was
     sampled.
     """
 
@@ -64,7 +64,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Metric:
-    """One row. ``gate`` names the threshold that applies; None: reported only. ``read`` gives the figure or None."""
+    """A row of the table. ``gate``: the threshold that applies; None: reported only. ``read``: returns the figure or None."""
 
     name: str
     title: str
@@ -75,7 +75,7 @@ class Metric:
 
     @property
     def kind(self) -> GateKind:
-        """What it is a figure of; the rows without a gate are the throughput in other units."""
+        """The kind of figure. Rows without a gate are the throughput in other units."""
         return self.gate or "time"
 
 
@@ -87,7 +87,7 @@ def _bytes(peak: Peak | None) -> int | None:
     return None if peak is None else peak.value
 
 
-# Step time and token rate are the throughput in other units: gating them too would report one change three times.
+# Step time and token rate are throughput in other units. Gates on them would report a change three times.
 METRICS: tuple[Metric, ...] = (
     Metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s/GPU", "higher", "time", lambda m: _median(m.tflops_per_gpu)),
     Metric("step_time_s", "Step time", "s", "lower", None, lambda m: _median(m.step_time_s)),
@@ -104,10 +104,10 @@ SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
 
 @dataclass(frozen=True)
 class Speed:
-    """Mean over repeats of each run's median step time, and the rates at it: of TFLOP/s, MFU and HFU the harmonic mean.
+    """The mean over repeats of each run's median step time, and rates at that time: harmonic means of TFLOP/s, MFU, HFU.
 
-    Runs of 0.1 s and 0.3 s per step, with 100 tokens per GPU, have 0.2 s and 500 token/s. One run has its own medians.
-    None where any run lacks the figure. The mean, because Welch's interval is one of a difference of means.
+    Runs of 0.1 s and 0.3 s per step, with 100 tokens per GPU, have 0.2 s and 500 token/s. A single run has its medians.
+    None if a run lacks the figure. The mean is used because Welch's interval is for a difference of means.
     """
 
     step_time_s: float | None
@@ -119,7 +119,7 @@ class Speed:
 
 
 def speed_of(runs: Sequence[Metrics], tokens_per_gpu: float) -> Speed | None:
-    """The speed of repeats, with ``tokens_per_gpu`` in each step of theirs; None for no runs."""
+    """Return the speed of repeats, with ``tokens_per_gpu`` per step; None without runs."""
     if not runs:
         return None
     times = _all([_median(run.step_time_s) for run in runs])
@@ -135,7 +135,7 @@ def speed_of(runs: Sequence[Metrics], tokens_per_gpu: float) -> Speed | None:
 
 
 def cell_figure(metric: Metric, metrics: Metrics | None, speed: Speed | None) -> float | None:
-    """What is shown of repeats for that metric: their speed where it is one of speed, else the runs' figure."""
+    """Return the figure to show for a metric of repeats: from ``speed`` for metrics of speed, else from ``metrics``."""
     found: dict[str, float | None] = asdict(speed) if speed else {}
     if metric.name in found:
         return found[metric.name]

@@ -1,4 +1,4 @@
-"""Decides whether runs may become a golden, and how far they may spread."""
+"""Decides whether runs may become a golden, and how much repeats may differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ from harness.records.redact import redact
 from harness.records.run import REPLAYED, RunRecord
 from harness.units import format_percent
 
-# At half the threshold one of twenty equal runs lies beyond it (two standard deviations), whatever the golden says.
+# If the spread is half the threshold, one of twenty equal runs exceeds the threshold (two standard deviations).
 MOST_OF_THRESHOLD = 0.5
 
 
 def wide_spreads(
     spec: ExperimentSpec, metrics: Mapping[str, GoldenMetric], num_runs: int, thresholds: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """One sentence, with numbers, per gated time metric whose repeats differ by more than half the threshold.
+    """Return a sentence for each gated time metric whose repeats differ by more than half its threshold.
 
-    ``thresholds``: by metric name, where it is not the GPU row's. Repeats of memory metrics are held by the gate itself.
+    ``thresholds``: by metric name, if not the GPU's. The gate itself checks repeats of memory metrics.
     """
     row = default_thresholds(spec, num_runs).time
     found = []
@@ -42,16 +42,16 @@ def wide_spreads(
             most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
             found.append(
                 f"{metric.name}: {num_runs} runs spread by {stored.relative_spread * 100:.1f} % (standard deviation), more "
-                f"than {most}, half the {threshold * 100:g} % that it is to guard"
+                f"than {most}, which is half the threshold of {threshold * 100:g} %"
             )
     return tuple(found)
 
 
 def spread_problems(wide: Sequence[str]) -> list[BadRequestError]:
-    """The sentences of :func:`wide_spreads` as refusals."""
+    """Turn the sentences of :func:`wide_spreads` into errors."""
     remedy = (
-        "find what disturbs the runs and repeat them, or store other metrics with --only; "
-        "--accept_spread promotes all the same, and is put on record"
+        "find out what disturbs the runs and repeat them, or store other metrics with --only; "
+        "--accept_spread promotes them anyway, and the golden records it"
     )
     return [BadRequestError(each, remedy=remedy) for each in wide]
 
@@ -61,7 +61,7 @@ _SIGNIFICANT_DIGITS = 6
 
 @dataclass(frozen=True)
 class Promotion:
-    """A new golden and what it changes against the one it replaces."""
+    """A new golden, and its changes from the golden that it replaces."""
 
     golden: GoldenRecord
     changes: tuple[GoldenChange, ...]
@@ -69,10 +69,10 @@ class Promotion:
 
 @dataclass(frozen=True)
 class PromotionOptions:
-    """What a person may say beyond the reason.
+    """Options of a promotion besides the reason.
 
-    ``replace_other``: also a golden of other settings. ``only``: the metrics to store, all without it. ``accept_spread``:
-    also repeats that differ too much. ``thresholds``: what the golden is to guard, by metric, where not the GPU row's.
+    ``replace_other``: also replace a golden of other settings. ``only``: the metrics to store; empty: all.
+    ``accept_spread``: accept repeats that differ too much. ``thresholds``: by metric, if not the GPU's.
     """
 
     replace_other: bool = False
@@ -94,11 +94,11 @@ def promote(
     before: GoldenRecord | None = None,
     options: PromotionOptions = _PLAIN,
 ) -> Promotion:
-    """Golden values from one run or repeats of it: medians of run medians, highest peaks, spread over the runs.
+    """Make golden values from a run or its repeats: medians of run medians, highest peaks, spread over the runs.
 
-    BadRequestError lists every reason against it: a failed, suspect, short or unfinished run, a run named twice,
-    other settings or another machine among the runs, FLOPs that differ, no reason given, a golden of other settings in
-    the same place, a metric to store that is none, repeats that differ by more than half of what the golden is to guard.
+    BadRequestError lists every reason against it: a failed, suspect, short or unfinished run; a run named twice; runs
+    with different settings, machines or FLOPs; no reason given; a golden of other settings with the same name; an
+    unknown metric; repeats that differ by more than half the threshold.
     """
     each = [derive(record) for record in records]
     mixed = _mixed(records, each)
@@ -153,7 +153,7 @@ def _unknown_metrics(only: tuple[str, ...]) -> list[BadRequestError]:
 
 
 def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
-    """What a golden keeps of repeats, rounded; a figure that is none is left out."""
+    """Return the rounded figures to store, without figures that are missing or not finite."""
     together = combine(each)
     found = {}
     for metric in METRICS:
@@ -169,20 +169,20 @@ def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenM
 
 
 def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadRequestError]:
-    """File names hold recipe, task, precision, count and recompute; a proxy with fewer layers has the same name."""
+    """Refuse to replace a golden of other settings: a proxy with fewer layers has the same file name."""
     if before is None or before.fingerprint in (None, record.fingerprint):
         return []
     different = setting_differences(before, record.spec, record.fingerprint)
     return [
         BadRequestError(
-            f"the golden there is for other settings: {differences_text(different)}",
-            remedy="keep them apart with --golden_dir, or replace it with --replace_other",
+            f"the golden with this name is for other settings: {differences_text(different)}",
+            remedy="use another --golden_dir, or replace the golden with --replace_other",
         )
     ]
 
 
 def _of_logs(records: Sequence[RunRecord], each: Sequence[Metrics]) -> dict[str, object]:
-    """What marks a golden that was never measured here: it is external, and says what its logs did not."""
+    """Return the fields of a golden from logs: it is external, and its caveats name the values that the logs lack."""
     logs = [record.imported for record in records if record.imported is not None]
     if not logs:
         return {}
@@ -193,8 +193,8 @@ def _of_logs(records: Sequence[RunRecord], each: Sequence[Metrics]) -> dict[str,
         for name, peak in metrics.peaks.items()
         if peak is not None and name in metrics.problems
     }
-    unsaid = dict.fromkeys(text for log in logs for text in log.unsaid)
-    return {"kind": "external", "source": f"training logs: {files}", "caveats": (*sorted(short), *unsaid)}
+    missing = dict.fromkeys(text for log in logs for text in log.unsaid)
+    return {"kind": "external", "source": f"training logs: {files}", "caveats": (*sorted(short), *missing)}
 
 
 def _is_stored(metric: Metric) -> bool:
@@ -206,17 +206,17 @@ def _request_problems(records: Sequence[RunRecord], reason: str, author: str) ->
     if not records:
         problems.append(BadRequestError("no run to promote"))
     if not reason.strip():
-        problems.append(BadRequestError("--reason is empty", remedy="say why this becomes the value to hold others to"))
+        problems.append(BadRequestError("--reason is empty", remedy="say why this run becomes the reference"))
     if not author.strip():
         problems.append(BadRequestError("--author is empty", remedy="pass --author, or set git config user.name"))
     ids = [record.run_id for record in records]
     twice = sorted({run for run in ids if ids.count(run) > 1})
-    problems += [BadRequestError(f"run {run} is named twice; one run has no spread") for run in twice]
+    problems += [BadRequestError(f"run {run} is named twice; name different runs") for run in twice]
     return problems
 
 
 def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadRequestError]:
-    """Repeats are repeats only of the same work on the same machine with the same software."""
+    """Refuse runs that differ in settings, machine or software."""
     traits: dict[str, set[str]] = {
         "settings (fingerprint)": {record.fingerprint for record in records},
         "counted FLOPs": {str(metrics.counted_flops_per_step) for metrics in each},
@@ -236,12 +236,12 @@ def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
     problems = [f"suspect: {why}" for why in record.suspect]
     problems += [note for note in record.notes if note.startswith(REPLAYED)]
     if record.status != "ok":
-        problems.append(f"is {record.status}: {record.failure or 'no failure recorded'}")
+        problems.append(f"ended as {record.status}: {record.failure or 'no failure recorded'}")
     if not coverage_of(record).is_whole:
         problems.append("not every rank finished")
     for metric in METRICS:
         present = metric.read(metrics) is not None
-        if record.imported is not None and metric.gate == "memory":  # its golden says which ranks it has
+        if record.imported is not None and metric.gate == "memory":  # the golden's caveats name the missing ranks
             continue
         if metric.gate and metric.name in metrics.problems and (present or metric.gate == "time"):
             problems.append(f"{metric.name}: {metrics.problems[metric.name]}")

@@ -1,4 +1,4 @@
-"""Readings of all ranks as those of the job: the steps of the slowest, the memory of the fullest, the clocks that set the pace."""
+"""Combines readings of all ranks: step times of the slowest rank, memory of the fullest, and the limiting clocks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ MIN_STEPS = 3
 
 @dataclass(frozen=True)
 class Window:
-    """Steps ``[start, end)``: seconds of each that every rank recorded, and the steps that some rank did not."""
+    """Steps ``[start, end)``: seconds of each step that every rank recorded, and the steps that a rank did not record."""
 
     start: int
     end: int
@@ -33,21 +33,21 @@ class Window:
 
     @property
     def problem(self) -> str | None:
-        """Why the window is no basis for a verdict; None when it is one."""
+        """Why the window does not allow a verdict; None if it does."""
         if self.end <= self.start:
-            return f"the window [{self.start}, {self.end}) holds no step"
+            return f"the window [{self.start}, {self.end}) has no steps"
         if self.missing:
-            return f"{len(self.missing)} of {len(self.missing) + len(self.seconds)} steps in the window are missing, first {self.missing[0]}"
+            return f"{len(self.missing)} of {len(self.missing) + len(self.seconds)} steps in the window are missing, the first is {self.missing[0]}"
         if len(self.seconds) < MIN_STEPS:
-            return f"{counted(len(self.seconds), 'step')} in the window, at least {MIN_STEPS} are needed"
+            return f"{counted(len(self.seconds), 'step')} in the window; at least {MIN_STEPS} are needed"
         return None
 
 
 def window_of(ranks: Sequence[RankRecord], world_size: int, start: int, end: int, *, every: int = 1) -> Window:
-    """Step times over ``[start, end)``: the slowest rank's, because the others wait for it at the next collective.
+    """Return step times over ``[start, end)``: the slowest rank's, because the others wait for it at the next collective.
 
-    A step that any of ``world_size`` ranks did not record is missing, and so is every step when a rank left no record.
-    ``every``: a record stands for so many steps, of which it is the last; those that reach out of the window do not count.
+    A step is missing if any of ``world_size`` ranks did not record it. ``every``: a record covers this many steps and has
+    the number of the last; it does not count if some of its steps are outside the window.
     """
     times = [{step.step: step.seconds for step in rank.steps if step.seconds > 0} for rank in ranks]
     whole = len(times) >= world_size
@@ -61,7 +61,7 @@ _PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "NCCL", 
 
 
 def is_victim(failure: Failure) -> bool:
-    """Whether another rank's end explains this one: a lost connection, or torchrun's SIGTERM to those that are left."""
+    """Return whether another rank's failure explains this failure: a lost connection, or torchrun's SIGTERM."""
     if failure.kind == "signal":
         return "SIGTERM" in failure.message
     return failure.kind == "error" and any(text in failure.message for text in _PEER_TEXTS)
@@ -69,7 +69,7 @@ def is_victim(failure: Failure) -> bool:
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of the worst rank and its pipeline stage. ``missing_ranks`` could not say, so the true peak may be higher."""
+    """Bytes of the worst rank, and its pipeline stage. ``missing_ranks`` have no reading; the true peak may be higher."""
 
     value: int
     rank: int
@@ -78,7 +78,7 @@ class Peak:
 
 
 def worst_rank(ranks: Sequence[RankRecord], world_size: int, read: Callable[[RankRecord], int | None]) -> Peak | None:
-    """The largest reading over ranks (the lowest rank of equals); None when no rank has one."""
+    """Return the largest reading over ranks (the lowest rank if equal); None without a reading."""
     readings = {rank.rank: value for rank in ranks if (value := read(rank)) is not None}
     if not readings:
         return None
@@ -89,17 +89,17 @@ def worst_rank(ranks: Sequence[RankRecord], world_size: int, read: Callable[[Ran
 
 
 def allocated(rank: RankRecord) -> int | None:
-    """Peak bytes in live tensors."""
+    """Return the peak bytes in live tensors."""
     return rank.memory.max_allocated_bytes if rank.memory else None
 
 
 def reserved(rank: RankRecord) -> int | None:
-    """Peak bytes held by the caching allocator."""
+    """Return the peak bytes held by the caching allocator."""
     return rank.memory.max_reserved_bytes if rank.memory else None
 
 
 def device_used(nodes: Sequence[NodeSample]) -> Callable[[RankRecord], int | None]:
-    """Reader of peak bytes in use on a rank's device by anyone, joined with the NVML samples by GPU UUID."""
+    """Make a reader of the peak bytes in use on a rank's device by all processes, from NVML samples by GPU UUID."""
     sampled = {
         bare_uuid(device.uuid): device.max_used_bytes
         for node in nodes
@@ -117,21 +117,21 @@ def device_used(nodes: Sequence[NodeSample]) -> Callable[[RankRecord], int | Non
 
 
 def bare_uuid(uuid: str) -> str:
-    """NVML prints ``GPU-<uuid>``; torch prints the same UUID without the prefix."""
+    """Return the UUID without NVML's prefix ``GPU-``, as torch prints it."""
     return uuid.lower().removeprefix("gpu-")
 
 
-# A sampler may be late by a slow disk or a busy driver; longer silence leaves a part of the window unknown.
+# A slow disk or a busy driver may delay a sample. After a longer gap, a part of the window is unknown.
 _LONGEST_GAP_S = 10.0
 _GAP_IN_INTERVALS = 5
 
 
 @dataclass(frozen=True)
 class RunClocks:
-    """The rank with the lowest median SM clock, and the one that spent most time under the power cap (a share, 0 to 1).
+    """The rank with the lowest median SM clock, and the rank with the largest share of time (0 to 1) under the power cap.
 
-    Over repeats both are medians of the runs' figures, and the ranks are those of the first run. ``over`` is ``run`` where
-    the times of steps or samples were not recorded, so that the figures cover the whole run.
+    For repeats, both are medians of the runs' figures, and the ranks are those of the first run. ``over`` is ``run`` if
+    the times of steps or samples were not recorded: the figures then cover the whole run.
     """
 
     sm_clock_mhz: float | None
@@ -144,7 +144,7 @@ class RunClocks:
 def rank_clocks(
     ranks: Iterable[RankRecord], nodes: Iterable[NodeSample], window: tuple[int, int]
 ) -> dict[int, RankClocks]:
-    """What NVML saw of each rank's GPU over the steps [start, end), by rank; a GPU without any sample is left out."""
+    """Return the NVML clocks of each rank's GPU over the steps [start, end), by rank, without GPUs that have no sample."""
     devices = {bare_uuid(device.uuid): device for node in nodes for device in node.devices if device.num_samples}
     found = {}
     for rank in ranks:
@@ -158,13 +158,13 @@ def rank_clocks(
 def with_clocks(
     ranks: tuple[RankRecord, ...], nodes: Sequence[NodeSample], window: tuple[int, int]
 ) -> tuple[RankRecord, ...]:
-    """The ranks with what NVML saw of their GPUs over the window, as a run's record keeps it."""
+    """Add the clocks over the window to the ranks, for the run's record."""
     found = rank_clocks(ranks, nodes, window)
     return tuple(rank.model_copy(update={"clocks": found.get(rank.rank)}) for rank in ranks)
 
 
 def run_clocks(each: Mapping[int, RankClocks]) -> RunClocks | None:
-    """Return the clocks that set the pace of a run, from the clocks of its ranks; None where NVML gave none."""
+    """Return the clocks that limit the speed of a run, from the clocks of its ranks; None without NVML data."""
     clocks = {rank: own.sm_clock_mhz for rank, own in each.items() if own.sm_clock_mhz is not None}
     shares = {rank: own.power_cap_share for rank, own in each.items() if own.power_cap_share is not None}
     if not clocks and not shares:
@@ -211,7 +211,7 @@ def clock_doubts(own: RankClocks) -> list[str]:
 
 
 def _span(rank: RankRecord, window: tuple[int, int]) -> tuple[float, float] | None:
-    """Return start of the first and end of the last step of the window; None where a step has no time."""
+    """Return start of the first and end of the last step of the window; None if a step has no time."""
     start, end = window
     steps = [step for step in rank.steps if start <= step.step < end]
     ends = [step.ended_s for step in steps if step.ended_s is not None]
@@ -249,7 +249,7 @@ def _over(span: tuple[float, float] | None, device: DeviceSample) -> RankClocks:
 
 
 def _coverage(samples: ClockSamples, span: tuple[float, float]) -> dict[str, float]:
-    """Return the length of the window and its longest stretch without a sample."""
+    """Return the length of the window and the longest time without a sample."""
     start, end = span
     edges = [start, *(at for at in samples.times_s if start < at < end), end]
     gaps = [after - before for before, after in pairwise(samples.times_s)]

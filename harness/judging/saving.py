@@ -1,4 +1,4 @@
-"""Compares machines and states the memory that a setting saves."""
+"""Compares machines, and computes the memory that a setting saves."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from harness.records.run import RunRecord
 from harness.records.sweep import CellData, SweepData
 from harness.units import MIB
 
-# torch's caching allocator takes small blocks in segments of 2 MiB; less is rounding, not a setting's effect.
+# torch's caching allocator takes small blocks in segments of 2 MiB. A smaller difference is rounding.
 _GPU_NOISE_BYTES = 2 * MIB
-# Repeats on a processor differ by some KiB even where three of them happen to agree.
+# Repeats on a CPU differ by some KiB, even if three of them happen to agree.
 _CPU_NOISE_BYTES = MIB // 16
 
 
 @dataclass(frozen=True)
 class RankSaving:
-    """Allocated bytes of one rank, the control's less the cell's; negative where the cell takes more."""
+    """Allocated bytes of a rank: control minus cell; negative if the cell uses more."""
 
     rank: int
     stage: int
@@ -31,9 +31,9 @@ class RankSaving:
 
 @dataclass(frozen=True)
 class MemorySaving:
-    """Control less cell, in bytes: peak allocated at each side's worst rank, per rank, and the other peaks likewise.
+    """Control minus cell, in bytes: peak allocated of each side's worst rank, per rank, and the other peaks likewise.
 
-    ``ranks`` is empty where the two do not have the same ranks. ``noise_bytes``: what identical runs differ by.
+    ``ranks`` is empty if the two do not have the same ranks. ``noise_bytes``: the difference between identical runs.
     """
 
     saved_bytes: int
@@ -43,19 +43,19 @@ class MemorySaving:
 
     @property
     def is_noise(self) -> bool:
-        """Whether identical runs could differ by as much."""
+        """Whether identical runs can differ by as much."""
         return abs(self.saved_bytes) <= self.noise_bytes
 
 
 def memory_saving(
     cell: tuple[Sequence[RunRecord], Metrics], control: tuple[Sequence[RunRecord], Metrics]
 ) -> MemorySaving | None:
-    """None where either side has no allocated peak of all its ranks; logs need only tell of the same ranks."""
+    """Return the saving; None if a side lacks a rank's allocated peak. Logs only need the same ranks on both sides."""
     (runs, metrics), (control_runs, control_metrics) = cell, control
     ours, theirs = metrics.peak_allocated_bytes, control_metrics.peak_allocated_bytes
     if ours is None or theirs is None:
         return None
-    if (ours.missing_ranks or theirs.missing_ranks) and not _same_ranks_told(runs, control_runs):
+    if (ours.missing_ranks or theirs.missing_ranks) and not _same_ranks_logged(runs, control_runs):
         return None
     return MemorySaving(
         saved_bytes=theirs.value - ours.value,
@@ -69,14 +69,14 @@ def memory_saving(
     )
 
 
-def _same_ranks_told(runs: Sequence[RunRecord], control_runs: Sequence[RunRecord]) -> bool:
-    """Whether all are from training logs, and these tell the memory of the same ranks."""
-    told = {frozenset(rank.rank for rank in run.ranks if rank.memory) for run in (*runs, *control_runs)}
-    return len(told) == 1 and all(run.imported is not None for run in (*runs, *control_runs))
+def _same_ranks_logged(runs: Sequence[RunRecord], control_runs: Sequence[RunRecord]) -> bool:
+    """Return whether all runs are from training logs that have the memory of the same ranks."""
+    rank_sets = {frozenset(rank.rank for rank in run.ranks if rank.memory) for run in (*runs, *control_runs)}
+    return len(rank_sets) == 1 and all(run.imported is not None for run in (*runs, *control_runs))
 
 
 def highest_per_rank(runs: Sequence[RunRecord], read: Callable[[RankRecord], int | None]) -> dict[int, int]:
-    """The highest reading of each rank over repeats; ranks that never had one are left out."""
+    """Return the highest reading of each rank over repeats, without ranks that have no reading."""
     highest: dict[int, int] = {}
     for run in runs:
         for rank in run.ranks:
@@ -87,7 +87,7 @@ def highest_per_rank(runs: Sequence[RunRecord], read: Callable[[RankRecord], int
 
 
 def _noise(runs: Sequence[RunRecord], peak: Peak) -> int:
-    """The range over three repeats or more; else what identical runs of such a spec have been seen to differ by."""
+    """Return the range over three or more repeats, else the known difference between identical runs."""
     spec = runs[0].spec
     each = [value.value for run in runs if (value := readings.worst_rank(run.ranks, spec.num_gpus, readings.allocated))]
     seen = max(each) - min(each) if each else 0
@@ -99,9 +99,9 @@ def _noise(runs: Sequence[RunRecord], peak: Peak) -> int:
 
 
 def _by_rank(runs: Sequence[RunRecord], control_runs: Sequence[RunRecord]) -> tuple[RankSaving, ...]:
-    """Rank by rank, where both sides cut the model in the same way."""
-    one, other = runs[0].spec, control_runs[0].spec
-    if one.num_gpus != other.num_gpus or one.parallelism != other.parallelism:
+    """Return the saving of each rank, if both sides shard the model in the same way."""
+    cell, control = runs[0].spec, control_runs[0].spec
+    if cell.num_gpus != control.num_gpus or cell.parallelism != control.parallelism:
         return ()
     ours, theirs = highest_per_rank(runs, readings.allocated), highest_per_rank(control_runs, readings.allocated)
     stages = {rank.rank: rank.coordinates.pp for rank in runs[0].ranks}
@@ -111,22 +111,22 @@ def _by_rank(runs: Sequence[RunRecord], control_runs: Sequence[RunRecord]) -> tu
 
 
 def first_run(data: SweepData) -> RunRecord | None:
-    """The run whose machine is that of the sweep: the control's first that ended well, or else any cell's first."""
+    """Return the run whose machine counts as the sweep's: the control's first successful run, else any cell's."""
     cells: tuple[CellData, ...] = (data.control, *data.cells)
     return next((run for cell in cells for run in cell.runs if run.status == "ok"), None)
 
 
 def elsewhere(data: SweepData, hostname: str) -> str:
-    """What going on with the sweep on that host would do to it; empty on the host where it began."""
+    """Warn about resuming the sweep on another host; empty on the host where it began."""
     first = first_run(data)
     if first is None or first.provenance.hostname == hostname:
         return ""
     began = first.provenance.hostname
-    return f"the sweep began on {began}, this is {hostname}: what is measured here will be in doubt, never recommended"
+    return f"the sweep began on {began}, but this is {hostname}: cells measured here count as doubtful and are never recommended"
 
 
 def another_machine(runs: Sequence[RunRecord], first: RunRecord | None) -> str:
-    """In what the machines of ``runs`` differ from that of ``first``; empty where nothing known does."""
+    """Describe how the machines of ``runs`` differ from that of ``first``; empty without a known difference."""
     if first is None:
         return ""
     expected = dict(_machine(first))
@@ -136,7 +136,7 @@ def another_machine(runs: Sequence[RunRecord], first: RunRecord | None) -> str:
 
 
 def _machine(run: RunRecord) -> Iterable[tuple[str, str]]:
-    """What is known of it: a driver, for one, only where NVML could be asked."""
+    """Yield the known facts of a run's machine; the driver, for example, only if NVML worked."""
     where = run.provenance
     rows = (("device", measured_device(run)), ("host", where.hostname), ("driver", where.driver_version))
     return [(name, value) for name, value in rows if value is not None]

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 
 def median(values: Sequence[float]) -> float:
-    """Middle value: one hiccup among the steps leaves it alone. ValueError for no values."""
+    """Return the median, which a single slow step does not change. ValueError without values."""
     return stdlib_statistics.median(values)
 
 
 def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean. ValueError for no values."""
+    """Return the arithmetic mean. ValueError without values."""
     return stdlib_statistics.fmean(values)
 
 
 def sample_stdev(values: Sequence[float]) -> float | None:
-    """Sample standard deviation; None from fewer than two values, which have no spread."""
+    """Return the sample standard deviation; None for fewer than two values."""
     return stdlib_statistics.stdev(values) if len(values) > 1 else None
 
 
 def relative_spread(values: Sequence[float]) -> float | None:
-    """Sample standard deviation over mean; None from fewer than two values or a mean of zero."""
+    """Return sample standard deviation / mean; None for fewer than two values or a mean of zero."""
     spread, middle = sample_stdev(values), mean(values)
     return None if spread is None or middle == 0 else spread / abs(middle)
 
@@ -33,9 +33,9 @@ _MAX_TERMS = 500
 
 
 def t_quantile(probability: float, degrees: float) -> float:
-    """The t below which ``probability`` (0.5 to below 1) of the distribution lies; ValueError for arguments out of range.
+    """Return the t below which ``probability`` (0.5 to below 1) of the distribution is. ValueError out of range.
 
-    By bisection of the exact distribution function; agrees with published tables to all their digits.
+    Uses bisection of the exact distribution function. Agrees with published tables to all their digits.
     """
     if not (0.5 <= probability < 1) or not degrees > 0:
         raise ValueError(f"no quantile {probability} with {degrees} degrees of freedom")
@@ -51,22 +51,22 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 
 def t_cumulative(t: float, degrees: float) -> float:
-    """Share of the distribution below ``t`` >= 0."""
+    """Return the share of the distribution below ``t`` >= 0."""
     return 1 - t_upper_tail(t, degrees)
 
 
 def t_upper_tail(t: float, degrees: float) -> float:
-    """Share of the distribution above ``t`` >= 0, to full precision however small: 7.94e-5 at t = 4 with 68 degrees."""
+    """Return the share above ``t`` >= 0, precise also for tiny values: 7.94e-5 at t = 4 with 68 degrees of freedom."""
     return _incomplete_beta(degrees / (degrees + t * t), degrees / 2, 0.5) / 2
 
 
 def f_upper_tail(ratio: float, degrees: float, degrees_below: float) -> float:
-    """Share of the F distribution above ``ratio`` >= 0: 0.05 at 6.39 with 4 and 4 degrees of freedom."""
+    """Return the share of the F distribution above ``ratio`` >= 0: 0.05 at 6.39 with 4 and 4 degrees of freedom."""
     return _incomplete_beta(degrees_below / (degrees_below + degrees * ratio), degrees_below / 2, degrees / 2)
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """Regularized incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8)."""
+    """Compute the regularized incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8)."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     ways = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
@@ -77,7 +77,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """The continued fraction, evaluated from the front by Lentz's method."""
+    """Evaluate the continued fraction from the front by Lentz's method."""
     c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, _MAX_TERMS):
@@ -101,9 +101,9 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class TimeChange:
-    """Cell against control: seconds per step and the fraction of the control's. ``interval``: 95 %, as fractions.
+    """Cell minus control: seconds per step, and as a fraction of the control. ``interval``: 95 %, as fractions.
 
-    ``interval`` is None below :data:`MIN_RUNS` repeats per side. ``basis`` says in words what the figure rests on.
+    ``interval`` is None below :data:`MIN_RUNS` repeats per side. ``basis``: a text on the data behind the figure.
     """
 
     seconds: float
@@ -113,7 +113,7 @@ class TimeChange:
 
     @property
     def is_settled(self) -> bool | None:
-        """Whether the sign of the change is beyond doubt; None where there is no interval."""
+        """Whether the interval excludes 0; None without an interval."""
         return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
 
 
@@ -123,10 +123,10 @@ def time_change(
     steps: tuple[float | None, float | None],
     against: str = "control",
 ) -> TimeChange:
-    """Change of the mean over repeats; each value is one run's median step time in seconds.
+    """Return the change of the mean over repeats. Each value is a run's median step time in seconds.
 
-    ``against``: what the control is called. ``steps``: relative spread of the steps of cell and control, stated where
-    there is one run of each. ValueError for an empty side.
+    ``against``: the name of the control. ``steps``: relative spread of the steps of cell and control, shown if each has
+    a single run. ValueError if a side is empty.
     """
     ours, theirs = mean(cell), mean(control)
     half = half_width(cell, control)
@@ -135,15 +135,15 @@ def time_change(
     return TimeChange(ours - theirs, change, interval, _basis(cell, control, steps, against))
 
 
-def half_width(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Half of Welch's 95 % interval of the difference of two means; None below :data:`MIN_RUNS` values on a side.
+def half_width(left: Sequence[float], right: Sequence[float]) -> float | None:
+    """Return half of Welch's 95 % interval of the difference of two means; None below :data:`MIN_RUNS` values on a side.
 
-    Welch (1947): variances are not taken for equal, degrees of freedom by Satterthwaite. Worked example:
+    Welch (1947): variances may differ; degrees of freedom by Satterthwaite. Worked example:
     (1, 2, 3) and (2, 4, 6) have standard error 1.291 and 2.94 degrees of freedom, so the half width is 4.155.
     """
-    if min(len(one), len(other)) < MIN_RUNS:
+    if min(len(left), len(right)) < MIN_RUNS:
         return None
-    parts = [((sample_stdev(side) or 0.0) ** 2 / len(side), len(side)) for side in (one, other)]
+    parts = [((sample_stdev(side) or 0.0) ** 2 / len(side), len(side)) for side in (left, right)]
     error = sum(part for part, _ in parts)
     if error == 0:
         return 0.0
@@ -156,9 +156,9 @@ def _basis(
 ) -> str:
     if min(len(cell), len(control)) >= MIN_RUNS:
         return f"95 % interval by Welch's t, {len(cell)} and {len(control)} runs"
-    counted = f"{len(cell)} and {len(control)} runs, too few for an interval"
-    told = [text for text in (_spread("this cell", cell, steps[0]), _spread(against, control, steps[1])) if text]
-    return f"{counted}; {', '.join(told)}" if told else counted
+    counted = f"{len(cell)} and {len(control)} runs; an interval needs at least {MIN_RUNS} each"
+    spreads = [text for text in (_spread("this cell", cell, steps[0]), _spread(against, control, steps[1])) if text]
+    return f"{counted}; {', '.join(spreads)}" if spreads else counted
 
 
 def _spread(who: str, runs: Sequence[float], steps: float | None) -> str:

@@ -95,7 +95,7 @@ def test_the_threshold_of_the_suite_limits_the_spread(tmp_path, case):
     unsteady = (2.44, 2.5, 2.56)
     assert problems(promotions(tmp_path, case("row", seconds=unsteady))[0]) == {}
     tight = case("tight", seconds=unsteady, thresholds={"tflops_per_gpu": 0.02})
-    assert "half the 2 % that it is to guard" in problems(promotions(tmp_path, tight)[0])["tight"][0]
+    assert "half the threshold of 2 %" in problems(promotions(tmp_path, tight)[0])["tight"][0]
 
 
 def test_an_expected_failure_is_skipped_by_every_and_refused_by_name(tmp_path, case):
@@ -105,7 +105,7 @@ def test_an_expected_failure_is_skipped_by_every_and_refused_by_name(tmp_path, c
     assert left_out == [("known", "oom, expected until 2026-12-31: does not fit")]
     assert [prepared.name for prepared in found.prepared] == ["one"]
     by_name, _ = promotions(tmp_path, known, names=("known",))
-    assert "run night.known.0: is oom: rank 0" in problems(by_name)["known"]
+    assert "run night.known.0: ended as oom: rank 0" in problems(by_name)["known"]
 
 
 def test_a_retry_replaces_the_run_that_a_machine_fault_ended(tmp_path, case):

@@ -105,7 +105,7 @@ def test_another_run_is_a_golden_of_one(tmp_path, make_record):
 
 def test_a_failed_run_is_no_reference(tmp_path, make_record):
     write_record(tmp_path, make_record(status="failed", failure="rank 0 died"))
-    with pytest.raises(BadRequestError, match="is failed: rank 0 died"):
+    with pytest.raises(BadRequestError, match="ended as failed: rank 0 died"):
         find_reference(str(tmp_path), make_record(), GateOptions(), None)
 
 

@@ -23,10 +23,10 @@ def test_figures_are_medians_over_the_window_of_the_slowest_rank(make_spec, make
     assert metrics.tokens_per_s_per_gpu.median == pytest.approx(4 * 32 / 2 / 3.0)
     assert metrics.tflops_per_gpu.median == pytest.approx(model_flops_per_step(spec) / 3.0 / 2 / 1e12)
     assert metrics.problems == {
-        "peak_reserved_bytes": "the run's memory meter cannot say",
+        "peak_reserved_bytes": "not measured on this device",
         "peak_device_bytes": "a CPU run has no device memory",
-        "mfu": "no peak is known for fp32 on cpu",
-        "hfu": "no peak is known for fp32 on cpu",
+        "mfu": "the peak FLOP/s of fp32 on cpu is unknown",
+        "hfu": "the peak FLOP/s of fp32 on cpu is unknown",
     }
 
 
@@ -36,14 +36,14 @@ def test_a_step_that_one_rank_lacks_is_missing(make_spec, make_rank, make_record
     ranks = (make_rank(spec, 0), short.model_copy(update={"steps": short.steps[:9]}))
     metrics = derive(make_record(spec, ranks=ranks))
     assert metrics.step_time_s.n == 2
-    assert metrics.problems["tflops_per_gpu"] == "1 of 3 steps in the window are missing, first 9"
+    assert metrics.problems["tflops_per_gpu"] == "1 of 3 steps in the window are missing, the first is 9"
 
 
 def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, make_record):
     spec = tiny(make_spec)
     metrics = derive(make_record(spec, ranks=(make_rank(spec, 0),)))
     assert metrics.step_time_s is None
-    assert metrics.problems["step_time_s"] == "3 of 3 steps in the window are missing, first 7"
+    assert metrics.problems["step_time_s"] == "3 of 3 steps in the window are missing, the first is 7"
     assert metrics.peak_allocated_bytes.missing_ranks == (1,)
     assert metrics.counted_flops_per_step is None
 
@@ -51,8 +51,8 @@ def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, mak
 @pytest.mark.parametrize(
     ("max_steps", "window", "problem"),
     [
-        (1, (1, 1), "the window [1, 1) holds no step"),
-        (3, (2, 3), "1 step in the window, at least 3 are needed"),
+        (1, (1, 1), "the window [1, 1) has no steps"),
+        (3, (2, 3), "1 step in the window; at least 3 are needed"),
         (10, (7, 10), None),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_peak_is_the_worst_rank_with_its_stage_never_the_first(make_spec, make
     metrics = derive(make_record(spec, ranks=tuple(ranks)))
     assert metrics.peak_allocated_bytes == Peak(70_000_000_000, rank=25, stage=3)
     assert metrics.peak_reserved_bytes == Peak(62_000_000_000, rank=0, stage=0, missing_ranks=(25,))
-    assert metrics.problems["peak_reserved_bytes"] == "no reading from rank 25; the peak may be higher"
+    assert metrics.problems["peak_reserved_bytes"] == "no reading from rank 25, so the peak may be higher"
 
 
 def gpu_pair(make_spec, make_rank, make_record, uuids, sampled, **sample):
@@ -105,7 +105,7 @@ def test_no_sample_of_a_gpu_is_absence_with_a_reason_not_zero(make_spec, make_ra
     assert metrics.peak_device_bytes is None
     assert metrics.problems["peak_device_bytes"] == "no NVML library"
     half = gpu_pair(make_spec, make_rank, make_record, ["GPU-aa", "GPU-bb"], {"GPU-aa": 5})
-    assert half.problems["peak_device_bytes"] == "no reading from rank 1; the peak may be higher"
+    assert half.problems["peak_device_bytes"] == "no reading from rank 1, so the peak may be higher"
 
 
 def test_utilization_counts_recompute_only_for_the_hardware(make_spec, make_record):

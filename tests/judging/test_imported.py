@@ -28,10 +28,15 @@ def _logged(make_record):
 
 
 @pytest.mark.parametrize(
-    ("factor", "told"), [(1.0, "equal to ours"), (1.003, "+0.3 % from ours"), (0.9, "-10.0 % from ours")]
+    ("factor", "expected"),
+    [
+        (1.0, "equal to mbr-perf's value"),
+        (1.003, "+0.3 % from mbr-perf's value"),
+        (0.9, "-10.0 % from mbr-perf's value"),
+    ],
 )
-def test_it_is_told_how_far_it_is_from_ours(logged, factor, told):
-    assert told in throughput_text(*logged(factor))
+def test_it_is_told_how_far_it_is_from_ours(logged, factor, expected):
+    assert expected in throughput_text(*logged(factor))
 
 
 def test_only_steps_of_the_window_count(logged):
@@ -43,10 +48,7 @@ def test_only_steps_of_the_window_count(logged):
 def test_where_ours_is_not_known_nothing_is_compared(logged):
     record, metrics = logged(1.0)
     unknown = replace(metrics, tflops_per_gpu=None)
-    assert (
-        throughput_text(record, unknown)
-        == f"the log's own throughput is {metrics.tflops_per_gpu.median:.2f} TFLOP/s/GPU"
-    )
+    assert throughput_text(record, unknown) == f"the log reports {metrics.tflops_per_gpu.median:.2f} TFLOP/s/GPU"
 
 
 def test_a_run_of_our_own_has_none(make_record):
@@ -55,21 +57,21 @@ def test_a_run_of_our_own_has_none(make_record):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "read", "missing", "told"),
+    ("sizes", "read", "missing", "expected"),
     [
         # Tensor-parallel ranks hold different parts, data-parallel ones copies.
-        ({"tensor_model_parallel_size": 2}, (0, 1), (), "2 of 4 ranks (copies of ranks with one: 2)"),
+        ({"tensor_model_parallel_size": 2}, (0, 1), (), "2 of 4 ranks (2 of them are copies of reported ranks)"),
         ({"tensor_model_parallel_size": 2}, (0, 2), (1, 3), "2 of 4 ranks"),
-        ({"context_parallel_size": 2}, (0,), (1, 3), "3 of 4 ranks (copies of ranks with one: 1)"),
+        ({"context_parallel_size": 2}, (0,), (1, 3), "3 of 4 ranks (1 of them are copies of reported ranks)"),
         ({"pipeline_model_parallel_size": 2}, (0, 1), (2, 3), "2 of 4 ranks"),
         # Experts are spread over data-parallel ranks: none of those is a copy of another.
-        ({"expert_model_parallel_size": 1}, (0,), (), "3 of 4 ranks (copies of ranks with one: 3)"),
+        ({"expert_model_parallel_size": 1}, (0,), (), "3 of 4 ranks (3 of them are copies of reported ranks)"),
         ({"expert_model_parallel_size": 2}, (0,), (1, 2, 3), "3 of 4 ranks"),
         ({"expert_model_parallel_size": 4}, (0, 3), (1, 2), "2 of 4 ranks"),
     ],
 )
 def test_a_rank_without_a_reading_is_missing_unless_it_is_a_copy_of_one_with(
-    make_spec, make_rank, make_record, sizes, read, missing, told
+    make_spec, make_rank, make_record, sizes, read, missing, expected
 ):
     spec = make_spec(num_gpus=4, parallelism=sizes)
     ranks = tuple(
@@ -78,4 +80,4 @@ def test_a_rank_without_a_reading_is_missing_unless_it_is_a_copy_of_one_with(
     log = ImportedLog(source_format="bridge", files=())
     coverage = coverage_of(make_record(spec, ranks=ranks).model_copy(update={"imported": log}))
     peak = coverage.peak(allocated)
-    assert (peak.missing_ranks, coverage.missing(peak)) == (missing, told)
+    assert (peak.missing_ranks, coverage.missing(peak)) == (missing, expected)

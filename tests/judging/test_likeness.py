@@ -107,13 +107,13 @@ def external(make_record, make_golden, **changes):
 def test_what_an_external_golden_does_not_say_is_a_caveat(make_record, make_golden):
     record = make_record(seconds=2.56)
     found = likeness(record, external(make_record, make_golden))
-    unsaid = "device_name, driver_version, torch, megatron-core, transformer-engine, formula_version"
+    unstated = "device_name, driver_version, torch, megatron-core, transformer-engine, formula_version"
     assert found.differences == ()
-    assert found.caveats == ("no control", f"the golden does not say: {unsaid}")
+    assert found.caveats == ("no control", f"the golden does not state: {unstated}")
 
 
 @pytest.mark.parametrize(
-    ("says", "name"),
+    ("stated", "name"),
     [
         ({"spec": {"batch": {"seq_length": 8192}}}, "batch.seq_length"),
         ({"recompute": "mlp"}, "recompute"),
@@ -121,9 +121,9 @@ def test_what_an_external_golden_does_not_say_is_a_caveat(make_record, make_gold
         ({"measured_on": MeasuredOn(gpu="h100", versions={"torch": "2.1"})}, "torch"),
     ],
 )
-def test_what_an_external_golden_does_say_blocks(make_record, make_golden, says, name):
+def test_what_an_external_golden_does_say_blocks(make_record, make_golden, stated, name):
     record = make_record(seconds=2.56)
-    golden = external(make_record, make_golden, **says)
+    golden = external(make_record, make_golden, **stated)
     assert names(record, golden) == [name]
     assert verdicts(record, golden)["tflops_per_gpu"] == "inconclusive"
 
@@ -136,8 +136,8 @@ def test_what_options_set_and_an_external_golden_does_not_state_is_a_caveat(make
     }  # fmt: skip
     record = make_record(spec=make_spec(gpu="h100", ddp={"bucket_size": 1000}), sources=sources)
     golden = external(make_record, make_golden, spec={"batch": {"micro_batch_size": 1}})
-    told = "options of the run set what the golden does not state: ddp.bucket_size, env.A, kernels.tp_comm_overlap_cfg, measure.seed"
-    assert told in likeness(record, golden).caveats
+    caveat = "options of the run set values that the golden does not state: ddp.bucket_size, env.A, kernels.tp_comm_overlap_cfg, measure.seed"
+    assert caveat in likeness(record, golden).caveats
     complete = make_golden(make_record(spec=make_spec(gpu="h100")), VALUES)
     assert not any("options" in caveat for caveat in likeness(record, complete).caveats)
 

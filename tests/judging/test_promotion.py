@@ -70,8 +70,8 @@ def test_every_reason_against_is_told_at_once(make_spec, make_record):
     short = make_spec(measure={"max_steps": 3})
     text = refused([make_record(short, suspect=("GPU 3 was throttled",), status="failed", failure="rank 7 died")])
     assert "suspect: GPU 3 was throttled" in text
-    assert "is failed: rank 7 died" in text
-    assert "tflops_per_gpu: 1 step in the window, at least 3 are needed" in text
+    assert "ended as failed: rank 7 died" in text
+    assert "tflops_per_gpu: 1 step in the window; at least 3 are needed" in text
 
 
 def test_an_unfinished_rank_is_refused(make_spec, make_rank, make_record):
@@ -84,19 +84,19 @@ def test_a_peak_that_one_rank_cannot_confirm_is_refused(make_spec, make_rank, ma
     spec = make_spec(gpu="cpu")
     ranks = (make_rank(spec, 0), make_rank(spec, 1, memory=None))
     text = refused([make_record(spec, ranks=ranks)])
-    assert "peak_allocated_bytes: no reading from rank 1; the peak may be higher" in text
+    assert "peak_allocated_bytes: no reading from rank 1, so the peak may be higher" in text
 
 
 def test_runs_of_other_settings_machines_or_work_do_not_mix(make_spec, make_rank, make_record):
-    one = repeat(make_record, 1, 2.5)
+    first = repeat(make_record, 1, 2.5)
     other_settings = repeat(make_record, 2, 2.5, spec=make_spec(recompute="mlp"))
     other_machine = repeat(make_record, 3, 2.5, provenance={"device_name": "NVIDIA H100 PCIe"})
     other_work = repeat(
         make_record, 4, 2.5, ranks=tuple(make_rank(make_spec(), r, 2.5, counted_flops_per_step=1) for r in range(32))
     )
-    assert "differ in settings (fingerprint)" in refused([one, other_settings])
-    assert "differ in device: NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe" in refused([one, other_machine])
-    assert "differ in counted FLOPs: 32, 32000000" in refused([one, other_work])
+    assert "differ in settings (fingerprint)" in refused([first, other_settings])
+    assert "differ in device: NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe" in refused([first, other_machine])
+    assert "differ in counted FLOPs: 32, 32000000" in refused([first, other_work])
 
 
 def test_one_run_twice_is_no_repeat(make_record):
@@ -119,10 +119,12 @@ def test_a_golden_of_other_settings_is_replaced_only_on_request(make_record):
     golden = promoted([run]).golden
     optimizer = {**golden.spec["optimizer"], "lr": 0.5}
     changes = {"fingerprint": "0" * 16, "spec": {**golden.spec, "optimizer": optimizer}}
-    told = {"reason": "new", "author": "me", "now": NOW, "before": golden.model_copy(update=changes)}
+    arguments = {"reason": "new", "author": "me", "now": NOW, "before": golden.model_copy(update=changes)}
     with pytest.raises(BadRequestError, match=r"for other settings: optimizer.lr: golden 0.5, here 0.0001\n"):
-        promote([run], **told)
-    assert promote([run], **told, options=PromotionOptions(replace_other=True)).golden.fingerprint == run.fingerprint
+        promote([run], **arguments)
+    assert (
+        promote([run], **arguments, options=PromotionOptions(replace_other=True)).golden.fingerprint == run.fingerprint
+    )
 
 
 def test_a_replayed_run_measured_nothing_that_could_be_promoted(make_record):
@@ -147,15 +149,15 @@ def test_repeats_that_differ_by_more_than_half_the_threshold_are_refused_with_nu
 
 def test_an_accepted_spread_is_put_on_record(make_record):
     records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
-    (told,) = promoted(records, options=PromotionOptions(accept_spread=True)).golden.overridden
-    assert told.startswith("tflops_per_gpu: 3 runs spread by 4.0 %")
+    (reason,) = promoted(records, options=PromotionOptions(accept_spread=True)).golden.overridden
+    assert reason.startswith("tflops_per_gpu: 3 runs spread by 4.0 %")
     assert promoted(records[:1], options=PromotionOptions(accept_spread=True)).golden.overridden == ()
 
 
 def test_a_golden_keeps_window_hosts_and_the_variables_that_all_runs_shared(make_record):
-    one = repeat(make_record, 1, 2.5, provenance={"environment": {"NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1"}})
+    first = repeat(make_record, 1, 2.5, provenance={"environment": {"NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1"}})
     two = repeat(make_record, 2, 2.5, provenance={"environment": {"NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "2"}})
-    golden = promoted([one, two]).golden
+    golden = promoted([first, two]).golden
     assert (golden.max_steps, golden.window) == (50, (35, 50))
     assert golden.measured_on.environment == {"NCCL_NVLS_ENABLE": "0"}
     assert golden.measured_on.hostnames == ("node0",)

@@ -33,7 +33,9 @@ def without_memory(runs, *ranks, **changes):
 
 
 def test_every_rank_saves_where_both_sides_cut_the_model_alike(saving):
-    assert {(one.rank, one.saved_bytes) for one in saving().ranks} == {(rank, 10 * 1024 * MIB) for rank in range(8)}
+    assert {(rank_saving.rank, rank_saving.saved_bytes) for rank_saving in saving().ranks} == {
+        (rank, 10 * 1024 * MIB) for rank in range(8)
+    }
 
 
 def test_no_rank_is_compared_with_one_of_another_layout(saving, runs):
@@ -49,15 +51,15 @@ def test_two_runs_on_a_gpu_differ_by_a_segment_of_the_allocator(saving):
 
 
 @pytest.mark.parametrize(
-    ("imported", "is_told"), [((True, True), True), ((True, False), False), ((False, False), False)]
+    ("imported", "is_known"), [((True, True), True), ((True, False), False), ((False, False), False)]
 )
-def test_logs_alone_need_not_tell_of_every_rank(saving, runs, imported, is_told):
+def test_logs_alone_need_not_tell_of_every_rank(saving, runs, imported, is_known):
     sides = (
         without_memory(runs(name, [1.0], peak), 0, imported=FROM_A_LOG if is_log else None)
         for (name, peak), is_log in zip((("mlp", 40), ("none", 50)), imported, strict=True)
     )
     cell, control = sides
-    assert (saving(cell=cell, control=control) is not None) is is_told
+    assert (saving(cell=cell, control=control) is not None) is is_known
 
 
 def test_logs_of_other_ranks_are_not_compared(saving, runs):
@@ -69,7 +71,7 @@ def test_logs_of_other_ranks_are_not_compared(saving, runs):
 def test_only_on_another_host_is_a_sweep_in_doubt(make_cell, make_sweep, runs):
     data = make_sweep([make_cell("none", runs("none", [1.0], 50))])
     assert elsewhere(data, "node0") == ""
-    assert elsewhere(data, "node1").startswith("the sweep began on node0, this is node1: ")
+    assert elsewhere(data, "node1").startswith("the sweep began on node0, but this is node1: ")
 
 
 def test_without_a_finished_run_no_host_is_another(make_cell, make_sweep, runs):

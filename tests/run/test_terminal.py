@@ -97,7 +97,7 @@ def test_few_ranks_are_all_shown_and_many_by_the_fullest_of_each_stage(make_spec
 def test_figures_that_are_absent_give_their_reason_once(make_spec, make_record):
     text = printed(make_record(make_spec(gpu="cpu")))
     assert "Peak device used: a CPU run has no device memory" in text
-    assert "MFU, HFU: no peak is known for fp32 on cpu" in text
+    assert "MFU, HFU: the peak FLOP/s of fp32 on cpu is unknown" in text
     assert "Not compared: no golden for these settings" in text
 
 
@@ -170,5 +170,5 @@ def test_a_run_that_was_out_of_memory_says_which_kind_and_what_would_show_it(mak
     full = Failure(kind="oom", message="CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
     text = printed(make_record(spec, ranks=(make_rank(spec, 0, 1.0, failure=full),), status="oom"))
     assert "Out of memory, class: outside_allocator (high): cuBLAS could not allocate its workspace" in text
-    assert "Next: Leave torch's allocator less" in text
+    assert "Next: Reduce the memory of torch's allocator" in text
     assert "Out of memory" not in printed(make_record(spec))

@@ -270,7 +270,7 @@ def test_going_on_with_a_sweep_on_another_host_is_warned_of(runs, make_cell, mak
     data = make_sweep([make_cell("none", []), make_cell("mlp", runs("mlp", [0.5], 60))])
 
     assert elsewhere(data, "node0") == ""
-    assert elsewhere(data, "node1").startswith("the sweep began on node0, this is node1: ")
+    assert elsewhere(data, "node1").startswith("the sweep began on node0, but this is node1: ")
     assert elsewhere(make_sweep([make_cell("none", [])]), "node1") == ""
 
 
@@ -288,7 +288,7 @@ def test_a_missing_memory_reading_leaves_the_time_and_says_why(runs, make_cell, 
     versus = judge_sweep(make_sweep([make_cell("none", control), make_cell("mlp", cell)])).cell("mlp").vs_control
 
     assert versus.memory is None
-    assert versus.memory_problem == "no reading from rank 2; the peak may be higher"
+    assert versus.memory_problem == "no reading from rank 2, so the peak may be higher"
     assert versus.time.fraction == pytest.approx(0.1)
 
 

@@ -1,1 +1,1 @@
-"""Why a job ran out of memory, from its log and records."""
+"""Finds out why a job ran out of memory, from its log and records."""

@@ -1,4 +1,4 @@
-"""Reads the out-of-memory message of torch's allocator, and judges it: capacity, fragmentation, other processes."""
+"""Parses the out-of-memory message of torch's allocator, and finds the cause."""
 
 import re
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ EIB = 1024**3 * GIB  # more than any device: torch prints 17179869184.00 GiB for
 
 
 def size_bytes(text: str | None) -> int | None:
-    """``2.31 GiB`` in bytes, to the precision of the text; None for none, and for the number that means unknown."""
+    """Parse ``2.31 GiB`` to bytes; None without a text, and for the number that means unknown."""
     match = _SIZE.fullmatch(text) if text else None
     if match is None:
         return None
@@ -31,7 +31,7 @@ def size_bytes(text: str | None) -> int | None:
 
 
 _REJECTED = "preemptively rejected because it would exceed per_process_memory_fraction"
-# How the message begins; the second is written by torch 2.12 and later in place of the first, or after it.
+# How the message begins. torch 2.12 and later write the second form instead of the first, or after it.
 _BEGIN = re.compile(
     r"(?:CUDA|HIP|XPU) out of memory\. ?(?:Tried to allocate|Allocation was)"
     rf"|Allocation was {_REJECTED}"
@@ -42,7 +42,7 @@ _MAX_PROCESSES = 64
 
 _PROCESS = re.compile(rf"\bProcess (\d{{1,10}}) has ({SIZE}) memory in use")
 _DEVICE = re.compile(r"\bGPU (\d{1,4})(?: has|;)")
-# Each figure: the layout since 2.1, or that of 2.0 in parentheses.
+# Each figure: the layout since torch 2.1, or the layout of 2.0 in parentheses.
 _FIGURES = {
     "tried_bytes": re.compile(rf"(?:Tried to allocate|Requested size:) ({SIZE})"),
     "total_bytes": re.compile(rf"total capac(?:i)?ty of ({SIZE})|({SIZE}) total capacity"),
@@ -57,11 +57,11 @@ _RESERVED_2_0 = re.compile(rf"({SIZE}) reserved in total by PyTorch")
 
 
 def allocator_figures(text: str) -> AllocatorFigures | None:
-    """The numbers of the first such message in ``text``; None where there is none."""
+    """Return the numbers of the first such message in ``text``; None without a message."""
     begin = _BEGIN.search(text)
     if begin is None:
         return None
-    # To where the next one begins, so that two messages on one line are not mixed.
+    # Up to the next message, so that two messages on one line are not mixed.
     following = _NEXT.search(text, begin.end())
     end = following.start() if following else len(text)
     message = text[begin.start() : min(end, begin.start() + MAX_TEXT)]
@@ -83,7 +83,7 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
 
 
 def message_start(text: str) -> int | None:
-    """Where the first such message begins; None where there is none."""
+    """Return where the first such message begins; None without a message."""
     begin = _BEGIN.search(text)
     return begin.start() if begin else None
 
@@ -95,10 +95,10 @@ def _first_size(pattern: re.Pattern[str], message: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Occupants:
-    """Bytes on the device. ``this_process`` is None where nothing tells; ``others`` then holds what is listed.
+    """Bytes on the device. ``this_process``: None if unknown; ``others`` then holds all listed processes.
 
-    ``unlisted``: in use, by nobody on the list. ``recognised_pid``: the number under which the list has this process,
-    where it is known by its size only: inside a container the driver counts processes otherwise.
+    ``unlisted``: in use, but by no process on the list. ``recognised_pid``: this process's number on the list, if only
+    its size identified it: inside a container, the driver numbers processes differently.
     """
 
     this_process_bytes: int | None
@@ -108,13 +108,13 @@ class Occupants:
 
     @property
     def foreign_bytes(self) -> int:
-        """What is not this process's, as far as the text tells; a gap below the threshold is the driver's own."""
+        """Bytes of other processes, as far as known. A gap below the threshold belongs to the driver."""
         listed = sum(process.used_bytes or 0 for process in self.others)
         return listed + (self.unlisted_bytes if self.unlisted_bytes >= threshold("foreign_bytes") else 0)
 
 
 def occupants(figures: AllocatorFigures) -> Occupants:
-    """Share the memory in use out among processes."""
+    """Assign the memory in use to processes."""
     listed = tuple(process for process in figures.processes if process.used_bytes is not None)
     me = None if figures.this_process_bytes is not None else _this_process(figures, listed)
     this_bytes = figures.this_process_bytes if me is None else me.used_bytes
@@ -122,15 +122,15 @@ def occupants(figures: AllocatorFigures) -> Occupants:
     found = Occupants(this_bytes, others, unlisted_bytes=0, recognised_pid=me.pid if me else None)
     if this_bytes is None or figures.total_bytes is None or figures.free_bytes is None:
         return found
-    told = this_bytes + sum(process.used_bytes or 0 for process in others)
-    return replace(found, unlisted_bytes=max(0, figures.total_bytes - figures.free_bytes - told))
+    known = this_bytes + sum(process.used_bytes or 0 for process in others)
+    return replace(found, unlisted_bytes=max(0, figures.total_bytes - figures.free_bytes - known))
 
 
 def _this_process(figures: AllocatorFigures, listed: tuple[ProcessMemory, ...]) -> ProcessMemory | None:
-    """The listed process that must be this one.
+    """Return the listed process that must be this process.
 
-    If all listed were others, they and what this process's allocator holds would have to fit into what is in use. Where
-    they do not, this process is the one whose size is nearest above its allocator's.
+    If all listed processes were others, they and this process's allocator would together fit into the memory in use. If
+    they do not fit, this process is the listed process whose size is nearest above its allocator's.
     """
     reserved = figures.reserved_bytes
     if reserved is None or figures.total_bytes is None or figures.free_bytes is None:
@@ -149,9 +149,9 @@ Found = tuple[OomClass, Confidence, str]
 def judged(
     figures: AllocatorFigures, *, expandable_segments: bool | None, device_bytes: int | None = None
 ) -> OomVerdict:
-    """The verdict on one message. ``expandable_segments``: whether they were on; None where nobody knows.
+    """Judge a message. ``expandable_segments``: whether they were on; None if unknown.
 
-    ``device_bytes``: the memory of the job's GPUs, for messages that do not name it.
+    ``device_bytes``: the memory of the job's GPUs, for messages without it.
     """
     who = occupants(figures)
     oom_class, confidence, reason = (
@@ -167,22 +167,22 @@ def judged(
 
 
 def _bad_size(figures: AllocatorFigures, device_bytes: int | None) -> Found | None:
-    """One request for more than the whole device; of an unknown device, for more than twice the largest there is."""
+    """Match a request for more than the device, or, if that is unknown, for more than twice the largest device."""
     if figures.is_beyond_counting:
-        return "bad_size", "high", "more than 1 EB was asked for, as no device has"
+        return "bad_size", "high", "the request is for more than 1 EB, which no device has"
     there, tried = figures.total_bytes or device_bytes, figures.tried_bytes
     if tried is None or tried <= (there or impossible_bytes()):
         return None
     if not there:
-        return "bad_size", "high", f"one request of {format_bytes(tried)}, as no device has"
+        return "bad_size", "high", f"one request is for {format_bytes(tried)}, which no device has"
     sure: Confidence = "high" if tried > threshold("impossible_share") * there else "medium"
     return "bad_size", sure, f"one request of {format_bytes(tried)} is larger than the device ({format_bytes(there)})"
 
 
 def _limit(figures: AllocatorFigures) -> Found | None:
-    """A limit that leaves room for the request is not what refused it."""
+    """Match a limit of the process. A limit with room for the request is not the cause."""
     if figures.is_rejected:
-        reason = "torch refused the request itself: it would exceed the limit of this process"
+        reason = "torch refused the request because it would exceed the limit of this process"
         return "self_imposed_limit", "high", reason
     if figures.allowed_bytes is None:
         return None
@@ -192,11 +192,11 @@ def _limit(figures: AllocatorFigures) -> Found | None:
     if reserved + tried <= figures.allowed_bytes - threshold("rounding_bytes"):
         return None
     reason = f"the process limits itself to {format_bytes(figures.allowed_bytes)}; it held {format_bytes(reserved)}"
-    return "self_imposed_limit", "high", f"{reason} and asked for {format_bytes(tried)} more"
+    return "self_imposed_limit", "high", f"{reason} and requested {format_bytes(tried)} more"
 
 
 def _neighbour(figures: AllocatorFigures, who: Occupants) -> Found | None:
-    """Without the others the request would have fitted."""
+    """Match other processes, without which the request would fit."""
     tried, free, foreign = figures.tried_bytes, figures.free_bytes, who.foreign_bytes
     if tried is None or free is None:
         return None
@@ -205,16 +205,16 @@ def _neighbour(figures: AllocatorFigures, who: Occupants) -> Found | None:
     if foreign < threshold("foreign_bytes") or tried > free + foreign:
         return None
     named = ", ".join(str(process.pid) for process in who.others[:4])
-    whose = f"other processes ({named})" if named else "processes that the list does not have"
-    reason = f"{whose} hold {format_bytes(foreign)}; without them {format_bytes(tried)} would have fitted"
+    whose = f"other processes ({named})" if named else "unlisted processes"
+    reason = f"{whose} hold {format_bytes(foreign)}; without them, {format_bytes(tried)} would fit"
     spare = figures.unallocated_bytes or 0
     return "other_process", "medium" if spare >= tried or not named else "high", reason
 
 
 def _unnamed_neighbour(figures: AllocatorFigures, tried: int, free: int) -> Found | None:
-    """Messages without a list of processes: what the allocator does not hold and is not free is somebody's.
+    """Match memory that is neither free nor the allocator's, in messages without a list of processes.
 
-    As long as it is less than the allocator holds, it may be this process's own libraries: a rule further down.
+    If it is less than the allocator holds, it may belong to this process's libraries; a later rule handles that.
     """
     reserved, total = figures.reserved_bytes, figures.total_bytes
     if reserved is None or total is None:
@@ -223,22 +223,22 @@ def _unnamed_neighbour(figures: AllocatorFigures, tried: int, free: int) -> Foun
     if gap < _outside_threshold(total) or gap <= reserved or tried > free + gap:
         return None
     held = format_bytes(reserved)
-    reason = f"{format_bytes(gap)} are in use that torch's allocator does not hold, more than the {held} that it holds"
+    reason = f"{format_bytes(gap)} are in use outside torch's allocator, more than the {held} that the allocator holds"
     return "other_process", "medium", reason
 
 
 def _fragmentation(figures: AllocatorFigures, *, expandable_segments: bool) -> Found | None:
-    """Room enough, in pieces: cached free blocks had been given back before, so what is left is pinned by neighbours."""
+    """Match enough reserved memory in pieces. torch frees cached blocks first, so live neighbours pin the rest."""
     tried, total, spare = figures.tried_bytes, figures.total_bytes, figures.unallocated_bytes
     if tried is None or not total or spare is None or (figures.free_bytes or 0) + spare < tried:
         return None
     share, pools = spare / total, figures.private_pool_bytes or 0
     if share < threshold("slightly_fragmented_share"):
         return None
-    reason = f"{format_bytes(spare)} ({share:.0%} of the device) are reserved but unallocated, yet no piece held "
+    reason = f"{format_bytes(spare)} ({share:.0%} of the device) are reserved but unallocated, but no piece fits "
     reason += format_bytes(tried)
     if pools >= threshold("pool_share") * total:
-        reason += f"; {format_bytes(pools)} ({pools / total:.0%}) lie in private pools, such as CUDA graphs', closed to others"
+        reason += f"; {format_bytes(pools)} ({pools / total:.0%}) are in private pools, such as those of CUDA graphs, which other allocations cannot use"
     if expandable_segments:
         return "fragmentation", "low", f"{reason}, although expandable segments were on"
     is_much = share >= threshold("fragmented_share") and spare >= tried
@@ -250,7 +250,9 @@ def _graph_pools(figures: AllocatorFigures) -> Found | None:
     if pools is None or not total or pools < max(figures.tried_bytes or 0, threshold("pool_share") * total):
         return None
     confidence: Confidence = "high" if pools >= threshold("sure_pool_share") * total else "medium"
-    reason = f"{format_bytes(pools)} ({pools / total:.0%} of the device) are in private pools, such as CUDA graphs'"
+    reason = (
+        f"{format_bytes(pools)} ({pools / total:.0%} of the device) are in private pools, such as those of CUDA graphs"
+    )
     return "cuda_graph_pools", confidence, reason
 
 
@@ -266,18 +268,20 @@ def _outside(figures: AllocatorFigures, who: Occupants) -> Found | None:
     if holder is None or holder - reserved < _outside_threshold(total):
         return None
     beside = format_bytes(holder - reserved)
-    reason = f"{beside} are in use beside torch's allocator: CUDA context, NCCL, library workspaces"
+    reason = f"{beside} are in use outside torch's allocator: CUDA context, NCCL, library workspaces"
     return "outside_allocator", confidence, reason
 
 
 def _capacity(figures: AllocatorFigures, who: Occupants) -> Found:
     allocated, total = figures.allocated_bytes, figures.total_bytes
     if allocated is None or not total:
-        return "capacity", "low", "the text has no more figures than the request"
+        return "capacity", "low", "the message has no figures except the request"
     share = allocated / total
-    reason = f"{format_bytes(allocated)} of {format_bytes(total)} ({share:.0%}) are live; the device is full"
+    reason = f"{format_bytes(allocated)} of {format_bytes(total)} ({share:.0%}) are live tensors; the device is full"
     if who.recognised_pid is not None:
-        reason += f" (process {who.recognised_pid} of the list is this one, numbered otherwise outside its container)"
+        reason += (
+            f" (process {who.recognised_pid} on the list is this process, numbered differently outside its container)"
+        )
     return "capacity", "high" if share >= threshold("full_share") else "medium", reason
 
 

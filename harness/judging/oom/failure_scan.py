@@ -1,4 +1,4 @@
-"""Scans a log for messages of failure, wrapped ones too, with the rank, place and time of each."""
+"""Scans a log for failure messages, also wrapped ones, and finds rank, place and time of each."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ _MAX_LINES = 24  # the longest message at 40 columns
 
 
 def is_cut_off(text: str) -> bool:
-    """Whether a text that says out of memory lacks the figures at the end of torch's message, which all releases print."""
+    """Return whether an out-of-memory text lacks the figures that all releases of torch print at its end."""
     if len(text) >= MAX_TEXT:
         return False
     figures = allocator_figures(text)
@@ -24,14 +24,14 @@ def is_cut_off(text: str) -> bool:
 
 @dataclass(slots=True)
 class WrappedMessage:
-    """A message that began on ``line`` and is not at its end. Lines of other ranks may come in between."""
+    """A message that began on ``line`` and has not ended. Lines of other ranks may come in between."""
 
     line: LogLine
     text: str
     num_lines: int = 1
 
     def add(self, line: LogLine) -> str | None:
-        """The whole text once its end is there; None before."""
+        """Add a line. Return the whole text when it has ended, else None."""
         if (line.source, line.rank) != (self.line.source, self.line.rank):
             return None
         self.text, self.num_lines = f"{self.text} {line.text}"[:MAX_TEXT], self.num_lines + 1
@@ -39,13 +39,13 @@ class WrappedMessage:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the end will not come any more."""
+        """Whether to stop waiting for the end."""
         return self.num_lines >= _MAX_LINES or len(self.text) >= MAX_TEXT
 
 
 _ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,12})/")
 _FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
-# File or function of a frame -> phase, in the names of Megatron-LM and Megatron-Bridge. Of a traceback the innermost counts.
+# File or function of a frame -> phase, in the names of Megatron-LM and Megatron-Bridge. The innermost frame counts.
 _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
     (re.compile(r"init_process_group|initialize_megatron|initialize_model_parallel|_initialize_distributed"),
      "init_process_group"),
@@ -63,13 +63,13 @@ _EXPANDABLE = re.compile(
 
 
 def finished_step(text: str) -> int | None:
-    """The iteration whose end a training log reports in this line."""
+    """Return the iteration that ended, if the line reports this."""
     match = _ITERATION.search(text) if "iteration" in text else None
     return int(match[1]) if match else None
 
 
 def phase_of_frame(text: str) -> tuple[bool, Phase | None]:
-    """Whether the line is a frame of a traceback, and the phase of training that it belongs to, if any."""
+    """Return whether the line is a traceback frame, and its phase of training, if any."""
     match = _FRAME.search(text) if "File " in text else None
     if match is None:
         return False, None
@@ -78,13 +78,13 @@ def phase_of_frame(text: str) -> tuple[bool, Phase | None]:
 
 
 def expandable_segments_in(text: str) -> bool | None:
-    """What a line says of torch's allocator; its advice to set them, in the message itself, says nothing."""
+    """Return the setting of expandable segments in a line. The advice in torch's own message does not count."""
     match = _EXPANDABLE.search(text) if "expandable_segments:" in text else None
     return match[1].lower() == "true" if match else None
 
 
 MAX_FAILURES = 10_000
-MAX_RANKS = 65_536  # that are followed at once: of more, the one that was seen first is begun anew
+MAX_RANKS = 65_536  # followed at once; beyond that, the rank seen first starts again
 _TRACEBACK = "Traceback (most recent call last)"
 # glog, as torch's C++ and elastic write it: E0821 14:03:27.481093
 _GLOG_TIME = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
@@ -92,9 +92,9 @@ _GLOG_TIME = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
-    """How one rank failed. ``rank`` and ``host`` are None where the logs do not tell.
+    """How a rank failed. ``rank`` and ``host`` are None if unknown.
 
-    ``after_step``: the last step that the log shows as finished before. ``evidence``: the lines, most telling first.
+    ``after_step``: the last step that finished before. ``evidence``: the lines, best evidence first.
     """
 
     kind: FailureKind
@@ -110,13 +110,13 @@ class RankFailure:
 
     @property
     def where(self) -> str:
-        """File and line of the best evidence."""
+        """The file and line of the best evidence."""
         return self.evidence[0].where
 
 
 @dataclass(slots=True)
 class _Rank:
-    """What one rank's lines in one file have shown so far; the place of a traceback stands until training goes on."""
+    """The state of a rank in a file. The place of a traceback is kept until training continues."""
 
     in_traceback: bool = False
     phase: Phase | None = None
@@ -126,7 +126,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class FailureScan:
-    """Fed with every line; ``found`` has the first failure of each rank and kind, ``listed`` torchrun's table."""
+    """Feed it every line. ``found``: the first failure of each rank and kind. ``listed``: torchrun's table."""
 
     source: str = ""
     last_step: int | None = None
@@ -170,7 +170,7 @@ class FailureScan:
         return state
 
     def _follow_traceback(self, state: _Rank, line: LogLine) -> bool:
-        """Whether the line is the head or a frame of a traceback, which in themselves show nothing."""
+        """Return whether the line is the head or a frame of a traceback, which is not a failure by itself."""
         if line.text.startswith(_TRACEBACK):
             state.in_traceback, state.phase, state.frame = True, None, None
             return True
@@ -189,7 +189,7 @@ class FailureScan:
             rank=rank,
             host=host,
             text=_from_message(line.text),
-            evidence=tuple(_short(one) for one in (line, state.frame if sign.weight == 0 else None) if one),
+            evidence=tuple(_short(shown) for shown in (line, state.frame if sign.weight == 0 else None) if shown),
             after_step=self.last_step,
             phase=state.phase if sign.weight == 0 else None,
             time=state.time,
@@ -203,7 +203,7 @@ class FailureScan:
         self._keep(key, failure)
 
     def _unwrap(self, line: LogLine) -> None:
-        """Give a message that was broken over lines its whole text, once that is there."""
+        """Replace the text of a wrapped message when all its lines are there."""
         if self.wrapped is None:
             return
         key, message = self.wrapped
@@ -232,7 +232,7 @@ class FailureScan:
             self.listed.append(entry)
 
     def _keep(self, key: tuple[object, ...], failure: RankFailure) -> None:
-        """The first of each key, and of each kind as many as ``MAX_FAILURES``: lost peers must not crowd out the cause."""
+        """Keep the first failure of each key, and ``MAX_FAILURES`` of each kind: lost peers must not hide the cause."""
         if key not in self.found and self.kept[failure.kind] < MAX_FAILURES:
             self.found[key] = failure
             self.kept[failure.kind] += 1
@@ -243,7 +243,7 @@ def _short(line: LogLine) -> LogLine:
 
 
 def _comparable_time(line: LogLine) -> str | None:
-    """``08-21 14:03:27.48``: without the year, which glog does not write, so that all clocks of a job compare."""
+    """Return the time as ``08-21 14:03:27.48``. glog writes no year, so all times are compared without it."""
     if line.time:
         return _month_first(line.time)
     match = _GLOG_TIME.match(line.text)
@@ -255,6 +255,6 @@ def _month_first(time: str | None) -> str | None:
 
 
 def _from_message(text: str) -> str:
-    """A text without end from where torch's message in it begins."""
+    """Return the text from the beginning of torch's message in it."""
     start = (message_start(text) or 0) if len(text) > MAX_TEXT else 0
     return text[start : start + MAX_TEXT]

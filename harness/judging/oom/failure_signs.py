@@ -9,17 +9,17 @@ from harness.judging.oom.known_texts import PEER_LOST, is_non_finite, known_text
 from harness.records.logs.lines import LogLine
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
-# Strongest evidence first: whoever ran out of memory took the others along, and not the other way round. ``peer``: it lost
+# Strongest evidence first: a rank that runs out of memory makes the others fail, not the reverse. ``peer``: the rank lost
 # the others, or was ended from outside.
 KINDS: tuple[FailureKind, ...] = ("oom", "signal", "error", "peer")
 
 
-SRUN = 3  # srun also kills what is left after a failure, and says so in the same words
+SRUN = 3  # srun also kills the other tasks after a failure, with the same messages
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """``weight``: -1 the end of the job, 0 the process's own words, 1 to ``SRUN`` what is said of it; ``rank``: by the line."""
+    """``weight``: -1 the job ended, 0 a message of the process, 1 to ``SRUN`` a report about it. ``rank``: from the line."""
 
     kind: FailureKind
     weight: int = 0
@@ -27,7 +27,7 @@ class Sign:
     exit_code: int | None = None
 
 
-# A line without any of these shows nothing; looking for them first is what makes gigabytes bearable.
+# A line without any of these shows nothing. Searching for them first makes logs of gigabytes feasible.
 _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
@@ -37,7 +37,7 @@ _CODE = ("raise ", "except ", "assert ")
 _ERROR = re.compile(
     r"(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit))(?::\s|:?$)"
 )
-# What torchrun and shells raise because a child failed.
+# Errors that torchrun and shells raise because a child failed.
 _OF_A_PARENT = ("ChildFailedError", "CalledProcessError", "SystemExit")
 _PEER = re.compile(
     rf"{PEER_LOST}|\bDist(?:Network|Store)Error\b|\bRendezvous\w{{0,30}}Error\b|got signal: (?:15|2)\b|^KeyboardInterrupt"
@@ -46,7 +46,7 @@ _RANK_IN_TEXT = re.compile(r"\[Rank (\d{1,6})\]")
 _OOM_TASK = re.compile(r"\btask (\d{1,6}): Out Of Memory")
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
 _WORD = f"(?P<word>{'|'.join(_WORDS)})"
-# How others say that a process ended, with the weight of their word: an exit code, a signal, or a word for one.
+# How other programs report the end of a process (exit code, signal, or a word for a signal), with the weight.
 _EXITS = (
     # torchrun: "failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: ..."; Python: "died with <Signals.SIGKILL: 9>".
     (re.compile(r"\bfailed \(exitcode: (?P<code>-?\d{1,5})\) local_rank: \d"), 1),
@@ -61,36 +61,36 @@ _CRASH = re.compile(
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal 11\b"
 )
 _ENDED_BY_SLURM = re.compile(r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
-# The kernel's line on a GPU, or a health check's; it explains the errors that ranks raise after it.
+# A line of the kernel or a health check on a GPU; it explains the errors that ranks raise after it.
 _GPU_LOST = re.compile(r"\bNVRM: Xid\b|\bXid\b.{0,80}?: \d{1,3}\b|GPU has fallen off the bus|\bGPU is lost\b")
-_TERMINATED = (2, 15)  # SIGINT and SIGTERM: a launcher ends what is left
+_TERMINATED = (2, 15)  # SIGINT and SIGTERM: a launcher ends the other processes
 
 
 def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
-    """The strongest thing that a line shows; None for most lines.
+    """Return the strongest sign of a failure in a line; None for most lines.
 
-    Inside a traceback the lines of code are passed over. Outside, the name of an error counts for less: programs
-    report errors that they have got over.
+    Inside a traceback, lines of code are ignored. Outside, the name of an error has less weight: programs also report
+    errors that they handled.
     """
     if not any(word in text for word in _TELLING) or (in_traceback and text.startswith(_CODE)):
         return None
     error = _ERROR.match(text)
     is_code = in_traceback and error is None
     if allocator_figures(text) or (not is_code and known_text(text)) or (error and error[1] == "OutOfMemoryError"):
-        told = _OOM_TASK.search(text)
-        return Sign("oom", rank=int(told[1]) if told else None)
+        match = _OOM_TASK.search(text)
+        return Sign("oom", rank=int(match[1]) if match else None)
     if not is_code and is_non_finite(text):
         return Sign("error", rank=rank_in(text))
     if _PEER.search(text):
-        told = _RANK_IN_TEXT.search(text)
-        return Sign("peer", rank=int(told[1]) if told else None)
+        match = _RANK_IN_TEXT.search(text)
+        return Sign("peer", rank=int(match[1]) if match else None)
     if error:
         return None if error[1] in _OF_A_PARENT else Sign("error", weight=0 if in_traceback else 1)
     return None if is_code else _ended(text)
 
 
 def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:
-    """How a process ended by its exit code: negative, or above 128 as a shell counts, for a signal."""
+    """Return the sign of an exit code. Negative, or above 128 as shells count: a signal."""
     number = -exit_code if exit_code < 0 else exit_code - 128
     if exit_code == 0:
         return None
@@ -104,10 +104,10 @@ def _ended(text: str) -> Sign | None:
         match = pattern.search(text)
         if match is None:
             continue
-        told = match.groupdict()
-        signal, code, rank = told.get("signal"), told.get("code"), told.get("rank")
-        exit_code = -int(signal) if signal else int(code) if code else _WORDS[told["word"]]
-        if sign := sign_of_exit(exit_code, None if rank is None or told["more"] else int(rank), weight):
+        groups = match.groupdict()
+        signal, code, rank = groups.get("signal"), groups.get("code"), groups.get("rank")
+        exit_code = -int(signal) if signal else int(code) if code else _WORDS[groups["word"]]
+        if sign := sign_of_exit(exit_code, None if rank is None or groups["more"] else int(rank), weight):
             return sign
     if _ENDED_BY_SLURM.search(text):
         return Sign("peer", weight=-1)
@@ -122,7 +122,7 @@ _ROOT_CAUSE = "Root Cause (first observed failure)"
 
 @dataclass(frozen=True, slots=True)
 class SummaryEntry:
-    """One rank of the table. ``line`` is the one with the exit code; ``sign`` its meaning, of weight 2, the root cause 1."""
+    """A rank of the table. ``line``: the line with the exit code. ``sign``: its meaning, of weight 2, or 1 for the root cause."""
 
     sign: Sign
     line: LogLine
@@ -131,14 +131,14 @@ class SummaryEntry:
 
 
 class TorchrunSummary:
-    """Fed with every line; an entry is whole with its exit code."""
+    """Feed it every line. The exit code completes an entry."""
 
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
         self._weight = 2
 
     def feed(self, line: LogLine) -> SummaryEntry | None:
-        """The entry that ``line`` completes. Other lines in between do no harm, for ranks may still be writing."""
+        """Return the entry that ``line`` completes. Lines of other ranks may come in between."""
         if line.text.startswith(_ROOT_CAUSE):
             self._weight = 1
             return None

@@ -1,4 +1,4 @@
-"""Many ranks failed: which one failed by itself, by the kind of its evidence first and by time after that."""
+"""Finds the rank that failed first among many, by the kind of evidence and then by time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ from harness.judging.oom.verdict import OomVerdict
 from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
-_SIGKILL = -9  # how the kernel ends a process when host memory runs out
+_SIGKILL = -9  # the kernel's signal when host memory runs out
 __all__ = ["FirstFailure", "RankFailure", "first_failure"]
 
 
 @dataclass(frozen=True, slots=True)
 class FirstFailure:
-    """``failure`` came first; ``also`` failed the same way, ``victims`` by weaker evidence. ``verdict``: its OOM class."""
+    """``failure`` came first. ``also`` failed the same way, ``victims`` with weaker evidence. ``verdict``: the OOM class."""
 
     failure: RankFailure
     verdict: OomVerdict
@@ -25,10 +25,10 @@ class FirstFailure:
 
 
 def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) -> FirstFailure | None:
-    """The rank that really failed: out of memory, then a signal, then a Python error, then a lost peer; of these the first.
+    """Return the original failure: out of memory, a signal, a Python error or a lost peer, in this order, then the first.
 
-    None where no line shows a failure. ``device_bytes``: the memory of the job's GPUs, where that is known. Lines are read
-    once; what is kept grows with the number of ranks only.
+    None if no line shows a failure. ``device_bytes``: the memory of the job's GPUs, if known. Reads lines once; memory
+    use grows only with the number of ranks.
     """
     scan = FailureScan()
     for line in lines:
@@ -37,7 +37,7 @@ def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) 
 
 
 def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
-    failures = _that_tell_more([_placed(failure, scan) for failure in scan.found.values()], scan)
+    failures = _with_best_evidence([_placed(failure, scan) for failure in scan.found.values()], scan)
     if not failures:
         return None
     by_rank = _strongest_of_each(failures)
@@ -59,13 +59,13 @@ def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
 
 
 def _without_secrets(failure: RankFailure) -> RankFailure:
-    """As it may be recorded and shown: logs of others hold what their programs printed."""
+    """Redact the failure's text: a log contains whatever programs printed."""
     evidence = tuple(replace(line, text=redact(line.text)) for line in failure.evidence)
     return replace(failure, text=redact(failure.text), evidence=evidence)
 
 
 def _placed(failure: RankFailure, scan: FailureScan) -> RankFailure:
-    """Of a failure without a rank, torchrun's table tells it where one rank alone ended that way."""
+    """Find the rank of a failure in torchrun's table, if only one rank ended that way."""
     if failure.after_step is None:
         failure = replace(failure, after_step=scan.largest_step)
     if failure.rank is not None or failure.kind == "peer":
@@ -83,7 +83,7 @@ def _placed(failure: RankFailure, scan: FailureScan) -> RankFailure:
 
 
 def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, str | None]]:
-    """Ranks of torchrun's table that ended with ``exit_code``; None for those that ended by an error of their own."""
+    """Return the ranks in torchrun's table with ``exit_code``; None: the ranks that ended with a Python error."""
     return {
         (entry.sign.rank, entry.host)
         for entry in scan.listed
@@ -91,8 +91,8 @@ def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, s
     }
 
 
-def _that_tell_more(failures: list[RankFailure], scan: FailureScan) -> list[RankFailure]:
-    """Without exit codes of nobody where torchrun listed somebody's, and without srun's where a rank spoke for itself."""
+def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[RankFailure]:
+    """Drop exit codes without a rank if torchrun lists ranks, and srun's reports if a rank printed its own error."""
     spoke = any(failure.weight == 0 and failure.kind != "peer" for failure in failures)
     return [
         failure
@@ -103,9 +103,9 @@ def _that_tell_more(failures: list[RankFailure], scan: FailureScan) -> list[Rank
 
 
 def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:
-    """One failure per rank, in the order in which ranks were first seen; those without a rank each for themselves.
+    """Keep one failure per rank, in order of appearance, and every failure without a rank.
 
-    SIGABRT is how torch ends a process whose peers are gone: where a rank said that before, the signal tells nothing.
+    torch ends a process whose peers are gone with SIGABRT. If the rank reported that before, ignore the signal.
     """
     lost = {failure.rank for failure in failures if failure.kind == "peer" and failure.rank is not None}
     best: dict[object, RankFailure] = {}
@@ -123,15 +123,15 @@ def _strength(failure: RankFailure) -> tuple[int, int]:
 
 
 def _earliest(failures: list[RankFailure]) -> RankFailure:
-    """By weight, then by time where all have one, then by the last finished step, then as they were read."""
+    """Return the earliest failure: by weight, by time if all have a time, by the last finished step, by order."""
     least = min(failure.weight for failure in failures)
-    told = [failure for failure in failures if failure.weight == least]
-    timed = all(failure.time for failure in told)
-    return min(told, key=lambda failure: (failure.time or "" if timed else "", failure.after_step or 0))
+    candidates = [failure for failure in failures if failure.weight == least]
+    timed = all(failure.time for failure in candidates)
+    return min(candidates, key=lambda failure: (failure.time or "" if timed else "", failure.after_step or 0))
 
 
 def _with_listing(first: RankFailure, failures: list[RankFailure]) -> RankFailure:
-    """The same failure with what torchrun's table and others say of that rank as further evidence."""
+    """Add the reports of torchrun and others on that rank to the failure's evidence."""
     lines = [failure.evidence[0] for failure in failures if failure.rank == first.rank is not None and failure.weight]
     more = tuple(line for line in lines if line not in first.evidence)
     return replace(first, evidence=(*first.evidence, *more[:3]))

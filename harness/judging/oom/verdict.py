@@ -1,4 +1,4 @@
-"""Why memory ran out: the figures that torch's allocator prints, the verdict, and the thresholds that it depends on."""
+"""Why memory ran out: the figures of torch's allocator, the verdict, and its thresholds."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ from harness.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """A process that torch listed: ``used_bytes`` on the device, None where the driver did not tell."""
+    """A process that torch listed. ``used_bytes``: on the device; None if the driver does not report it."""
 
     pid: int
     used_bytes: int | None
@@ -17,12 +17,12 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorFigures:
-    """Bytes, to the two decimals that torch prints; None where the text does not say.
+    """Bytes, to the two decimals that torch prints; None if the text has no figure.
 
-    ``allocated``: live tensors and everything in private pools, their free blocks too. ``private_pool``: the part of it
-    in private pools. ``unallocated``: reserved by the allocator and free, when cached blocks had been given back
-    already. ``this_process``: all that this process holds on the device. ``allowed``: the limit that the process set
-    itself. ``is_beyond_counting``: asked for more than 1 EB. ``is_rejected``: refused by that limit beforehand.
+    ``allocated``: live tensors and everything in private pools, also free blocks. ``private_pool``: the part in private
+    pools. ``unallocated``: reserved by the allocator and free, after it released cached blocks. ``this_process``:
+    everything that this process holds on the device. ``allowed``: the limit that the process set for itself.
+    ``is_beyond_counting``: the request is for more than 1 EB. ``is_rejected``: that limit refused the request.
     """
 
     tried_bytes: int | None = None
@@ -40,7 +40,7 @@ class AllocatorFigures:
 
     @property
     def reserved_bytes(self) -> int | None:
-        """All that the caching allocator holds."""
+        """The bytes that the caching allocator holds."""
         if self.allocated_bytes is None or self.unallocated_bytes is None:
             return None
         return self.allocated_bytes + self.unallocated_bytes
@@ -53,23 +53,24 @@ OomClass = Literal[
 Confidence = Literal["high", "medium", "low"]
 
 NEXT_EXPERIMENT: dict[OomClass, str] = {
-    "fragmentation": "Run it again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and nothing else changed "
-    "(with CUDA graphs also NCCL_GRAPH_REGISTER=0): only a run that then fits proves fragmentation.",
-    "capacity": "Recompute or shard more: `mbr-perf plan` names the cheapest setting that is predicted to fit.",
+    "fragmentation": "Run it again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and no other change "
+    "(with CUDA graphs also NCCL_GRAPH_REGISTER=0). If it then fits, fragmentation is the cause.",
+    "capacity": "Recompute or shard more: `mbr-perf plan` finds the fastest setting that is predicted to fit.",
     "cuda_graph_pools": "Run it again without CUDA graphs (cuda_graph_impl=none) or with a narrower cuda_graph_scope.",
-    "other_process": "Find out whose processes these are (nvidia-smi) and run it again on a device of its own.",
-    "outside_allocator": "Leave torch's allocator less: a smaller micro-batch or more recompute. Then look for what the "
-    "libraries hold: NCCL_DEBUG=INFO, fewer communicators, smaller workspaces.",
-    "self_imposed_limit": "Raise or drop the limit (torch.cuda.set_per_process_memory_fraction, "
-    "per_process_memory_fraction, or --memory_limit of mbr-perf) and run it again.",
-    "host_memory": "Watch the memory of the node, not of the GPU: fewer data loader workers, less offloaded to the CPU, "
-    "a larger --mem of the job; where memory could not be pinned, a larger `ulimit -l`.",
-    "killed": "Ask who sent the signal: the kernel's log (dmesg, oom_kill of the cgroup), the scheduler's record of the job.",
-    "bad_size": "Print the shapes before the call that failed: a size is negative, overflowed or multiplied once too "
-    "often. Where it is meant (logits are micro-batch x sequence x vocabulary), cut the micro-batch or the sequence.",
+    "other_process": "Find out whose processes these are (nvidia-smi), and run the job again on a device without them.",
+    "outside_allocator": "Reduce the memory of torch's allocator: a smaller micro-batch or more recompute. Then reduce the "
+    "memory of libraries: see NCCL_DEBUG=INFO; use fewer communicators and smaller workspaces.",
+    "self_imposed_limit": "Raise or remove the limit (torch.cuda.set_per_process_memory_fraction, "
+    "per_process_memory_fraction, or --memory_limit of mbr-perf), and run the job again.",
+    "host_memory": "Reduce the memory of the node, not of the GPU: use fewer data loader workers and less CPU offloading, "
+    "or give the job a larger --mem. If memory could not be pinned, use a larger `ulimit -l`.",
+    "killed": "Find out who sent the signal: check the kernel's log (dmesg, oom_kill of the cgroup) and the scheduler's "
+    "record of the job.",
+    "bad_size": "Print the shapes before the call that failed: a size is negative, has overflowed, or is multiplied once too "
+    "often. If the size is intended (logits are micro-batch x sequence x vocabulary), reduce the micro-batch or the sequence.",
     "time_limit": "Ask for more time, or fewer steps.",
-    "node_failure": "Run it again without that node, and have the node examined.",
-    "not_oom": "Read the first error of the rank that failed first; memory is not what ended it.",
+    "node_failure": "Run the job again without that node, and report the node to your administrators.",
+    "not_oom": "Read the first error of the rank that failed first; memory is not the cause.",
 }  # fmt: skip
 
 
@@ -78,9 +79,9 @@ _NOT_MEMORY: frozenset[OomClass] = frozenset({"not_oom", "killed", "time_limit",
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
-    """``reason``: one sentence with the numbers that decided. ``request_bytes``: the allocation that failed.
+    """The cause of a failure. ``reason``: a sentence with the deciding numbers. ``request_bytes``: the failed allocation.
 
-    ``advice``: what to run next, where it is not that of the class.
+    ``advice``: what to run next, if it differs from the advice of the class.
     """
 
     oom_class: OomClass
@@ -92,23 +93,23 @@ class OomVerdict:
 
     @property
     def next_experiment(self) -> str:
-        """What to run to be sure, or to get round it."""
+        """What to run to confirm or avoid the failure."""
         return self.advice or NEXT_EXPERIMENT[self.oom_class]
 
     @property
     def is_oom(self) -> bool:
-        """Whether memory is what ran out; a kill -9 alone does not say."""
+        """Whether memory ran out. A SIGKILL alone does not show it."""
         return self.oom_class not in _NOT_MEMORY
 
     @property
     def line(self) -> str:
-        """``class: fragmentation (high)``."""
+        """The verdict as text: ``class: fragmentation (high)``."""
         return f"class: {self.oom_class} ({self.confidence})"
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """One row. ``value`` is a share of the device's memory, or bytes."""
+    """A row. ``value``: a share of the device's memory, or bytes."""
 
     name: str
     value: float
@@ -117,19 +118,19 @@ class Threshold:
 
 THRESHOLDS: tuple[Threshold, ...] = (
     Threshold("fragmented_share", 0.05,
-              "reserved but unallocated: below it even a card that is simply full keeps such remainders"),
+              "reserved but unallocated: a GPU that is simply full also has remainders up to this size"),
     Threshold("slightly_fragmented_share", 0.02,
-              "between the two the remainders may be the cause; below, a tiny request fails at the edge of a full card"),
-    Threshold("pool_share", 0.05, "private pools below it would not have made room for long"),
-    Threshold("sure_pool_share", 0.10, "pools above it are a decision about memory, not a by-product"),
+              "between the two, remainders may be the cause; below, even a tiny request fails on a full GPU"),
+    Threshold("pool_share", 0.05, "smaller private pools would not have made enough room"),
+    Threshold("sure_pool_share", 0.10, "larger pools are a main use of memory, not a side effect"),
     Threshold("outside_bytes", 4 * GIB,
               "CUDA context, NCCL buffers and library workspaces of one process together usually stay below it"),
-    Threshold("outside_share", 0.05, "the same, on a device where 4 GiB are little"),
+    Threshold("outside_share", 0.05, "the same as a share, for devices where 4 GiB are little"),
     Threshold("foreign_bytes", 1 * GIB, "less than a CUDA context and a few tensors: a monitor or a display, not a job"),
     Threshold("impossible_share", 2.0,
-              "of the device, for one request: up to it a large tensor may be meant, above it its size is wrong"),
+              "of the device, for one request: a large tensor may be intended up to this size, above it the size is wrong"),
     Threshold("impossible_host_bytes", 64 * 1024 * GIB, "for one request of host memory: no node has that much"),
-    Threshold("full_share", 0.80, "live tensors above it leave no doubt that the device is full"),
+    Threshold("full_share", 0.80, "with more live tensors, the device is certainly full"),
     Threshold("rounding_bytes", 0.02 * GIB, "sums of up to four figures that torch rounds to 0.01 GiB"),
 )  # fmt: skip
 
@@ -137,10 +138,10 @@ _VALUES = {row.name: row.value for row in THRESHOLDS}
 
 
 def threshold(name: str) -> float:
-    """The value of a row; KeyError for a name that the table does not have."""
+    """Return the value of a row; KeyError for an unknown name."""
     return _VALUES[name]
 
 
 def impossible_bytes() -> float:
-    """More than any one request on a device of which nothing is known."""
+    """Return the size above which a request is impossible on an unknown device."""
     return threshold("impossible_share") * max(row.memory_bytes for row in GPUS.values() if not row.is_cpu)

@@ -133,7 +133,7 @@ def test_a_wrong_request_is_an_error_that_names_it(results, golden, arguments, m
 
 def test_two_goldens_are_refused(results, golden):
     done = invoke(results, golden(709.93), "--golden_values_path", golden(709.93))
-    assert "give one" in str(done.exception)
+    assert "give only one" in str(done.exception)
 
 
 def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():

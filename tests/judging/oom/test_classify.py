@@ -202,7 +202,7 @@ def test_a_request_is_held_against_the_gpus_of_the_job_where_the_text_names_none
 
 def test_fragmentation_beside_large_private_pools_names_them_with_their_share():
     verdict = classify(REALISTIC["graphs and remainders: the remainders are looked at first"][0])
-    assert "10.00 GiB (13%) lie in private pools" in verdict.reason
+    assert "10.00 GiB (13%) are in private pools" in verdict.reason
 
 
 @pytest.mark.parametrize(("text", "oom_class", "confidence"), VARIANTS.values(), ids=VARIANTS)
@@ -249,7 +249,7 @@ def test_of_two_messages_on_one_line_the_first_counts_and_lends_nothing_from_the
 
 
 def test_a_process_of_a_container_is_not_taken_for_a_neighbour_and_the_reason_says_so():
-    assert "process 1686436 of the list is this one" in classify(VARIANTS["container"][0]).reason
+    assert "process 1686436 on the list is this process" in classify(VARIANTS["container"][0]).reason
 
 
 def test_the_reason_carries_the_figures():

@@ -52,7 +52,7 @@ def judged_whole(text, ending):
     assert all(number is None or 0 <= number < EIB for number in numbers)
 
 
-def one_rank_first(lines):
+def single_rank_first(lines):
     first = first_failure(lines)
     if first is None:
         return
@@ -73,7 +73,7 @@ def test_every_text_has_a_verdict(text, ending):
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(LINES)
 def test_of_any_lines_one_failure_is_first_or_none(lines):
-    one_rank_first(lines)
+    single_rank_first(lines)
 
 
 @pytest.mark.parametrize("word", ["Process 1 has 1.00 GiB memory in use. ", "CUDA out of memory. ", "9" * 30, "File ", "slurmstepd: error: ",

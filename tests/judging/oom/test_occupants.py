@@ -87,8 +87,8 @@ IN_PIECES = {"total_bytes": CARD, "free_bytes": GIB, "allocated_bytes": 90 * GIB
 )  # fmt: skip
 def test_a_verdict_changes_at_its_threshold_and_not_a_byte_before(figures, at_the_edge, beyond):
     *other, name, step = beyond
-    for told, expected in ((figures, at_the_edge), (figures | {name: figures[name] + step}, tuple(other))):
-        found = judged(AllocatorFigures(**told), expandable_segments=False)
+    for given, expected in ((figures, at_the_edge), (figures | {name: figures[name] + step}, tuple(other))):
+        found = judged(AllocatorFigures(**given), expandable_segments=False)
         assert (found.oom_class, found.confidence) == expected, found.reason
 
 

@@ -31,8 +31,8 @@ def _first(tmp_path):
         ("RuntimeError: Connection closed by peer [10.0.0.2]:30711", "not_oom", "connection to another rank broke", "logs of all"),
         (LOST_GPU, "not_oom", "a GPU failed or was lost", "another node"),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "not_oom", "a GPU failed", "another node"),
-        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=4711", "not_oom", "memory that is not its own", "compute-sanitizer"),
-        ("RuntimeError: CUDA error: an illegal memory access was encountered", "not_oom", "not its own", "CUDA_LAUNCH_BLOCKING"),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=4711", "not_oom", "memory outside its buffers", "compute-sanitizer"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "not_oom", "outside its buffers", "CUDA_LAUNCH_BLOCKING"),
         ("RuntimeError: CUDA error: device-side assert triggered", "not_oom", "index out of range", "vocabulary"),
         ("Fatal Python error: Segmentation fault", "not_oom", "SIGSEGV", "PYTHONFAULTHANDLER"),
         ("OSError: [Errno 28] No space left on device", "not_oom", "a disk is full", "df -h"),
@@ -79,7 +79,7 @@ def test_a_signal_is_told_by_its_number(exit_code, oom_class, reason, advice):
 def test_an_error_of_python_with_its_traceback_is_surely_not_memory(first):
     verdict = first(TRACEBACK, '  File "/job/train.py", line 7, in main', "KeyError: 'lm_loss'").verdict
     assert (verdict.oom_class, verdict.confidence) == ("not_oom", "high")
-    assert verdict.reason == "the program raised KeyError; memory is not what ended it"
+    assert verdict.reason == "the program raised KeyError; memory is not the cause"
     assert "traceback" in verdict.next_experiment
 
 
