@@ -18,9 +18,9 @@ def machine(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Examine this machine: software, GPUs, compiler, results folder, shared memory, clock, port.
+    """Check this machine: software, GPUs, compiler, results folder, shared memory, clock, port.
 
-    Exits 0 when all is well, 6 with warnings, 2 with problems.
+    Exit codes: 0 all is well, 6 warnings, 2 problems.
     """
     from harness.launch.environment import this_host
     from harness.records.store import results_dir as settled_results_dir
@@ -41,7 +41,7 @@ def machine(
     raise typer.Exit(code)
 
 
-app = App(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, examine, archive them.")
+app = App(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, check, archive, export them.")
 
 Reference = Annotated[
     str,
@@ -53,7 +53,7 @@ Reference = Annotated[
 
 @app.command("list")
 def list_results(results_dir: Results = None, as_json: Json = False) -> None:
-    """Every run, sweep and night: id, start, outcome, size. Incomplete and damaged ones too."""
+    """List every run, sweep and night with id, start, outcome and size, also incomplete and damaged ones."""
     from functools import partial
 
     from harness.records import store
@@ -75,7 +75,7 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
-    """One of them: what became of it, its figures or whether its process still lives, and its files, cells or cases."""
+    """Show a run, sweep or night: its outcome, its metrics or its process, and its files, cells or cases."""
     from harness.launch.processes import life_of
     from harness.records import store
     from harness.records.inventory import file_sizes, find_stored
@@ -106,14 +106,12 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
 @app.command()
 def doctor(
     results_dir: Results = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Move what nobody needs to results/trash; nothing is deleted.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Move unneeded files to results/trash. Deletes nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find what is not in order: runs that were never committed, damaged records, halves of files, strays.
+    """Find problems: runs without a record, damaged records, incomplete files, files that mbr-perf did not write.
 
-    Exits 0 when all is in order, 6 when something is not. What a living process fills is in order.
+    Exits 0 without problems, else 6. Ignores folders that a running process is filling.
     """
     from harness.errors import ExitCode
     from harness.records import store
@@ -124,7 +122,7 @@ def doctor(
     found = examine_results(results)
     if fix:
         found = move_to_trash(found, results)
-    left = [one for one in found if one.moved_to is None]
+    left = [ailment for ailment in found if ailment.moved_to is None]
     code = ExitCode.INCONCLUSIVE if left else ExitCode.OK
     if as_json:
         from harness.results.document import AilmentsDocument
@@ -132,8 +130,8 @@ def doctor(
 
         json.answer(AilmentsDocument.of(results_dir=results, ailments=found, exit_code=code))
     else:
-        rows = [(one.kind, one.path, one.message, f"moved to {one.moved_to}" if one.moved_to else one.remedy)
-                for one in found]  # fmt: skip
+        rows = [(row.kind, row.path, row.message, f"moved to {row.moved_to}" if row.moved_to else row.remedy)
+                for row in found]  # fmt: skip
         _show(ailments_page(rows, results))
     raise typer.Exit(int(code))
 
@@ -142,35 +140,35 @@ def doctor(
 def archive(
     reference: Reference,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A new file, *.tar.gz.")],
-    max_mib: Annotated[int, typer.Option("--max_mib", min=1, help="Refuse more than this much of files.")] = 200,
+    max_mib: Annotated[int, typer.Option("--max_mib", min=1, help="Refuse larger folders.")] = 200,
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """One file of a run, sweep or night to send to somebody, without secrets and without anybody's home folder.
+    """Pack a run, sweep or night into a file that you can send, without secrets and home folders.
 
-    The same folder gives the same bytes. Refused: links that lead out of the folder, a run that is still going.
+    The same folder gives the same bytes. Refuses links that lead out of the folder, and runs that have not ended.
     """
-    from harness.results.show import give
+    from harness.results.show import archive_stored
     from harness.showing.page import Page, listing
     from harness.units import MIB, format_bytes
 
-    written = give(reference, output, results_dir, max_bytes=max_mib * MIB)
+    written = archive_stored(reference, output, results_dir, max_bytes=max_mib * MIB)
     if as_json:
         from harness.results.document import ArchiveDocument
         from harness.showing import json
 
         json.answer(ArchiveDocument.of(written))
         return
-    told = f"{written.path}: {counted(written.num_files, 'file')}, {format_bytes(written.num_bytes)}"
-    _show(Page((told, listing(f"left out: {line}" for line in written.left_out))))
+    text = f"{written.path}: {counted(written.num_files, 'file')}, {format_bytes(written.num_bytes)}"
+    _show(Page((text, listing(f"left out: {line}" for line in written.left_out))))
 
 
 @app.command()
 def export(
     reference: Reference,
-    to: Annotated[str, typer.Option("--to", metavar="mlflow|wandb", help="Where to: MLflow or Weights & Biases.")],
+    to: Annotated[str, typer.Option("--to", metavar="mlflow|wandb", help="Destination: MLflow or Weights & Biases.")],
     project: Annotated[
-        str, typer.Option("--project", metavar="NAME", help="Project, which MLflow calls an experiment.")
+        str, typer.Option("--project", metavar="NAME", help="Name of the project (in MLflow: the experiment).")
     ] = "mbr-perf",
     uri: Annotated[
         str | None,
@@ -179,9 +177,9 @@ def export(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Send the runs of a run, sweep or night to MLflow or Weights & Biases: settings, figures, steps. No secrets.
+    """Send the runs of a run, sweep or night to MLflow or Weights & Biases: settings, metrics, steps. No secrets.
 
-    MLflow keeps a run that it has already; Weights & Biases replaces it. Needs mbr-perf[export].
+    A run that is already there stays in MLflow; Weights & Biases replaces it. Needs mbr-perf[export].
     """
     from harness.records.inventory import find_stored
     from harness.records.store import checkout_dir

@@ -1,4 +1,4 @@
-"""JSON of what lies in a results folder, and of this machine."""
+"""JSON of a results folder, and of this machine."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,7 +43,7 @@ class FileRow(Shown):
 
 
 class PartRow(Shown):
-    """A cell of a sweep or a case of a night as it lies on disk, unjudged."""
+    """A cell of a sweep or a case of a night as stored, without a verdict."""
 
     name: str
     state: str
@@ -52,7 +52,7 @@ class PartRow(Shown):
 
 
 class EntryDocument(EntryRow, Document):
-    """``mbr-perf results show --json``. ``process``: that fills the folder, null where nothing more is to come."""
+    """``mbr-perf results show --json``. ``process``: the process that fills the folder, null if the folder is complete."""
 
     process: Life | None
     files: tuple[FileRow, ...]
@@ -67,7 +67,7 @@ def entry_document(
     cells: Iterable[CellData],
     cases: Iterable[NightCase],
 ) -> EntryDocument:
-    """``cells`` of a sweep, ``cases`` of a night."""
+    """Return the document; ``cells`` are those of a sweep, ``cases`` those of a night."""
     return EntryDocument.of(
         entry,
         process=None if entry.is_committed else life,
@@ -85,7 +85,7 @@ def entry_document(
 
 
 class AilmentRow(Shown):
-    """One thing that is not in order. ``process``: whether what filled the folder still lives."""
+    """One problem. ``process``: whether the process that filled the folder still runs."""
 
     kind: Kind
     path: Path

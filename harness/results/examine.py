@@ -1,4 +1,4 @@
-"""Examines this machine: what it can run, and what it lacks."""
+"""Checks what this machine can run, and what it lacks."""
 
 import os
 import shutil
@@ -29,15 +29,15 @@ from harness.units import GIB, format_bytes
 
 SHARED_MEMORY_BYTES = GIB
 RESULTS_BYTES = GIB
-EARLIEST_PLAUSIBLE_S = 1_735_689_600  # 2025-01-01: a clock before this release is wrong
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (where NCCL and torch put shared memory)
+EARLIEST_PLAUSIBLE_S = 1_735_689_600  # 2025-01-01: an earlier clock is wrong
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (NCCL and torch put shared memory there)
 OLDEST_PYTHON = (3, 11)
 
 _NO_LIBRARY = "NVML Shared Library Not Found"
 
 
 def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[Line, ...]:
-    """Every line, whatever the others say. ``gpus``: those to look at, if they are known; NVML is asked otherwise."""
+    """Return the lines of all checks. ``gpus``: the GPUs if known; otherwise NVML lists them."""
     software, declared = installed_software(), Declared(declared_requirements())
     gpus = detect_gpus(host) if gpus is None else gpus
     parts: tuple[Iterator[Line], ...] = (
@@ -55,7 +55,7 @@ def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[L
 
 
 def exit_code(lines: tuple[Line, ...]) -> ExitCode:
-    """2 for a problem, 6 for a warning, else 0."""
+    """Return 2 for a problem, 6 for a warning, else 0."""
     states = {line.state for line in lines}
     if "problem" in states:
         return ExitCode.BAD_REQUEST
@@ -63,13 +63,13 @@ def exit_code(lines: tuple[Line, ...]) -> ExitCode:
 
 
 def python_line(version: tuple[int, ...]) -> Iterator[Line]:
-    """The interpreter that ranks would run with too."""
+    """Check the Python interpreter, which ranks use too."""
     found = f"{'.'.join(map(str, version))} at {sys.executable}"
     yield Line("Python", "ok" if version >= OLDEST_PYTHON else "problem", found, "use Python 3.11 or newer")
 
 
 def gpu_lines(found: Detection) -> Iterator[Line]:
-    """Driver and each GPU; without any, whether that is because there is none or because it cannot be asked."""
+    """Check the driver and each GPU; without a GPU, say whether there is none or NVML failed."""
     if not found.gpus:
         yield _without_gpu(found.error)
         return
@@ -82,25 +82,32 @@ def _without_gpu(error: str | None) -> Line:
     if error is None or _NO_LIBRARY in error:
         return Line("GPU", "ok", f"none ({error or 'NVML lists none'}): runs use --gpu cpu")
     if NO_BINDING in error:
-        found = "none (NVML cannot be asked: its Python binding is not installed)"
+        found = "none found (NVML's Python binding is not installed)"
         return Line("GPU", "problem", found, "pip install nvidia-ml-py")
-    found = f"none (NVML cannot be asked: {error})"
+    found = f"none found (NVML failed: {error})"
     return Line("GPU", "warning", found, "if this machine has NVIDIA GPUs, nvidia-smi must list them")
 
 
 def _gpu(gpu: DetectedGpu) -> Line:
     name = f"GPU {gpu.index}"
     if gpu.error or gpu.name is None:
-        return Line(name, "problem", gpu.error or "NVML gives no name", "nvidia-smi says more; it may need a reset")
+        return Line(
+            name, "problem", gpu.error or "NVML gives no name", "run nvidia-smi for details; the GPU may need a reset"
+        )
     if gpu.gpu_type is None:
         known = ", ".join(row for row in GPUS if row != "cpu")
-        return Line(name, "warning", f"{gpu.name}: mbr-perf has no row for it", f"name the nearest with --gpu: {known}")
+        return Line(
+            name,
+            "warning",
+            f"{gpu.name}: mbr-perf does not know this GPU",
+            f"name the most similar GPU with --gpu: {known}",
+        )
     size = format_bytes(gpu.total_bytes) if gpu.total_bytes else "unknown memory"
     return Line(name, "ok", f"{gpu.name}, {size}: --gpu {gpu.gpu_type.name}")
 
 
 def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str], headers: Path) -> Iterator[Line]:
-    """Whether there is a compiler for what runs compile; no line where they compile nothing.
+    """Check for a compiler; no line if runs compile nothing.
 
     With GPUs, Triton compiles a C file for each of megatron-core's fused functions, with $CC, gcc or clang
     (triton/runtime/build.py). From megatron-core 0.17 on, output-discarding recompute compiles an extension (rule K18).
@@ -110,8 +117,8 @@ def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str],
     by_triton = bool(gpus.gpus) and software.torch is not None
     has_cc = bool(shell.get("CC")) or any(shutil.which(tool, path=path) for tool in ("gcc", "clang"))
     if by_triton and (missing := [*([] if has_cc else ["C compiler"]), *header]):
-        found = f"no {' and no '.join(missing)}: the first step of every GPU run fails, because Triton compiles in it"
-        yield Line(name, "problem", found, "on every node: apt-get install gcc python3-dev, or the like")
+        found = f"no {' and no '.join(missing)}: the first step of every GPU run fails, because Triton needs a compiler"
+        yield Line(name, "problem", found, "on every node: apt-get install gcc python3-dev, or similar")
         return
     by_recompute = software.megatron_core and parse_version(software.megatron_core) >= parse_version("0.17")
     missing = [tool for tool in ("c++", "ninja") if shutil.which(tool, path=path) is None] + header
@@ -119,7 +126,7 @@ def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str],
         found = (
             f"no {' and no '.join(missing)}: layernorm, moe_act and mla_up_proj recompute fail in the first backward"
         )
-        yield Line(name, "warning", found, "on every node: apt-get install g++ ninja-build python3-dev, or the like")
+        yield Line(name, "warning", found, "on every node: apt-get install g++ ninja-build python3-dev, or similar")
     elif by_recompute:
         yield Line(name, "ok", "c++, ninja and Python.h")
     elif by_triton:
@@ -127,8 +134,8 @@ def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str],
 
 
 def results_line(results: Path) -> Iterator[Line]:
-    """Whether a file can be written, flushed and renamed there, as records are."""
-    name, other = "results folder", "name a writable one with --results_dir"
+    """Check that a file can be written, flushed and renamed there, as records are."""
+    name, other = "results folder", "name a writable folder with --results_dir"
     there = next(folder for folder in (results.absolute(), *results.absolute().parents) if folder.exists())
     try:
         probe = there / f".doctor-{os.getpid()}"
@@ -144,7 +151,7 @@ def results_line(results: Path) -> Iterator[Line]:
 
 
 def shared_memory_line(folder: Path) -> Iterator[Line]:
-    """A container has 64 MiB unless told otherwise, and NCCL then fails with a bus error."""
+    """Check shared memory. A container has 64 MiB by default, with which NCCL fails with a bus error."""
     remedy = "in a container: --shm-size=8g or --ipc=host"
     if not folder.is_dir():
         yield Line("shared memory", "warning", f"no {folder}, which NCCL needs within a node", remedy)
@@ -155,10 +162,10 @@ def shared_memory_line(folder: Path) -> Iterator[Line]:
 
 
 def clock_line(now_s: float) -> Iterator[Line]:
-    """Names of run folders carry the time, and histories are ordered by it."""
+    """Check the clock: run folders are named after the time, and histories are sorted by it."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
     state: State = "ok" if now_s > EARLIEST_PLAUSIBLE_S else "warning"
-    yield Line("clock", state, stamp, "set the clock (timedatectl set-ntp true): run folders carry its time")
+    yield Line("clock", state, stamp, "set the clock (timedatectl set-ntp true): run folders are named after the time")
 
 
 def _port() -> Iterator[Line]:
@@ -168,19 +175,19 @@ def _port() -> Iterator[Line]:
 
 
 def attempt(name: str, probe: Callable[[], str], remedy: str) -> Line:
-    """What ``probe`` found, or the error of the operating system as a problem."""
+    """Return the result of ``probe``, or the error of the operating system as a problem."""
     try:
         return Line(name, "ok", probe())
     except OSError as error:
         return Line(name, "problem", str(error), remedy)
 
 
-_INDENT = 9  # behind the state
+_INDENT = 9  # after the state
 _STYLES: dict[State, page.Style] = {"ok": "good", "warning": "doubt", "problem": "failed"}
 
 
 def machine_page(lines: Iterable[Line]) -> page.Page:
-    """What was found, line by line, and what to do about each problem and warning."""
+    """Return all lines, with the remedy of each problem and warning."""
     blocks = []
     for line in lines:
         state = page.Span(f"{line.state:<8}", _STYLES[line.state])

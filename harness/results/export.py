@@ -1,4 +1,4 @@
-"""Exports measured runs to MLflow or Weights & Biases: settings, figures, and the series of steps. Secrets stay here."""
+"""Exports measured runs to MLflow or Weights & Biases: settings, metrics, and the series of steps, without secrets."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,12 +19,12 @@ from harness.units import counted
 
 TO = ("mlflow", "wandb")
 _ID = "mbr_perf.run_id"
-_MOST_PARAMS, _MOST_METRICS, _LONGEST = 100, 1000, 6000  # of one request to MLflow, and characters of a value
+_MOST_PARAMS, _MOST_METRICS, _LONGEST = 100, 1000, 6000  # MLflow's limits per request, and characters of a value
 
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """One run as trackers hold it. ``series``: by name (step, value). ``started_ms``, ``ended_ms``: since 1970, in UTC."""
+    """A run for a tracker. ``series``: (step, value) by name. ``started_ms``, ``ended_ms``: since 1970, in UTC."""
 
     run_id: str
     name: str
@@ -39,7 +39,7 @@ class ExportedRun:
 
 @dataclass(frozen=True)
 class Sent:
-    """``tracker_id``: of the run in the tracker; ``is_new`` False where the tracker had it already and it was left alone."""
+    """``tracker_id``: the tracker's id of the run; ``is_new`` is False if the run was already there and stays as it was."""
 
     run_id: str
     tracker_id: str
@@ -47,15 +47,15 @@ class Sent:
 
 
 def exported_runs(entry: Stored, places: Places) -> tuple[ExportedRun, ...]:
-    """Every committed run of a run folder, a sweep or a night. BadRequestError where there is none."""
+    """Return every committed run of a run folder, a sweep or a night. BadRequestError: there is none."""
     runs = tuple(_exported(record, part, entry, places) for part, record in _records(entry))
     if not runs:
-        raise BadRequestError(f"{entry.path}: no run in it is finished", remedy=f"mbr-perf results show {entry.path}")
+        raise BadRequestError(f"{entry.path}: contains no finished run", remedy=f"mbr-perf results show {entry.path}")
     return runs
 
 
 def _records(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
-    """Each run with the name of its cell or case; empty for a run on its own."""
+    """Yield each run with the name of its cell or case; the name of a single run is empty."""
     if entry.kind == "run":
         yield "", read_run(entry.path)
     elif entry.kind == "sweep":
@@ -100,7 +100,7 @@ def _flat(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str, s
 
 
 def _series(record: RunRecord) -> dict[str, list[tuple[int, float]]]:
-    """Seconds of the slowest rank, because the others wait for it; loss and gradient norm of the ranks that have them."""
+    """Return the seconds of the slowest rank, for which the others wait, and the loss and gradient norm."""
     slowest: dict[int, float] = {}
     losses: dict[int, float] = {}
     norms: dict[int, float] = {}
@@ -119,14 +119,15 @@ def _milliseconds(when: str) -> int:
 
 
 def export(runs: Sequence[ExportedRun], to: str, *, project: str, uri: str | None) -> tuple[Sent, ...]:
-    """Send them. ``uri``: of MLflow's tracking server; its own setting without one.
+    """Send the runs. ``uri``: that of MLflow's tracking server; None: MLflow's own setting.
 
-    BadRequestError for an unknown tracker, one that is not installed, and one that refuses.
+    BadRequestError: the tracker is unknown, not installed, or refuses the runs.
     """
     if to not in TO:
         near = closest(to, TO)
         raise BadRequestError(
-            f"--to {to!r}: no such tracker", remedy=f"did you mean {near[0]}?" if near else f"one of: {', '.join(TO)}"
+            f"--to {to!r}: no such tracker",
+            remedy=f"did you mean {near[0]}?" if near else f"name one of: {', '.join(TO)}",
         )
     if to == "wandb" and uri is not None:
         raise BadRequestError("--uri is for mlflow", remedy="Weights & Biases reads WANDB_BASE_URL and WANDB_MODE")
@@ -163,7 +164,7 @@ def _to_mlflow(runs: Sequence[ExportedRun], project: str, uri: str | None) -> It
                 client.log_batch(made.info.run_id, metrics=metrics[at : at + _MOST_METRICS])
             for at in range(0, len(params), _MOST_PARAMS):
                 client.log_batch(made.info.run_id, params=params[at : at + _MOST_PARAMS])
-            client.log_batch(made.info.run_id, tags=tags)  # last: a run with the tag is whole
+            client.log_batch(made.info.run_id, tags=tags)  # last: a run with this tag is complete
             client.set_terminated(made.info.run_id, "FINISHED" if run.is_ok else "FAILED", end_time=run.ended_ms)
             yield Sent(run.run_id, made.info.run_id, is_new=True)
     except MlflowException as error:
@@ -173,7 +174,7 @@ def _to_mlflow(runs: Sequence[ExportedRun], project: str, uri: str | None) -> It
 
 
 def _to_wandb(runs: Sequence[ExportedRun], project: str, _uri: str | None) -> Iterable[Sent]:
-    """Runs keep their own ids, so that a second export of one replaces the first."""
+    """Send runs under their own ids, so that a second export of a run replaces the first."""
     import wandb
 
     settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, x_disable_meta=True)
@@ -194,7 +195,7 @@ def _to_wandb(runs: Sequence[ExportedRun], project: str, _uri: str | None) -> It
         tracked.summary.update(dict(run.figures))
         tracked.finish(exit_code=0 if run.is_ok else 1)
         yield Sent(run.run_id, run.run_id, is_new=True)
-    wandb.teardown()  # its service writes in the background, and a file is whole only when it has ended
+    wandb.teardown()  # its service writes files in the background until it ends
 
 
 _TRACKERS: dict[str, Callable[[Sequence[ExportedRun], str, str | None], Iterable[Sent]]] = {
@@ -203,12 +204,12 @@ _TRACKERS: dict[str, Callable[[Sequence[ExportedRun], str, str | None], Iterable
 
 
 def summary(sent: Sequence[Sent], to: str, project: str) -> str:
-    """How many were sent, in one line."""
-    new = sum(one.is_new for one in sent)
+    """Return in one line how many runs were sent."""
+    new = sum(run.is_new for run in sent)
     there = f"; {counted(len(sent) - new, 'run')} already there" if new < len(sent) else ""
     return f"{counted(new, 'run')} sent to {to}, project {project}{there}"
 
 
 def places_of(entry: Stored, checkout: Path | None) -> Places:
-    """Folders that are not named outside."""
+    """Return the folders whose names must not leave this machine."""
     return Places.of(((entry.path, entry.id), (checkout, "CHECKOUT"), (Path.home(), "~")))

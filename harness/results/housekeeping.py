@@ -1,4 +1,4 @@
-"""What is not in order in a results folder, and moving it to the trash; nothing is ever deleted."""
+"""Finds problems in a results folder and moves files to the trash; never deletes anything."""
 
 import re
 import secrets
@@ -27,33 +27,33 @@ _EVIDENCE = {"accuracy", "benchmarks", "faults", "gpu"}
 _KNOWN = {*FOLDERS, JOBS, TRASH, *_EVIDENCE, "golden", "calibration", "history", "README.md"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
 _GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there
-_WRITING_TAKES_S = 3600.0  # at the very most, for one small file of history
+_WRITING_TAKES_S = 3600.0  # upper limit for a small file of history
 _ATTEMPT = re.compile(r"\d+\.incomplete-\d+")
 
 Kind = Literal["incomplete", "damaged", "newer", "rejected", "unfinished", "temporary", "attempt", "stray"]
 
 
-_NOBODY = Life("unknown", "")
+_NO_OWNER = Life("unknown", "")
 
 
 @dataclass(frozen=True)
 class Ailment:
-    """One thing that is not in order. ``movable``: nobody needs it where it is, as far as this machine can know.
+    """One problem. ``movable``: as far as this machine knows, nothing needs the file in its place.
 
-    ``life``: of the process that filled the folder. ``moved_to``: where it lies now.
+    ``life``: the state of the process that filled the folder. ``moved_to``: the new path.
     """
 
     kind: Kind
     path: Path
     message: str
     remedy: str
-    life: Life = _NOBODY
+    life: Life = _NO_OWNER
     movable: bool = False
     moved_to: Path | None = None
 
 
 def examine_results(results: Path) -> tuple[Ailment, ...]:
-    """Everything that is not in order below ``results``. Folders that a living process is filling are in order."""
+    """Return all problems below ``results``. Ignores folders that a running process is filling."""
     found: list[Ailment] = [*_strays(results)]
     for entry in inventory(results):
         life = life_of(entry.path)
@@ -63,15 +63,15 @@ def examine_results(results: Path) -> tuple[Ailment, ...]:
 
 
 def _strays(results: Path) -> Iterator[Ailment]:
-    """What nobody put there who knows the layout. It is somebody's, and never moved."""
+    """Yield files that mbr-perf did not write. They belong to the user and are never moved."""
     strays = [path for path in _inside(results) if path.name not in _KNOWN]
-    for path in (one for folder in FOLDERS for one in _inside(results / folder)):
-        whole = path.is_dir() and not path.is_symlink()
-        if not (whole and (is_ours(path) or _GPU_CHECK.fullmatch(path.name))):
+    for path in (inner for folder in FOLDERS for inner in _inside(results / folder)):
+        is_folder = path.is_dir() and not path.is_symlink()
+        if not (is_folder and (is_ours(path) or _GPU_CHECK.fullmatch(path.name))):
             strays.append(path)
     for path in strays:
         what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
-        yield Ailment("stray", path, f"{what} that mbr-perf did not make", "move it elsewhere")
+        yield Ailment("stray", path, f"{what} that mbr-perf did not write", "move it elsewhere")
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -85,7 +85,7 @@ def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
     elif entry.state == "incomplete":
         yield _incomplete(entry, life)
     elif entry.state in ("newer", "rejected", "damaged"):
-        remedy = "its ranks folder still holds what was measured"
+        remedy = "its ranks folder still contains the measurements"
         yield replace(
             _unreadable(entry.state, entry.path, entry.detail, remedy, life), movable=entry.state == "damaged"
         )
@@ -93,18 +93,20 @@ def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
         yield from _temporaries(entry.path, life, is_settled=True)
 
 
-def _unreadable(state: str, path: Path, message: str, remedy: str, life: Life = _NOBODY) -> Ailment:
-    """A file of a newer version, one that an older version may have accepted, or a damaged one, whose remedy it is."""
+def _unreadable(state: str, path: Path, message: str, remedy: str, life: Life = _NO_OWNER) -> Ailment:
+    """Return the problem of a file that is newer, no longer accepted, or damaged; ``remedy`` is for a damaged file."""
     if state == "newer":
         return Ailment("newer", path, message, "read it with the mbr-perf that wrote it, or upgrade", life)
-    if state == "rejected":  # it holds what was measured, and is not ours to put away
-        remedy = "it stays: what was measured is whole; the mbr-perf that wrote it may read it"
+    if state == "rejected":  # it contains measurements and must stay
+        remedy = "mbr-perf keeps the file: its measurements are complete; read it with the mbr-perf that wrote it"
         return Ailment("rejected", path, message, remedy, life)
     return Ailment("damaged", path, message, remedy, life)
 
 
-def _unread(path: Path, error: BadRequestError, remedy: str, life: Life = _NOBODY, *, movable: bool = False) -> Ailment:
-    """A file that could not be read for that reason; ``movable`` where it is damaged."""
+def _unread(
+    path: Path, error: BadRequestError, remedy: str, life: Life = _NO_OWNER, *, movable: bool = False
+) -> Ailment:
+    """Return the problem of a file that could not be read because of ``error``; ``movable`` counts if it is damaged."""
     state = "newer" if isinstance(error, OtherVersionError) else "damaged"
     found = _unreadable("rejected" if isinstance(error, RejectedError) else state, path, error.message, remedy, life)
     return replace(found, movable=movable and found.kind == "damaged")
@@ -112,20 +114,20 @@ def _unread(path: Path, error: BadRequestError, remedy: str, life: Life = _NOBOD
 
 def _incomplete(entry: Stored, life: Life) -> Ailment:
     gone = life.state == "dead"
-    what = {"sweep": "the sweep had decided on its cells", "night": "the night had decided on its cases"}.get(
-        entry.kind, "the run was committed"
+    what = {"sweep": "the plan of the sweep was written", "night": "the plan of the night was written"}.get(
+        entry.kind, "its record was written"
     )
-    message = f"ended before {what}: {life.reason}" if gone else f"not committed, and {life.reason}"
-    remedy = "--fix moves it to the trash" if gone else "move it yourself if you know that nothing fills it"
+    message = f"ended before {what}: {life.reason}" if gone else f"no record, and {life.reason}"
+    remedy = "--fix moves it to the trash" if gone else "move it yourself if no process is filling it"
     return Ailment("incomplete", entry.path, message, remedy, life, movable=gone)
 
 
-# The folder of the runs of a sweep's cells or a night's cases, and the command that does what is missing.
+# The folder of the runs of a sweep or a night, and the command that completes it.
 _PARTS = {"sweep": (CELLS, "mbr-perf sweep --resume"), "night": (CASES, "mbr-perf nightly --resume")}
 
 
 def _of_many(entry: Stored, life: Life) -> Iterator[Ailment]:
-    """Of a sweep or a night."""
+    """Yield the problems of a sweep or a night."""
     if entry.state == "incomplete":
         yield _incomplete(entry, life)
         return
@@ -141,17 +143,17 @@ def _of_many(entry: Stored, life: Life) -> Iterator[Ailment]:
             damaged.append(_unread(record.parent, error, remedy, life, movable=settled))
     yield from damaged
     if entry.state in ("newer", "rejected", "damaged") and not damaged:
-        yield _unreadable(entry.state, entry.path, entry.detail, "its runs can still be read one by one", life)
+        yield _unreadable(entry.state, entry.path, entry.detail, "you can still read its runs one by one", life)
     for part in folders(entry.path / inner):
         for attempt in folders(part):
             if _ATTEMPT.fullmatch(attempt.name):
-                message = f"an attempt that did not end, kept aside when the {entry.kind} was resumed"
+                message = f"an unfinished attempt, set aside when the {entry.kind} was resumed"
                 yield Ailment("attempt", attempt, message, "--fix moves it to the trash", life, movable=settled)
     yield from _temporaries(entry.path, life, is_settled=settled)
 
 
 def _of_goldens(folder: Path) -> Iterator[Ailment]:
-    """Goldens are under review in git, and never moved."""
+    """Yield unreadable goldens. They are kept in git and never moved."""
     for listed in (list_goldens, list_retired):
         for path, error in listed(folder)[1].items():
             newer = isinstance(error, OtherVersionError)
@@ -159,49 +161,52 @@ def _of_goldens(folder: Path) -> Iterator[Ailment]:
 
 
 def _of_history(folder: Path) -> Iterator[Ailment]:
-    """Files of history that cannot be read, and halves so old that no writer can be at work on them."""
+    """Yield unreadable files of history, and incomplete files that are too old to be still written."""
     for path in (folder / name for name in sorted(history_stamps(folder))):
         try:
             record = read_record(path)
         except BadRequestError as error:
-            remedy = "--fix moves it to the trash; mbr-perf history add RUN then takes its run in again"
+            remedy = "--fix moves it to the trash; mbr-perf history add RUN then adds its run again"
             yield _unread(path, error, remedy, movable=True)
             continue
         if is_ahead(record, datetime.now(UTC)):
             message = f"{path}: started_at {record.started_at!r} is in the future"
-            remedy = "where the clock of its machine was wrong, move it out of history: it counts as the newest night"
+            remedy = "if the clock of its machine was wrong, move the file out of history, where it counts as the newest night"
             yield Ailment("rejected", path, message, remedy)
     long_ago = datetime.now(UTC).timestamp() - _WRITING_TAKES_S
-    for one in _temporaries(folder, _NOBODY, is_settled=True):
-        if one.path.stat().st_mtime < long_ago:
-            yield one
+    for temporary in _temporaries(folder, _NO_OWNER, is_settled=True):
+        if temporary.path.stat().st_mtime < long_ago:
+            yield temporary
 
 
 def _temporaries(folder: Path, life: Life, *, is_settled: bool) -> Iterator[Ailment]:
-    """Halves of files that a kill left behind."""
+    """Yield incomplete files that a killed process left."""
     for path in sorted(folder.rglob("*.tmp")):
         if _TEMPORARY.fullmatch(path.name) and not path.is_symlink():
-            message = "half a file, left behind by a process that was killed"
+            message = "an incomplete file of a killed process"
             yield Ailment("temporary", path, message, "--fix moves it to the trash", life, movable=is_settled)
 
 
 def move_to_trash(ailments: tuple[Ailment, ...], results: Path) -> tuple[Ailment, ...]:
-    """The same, with everything movable now under ``trash/`` of ``results``, where its path below is kept.
+    """Move everything movable below ``trash/`` of ``results``, with the same relative paths; return all problems.
 
-    BadRequestError where something cannot be moved; what was moved before stays moved.
+    BadRequestError: a file cannot be moved; files that were moved before stay moved.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     trash = results / TRASH / f"{stamp}-{secrets.token_hex(4)}"
-    return tuple(_moved(one, results, trash) if one.movable else one for one in ailments)
+    return tuple(_moved(ailment, results, trash) if ailment.movable else ailment for ailment in ailments)
 
 
 def _moved(ailment: Ailment, results: Path, trash: Path) -> Ailment:
     there = trash / ailment.path.relative_to(results)
-    if there.exists() and not ailment.path.exists():  # with the folder that it lies in
+    if there.exists() and not ailment.path.exists():  # it moved with its folder
         return replace(ailment, moved_to=there)
     try:
         there.parent.mkdir(parents=True, exist_ok=True)
         ailment.path.rename(there)
     except OSError as error:
-        raise BadRequestError(f"{ailment.path}: cannot be moved to {there}: {error.strerror}") from error
+        raise BadRequestError(
+            f"{ailment.path}: cannot be moved to {there}: {error.strerror}",
+            remedy="check the permissions of both folders",
+        ) from error
     return replace(ailment, moved_to=there)

@@ -1,4 +1,4 @@
-"""Shows the runs, sweeps and nights of a results folder, and packs one to give away: redacted, complete as far as it says."""
+"""Shows the runs, sweeps and nights of a results folder, and packs a redacted archive of a folder."""
 
 import gzip
 import io
@@ -28,7 +28,7 @@ _LARGEST_NAMED = 3
 
 @dataclass(frozen=True)
 class Archived:
-    """What was written. ``left_out``: files that are not in it, each with the reason."""
+    """The written archive. ``left_out``: files that it does not contain, each with the reason."""
 
     path: Path
     num_files: int
@@ -37,10 +37,10 @@ class Archived:
 
 
 def archive(folder: Path, target: Path, places: Places, *, max_bytes: int = MAX_BYTES) -> Archived:
-    """Write ``folder`` as one gzipped tar at ``target``, whole or not at all; every text in it is redacted.
+    """Write ``folder`` as one gzipped tar at ``target``, completely or not at all; redacts every text.
 
-    BadRequestError, all at once: ``target`` is there already or is not called .tar.gz, a link leads out of the folder,
-    the files are more than ``max_bytes`` together.
+    BadRequestError names all problems: ``target`` exists or is not named .tar.gz, a link leads out of the folder, or the
+    files are larger than ``max_bytes`` together.
     """
     files = sorted(_files(folder), key=lambda path: path.relative_to(folder).parts)
     raise_all([*_target_problems(target), *_link_problems(folder), *_size_problems(files, max_bytes)])
@@ -64,25 +64,30 @@ def archive(folder: Path, target: Path, places: Places, *, max_bytes: int = MAX_
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Regular files, those behind links that stay inside included; sockets and pipes are not files."""
+    """Yield regular files, also behind links that stay inside; no sockets or pipes."""
     return (path for path in folder.rglob("*") if path.is_file())
 
 
 def _target_problems(target: Path) -> list[BadRequestError]:
     problems = []
     if not target.name.endswith(SUFFIX):
-        problems.append(BadRequestError(f"-o {target}: not called *{SUFFIX}", remedy=f"e.g. -o {target.name}{SUFFIX}"))
+        problems.append(
+            BadRequestError(f"-o {target}: the name must end in {SUFFIX}", remedy=f"e.g. -o {target.name}{SUFFIX}")
+        )
     if target.exists() or target.is_symlink():
-        problems.append(BadRequestError(f"-o {target}: is there already", remedy="name a new file"))
+        problems.append(BadRequestError(f"-o {target}: already exists", remedy="name a new file"))
     if not target.absolute().parent.is_dir():
-        problems.append(BadRequestError(f"-o {target}: its folder does not exist", remedy="make it first"))
+        problems.append(BadRequestError(f"-o {target}: its folder does not exist", remedy="create the folder first"))
     return problems
 
 
 def _link_problems(folder: Path) -> list[BadRequestError]:
     root = folder.resolve()
     return [
-        BadRequestError(f"{path}: a link that leads out of the folder", remedy="take it away, or copy what it means")
+        BadRequestError(
+            f"{path}: a link that leads out of the folder",
+            remedy="remove the link, or replace it with a copy of its target",
+        )
         for path in sorted(folder.rglob("*"))
         if path.is_symlink() and not path.resolve().is_relative_to(root)
     ]
@@ -95,8 +100,10 @@ def _size_problems(files: list[Path], max_bytes: int) -> list[BadRequestError]:
         return []
     largest = sorted(sizes, key=lambda path: sizes[path], reverse=True)[:_LARGEST_NAMED]
     named = ", ".join(f"{path} ({format_bytes(sizes[path])})" for path in largest)
-    message = f"{format_bytes(total)} of files are more than the limit of {format_bytes(max_bytes)}; largest: {named}"
-    return [BadRequestError(message, remedy="raise it with --max_mib, or move what is not needed")]
+    message = (
+        f"the files have {format_bytes(total)}, more than the limit of {format_bytes(max_bytes)}; largest: {named}"
+    )
+    return [BadRequestError(message, remedy="raise the limit with --max_mib, or move files that you do not need")]
 
 
 def _content(path: Path, places: Places) -> bytes | None:
@@ -111,7 +118,7 @@ def _content(path: Path, places: Places) -> bytes | None:
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Without owner, times and permissions of this machine."""
+    """Add a file without the owner, times and permissions of this machine."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o644
     tar.addfile(info, io.BytesIO(content))
@@ -121,22 +128,24 @@ def _write(target: Path, content: bytes) -> None:
     try:
         write_once(target, content)
     except FileExistsError as error:
-        raise BadRequestError(f"-o {target}: is there already", remedy="name a new file") from error
+        raise BadRequestError(f"-o {target}: already exists", remedy="name a new file") from error
     except OSError as error:
-        raise BadRequestError(f"-o {target}: cannot be written: {error.strerror}") from error
+        raise BadRequestError(
+            f"-o {target}: cannot be written: {error.strerror}", remedy="name a file in a writable folder"
+        ) from error
 
 
 _INDENT = 12
 
 
 def observed(entry: Stored) -> Stored:
-    """The entry as it is now: ``running`` where a process of this machine is still filling its folder."""
+    """Return the entry with the state ``running`` if a process of this machine is filling its folder."""
     is_open = entry.state in ("incomplete", "unfinished")
     return replace(entry, state="running") if is_open and life_of(entry.path).state == "alive" else entry
 
 
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
-    """One line per run, sweep and night, oldest first, and what they weigh together."""
+    """Return one line per run, sweep and night, oldest first, and their total size."""
     if not entries:
         return Page((f"No run, sweep or night in {results}",))
     columns = [
@@ -152,7 +161,7 @@ def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
 
 
 def run_figures(record: RunRecord) -> list[tuple[str, str]]:
-    """Step time and peak of a run; of one that did not end well the peak so far."""
+    """Return step time and peak of a run; the peak so far if it did not end well."""
     metrics = derive(record)
     seconds, peak = metrics.step_time_s, metrics.peak_allocated_bytes
     least = "" if record.status == "ok" else "at least "
@@ -169,7 +178,7 @@ def entry_page(
     cells: Sequence[CellData],
     cases: Sequence[NightCase],
 ) -> Page:
-    """What became of it, ``facts`` by name, as of its figures or of who fills it, and its cells, cases or else files."""
+    """Return the outcome, ``facts`` by name (metrics or process), and the cells, cases or files."""
     about: tuple[tuple[str, Words], ...] = (
         ("Folder", str(entry.path)),
         ("Started", _when(entry) or "-"),
@@ -182,10 +191,10 @@ def entry_page(
 
 
 def _parts(files: Sequence[tuple[str, int]], cells: Sequence[CellData], cases: Sequence[NightCase]) -> Table:
-    """The cells or cases as they lie on disk, unjudged."""
+    """Return the cells or cases as stored, without verdicts."""
     columns = ("State", "Runs", "Why")
     if cells:
-        rows = [(one.planned.name, outcome_of(one), str(len(one.runs)), one.reason) for one in cells]
+        rows = [(cell.planned.name, outcome_of(cell), str(len(cell.runs)), cell.reason) for cell in cells]
         return table(("Cell", *columns), rows, right=("Runs",))
     if cases:
         done = [(case, sum(run.record is not None for run in case.runs)) for case in cases]
@@ -195,17 +204,17 @@ def _parts(files: Sequence[tuple[str, int]], cells: Sequence[CellData], cases: S
 
 
 def ailments_page(ailments: Sequence[tuple[str, Path, str, str]], results: Path) -> Page:
-    """Lines of (kind, path, what is not in order, what to do); one line when there are none."""
+    """Return lines of (kind, path, problem, remedy); one line if there is no problem."""
     blocks: list[Block] = []
     for kind, path, message, remedy in ailments:
         lines = (line.strip() for text in (message, remedy) for line in text.splitlines())
         blocks.append(Line((Span(f"{kind:<{_INDENT}}", "doubt"), str(path)), hang=_INDENT))
         blocks.append(Facts(tuple(("", line) for line in dict.fromkeys(lines)), _INDENT))
-    return Page(tuple(blocks) or (f"{results}: nothing is out of order",))
+    return Page(tuple(blocks) or (f"{results}: no problems",))
 
 
 def _when(entry: Stored) -> str:
-    """Marked where it is the time of an import, as in history."""
+    """Return the start; marked with ? if it is the time of an import, as in history."""
     return entry.when if entry.is_start_known else f"{entry.when}?"
 
 
@@ -214,16 +223,16 @@ def _state(entry: Stored) -> Span:
 
 
 def _short(entry: Stored) -> str:
-    """The first line; failures carry the words of libraries."""
+    """Return the first line; failures contain long messages of libraries."""
     return entry.detail.strip().splitlines()[0] if entry.detail.strip() else ""
 
 
-def give(reference: str, target: Path, results: Path | None, *, max_bytes: int) -> Archived:
-    """Archive what ``reference`` means. BadRequestError while a process is filling it, and as `archive` says."""
+def archive_stored(reference: str, target: Path, results: Path | None, *, max_bytes: int) -> Archived:
+    """Archive the named folder. BadRequestError: a process is filling it, or a problem of `archive`."""
     folder = results_dir(results)
     entry = find_stored(reference, folder)
     if observed(entry).state == "running":
-        raise BadRequestError(f"{entry.id}: {life_of(entry.path).reason}", remedy="archive it when it has ended")
+        raise BadRequestError(f"{entry.id}: {life_of(entry.path).reason}", remedy="archive it after it has ended")
     own = entry.path.parents[1] if entry.path.parent.name in FOLDERS else None  # also of another results folder
     known = ((entry.path, entry.id), (own, "RESULTS"), (folder, "RESULTS"), (checkout_dir(), "CHECKOUT"))
     return archive(entry.path, target, Places.of((*known, (Path.home(), "~"))), max_bytes=max_bytes)

@@ -316,7 +316,7 @@ def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
     exported = mbr_perf("golden", "export", document["sweep_id"], "--results_dir", results)
     assert (exported.code, "is a sweep, not a run" in exported.err, "cells/000/0" in exported.err) == (2, True, True)
     assert " finished " in mbr_perf("results", "list", "--results_dir", results).out
-    assert "nothing is out of order" in mbr_perf("results", "doctor", "--results_dir", results).out
+    assert "no problems" in mbr_perf("results", "doctor", "--results_dir", results).out
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What is out of order in a results folder, in lines."""
+"""The lines of `results doctor`."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from harness.results.show import ailments_page
 from tests.commands import piped
 
 
-def test_a_hint_that_is_in_the_message_too_is_printed_once_and_in_line():
+def test_a_remedy_that_is_also_in_the_message_is_printed_once():
     hint = "read it with the mbr-perf that wrote it, or upgrade"
     found = [("newer", Path("sweeps/a"), f"sweep.json: schema_version 9 is newer\n  {hint}", hint)]
     first, *more = piped(ailments_page(found, Path("results")))

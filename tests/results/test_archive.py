@@ -1,4 +1,4 @@
-"""An archive may be given away: no secret and nobody's home in it, nothing from outside, and the same bytes each time."""
+"""An archive is safe to share: no secrets, no home folders, nothing from outside, and the same bytes each time."""
 
 import io
 import json
@@ -30,14 +30,14 @@ def unpacked(path):
 
 
 def test_every_text_is_redacted_and_json_stays_json(folder, tmp_path):
-    told = archive(folder, tmp_path / "a.tar.gz", NOWHERE)
-    files = unpacked(told.path)
+    written = archive(folder, tmp_path / "a.tar.gz", NOWHERE)
+    files = unpacked(written.path)
     assert set(files) == {f"{folder.name}/record.json", f"{folder.name}/logs/rank_000.log"}
     assert json.loads(files[f"{folder.name}/record.json"]) == {
         "environment": {"HF_TOKEN": "***", "HOME": "~"}, "n": 1.5,
     }  # fmt: skip
     assert files[f"{folder.name}/logs/rank_000.log"] == b"loading ~/data\nWANDB_API_KEY=***\n"
-    assert (told.num_files, told.left_out) == (2, ())
+    assert (written.num_files, written.left_out) == (2, ())
 
 
 def test_the_same_folder_gives_the_same_bytes(folder, tmp_path):
@@ -49,7 +49,7 @@ def test_the_same_folder_gives_the_same_bytes(folder, tmp_path):
     assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
 
 
-def test_owner_and_machine_are_not_in_it(folder, tmp_path):
+def test_an_archive_contains_neither_owner_nor_times(folder, tmp_path):
     path = archive(folder, tmp_path / "a.tar.gz", NOWHERE).path
     with tarfile.open(path) as tar:
         assert {(m.uid, m.gid, m.uname, m.gname, m.mtime, m.mode) for m in tar} == {(0, 0, "", "", 0, 0o644)}
@@ -65,7 +65,7 @@ def test_a_link_that_leads_outside_is_refused_and_nothing_is_written(folder, tmp
     assert not list(tmp_path.glob("*.tar.gz*"))
 
 
-def test_a_link_that_stays_inside_is_its_content(folder, tmp_path):
+def test_a_link_that_stays_inside_is_packed_as_its_content(folder, tmp_path):
     (folder / "again.log").symlink_to("logs/rank_000.log")
     files = unpacked(archive(folder, tmp_path / "a.tar.gz", NOWHERE).path)
     assert files[f"{folder.name}/again.log"] == files[f"{folder.name}/logs/rank_000.log"]
@@ -77,21 +77,21 @@ def test_more_than_the_limit_is_refused_with_the_largest_files(folder, tmp_path)
         archive(folder, tmp_path / "a.tar.gz", NOWHERE, max_bytes=1024)
 
 
-def test_all_problems_are_told_at_once(folder, tmp_path):
+def test_all_problems_are_named_at_once(folder, tmp_path):
     (tmp_path / "there.zip").touch()
     (folder / "out").symlink_to("/etc/passwd")
     with pytest.raises(HarnessError) as raised:
         archive(folder, tmp_path / "there.zip", NOWHERE, max_bytes=1)
-    for text in ("not called *.tar.gz", "is there already", "leads out of the folder", "more than the limit"):
+    for text in ("the name must end in .tar.gz", "already exists", "leads out of the folder", "more than the limit"):
         assert text in str(raised.value)
 
 
 def test_pictures_are_kept_and_other_binaries_are_named(folder, tmp_path):
     (folder / "chart.png").write_bytes(b"\x89PNG\xff")
     (folder / "core").write_bytes(b"\x7fELF\xff")
-    told = archive(folder, tmp_path / "a.tar.gz", NOWHERE)
-    assert told.left_out == ("core: neither text nor a picture",)
-    assert unpacked(told.path)[f"{folder.name}/chart.png"] == b"\x89PNG\xff"
+    written = archive(folder, tmp_path / "a.tar.gz", NOWHERE)
+    assert written.left_out == ("core: neither text nor a picture",)
+    assert unpacked(written.path)[f"{folder.name}/chart.png"] == b"\x89PNG\xff"
 
 
 @pytest.mark.parametrize(
@@ -105,23 +105,23 @@ def test_pictures_are_kept_and_other_binaries_are_named(folder, tmp_path):
         ("/srv/results2/runs", "/srv/results2/runs"),
     ],
 )
-def test_paths_say_neither_who_nor_where(text, hidden):
+def test_paths_contain_neither_user_nor_folder(text, hidden):
     assert Places.of([(Path("/srv/results"), "RESULTS")]).hidden(text) == hidden
 
 
-def test_a_heartbeat_that_a_kill_cut_short_is_kept_as_text():
+def test_a_truncated_heartbeat_is_kept_as_text():
     text = '{"a": "/home/ada/x"}\n{"b": "/home/ada'
     assert shareable("rank_000.progress.jsonl", text, NOWHERE) == '{"a": "~/x"}\n{"b": "~\n'
 
 
-def test_only_variables_are_secret_by_their_name():
+def test_only_variables_are_redacted_by_their_name():
     text = '{"moe_token_dispatcher_type": "alltoall", "env": {"my_token": "abc"}, "X": {"API_KEY": "abc"}}'
     assert json.loads(shareable("spec.json", text, NOWHERE)) == {
         "moe_token_dispatcher_type": "alltoall", "env": {"my_token": "***"}, "X": {"API_KEY": "***"},
     }  # fmt: skip
 
 
-def test_a_page_keeps_its_program(tmp_path):
+def test_a_page_keeps_its_script(tmp_path):
     page = "<script>const o={token:1,key: abc};</script>/home/ada/x"
     assert shareable("report.html", page, NOWHERE) == "<script>const o={token:1,key: abc};</script>~/x"
 

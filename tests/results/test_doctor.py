@@ -1,4 +1,4 @@
-"""`mbr-perf doctor` over a scripted driver: every line ok, or with its remedy; the exit code says which."""
+"""`mbr-perf doctor` with a scripted driver: every line is ok or has a remedy, and sets the exit code."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def by_name(done):
 
 
 @pytest.mark.slow
-def test_gpus_and_driver_are_listed_with_what_fits_them(doctor):
+def test_gpus_and_driver_are_listed_with_matching_software(doctor):
     found = by_name(doctor("driver 570.1", "gpu 0 uuid=GPU-a total=85899345920"))
     assert (found["NVIDIA driver"]["state"], found["NVIDIA driver"]["found"]) == ("ok", "570.1")
     assert found["GPU 0"]["found"] == "NVIDIA H100 80GB HBM3, 80.00 GiB: --gpu h100"
@@ -63,22 +63,22 @@ def test_a_lost_gpu_is_a_problem(doctor):
 
 def test_a_driver_that_is_not_loaded_is_a_warning_and_exits_6(doctor):
     done = doctor()
-    assert by_name(done)["GPU"]["found"] == "none (NVML cannot be asked: Driver Not Loaded (NVML 9))"
+    assert by_name(done)["GPU"]["found"] == "none found (NVML failed: Driver Not Loaded (NVML 9))"
     assert (by_name(done)["GPU"]["state"], done.returncode) == ("warning", 6)
 
 
 def test_a_results_folder_that_cannot_be_written_is_a_problem_with_its_remedy(doctor, tmp_path):
     (tmp_path / "file").write_text("")
     done = doctor(results=tmp_path / "file")
-    assert by_name(done)["results folder"]["remedy"] == "name a writable one with --results_dir"
+    assert by_name(done)["results folder"]["remedy"] == "name a writable folder with --results_dir"
     assert (json.loads(done.stdout)["exit_code"], done.returncode) == (2, 2)
 
 
-def test_for_people_every_line_that_is_not_ok_is_followed_by_its_remedy(doctor, tmp_path):
+def test_in_text_a_remedy_follows_every_line_that_is_not_ok(doctor, tmp_path):
     (tmp_path / "file").write_text("")
     lines = doctor(results=tmp_path / "file", as_json=False).stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("problem  results folder: "))
-    assert lines[at + 1] == "         name a writable one with --results_dir"
-    at = next(i for i, line in enumerate(lines) if line.startswith("warning  GPU: none ("))
+    assert lines[at + 1] == "         name a writable folder with --results_dir"
+    at = next(i for i, line in enumerate(lines) if line.startswith("warning  GPU: none found ("))
     assert lines[at + 1] == "         if this machine has NVIDIA GPUs, nvidia-smi must list them"
     assert any(line.startswith("ok       megatron-core: ") for line in lines)

@@ -1,4 +1,4 @@
-"""Each examination of the doctor: well, unwell, and the remedy."""
+"""Each check of the doctor: ok, not ok, and the remedy."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ def only(lines):
     return line
 
 
-def test_this_machine_is_examined_in_every_respect(tmp_path):
+def test_all_checks_run_on_this_machine(tmp_path):
     names = [line.name for line in doctor.examine(this_host(), tmp_path)]
     assert names[:3] == ["Python", "torch", "megatron-core"]
     assert {"results folder", "shared memory", "clock", "port"} <= set(names)
@@ -51,13 +51,13 @@ def test_an_old_python_is_a_problem(version, state):
          "pip install nvidia-ml-py"),
     ],
 )  # fmt: skip
-def test_a_machine_without_gpu_is_well_and_one_that_cannot_be_asked_is_not(error, state, remedy):
+def test_a_machine_without_gpu_is_ok_but_a_failing_nvml_is_not(error, state, remedy):
     line = only(doctor.gpu_lines(Detection(error=error)))
     assert (line.name, line.state) == ("GPU", state)
     assert remedy in line.remedy
 
 
-def test_gpus_are_listed_each_with_its_row_or_its_fault():
+def test_every_gpu_is_listed_with_its_type_or_its_error():
     gpus = (
         DetectedGpu(index=0, name="NVIDIA H100 80GB HBM3", total_bytes=80 * GIB),
         DetectedGpu(index=1, name="NVIDIA Quadro P400"),
@@ -74,7 +74,7 @@ def test_gpus_are_listed_each_with_its_row_or_its_fault():
 
 @pytest.fixture
 def toolbox(tmp_path):
-    """A folder for PATH with these programs, and one for headers, with Python.h if asked."""
+    """A folder for PATH with these programs, and a folder for headers, with Python.h if requested."""
 
     def build(*tools, header=True):
         for tool in tools:
@@ -103,7 +103,7 @@ def test_megatron_core_0_17_needs_a_compiler(toolbox, tools, header, found):
 
 
 @pytest.mark.parametrize("version", [None, "0.16.1"])
-def test_megatron_core_before_0_17_needs_none_without_gpus(toolbox, version):
+def test_megatron_core_before_0_17_needs_no_compiler_without_gpus(toolbox, version):
     assert list(doctor.compiler_line(Software(megatron_core=version, torch="2.13.0"), Detection(), *toolbox())) == []
 
 
@@ -126,7 +126,7 @@ def test_a_gpu_run_needs_a_compiler_for_triton(toolbox, tools, env, header, stat
     assert line.found.startswith(found)
 
 
-def test_a_results_folder_that_is_not_there_is_tried_where_it_would_be_and_nothing_is_left(tmp_path):
+def test_a_missing_results_folder_is_tested_in_its_parent_and_nothing_is_left(tmp_path):
     line = only(doctor.results_line(tmp_path / "new" / "results"))
     assert line.found.startswith(f"{tmp_path}/new/results: fsync and atomic rename work, ")
     assert list(tmp_path.iterdir()) == []
@@ -152,12 +152,12 @@ def test_a_file_system_that_refuses_files_is_a_problem():
     assert line.state == "problem"
 
 
-def test_shared_memory_that_is_not_there_is_a_warning(tmp_path):
+def test_missing_shared_memory_is_a_warning(tmp_path):
     line = only(doctor.shared_memory_line(tmp_path / "shm"))
     assert (line.state, line.remedy) == ("warning", "in a container: --shm-size=8g or --ipc=host")
 
 
-def test_shared_memory_is_told_with_its_size(tmp_path):
+def test_shared_memory_is_shown_with_its_size(tmp_path):
     line = only(doctor.shared_memory_line(tmp_path))
     assert line.found.endswith(f"iB at {tmp_path}")
 
@@ -167,7 +167,7 @@ def test_a_clock_before_this_release_is_wrong(now_s, state):
     assert only(doctor.clock_line(now_s)).state == state
 
 
-def test_the_clock_is_told_in_utc():
+def test_the_clock_is_shown_in_utc():
     assert only(doctor.clock_line(1_800_000_000.0)).found == "2027-01-15T08:00:00Z"
 
 

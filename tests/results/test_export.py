@@ -28,7 +28,7 @@ def test_mlflow_has_settings_figures_and_steps_and_a_second_export_adds_nothing(
     client = mlflow.MlflowClient(tracking_uri=store)
     (kept,) = client.search_runs([client.get_experiment_by_name("mbr-perf").experiment_id])
     record = json.loads((run / "record.json").read_text())
-    steps = {one.step: one.value for one in client.get_metric_history(kept.info.run_id, "step_seconds")}
+    steps = {point.step: point.value for point in client.get_metric_history(kept.info.run_id, "step_seconds")}
 
     assert json.loads(first.out)["runs"] == [{"run_id": run.name, "tracker_id": kept.info.run_id, "is_new": True}]
     assert again.out == "0 runs sent to mlflow, project mbr-perf; 1 run already there\n"
@@ -43,7 +43,7 @@ def test_mlflow_has_settings_figures_and_steps_and_a_second_export_adds_nothing(
     }
 
 
-def test_no_secret_leaves(run, mbr_perf, tmp_path):
+def test_no_secret_is_exported(run, mbr_perf, tmp_path):
     assert mbr_perf("results", "export", run, "--to", "mlflow", "--uri", (tmp_path / "store").as_uri()).code == 0
 
     assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file() and "hunter2" in path.read_text()]
@@ -63,17 +63,17 @@ def test_wandb_keeps_the_run_offline_under_its_own_id(run, mbr_perf, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--to", "mlfow"), "did you mean mlflow?"),
         (("--to", "wandb", "--uri", "http://x"), "--uri is for mlflow"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(run, mbr_perf, arguments, said):
+def test_a_wrong_destination_is_refused(run, mbr_perf, arguments, message):
     refused = mbr_perf("results", "export", run, *arguments)
 
     assert refused.code == 2
-    assert said in refused.err
+    assert message in refused.err
 
 
 def test_a_folder_without_a_finished_run_is_refused(mbr_perf, tmp_path):

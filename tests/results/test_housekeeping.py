@@ -1,4 +1,4 @@
-"""What is not in order in a results folder is told, and moved only where nobody can need it."""
+"""Problems of a results folder are named; only unneeded files are moved."""
 
 import json
 
@@ -19,21 +19,21 @@ def _results(tmp_path):
 
 
 def killed(folder):
-    """The process that filled the folder is gone: another has its number now."""
+    """Make the owner of the folder a process that has ended: another process has its id."""
     owner = this_process().model_copy(update={"start_ticks": 1})
     (folder / OWNER).write_text(owner.model_dump_json())
     return folder
 
 
-def told(results):
-    return [(one.kind, one.path.name, one.movable) for one in examine_results(results)]
+def problems(results):
+    return [(ailment.kind, ailment.path.name, ailment.movable) for ailment in examine_results(results)]
 
 
-def test_a_folder_that_is_not_there_is_in_order(results):
+def test_a_missing_folder_has_no_problems(results):
     assert examine_results(results) == ()
 
 
-def test_committed_runs_are_in_order(results, make_record):
+def test_committed_runs_have_no_problems(results, make_record):
     run_dir = killed(new_run_dir(results, "a"))
     write_record(run_dir, make_record())
     for folder in ("golden", "calibration", "benchmarks", "accuracy", "gpu", "history", "trash", "sweeps"):
@@ -42,15 +42,15 @@ def test_committed_runs_are_in_order(results, make_record):
     assert examine_results(results) == ()
 
 
-def test_a_run_that_a_living_process_fills_is_in_order(results):
+def test_a_run_of_a_running_process_has_no_problems(results):
     claim(new_run_dir(results, "a"))
     assert examine_results(results) == ()
 
 
-def test_a_run_whose_process_is_gone_goes_to_the_trash(results):
+def test_a_run_whose_process_ended_goes_to_the_trash(results):
     run_dir = killed(new_run_dir(results, "a"))
     (run_dir / "ranks" / "rank_000.progress.jsonl").write_text("{}\n")
-    assert told(results) == [("incomplete", run_dir.name, True)]
+    assert problems(results) == [("incomplete", run_dir.name, True)]
     [moved] = move_to_trash(examine_results(results), results)
     assert not run_dir.exists()
     assert (moved.moved_to / "ranks" / "rank_000.progress.jsonl").read_text() == "{}\n"
@@ -58,9 +58,9 @@ def test_a_run_whose_process_is_gone_goes_to_the_trash(results):
     assert examine_results(results) == ()
 
 
-def test_a_run_of_which_nobody_knows_whether_it_is_going_on_stays(results):
+def test_a_run_whose_process_is_unknown_stays(results):
     run_dir = new_run_dir(results, "a")
-    assert told(results) == [("incomplete", run_dir.name, False)]
+    assert problems(results) == [("incomplete", run_dir.name, False)]
     move_to_trash(examine_results(results), results)
     assert run_dir.is_dir()
 
@@ -68,25 +68,25 @@ def test_a_run_of_which_nobody_knows_whether_it_is_going_on_stays(results):
 def test_a_damaged_record_goes_to_the_trash_with_its_run(results):
     run_dir = killed(new_run_dir(results, "a"))
     (run_dir / "record.json").write_text("{")
-    assert told(results) == [("damaged", run_dir.name, True)]
+    assert problems(results) == [("damaged", run_dir.name, True)]
     [moved] = move_to_trash(examine_results(results), results)
     assert (moved.moved_to / "record.json").read_text() == "{"
 
 
 @pytest.mark.parametrize("change", [{"schema_version": 99}, {"a_key_of_tomorrow": 1}])
-def test_a_record_of_a_newer_version_is_told_and_stays(results, make_record, change):
+def test_a_record_of_a_newer_version_is_named_and_stays(results, make_record, change):
     run_dir = killed(new_run_dir(results, "a"))
     write_record(run_dir, make_record())
     record = run_dir / "record.json"
     record.chmod(0o600)
     record.write_text(json.dumps(json.loads(record.read_text()) | change))
-    assert told(results) == [("newer", run_dir.name, False)]
+    assert problems(results) == [("newer", run_dir.name, False)]
     move_to_trash(examine_results(results), results)
     assert run_dir.is_dir()
 
 
 def with_a_window_that_holds_no_step(run_dir):
-    """The record as a version would have written it that accepted such a window."""
+    """Write the record of a version that accepted such a window."""
     record = run_dir / "record.json"
     record.chmod(0o600)
     document = json.loads(record.read_text())
@@ -94,70 +94,70 @@ def with_a_window_that_holds_no_step(run_dir):
     record.write_text(json.dumps(document))
 
 
-def test_a_measured_run_whose_record_is_whole_but_not_accepted_today_is_told_and_stays(results, make_record):
+def test_a_complete_record_that_this_version_rejects_is_named_and_stays(results, make_record):
     run_dir = killed(new_run_dir(results, "a"))
     write_record(run_dir, make_record())
     with_a_window_that_holds_no_step(run_dir)
-    assert told(results) == [("rejected", run_dir.name, False)]
+    assert problems(results) == [("rejected", run_dir.name, False)]
     [ailment] = move_to_trash(examine_results(results), results)
     assert "the window [9, 3) of 12 steps holds none" in ailment.message
     assert run_dir.is_dir()
 
 
-def test_a_run_of_a_sweep_that_is_not_accepted_today_is_told_and_stays(results, sweep, make_record):
+def test_a_run_of_a_sweep_that_this_version_rejects_is_named_and_stays(results, sweep, make_record):
     for cell, repeat in ((0, 0), (0, 1), (1, 0), (1, 1)):
         run_dir = ran(sweep, make_record, cell, repeat)
     with_a_window_that_holds_no_step(run_dir)
-    assert told(results) == [("rejected", run_dir.name, False)]
+    assert problems(results) == [("rejected", run_dir.name, False)]
     move_to_trash(examine_results(results), results)
     assert run_dir.is_dir()
 
 
 @pytest.mark.parametrize("change", [{"schema_version": 99}, {"a_key_of_tomorrow": 1}])
-def test_a_run_of_a_newer_version_in_a_sweep_is_told_and_stays(results, sweep, make_record, change):
+def test_a_run_of_a_newer_version_in_a_sweep_is_named_and_stays(results, sweep, make_record, change):
     for cell, repeat in ((0, 0), (0, 1), (1, 0), (1, 1)):
         run_dir = ran(sweep, make_record, cell, repeat)
     record = run_dir / "record.json"
     record.chmod(0o600)
     record.write_text(json.dumps(json.loads(record.read_text()) | change))
-    assert told(results) == [("newer", run_dir.name, False)]
+    assert problems(results) == [("newer", run_dir.name, False)]
     move_to_trash(examine_results(results), results)
     assert run_dir.is_dir()
 
 
-def test_what_mbr_perf_did_not_make_is_named_and_stays(results):
+def test_a_file_that_mbr_perf_did_not_write_is_named_and_stays(results):
     (results / "runs" / "my notes").mkdir(parents=True)
     (results / "runs" / "todo.txt").touch()
     (results / "runs" / "gpu-check-20260101T000000Z").mkdir()
     (results / "other").mkdir()
     (results / "runs" / "link").symlink_to(results / "other")
     expected = [("stray", name, False) for name in ("other", "link", "my notes", "todo.txt")]
-    assert told(results) == expected
+    assert problems(results) == expected
     move_to_trash(examine_results(results), results)
-    assert told(results) == expected
+    assert problems(results) == expected
 
 
-def test_half_a_file_of_a_committed_run_goes_to_the_trash(results, make_record):
+def test_an_incomplete_file_of_a_committed_run_goes_to_the_trash(results, make_record):
     run_dir = killed(new_run_dir(results, "a"))
     write_record(run_dir, make_record())
     (run_dir / ".record.json.0123456789ab.tmp").write_text("{")
     (run_dir / "logs" / "mine.tmp").write_text("not ours")
-    assert told(results) == [("temporary", ".record.json.0123456789ab.tmp", True)]
+    assert problems(results) == [("temporary", ".record.json.0123456789ab.tmp", True)]
     [moved] = move_to_trash(examine_results(results), results)
     assert moved.moved_to.parent.name == run_dir.name
     assert (run_dir / "record.json").is_file()
 
 
-def test_of_nested_things_the_inner_one_moves_with_the_outer(results):
+def test_a_nested_file_moves_with_its_folder(results):
     killed(run_dir := new_run_dir(results, "a"))
     (run_dir / "ranks" / "rank_000.json.tmp").write_text("{")
     moved = move_to_trash(examine_results(results), results)
-    assert all(one.moved_to.exists() for one in moved)
+    assert all(ailment.moved_to.exists() for ailment in moved)
 
 
 @pytest.fixture(name="sweep")
 def _sweep(results, make_spec):
-    """A sweep of two cells, two repeats each, whose process is gone before the first."""
+    """A sweep of two cells, two repeats each, whose process ended before the first run."""
     cells = tuple(
         PlannedCell(index=i, name=text, changes={"recompute": text}, recompute=text, fate="run",
                     spec=make_spec(gpu="cpu", recompute=text))
@@ -199,28 +199,28 @@ def test_only_the_damaged_run_of_a_sweep_goes_to_the_trash(results, sweep, make_
     for cell, repeat in ((0, 0), (0, 1), (1, 0), (1, 1)):
         run_dir = ran(sweep, make_record, cell, repeat)
     (run_dir / "record.json").write_text("[]")
-    assert [(one.kind, one.path, one.movable) for one in examine_results(results)] == [("damaged", run_dir, True)]
+    assert [(row.kind, row.path, row.movable) for row in examine_results(results)] == [("damaged", run_dir, True)]
     move_to_trash(examine_results(results), results)
-    assert [one.kind for one in examine_results(results)] == ["unfinished"]
+    assert [row.kind for row in examine_results(results)] == ["unfinished"]
 
 
-def test_an_attempt_that_a_resumed_sweep_put_aside_goes_to_the_trash(results, sweep, make_record):
+def test_an_attempt_that_a_resumed_sweep_set_aside_goes_to_the_trash(results, sweep, make_record):
     for cell, repeat in ((0, 0), (0, 1), (1, 0), (1, 1)):
         ran(sweep, make_record, cell, repeat)
     attempt = run_dir_of(sweep, 0, 0).with_name("0.incomplete-1")
     attempt.mkdir()
-    assert told(results) == [("attempt", "0.incomplete-1", True)]
+    assert problems(results) == [("attempt", "0.incomplete-1", True)]
     move_to_trash(examine_results(results), results)
     assert not attempt.exists()
     assert examine_results(results) == ()
 
 
-def test_a_sweep_at_work_is_in_order(results, sweep):
+def test_a_running_sweep_has_no_problems(results, sweep):
     (sweep / ".x.json.0123456789ab.tmp").touch()
     claim(sweep)
     assert examine_results(results) == ()
 
 
-def test_a_sweep_that_was_killed_before_it_had_a_plan_goes_to_the_trash(results):
+def test_a_sweep_that_was_killed_before_its_plan_was_written_goes_to_the_trash(results):
     folder = killed(SWEEP_FOLDERS.new_dir(results, "llama3_8b"))
-    assert told(results) == [("incomplete", folder.name, True)]
+    assert problems(results) == [("incomplete", folder.name, True)]

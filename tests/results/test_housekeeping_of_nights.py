@@ -1,4 +1,4 @@
-"""What is not in order in a night's folder is told, with the command that goes on."""
+"""Problems of a night's folder, with the command that resumes it."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from harness.results.housekeeping import examine_results, move_to_trash
 
 @pytest.fixture(name="night")
 def _night(tmp_path, make_spec):
-    """A planned night with one case that was not run yet."""
+    """A planned night with one case that has not run."""
     folder, case = (
         NIGHT_FOLDERS.new_dir(tmp_path, "smoke"),
         PlannedCase(name="dense", spec=make_spec(gpu="cpu"), repeats=2),
@@ -22,7 +22,7 @@ def _night(tmp_path, make_spec):
     return folder
 
 
-def test_an_unfinished_night_is_told_with_the_command_that_goes_on(night, tmp_path):
+def test_an_unfinished_night_is_named_with_the_command_that_resumes_it(night, tmp_path):
     (ailment,) = examine_results(tmp_path)
     assert (ailment.kind, ailment.remedy, ailment.movable) == (
         "unfinished",
@@ -31,13 +31,13 @@ def test_an_unfinished_night_is_told_with_the_command_that_goes_on(night, tmp_pa
     )
 
 
-def test_a_damaged_run_of_a_night_goes_to_the_trash_once_its_process_is_gone(night, tmp_path):
+def test_a_damaged_run_of_a_night_goes_to_the_trash_after_its_process_ended(night, tmp_path):
     run_dir = run_dir_of(night, "dense", 0)
     run_dir.mkdir(parents=True)
     (run_dir / "record.json").write_text("{")
     owner = this_process().model_copy(update={"start_ticks": 1})
     (night / OWNER).write_text(owner.model_dump_json())
-    (ailment,) = (one for one in examine_results(tmp_path) if one.kind == "damaged" and one.movable)
+    (ailment,) = (each for each in examine_results(tmp_path) if each.kind == "damaged" and each.movable)
     move_to_trash((ailment,), tmp_path)
     assert folders(night / "cases" / "dense") == ()
-    assert [one.kind for one in examine_results(tmp_path)] == ["unfinished"]
+    assert [ailment.kind for ailment in examine_results(tmp_path)] == ["unfinished"]

@@ -1,4 +1,4 @@
-"""`mbr-perf report`: a recorded sweep, judged and written anew."""
+"""`mbr-perf report`: judges a recorded sweep again and writes its reports."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 
 
-def test_the_chosen_formats_are_written_where_asked(mbr_perf, tmp_path):
+def test_the_chosen_formats_are_written_to_the_given_folder(mbr_perf, tmp_path):
     answer = mbr_perf("report", RECORDED, "--format", "csv,md", "--out", tmp_path / "out")
 
     assert answer.code == 0
@@ -40,7 +40,7 @@ def test_a_folder_that_holds_no_sweep_exits_2(mbr_perf, tmp_path):
     assert "no sweep.json" in answer.err
 
 
-def test_a_run_is_said_to_be_one(mbr_perf, run, tmp_path):
+def test_for_a_run_the_message_names_results_show(mbr_perf, run, tmp_path):
     folder = run("20260102T030405Z-a")
     for reference in (folder, Path(folder).name):
         answer = mbr_perf("report", reference, "--results_dir", tmp_path / "results")
@@ -49,7 +49,7 @@ def test_a_run_is_said_to_be_one(mbr_perf, run, tmp_path):
         assert f"mbr-perf results show {folder}" in answer.err
 
 
-def test_a_place_that_cannot_be_written_exits_2(mbr_perf, tmp_path):
+def test_a_folder_that_cannot_be_written_exits_2(mbr_perf, tmp_path):
     (tmp_path / "file").write_text("")
     answer = mbr_perf("report", RECORDED, "--format", "csv", "--out", tmp_path / "file")
 

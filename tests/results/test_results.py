@@ -1,4 +1,4 @@
-"""`mbr-perf results`: the list, one entry, what is not in order, and one file to send to somebody."""
+"""`mbr-perf results`: list, show, doctor and archive."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def _results(replay, tmp_path):
 
 @pytest.fixture
 def ask(mbr_perf, results):
-    """A sub-command on that folder."""
+    """Run a sub-command on that folder."""
 
     def run(*arguments):
         return mbr_perf("results", *arguments, "--results_dir", results)
@@ -42,7 +42,7 @@ def test_the_list_has_every_run_with_its_outcome(ask, results):
     assert "ran out of memory" in plain
 
 
-def test_an_empty_folder_is_said_to_be_empty(mbr_perf, tmp_path):
+def test_the_list_of_an_empty_folder_names_it(mbr_perf, tmp_path):
     answer = mbr_perf("results", "list", "--results_dir", tmp_path)
     assert (answer.code, answer.out.strip()) == (0, f"No run, sweep or night in {tmp_path}")
 
@@ -56,7 +56,7 @@ def test_an_entry_is_shown_with_its_files(ask, results):
     assert "record.json" in ask("show", run_dir).out
 
 
-def test_of_a_committed_run_its_figures_are_shown_and_nothing_of_processes(ask, results):
+def test_a_committed_run_is_shown_with_its_metrics_and_without_a_process(ask, results):
     shown = {}
     for run_dir in (results / "runs").iterdir():
         assert json.loads(ask("show", run_dir, "--json").out)["process"] is None
@@ -69,7 +69,7 @@ def test_of_a_committed_run_its_figures_are_shown_and_nothing_of_processes(ask, 
     assert shown["oom"]["Peak"].startswith("at least ")
 
 
-def test_of_a_run_that_is_not_committed_the_process_is_shown(ask, results):
+def test_a_run_without_a_record_is_shown_with_its_process(ask, results):
     run_dir = results / "runs" / "20260102T030405Z-a-00000000"
     run_dir.mkdir()
     claim(run_dir)
@@ -107,16 +107,16 @@ def test_every_reader_of_a_damaged_record_names_the_doctor(mbr_perf, results):
         (run_dir / "record.json").write_text(damage)
         answers = {command[0]: mbr_perf(*command) for command in readers}
         assert {name: answer.code for name, answer in answers.items() if answer.code != 2} == {"results": 0}
-        silent = [name for name, one in answers.items() if "mbr-perf results doctor" not in one.out + one.err]
+        silent = [name for name, answer in answers.items() if "mbr-perf results doctor" not in answer.out + answer.err]
         assert silent == []
 
 
-def test_the_doctor_finds_nothing_in_good_order(ask, results):
+def test_the_doctor_finds_no_problems(ask, results):
     answer = ask("doctor")
-    assert (answer.code, answer.out.strip()) == (0, f"{results}: nothing is out of order")
+    assert (answer.code, answer.out.strip()) == (0, f"{results}: no problems")
 
 
-def test_the_doctor_names_and_moves_but_deletes_nothing(ask, results):
+def test_the_doctor_names_problems_and_moves_files_but_deletes_nothing(ask, results):
     run_dir = next((results / "runs").iterdir())
     (run_dir / "harness.json").unlink()
     (run_dir / "record.json").write_text("{")
@@ -133,7 +133,7 @@ def test_the_doctor_names_and_moves_but_deletes_nothing(ask, results):
     assert ask("doctor").code == 0
 
 
-def test_an_archive_holds_the_run_and_says_nothing_of_this_machine(mbr_perf, results, tmp_path):
+def test_an_archive_contains_the_run_and_nothing_about_this_machine(mbr_perf, results, tmp_path):
     run_dir = next((results / "runs").iterdir())
     target = tmp_path / "run.tar.gz"
     answer = mbr_perf("results", "archive", run_dir, "-o", target)  # by its path: the results folder is not named
@@ -149,11 +149,11 @@ def test_an_archive_is_never_overwritten(ask, results, tmp_path):
     target = tmp_path / "run.tar.gz"
     target.write_text("mine")
     answer = ask("archive", next((results / "runs").iterdir()), "-o", target)
-    assert (answer.code, "is there already" in answer.err) == (2, True)
+    assert (answer.code, "already exists" in answer.err) == (2, True)
     assert target.read_text() == "mine"
 
 
-def test_a_run_that_is_going_on_is_not_archived(ask, results, tmp_path):
+def test_a_running_run_is_not_archived(ask, results, tmp_path):
     run_dir = results / "runs" / "20260102T030405Z-a-00000000"
     run_dir.mkdir()
     claim(run_dir)

@@ -1,4 +1,4 @@
-"""Whether packages fit together and the driver: judged from versions alone."""
+"""Whether packages fit together and fit the driver, by their versions alone."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_software_that_fits_is_ok():
     }  # fmt: skip
 
 
-def test_without_a_gpu_neither_transformer_engine_nor_cuda_is_asked_for():
+def test_without_a_gpu_neither_transformer_engine_nor_cuda_is_checked():
     assert set(lines(Detection(), transformer_engine=None)) == {"torch", "megatron-core"}
 
 
@@ -48,7 +48,7 @@ def test_without_a_gpu_neither_transformer_engine_nor_cuda_is_asked_for():
         ("transformer-engine", {"transformer_engine": "2.12.0"}, "warning", "2.12.0 is outside", "pip install"),
     ],
 )  # fmt: skip
-def test_what_is_missing_or_does_not_fit_is_told_with_the_command_that_mends_it(name, versions, state, found, remedy):
+def test_missing_or_wrong_software_is_named_with_the_command_that_fixes_it(name, versions, state, found, remedy):
     line = lines(**versions)[name]
     assert line.state == state
     assert line.found.startswith(found)
@@ -83,7 +83,7 @@ def test_the_cuda_of_torch_is_read_from_its_metadata(version, requirements, cuda
 
 
 @pytest.mark.parametrize(
-    ("built_for", "driver", "state", "told"),
+    ("built_for", "driver", "state", "text"),
     [
         ("12.8", "12.8", "ok", "torch is built for 12.8; the driver supports CUDA up to 12.8"),
         ("12.8", "13.0", "ok", "up to 13.0"),
@@ -94,14 +94,14 @@ def test_the_cuda_of_torch_is_read_from_its_metadata(version, requirements, cuda
         ("12.8", None, "ok", "the driver does not say"),
     ],
 )
-def test_cuda_of_torch_is_held_against_the_driver(built_for, driver, state, told):
+def test_cuda_of_torch_is_compared_with_the_driver(built_for, driver, state, text):
     line = cuda_line("2.9.1", built_for, driver)
     assert (line.name, line.state) == ("CUDA", state)
-    assert told in line.found
+    assert text in line.found
     assert bool(line.remedy) == (state == "problem")
 
 
-def test_an_old_driver_is_told_which_torch_it_can_run():
+def test_for_an_old_driver_the_remedy_names_a_matching_torch():
     assert cuda_line("2.11.0", "13.0", "12.4").remedy == "update the driver, or install torch for CUDA 12"
 
 
