@@ -39,8 +39,12 @@ def _version(name: str) -> Callable[[Provenance], str | None]:
 
 
 def _commit(one: Provenance) -> str | None:
-    """Of mbr-perf's checkout, with the branch."""
-    return one.git_commit and " on ".join(filter(None, (one.git_commit[:12], one.git_branch)))
+    """Of mbr-perf's checkout, with the branch; records mark local changes by a plus sign."""
+    if one.git_commit is None:
+        return None
+    changed = "with local changes" if one.git_commit.endswith("+") else ""
+    branch = f"on {one.git_branch}" if one.git_branch else ""
+    return " ".join(filter(None, (one.git_commit.rstrip("+")[:12], branch, changed)))
 
 
 _ROWS: dict[str, Callable[[Provenance], str | None]] = {
@@ -71,7 +75,7 @@ def run_table(
         return (
             name,
             record.status if record else "not finished",
-            where.started_at if where else "",
+            where.started_at[:19].replace("T", " ") if where else "",
             format_seconds(where.duration_s) if where else "",
             where.hostname if where and with_host else "",
             _linked([run_dir / RECORD], folder),

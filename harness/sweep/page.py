@@ -79,7 +79,7 @@ def sweep_page(
     return Page(
         title=verdict.title,
         headline=headline(verdict),
-        about=f"Recipe {verdict.recipe} on {verdict.gpu}, {verdict.started_at}.",
+        about=f"Recipe {verdict.recipe} on {verdict.gpu}, {verdict.started_at[:16].replace('T', ' ')} UTC.",
         notes=verdict.notes,
         answer=answer,
         blocks=(

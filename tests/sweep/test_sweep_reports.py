@@ -251,6 +251,10 @@ class TestWithPictures:
             "megatron-core": where.versions["megatron-core"], "mbr-perf": where.mbr_perf,
         }.items():  # fmt: skip
             assert f"<dt>{name}</dt><dd>{value}</dd>" in head
+        commits = list(dict.fromkeys(run.provenance.git_commit for cell in recorded.cells for run in cell.runs))
+        assert [commit.endswith("+") for commit in commits] == [True] * len(commits)
+        shown = "; ".join(f"{commit[:12]} with local changes" for commit in commits)
+        assert f"<dt>git commit</dt><dd>{shown}</dd>" in head
         assert f"- Hardware: {as_markdown(where.processor)}" in written.with_name("report.md").read_text(
             encoding="utf-8"
         )

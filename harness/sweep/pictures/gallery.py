@@ -70,7 +70,7 @@ def _panel(
     ranges = look.having(base, "low").mark_rule(color=look.ORANGE, strokeWidth=5, opacity=0.45)
     ranges = ranges.encode(x="low:Q", x2="high:Q", y=y)
     points = base.mark_point(size=75, strokeWidth=1.8).encode(
-        x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False)),
+        x=alt.X("value:Q", title=title, scale=alt.Scale(zero=not names)),  # a change has the control at zero
         y=y,
         color=look.kinds(alt.Color, "kind", _COLOUR, legend=alt.Legend(orient="top")),
         shape=look.kinds(alt.Shape, "kind", _SHAPE),
