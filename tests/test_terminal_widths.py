@@ -3,16 +3,33 @@
 `python -m tests.test_terminal_widths` writes the files anew; look at the difference before you commit it.
 """
 
+import io
 import os
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from harness.judging.compare import compare_runs
+from harness.judging.gate import comparison_outcome, run_outcome
+from harness.night.show import night_page
+from harness.plan.show import layouts_page, plan_page
+from harness.records.goldens import GateOptions, GoldenSearch
+from harness.records.sweep import read_sweep
+from harness.run.result import compare_page, run_page
+from harness.showing.page import Page
+from harness.showing.terminal import Console, print_page
+from harness.sweep.judge import judge_sweep
+from harness.sweep.page import sweep_page
+from tests.conftest import build_cell, build_golden, build_record, build_runs, build_spec, build_sweep
+from tests.night.conftest import build_night
+from tests.plan.test_plan_terminal import TE, planned
+
 ROOT = Path(__file__).parents[1]
+WRITE = "MBR_PERF_TESTS_WRITE_TERMINAL"
 KEPT = ROOT / "tests" / "data" / "terminal"
 RESULTS = "--results_dir tests/data/written_by_7492481"
 WIDTHS = ("60", "80", "120", "200", "pipe")
@@ -28,11 +45,69 @@ COMMANDS = {
     "results_show_night": f"results show night-1 {RESULTS}",
     "compare": f"compare run-1 {RESULTS}",
     "explain": f"explain run-1 run-1 {RESULTS}",
+    "explain_cells": "explain tests/data/sweeps/cpu_oom/cells/002/0 tests/data/sweeps/cpu_oom/cells/001/0",
+    "check_refused": "check -mr llama3_70b -g h100 -c fp8_cs -ng 32 --task sft --recompute_modules mlp,moe_act",
     "diagnose": f"diagnose run-1 --no_plan {RESULTS}",
 }
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _FIGURE = re.compile(r"[\d.]+ (?:GiB|MiB|KiB|ms|TFLOP/s/GPU|%)")
+_TO_COPY = re.compile(r"mbr-perf |(?:[\w.-]+/){3,}|results/runs/|Z-[\w.-]+-[0-9a-f]{8}$")
 _PATH = re.compile(r"(?:[\w.-]+/){3,}[\w.,-]+")
+
+
+GPU_SWEEP = (
+    ("none", [1.00, 1.01, 0.99], 70), ("mlp", [1.10, 1.11, 1.09], 60), ("core_attn,layernorm", [1.10, 1.12, 1.10], 66),
+    ("full:uniform:1", [1.30, 1.31, 1.30], 31),
+)  # fmt: skip
+
+
+def plan_of(**changes):
+    return planned(build_spec(compute_dtype="bf16", recompute="none", kernels={"transformer_impl": TE}, **changes))
+
+
+def layouts():
+    refused = "A01: tensor_model_parallel_size 3 does not divide 64 attention heads; choose a divisor"
+    other = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4, "sequence_parallel": True}
+    return [
+        ("tp=4 vp=5", plan_of(), ""),
+        ("tp=8 vp=none", plan_of(parallelism=other), ""),
+        ("tp=3 vp=5", None, refused),
+    ]
+
+
+def judged(seconds, tflops):
+    """A run of a published setting and its comparison with a golden."""
+    record = build_record(build_spec(recompute="core_attn,layernorm"), seconds)
+    golden = build_golden(record, {"tflops_per_gpu": tflops, "peak_allocated_bytes": 58e9})
+    search = GoldenSearch(golden, Path("results/golden/h100/llama3_70b.sft.fp8_cs.32gpu.core_attn,layernorm.json"), "")
+    return record, *compare_runs([record], search, GateOptions())
+
+
+def result(seconds, tflops):
+    record, metrics, comparison = judged(seconds, tflops)
+    folder = Path("results/runs/20260102T030405Z-llama3_70b-0a1b2c3d")
+    return run_page(record, metrics, comparison, run_outcome(record.status, comparison), folder)
+
+
+def comparison(seconds, tflops):
+    record, _, compared = judged(seconds, tflops)
+    return compare_page([record], compared, comparison_outcome(compared))
+
+
+def gpu_sweep():
+    return build_sweep([build_cell(name, build_runs(name, *figures)) for name, *figures in GPU_SWEEP])
+
+
+BY_GOLDENS = GateOptions(golden_values_path=Path("results/golden"))
+PAGES: dict[str, Callable[[], Page]] = {
+    "plan": lambda: plan_page(plan_of(), ()),
+    "plan_layouts": lambda: layouts_page(layouts(), "tp=4 vp=5"),
+    "run": lambda: result([2.5] * 50, 800.0),
+    "compare_regression": lambda: comparison([2.5] * 50, 800.0),
+    "sweep_cpu": lambda: sweep_page(judge_sweep(read_sweep("tests/data/sweeps/cpu_oom"), BY_GOLDENS)),
+    "sweep_gpu": lambda: sweep_page(judge_sweep(gpu_sweep())),
+    "night": lambda: night_page(build_night()),
+}
 
 
 def printed(command, width):
@@ -43,39 +118,65 @@ def printed(command, width):
         cwd=ROOT, env=os.environ | terminal, capture_output=True, text=True, check=False,
     )  # fmt: skip
     text = _STEERING.sub("", done.stdout + done.stderr).replace(str(ROOT), "/checkout")
+    return _trimmed(text)
+
+
+def drawn(page, width, color_system=None):
+    """The page as a terminal of ``width`` columns, or a pipe, gets it."""
+    out, of = io.StringIO(), {} if width == "pipe" else {"width": int(width), "force_terminal": True}
+    print_page(Console(file=out, highlight=False, no_color=not color_system, color_system=color_system, **of), page)
+    return _trimmed(out.getvalue())
+
+
+def _trimmed(text):
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def kept(name, text):
+    """The text of the file, which `python -m tests.test_terminal_widths` writes first."""
+    if WRITE in os.environ:
+        (KEPT / name).write_text(text, encoding="utf-8")
+    return (KEPT / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_output_is_as_it_was_looked_at(name):
-    assert {width: printed(COMMANDS[name], width) for width in WIDTHS} == {
-        width: (KEPT / f"{name}.{width}.txt").read_text(encoding="utf-8") for width in WIDTHS
-    }
+    for width in WIDTHS:
+        text = printed(COMMANDS[name], width)
+        assert text == kept(f"{name}.{width}.txt", text)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_an_answer_is_as_it_was_looked_at(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    page = PAGES[name]()
+    for width in WIDTHS:
+        text = drawn(page, width)
+        assert text == kept(f"{name}.{width}.txt", text)
+
+
+def test_colours_are_as_they_were_looked_at():
+    text = drawn(PAGES["night"](), "120", "standard").replace("\x1b[", "ESC[")
+    assert text == kept("night.colours.txt", text)
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.txt")), ids=lambda path: path.stem)
 def test_figures_paths_and_headings_of_a_narrow_output_are_those_of_the_pipe(path):
     """What a terminal drops may be missing; what it shows is whole, and no heading comes twice."""
     shown, piped = (
-        one.read_text(encoding="utf-8") for one in (path, path.with_name(f"{path.stem.split('.')[0]}.pipe.txt"))
+        each.read_text(encoding="utf-8") for each in (path, path.with_name(f"{path.stem.split('.')[0]}.pipe.txt"))
     )
     for whole in (_FIGURE, _PATH):
         assert set(whole.findall(shown)) <= set(whole.findall(piped))
+    width = path.stem.split(".")[1]
+    if width.isdecimal():
+        wide = [line for line in shown.splitlines() if len(line) > int(width)]
+        assert [line for line in wide if not _TO_COPY.search(line)] == []
     first = shown.splitlines()[0]
     assert shown.splitlines().count(first) == 1
 
 
-def main():
-    """Write every file anew."""
-    KEPT.mkdir(exist_ok=True)
-    asked = [(name, width) for name in COMMANDS for width in WIDTHS]
-    with ThreadPoolExecutor(2) as pool:
-        for (name, width), text in zip(
-            asked, pool.map(lambda one: printed(COMMANDS[one[0]], one[1]), asked), strict=True
-        ):
-            (KEPT / f"{name}.{width}.txt").write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-k", "looked_at", __file__]
+    sys.exit(subprocess.call(command, env=os.environ | {WRITE: "1"}))

@@ -1,6 +1,7 @@
 """How commands look in help: options and commands in groups by purpose, three examples, and the nearest command."""
 
 import inspect
+import shutil
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from harness.asking.examples import TASKS, examples
 
 _PROGRAM = "mbr-perf"
 _OTHER = "Options"
+_LEAST_WIDTH = 20
 _WIDEST = 28  # a longer name stands on a line of its own
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Row = tuple[str, tuple[str, str]]
@@ -96,13 +98,17 @@ class App(typer.Typer):
 
 def tasks_text() -> str:
     """What `mbr-perf` alone prints: the five tasks, each with a command to copy, and where to read on."""
-    tasks = "\n\n".join(f"{task}\n    {_PROGRAM} {line}" for task, line in TASKS)
-    return f"""mbr-perf finds the activation-recompute setting for a Megatron training job.
+    width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
+    pitch = "mbr-perf finds the activation-recompute setting for a Megatron training job."
+    tasks = "\n\n".join(f"{textwrap.fill(task, width)}\n    {_PROGRAM} {line}" for task, line in TASKS)
+    return f"""{textwrap.fill(pitch, width)}
 
 {tasks}
 
-All commands: {_PROGRAM} --help    One command, with examples: {_PROGRAM} help plan
-What there is to ask for: {_PROGRAM} recipes list    This machine: {_PROGRAM} doctor"""
+All commands:                {_PROGRAM} --help
+One command, with examples:  {_PROGRAM} help plan
+What there is to ask for:    {_PROGRAM} recipes list
+This machine:                {_PROGRAM} doctor"""
 
 
 def _records(command: Any, ctx: Any, kind: str) -> list[_Row]:

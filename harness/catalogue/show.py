@@ -33,7 +33,8 @@ def recipes_page(rows: Iterable[RecipeRow]) -> Page:
         for gpu, there in row["gpus"].items():
             lines.append([*cells, gpu, " ".join(there["compute_dtypes"]), " ".join(map(str, there["num_gpus"]))])
             cells = ["", "", ""]
-    return Page((table(("recipe", "family", "parameters", "GPU", "precisions", "GPUs"), lines),))
+    columns = ("recipe", Column("family", drop=1), "parameters", "GPU", "precisions", "GPUs")
+    return Page((table(columns, lines),))
 
 
 def recipe_page(recipe: Recipe) -> Page:

@@ -69,6 +69,9 @@ def explain(what: ExplainOptions) -> None:
         from harness.run.predicting.prediction import prediction_line, whole_run
         from harness.showing.terminal import show_page
 
-        runs = [side.run for side in (ours, theirs) if side.run is not None]
-        predictions = [prediction_line(run.prediction, run.no_prediction, whole_run(run, derive(run))) for run in runs]
-        show_page(explanation_page(found, predictions))
+        runs = [(name, side.run) for name, side in (("Run", ours), ("Against", theirs)) if side.run is not None]
+        lines = [
+            (name, prediction_line(run.prediction, run.no_prediction, whole_run(run, derive(run))))
+            for name, run in runs
+        ]
+        show_page(explanation_page(found, [f"{name}: {line[0].lower()}{line[1:]}" for name, line in lines if line]))

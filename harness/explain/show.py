@@ -18,7 +18,8 @@ def explanation_page(found: Explanation, predictions: Sequence[str]) -> Page:
     rest = [cause for cause in found.causes if not cause.can_explain]
     has_moved = any(moved(change) for change in found.changes)
     likely_first = f"Differences{' that can explain the change' * has_moved}, the likeliest first:"
-    sides = (found.ours, found.theirs)
+    other = "against" if found.theirs.kind == "run" else found.theirs.kind
+    sides = ((found.ours.kind, found.ours), (other, found.theirs))
     return Page(
         (
             Facts((("Run", title(found.ours)), ("Reference", title(found.theirs))), 10),
@@ -32,7 +33,7 @@ def explanation_page(found: Explanation, predictions: Sequence[str]) -> Page:
             *([] if found.causes else ["Everything that both sides recorded is equal."]),
             GAP,
             listing(coverage(found.contrast)),
-            listing(f"Caveat, {side.kind}: {text}" for side in sides for text in side.caveats),
+            listing(f"Caveat, {name}: {text}" for name, side in sides for text in side.caveats),
             GAP,
             listing(f"Next: {text}" for text in found.advice),
         )

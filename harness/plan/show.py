@@ -244,6 +244,7 @@ def assumptions(plan: Plan) -> Section:
 
 
 Layout = tuple[str, Plan | None, str]
+_DROPPED_OF_LAYOUTS = {"TFLOP/s/GPU": 3, "Cost": 2}
 
 
 def layouts_page(layouts: Sequence[Layout], best: str | None, notes: Sequence[str] = ()) -> Page:
@@ -251,16 +252,17 @@ def layouts_page(layouts: Sequence[Layout], best: str | None, notes: Sequence[st
     unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
     peak, both = f"Peak {unit}", f"Range {unit}"
     right = (peak, both, "Step", "TFLOP/s/GPU", "Cost")
-    rows = table(("Layout", "Recompute", *right, ""), [_layout(layout, best, unit) for layout in layouts], right=right)
+    columns = [Column(title, right=title in right, drop=_DROPPED_OF_LAYOUTS.get(title, 0))
+               for title in ("Layout", "Recompute", *right, "")]  # fmt: skip
+    rows = table(columns, [_layout(name, plan, best, unit) for name, plan, _ in layouts if plan])
+    illegal = listing(f"{name}: {problem}" for name, plan, problem in layouts if plan is None)
     plans = [plan for _, plan, _ in layouts if plan]
     chosen = next((plan for name, plan, _ in layouts if name == best and plan), None)
-    return Page((*_shared_request(plans, notes), rows, *_about_layouts(plans), *_chosen(layouts, best or "", chosen)))
+    blocks = (*_shared_request(plans, notes), rows, illegal, *_about_layouts(plans))
+    return Page((*blocks, *_chosen(layouts, best or "", chosen)))
 
 
-def _layout(layout: Layout, best: str | None, unit: str) -> list[Words]:
-    name, plan, problem = layout
-    if plan is None:
-        return [name, Span(problem, "dim")]
+def _layout(name: str, plan: Plan, best: str | None, unit: str) -> list[Words]:
     row = plan.recommended
     if row is None or row.prediction is None:
         predicted = [r.prediction.peak_bytes for r in plan.rows if r.prediction]

@@ -150,10 +150,10 @@ def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
         return Page((f"No run, sweep or night in {results}",))
     columns = [
         (Column("Id"), lambda entry: entry.id),
-        (Column("Kind"), lambda entry: entry.kind),
-        (Column("Started"), _when),
+        (Column("Kind", drop=1), lambda entry: entry.kind),
+        (Column("Started", drop=2), _when),
         (Column("State"), _state),
-        (Column("Size", right=True), lambda entry: format_bytes(entry.num_bytes)),
+        (Column("Size", right=True, drop=3), lambda entry: format_bytes(entry.num_bytes)),
         (Column("What", long=True), _short),
     ]
     total = format_bytes(sum(entry.num_bytes for entry in entries))

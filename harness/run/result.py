@@ -199,7 +199,7 @@ def _comparison_table(findings: Sequence[Finding]) -> Table:
             (Column("Run", right=True), lambda row: figures.figure(row[1], row[0].current)),
             (Column("Golden", right=True), lambda row: figures.figure(row[1], row[0].golden)),
             (Column("Change", right=True), lambda row: figures.change(row[0])),
-            (Column("Allowed", right=True), lambda row: figures.allowed_change(row[0])),
+            (Column("Allowed", right=True, drop=1), lambda row: figures.allowed_change(row[0])),
             (Column("Verdict"), lambda row: _verdict(row[0].verdict)),
         ],
     )

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.judging.statistics import TimeChange
 from harness.records.sweep import Cell, SweepData, SweepPlan, run_dir_of
 from harness.showing.figures import ABSENT, BY_NAME, cap_figure, capacities_text, clock_figure, figure
 from harness.showing.page import (
@@ -108,23 +107,21 @@ def cell_table(verdict: SweepVerdict) -> Table:
             (Column("", optional=True), lambda cell: _marks(cell, verdict)),
             (Column("#", right=True), cell_number),
             (Column("Cell"), lambda cell: f"{cell.name}{_role(cell)}"),
-            (Column("Status"), lambda cell: Span(status_text(cell), style_of(cell.status))),
+            (Column("Status", drop=3), lambda cell: Span(status_text(cell), style_of(cell.status))),
             (Column(step, right=True, optional=True), _metric("step_time_s")),
-            (
-                Column(versus, right=True, optional=True),
-                lambda cell: change_text(cell.versus.time if cell.versus else None),
-            ),
+            (Column(versus, right=True, optional=True), _change),
+            (Column("95 % interval", right=True, drop=2, optional=True), _interval),
             (Column("Allocated", right=True, optional=True), _allocated),
-            (Column("Rank", right=True, drop=1, optional=True), _worst),
-            (Column("Saved", right=True, optional=True), _saved),
-            (Column("ms per GiB saved", right=True, drop=1, optional=True), trade_text),
-            (Column("Reserved", right=True, drop=4, optional=True), _metric("peak_reserved_bytes")),
-            (Column("Device used", right=True, drop=4, optional=True), _metric("peak_device_bytes")),
-            (Column("TFLOP/s/GPU", right=True, drop=2, optional=True), _metric("tflops_per_gpu")),
-            (Column("SM clock", right=True, drop=5, optional=True), _sm_clock),
-            (Column("Power cap", right=True, drop=5, optional=True), _power_cap),
-            (Column("Predicted", right=True, drop=3, optional=True), _predicted),
-            (Column("Pred. error", right=True, drop=3, optional=True), _error),
+            (Column("Rank", right=True, drop=4, optional=True), _worst),
+            (Column("Saved", right=True, drop=1, optional=True), _saved),
+            (Column("ms per GiB saved", right=True, drop=4, optional=True), trade_text),
+            (Column("Reserved", right=True, drop=7, optional=True), _metric("peak_reserved_bytes")),
+            (Column("Device used", right=True, drop=7, optional=True), _metric("peak_device_bytes")),
+            (Column("TFLOP/s/GPU", right=True, drop=5, optional=True), _metric("tflops_per_gpu")),
+            (Column("SM clock", right=True, drop=8, optional=True), _sm_clock),
+            (Column("Power cap", right=True, drop=8, optional=True), _power_cap),
+            (Column("Predicted", right=True, drop=6, optional=True), _predicted),
+            (Column("Pred. error", right=True, drop=6, optional=True), _error),
         ],
     )
 
@@ -136,14 +133,16 @@ def status_text(cell: CellVerdict) -> str:
     return cell.status.replace("_", " ").replace("oom", "OOM")
 
 
-def change_text(change: TimeChange | None) -> str:
-    """``+3.1 % (+2.0 % to +4.2 %)``; the interval is that of 95 %."""
-    if change is None:
+def _change(cell: CellVerdict) -> str:
+    return format_percent(cell.versus.time.fraction) if cell.versus and cell.versus.time else ABSENT
+
+
+def _interval(cell: CellVerdict) -> str:
+    """``+2.0 to +4.2 %``: the interval of the change in time."""
+    if cell.versus is None or cell.versus.time is None or cell.versus.time.interval is None:
         return ABSENT
-    if change.interval is None:
-        return format_percent(change.fraction)
-    low, high = change.interval
-    return f"{format_percent(change.fraction)} ({format_percent(low)} to {format_percent(high)})"
+    low, high = map(format_percent, cell.versus.time.interval)
+    return f"{low.removesuffix(' %')} to {high}"
 
 
 def signed_bytes(value: int) -> str:
