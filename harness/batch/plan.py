@@ -23,7 +23,7 @@ from harness.records.folders import full_disk_reported
 from harness.records.job import JobRun
 from harness.run.launched import Following, Launch, Ran, launched
 from harness.run.machine import software_for
-from harness.run.megatron_says import Question, megatron_findings, refusal, unasked_notes
+from harness.run.megatron_answer import Question, megatron_findings, refusal, unasked_notes
 from harness.run.predicting.prediction import KeptPrediction
 from harness.run.understanding import Checked, RunRequest, check_request, in_one_sentence
 from harness.showing.page import Block, Code

@@ -85,7 +85,9 @@ class Repeats(Batch[PlannedEntry]):
     def prediction(self, due: DueRepeat, launch: Launch) -> Iterator[Callable[[int | None], KeptPrediction]]:
         """Predict before or during the run. Warns if the run will not fit."""
         understood = launch.understood
-        with predicting(understood, launch.nodes, lambda kept: self.display.foretold(understood, kept)) as predicted:
+        with predicting(
+            understood, launch.nodes, lambda kept: self.display.warn_of_misfit(understood, kept)
+        ) as predicted:
             yield predicted
 
     @override

@@ -97,7 +97,7 @@ def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
 
 CaseDraft = Draft[SuiteCase]
 
-_REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
+_REPLAYED = "replayed: there is no measurement to compare a prediction with"
 
 
 def draft_cases(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tuple[CaseDraft, ...]:

@@ -1,4 +1,4 @@
-"""JSON of one run: what would start, what a run came to, and the prediction beside it."""
+"""JSON of one run: the plan, the result, and the prediction."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,7 +52,7 @@ class Predicted(Shown):
 
 
 class PredictedAndMeasured(Predicted):
-    """With what was measured. Errors are predicted over measured, less one."""
+    """The prediction and the measured figures. An error is predicted / measured - 1."""
 
     measured_peak_bytes: int | None
     peak_error: float | None
@@ -61,7 +61,7 @@ class PredictedAndMeasured(Predicted):
 
     @classmethod
     def beside(cls, record: PredictionRecord, metrics: Metrics, **more: object) -> Self:
-        """``more``: fields in place of those of ``metrics``, or beside them."""
+        """Combine the prediction with ``metrics``. ``more``: fields that replace or extend those of ``metrics``."""
         peak = metrics.peak_allocated_bytes.value if metrics.peak_allocated_bytes else None
         seconds = metrics.step_time_s.median if metrics.step_time_s else None
         measured = {
@@ -74,7 +74,7 @@ class PredictedAndMeasured(Predicted):
 
 
 class NotPredicted(Shown):
-    """Only why there is no prediction."""
+    """The reason why there is no prediction."""
 
     reason: str
 
@@ -85,7 +85,7 @@ Prediction = PredictedAndMeasured | Predicted | NotPredicted
 def prediction_document(
     record: PredictionRecord | None, reason: str = "", metrics: Metrics | None = None
 ) -> Prediction | None:
-    """With ``metrics`` also what was measured; None for a record from before predictions."""
+    """Return the prediction, with ``metrics`` also the measured figures. None for a record without a prediction."""
     if record is None:
         return NotPredicted(reason=reason) if reason else None
     return PredictedAndMeasured.beside(record, metrics) if metrics else Predicted.of(record)
@@ -94,7 +94,7 @@ def prediction_document(
 class UserBuffers(Shown):
     """The user buffers that a run makes. ``names`` are the known configurations with equal buffers.
 
-    ``ub_cfgs`` is empty where all are transformer-engine's defaults.
+    ``ub_cfgs`` is empty if all are transformer-engine's defaults.
     """
 
     shape: tuple[int, ...] = at("user_buffer_shape")
@@ -112,7 +112,7 @@ class Variable(Shown):
 
 
 class TorchrunLaunch(Shown):
-    """What starts on one node."""
+    """The command that starts on one node."""
 
     launcher: Literal["torchrun"] = "torchrun"
     run_dir: Path
@@ -128,7 +128,7 @@ class TorchrunLaunch(Shown):
 
 
 class Replay(Shown):
-    """The recorded run that is judged in place of one that trains."""
+    """The recorded run that is judged instead of a training run."""
 
     launcher: Literal["replay"] = "replay"
     run_dir: Path
@@ -152,7 +152,7 @@ Launch = TorchrunLaunch | Replay | SlurmSubmission
 
 
 def launch_document(plan: Plan | SlurmJob) -> Launch:
-    """A plan for programs."""
+    """Return a launch plan as a document."""
     match plan:
         case LaunchPlan():
             nodes = range(plan.rendezvous.nnodes)
@@ -180,15 +180,15 @@ class RunPlanDocument(Document):
     plan: Launch
 
 
-def run_plan_document(understood: Understood, foretold: RunPrediction, plan: Plan | SlurmJob) -> RunPlanDocument:
-    """``plan``: of this node, or of the job that is submitted."""
-    record = foretold.prediction.record() if foretold.prediction else None
-    prediction = prediction_document(record, foretold.reason)
-    return RunPlanDocument.of(understood, prediction=prediction, plan=launch_document(plan))
+def run_plan_document(understood: Understood, prediction: RunPrediction, plan: Plan | SlurmJob) -> RunPlanDocument:
+    """Document of a dry run. ``plan``: the launch on this node, or the submitted job."""
+    record = prediction.prediction.record() if prediction.prediction else None
+    shown = prediction_document(record, prediction.reason)
+    return RunPlanDocument.of(understood, prediction=shown, plan=launch_document(plan))
 
 
 class UsedGolden(Shown):
-    """What a run was compared with."""
+    """The golden that a run was compared with."""
 
     path: str | None = at("golden_path")
     kind: str = at("golden", "kind")
@@ -204,14 +204,14 @@ class Compared(Document):
     fingerprint: str
     metrics: Metrics
     comparison: tuple[Finding, ...] = at("compared", "findings")
-    golden: Annotated[UsedGolden | None, BeforeValidator(lambda told: told if told.golden else None)] = at("compared")
+    golden: Annotated[UsedGolden | None, BeforeValidator(lambda used: used if used.golden else None)] = at("compared")
     differences: tuple[Difference, ...] = at("compared", "likeness", "differences")
     caveats: tuple[str, ...] = at("compared", "likeness", "caveats")
     note: Text = at("compared", "note")
 
 
 class OutOfMemory(Shown):
-    """Why memory ran out on one rank, as far as its message tells."""
+    """Why memory ran out on one rank, as far as its message shows."""
 
     rank: int
     oom_class: OomClass = at("verdict", "oom_class", serialization_alias="class")
@@ -222,14 +222,14 @@ class OutOfMemory(Shown):
 
 
 class Imported(ImportedLog):
-    """The log that a run was read from, with its own throughput in one figure."""
+    """The log that a run was read from, with the throughput that the log reports."""
 
     throughput: tuple[LoggedThroughput, ...] = Field((), exclude=True)
     own_throughput: OwnThroughput | None
 
 
 class RunDocument(Compared):
-    """``mbr-perf run --json``. ``ranks``: of the last of ``run_ids``; an ``imported`` run was read from a log."""
+    """``mbr-perf run --json``. ``ranks``: those of the last run in ``run_ids``. An ``imported`` run was read from a log."""
 
     run_id: str
     status: Status
@@ -258,7 +258,7 @@ def run_document(
     run_dir: Path,
     run_ids: Sequence[str],
 ) -> RunDocument:
-    """Figures and verdict of all runs in ``run_ids``, of which ``record`` is the last."""
+    """Figures and verdict of all runs in ``run_ids``. ``record`` is the last run."""
     oom: RankOom | None = oom_of_run(record) if record.status == "oom" else None
     own = own_throughput(record, metrics)
     return RunDocument.of(
@@ -280,7 +280,7 @@ class CheckDocument(Document):
     notes: tuple[str, ...]
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One for each finding."""
+        """One row for each finding."""
         return [finding.model_dump() for finding in self.findings]
 
 
@@ -290,14 +290,14 @@ class CompareDocument(Compared):
     run_ids: tuple[str, ...]
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One for each metric."""
+        """One row for each metric."""
         return [vars(finding) for finding in self.comparison]
 
 
 def compare_document(
     records: Sequence[RunRecord], metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode]
 ) -> CompareDocument:
-    """The runs of one setting against one golden."""
+    """Compare the runs of one setting with a golden."""
     return CompareDocument.of(
         records[0], metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1],
         run_ids=[record.run_id for record in records],
@@ -305,7 +305,7 @@ def compare_document(
 
 
 class RecordedRun(Document):
-    """A run as its folder holds it, with the figures that are derived from it (``harness.api.load_run``)."""
+    """A run from its folder, with derived figures (``harness.api.load_run``)."""
 
     run_id: str
     status: str
@@ -320,7 +320,7 @@ class RecordedRun(Document):
     provenance: Provenance
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One for each step of each rank."""
+        """One row for each step of each rank."""
         return [{"rank": rank.rank, **step.model_dump()} for rank in self.ranks for step in rank.steps]
 
 
@@ -334,7 +334,7 @@ class SubmittedDocument(Document):
 
     @classmethod
     def of_job(cls, job: JobRecord, submitted: SubmittedRecord | None = None, **more: object) -> Self:
-        """``more``: the fields of a kind of answer."""
+        """Document of a job. ``more``: further fields of a subclass."""
         runs = {"run_ids": [run.run_id for run in job.runs], "run_dirs": [run.run_dir for run in job.runs]}
         return cls.of(job, job_id=submitted.job_id if submitted else None, **runs, **more)
 
@@ -347,7 +347,7 @@ class PreparedDocument(SubmittedDocument):
 
 
 class WaitingDocument(SubmittedDocument):
-    """Waiting has ended and the job has not."""
+    """mbr-perf stopped waiting before the job ended."""
 
     is_done: Literal[False] = False
 

@@ -1,4 +1,4 @@
-"""One run: what it needs, its folder, and the verdict."""
+"""One run: its requirements, its folder, and the verdict."""
 
 from pathlib import Path
 
@@ -10,24 +10,24 @@ from harness.records import store
 from harness.records.goldens import GateOptions
 from harness.records.store import RECORD, new_run_dir
 from harness.run.launched import Ran
-from harness.run.megatron_says import megatron_finding
+from harness.run.megatron_answer import megatron_finding
 from harness.run.show import Display
 from harness.run.understanding import RunRequest, Understood, rule_problem
 from harness.showing.terminal import show_stopped
 
 
 def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
-    """The installed megatron-core accepts the configuration; asked before GPUs are taken, which a CPU run does not."""
+    """Raise if the installed megatron-core refuses the configuration, before GPUs are taken. Not asked for CPU runs."""
     if understood.spec.gpu_type.is_cpu:
         return
     variables = {variable.name: variable.value for variable in plan.env}
-    said = megatron_finding(understood.spec, understood.software, understood.host, variables)
-    if said.blocks:
-        raise rule_problem(said)
+    finding = megatron_finding(understood.spec, understood.software, understood.host, variables)
+    if finding.blocks:
+        raise rule_problem(finding)
 
 
 def run_folder(request: RunRequest) -> Path:
-    """A folder without ranks of another run: what they left would be read as this run's."""
+    """Return a folder without files of another run's ranks, which would count as this run's."""
     if request.run_dir is None:
         recipe = Path(request.asked.model_recipe_name).stem
         return new_run_dir(store.results_dir(request.results_dir), recipe)
@@ -38,20 +38,20 @@ def run_folder(request: RunRequest) -> Path:
             (request.run_dir / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadRequestError(
-            f"--run_dir {request.run_dir}: cannot be made: {error.strerror}", remedy="name a writable folder"
+            f"--run_dir {request.run_dir}: cannot make the folder: {error.strerror}", remedy="name a writable folder"
         ) from error
     return request.run_dir
 
 
 def judge(runs: list[Ran], gate: GateOptions, results_dir: Path | None, display: Display) -> ExitCode:
-    """Judge the runs of one request together, the last one alone where it ended badly, and print the answer."""
+    """Judge the runs of one request together and print the report. If the last run failed, judge only that run."""
     records, last = [run.record for run in runs], runs[-1]
     judged = records if last.record.status == "ok" else [last.record]
     try:
         search = find_reference(None, last.record, gate, results_dir)
         metrics, comparison = compare_runs(judged, search, gate)
     except BadRequestError as error:
-        raise BadRequestError(str(error), remedy=f"the run itself is kept in {last.run_dir}") from error
+        raise BadRequestError(str(error), remedy=f"the run is kept in {last.run_dir}") from error
     fail_on_improvement = gate.fail_on_improvement
     verdict = run_outcome(last.record.status, comparison, fail_on_improvement=fail_on_improvement, signal=last.signal)
     if last.signal is not None and not display.as_json:

@@ -1,4 +1,4 @@
-"""Launches one run here, and asks first whether its folder and GPUs are free."""
+"""Launches one run on this machine, after it checks that the folder and the GPUs are free."""
 
 import os
 import time
@@ -28,24 +28,24 @@ from harness.run.ranks import status_of, suspicions
 from harness.run.understanding import Understood
 
 _KINDS = ("runs", "sweeps", NIGHTS)
-_NEWEST = 20  # their names begin with the time; older ones do not run any more
+_NEWEST = 20  # names begin with the time; older folders no longer run
 
 
 def others_at_work(run_dir: Path) -> tuple[str, ...]:
-    """A line for every other run, sweep and night in the results folder of ``run_dir`` that runs something here now.
+    """A line for every other run, sweep and night in the results folder of ``run_dir`` that runs here now.
 
-    Those of other machines, of other containers and of this process are not told, nor is what the run is a part of.
+    Without those of other machines, other containers and this process, and without the sweep or night of this run.
     """
     own = (run_dir.absolute(), *run_dir.absolute().parents)
     results = next((folder.parent for folder in own[1:] if folder.name in _KINDS), None)
-    if results is None:  # a folder that somebody named, in no results folder
+    if results is None:  # a folder that the user named, outside a results folder
         return ()
     tops = (top for kind in _KINDS for top in _newest(results / kind) if top not in own)
     return tuple(f"shared machine: another mbr-perf was at work here: {top.name}" for top in tops if _is_measuring(top))
 
 
 def _newest(folder: Path) -> list[Path]:
-    """By names alone: this is asked at both ends of every run, and a folder may hold ten thousand."""
+    """The newest folders by name. Cheap, because it runs twice per run and a folder may hold ten thousand."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
@@ -57,13 +57,13 @@ def _is_measuring(top: Path) -> bool:
 
 
 def _runs(top: Path) -> Iterator[Path]:
-    """The run folders that were begun; of a run itself."""
+    """The run folders that were begun in ``top``, or ``top`` itself."""
     pattern = OWNER if top.parent.name == "runs" else f"*/*/*/{OWNER}"
     yield from (path.parent for path in top.glob(pattern))
 
 
 def _is_filled(folder: Path) -> bool:
-    """Whether a living process other than this one fills it."""
+    """Whether another living process writes to the folder."""
     if life_of(folder).state != "alive":
         return False
     owner = owner_of(folder)
@@ -71,7 +71,7 @@ def _is_filled(folder: Path) -> bool:
 
 
 def placed(ranks: tuple[RankRecord, ...], spec: ExperimentSpec) -> tuple[RankRecord, ...]:
-    """Ranks that ended before they joined megatron's groups, or left heartbeats only, at the place the layout gives."""
+    """Ranks with coordinates. A rank that ended before it joined megatron's groups gets those of the layout."""
     return tuple(
         rank
         if rank.coordinates != Coordinates()
@@ -81,7 +81,7 @@ def placed(ranks: tuple[RankRecord, ...], spec: ExperimentSpec) -> tuple[RankRec
 
 
 def coordinates(rank: int, spec: ExperimentSpec) -> Coordinates:
-    """The place of a global rank: megatron-core's default order tp-cp-ep-dp-pp, TP fastest (`RankGenerator`)."""
+    """Coordinates of a global rank: megatron-core's default order tp-cp-ep-dp-pp, TP fastest (`RankGenerator`)."""
     p = spec.parallelism
     tp, cp, dp = p.tensor_model_parallel_size, p.context_parallel_size, spec.data_parallel_size
     return Coordinates(
@@ -98,7 +98,7 @@ _POLL_S = 0.2
 
 
 def wait_for_other_nodes(run_dir: Path, nodes: Nodes, patience_s: float = PATIENCE_S) -> tuple[str, ...]:
-    """Return once every other node has written its outcome, which it does last; notes name those that did not.
+    """Wait until every other node has written its outcome, its last file. Return notes on nodes that did not.
 
     A shared file system may show files late, and samplers of other nodes write for some seconds after their ranks.
     """
@@ -108,22 +108,23 @@ def wait_for_other_nodes(run_dir: Path, nodes: Nodes, patience_s: float = PATIEN
     while (missing := [rank for rank, path in outcomes.items() if not path.exists()]) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     return tuple(
-        f"node {rank} left no outcome within {patience_s:g} s; its ranks may be incomplete" for rank in missing
+        f"node {rank} wrote no outcome within {patience_s:g} s; the records of its ranks may be incomplete"
+        for rank in missing
     )
 
 
 Following = Callable[[Understood], AbstractContextManager[Callable[[Progress], None]]]
-# What was predicted, to be asked with the signal that ended the ranks, if one did.
+# Returns the prediction. Its argument: the signal that ended the ranks, if any.
 Foretelling = Callable[[], AbstractContextManager[Callable[[int | None], KeptPrediction]]]
-# The record to be committed, from the one that the launch alone makes.
+# Adds to the record of the launch what else is known. Returns the record to commit.
 Amending = Callable[[RunRecord], RunRecord]
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What is launched where. ``run_dir`` is there and holds no run; ``run_id`` is the record's.
+    """A run to launch. ``run_dir`` exists and holds no run; ``run_id`` goes into the record.
 
-    ``command``: the one that a person gave, where it is not that of this process.
+    ``command``: the user's command, if it differs from that of this process.
     """
 
     understood: Understood
@@ -135,7 +136,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Ran:
-    """One launch: its committed record, where it lies, and the signal that interrupted it."""
+    """One launch: its committed record, its folder, and the signal that interrupted it."""
 
     record: RunRecord
     run_dir: Path
@@ -150,10 +151,9 @@ def launched(
     parents: WarmParents | None = None,
     amended: Amending = lambda record: record,
 ) -> Ran:
-    """Launch once and, on the first node, commit the record; whatever ends the launch, what ranks measured is on disk.
+    """Launch once and, on the first node, commit the record. The ranks' files stay on disk however the launch ends.
 
-    ``amended`` puts in what is known of the run beyond its launch, before it is committed. RunFailedError when the disk
-    has no room for it.
+    ``amended`` completes the record before it is committed. RunFailedError when the disk is full.
     """
     clock, run_dir, nodes = Clock.start(), launch.run_dir, launch.nodes
     understood = launch.understood
@@ -163,12 +163,12 @@ def launched(
         if nodes.node_rank == 0:
             claim(run_dir)
     others = _others(launch)
-    with prediction() as foretold:
+    with prediction() as predicted:
         with progress(understood) as on_progress:
             outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
-        kept = foretold(outcome.signal)
+        kept = predicted(outcome.signal)
     late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
-    shared = tuple(dict.fromkeys((*others, *_others(launch))))  # as it began, and as it ended
+    shared = tuple(dict.fromkeys((*others, *_others(launch))))  # at the start and at the end
     record = _record(launch, clock, outcome, late, kept)
     record = amended(record.model_copy(update={"suspect": (*record.suspect, *shared)}))
     if nodes.node_rank == 0:
@@ -178,13 +178,13 @@ def launched(
 
 
 def _others(launch: Launch) -> tuple[str, ...]:
-    """Why the figures of a CPU run may be those of a shared machine; who shares a GPU is seen by its sampler."""
+    """Other launches that share the CPUs of this run. The sampler sees who shares a GPU."""
     plan, spec = launch.understood.plan, launch.understood.spec
     return others_at_work(launch.run_dir) if isinstance(plan, LaunchPlan) and spec.gpu_type.is_cpu else ()
 
 
 def _plan_name(nodes: Nodes) -> str:
-    """The first node's plan has the plain name; nodes share the folder."""
+    """The file name of this node's plan; nodes share the folder. The first node's name has no number."""
     return f"plan_node_{nodes.node_rank:03d}.txt" if nodes.node_rank else "plan.txt"
 
 
@@ -209,14 +209,14 @@ def _record(
         findings=understood.findings,
         suspect=suspicions(spec, understood.effective, collected, ranks),
         notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes,
-               *_told(clock.jumped())),
+               *_present(clock.jumped())),
         prediction=kept.prediction,
         no_prediction=kept.reason,
         provenance=_provenance(launch, clock, ranks, collected.nodes),
     )  # fmt: skip
 
 
-def _told(*sentences: str | None) -> tuple[str, ...]:
+def _present(*sentences: str | None) -> tuple[str, ...]:
     return tuple(sentence for sentence in sentences if sentence)
 
 

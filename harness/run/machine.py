@@ -26,7 +26,7 @@ NO_BINDING = "No module named 'pynvml'"
 
 
 class DetectedGpu(Frozen):
-    """One GPU as NVML lists it; ``error`` instead of the rest when it cannot be talked to."""
+    """One GPU as NVML lists it; only ``error`` if the GPU does not answer."""
 
     index: int
     name: str | None = None
@@ -36,14 +36,15 @@ class DetectedGpu(Frozen):
 
     @property
     def gpu_type(self) -> GpuType | None:
-        """The row of ``-g`` that fits the product name; None for a product that no row knows."""
+        """The ``--gpu`` type that matches the product name; None for an unknown product."""
         return gpu_named(self.name) if self.name else None
 
 
 class Detection(Frozen):
-    """What this machine has. ``error`` says why there are no GPUs; None with no GPUs means that NVML found none.
+    """The GPUs of this machine. ``error``: why there are none; None and no GPUs: NVML found none.
 
-    ``unanswered``: the question itself failed, so that there may be GPUs all the same. ``cuda`` is the newest CUDA that the driver supports, e.g. ``12.8``.
+    ``unanswered``: NVML could not be asked, so there may be GPUs. ``cuda``: the newest CUDA that the driver supports, e.g.
+    ``12.8``.
     """
 
     driver: str | None = None
@@ -58,7 +59,7 @@ _SEEN: ContextVar[dict[str, Detection] | None] = ContextVar("_SEEN", default=Non
 
 @contextmanager
 def one_look() -> Iterator[None]:
-    """Inside, NVML is asked once: many runs are planned for what the machine has at one moment."""
+    """Ask NVML only once inside the block, so that many runs are planned for the same state of the machine."""
     token = _SEEN.set({})
     try:
         yield
@@ -67,7 +68,7 @@ def one_look() -> Iterator[None]:
 
 
 def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
-    """Ask NVML. Never raises for a machine without GPU, driver or library: that is what ``error`` says."""
+    """Ask NVML. Never raises for a machine without GPU, driver or library; ``error`` holds the reason."""
     seen = _SEEN.get()
     if seen is None:
         return _detected(host, timeout_s)
@@ -95,12 +96,12 @@ def _detected(host: Host, timeout_s: float) -> Detection:
 
 
 def _unanswered(error: str) -> Detection:
-    """An installation without NVML's Python binding, as on a login node, is taken for a machine without GPU."""
+    """Failed detection. Without NVML's Python binding, as on a login node, the machine counts as one without GPU."""
     return Detection(error=error, unanswered=NO_BINDING not in error)
 
 
-TRAINING = {"torch": "2.6", "megatron-core": "0.16"}  # oldest releases that ranks run with; as the extra `train`
-# pip finds the installed harness and adds what its extra `train` lists.
+TRAINING = {"torch": "2.6", "megatron-core": "0.16"}  # oldest supported releases, as in the extra `train`
+# pip finds the installed harness and adds the packages of its extra `train`.
 TRAIN_EXTRA = "pip install 'mbr-perf[train]', or use the environment that trains your models"
 
 
@@ -112,15 +113,15 @@ def _version(package: str) -> str | None:
 
 
 def declared_requirements() -> dict[str, tuple[str, ...]]:
-    """What the packages that ranks import require of others, as their metadata have it; absent ones are left out."""
+    """Declared requirements of the packages that ranks import, from their metadata, without absent packages."""
     names = [name for name in (*TRAINING, "transformer-engine") if _version(name) is not None]
     return {name: tuple(metadata.requires(name) or ()) for name in names}
 
 
 def installed_software(gpu: str | None = None) -> Software:
-    """Versions from package metadata; nothing of it is imported. ``gpu``: the row of what this machine has.
+    """Versions from package metadata, without importing the packages. ``gpu``: the GPU type of this machine.
 
-    Apex only matters beside transformer-engine, and is looked for only there.
+    Apex only matters together with transformer-engine, so it is looked up only then.
     """
     transformer_engine = _version("transformer-engine")
     return Software(
@@ -134,10 +135,10 @@ def installed_software(gpu: str | None = None) -> Software:
 
 
 def software_for(gpu: str, host: Host, assume: str | None = None) -> tuple[Software, tuple[str, ...]]:
-    """What a run on ``gpu`` would find, and notes on what of it is assumed.
+    """The software that a run on ``gpu`` would find, and notes on assumed versions.
 
-    Ranks on this machine find what is installed here. A job for a GPU that this machine lacks, or that it cannot tell of,
-    may run elsewhere: there transformer-engine is taken for granted. What ``assume`` (`--assume`) names replaces either.
+    Ranks on this machine find what is installed here. If this machine lacks the GPU, or NVML does not answer, the job may
+    run elsewhere: then transformer-engine is assumed there. ``assume`` (`--assume`) replaces both.
     """
     found, notes = installed_software(), tuple[str, ...]()
     if _depends_on_gpus(gpu, found):
@@ -153,30 +154,32 @@ def _depends_on_gpus(gpu: str, installed: Software) -> bool:
 
 
 def _seen_from(found: Detection, gpu: str, installed: Software) -> tuple[Software, tuple[str, ...]]:
-    """What is installed here where the GPUs are, else with what is assumed elsewhere."""
+    """The installed software if the GPUs are here, else with the assumed versions."""
     if _has(gpu, found):
         return installed, ()
     unsure = _unsure(found)
-    where = f"whether this machine has {gpu} cannot be told ({unsure})" if unsure else f"this machine has no {gpu}"
+    where = (
+        f"mbr-perf cannot tell whether this machine has {gpu} ({unsure})" if unsure else f"this machine has no {gpu}"
+    )
     assumed = f"transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
-    note = f"{where}: {assumed} (--assume at `mbr-perf check` says otherwise)"
+    note = f"{where}: {assumed} (change this with --assume of `mbr-perf check`)"
     return installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE}), (note,)
 
 
 def _has(gpu: str, found: Detection) -> bool:
-    return any(one.gpu_type is GPUS[gpu] for one in found.gpus)
+    return any(gpu_found.gpu_type is GPUS[gpu] for gpu_found in found.gpus)
 
 
 def _unsure(found: Detection) -> str:
-    """Why there may be other GPUs than those that were named; empty where there are none."""
+    """Why there may be more GPUs than NVML named; empty if there are none."""
     return (found.error or "") if found.unanswered else next((gpu.error for gpu in found.gpus if gpu.error), "")
 
 
 def software_here(gpu: str, host: Host) -> Software:
-    """What a run that starts on this machine finds.
+    """The software that a run on this machine finds.
 
-    BadRequestError where that depends on the GPUs and NVML does not tell them: a plan made for a machine without would be
-    another than the next one, and its runs not comparable.
+    BadRequestError if that depends on the GPUs and NVML does not answer. A plan for a machine without GPUs would differ
+    from the next plan, and their runs would not be comparable.
     """
     software = installed_software()
     if not _depends_on_gpus(gpu, software):
@@ -184,17 +187,16 @@ def software_here(gpu: str, host: Host) -> Software:
     found = detect_gpus(host)
     if not _has(gpu, found) and (unsure := _unsure(found)):
         raise BadRequestError(
-            f"whether this machine has {gpu} cannot be told: {unsure}",
-            remedy="try again once nvidia-smi lists the GPUs; `plan`, `check` and --dryrun do without",
+            f"mbr-perf cannot tell whether this machine has {gpu}: {unsure}",
+            remedy="try again once nvidia-smi lists the GPUs; `plan`, `check` and --dryrun do not need NVML",
         )
     return _seen_from(found, gpu, software)[0]
 
 
 def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
-    """The GPU row to run on and one line that says why: what was asked, else what NVML names, else cpu.
+    """The GPU type to run on, and the reason in one line: the requested type, else the type that NVML names, else cpu.
 
-    BadRequestError for a GPU that no row knows, for GPUs of several types, and for GPUs that cannot be talked to: none
-    of them is assumed, and none is taken for a machine without.
+    BadRequestError for an unknown GPU, for GPUs of several types, and for GPUs that do not answer: mbr-perf guesses none.
     """
     if asked:
         return asked.lower(), "--gpu"
@@ -203,7 +205,8 @@ def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
     unsure = _unsure(found)
     if not names and unsure:
         raise BadRequestError(
-            f"what GPUs this machine has cannot be told: {unsure}", remedy="name one with --gpu, or cpu"
+            f"mbr-perf cannot tell which GPUs this machine has: {unsure}",
+            remedy="name the type with --gpu, or use --gpu cpu",
         )
     if not names:
         return "cpu", f"no NVIDIA GPU on this machine ({found.error or 'NVML lists none'})"
@@ -211,15 +214,16 @@ def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
     row = next(iter(rows))
     if len(rows) > 1 or row is None:
         raise BadRequestError(
-            f"this machine has {', '.join(names)}: not one GPU type that mbr-perf knows", remedy="name one with --gpu"
+            f"this machine has {', '.join(names)}: unknown to mbr-perf, or of several types",
+            remedy="name the type with --gpu",
         )
     return row, f"this machine has {names[0]} (NVML)"
 
 
 def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, planned: Software | None = None) -> None:
-    """BadRequestError unless ranks of ``spec`` can start here: packages, and as many GPUs of that type as ranks.
+    """Raise BadRequestError unless ranks of ``spec`` can start here: with packages, and a GPU of that type per rank.
 
-    ``planned``: what the run was judged for; None: nothing yet.
+    ``planned``: the versions that the run was judged for, if any.
     """
     missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
     if missing:
@@ -230,7 +234,7 @@ def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, plan
     if planned and planned.transformer_engine and installed_software().transformer_engine is None:
         raise BadRequestError(
             f"planned for transformer-engine {planned.transformer_engine}, which is not installed in {host.python}",
-            remedy="install it, or plan again: NVML did not name this machine's GPUs when this was planned",
+            remedy="install it, or plan again: NVML did not answer when this run was planned",
         )
 
 
@@ -242,13 +246,13 @@ def _require_gpus(spec: ExperimentSpec, found: Detection, num_local_ranks: int) 
         again = "try again once nvidia-smi lists the GPUs, or " if unsure else ""
         raise BadRequestError(
             f"{counted(num_local_ranks, 'rank')} on this node {'needs a GPU' if num_local_ranks == 1 else 'need as many GPUs'}; it has {len(present)}{why}",
-            remedy=f"{again}run where the GPUs are, or --gpu cpu for the scaled-down point, or --dryrun to see the plan",
+            remedy=f"{again}run on a machine with GPUs, or use --gpu cpu for the scaled-down point, or --dryrun to see the plan",
         )
     others = sorted({gpu.name for gpu in present if gpu.name and gpu.gpu_type is not spec.gpu_type})
     if others:
         raise BadRequestError(
             f"--gpu {spec.gpu}, but this machine has {', '.join(others)}",
-            remedy=f"--gpu of what is there, with --point_gpu {spec.gpu} to use that operating point on it",
+            remedy=f"give --gpu the type of this machine; --point_gpu {spec.gpu} still uses that operating point",
         )
 
 
@@ -257,10 +261,10 @@ Answer = TypeVar("Answer")
 
 
 def side_by_side(ask: Callable[[Asked], Answer], asked: Sequence[Asked], num_threads: int, stop: Event) -> list[Answer]:
-    """Answers in the order of ``asked``, at most ``num_threads`` at once.
+    """Call ``ask`` for each item, at most ``num_threads`` at once. Return the answers in order.
 
-    Whatever the wait ends with, a Ctrl-C too, sets ``stop`` and drops the calls that have not begun before it is raised:
-    leaving the pool waits for those under way, and ``ask`` is to look at ``stop`` now and then.
+    Any error, also Ctrl-C, sets ``stop`` and drops calls that have not begun. Leaving the pool waits for running calls, so
+    ``ask`` must check ``stop`` now and then.
     """
     with ThreadPoolExecutor(max(1, num_threads)) as pool:
         try:

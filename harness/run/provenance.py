@@ -18,12 +18,12 @@ from harness.records.redact import redact
 from harness.records.run import NodeSample, Provenance
 from harness.records.store import checkout_dir
 
-_JUMP_S = 5.0  # NTP slews less than that over a run
+_JUMP_S = 5.0  # NTP slews less than this during a run
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Start of a run: the wall clock as a label, the monotonic one for durations."""
+    """Start of a run: wall clock for the label, monotonic clock for durations."""
 
     wall: datetime
     monotonic_s: float
@@ -34,18 +34,20 @@ class Clock:
         return cls(datetime.now(UTC), time.monotonic())
 
     def jumped(self) -> str | None:
-        """That the wall clock was set since the start, in words; None where both clocks agree within 5 s."""
+        """A sentence if the wall clock was set since the start; None if both clocks agree within 5 s."""
         jump_s = (datetime.now(UTC) - self.wall).total_seconds() - (time.monotonic() - self.monotonic_s)
         if abs(jump_s) <= _JUMP_S:
             return None
         way = "back" if jump_s < 0 else "forward"
-        return f"the clock of this machine was set {way} by {abs(jump_s):.0f} s during the run; durations are not of it"
+        return (
+            f"the clock of this machine was set {way} by {abs(jump_s):.0f} s during the run; durations are not affected"
+        )
 
 
 def provenance(
     clock: Clock, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], host: Host
 ) -> Provenance:
-    """Facts of this run; versions and devices are those that rank 0 saw, not those of this process.
+    """Facts of this run. Versions and devices are those of rank 0, not of this process.
 
     ``plan`` None: nothing was started.
     """
@@ -72,7 +74,7 @@ def provenance(
 
 
 def container_of(shell: Mapping[str, str]) -> str | None:
-    """The image as NVIDIA's own name it in their environment, e.g. ``nvidia pytorch 25.09 build 1234``; None elsewhere."""
+    """The container image, named by NVIDIA's variables, e.g. ``nvidia pytorch 25.09 build 1234``; None elsewhere."""
     release = shell.get("NVIDIA_PYTORCH_VERSION")
     if not release:
         return None
@@ -81,7 +83,7 @@ def container_of(shell: Mapping[str, str]) -> str | None:
 
 
 def git_commit() -> str | None:
-    """The checkout's commit, with ``+`` when files differ from it; None for an installed wheel."""
+    """The checkout's commit, with ``+`` if files differ from it; None for an installed wheel."""
     checkout = checkout_dir()
     if checkout is None:
         return None

@@ -1,4 +1,4 @@
-"""What the ranks' records and the launch say together: status, the first real failure, doubts."""
+"""Judges the ranks' records and the launch together: status, first real failure, doubts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,14 +12,14 @@ from harness.records.rank import Failure, RankRecord
 from harness.records.run import NodeSample, Status
 from harness.units import format_bytes, ranks_text
 
-_SAME_LOSS = 1e-6  # relative: a mean of fp32 losses, whose order of summation may differ from step to step
+_SAME_LOSS = 1e-6  # relative; the order of summation of fp32 losses may differ between steps
 _SMALLEST_MOVE = 1e-4  # Adam moves a weight by at most the learning rate per step; bf16 rounds 0.02 to steps of 1.2e-4
-# A rank that lost its peers reports a connection error; the cause is the rank with the strongest evidence.
+# A rank that lost its peers reports a connection error. The cause is the rank with the strongest evidence.
 _STRENGTH = ("oom", "non_finite_loss", "signal", "hang", "timeout", "error", "lost")
 
 
 def status_of(outcome: LaunchOutcome, ranks: tuple[RankRecord, ...]) -> tuple[Status, str | None]:
-    """How the run ended and, if badly, one sentence: rank, stage, phase, step, cause."""
+    """How the run ended and, if it failed, one sentence: rank, stage, phase, step, cause."""
     culprit = _culprit(ranks)
     if outcome.status == "interrupted":
         return "interrupted", outcome.reason
@@ -33,7 +33,7 @@ def status_of(outcome: LaunchOutcome, ranks: tuple[RankRecord, ...]) -> tuple[St
 
 
 def _launch_knows_more(outcome: LaunchOutcome, failure: Failure) -> bool:
-    """Whether no rank left a trace of its end, as when torchrun could not start any, or died itself."""
+    """Whether no rank recorded its end, e.g. because torchrun could not start ranks or died."""
     return failure.kind == "lost" and outcome.status != "ok" and outcome.reason is not None
 
 
@@ -64,7 +64,7 @@ def _first_line(text: str) -> str:
 def suspicions(
     spec: ExperimentSpec, expected: EffectiveRecompute, collected: Collected, ranks: tuple[RankRecord, ...]
 ) -> tuple[str, ...]:
-    """Every reason that makes a run suspect, so that no verdict is based on it. ``ranks`` carry their clocks."""
+    """Every reason that makes a run suspect, so that it gets no verdict. ``ranks`` include their clocks."""
     otherwise = built_otherwise(expected, ranks)
     return (
         *doubts(collected.nodes, ranks),
@@ -77,9 +77,9 @@ def suspicions(
 
 
 def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
-    """Reasons not to trust the timing of a run: slowed clocks, other processes on its GPUs, GPUs that were not watched.
+    """Reasons not to trust the timing of a run: slow clocks, other processes on its GPUs, GPUs without samples.
 
-    ``ranks`` carry their clocks. GPUs of the node that no rank ran on do not matter.
+    ``ranks`` include their clocks. GPUs of the node without a rank do not matter.
     """
     own = {bare_uuid(rank.device.uuid): rank for rank in ranks if rank.device and rank.device.uuid}
     found: list[str] = []
@@ -92,13 +92,13 @@ def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[
             found.extend(f"{name} {why}" for why in (clock_doubts(rank.clocks) if rank.clocks else ()))
             if device.foreign_processes:
                 found.append(f"{name} was shared with {', '.join(device.foreign_processes)}")
-            if device.error and device.num_samples:  # one that NVML never showed is a figure unknown, and no doubt
-                found.append(f"{name} was not watched to the end: {device.error}")
+            if device.error and device.num_samples:  # without samples the figure is unknown, but no doubt
+                found.append(f"{name} was not sampled to the end: {device.error}")
     return tuple(found)
 
 
 def disagreements(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
-    """Return the facts that differ between ranks, with the ranks of each value; ranks without the fact do not count."""
+    """Return the facts that differ between ranks, with the ranks of each value. Ignores ranks without the fact."""
     drivers = {bare_uuid(device.uuid): node.driver_version for node in nodes for device in node.devices}
     facts: dict[str, dict[int, str | None]] = {
         "device model": {rank.rank: rank.device.name for rank in ranks if rank.device},
@@ -124,7 +124,7 @@ def _by_value(values: Mapping[int, str | None]) -> str:
 
 
 def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
-    """The reason not to trust the timing of a run whose allocations were recorded while it was measured."""
+    """A doubt about the timing of a run that recorded its allocations during the measured steps."""
     if not spec.measure.snapshot_on_oom:
         return ()
     return ("--snapshot_on_oom recorded every allocation during the measured steps, which slows them",)
@@ -135,7 +135,7 @@ def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[st
 
     Every step has the same data, so the loss moves when the weights do. The check does not apply to fewer than
     `MIN_STEPS` steps, to a learning rate that moves no weight by `_SMALLEST_MOVE` over the window, or to a loss below
-    nine tenths of the first step's: such a run has learnt its data.
+    nine tenths of the first step's: such a run has learned its data.
     """
     start, end = spec.measure.window
     if end - start < MIN_STEPS or spec.optimizer.lr * (end - start) < _SMALLEST_MOVE:
@@ -154,10 +154,10 @@ def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[st
 
 
 def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:
-    """One sentence when the built layers do not recompute as expected, or a rank that finished did not read them back.
+    """A sentence if the built layers do not recompute as expected, or if a finished rank did not read them back.
 
-    One rank of every pipeline stage is asked: the others of a stage hold the same layers. None for a run that failed
-    before every rank had built its layers: its failure says more.
+    Checks one rank of every pipeline stage, because all ranks of a stage hold the same layers. None for a run that failed
+    before every rank had built its layers: its failure explains more.
     """
     unread = [rank.rank for rank in ranks if rank.recompute is None]
     if unread:

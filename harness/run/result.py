@@ -38,7 +38,7 @@ CLOCKS = ("SM clock", "Power cap")
 
 
 def _rank_blocks(record: RunRecord) -> Iterator[Block]:
-    """The table, and a sentence on what it leaves out: above ``MAX_ROWS`` ranks the fullest of each stage and the failed."""
+    """The table of ranks. Above ``MAX_ROWS`` ranks only the fullest rank of each stage and failed ranks, with a note."""
     device_used = readings.device_used(record.nodes)
     with_clocks = any(rank.clocks for rank in record.ranks)
     names = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))
@@ -57,7 +57,7 @@ def _rank_blocks(record: RunRecord) -> Iterator[Block]:
     columns = (Column(name, right=True, drop=int(name in CLOCKS)) for name in names)
     yield table((*columns, Column("State", long=True)), rows)
     if len(shown) < len(record.ranks):
-        yield f"{len(record.ranks)} ranks: the fullest of each stage and those that failed; all are in record.json."
+        yield f"{len(record.ranks)} ranks: this table shows the fullest of each stage and the failed ranks; record.json has all."
 
 
 def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
@@ -78,13 +78,13 @@ def _bytes(value: int | None) -> str:
 
 
 def _step(rank: RankRecord, record: RunRecord) -> str:
-    """The rank's own median over the window; below the job's, which waits for the slowest rank each step."""
+    """The rank's own median over the window. The job's is higher: every step waits for the slowest rank."""
     seconds = window_of([rank], 1, *record.spec.measure.window).seconds
     return format_seconds(statistics.median(seconds)) if seconds else ABSENT
 
 
 def _clocks(rank: RankRecord) -> tuple[str, str]:
-    """The median SM clock of the rank's GPU and its time under the power cap."""
+    """The median SM clock of the rank's GPU and its share of time under the power cap."""
     own = rank.clocks
     return clock_figure(own.sm_clock_mhz if own else None), cap_figure(own.power_cap_share if own else None)
 
@@ -94,14 +94,14 @@ def _state(rank: RankRecord, record: RunRecord) -> Words:
         return "ok" if rank.finished else Span("unfinished", "doubt")
     full = [other.rank for other in record.ranks if other.failure and other.failure.kind == "oom"]
     if full and is_victim(rank.failure):
-        return Span(f"ended because rank {full[0]} was out of memory", "doubt")
+        return Span(f"ended because rank {full[0]} ran out of memory", "doubt")
     return Span(f"{rank.failure.kind} {rank.failure.when}".rstrip(), "bad")
 
 
 def run_page(
     record: RunRecord, metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode], run_dir: Path
 ) -> Page:
-    """A run from the request to the verdict; the last line alone says how it went."""
+    """The page of a run from the request to the verdict. The last line is the verdict."""
     predicted = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
     own = throughput_text(record, metrics)
     return Page(
@@ -125,7 +125,7 @@ def run_page(
 
 
 def _out_of_memory(record: RunRecord) -> Iterator[Line]:
-    """Which kind of it, how sure that is, and what would show it."""
+    """The class of the out-of-memory error, its certainty, and the next experiment."""
     oom = oom_of_run(record) if record.status == "oom" else None
     if oom is not None:
         yield Line(f"Out of memory, {oom.verdict.line}: {oom.verdict.reason}", hang=2)
@@ -133,14 +133,14 @@ def _out_of_memory(record: RunRecord) -> Iterator[Line]:
 
 
 def compare_page(records: Sequence[RunRecord], comparison: Comparison, verdict: tuple[Outcome, ExitCode]) -> Page:
-    """A comparison of runs that were measured earlier."""
-    told = ", ".join(record.run_id for record in records)
+    """The page of a comparison of recorded runs."""
+    run_ids = ", ".join(record.run_id for record in records)
     compared = comparison.golden is not None
-    return Page(tuple(_comparison_blocks(comparison)), answer=_closing(verdict, told, compared=compared))
+    return Page(tuple(_comparison_blocks(comparison)), answer=_closing(verdict, run_ids, compared=compared))
 
 
 def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
-    """The findings, what was unlike, and the reasons; nothing but a note without a golden."""
+    """The findings, the differences and the reasons. Only a note if there is no golden."""
     golden = comparison.golden
     if golden is None:
         yield Line(f"Not compared: {comparison.note}", hang=2)
@@ -158,7 +158,7 @@ def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
 
 
 def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
-    """Of a run that did not end well every peak is a peak so far."""
+    """The metrics. ``is_whole`` False: the run did not finish, so its peaks are lower bounds."""
     rows = []
     for metric in METRICS:
         value = metric.read(metrics)
@@ -179,7 +179,7 @@ def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
 
 
 def _by_reason(pairs: Iterable[tuple[str, str]]) -> Iterator[Line]:
-    """One line per reason, with all the metrics that share it."""
+    """One line per reason, with all metrics that share it."""
     for reason, shared in _titles_by_reason(pairs).items():
         yield Line(f"{', '.join(shared)}: {reason}", hang=2)
 
@@ -216,17 +216,17 @@ def _origin(golden: GoldenRecord) -> str:
 
 
 def _way_out(comparison: Comparison) -> Iterator[Line]:
-    """How to get a verdict in spite of differences, where they alone withhold one: both sides have a value."""
+    """The options that accept the differences, if both sides have a value and only differences prevent a verdict."""
     both = [f for f in comparison.findings if f.current is not None and f.golden is not None]
     withheld = {text for finding in both for text in finding.reason.split("; ")}
     names = [d.name for d in comparison.likeness.differences if not d.accepted and d.text in withheld]
     if names:
         options = " ".join(f"--accept_difference {name}" for name in names)
-        yield Line(f"To judge all the same: {options}", whole=True)
+        yield Line(f"To judge in spite of the differences: {options}", whole=True)
 
 
 def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[str]:
-    """Give each difference from the golden a line of its own, below the metrics whose verdict it withholds."""
+    """The differences from the golden, each on its own line below the metrics that get no verdict because of it."""
     texts = reason.split("; ")
     if not set(texts) <= {d.text for d in comparison.likeness.differences}:
         return [f"{', '.join(titles)}: {reason}"]
@@ -234,12 +234,15 @@ def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[
 
 
 def _is_judged(finding: Finding) -> bool:
-    """Whether the reason tells news: not for rows that are there for reading only."""
+    """Whether the metric has a gate or a verdict; other rows are only informative."""
     return finding.verdict is not Verdict.NOT_GATED or figures.BY_NAME[finding.metric].gate is not None
 
 
 def _closing(verdict: tuple[Outcome, ExitCode], where: str, *, compared: bool) -> Line:
     outcome, exit_code = verdict
-    nothing = ", compared with nothing" if outcome == "pass" and not compared else ""
+    is_alone = outcome == "pass" and not compared
     word = "INTERRUPTED" if exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) else outcome.upper()
-    return Line((Span(word, style_of(outcome)), f" (exit {int(exit_code)}{nothing})  {where}"), whole=True)
+    reason = ". No golden values to compare with." if is_alone else ""
+    return Line(
+        (Span("OK" if is_alone else word, style_of(outcome)), f" (exit {int(exit_code)}){reason}  {where}"), whole=True
+    )

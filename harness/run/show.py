@@ -1,4 +1,4 @@
-"""What a person sees of a run: understood, progress, result. stdout is the answer, stderr the narration."""
+"""Shows a run: request, progress, result. The report goes to stdout, messages to stderr."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,37 +24,37 @@ from harness.showing.terminal import narrate, narration, show_blocks, show_page
 
 @dataclass(frozen=True)
 class Display:
-    """Where the answer and the narration go."""
+    """Where the report and the messages go."""
 
     as_json: bool = False
     explain: bool = False
 
-    def plan(self, understood: Understood, foretold: RunPrediction, plan: Plan | SlurmJob | None = None) -> None:
-        """The dry run: the plan that would run, the settings, what recompute will do, what is predicted.
+    def plan(self, understood: Understood, prediction: RunPrediction, plan: Plan | SlurmJob | None = None) -> None:
+        """Show a dry run: the plan, the settings, the effect of recompute, and the prediction.
 
-        ``plan``: where it is not this node's launch.
+        ``plan``: if it is not this node's launch.
         """
         plan = plan or understood.plan
         if self.as_json:
             from harness.run.document import run_plan_document
 
-            json.answer(run_plan_document(understood, foretold, plan))
+            json.answer(run_plan_document(understood, prediction, plan))
             return
-        prediction = foretold.prediction.record() if foretold.prediction else None
-        told = prediction_line(prediction, foretold.reason)
-        misfit = misfit_line(prediction, understood.spec.capacity_bytes)
+        record = prediction.prediction.record() if prediction.prediction else None
+        line = prediction_line(record, prediction.reason)
+        misfit = misfit_line(record, understood.spec.capacity_bytes)
         submission = f"\n\n# submitted with\n{plan.command_line}" if isinstance(plan, SlurmJob) else ""
         script = Code(f"{plan.render().rstrip()}{submission}")
         sources = () if self.explain else (GAP, explanation(understood.spec, understood.sources))
-        predicted = Listing(tuple(line for line in (told, misfit) if line))
+        predicted = Listing(tuple(text for text in (line, misfit) if text))
         show_blocks(*self._about(understood), predicted, GAP, script, *sources)
 
     def understood(self, understood: Understood) -> None:
-        """Before anything starts: what was understood, and every warning."""
+        """Before anything starts, show the resolved request and every warning."""
         narrate(*self._about(understood))
 
-    def foretold(self, understood: Understood, kept: KeptPrediction) -> None:
-        """Before the ranks start: a warning where what is predicted does not fit. A measurement decides all the same."""
+    def warn_of_misfit(self, understood: Understood, kept: KeptPrediction) -> None:
+        """Before the ranks start, warn if the prediction does not fit. The run starts anyway."""
         if warning := misfit_line(kept.prediction, understood.spec.capacity_bytes):
             narrate(Line(warning, hang=2))
 
@@ -68,7 +68,7 @@ class Display:
 
     @contextmanager
     def progress(self, understood: Understood) -> Iterator[Callable[[Progress], None]]:
-        """A live bar on a terminal, a line now and then elsewhere."""
+        """Show a live bar on a terminal, occasional lines elsewhere."""
         with step_progress(narration(), understood.spec.measure.max_steps) as show:
             yield lambda p: show(str(p.phase or "start"), p.step, p.last_step_s, p.eta_s)
 
@@ -82,7 +82,7 @@ class Display:
         *,
         run_ids: Sequence[str],
     ) -> None:
-        """The answer: figures and verdict of all runs in ``run_ids``, ranks of the last one, ``record``."""
+        """Show figures and verdict of all runs in ``run_ids``, and the ranks of the last run, ``record``."""
         if self.as_json:
             from harness.run.document import run_document
 

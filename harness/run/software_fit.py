@@ -18,7 +18,7 @@ State = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Line:
-    """One examination. ``remedy`` is what to do unless the state is ok."""
+    """The result of one check. ``remedy``: what to do if the state is not ok."""
 
     name: str
     state: State
@@ -37,12 +37,12 @@ _RUNTIME = re.compile(r"(?:nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit)(?:\[[^\]
 
 @dataclass(frozen=True)
 class Declared:
-    """What installed packages declare: package -> its requirements (PEP 508), as their metadata has them."""
+    """Requirements that installed packages declare in their metadata: package -> PEP 508 strings."""
 
     requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def bounds(self, package: str, of: str) -> tuple[str | None, str | None]:
-        """Lowest and first excluded version of ``of`` that ``package`` accepts; None where it says nothing."""
+        """Lowest and first excluded version of ``of`` that ``package`` declares; None if it declares none."""
         for requirement in self.requirements.get(package, ()):
             match = _RANGE.match(requirement)
             if match and match["name"].lower() == of:
@@ -52,7 +52,7 @@ class Declared:
 
 
 def software_lines(software: Software, declared: Declared, gpus: Detection) -> Iterator[Line]:
-    """The lines of torch and megatron-core; where there are GPUs also transformer-engine and CUDA."""
+    """Check torch and megatron-core; on a machine with GPUs also transformer-engine and CUDA."""
     yield _torch(software.torch, declared)
     yield _megatron_core(software.megatron_core)
     if gpus.gpus:
@@ -78,13 +78,15 @@ def _megatron_core(version: str | None) -> Line:
     if parse_version(version) < parse_version(least):
         return Line(name, "problem", f"{version} is older than {least}", f"pip install '{name}>={least}'")
     if parse_version(version) >= parse_version(NEWEST_MEGATRON_CORE):
-        found = f"{version} is newer than the releases that the rules know (0.16 to 0.20)"
-        return Line(name, "warning", found, f"pip install '{name}<0.21', or treat the absence of findings with care")
+        found = f"{version} is newer than the releases that the rules cover (0.16 to 0.20)"
+        return Line(name, "warning", found, f"pip install '{name}<0.21', or do not rely on missing findings")
     return Line(name, "ok", version)
 
 
 def _missing(name: str) -> Line:
-    return Line(name, "warning", "not installed: this machine checks and judges, it cannot plan or train", TRAIN_EXTRA)
+    return Line(
+        name, "warning", "not installed: this machine can check and judge, but cannot plan or train", TRAIN_EXTRA
+    )
 
 
 def _transformer_engine(version: str | None, declared: Declared) -> Line:
@@ -93,7 +95,7 @@ def _transformer_engine(version: str | None, declared: Declared) -> Line:
     low, end = low or "2.9.0a0", end or "2.12.0"  # what megatron-core 0.16 declares
     remedy = f"pip install --no-build-isolation '{name}[pytorch]>={low},<{end}'"
     if version is None:
-        found = "not installed: local layers run, FP8 and the fused MLA and MoE kernels do not"
+        found = "not installed: local layers run, but FP8 and the fused MLA and MoE kernels do not"
         return Line(name, "warning", found, remedy)
     if not parse_version(low) <= parse_version(version) < parse_version(end):
         return Line(
@@ -103,7 +105,7 @@ def _transformer_engine(version: str | None, declared: Declared) -> Line:
 
 
 def cuda_of(torch_version: str, requirements: Iterable[str]) -> str | None:
-    """The CUDA that torch is built for (``12.8``), ``cpu`` for a build without, None where metadata do not tell.
+    """The CUDA release that torch is built for (``12.8``), ``cpu`` for a CPU build, None if metadata do not show it.
 
     PyTorch's own index writes it into the version (``2.9.1+cu128``); the wheels of PyPI require the CUDA runtime.
     """
@@ -116,17 +118,19 @@ def cuda_of(torch_version: str, requirements: Iterable[str]) -> str | None:
 
 
 def cuda_line(torch_version: str, built_for: str | None, driver: str | None) -> Line:
-    """Whether the driver can run what torch is built for.
+    """Check whether the driver supports the CUDA release that torch is built for.
 
     A driver runs every CUDA release of its own major version and of older ones (NVIDIA, CUDA Compatibility, minor
     version compatibility).
     """
-    up_to = f"the driver supports CUDA up to {driver}" if driver else "the driver does not say what CUDA it supports"
+    up_to = (
+        f"the driver supports CUDA up to {driver}" if driver else "the driver does not report which CUDA it supports"
+    )
     if built_for == CPU_BUILD:
         remedy = "pip install --force-reinstall torch, which on Linux is a build for CUDA"
         return Line("CUDA", "problem", f"torch {torch_version} cannot use the GPUs of this machine", remedy)
     if built_for is None:
-        return Line("CUDA", "ok", f"torch {torch_version} does not say what it is built for; {up_to}")
+        return Line("CUDA", "ok", f"torch {torch_version} does not report which CUDA it is built for; {up_to}")
     found = f"torch is built for {built_for}; {up_to}"
     if driver is None:
         return Line("CUDA", "ok", found)
@@ -143,7 +147,7 @@ CACHED = "share_storage_ext"  # of recompute that discards outputs, since megatr
 
 
 def lock_lines(software: Software, shell: Mapping[str, str], now_s: float) -> Iterator[Line]:
-    """A line per lock that ranks started from this shell would meet; none where there is none."""
+    """A line for each lock file that would block ranks started from this shell."""
     if software.megatron_core is None:
         return
     folders = [_built_in_package()]  # of ddp.nccl_ub
@@ -160,7 +164,7 @@ def _built_in_package() -> Path:
 
 
 def _cached(shell: Mapping[str, str]) -> Iterable[Path]:
-    """As torch finds it: the named folder, else a folder for every Python and CUDA in the user's cache."""
+    """The folder that torch uses: the one named by a variable, else one per Python and CUDA in the user's cache."""
     if "TORCH_EXTENSIONS_DIR" in shell:
         return [Path(shell["TORCH_EXTENSIONS_DIR"]) / CACHED]
     cache = Path(shell["XDG_CACHE_HOME"]) if "XDG_CACHE_HOME" in shell else Path(shell.get("HOME", "/")) / ".cache"
@@ -171,9 +175,9 @@ def _line(lock: Path, age_s: float, holders: tuple[int, ...]) -> Line:
     name = f"extension {lock.parent.name}"
     if holders:
         return Line(name, "ok", f"process {holders[0]} has been compiling it for {_age(age_s)}: {lock}")
-    found = f"{lock}: left {_age(age_s)} ago, and no process of this machine holds it: runs that need it wait for ever"
+    found = f"{lock}: left {_age(age_s)} ago, and no process of this machine holds it. Runs that need it wait forever"
     return Line(
-        name, "warning", found, f"unless another machine with this folder compiles it: rm {shlex.quote(str(lock))}"
+        name, "warning", found, f"rm {shlex.quote(str(lock))}, unless another machine with this folder is compiling"
     )
 
 

@@ -1,4 +1,4 @@
-"""Understands a request once (recipe, machine, rules, launch), or checks it without a launch."""
+"""Resolves a request once (recipe, machine, rules, launch), or checks it without a launch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,12 +28,12 @@ from harness.records.batches import LaunchSettings
 from harness.records.goldens import GateOptions
 from harness.records.redact import redact, redact_shapes
 from harness.run.machine import settled_gpu, software_for
-from harness.run.megatron_says import megatron_finding
+from harness.run.megatron_answer import megatron_finding
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """The experiment, how to launch it, and how to judge it. ``asked.gpu`` is empty until the machine has settled it."""
+    """The experiment, how to launch it, and how to judge it. ``asked.gpu`` may be empty until the machine settles it."""
 
     asked: Request
     force: frozenset[str] = frozenset()
@@ -47,9 +47,9 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Settled(Resolved):
-    """A resolved request in which nothing is left to the machine, and the software it is judged for.
+    """A resolved request without open settings, and the software that it is judged for.
 
-    ``from_point``: options of `Request` that were not given, where the recipe's only matching GPU point gave them.
+    ``from_point``: missing options of `Request` that the recipe's only matching GPU point provides.
     """
 
     software: Software
@@ -58,7 +58,7 @@ class Settled(Resolved):
 
 @dataclass(frozen=True)
 class Understood(Settled):
-    """A request that may start: no rule forbids it."""
+    """A request that may start, because no rule forbids it."""
 
     findings: tuple[Finding, ...]
     effective: EffectiveRecompute
@@ -71,15 +71,15 @@ class Understood(Settled):
         return self.launch.host
 
     def in_folder(self, run_dir: Path) -> "Understood":
-        """The same request, planned for another run folder. Nothing is read, resolved or judged again."""
+        """The same request in another run folder, without reading, resolving or judging again."""
         launch = replace(self.launch, run_dir=run_dir)
         return replace(self, launch=launch, plan=LAUNCHERS[launch.settings.launcher](launch))
 
 
 def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False) -> Understood:
-    """Resolve, settle what the machine decides, judge by the rules, and plan. Starts and writes nothing.
+    """Resolve the request, settle what the machine decides, apply the rules, and plan. Starts and writes nothing.
 
-    ``dryrun``: nodes that were not given are filled in. BadRequestError with every problem found.
+    ``dryrun``: fills in missing nodes. BadRequestError with every problem found.
     """
     settled, secrets = looked_over(request, host)
     spec, implementation = settled.spec, settled_implementation(settled.spec)
@@ -114,13 +114,13 @@ def settle(
     *,
     gpu_point: bool = False,
 ) -> Settled:
-    """Resolve, with the GPU type and the layers' implementation settled by this machine or by ``assume``.
+    """Resolve the request. This machine or ``assume`` settles the GPU type and the implementation of the layers.
 
-    ``known``: what was settled here before for the same GPU type, so that the machine is asked once. ``gpu_point``: a
-    machine without a GPU stands for no GPU type; the recipe's only matching GPU point does.
+    ``known``: an earlier result for the same GPU type, so that the machine is queried once. ``gpu_point``: on a machine
+    without a GPU, use the recipe's only matching GPU point.
     """
     settled, secrets = looked_over(request, host, assume, known, gpu_point=gpu_point)
-    raise_all(secrets)  # already here, because what is refused later may be recorded
+    raise_all(secrets)  # here, because a request that is refused later may be recorded
     return settled
 
 
@@ -132,9 +132,9 @@ def looked_over(
     *,
     gpu_point: bool = False,
 ) -> tuple[Settled, list[BadRequestError]]:
-    """As :func:`settle`, and beside it what may not be recorded, for whoever has more to tell of the request.
+    """Settle the request. Also return the values that must not be recorded.
 
-    BadRequestError, secrets among it, for what cannot be resolved.
+    BadRequestError, including the secrets, if the request cannot be resolved.
     """
     if known is not None:
         asked = replace(request.asked, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
@@ -187,45 +187,45 @@ def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], st
 
 
 def _resolved(asked: Request) -> tuple[Resolved, list[BadRequestError]]:
-    """With the secrets in it: variables, and the recipe's name, by which folders are called."""
+    """Resolve the request. Also return the secrets in its variables and in the recipe's name, which names folders."""
     in_name = secrets_in_name("-mr", asked.model_recipe_name)
     try:
         resolved = resolve(asked)
     except BadRequestError as error:
-        told = error.problems if isinstance(error, ManyProblemsError) else [error]
-        raise_all([*told, *in_name, *secrets_in(given_env(asked))])
+        problems = error.problems if isinstance(error, ManyProblemsError) else [error]
+        raise_all([*problems, *in_name, *secrets_in(given_env(asked))])
         raise
     return resolved, [*in_name, *secrets_in(resolved.spec.env)]
 
 
 def given_env(asked: Request) -> dict[str, str]:
-    """Variables of ``-E`` and ``--set env.NAME=``, whatever else the request says."""
+    """The variables of ``-E`` and ``--set env.NAME=``."""
     words = (*asked.env, *(text.removeprefix("env.") for text in asked.set_values if text.startswith("env.")))
     return {name.strip(): value for name, _, value in (word.partition("=") for word in words)}
 
 
 def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
-    """Empty for a launcher that there is, which takes recorded runs where there are some."""
+    """Problems of --launcher and --from: an unknown launcher, or recorded runs without the replay launcher."""
     name = launch.launcher
     if name in LAUNCHERS:
         is_idle = launch.replay_from is not None and name != "replay"
-        told = f"--from {launch.replay_from}: only with --launcher replay"
-        return [BadRequestError(told, remedy="add it, or leave --from out")] if is_idle else []
+        problem = f"--from {launch.replay_from}: only with --launcher replay"
+        return [BadRequestError(problem, remedy="add --launcher replay, or omit --from")] if is_idle else []
     return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, "slurm")))]
 
 
 def rule_problem(finding: Finding) -> BadRequestError:
-    """A violated rule as an error: its id, what is wrong, the fix, and megatron-core's own words for searching."""
+    """A violated rule as an error: its id, the problem, the fix, and megatron-core's message."""
     own = f"\n  megatron-core would say: {finding.mcore_text}" if finding.mcore_text else ""
-    forced = "" if finding.id == "MCORE" else f"\n  (--force {finding.id} runs it all the same)"
+    forced = "" if finding.id == "MCORE" else f"\n  (--force {finding.id} runs it anyway)"
     return BadRequestError(f"{finding.id}: {finding.message}", remedy=f"{finding.fix}{own}{forced}")
 
 
 @dataclass(frozen=True)
 class Checked(Settled):
-    """The verdict on a request. ``effective`` is None for a model that cannot be cut as asked.
+    """The verdict on a request. ``effective``: None if the model cannot be partitioned as requested.
 
-    ``env``: the variables that its ranks would have, None where something is wrong with them.
+    ``env``: the variables of its ranks, None if there is a problem with them.
     """
 
     findings: tuple[Finding, ...]
@@ -234,16 +234,17 @@ class Checked(Settled):
 
     @property
     def exit_code(self) -> ExitCode:
-        """2 when anything forbids the start."""
+        """2 if any finding forbids the start."""
         return ExitCode.BAD_REQUEST if any(finding.blocks for finding in self.findings) else ExitCode.OK
 
 
 def check_request(
     request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool, gpu_point: bool = False
 ) -> Checked:
-    """Resolve, then judge by every rule for the installed software, or for what ``assume`` says will be there.
+    """Resolve, then apply every rule for the installed software or for the versions in ``assume``.
 
-    ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only where nothing else is assumed: its answer would be about another release.
+    ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only without ``assume``: otherwise its
+    answer is for another release.
     """
     settled, secrets = looked_over(request, host, assume, gpu_point=gpu_point)
     spec, software = settled.spec, settled.software
@@ -261,19 +262,19 @@ def check_request(
 
 
 def _with_others(secrets: list[BadRequestError], findings: Iterable[Finding]) -> list[BadRequestError]:
-    """Secrets, which no answer may repeat, and all else that forbids the start."""
-    told = {secret.message for secret in secrets}
+    """Secrets, whose values no message may repeat, and all other findings that forbid the start."""
+    known = {secret.message for secret in secrets}
     return [
         *secrets,
-        *(rule_problem(finding) for finding in findings if finding.blocks and finding.message not in told),
+        *(rule_problem(finding) for finding in findings if finding.blocks and finding.message not in known),
     ]
 
 
-def _with_rule(said: Finding, findings: Iterable[Finding]) -> Finding:
-    """megatron-core's refusal, pointing to the rule that knows these words."""
-    own = said.mcore_text or ""
+def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
+    """megatron-core's refusal, with a fix that names the rule for the same message."""
+    own = finding.mcore_text or ""
     known = [f.id for f in findings if f.mcore_text and f.mcore_text.strip() in own]
-    return said.model_copy(update={"fix": f"do what {known[0]} says"}) if known else said
+    return finding.model_copy(update={"fix": f"follow the fix of {known[0]}"}) if known else finding
 
 
 def _effective(spec: ExperimentSpec, software: Software) -> EffectiveRecompute | None:
@@ -284,7 +285,7 @@ def _effective(spec: ExperimentSpec, software: Software) -> EffectiveRecompute |
 
 
 def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple[dict[str, str] | None, list[Finding]]:
-    """The variables that ranks would have; what is wrong with them or with the nodes, as findings."""
+    """The variables of the ranks, and findings on problems with them or with the nodes."""
     nodes = request.nodes if request.nodes.nnodes > 1 else Nodes(nnodes=max(1, -(-spec.num_gpus // spec.gpus_per_node)))
     problems = launcher_problems(request.launch)
     problems += node_problems(spec, request.nodes) if request.nodes.nnodes > 1 else []
@@ -307,7 +308,7 @@ def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple
 
 
 def in_one_sentence(problem: BadRequestError) -> str:
-    """``what is wrong (what to do)``; several problems one after the other, secrets masked."""
+    """``problem (remedy)`` for one or several problems, with secrets masked."""
     if isinstance(problem, ManyProblemsError):
-        return "; ".join(in_one_sentence(one) for one in problem.problems)
+        return "; ".join(in_one_sentence(part) for part in problem.problems)
     return redact_shapes(f"{problem.message} ({problem.remedy})" if problem.remedy else problem.message)

@@ -16,15 +16,15 @@ from harness.sweep.request import SweepRequest, read_axes, split_over
 from harness.sweep.show import SweepDisplay
 from harness.sweep.values import SweepVerdict
 
-# The harness sets it where a request does not, so that A goes without only if it is told to.
+# mbr-perf sets it if a request does not, so A lacks it only if the axis says so explicitly.
 _ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
 _SWEPT_EXAMPLE, _EXAMPLE = "--over tp=2,4", f"--ab recompute=mlp, or --ab {_ALLOCATOR}=expandable_segments:True"
 
 
 def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
-    """The sweep of A and B; nothing is pruned, because running out of memory is what may differ.
+    """The sweep of A and B. Prunes nothing, because only one of them may run out of memory.
 
-    BadRequestError for several values, for what cannot be varied, and for a B that A has already.
+    BadRequestError for several values, for a setting that cannot be varied, and for a B equal to A.
     """
     problems = Problems()
     axis: SweptAxis | None = None
@@ -40,45 +40,47 @@ def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
     if axis.name == _ALLOCATOR and a in ("unset", b):
         a = ""
     if a == b:
-        raise BadRequestError(f"--ab {text}: A is the request as it is, and has that already", remedy="another value")
-    is_told = axis.target == RECOMPUTE or axis.name == _ALLOCATOR
+        raise BadRequestError(
+            f"--ab {text}: A, the request as it is, already has this value", remedy="name another value"
+        )
+    is_explicit = axis.target == RECOMPUTE or axis.name == _ALLOCATOR
     asked = sweep.asked
-    if axis.target == RECOMPUTE:  # its options say what A is; the axis says it now
+    if axis.target == RECOMPUTE:  # the axis replaces the options that set A
         asked = replace(axis.ask(asked, a), recompute=None)
     return replace(
         sweep,
         asked=asked,
-        over=((axis.name, (a, b) if is_told else (b,)),),
-        control=f"{axis.name}={quote(a) if a else ''}" if is_told else "",
+        over=((axis.name, (a, b) if is_explicit else (b,)),),
+        control=f"{axis.name}={quote(a) if a else ''}" if is_explicit else "",
         prune=False,
         title=f"A/B of {axis.name}: A {a or 'without'}, B {b or 'without'}",
     )
 
 
 def _axis(text: str) -> SweptAxis:
-    """The one value of B, commas and all."""
+    """The axis with the one value of B, which may contain commas."""
     try:
         name, values = split_over(text if ";" in text or "=" not in text else f"{text};")
         axes = read_axes([(name, values)])
-    except BadRequestError as problem:  # as --over says it
-        told = [
+    except BadRequestError as problem:  # with the message of --over
+        texts = [
             part.replace(_SWEPT_EXAMPLE, _EXAMPLE).replace("--over", "--ab")
             for part in (problem.message, problem.remedy)
         ]
-        raise BadRequestError(told[0].replace("--ab :", f"--ab {text}:"), remedy=told[1]) from problem
+        raise BadRequestError(texts[0].replace("--ab :", f"--ab {text}:"), remedy=texts[1]) from problem
     if len(values) != 1 or ";" in text:
         raise BadRequestError(
-            f"--ab {text}: one value, that of B", remedy=f"A is the request as it is; e.g. {_EXAMPLE}"
+            f"--ab {text}: name one value, that of B", remedy=f"A is the request as it is; e.g. {_EXAMPLE}"
         )
     return axes[0]
 
 
 @dataclass(frozen=True)
 class AbDisplay(SweepDisplay):
-    """A sweep's display that also says whether A and B ended differently."""
+    """A sweep's display that also shows whether A and B ended differently."""
 
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
-        """The sweep's answer with that of the A/B."""
+        """Show the report of the sweep and the result of the A/B."""
         outcome = ab_outcome(read_sweep(sweep_dir))
         if not self.as_json:
             super().result(verdict, reports, sweep_dir, num_due)

@@ -26,8 +26,8 @@ class AbOptions:
             "--ab",
             metavar="NAME=VALUE",
             rich_help_panel="Launching",
-            help="Run the request as it is (A) and with this value (B), interleaved with --repeats, and say how they "
-            "differ. NAME as of sweep --over, e.g. env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, whose A goes without.",
+            help="Run the request as it is (A) and with this value (B), interleaved with --repeats, and show how they "
+            "differ. NAME: as for sweep --over. Example: env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; A runs without it.",
         ),
     ] = None
 
@@ -40,7 +40,7 @@ def run_ab(
     slurm: SlurmLaunchOptions,
     output: RunOutput,
 ) -> "ExitCode":
-    """A and B as a sweep of its own; --run_dir names its folder. BadRequestError on Slurm."""
+    """Run A and B as a sweep; --run_dir names its folder. BadRequestError on Slurm."""
     from harness.asking.options import SweepNodes
     from harness.asking.requests import slurm_run_request
     from harness.batch.nodes import Meeting
@@ -52,11 +52,13 @@ def run_ab(
 
     if launch.launcher == "slurm":
         raise BadRequestError(
-            "--ab cannot be said with --launcher slurm", remedy=f"mbr-perf sweep --launcher slurm --over {text}"
+            "--ab does not work with --launcher slurm", remedy=f"mbr-perf sweep --launcher slurm --over {text}"
         )
-    slurm_run_request(launch, slurm)  # its options without that launcher are refused
+    slurm_run_request(launch, slurm)  # refuses Slurm options without that launcher
     if output.explain:
-        raise BadRequestError("--explain is of one run, --ab of two", remedy="explain each with --dryrun")
+        raise BadRequestError(
+            "--explain shows one run, but --ab makes two", remedy="use --explain with --dryrun for each"
+        )
     nodes = SweepNodes(nnodes=launch.nnodes, node_rank=launch.node_rank, master_addr=launch.master_addr,
                        master_port=launch.master_port, sweep_dir=launch.run_dir)  # fmt: skip
     how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)
@@ -82,7 +84,7 @@ def _dry_run(request: "RunRequest", display: "Display") -> None:
     run_dir = request.run_dir or results_dir(request.results_dir) / "runs" / "RUN"
     understood = understand(request, this_host(), run_dir, dryrun=True)
     if isinstance(understood.plan, LaunchPlan):
-        find_golden(understood.spec, request.gate.golden_values_path)  # refused as the run would be
+        find_golden(understood.spec, request.gate.golden_values_path)  # refuses what the run would refuse
     display.plan(understood, cached_prediction(understood))
 
 
@@ -97,7 +99,7 @@ def run(
 ) -> None:
     """Train with real megatron-core, measure every rank, and judge the result against golden values.
 
-    Without a GPU the recipe's cpu operating point is trained: the same model at a size that two cores manage.
+    Without a GPU mbr-perf trains the recipe's cpu operating point: the same model at a size for two cores.
 
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
@@ -125,7 +127,7 @@ def run(
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """How to check and what to print."""
+    """Options of `check`."""
 
     assume: Annotated[
         str | None,

@@ -181,7 +181,7 @@ def _foretold(
         return RunPrediction(None, str(error).splitlines()[0])
 
 
-_REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
+_REPLAYED = "replayed: there is no measurement to compare a prediction with"
 
 
 @one_look()

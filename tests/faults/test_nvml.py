@@ -108,7 +108,7 @@ def test_a_gpu_that_is_lost_on_the_way_keeps_what_was_seen_and_forbids_a_verdict
     lost = record.nodes[0].devices[1]
     assert (lost.max_used_bytes, lost.error[:22]) == (1_000_000_000, "GPU is lost (NVML 15) ")
     (doubt,) = record.suspect
-    assert "was not watched to the end: GPU is lost (NVML 15) after" in doubt
+    assert "was not sampled to the end: GPU is lost (NVML 15) after" in doubt
     assert verdict == (6, "inconclusive")
 
 

@@ -37,8 +37,8 @@ def claimed_elsewhere():
 def test_what_measures_here_is_named_until_it_is_done(tmp_path, claimed_elsewhere, inner):
     run = tmp_path / inner
     claimed_elsewhere(tmp_path / inner.split("/")[0] / "n1", run)
-    told = ("shared machine: another mbr-perf was at work here: n1",)
-    assert others_at_work(tmp_path / "runs" / "ours") == told
+    lines = ("shared machine: another mbr-perf was at work here: n1",)
+    assert others_at_work(tmp_path / "runs" / "ours") == lines
     (run / "record.json").touch()
     assert others_at_work(tmp_path / "runs" / "ours") == ()
 

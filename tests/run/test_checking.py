@@ -53,9 +53,13 @@ def test_a_forced_rule_stays_in_the_findings_and_blocks_no_more():
 @pytest.mark.train
 def test_what_we_are_forced_past_megatron_core_still_refuses_and_the_finding_names_the_rule():
     checked = judged(host=this_host(), recompute_modules="mla_up_proj", force=("R09", "EFF01"), ask_megatron=True)
-    (said,) = [finding for finding in checked.findings if finding.id == "MCORE"]
-    assert (checked.exit_code, said.severity, said.fix) == (ExitCode.BAD_REQUEST, "error", "do what R09 says")
-    assert said.mcore_text.endswith("is only supported with multi_latent_attention.")
+    (finding,) = [finding for finding in checked.findings if finding.id == "MCORE"]
+    assert (checked.exit_code, finding.severity, finding.fix) == (
+        ExitCode.BAD_REQUEST,
+        "error",
+        "follow the fix of R09",
+    )
+    assert finding.mcore_text.endswith("is only supported with multi_latent_attention.")
 
 
 def test_megatron_core_is_not_asked_about_another_release():
@@ -70,7 +74,7 @@ def test_an_unknown_rule_in_force_gets_the_nearest_ids():
     assert "R09" in caught.value.remedy
 
 
-def test_every_unknown_rule_in_force_is_told():
+def test_every_unknown_rule_in_force_is_named():
     with pytest.raises(BadRequestError) as caught:
         judged(force=("R9", "XYZ"))
     assert [problem.message for problem in caught.value.problems] == [
@@ -119,8 +123,8 @@ def test_an_unknown_launcher_is_a_finding():
 
 def test_variables_that_ranks_cannot_have_are_findings_together():
     checked = judged(env=("RANK=3",), pass_env=("NO_SUCH_VARIABLE_HERE",))
-    told = [finding.message for finding in checked.findings if finding.id == "LAUNCH"]
-    assert told == [
+    messages = [finding.message for finding in checked.findings if finding.id == "LAUNCH"]
+    assert messages == [
         "RANK is set by torchrun for each rank", "--pass_env NO_SUCH_VARIABLE_HERE: not set in your shell",
     ]  # fmt: skip
 
@@ -156,7 +160,7 @@ def test_a_recipe_s_value_whose_switch_the_user_turned_off_is_a_note_and_one_of_
     off = tuple(f"{switch}=false" for switch in SWITCHES)
     checked = judged(**asked, set_values=off)
     assert (IDLE & set(ids(checked, "note")), IDLE & set(ids(checked, "warning"))) == (IDLE, set())
-    said = next(finding for finding in checked.findings if finding.id == "B20")
-    assert said.fix == "nothing to do: the recipe sets it, and --set train.manual_gc turns its switch off"
+    finding = next(finding for finding in checked.findings if finding.id == "B20")
+    assert finding.fix == "nothing to do: the recipe sets it, and --set train.manual_gc turns its switch off"
     own = judged(**asked, set_values=(*off, "train.manual_gc_interval=7"))
     assert IDLE & set(ids(own, "warning")) == {"B20"}

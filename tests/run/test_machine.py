@@ -1,4 +1,4 @@
-"""What this machine has, against what is asked."""
+"""Compares what this machine has with what a run needs."""
 
 import sys
 
@@ -41,11 +41,11 @@ def test_a_machine_without_gpu_runs_on_its_cpu(machine):
 
 @pytest.mark.parametrize("names", [("NVIDIA Quadro P400",), (H100, "NVIDIA B200"), (H100, "NVIDIA Quadro P400")])
 def test_a_gpu_that_is_not_known_is_not_guessed_at(machine, names):
-    with pytest.raises(BadRequestError, match="not one GPU type that mbr-perf knows"):
+    with pytest.raises(BadRequestError, match="unknown to mbr-perf, or of several types"):
         settled_gpu("", machine(*names))
 
 
-def test_an_asked_for_gpu_is_taken_at_its_word(machine):
+def test_a_requested_gpu_is_used_unchecked(machine):
     assert settled_gpu("GB200", machine(H100)) == ("gb200", "--gpu")
 
 
@@ -93,13 +93,13 @@ def silent(tmp_path):
     return Host(python=str(path), hostname="node0", num_cores=8, shell={"PATH": "/bin"})
 
 
-def test_a_machine_whose_gpus_cannot_be_told_is_noted_in_a_plan_and_starts_nothing(machine, silent, make_spec):
+def test_a_machine_with_unknown_gpus_is_noted_in_a_plan_and_starts_nothing(machine, silent, make_spec):
     if installed_software().transformer_engine is not None:
         pytest.skip("transformer-engine is installed here")
-    told = "whether this machine has h100 cannot be told"
+    unknown = "mbr-perf cannot tell whether this machine has h100"
     planned, notes = software_for("h100", silent)
-    assert notes[0].startswith(f"{told} (asking NVML failed with exit code 139: no answer): transformer-engine ")
-    with pytest.raises(BadRequestError, match=f"{told}: asking NVML failed") as error:
+    assert notes[0].startswith(f"{unknown} (asking NVML failed with exit code 139: no answer): transformer-engine ")
+    with pytest.raises(BadRequestError, match=f"{unknown}: asking NVML failed") as error:
         software_here("h100", silent)
     assert "try again once nvidia-smi lists the GPUs" in error.value.remedy
     with pytest.raises(BadRequestError, match="no answer") as error:

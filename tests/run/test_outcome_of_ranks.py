@@ -55,7 +55,7 @@ def test_the_rank_that_ran_out_of_memory_is_named_and_not_its_victims(ranks):
         (Failure(kind="error", message="ValueError: a"), Failure(kind="error", message="ValueError: b"), 0),
     ],
 )
-def test_the_cause_is_told_from_its_consequences(ranks, first, second, blamed):
+def test_the_cause_is_separated_from_its_consequences(ranks, first, second, blamed):
     status, sentence = status_of(FAILED, ranks(first, second))
     assert status == "failed"
     assert sentence.startswith(f"rank {blamed} (stage {blamed}) failed")
@@ -75,7 +75,7 @@ def test_the_sentence_says_when(ranks, failure, when):
     assert status_of(OK, ranks(None, failure)) == ("failed", f"rank 1 (stage 1) failed{when}: x")
 
 
-def test_a_launch_that_started_no_rank_tells_why(ranks):
+def test_a_launch_that_started_no_rank_gives_the_reason(ranks):
     lost = Failure(kind="lost", message="left neither a record nor an exit code")
     taken = LaunchOutcome(status="failed", exit_code=1, reason="torchrun could not start ranks: EADDRINUSE")
     assert status_of(taken, ranks(lost, lost)) == ("failed", "torchrun could not start ranks: EADDRINUSE")
@@ -93,7 +93,7 @@ def test_an_interruption_counts_before_what_it_did_to_ranks(ranks):
     assert status_of(stopped, ranks(killed, killed)) == ("interrupted", "interrupted by SIGINT")
 
 
-def test_a_full_disk_is_told_with_the_rank_it_hit(ranks):
+def test_a_full_disk_is_reported_with_the_rank_it_hit(ranks):
     full = LaunchOutcome(status="failed", exit_code=1, reason="disk full; rank 0 exited with code 1", disk_full=True)
     failure = Failure(kind="error", message="OSError: No space left on device", phase="step", step=1)
     _, sentence = status_of(full, ranks(failure, None))
@@ -127,7 +127,7 @@ def test_throttling_and_neighbours_make_a_run_suspect(on_gpu):
         "GPU 3 of n was shared with python (4711)",
     )
     assert doubts_of(sample("GPU-AA-1", num_samples=9, error="GPU is lost (NVML 15) after 9 samples"), on_gpu) == (
-        "GPU 3 of n was not watched to the end: GPU is lost (NVML 15) after 9 samples",
+        "GPU 3 of n was not sampled to the end: GPU is lost (NVML 15) after 9 samples",
     )
     refused = sample("GPU-AA-1", num_samples=0, error="Insufficient Permissions (NVML 4) after 0 samples")
     assert doubts_of(refused, on_gpu) == ()
@@ -201,7 +201,7 @@ def test_another_device_model_and_another_driver_are_named(four):
 
 @pytest.fixture(name="built")
 def _built(make_spec, make_rank):
-    """What is said of layers built on every rank of the two-stage run."""
+    """The doubt about layers built on every rank of the two-stage run."""
 
     def judge(recompute, *layers):
         spec = make_spec(gpu="cpu", recompute=recompute, parallelism={"pipeline_model_parallel_size": 2})

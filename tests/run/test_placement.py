@@ -1,4 +1,4 @@
-"""The place of a rank that could not tell it."""
+"""The coordinates of a rank that did not record them."""
 
 import json
 import os
@@ -29,10 +29,10 @@ def test_tensor_parallel_ranks_are_neighbours_and_stages_far_apart(make_spec):
     assert places[31] == Coordinates(tp=3, dp=1, pp=3)
 
 
-def test_a_place_that_was_told_is_kept(make_spec, make_rank):
+def test_recorded_coordinates_are_kept(make_spec, make_rank):
     spec = make_spec(gpu="cpu", parallelism={"pipeline_model_parallel_size": 2})
-    told, silent = make_rank(spec, 0, coordinates=Coordinates(pp=1)), make_rank(spec, 1, coordinates=Coordinates())
-    assert [rank.coordinates.pp for rank in placed((told, silent), spec)] == [1, 1]
+    known, silent = make_rank(spec, 0, coordinates=Coordinates(pp=1)), make_rank(spec, 1, coordinates=Coordinates())
+    assert [rank.coordinates.pp for rank in placed((known, silent), spec)] == [1, 1]
 
 
 ASK = """
@@ -68,5 +68,5 @@ def test_places_are_those_of_megatron_core(make_spec):
     )  # fmt: skip
     for spec, groups in zip(specs, json.loads(asked.stdout.splitlines()[-1]), strict=True):
         for kind, of_kind in groups.items():
-            told = [[getattr(coordinates(rank, spec), kind) for rank in group] for group in of_kind]
-            assert told == [list(range(len(group))) for group in of_kind], (spec.parallelism, kind)
+            places = [[getattr(coordinates(rank, spec), kind) for rank in group] for group in of_kind]
+            assert places == [list(range(len(group))) for group in of_kind], (spec.parallelism, kind)

@@ -1,4 +1,4 @@
-"""What a run says of the place where it was measured."""
+"""Where a run was measured."""
 
 import pytest
 
@@ -14,5 +14,5 @@ from harness.run.provenance import container_of
         ({}, None),
     ],
 )
-def test_an_image_of_nvidia_is_named_by_what_it_says_of_itself(shell, image):
+def test_an_image_of_nvidia_is_named_by_its_own_variables(shell, image):
     assert container_of(shell) == image

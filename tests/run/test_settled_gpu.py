@@ -1,4 +1,4 @@
-"""Without --gpu, a machine whose GPUs cannot be told is not taken for one without."""
+"""Without --gpu, a machine with unknown GPUs does not count as one without."""
 
 from dataclasses import replace
 
@@ -23,15 +23,15 @@ def _answering(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reason"),
     [
         ("echo 'Segmentation fault' >&2; exit 139", "exit code 139: Segmentation fault"),
         ("echo what", "cannot be read: what"),
         ("""echo '{"gpus": [{"index": 0, "error": "GPU is lost (NVML 15)"}]}'""", "GPU is lost"),
     ],
 )
-def test_gpus_that_cannot_be_told_are_no_cpu_run(answering, body, told):
-    with pytest.raises(BadRequestError, match=f"cannot be told: .*{told}"):
+def test_unknown_gpus_are_no_cpu_run(answering, body, reason):
+    with pytest.raises(BadRequestError, match=f"cannot tell which GPUs this machine has: .*{reason}"):
         settled_gpu("", answering(body))
     assert settled_gpu("cpu", answering(body)) == ("cpu", "--gpu")
 

@@ -29,7 +29,7 @@ def rows(text, start):
     return [" ".join(line.split()) for line in text.splitlines() if line.startswith(start)]
 
 
-def test_the_last_line_alone_says_how_it_went(make_record, make_golden):
+def test_the_last_line_is_the_verdict(make_record, make_golden):
     record = make_record(seconds=2.5)
     text = printed(record, make_golden(record, {"tflops_per_gpu": 800.0}))
     assert text.splitlines()[-1] == f"REGRESSION (exit 5)  {RUN_DIR}"
@@ -91,7 +91,7 @@ def test_few_ranks_are_all_shown_and_many_by_the_fullest_of_each_stage(make_spec
     assert len(ranks) > MAX_ROWS
     shown = [line.split()[0] for line in many.splitlines() if line.rstrip().endswith((" ok", "oom after step 4"))]
     assert shown == ["0", "8", "13", "16", "24"]
-    assert "32 ranks: the fullest of each stage and those that failed; all are in record.json." in many
+    assert "32 ranks: this table shows the fullest of each stage and the failed ranks; record.json has all." in many
 
 
 def test_figures_that_are_absent_give_their_reason_once(make_spec, make_record):
@@ -114,7 +114,7 @@ def test_differences_that_withhold_a_verdict_come_with_the_way_out(make_record, 
     text = printed(make_record(seconds=2.5), golden)
     why = "TFLOP/s/GPU: not judged, because the run and the golden differ\n  driver_version: golden 1, here 550.54.15\n"
     assert why in text
-    assert "To judge all the same: --accept_difference driver_version" in text
+    assert "To judge in spite of the differences: --accept_difference driver_version" in text
 
 
 def test_a_difference_in_what_the_golden_does_not_hold_is_no_way_out(make_spec, make_record, make_golden):
@@ -122,9 +122,9 @@ def test_a_difference_in_what_the_golden_does_not_hold_is_no_way_out(make_spec, 
     record, elsewhere = make_record(cpu), make_record(cpu, provenance={"processor": "another processor"})
     text = printed(record, make_golden(elsewhere, memory))
     assert "TFLOP/s/GPU, Counted work: the golden has no such value" in text
-    assert "To judge all the same" not in text
+    assert "To judge in spite of" not in text
     timed = make_golden(elsewhere, memory | {"tflops_per_gpu": 0.1})
-    assert "To judge all the same: --accept_difference device_name" in printed(record, timed)
+    assert "To judge in spite of the differences: --accept_difference device_name" in printed(record, timed)
 
 
 def test_a_suspect_run_says_why_it_concludes_nothing(make_record, make_golden):
@@ -147,7 +147,7 @@ def test_a_run_that_was_out_of_memory_has_a_least_peak_and_no_change(make_spec, 
     figure, compared, *_ = rows(text, "Peak allocated")
     assert figure.startswith("Peak allocated at least ")
     assert " - +0.5 % inconclusive" in compared
-    assert "ended because rank 0 was out of memory" in text
+    assert "ended because rank 0 ran out of memory" in text
     assert "error in forward_backward" not in text
 
 
@@ -161,7 +161,7 @@ def test_a_rank_with_an_error_of_its_own_keeps_it_beside_one_out_of_memory(make_
     assert "error after step 4" in text
 
 
-def test_the_peak_of_a_good_run_is_said_without_reserve(make_record):
+def test_the_peak_of_a_good_run_is_no_lower_bound(make_record):
     assert "at least" not in printed(make_record())
 
 

@@ -84,10 +84,10 @@ def test_problems_of_plan_and_rules_are_raised_together(host, tmp_path):
         understand(
             request_for(recompute_modules="moe", launch=LaunchSettings(timeout_s=-1.0), env=("RANK=1",)), host, tmp_path
         )
-    told = [problem.message for problem in error.value.problems]
-    assert any("--timeout" in message for message in told)
-    assert any("RANK" in message for message in told)
-    assert any("EFF01" in message for message in told)
+    messages = [problem.message for problem in error.value.problems]
+    assert any("--timeout" in message for message in messages)
+    assert any("RANK" in message for message in messages)
+    assert any("EFF01" in message for message in messages)
 
 
 def test_variables_of_the_ranks_are_judged_by_the_rules(host, tmp_path):

@@ -1,4 +1,4 @@
-"""`run --ab`: what A and B are."""
+"""`run --ab`: the requests A and B."""
 
 import pytest
 
@@ -54,18 +54,18 @@ def test_any_option_or_setting_may_differ(cells):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        ("recompute=none", "A is the request as it is, and has that already"),
-        ("recompute=mlp; none", "one value, that of B"),
+        ("recompute=none", "A, the request as it is, already has this value"),
+        ("recompute=mlp; none", "name one value, that of B"),
         ("mlp", "--ab mlp: no '='"),
         ("tp=x", "--ab tp: 'x' is not a whole number"),
     ],
 )
-def test_what_is_no_b_is_refused(cells, text, told):
+def test_what_is_no_b_is_refused(cells, text, message):
     with pytest.raises(BadRequestError, match="--ab") as refused:
         cells(text, recompute="none")
-    assert told in refused.value.message
+    assert message in refused.value.message
 
 
 @pytest.mark.parametrize("text", ["mlp", "mb=", "mb=2; 4"])

@@ -67,13 +67,13 @@ def silent(answer, code=0):
     ],
 )
 def test_a_secret_that_would_be_recorded_is_refused_and_not_repeated(mbr_perf, tmp_path, asked):
-    told = silent(mbr_perf(*asked, "-g", "cpu", "--results_dir", tmp_path / "results"), code=2)
-    assert "looks like a secret" in told.err
+    message = silent(mbr_perf(*asked, "-g", "cpu", "--results_dir", tmp_path / "results"), code=2)
+    assert "looks like a secret" in message.err
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         (("run", "-E", f"HUB={TOKEN}", "--timeout", "-1", "-tp", "3"), ("HUB holds", "--timeout -1", "A01: ")),
         (("run", "--set", f"env.HUB={TOKEN}", "-c", "bf61"), ("HUB holds", "bf61")),
@@ -88,12 +88,12 @@ def test_a_secret_that_would_be_recorded_is_refused_and_not_repeated(mbr_perf, t
         (("sweep", "-E", f"HUB={TOKEN}", "-tp", "3", "--over", "recompute=none; mlp"), ("HUB holds", "A01: ")),
     ],
 )  # fmt: skip
-def test_a_secret_is_told_together_with_all_else_that_is_wrong(mbr_perf, tmp_path, asked, told):
+def test_a_secret_is_reported_together_with_all_else_that_is_wrong(mbr_perf, tmp_path, asked, message):
     command, *words = asked
     recipe = () if "-mr" in words else ("-mr", "llama3_8b")
     where = () if command == "check" else ("--results_dir", tmp_path / "results")
     answer = silent(mbr_perf(command, *recipe, *words, "-g", "cpu", *where), code=2)
-    assert [each for each in told if each not in answer.err] == [], answer.err
+    assert [each for each in message if each not in answer.err] == [], answer.err
     assert not (tmp_path / "results").exists()
 
 
@@ -228,8 +228,8 @@ def test_a_trained_sweep_with_a_cell_out_of_memory_leaves_none_of_shell_remote_o
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert {cell["name"]: cell["status"] for cell in json.loads(done.stdout)["cells"]} == {"mlp": "ok", "none": "oom"}
-    said = (done.stdout + done.stderr).replace(str(results), "").replace("NCCL_CANARY", "")
-    assert "CANARY" not in said
+    shown = (done.stdout + done.stderr).replace(str(results), "").replace("NCCL_CANARY", "")
+    assert "CANARY" not in shown
     assert holders(results) == []
     record = json.loads(next(results.rglob("record.json")).read_text())
     assert "/***/dense.yaml" in record["sources"]["recipe"]

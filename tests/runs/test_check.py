@@ -81,17 +81,17 @@ def test_a_job_for_another_machine_is_judged_for_what_is_assumed_there(mbr_perf)
 
 
 @pytest.mark.parametrize(
-    ("assume", "told"),
+    ("assume", "message"),
     [
         ("megatron=0.17", "unknown name 'megatron'"),
         ("torch", "is not a version"),
         ("gpu=h900", "unknown GPU type 'h900'"),
     ],
 )
-def test_what_cannot_be_assumed_exits_2(mbr_perf, assume, told):
+def test_what_cannot_be_assumed_exits_2(mbr_perf, assume, message):
     done = mbr_perf("check", "-mr", "llama3_8b", "--assume", assume, *FAST)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
 
 
 def test_the_options_of_run_are_taken_launching_included(mbr_perf):

@@ -90,7 +90,7 @@ def test_a_run_that_needs_a_little_more_ends_as_out_of_memory(train, metered_byt
 @pytest.mark.train
 @pytest.mark.slow
 @pytest.mark.long
-def test_weights_that_do_not_fit_are_told_before_the_first_step(train):
+def test_weights_that_do_not_fit_are_reported_before_the_first_step(train):
     code, _, record = train("--memory_limit", "0.001")
     assert code == 4
     assert {rank.failure.phase for rank in record.ranks if rank.failure.kind == "oom"} == {"build_optimizer"}
@@ -150,5 +150,5 @@ def test_help_of_the_limit_says_what_it_asks_of_the_window(mbr_perf):
 
 @pytest.mark.parametrize("command", [("run",), ("compare",), ("doctor",), ("report",), ("results", "list")])
 def test_help_says_where_results_are_by_default(mbr_perf, command):
-    said = " ".join(mbr_perf(*command, "--help").out.split())
-    assert "Default: results of the checkout, else ./results." in said
+    shown = " ".join(mbr_perf(*command, "--help").out.split())
+    assert "Default: results of the checkout, else ./results." in shown

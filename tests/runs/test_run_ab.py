@@ -76,9 +76,9 @@ def test_slurm_is_pointed_to_a_sweep(mbr_perf):
 
 
 @pytest.mark.parametrize(
-    ("option", "told"), [("--partition=a", "--partition"), ("--explain", "--explain is of one run")]
+    ("option", "message"), [("--partition=a", "--partition"), ("--explain", "--explain shows one run")]
 )
-def test_options_that_an_a_b_cannot_have_are_refused(mbr_perf, option, told):
+def test_options_that_an_a_b_cannot_have_are_refused(mbr_perf, option, message):
     answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--ab", TEXT, option)
     assert answer.code == 2
-    assert told in answer.err
+    assert message in answer.err

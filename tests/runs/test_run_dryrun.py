@@ -64,9 +64,9 @@ def test_secrets_of_the_shell_do_not_show(mbr_perf, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_canarycanarycanarycanary")
     monkeypatch.setenv("PASSED_BY_NAME", "canary_by_name")
     for more in ((), ("--json",), ("--explain",)):
-        told = dry_run(mbr_perf, tmp_path / "run", "--pass_env", "HF_TOKEN", "--pass_env", "PASSED_BY_NAME", *more)
-        assert "HF_TOKEN" in told
-        assert "canary" not in told
+        message = dry_run(mbr_perf, tmp_path / "run", "--pass_env", "HF_TOKEN", "--pass_env", "PASSED_BY_NAME", *more)
+        assert "HF_TOKEN" in message
+        assert "canary" not in message
 
 
 def test_a_job_for_a_gpu_that_is_not_here_is_planned_all_the_same(mbr_perf, tmp_path):
@@ -96,14 +96,14 @@ def test_a_dry_run_of_several_nodes_asks_for_no_node_options_and_names_those_of_
 
 def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_path):
     buffers = "kernels.tp_comm_overlap_cfg={proj_fprop: {method: pipeline, num_sm: 24}}"
-    told = json.loads(mbr_perf(*HEADLINE, "--json", "--run_dir", tmp_path, "--set", buffers).out)
-    options = told["plan"]["node_options"]
+    message = json.loads(mbr_perf(*HEADLINE, "--json", "--run_dir", tmp_path, "--set", buffers).out)
+    options = message["plan"]["node_options"]
     assert [words[:6] for words in options] == [
         ["--nnodes", "4", "--node_rank", str(node), "--master_addr", "HOST"] for node in range(4)
     ]
-    assert told["user_buffers"]["shape"] == [4096, 8192]
-    assert told["user_buffers"]["ub_cfgs"]["proj_fprop"]["num_sm"] == 24
-    assert told["spec"]["kernels"]["tp_comm_overlap_cfg"]["proj_fprop"]["num_sm"] == 24
+    assert message["user_buffers"]["shape"] == [4096, 8192]
+    assert message["user_buffers"]["ub_cfgs"]["proj_fprop"]["num_sm"] == 24
+    assert message["spec"]["kernels"]["tp_comm_overlap_cfg"]["proj_fprop"]["num_sm"] == 24
 
 
 def test_a_configuration_of_buffers_keeps_its_name_and_says_what_it_was_tuned_for(mbr_perf, tmp_path):

@@ -1,4 +1,4 @@
-"""Where a run is kept, what it is held against, and what is told when either cannot be used."""
+"""The folder and the golden of a run, and the messages when mbr-perf cannot use them."""
 
 import json
 from importlib.util import find_spec
@@ -23,22 +23,22 @@ def test_a_run_folder_that_cannot_be_made_is_a_wrong_request(replay, tmp_path):
     (tmp_path / "file").write_text("")
     answer = replay("ok", "--run_dir", tmp_path / "file" / "run")
     assert answer.code == 2
-    assert f"--run_dir {tmp_path / 'file' / 'run'}: cannot be made: Not a directory" in answer.err
+    assert f"--run_dir {tmp_path / 'file' / 'run'}: cannot make the folder: Not a directory" in answer.err
 
 
-def test_every_fault_of_a_golden_is_told_with_the_run_that_is_kept(replay, tmp_path):
+def test_every_fault_of_a_golden_is_reported_with_the_run_that_is_kept(replay, tmp_path):
     (tmp_path / "golden.json").write_text('{"kind": "measured", "recipe": 3}')
     answer = replay("ok", "--golden_values_path", tmp_path / "golden.json")
     assert answer.code == 2
     (kept,) = (tmp_path / "results" / "runs").iterdir()
-    assert f"the run itself is kept in {kept}" in answer.err
+    assert f"the run is kept in {kept}" in answer.err
     assert "golden.json: recipe: " in answer.err
     assert "golden.json: metrics: " in answer.err
     assert read_run(kept).status == "ok"
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is what is told first")
-def test_a_golden_that_is_not_there_is_told_before_anything_is_trained(mbr_perf, tmp_path):
+@pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is reported first")
+def test_a_golden_that_is_not_there_is_reported_before_anything_is_trained(mbr_perf, tmp_path):
     run = ("run", "-mr", "llama3_8b", "-g", "cpu", "--results_dir", tmp_path / "results")
     answer = mbr_perf(*run, "--golden_values_path", tmp_path / "nowhere")
     assert answer.code == 2

@@ -59,7 +59,7 @@ def test_the_stack_is_really_absent_there(login_node):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--help",), "Performance harness"),
         (("run", "--help"), "--recompute_modules"),
@@ -74,10 +74,10 @@ def test_the_stack_is_really_absent_there(login_node):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_it_works_without_the_training_stack(login_node, arguments, told):
+def test_it_works_without_the_training_stack(login_node, arguments, message):
     done = login_node(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert told in done.stdout
+    assert message in done.stdout
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def _trained(tmp_path_factory):
 def test_it_trains_and_passes(trained):
     done, run_dir = trained
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].split()[0] == "PASS"
+    assert done.stdout.splitlines()[-1].split()[0] == "OK"
     assert str(run_dir) in done.stdout
 
 
@@ -171,9 +171,9 @@ def test_an_interrupted_run_leaves_its_steps_and_no_process(tmp_path, number, co
             running.kill()
     record = read_run(run_dir)
     assert running.returncode == code
-    told = out.splitlines()
-    assert [line.partition(": ")[0] for line in told] == [f"INTERRUPTED (exit {code})", "Kept", "Start again"]
-    assert told[1] == f"Kept: {run_dir}"
+    lines = out.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [f"INTERRUPTED (exit {code})", "Kept", "Start again"]
+    assert lines[1] == f"Kept: {run_dir}"
     assert record.status == "interrupted"
     assert record.failure == f"interrupted by {number.name}"
     assert all(len(rank.steps) >= 3 for rank in record.ranks)
@@ -182,12 +182,12 @@ def test_an_interrupted_run_leaves_its_steps_and_no_process(tmp_path, number, co
 
 
 def folder_with_steps(runs, num_steps):
-    """The run folder once both ranks have told of so many steps."""
+    """The run folder once both ranks have recorded so many steps."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         for run_dir in runs.iterdir() if runs.is_dir() else ():
-            told = [read_heartbeats(run_dir / "ranks" / f"rank_00{rank}.progress.jsonl")[0] for rank in (0, 1)]
-            if all(sum(beat.seconds is not None for beat in beats) >= num_steps for beats in told):
+            heartbeats = [read_heartbeats(run_dir / "ranks" / f"rank_00{rank}.progress.jsonl")[0] for rank in (0, 1)]
+            if all(sum(beat.seconds is not None for beat in beats) >= num_steps for beats in heartbeats):
                 return run_dir
         time.sleep(0.1)
     raise AssertionError("the ranks did not come so far")
@@ -200,7 +200,7 @@ def descendants(pid):
     return found
 
 
-def test_a_model_that_cannot_be_built_is_told_by_rank_and_phase(tmp_path):
+def test_a_model_that_cannot_be_built_is_reported_by_rank_and_phase(tmp_path):
     """Three layers do not fit two stages; forced past the rule, megatron-core says so in every rank."""
     done, run_dir = train(tmp_path, "--num_layers", "3", "--force", "P08", "--max_steps", "2", "--json")
     record = read_run(run_dir)

@@ -53,7 +53,7 @@ def _golden(replayed, make_golden, tmp_path):
 def test_a_good_run_passes_and_says_that_nothing_was_compared(replay):
     answer = replay("ok")
     assert answer.code == 0
-    assert answer.out.splitlines()[-1].startswith("PASS (exit 0")
+    assert answer.out.splitlines()[-1].startswith("OK (exit 0). No golden values to compare with.")
     assert "Not compared: no golden for these settings" in answer.out
     assert "core_attn: 2 of 2 layers" in answer.err
 
@@ -183,11 +183,11 @@ def test_a_golden_that_is_required_must_be_there(replay, tmp_path):
     assert replay("ok", "--golden_values_path", tmp_path / "none").code == 6
 
 
-def test_a_golden_path_that_is_not_there_is_told_with_the_run_that_is_kept(replay, tmp_path):
+def test_a_golden_path_that_is_not_there_is_reported_with_the_run_that_is_kept(replay, tmp_path):
     answer = replay("ok", "--golden_values_path", tmp_path / "nowhere")
     assert answer.code == 2
     (kept,) = (tmp_path / "results" / "runs").iterdir()
-    assert f"the run itself is kept in {kept}" in answer.err
+    assert f"the run is kept in {kept}" in answer.err
     assert read_run(kept).status == "ok"
 
 
@@ -198,7 +198,7 @@ def test_other_software_is_inconclusive_until_accepted(replay, golden):
     path.write_text(json.dumps(content))
     unlike = replay("ok", "--golden_values_path", path)
     assert unlike.code == 6
-    assert "To judge all the same: --accept_difference megatron-core" in unlike.out
+    assert "To judge in spite of the differences: --accept_difference megatron-core" in unlike.out
     assert replay("ok", "--golden_values_path", path, "--accept_difference", "megatron-core").code == 0
 
 
@@ -213,12 +213,12 @@ def test_a_golden_of_an_earlier_recipe_point_is_inconclusive_in_run_and_in_compa
     (folder / "cpu" / "replayed.pretrain.fp32.2gpu.core_attn,layernorm.json").write_text(json.dumps(content))
     document, _ = replayed("ok", "--golden_values_path", folder)
     compared = mbr_perf("compare", document["run_id"], folder, "--results_dir", tmp_path / "results", "--json")
-    for code, told in ((document["exit_code"], document), (compared.code, json.loads(compared.out))):
-        assert (code, told["outcome"]) == (6, "inconclusive")
-        assert [(d["name"], d["golden"], d["current"]) for d in told["differences"]] == [
+    for code, message in ((document["exit_code"], document), (compared.code, json.loads(compared.out))):
+        assert (code, message["outcome"]) == (6, "inconclusive")
+        assert [(d["name"], d["golden"], d["current"]) for d in message["differences"]] == [
             ("optimizer.lr", "0.5", "0.0001")
         ]
-        assert "the recipe point has changed since" in told["note"]
+        assert "the recipe point has changed since" in message["note"]
     shown = replay("ok", "--golden_values_path", folder).out
     assert "Not the same experiment: the recipe point has changed since this golden\n" in shown
     assert "\n  optimizer.lr: golden 0.5, here 0.0001\n" in shown

@@ -5,12 +5,12 @@ from importlib.util import find_spec
 
 import pytest
 
-needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is what is told first")
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is reported first")
 RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("-mr", "llama3_8bb"), "unknown recipe 'llama3_8bb'\n  did you mean 'llama3_8b'?"),
         (("-mr", "llama3_8b", "-m", "lama"), "unknown model family 'lama'\n  did you mean 'llama'?"),
@@ -32,7 +32,7 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
         ((*RECIPE, "--memory_limit", "inf"), "--memory_limit inf must be a finite number"),
         ((*RECIPE, "-E", "PGPASSWORD=hunter2"), "PGPASSWORD is a secret by its name"),
         ((*RECIPE, "--repeats", "0"), "--repeats 0 must be at least 1"),
-        ((*RECIPE, "--repeats", "2", "--run_dir", "somewhere"), "--run_dir names one run, --repeats makes several"),
+        ((*RECIPE, "--repeats", "2", "--run_dir", "somewhere"), "--run_dir names the folder of one run, but --repeats makes several runs"),
         ((*RECIPE, "--launcher", "replay"), "the replay launcher needs a recorded run\n  --from RUN_FOLDER"),
         ((*RECIPE, "-E", "RANK=3"), "RANK is set by torchrun for each rank\n  leave RANK out"),
         ((*RECIPE, "--pass_env", "NO_SUCH_NAME"), "--pass_env NO_SUCH_NAME: not set in your shell"),
@@ -45,48 +45,48 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
         ((*RECIPE, "-pp", "3"), "num_gpus 2 is not a multiple of TP 1 x PP 3 x CP 1"),
     ],
 )  # fmt: skip
-def test_a_wrong_request_says_what_is_wrong_and_what_to_do(mbr_perf, tmp_path, arguments, told):
+def test_a_wrong_request_says_what_is_wrong_and_what_to_do(mbr_perf, tmp_path, arguments, message):
     answer = mbr_perf("run", *arguments, "--results_dir", tmp_path / "results")
     assert answer.code == 2
     assert answer.out == ""
-    assert told in answer.err
+    assert message in answer.err
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         (("-mq", "3"), "no such option: -mq (did you mean -m or -ms or -mr?)"),
         (("--recompute_modles", "mlp"), "No such option: --recompute_modles"),
         (("--max_steps", "many"), "Invalid value for '--max_steps'"),
     ],
 )
-def test_a_slip_in_an_option_is_not_guessed_at(mbr_perf, typed, told):
+def test_a_slip_in_an_option_is_not_guessed_at(mbr_perf, typed, message):
     answer = mbr_perf("run", *RECIPE, *typed)
     assert answer.code == 2
-    assert told in answer.err
+    assert message in answer.err
 
 
-def test_problems_of_several_stages_are_told_together(mbr_perf):
+def test_problems_of_several_stages_are_reported_together(mbr_perf):
     wrong = ("-c", "bf61", "--recompute_modules", "core_atn", "--set", "model.num_layer=3")
-    told = mbr_perf("run", *RECIPE, *wrong).err
-    assert all(word in told for word in ("bf61", "core_atn", "model.num_layer:"))
+    message = mbr_perf("run", *RECIPE, *wrong).err
+    assert all(word in message for word in ("bf61", "core_atn", "model.num_layer:"))
     wrong = ("-E", "RANK=3", "--timeout", "-1", "-tp", "3")
-    told = mbr_perf("run", *RECIPE, *wrong).err
-    assert all(word in told for word in ("RANK is set by torchrun", "--timeout -1", "A01: num_gpus 2", "P04: "))
-    told = mbr_perf("run", *RECIPE, "-tp", "3", "-vp", "3").err
-    assert all(f"{rule}: " in told for rule in ("S02", "P03", "P04", "P09", "A01", "A17")), told
+    message = mbr_perf("run", *RECIPE, *wrong).err
+    assert all(word in message for word in ("RANK is set by torchrun", "--timeout -1", "A01: num_gpus 2", "P04: "))
+    message = mbr_perf("run", *RECIPE, "-tp", "3", "-vp", "3").err
+    assert all(f"{rule}: " in message for rule in ("S02", "P03", "P04", "P09", "A01", "A17")), message
 
 
-def test_values_that_cannot_be_are_told_with_options_that_cannot_be_read(mbr_perf):
-    told = mbr_perf("run", *RECIPE, "--recompute", "mlp,foo", "-tp", "0", "-mb", "0", "-E", "FOO", "--dryrun").err
+def test_values_that_cannot_be_are_reported_with_options_that_cannot_be_read(mbr_perf):
+    message = mbr_perf("run", *RECIPE, "--recompute", "mlp,foo", "-tp", "0", "-mb", "0", "-E", "FOO", "--dryrun").err
     for part in (
         "module 'foo'",
         "--env FOO: no '='",
         "--tensor_model_parallel_size: must be",
         "--micro_batch_size: must be",
     ):
-        assert part in told
+        assert part in message
 
 
 def test_dashes_and_underscores_mean_the_same(mbr_perf):
@@ -100,7 +100,7 @@ def test_a_rule_can_be_overruled_and_the_record_will_say_so(mbr_perf):
     refused = mbr_perf(*without_effect)
     assert refused.code == 2
     assert "EFF01: recompute moe has no effect" in refused.err
-    assert "(--force EFF01 runs it all the same)" in refused.err
+    assert "(--force EFF01 runs it anyway)" in refused.err
     forced = mbr_perf(*without_effect, "--force", "EFF01")
     assert forced.code == 0
     assert "Forced: EFF01: recompute moe has no effect" in forced.out
@@ -116,7 +116,7 @@ def test_a_gpu_run_without_the_gpus_is_refused_before_anything_is_written(mbr_pe
 
 @needs_torch
 @pytest.mark.parametrize("options", [(), ("--dryrun",)])
-def test_goldens_that_are_not_there_are_told_before_anything_is_written(mbr_perf, tmp_path, options):
+def test_goldens_that_are_not_there_are_reported_before_anything_is_written(mbr_perf, tmp_path, options):
     goldens, results = tmp_path / "nowhere", tmp_path / "results"
     answer = mbr_perf("run", *RECIPE, "--golden_values_path", goldens, "--results_dir", results, *options)
     assert (answer.code, str(goldens) in answer.err) == (2, True), answer.err
@@ -128,16 +128,16 @@ def test_goldens_that_are_not_there_are_told_before_anything_is_written(mbr_perf
 def test_gpus_that_nvml_does_not_tell_are_noted_by_check_and_start_nothing(mbr_perf, tmp_path, monkeypatch):
     (tmp_path / "pynvml.py").write_text("raise SystemExit('the driver is gone')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    asked, told = ("-mr", "llama3_8b", "-g", "h100"), "whether this machine has h100 cannot be told"
+    asked, message = ("-mr", "llama3_8b", "-g", "h100"), "mbr-perf cannot tell whether this machine has h100"
     checked = " ".join(mbr_perf("check", *asked).out.split())
-    assert f"{told} (asking NVML failed with exit code 1: the driver is gone): transformer-engine " in checked
+    assert f"{message} (asking NVML failed with exit code 1: the driver is gone): transformer-engine " in checked
     shown = " ".join(mbr_perf("run", *asked, "--dryrun").out.split())
-    assert f"{told} (asking NVML failed" in shown
+    assert f"{message} (asking NVML failed" in shown
     suite = tmp_path / "suite.yaml"
     suite.write_text("title: t\ndefaults: {request: {model_recipe_name: llama3_8b, gpu: h100}}\ncases: [{name: a}]\n")
     for words in (("sweep", *asked, "--over", "recompute=none; mlp"), ("nightly", suite)):
         answer = mbr_perf(*words, "--results_dir", tmp_path / "results")
-        assert (answer.code, f"{told}: asking NVML failed" in answer.err) == (2, True), answer.err
+        assert (answer.code, f"{message}: asking NVML failed" in answer.err) == (2, True), answer.err
     run = mbr_perf("run", *asked, "--results_dir", tmp_path / "results")
     assert (run.code, "try again once nvidia-smi lists the GPUs" in run.err) == (2, True), run.err
     assert not (tmp_path / "results").exists()

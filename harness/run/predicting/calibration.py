@@ -1,4 +1,4 @@
-"""Calibrations: made of recorded runs, kept by GPU type, found again by who predicts."""
+"""Calibrations: made from recorded runs, kept by GPU type, used by predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from harness.run.predicting.tracer import Tracing, trace_cache
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:
-    """The calibrated constants of a GPU type, else those built in, which then say why a kept file is not used.
+    """The calibrated constants of a GPU type, else the built-in ones with the reason why a kept file is not used.
 
     BadRequestError for a file that cannot be read.
     """
@@ -35,16 +35,16 @@ def constants_for(gpu: str, results: Path | None = None) -> Constants:
     path = calibration_path(gpu, results)
     other = why_of_another_planner(found)
     if other:
-        return replace(BUILT_IN, origin=f"built-in constants: {path} is not used, {other}; calibrate again")
+        return replace(BUILT_IN, origin=f"built-in constants: mbr-perf ignores {path}: {other}; calibrate again")
     names = ", ".join(constant.name for constant in found.constants if constant.value is not None)
     runs = f"{len(found.runs)} run{'s' * (len(found.runs) > 1)}"
-    origin = f"calibrated on {runs} of {gpu}, {found.made_at[:10]}: {names} ({path}; --no_calibration leaves them)"
+    origin = f"calibrated on {runs} of {gpu}, {found.made_at[:10]}: {names} ({path}; --no_calibration ignores them)"
     return calibrated(found.constants, found.time_spread, origin)
 
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """All that `plan --calibrate` asks for. ``runs``: run folders, ids, or folders of runs such as sweeps."""
+    """The request of `plan --calibrate`. ``runs``: run folders, ids, or folders of runs such as sweeps."""
 
     runs: tuple[str, ...]
     out: Path | None = None
@@ -52,10 +52,10 @@ class CalibrationRequest:
 
 
 def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Path]:
-    """Fit, and keep what was found.
+    """Fit the constants and write the calibration.
 
-    BadRequestError for runs that cannot be read, for several GPU types, and where no constant is determined; then
-    nothing is written.
+    BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
+    determine no constant.
     """
     records = _records(request.runs)
     gpu = _one_gpu(records)
@@ -65,22 +65,22 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
     calibration = _calibration(gpu, taken, refused)
     if all(constant.value is None for constant in calibration.constants):
-        told = [*(f"{run}: {why}" for run, why in refused.items()),
+        reasons = [*(f"{run}: {why}" for run, why in refused.items()),
                 *(f"{constant.name}: {constant.reason}" for constant in calibration.constants)]  # fmt: skip
-        raise BadRequestError("these runs determine no constant\n  " + "\n  ".join(told))
+        raise BadRequestError("these runs determine no constant\n  " + "\n  ".join(reasons))
     path = request.out or calibration_path(gpu)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise BadRequestError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a writable file with --out"
+            f"{path}: cannot write the calibration: {error.strerror}", remedy="name a writable file with --out"
         ) from error
     return calibration, path
 
 
 def _records(references: Sequence[str]) -> list[RunRecord]:
-    """The named runs, and those below named folders; each once."""
+    """The named runs and those below named folders, each once."""
     records: dict[str, RunRecord] = {}
     problems = []
     for reference in references:
@@ -105,13 +105,13 @@ def _one_gpu(records: Sequence[RunRecord]) -> str:
     for record in records:
         by_gpu.setdefault(record.spec.gpu, []).append(record.run_id)
     if len(by_gpu) > 1:
-        told = "; ".join(f"{gpu}: {', '.join(runs)}" for gpu, runs in by_gpu.items())
-        raise BadRequestError(f"--calibrate: runs of several GPU types: {told}", remedy="calibrate one at a time")
+        found = "; ".join(f"{gpu}: {', '.join(runs)}" for gpu, runs in by_gpu.items())
+        raise BadRequestError(f"--calibrate: runs of several GPU types: {found}", remedy="calibrate one type at a time")
     return next(iter(by_gpu))
 
 
 def _traces(records: Sequence[RunRecord], tracing: Tracing) -> dict[Implementation, Traces]:
-    """Traces for all runs that take part, made together."""
+    """Trace all runs that take part, together."""
     cases: dict[Implementation, dict[str, TraceCase]] = {}
     for record in records:
         if not _unfit(record):
@@ -125,7 +125,7 @@ def _traces(records: Sequence[RunRecord], tracing: Tracing) -> dict[Implementati
 
 
 def _observation(record: RunRecord, traced: Mapping[Implementation, Traces]) -> Observation | str:
-    """A run as the fit sees it, or why it says nothing about the constants."""
+    """The observation of a run for the fit, or why the run is not used."""
     why = _unfit(record)
     if why:
         return why
@@ -150,7 +150,7 @@ def _observation(record: RunRecord, traced: Mapping[Implementation, Traces]) -> 
 
 
 def _software(record: RunRecord) -> Software | None:
-    """What the ranks found installed; None where they did not say."""
+    """The software that the ranks recorded, if they did."""
     versions = next((rank.versions for rank in record.ranks if rank.versions), None)
     if versions is None:
         return None
@@ -165,7 +165,7 @@ def _unfit(record: RunRecord) -> str:
     if record.suspect:
         return record.suspect[0]
     if record.spec.cuda_graph.impl != "none":
-        return "CUDA graphs are not modelled, so its error is not that of a constant"
+        return "the planner does not model CUDA graphs, so the error has other causes than the constants"
     return ""
 
 
@@ -180,7 +180,7 @@ def _peaks_by_stage(record: RunRecord) -> dict[int, int]:
 
 
 def _outside(record: RunRecord) -> tuple[int, ...]:
-    """Context and NCCL of each rank: user buffers are known, and differ from recipe to recipe."""
+    """Memory of context and NCCL on each rank, without user buffers, whose size is known and depends on the recipe."""
     used_of = readings.device_used(record.nodes)
     pairs = ((used_of(rank), readings.reserved(rank)) for rank in record.ranks)
     buffers = user_buffer_bytes(record.spec)

@@ -1,4 +1,4 @@
-"""Traces whole steps, and knows which planner made a prediction."""
+"""Traces whole steps, and identifies the planner that made a prediction."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,13 +18,13 @@ from harness.records.trace import Calibration, ExactFile, ExactRequest, ExactSta
 from harness.run.machine import installed_software, side_by_side
 from harness.run.predicting.tracer import TracerLateError, TracerProcess, require_megatron
 
-# Words of `plan --exact` that stand for a setting.
+# Words of `plan --exact` that name a setting.
 RECOMMENDED, ASKED = "recommended", "asked"
 
 
 @dataclass(frozen=True)
 class ExactSetting:
-    """One setting traced whole."""
+    """A setting whose whole step was traced."""
 
     text: str
     peaks: tuple[ExactPeak, ...]
@@ -32,7 +32,7 @@ class ExactSetting:
 
 @dataclass(frozen=True)
 class ExactTracing:
-    """Traces on ``host``, ``timeout_s`` for each setting; ``stop``, once set, ends it."""
+    """Traces on ``host``, at most ``timeout_s`` for each setting. Setting ``stop`` ends it."""
 
     host: Host
     timeout_s: float
@@ -40,12 +40,12 @@ class ExactTracing:
     stop: Event = field(default_factory=Event)
 
     def settings(self, plan: Plan, names: tuple[str, ...], traces: Traces) -> tuple[ExactSetting, ...]:
-        """The named rows of ``plan``; BadRequestError with all names that are none."""
+        """Trace the named rows of ``plan``. One BadRequestError for all unknown names."""
         require_megatron(self.host)
         return tuple(self._setting(row, traces) for row in named_rows(plan, names))
 
     def _setting(self, row: Row, traces: Traces) -> ExactSetting:
-        """Stages with the highest composed peaks first, because time may run out before the others."""
+        """Trace the stages with the highest composed peaks first, because time may run out."""
         spec = row.candidate.spec
         costs = Composer(spec, self.implementation).chunk_costs(traces.even)
         assert row.prediction is not None
@@ -65,7 +65,7 @@ class ExactTracing:
         return ExactSetting(row.text, exact_peaks(spec, costs, traced, problem, torch_adam=row.prediction.torch_adam))
 
     def _answer(self, request: ExactRequest) -> tuple[tuple[ExactStage, ...], str]:
-        """The stages that were traced, and why not all."""
+        """The traced stages, and why some are missing."""
         process = TracerProcess(self.host, self.timeout_s, stop=self.stop)
         try:
             answer = ExactFile.model_validate_json(process.answer(request.model_dump_json(), "--exact"))
@@ -78,7 +78,7 @@ class ExactTracing:
 
 
 def named_rows(plan: Plan, names: tuple[str, ...]) -> tuple[Row, ...]:
-    """Rows by their text, by ``recommended`` or by ``asked``, each once; BadRequestError with all that are none."""
+    """Find rows by their text, ``recommended`` or ``asked``, each once. One BadRequestError for all unknown names."""
     rows: dict[str, Row] = {}
     problems = []
     for name in names:
@@ -92,7 +92,7 @@ def named_rows(plan: Plan, names: tuple[str, ...]) -> tuple[Row, ...]:
 
 
 def _named(plan: Plan, name: str) -> Row | str:
-    """The row, or why there is none."""
+    """The row, or why it is missing."""
     if name == RECOMMENDED:
         row = plan.recommended or plan.control
     else:
@@ -100,7 +100,9 @@ def _named(plan: Plan, name: str) -> Row | str:
         wanted = canonical_text(policy)
         row = next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == wanted), None)
     if row is None:
-        return "nothing is predicted" if name == RECOMMENDED else "not in this plan, which lists equal settings once"
+        return (
+            "the plan predicts nothing" if name == RECOMMENDED else "not in this plan, which lists equal settings once"
+        )
     return row if row.prediction else f"not predicted: {row.reason}"
 
 
@@ -114,12 +116,12 @@ _PARTS = ("planning", "engine/tracing", "engine/stand_in", "experiment/gpu.py", 
 
 @cache
 def planner_fingerprint() -> str:
-    """Of the planner's and the tracer's sources, the built-in constants among them."""
+    """A fingerprint of the sources of planner and tracer, including the built-in constants."""
     return source_fingerprint(Path(harness.__file__).parent, _PARTS, ())
 
 
 def traced_with() -> dict[str, str]:
-    """Versions of what the tracer runs, those that are installed."""
+    """Versions of the installed packages that the tracer runs."""
     found = installed_software()
     return {
         name: version
@@ -129,7 +131,7 @@ def traced_with() -> dict[str, str]:
 
 
 def why_of_another_planner(calibration: Calibration) -> str:
-    """Why it does not fit the planner that is here; empty where it does."""
+    """Why the calibration does not match this planner; empty if it does."""
     if calibration.planner != planner_fingerprint():
         return "fitted with another version of the planner"
     here = traced_with()

@@ -1,4 +1,4 @@
-"""The prediction that a run keeps beside its measurement: made before the ranks start, or beside them."""
+"""The prediction that a run keeps with its measurement. It is made before the ranks start or while they run."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,11 +24,11 @@ from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.understanding import Understood
 from harness.units import format_bytes, format_percent, format_seconds
 
-# A run may wait this long for its prediction, which it can do without.
+# A run waits at most this long for its prediction.
 _PATIENCE_S = 120.0
-# What a dry run says, which starts no tracer.
-NOT_TRACED = "nothing is traced yet. Run `mbr-perf plan` with the same options once; later dry runs show the prediction"
-# Ranks come first: a tracer beside them takes what they leave.
+# The reason in a dry run, which starts no tracer.
+NOT_TRACED = "no trace yet. Run `mbr-perf plan` with the same options once; later dry runs show the prediction"
+# The ranks have priority over a tracer that runs at the same time.
 _NICENESS = 15
 
 
@@ -41,7 +41,7 @@ class RunPrediction:
 
     @property
     def kept(self) -> "KeptPrediction":
-        """What a record keeps of it."""
+        """The prediction as a record keeps it."""
         return KeptPrediction(self.prediction.record() if self.prediction else None, self.reason)
 
 
@@ -57,20 +57,20 @@ class KeptPrediction:
 def predicting(
     understood: Understood, nodes: Nodes, before_start: Callable[[KeptPrediction], None] = lambda _: None
 ) -> Iterator[Callable[[int | None], KeptPrediction]]:
-    """A function that says what was predicted, to be called once with the signal that ended the ranks, if one did.
+    """Yield a function that returns the prediction. Call it once, with the signal that ended the ranks, if any.
 
-    Leaving the block gives up what is not there yet. Only the first node predicts. ``before_start`` is told what is known
-    before the block is entered.
+    Leaving the block abandons an unfinished prediction. Only the first node predicts. ``before_start`` gets a prediction
+    that is ready before the block is entered.
 
-    What the cache holds is ready at once. Else a run on the CPU waits for the tracer, which would take cores from its
-    ranks; on GPUs the tracer runs beside the ranks while they start and train.
+    A cached prediction is ready at once. Otherwise a run on the CPU waits for the tracer, which would take cores from the
+    ranks. On GPUs the tracer runs while the ranks start and train.
     """
     spec, implementation = understood.spec, settled_implementation(understood.spec)
     if nodes.node_rank > 0:
-        yield lambda _: KeptPrediction(None, "the first node predicts")
+        yield lambda _: KeptPrediction(None, "only the first node predicts")
         return
     if isinstance(understood.plan, ReplayPlan):
-        yield lambda _: KeptPrediction(None, "replayed: nothing was measured that a prediction could stand beside")
+        yield lambda _: KeptPrediction(None, "replayed: there is no measurement to compare a prediction with")
         return
     first = _tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
     ready = predict_with(first, spec, understood.software, implementation)
@@ -89,7 +89,7 @@ def predicting(
 
 
 def _awaited(coming: "Future[RunPrediction]", signal: int | None) -> RunPrediction:
-    """Who interrupts a run does not wait for its prediction, and who interrupts the wait keeps the run."""
+    """An interrupted run does not wait for its prediction. Interrupting the wait keeps the run."""
     if signal is not None and not coming.done():
         return RunPrediction(None, "interrupted before the tracer was done")
     try:
@@ -99,12 +99,12 @@ def _awaited(coming: "Future[RunPrediction]", signal: int | None) -> RunPredicti
 
 
 def cached_prediction(understood: Understood) -> RunPrediction:
-    """What can be said at once, starting nothing."""
+    """The prediction from the cache, without starting a tracer."""
     return cached_prediction_of(understood.spec, understood.software, understood.host)
 
 
 def cached_prediction_of(spec: ExperimentSpec, software: Software, host: Host) -> RunPrediction:
-    """As :func:`cached_prediction`, of a settled request."""
+    """Like :func:`cached_prediction` for a settled request."""
     return predict_with(_tracing(host, cached_only=True), spec, software, settled_implementation(spec))
 
 
@@ -113,7 +113,7 @@ def predict(
 ) -> RunPrediction:
     """Predict one settled request with built-in constants.
 
-    Never raises for a request that may run, because a run must not fail for it.
+    Never raises for a request that may run: a run must not fail because of its prediction.
     """
     tracing = _tracing(host or this_host())
     return predict_with(tracing, spec, software, implementation, use_calibration=False)
@@ -127,7 +127,7 @@ def predict_with(
     *,
     use_calibration: bool = True,
 ) -> RunPrediction:
-    """As :func:`predict`, with traces from ``tracing`` and, if asked for, the kept calibration of the GPU type."""
+    """Like :func:`predict`, with traces from ``tracing`` and, on request, the kept calibration of the GPU type."""
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         composer = Composer(spec, implementation)
@@ -149,42 +149,42 @@ def _tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: 
 
 
 def whole_run(record: RunRecord, metrics: Metrics) -> Metrics | None:
-    """What a prediction is held against: the figures of a run that ended well; a peak so far would prove it wrong."""
+    """The figures to compare a prediction with, only of a run that finished. Another run's peak is incomplete."""
     return metrics if record.status == "ok" else None
 
 
 def error_of(predicted: float | None, measured: float | None) -> float | None:
-    """Predicted over measured, less one; None without both."""
+    """Predicted / measured - 1; None without both."""
     return predicted / measured - 1 if predicted is not None and measured else None
 
 
 def prediction_line(record: PredictionRecord | None, reason: str, metrics: Metrics | None = None) -> str:
-    """Predicted peak, and time where there is one, each with what was measured; empty for a record from before predictions."""
+    """Predicted peak and step time, each with the measured value. Empty for a record without a prediction."""
     if record is None:
         return f"Not predicted: {reason}" if reason else ""
     low, high = record.range_bytes
     peak = metrics.peak_allocated_bytes.value if metrics and metrics.peak_allocated_bytes else None
-    said = (
+    line = (
         f"Predicted: peak {format_bytes(record.peak_bytes)}, {format_bytes(low)} to {format_bytes(high)}, "
         f"stage {record.worst_stage.pp_rank}" + _beside(record.peak_bytes, peak, format_bytes(peak or 0))
     )
     if record.step_time_s is None or record.step_time_range_s is None:
-        return said
+        return line
     fast, slow = record.step_time_range_s
     seconds = metrics.step_time_s.median if metrics and metrics.step_time_s else None
     return (
-        f"{said}; step {format_seconds(record.step_time_s)}, {format_seconds(fast)} to {format_seconds(slow)}"
+        f"{line}; step {format_seconds(record.step_time_s)}, {format_seconds(fast)} to {format_seconds(slow)}"
         + _beside(record.step_time_s, seconds, format_seconds(seconds or 0))
     )
 
 
 def misfit_line(record: PredictionRecord | None, capacity_bytes: int | None) -> str:
-    """A warning where even the least of what is predicted is above what a rank may use, else empty."""
+    """A warning if even the lower bound of the prediction exceeds the capacity of a rank, else empty."""
     if record is None or capacity_bytes is None or record.range_bytes[0] <= capacity_bytes:
         return ""
     low, high = map(format_bytes, record.range_bytes)
     predicted = low if low == high else f"{low} to {high}"
-    return f"Warning: predicted {predicted} do not fit into {format_bytes(capacity_bytes)}; a measurement decides"
+    return f"Warning: the predicted peak of {predicted} does not fit into {format_bytes(capacity_bytes)}; the run starts anyway"
 
 
 def _beside(predicted: float, measured: float | None, text: str) -> str:

@@ -27,7 +27,7 @@ _LOOK_EVERY_S = 0.2
 
 
 class TracerLateError(RunFailedError):
-    """The tracer's time was up. ``so_far``: the answer as far as it had been written, None for nothing."""
+    """The tracer exceeded its time. ``so_far``: the part of the answer that it wrote, if any."""
 
     def __init__(self, message: str, so_far: bytes | None) -> None:
         super().__init__(message)
@@ -36,9 +36,9 @@ class TracerLateError(RunFailedError):
 
 @dataclass(frozen=True)
 class TracerProcess:
-    """How to run the tracer. ``niceness``: how far it gives way to others; ``stop``, once set, ends it.
+    """How to run the tracer. ``niceness``: as for nice(1). Setting ``stop`` ends it.
 
-    ``progress`` is called now and then with the number of cases that are done.
+    ``progress`` is called now and then with the number of finished cases.
     """
 
     host: Host
@@ -48,9 +48,9 @@ class TracerProcess:
     progress: Callable[[int], None] | None = None
 
     def answer(self, request: str, *flags: str) -> bytes:
-        """The answer file. TracerLateError after ``timeout_s`` or once stopped, RunFailedError when the tracer dies.
+        """Return the answer file. TracerLateError after ``timeout_s`` or ``stop``; RunFailedError when the tracer dies.
 
-        One thread: it computes nothing that more could speed up.
+        The tracer uses one thread, because more would not speed it up.
         """
         env = {**self.host.shell, **SAFE_PATH, "OMP_NUM_THREADS": "1", PARENT_PID_VARIABLE: str(os.getpid())}
         with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as folder:
@@ -65,10 +65,10 @@ class TracerProcess:
         return found
 
     def _run(self, command: tuple[str, ...], env: Mapping[str, str], done: Path) -> str:
-        """Why it was ended early, or nothing.
+        """Run the tracer. Return why it was ended early, or nothing.
 
-        Its own session: a Ctrl-C is for this process, which sets ``stop``. The kernel ends it with the thread that is
-        here, which stays until it has ended.
+        It has its own session: Ctrl-C reaches only this process, which sets ``stop``. The kernel ends the tracer together
+        with this thread, which waits for it.
         """
         process = subprocess.Popen(
             command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -77,10 +77,10 @@ class TracerProcess:
             try:
                 if self.niceness:
                     os.setpriority(os.PRIO_PROCESS, process.pid, self.niceness)
-                told = self._wait(process, done)
+                stderr = self._wait(process, done)
             finally:
                 process.kill()
-        if told is None:
+        if stderr is None:
             stopped = self.stop is not None and self.stop.is_set()
             return (
                 "the run ended before the tracer did"
@@ -88,11 +88,11 @@ class TracerProcess:
                 else f"the tracer did not finish within {self.timeout_s:g} s"
             )
         if process.returncode != 0:
-            raise RunFailedError(f"the tracer failed (exit {process.returncode}): {quoted_error(told)}")
+            raise RunFailedError(f"the tracer failed (exit {process.returncode}): {quoted_error(stderr)}")
         return ""
 
     def _wait(self, process: subprocess.Popen[str], done: Path) -> str | None:
-        """What the tracer wrote to stderr; None when its time is up or nobody wants its answer any more."""
+        """The tracer's stderr; None after the time limit or ``stop``."""
         end = monotonic() + self.timeout_s
         while monotonic() < end and not (self.stop and self.stop.is_set()):
             try:
@@ -104,11 +104,11 @@ class TracerProcess:
 
 
 def require_megatron(host: Host) -> None:
-    """BadRequestError without torch and megatron-core."""
+    """Raise BadRequestError if torch or megatron-core is missing."""
     missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
     if missing:
         raise BadRequestError(
-            f"a prediction needs {' and '.join(missing)}: not installed in {host.python}",
+            f"a prediction needs {' and '.join(missing)}, which {host.python} does not have",
             remedy=f"{TRAIN_EXTRA}; torch for CPU is enough, no GPU is needed",
         )
 
@@ -120,10 +120,10 @@ _CASES_PER_PROCESS = 12
 
 @dataclass(frozen=True)
 class Tracing:
-    """Makes traces on ``host``; ``cache`` None makes them all anew.
+    """Makes traces on ``host``. With ``cache`` None it makes all traces again.
 
-    ``cached_only``: what is not in the cache stays missing. ``niceness``: how far tracers give way to other processes.
-    ``stop``, once set, ends them. ``progress`` is called now and then with the number of cases done, and of all to do.
+    ``cached_only``: traces that are not cached stay missing. ``niceness``: as for nice(1). Setting ``stop`` ends the
+    tracers. ``progress`` is called now and then with the number of finished cases and of all cases.
     """
 
     host: Host
@@ -135,10 +135,12 @@ class Tracing:
     progress: Callable[[int, int], None] | None = None
 
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, imbalance: float = 1.0) -> Traces:
-        """Answers to all ``cases``; above 1, ``imbalance`` adds traces of ranks with so many times their share of tokens, which chunks with experts notice.
+        """Trace all ``cases``. An ``imbalance`` above 1 adds traces of ranks with so many times their share of tokens.
 
-        BadRequestError without torch and megatron-core, RunFailedError when all tracers die. Where one of several does,
-        its cases are refused with the reason, which is not kept.
+        Only chunks with experts depend on it.
+
+        BadRequestError without torch and megatron-core, RunFailedError when all tracers die. If one of several dies, its
+        cases are refused with the reason, which is not cached.
         """
         experts = tuple(case for case in cases if case.layer_kind == "moe" and imbalance > 1)
         even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)
@@ -171,7 +173,7 @@ class Tracing:
         imbalance: float,
         progress: Callable[[int], None],
     ) -> dict[str, str]:
-        """Trace the cases that are due and add them to ``have``. Return by key why tracers died that should have answered the rest."""
+        """Trace the due cases and add them to ``have``. Return, by key, why tracers of missing answers died."""
         if not due:
             return {}
         require_megatron(self.host)
@@ -217,7 +219,8 @@ class Tracing:
             return error
         except ValidationError:
             return RunFailedError(
-                "the tracer's answer is that of another version", remedy="was mbr-perf changed meanwhile? ask again"
+                "the tracer's answer is from another version of mbr-perf",
+                remedy="mbr-perf changed during the run; run the command again",
             )
 
 

@@ -53,7 +53,7 @@ def recorded(host, tmp_path, make_record):
 
 @pytest.mark.train
 @pytest.mark.long
-def test_cpu_runs_tell_what_the_allocator_holds_and_nothing_else(recorded, host, tmp_path):
+def test_cpu_runs_determine_only_what_the_allocator_holds(recorded, host, tmp_path):
     for recompute, more in (("none", 1000), ("mlp", 2000), ("full:uniform:1", 4000)):
         recorded(recompute, more)
     made, path = calibrate(CalibrationRequest((str(tmp_path),), out=tmp_path / "cpu.json"), host)
@@ -101,25 +101,25 @@ def test_a_calibration_of_this_planner_is_used(kept):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         ({"planner": "0123456789abcdef"}, "another version of the planner"),
         ({"planner": None}, "another version of the planner"),
         ({"traced_with": {"megatron-core": "0.1.0"}}, "fitted with megatron-core 0.1.0, here "),
     ],
 )
-def test_a_calibration_of_another_planner_is_not_used_and_the_reason_is_told(kept, change, told):
+def test_a_calibration_of_another_planner_is_not_used_and_the_reason_is_shown(kept, change, reason):
     results = kept(**change)
     constants = constants_for("cpu", results)
     assert replace(constants, origin="") == BUILT_IN
-    assert told in constants.origin
+    assert reason in constants.origin
     assert str(calibration_path("cpu", results)) in constants.origin
 
 
 @pytest.mark.train
 def test_a_file_that_cannot_be_written_is_a_wrong_request(recorded, host, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(BadRequestError, match="cannot be written"):
+    with pytest.raises(BadRequestError, match="cannot write the calibration"):
         calibrate(CalibrationRequest((str(recorded("none", 5000)),), out=tmp_path / "file" / "x.json"), host)
 
 
@@ -132,7 +132,7 @@ def test_runs_of_several_gpus_are_refused(make_record, make_spec, host, tmp_path
     assert not (tmp_path / "out.json").exists()
 
 
-def test_runs_that_say_nothing_are_refused_with_their_reasons(make_record, make_spec, host, tmp_path):
+def test_runs_without_use_for_the_fit_are_refused_with_their_reasons(make_record, make_spec, host, tmp_path):
     spec = make_spec(gpu="cpu")
     unfit = {
         "died": {"status": "failed"},
@@ -150,7 +150,7 @@ def test_runs_that_say_nothing_are_refused_with_their_reasons(make_record, make_
     assert not (tmp_path / "out.json").exists()
 
 
-def test_all_references_that_name_no_run_are_told_at_once(host, tmp_path):
+def test_all_references_that_name_no_run_are_reported_at_once(host, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadRequestError) as refused:
         calibrate(CalibrationRequest((str(tmp_path / "empty"), str(tmp_path / "nowhere"))), host)

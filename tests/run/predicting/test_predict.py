@@ -1,4 +1,4 @@
-"""The prediction that a run keeps beside its measurement."""
+"""The prediction that a run keeps with its measurement."""
 
 from dataclasses import replace
 from threading import Event
@@ -103,15 +103,15 @@ def test_who_interrupts_a_run_does_not_wait_for_its_prediction(understood):
 
 def test_only_the_first_node_predicts(understood):
     with predicting(understood, Nodes(nnodes=2, node_rank=1, master_addr="node0")) as prediction:
-        assert prediction(None).reason == "the first node predicts"
+        assert prediction(None).reason == "only the first node predicts"
 
 
 @pytest.mark.train
-def test_a_prediction_that_does_not_fit_is_told_before_the_ranks_start(host, tmp_path, capsys):
+def test_a_prediction_that_does_not_fit_is_shown_before_the_ranks_start(host, tmp_path, capsys):
     limited = {"memory_limit": 0.01, "max_steps": 5, "eval_time_start_step": 2}
     asked = Request(model_recipe_name="llama3_8b", gpu="cpu", **limited)
     understood, display = understand(RunRequest(asked=asked), host, tmp_path / "run"), Display()
-    with predicting(understood, Nodes(), lambda kept: display.foretold(understood, kept)):
-        said = capsys.readouterr().err
-    assert said.startswith("Warning: predicted ")
-    assert "do not fit into 10.24 MiB; a measurement decides" in said
+    with predicting(understood, Nodes(), lambda kept: display.warn_of_misfit(understood, kept)):
+        shown = capsys.readouterr().err
+    assert shown.startswith("Warning: the predicted peak of ")
+    assert "does not fit into 10.24 MiB; the run starts anyway" in shown

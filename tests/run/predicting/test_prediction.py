@@ -1,4 +1,4 @@
-"""The prediction of a run beside what was measured."""
+"""The prediction of a run compared with its measurement."""
 
 import json
 
@@ -19,7 +19,7 @@ def stage(pp_rank, activations):
 
 
 @pytest.fixture
-def foretold():
+def predicted():
     return PredictionRecord(
         peak_bytes=60_900_000_000,
         range_bytes=(59_000_000_000, 62_000_000_000),
@@ -32,8 +32,8 @@ def foretold():
     )
 
 
-def test_the_error_is_predicted_over_measured_less_one(make_record, foretold):
-    record = make_record(prediction=foretold)
+def test_the_error_is_predicted_over_measured_less_one(make_record, predicted):
+    record = make_record(prediction=predicted)
     document = told(prediction_document(record.prediction, "", derive(record)))
     assert (document["measured_peak_bytes"], document["measured_step_time_s"]) == (58_000_000_000, 1.0)
     assert document["peak_error"] == pytest.approx(0.05)
@@ -41,18 +41,18 @@ def test_the_error_is_predicted_over_measured_less_one(make_record, foretold):
     assert document["worst_stage"] == 0
 
 
-def test_one_line_holds_both_peaks_and_both_times(make_record, foretold):
-    record = make_record(prediction=foretold)
-    assert prediction_line(foretold, "", derive(record)) == (
+def test_one_line_holds_both_peaks_and_both_times(make_record, predicted):
+    record = make_record(prediction=predicted)
+    assert prediction_line(predicted, "", derive(record)) == (
         "Predicted: peak 56.72 GiB, 54.95 GiB to 57.74 GiB, stage 0 (measured 54.02 GiB, prediction +5.0 %); "
         "step 900.0 ms, 800.0 ms to 1.200 s (measured 1.000 s, prediction -10.0 %)"
     )
 
 
-def test_a_run_without_measurement_shows_the_prediction_alone(make_record, foretold):
-    document = told(prediction_document(foretold, "", derive(make_record(ranks=()))))
+def test_a_run_without_measurement_shows_the_prediction_alone(make_record, predicted):
+    document = told(prediction_document(predicted, "", derive(make_record(ranks=()))))
     assert (document["measured_peak_bytes"], document["peak_error"], document["step_time_error"]) == (None, None, None)
-    assert prediction_line(foretold, "").endswith("stage 0; step 900.0 ms, 800.0 ms to 1.200 s")
+    assert prediction_line(predicted, "").endswith("stage 0; step 900.0 ms, 800.0 ms to 1.200 s")
 
 
 def test_the_reason_stands_where_there_is_no_prediction():
@@ -68,19 +68,19 @@ def test_records_from_before_predictions_still_read(make_record):
     assert prediction_line(old.prediction, old.no_prediction, derive(old)) == ""
 
 
-def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_record, foretold):
-    record = make_record(prediction=foretold, status="oom")
+def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_record, predicted):
+    record = make_record(prediction=predicted, status="oom")
     line = prediction_line(record.prediction, "", whole_run(record, derive(record)))
     assert line.startswith("Predicted: peak")
     assert "measured" not in line
 
 
 @pytest.mark.parametrize("capacity", [None, 59_000_000_000, 80_000_000_000])
-def test_a_prediction_that_may_fit_is_no_warning(foretold, capacity):
-    assert misfit_line(foretold, capacity) == ""
+def test_a_prediction_that_may_fit_is_no_warning(predicted, capacity):
+    assert misfit_line(predicted, capacity) == ""
 
 
-def test_a_prediction_that_lies_wholly_above_what_a_rank_may_use_is_a_warning(foretold):
-    assert misfit_line(foretold, 58_000_000_000) == (
-        "Warning: predicted 54.95 GiB to 57.74 GiB do not fit into 54.02 GiB; a measurement decides"
+def test_a_prediction_wholly_above_what_a_rank_may_use_is_a_warning(predicted):
+    assert misfit_line(predicted, 58_000_000_000) == (
+        "Warning: the predicted peak of 54.95 GiB to 57.74 GiB does not fit into 54.02 GiB; the run starts anyway"
     )

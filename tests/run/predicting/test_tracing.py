@@ -1,4 +1,4 @@
-"""Tracer processes: what becomes of the others' answers when one dies, and of a tracer whose harness is killed."""
+"""Tracer processes: the other answers when one dies, and a tracer whose harness is killed."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def cases(make_spec):
 
 @pytest.fixture
 def tracing(tmp_path):
-    """``tracing("k0")``: two tracers, of which the one that is asked for k0 dies."""
+    """``tracing("k0")``: two tracers, where the tracer that gets k0 dies."""
 
     def make(*fatal: str) -> Tracing:
         python = tmp_path / "python"
@@ -76,23 +76,23 @@ def test_an_answer_of_another_version_is_no_answer(tracing, cases):
 
 
 @pytest.mark.train
-def test_tracers_say_how_many_cases_are_done(tracing, cases, make_spec):
+def test_tracers_report_how_many_cases_are_done(tracing, cases, make_spec):
     """Each of the two notes its twelve cases, and goes on for longer than the harness waits before it looks."""
     python = Path(tracing().host.python)
     noted = 'open(sys.argv[sys.argv.index("--out") + 1].replace(".json", ".done"), "w").write("." * len(cases)); import time; time.sleep(0.5)'
     python.write_text(python.read_text().replace("answer = {", f"{noted}\nanswer = {{"))
     seen = []
-    told = Tracing(
+    counting = Tracing(
         replace(this_host(), python=str(python), num_cores=2), None, progress=lambda *counts: seen.append(counts)
     )
-    told.traces(cases, "local")
+    counting.traces(cases, "local")
     assert seen[-1] == (24, 24)
     seen.clear()
     spec = make_spec()
     experts = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
     spec = make_spec(model=spec.model.model_dump() | {"moe": experts})
     with_experts = tuple(case.model_copy(update={"spec": spec, "layer_kind": "moe"}) for case in cases)
-    told.traces(with_experts, "local", imbalance=1.25)
+    counting.traces(with_experts, "local", imbalance=1.25)
     assert {num_due for _, num_due in seen} == {48}
     assert seen[-1] == (48, 48)
 

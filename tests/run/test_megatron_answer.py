@@ -1,4 +1,4 @@
-"""megatron-core's word on a request: its refusal, its approval, and silence that is told as silence."""
+"""megatron-core's answer to a request: refusal, approval, or none."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from harness.experiment.software import Software
 from harness.launch.environment import Host, this_host
 from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
 from harness.recipes.settings import build_spec
-from harness.run.megatron_says import Question, megatron_finding, megatron_findings, unasked_notes
+from harness.run.megatron_answer import Question, megatron_finding, megatron_findings, unasked_notes
 
 INSTALLED = Software(megatron_core="0.16.1", torch="2.9.1")
 WITH_TE = INSTALLED.model_copy(update={"transformer_engine": "2.11"})
@@ -31,7 +31,7 @@ def host(tmp_path):
 
 
 @pytest.fixture
-def said(host, make_spec):
+def answered(host, make_spec):
     """The finding for what a scripted megatron-core prints."""
 
     def finding(body, software=INSTALLED, env=None, **options):
@@ -44,35 +44,35 @@ def prints(**answer):
     return f"print({json.dumps(answer)!r})"
 
 
-def test_a_refusal_is_an_error_with_megatron_cores_words(said):
-    finding = said(prints(accepted=False, kind="ValueError", text="no such thing", place="transformer_config.py:7"))
+def test_a_refusal_is_an_error_with_megatron_cores_words(answered):
+    finding = answered(prints(accepted=False, kind="ValueError", text="no such thing", place="transformer_config.py:7"))
     assert (finding.id, finding.severity, finding.blocks) == ("MCORE", "error", True)
     assert finding.message == "megatron-core 0.16.1 refuses this configuration"
     assert finding.mcore_text == "ValueError: no such thing"
     assert "transformer_config.py:7" in finding.fix
 
 
-def test_an_empty_text_is_told_with_its_meaning(said):
+def test_an_empty_text_is_shown_with_its_meaning(answered):
     answer = prints(accepted=False, kind="AssertionError", text="", meaning="a setting is empty", place="a.py:1")
-    finding = said(answer)
+    finding = answered(answer)
     assert finding.message == "megatron-core 0.16.1 refuses this configuration: a setting is empty"
     assert finding.mcore_text == "AssertionError"
 
 
-def test_a_field_that_the_release_lacks_needs_no_place(said):
-    finding = said(prints(accepted=False, kind="UnknownField", text="TransformerConfig has no mla_flash"))
+def test_a_field_that_the_release_lacks_needs_no_place(answered):
+    finding = answered(prints(accepted=False, kind="UnknownField", text="TransformerConfig has no mla_flash"))
     assert finding.severity == "error"
     assert finding.fix.startswith("upgrade megatron-core 0.16.1, or drop the setting")
 
 
-def test_approval_is_a_note(said):
-    finding = said(prints(accepted=True))
+def test_approval_is_a_note(answered):
+    finding = answered(prints(accepted=True))
     assert (finding.severity, finding.message) == ("note", "megatron-core 0.16.1 accepts the configuration")
 
 
-def test_approval_without_transformer_engine_says_so(said):
-    finding = said(prints(accepted=True, without_transformer_engine=True), WITH_TE)
-    assert "but for what transformer-engine decides" in finding.message
+def test_approval_without_transformer_engine_says_so(answered):
+    finding = answered(prints(accepted=True, without_transformer_engine=True), WITH_TE)
+    assert "except for what transformer-engine checks" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,11 @@ def test_approval_without_transformer_engine_says_so(said):
         ("moe_act needs moe_grouped_gemm", WITH_TE, "error"),
     ],
 )
-def test_only_a_want_of_transformer_engine_is_forgiven_and_only_where_the_job_has_it(said, text, software, severity):
+def test_only_a_want_of_transformer_engine_is_forgiven_and_only_where_the_job_has_it(
+    answered, text, software, severity
+):
     answer = prints(accepted=False, kind="ValueError", text=text, place="a.py:1", without_transformer_engine=True)
-    assert said(answer, software).severity == severity
+    assert answered(answer, software).severity == severity
 
 
 @pytest.mark.parametrize(
@@ -102,15 +104,15 @@ def test_only_a_want_of_transformer_engine_is_forgiven_and_only_where_the_job_ha
         ('print(\'{"problem": "ended with exit code -11"}\')', "asking megatron-core ended with exit code -11"),
     ],
 )
-def test_a_probe_that_does_not_answer_is_a_note(said, body, why):
-    finding = said(body)
+def test_a_probe_that_does_not_answer_is_a_note(answered, body, why):
+    finding = answered(body)
     assert (finding.severity, finding.blocks) == ("note", False)
     assert why in finding.message
 
 
-def test_a_probe_that_hangs_is_a_note_in_time(said):
+def test_a_probe_that_hangs_is_a_note_in_time(answered):
     began = time.monotonic()
-    finding = said("time.sleep(60)", timeout_s=0.5)
+    finding = answered("time.sleep(60)", timeout_s=0.5)
     assert finding.severity == "note"
     assert finding.message.endswith("megatron-core did not answer within 0.5 s")
     assert time.monotonic() - began < 10
@@ -121,17 +123,17 @@ def test_a_probe_that_hangs_is_a_note_in_time(said):
     [(Software(), "megatron-core and torch"), (Software(torch="2.9"), "megatron-core"),
      (Software(megatron_core="0.16.1"), "torch")],
 )  # fmt: skip
-def test_what_is_not_installed_is_not_asked(said, software, missing):
-    finding = said("raise SystemExit('was asked')", software)
+def test_what_is_not_installed_is_not_asked(answered, software, missing):
+    finding = answered("raise SystemExit('was asked')", software)
     assert finding.message == f"megatron-core's own configuration was not built: {missing} not installed here"
 
 
-def test_megatron_core_sees_the_variables_of_the_ranks(said):
+def test_megatron_core_sees_the_variables_of_the_ranks(answered):
     body = "import json; sys.exit(os.environ['SET'] + ' ' + json.loads(sys.stdin.read())['env']['NCCL_GRAPH_REGISTER'])"
-    assert said(body, env={"NCCL_GRAPH_REGISTER": "0"}).message.endswith("by shell 0")
+    assert answered(body, env={"NCCL_GRAPH_REGISTER": "0"}).message.endswith("by shell 0")
 
 
-def test_many_are_asked_in_one_process_and_what_it_did_not_come_to_is_told_of_those_alone(host, make_spec):
+def test_many_are_asked_in_one_process_and_those_without_an_answer_say_so(host, make_spec):
     asked = [Question(make_spec(), software) for software in (INSTALLED, Software(), INSTALLED, INSTALLED)]
     yes, no = json.dumps({"accepted": True}), json.dumps({"accepted": False, "kind": "ValueError", "text": "no"})
     body = f"print({yes!r}); print({no!r}, flush=True); len(sys.stdin.readlines()) == 3 and time.sleep(60)"

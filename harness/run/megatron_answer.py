@@ -1,4 +1,4 @@
-"""The dry run of the installed megatron-core, as a finding beside our own."""
+"""Asks the installed megatron-core for a dry run of the configuration, and returns its answer as a finding."""
 
 import json
 import os
@@ -17,16 +17,16 @@ from harness.launch.environment import SAFE_PATH, Host
 from harness.records.launch import PARENT_PID_VARIABLE
 from harness.records.redact import quoted_error
 
-TIMEOUT_S = 60.0  # megatron-core comes off a shared file system on a cold node
+TIMEOUT_S = 60.0  # on a cold node megatron-core loads from a shared file system
 EACH_S = 1.0  # for every further question
 
-# What megatron-core 0.16 says where it misses transformer-engine: the last is its comparison of no version with one.
+# Messages of megatron-core 0.16 when transformer-engine is missing. The last one compares a version with None.
 _MISSING = ("ransformer-engine", "ransformer Engine", "TransformerEngine", "TE >=", "TE version", "'NoneType'")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A request, the software that it is judged for, and the variables of its ranks as far as they are known."""
+    """A request, the software that it is judged for, and the known variables of its ranks."""
 
     spec: ExperimentSpec
     software: Software
@@ -34,7 +34,7 @@ class Question:
 
 
 class Answer(Frozen):
-    """What ``harness.engine.config_probe`` prints: ``kind``, ``text`` and ``place`` of the exception unless accepted.
+    """The output of ``harness.engine.config_probe``: ``kind``, ``text`` and ``place`` of the exception unless accepted.
 
     ``problem``: why there is no answer.
     """
@@ -56,35 +56,34 @@ def megatron_finding(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Finding:
-    """What the real `TransformerConfig` says of ``spec`` under the ranks' variables ``env``.
+    """The answer of the real `TransformerConfig` to ``spec`` under the ranks' variables ``env``.
 
-    An error when it refuses, else a note. A note also when it cannot be asked, hangs or crashes: nothing is claimed on
-    its behalf.
+    An error if it refuses, else a note. Also a note if it is not installed, hangs or crashes.
     """
     return megatron_findings({0: Question(spec, software, env)}, host, timeout_s=timeout_s)[0]
 
 
 def megatron_findings(asked: Mapping[int, Question], host: Host, *, timeout_s: float = TIMEOUT_S) -> dict[int, Finding]:
-    """As :func:`megatron_finding` of many, all for GPUs or all for the processor: megatron-core is imported once."""
-    askable = [one for one in asked.values() if not _missing(one.software)]
+    """Like :func:`megatron_finding` for many requests, all for GPUs or all for the CPU. Imports megatron-core once."""
+    askable = [question for question in asked.values() if not _missing(question.software)]
     answers = _answers(askable, host, timeout_s + EACH_S * (len(askable) - 1)) if askable else iter(())
     return {
         place: _unasked(f"{missing} not installed here")
-        if (missing := _missing(one.software))
-        else _finding(next(answers), one.software)
-        for place, one in asked.items()
+        if (missing := _missing(question.software))
+        else _finding(next(answers), question.software)
+        for place, question in asked.items()
     }
 
 
-def refusal(said: Finding) -> str:
-    """What megatron-core refuses, and its words, in one line."""
-    return f"{said.message}: {said.mcore_text or ''}".removesuffix(": ")
+def refusal(finding: Finding) -> str:
+    """The refusal with megatron-core's own words, in one line."""
+    return f"{finding.message}: {finding.mcore_text or ''}".removesuffix(": ")
 
 
-def unasked_notes(said: Collection[Finding]) -> tuple[str, ...]:
-    """Why megatron-core gave no answer, and to how many of all that it was asked."""
-    why = Counter(f"{one.message}; {one.fix}" for one in said if not one.blocks and one.fix)
-    return tuple(f"{number} of {len(said)}: {told}" for told, number in why.items())
+def unasked_notes(findings: Collection[Finding]) -> tuple[str, ...]:
+    """Why megatron-core gave no answer, and to how many of the questions."""
+    why = Counter(f"{finding.message}; {finding.fix}" for finding in findings if not finding.blocks and finding.fix)
+    return tuple(f"{number} of {len(findings)}: {reason}" for reason, number in why.items())
 
 
 def _missing(software: Software) -> str:
@@ -93,10 +92,10 @@ def _missing(software: Software) -> str:
 
 
 def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterator[Answer]:
-    """One for each; where it cannot be had, its ``problem``."""
+    """Yield one answer per question. An answer with ``problem`` if megatron-core gave none."""
     command = (host.python, "-m", "harness.engine.config_probe")
     shell = {**host.shell, **SAFE_PATH, PARENT_PID_VARIABLE: str(os.getpid())}
-    lines = [json.dumps({"spec": one.spec.model_dump(mode="json"), "env": dict(one.env or {})}) for one in asked]
+    lines = [json.dumps({"spec": item.spec.model_dump(mode="json"), "env": dict(item.env or {})}) for item in asked]
     try:
         done = subprocess.run(
             command, input="\n".join(lines).encode(), env=shell, capture_output=True, timeout=timeout_s, check=False
@@ -113,36 +112,38 @@ def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterato
 
 def _answer(line: str) -> Answer:
     try:
-        said = Answer.model_validate_json(line)
+        answer = Answer.model_validate_json(line)
     except ValidationError:
         return Answer(problem=f"the answer cannot be read: {line[:200]!r}")
-    return said.model_copy(update={"problem": f"asking megatron-core {said.problem}"}) if said.problem else said
+    return answer.model_copy(update={"problem": f"asking megatron-core {answer.problem}"}) if answer.problem else answer
 
 
 def _failed(exit_code: int, err: bytes) -> str:
     return f"asking megatron-core ended with exit code {exit_code}: {quoted_error(err)}"
 
 
-def _finding(said: Answer, software: Software) -> Finding:
-    if said.problem:
-        return _unasked(said.problem)
+def _finding(answer: Answer, software: Software) -> Finding:
+    if answer.problem:
+        return _unasked(answer.problem)
     version = software.megatron_core
-    if said.accepted:
-        but = " but for what transformer-engine decides, which is not installed here"
-        message = f"megatron-core {version} accepts the configuration{but if said.without_transformer_engine else ''}"
+    if answer.accepted:
+        but = ", except for what transformer-engine checks, which is not installed here"
+        message = f"megatron-core {version} accepts the configuration{but if answer.without_transformer_engine else ''}"
         return Finding(id="MCORE", severity="note", message=message, fix="")
-    if said.without_transformer_engine and software.transformer_engine and any(w in said.text for w in _MISSING):
-        return _unasked("it stops because transformer-engine is not installed on this machine")
-    meaning = f": {said.meaning}" if said.meaning else ""
+    if answer.without_transformer_engine and software.transformer_engine and any(w in answer.text for w in _MISSING):
+        return _unasked("transformer-engine is not installed on this machine")
+    meaning = f": {answer.meaning}" if answer.meaning else ""
     fix = (
-        f"read {said.place} of megatron-core" if said.place else f"upgrade megatron-core {version}, or drop the setting"
+        f"read {answer.place} of megatron-core"
+        if answer.place
+        else f"upgrade megatron-core {version}, or drop the setting"
     )
     return Finding(
         id="MCORE",
         severity="error",
         message=f"megatron-core {version} refuses this configuration{meaning}",
-        fix=f"{fix}; where a rule knows the setting, its finding names it",
-        mcore_text=f"{said.kind}: {said.text}".removesuffix(": "),
+        fix=f"{fix}. If a rule covers the setting, the finding of that rule names it",
+        mcore_text=f"{answer.kind}: {answer.text}".removesuffix(": "),
     )
 
 
