@@ -78,7 +78,7 @@ class ForeignOptions:
         _of_logs(
             "--actuals",
             "FILE",
-            "Write the log's values as golden values of Megatron-Bridge. Steps that the file already has stay.",
+            "Write the log's values as golden values of Megatron-Bridge. Keeps the other steps of an existing file.",
         ),
     ] = None
     check_loss: Annotated[bool, _of_logs("--check_loss", None, "Also compare the loss curves.")] = False
