@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.records.sweep import Cell, SweepData, SweepPlan, run_dir_of
+from harness.records.store import RECORD
+from harness.records.sweep import Cell, CellData, SweepData, SweepPlan, run_dir_of
 from harness.showing.figures import ABSENT, BY_NAME, cap_figure, capacities_text, clock_figure, figure
 from harness.showing.page import (
     GAP,
@@ -48,9 +49,9 @@ def origin_of(data: SweepData, folder: Path) -> Origin:
     varied = ", ".join(f"{axis.name} ({counted(len(axis.values), 'value')})" for axis in data.plan.axes)
     settings = [row for row in request_rows(control) if row[0] in _SETTINGS] if control else []
     runs = [
-        (f"{cell.planned.name}, run {number}", run_dir_of(data.sweep_dir, cell.planned.index, number - 1), run)
+        (f"{cell.planned.name}, run {int(run_dir.name) + 1}", run_dir, run)
         for cell in data.cells
-        for number, run in enumerate(cell.runs, start=1)
+        for run_dir, run in zip(_run_dirs(data, cell), cell.runs, strict=True)
     ]
     table = run_table("Run", runs, folder, with_host=True)
     return Origin(
@@ -60,6 +61,16 @@ def origin_of(data: SweepData, folder: Path) -> Origin:
         ),
         (Section("Runs and logs", (table,), folded=True),) if runs else (),
     )
+
+
+def _run_dirs(data: SweepData, cell: CellData) -> list[Path]:
+    """The folders of the cell's runs, in their order; a repeat that never ended has none."""
+
+    def folder(repeat: int) -> Path:
+        return run_dir_of(data.sweep_dir, cell.planned.index, repeat)
+
+    committed = [folder(repeat) for repeat in range(data.plan.repeats) if (folder(repeat) / RECORD).is_file()]
+    return committed if len(committed) == len(cell.runs) else list(map(folder, range(len(cell.runs))))
 
 
 _SETTINGS = ("Recipe", "Parallelism", "Batch")
