@@ -1,1 +1,1 @@
-"""Start it: launch plans as values, the environment of ranks, and the supervision of what was started."""
+"""Launch plans, the environment of ranks, and the supervision of launched processes."""

@@ -17,7 +17,7 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """``signal``: the first one received, or None. ``insisted``: a second one came, so do not wait any longer."""
+    """``signal``: the first signal received, or None. ``insisted``: a second signal came, so stop waiting."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -64,7 +64,7 @@ class Agent(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
         ...
 
     def poll(self) -> int | None:
@@ -81,7 +81,7 @@ class Agent(Protocol):
 
 
 class Crew:
-    """The agent and its descendants. ``num_killed`` counts those that had to be killed after the agent was gone."""
+    """The agent and its descendants. ``num_killed``: descendants that had to be killed after the agent ended."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -92,7 +92,7 @@ class Crew:
         self._next_look = 0.0  # time.monotonic
 
     def look(self) -> None:
-        """Learn of new descendants. Those of a dead agent are this process's own children by now, and carry its number."""
+        """Find new descendants. Descendants of a dead agent are children of this process, and carry its number."""
         for process in [p for p in self._known if not is_alive(p)]:
             self._known.remove(process)
             self._dead.add(process)
@@ -101,7 +101,7 @@ class Crew:
         self._known.update(descendants(self.agent.pid, *(process.pid for process in self._known)))
 
     def keep_looking(self) -> None:
-        """As :meth:`look`, unless looking would take more than :data:`MAX_LOOKING` of the time."""
+        """As :meth:`look`, but use at most :data:`MAX_LOOKING` of the time."""
         began = time.monotonic()
         if began >= self._next_look:
             self.look()
@@ -109,7 +109,7 @@ class Crew:
             self._next_look = ended + (ended - began) / MAX_LOOKING
 
     def wait(self, seconds: float) -> None:
-        """Until the agent has ended, at most ``seconds``."""
+        """Wait until the agent has ended, at most ``seconds``."""
         with suppress(ProcessLookupError):
             handle = os.pidfd_open(self.agent.pid)
             try:
@@ -118,14 +118,14 @@ class Crew:
                 os.close(handle)
 
     def show_stacks(self) -> None:
-        """Ask every descendant that has a handler for it to write its stacks to its log, and give it time to."""
+        """Make every descendant with a handler write its stacks to its log, and wait for that."""
         self.look()
         asked = [p for p in self._known if catches(p, signal.SIGUSR1) and send(p, signal.SIGUSR1)]
         if asked:
             time.sleep(STACK_DUMP_S)
 
     def terminate(self, interruption: Interruption) -> None:
-        """SIGTERM to the agent, which ends its ranks; SIGKILL to all when it takes too long or the user insists."""
+        """Send SIGTERM to the agent, which ends its ranks; send SIGKILL to all after a timeout or a second signal."""
         self.look()
         if self._agent_process is not None:
             send(self._agent_process, signal.SIGTERM)
@@ -135,7 +135,7 @@ class Crew:
         self.kill()
 
     def kill(self) -> None:
-        """End what is left, wait until it is gone, and collect it; nothing to do after an orderly end."""
+        """Kill the remaining processes and wait for them; does nothing after an orderly end."""
         self.look()
         if self.agent.poll() is None:
             self.agent.kill()

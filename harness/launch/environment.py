@@ -1,4 +1,4 @@
-"""The environment of ranks: what the table sets, what a recipe or ``-E`` sets, what is inherited, and why."""
+"""The environment of ranks: variables from the table, a recipe, ``-E`` and the shell, each with its reason."""
 
 import os
 import re
@@ -35,7 +35,7 @@ TORCHRUN_OWNS = frozenset(
      "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"}
 )  # fmt: skip
 
-# For children that run our own modules: a folder called harness where the user stands must not be taken for this one.
+# For children that run mbr-perf's modules: a folder harness in the working folder must not shadow this package.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 # torch reads both names and the first wins; megatron-core's guards read only the first.
@@ -46,7 +46,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class EnvVar:
-    """One variable of ranks with the reason it is there and who set it."""
+    """A variable of ranks, its reason, and its source."""
 
     name: str
     value: str
@@ -55,14 +55,14 @@ class EnvVar:
 
     @property
     def shown(self) -> str:
-        """The value as people may see it: secrets and variables passed by name only are masked."""
+        """The value to show: secrets and variables passed by name are masked."""
         hidden = self.source == "--pass_env" or is_secret_name(self.name)
         return MASK if hidden else redact(self.value)
 
 
 @dataclass(frozen=True)
 class Host:
-    """The machine, as far as a plan depends on it. ``num_cores``: those this process may run on."""
+    """The machine, as far as a plan depends on it. ``num_cores``: cores that this process may use."""
 
     python: str
     hostname: str
@@ -71,7 +71,7 @@ class Host:
 
 
 def this_host() -> Host:
-    """The one place outside ranks that reads the process environment."""
+    """Read the process environment. Only this function does so outside ranks."""
     shell = MappingProxyType(dict(os.environ))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Host(python=sys.executable, hostname=socket.gethostname(), num_cores=cores, shell=shell)
@@ -86,9 +86,9 @@ def child_environment(
     num_cores: int = 1,
     nnodes: int = 1,
 ) -> tuple[EnvVar, ...]:
-    """All that ranks get, sorted by name: table < your shell (for names of the table) < ``spec.env``.
+    """Return the environment of ranks, sorted by name. Priority: table < your shell (for names of the table) < ``spec.env``.
 
-    Nothing else of the shell reaches ranks but the inherited names and those in ``pass_env``.
+    From the rest of the shell, ranks get only the inherited names and those in ``pass_env``.
     Raises BadRequestError, all problems at once, for malformed or reserved names, for a ``pass_env`` name that the
     shell lacks, and for values that contradict the spec.
     """
@@ -106,7 +106,7 @@ def child_environment(
 
 
 def recordable(environment: Iterable[EnvVar]) -> dict[str, str]:
-    """What may go into a record: variables that decide results, values redacted; nothing passed by ``--pass_env``."""
+    """Return the variables to record: those that affect results, redacted, without those from ``--pass_env``."""
     return {v.name: v.shown for v in environment if v.source != "--pass_env" and not _matches(v, INHERITED_UNRECORDED)}
 
 
@@ -119,7 +119,7 @@ def _listed(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def inherited(shell: Mapping[str, str]) -> list[EnvVar]:
-    """What ranks take from ``shell`` unasked. A name that says secret is left out even if it matches (``NVIDIA_API_KEY``)."""
+    """Return the variables that ranks inherit from ``shell``, without names of secrets such as ``NVIDIA_API_KEY``."""
     allowed = (*INHERITED, *INHERITED_UNRECORDED)
     return [
         EnvVar(name, value, "inherited", "inherited")
@@ -152,7 +152,7 @@ def _expandable(asked: Asked, spec_env: Mapping[str, str], shell: Mapping[str, s
 
 
 def _one_allocator(environment: Mapping[str, str]) -> dict[str, str]:
-    """The allocator setting under the one name that megatron-core reads too."""
+    """Return the allocator setting under the name that megatron-core also reads."""
     kept = dict(environment)
     value = kept.pop(ALLOCATOR_ALIAS, None)
     if value is not None:
@@ -173,18 +173,18 @@ def _two_allocators(spec_env: Mapping[str, str], shell: Mapping[str, str]) -> li
     listed = ", ".join(f"{name}={redact(value)} ({where})" for (name, where), value in given.items())
     return [
         BadRequestError(
-            f"two allocator settings that differ: {listed}",
-            remedy=f"torch takes {ALLOCATOR} and megatron-core reads no other name; keep only that one",
+            f"two different allocator settings: {listed}",
+            remedy=f"keep only {ALLOCATOR}: torch prefers it, and megatron-core reads no other name",
         )
     ]
 
 
 def secrets_in(env: Mapping[str, str]) -> list[BadRequestError]:
-    """One problem per variable that is a secret by its name, or holds what looks like one: these values are recorded."""
+    """Return a problem for each variable whose name or value looks like a secret: these values would be recorded."""
     return [
         BadRequestError(
-            f"{name} {_why_secret(name)}, and recipe and -E variables are recorded",
-            remedy=f"export it and hand it over by name: --pass_env {name}",
+            f"{name} {_why_secret(name)}, and records contain the variables of recipes and -E",
+            remedy=f"export it and pass it by name: --pass_env {name}",
         )
         for name, value in env.items()
         if is_secret_name(name) or redact(value) != value
@@ -192,28 +192,28 @@ def secrets_in(env: Mapping[str, str]) -> list[BadRequestError]:
 
 
 def secrets_in_name(option: str, path: str) -> list[BadRequestError]:
-    """A problem where the file's own name looks like a secret: folders are called by it. Records mask those it lies in."""
+    """Return a problem if the file's name looks like a secret, because folders get this name."""
     name = Path(path).name
     if redact(name) == name:
         return []
-    told = f"{option} {redact(path)} holds what looks like a secret, and folders and records are called by this name"
-    return [BadRequestError(told, remedy="rename it")]
+    message = f"{option} {redact(path)} contains what looks like a secret, and folders and records would get this name"
+    return [BadRequestError(message, remedy="rename the file")]
 
 
 def _why_secret(name: str) -> str:
-    return "is a secret by its name" if is_secret_name(name) else "holds what looks like a secret"
+    return "has the name of a secret" if is_secret_name(name) else "contains what looks like a secret"
 
 
 def _bad_names(spec_env: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadRequestError]:
     problems = []
     for name in (*spec_env, *pass_env):
         if not _NAME.fullmatch(name):
-            problems.append(BadRequestError(f"{name!r} is no name of an environment variable", remedy="-E NAME=VALUE"))
+            problems.append(BadRequestError(f"{name!r} is not the name of a variable", remedy="pass -E NAME=VALUE"))
         if name in TORCHRUN_OWNS or name.startswith("TORCHELASTIC_"):
-            problems.append(BadRequestError(f"{name} is set by torchrun for each rank", remedy=f"leave {name} out"))
+            problems.append(BadRequestError(f"torchrun sets {name} for each rank", remedy=f"leave {name} out"))
     problems += secrets_in(spec_env)
     problems += [
-        BadRequestError(f"{name}: the value holds a NUL byte", remedy=f"give {name} another value")
+        BadRequestError(f"{name}: the value contains a NUL byte", remedy=f"give {name} another value")
         for name, value in spec_env.items()
         if "\0" in value
     ]

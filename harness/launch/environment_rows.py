@@ -1,4 +1,4 @@
-"""The environment of ranks as two tables: variables that mbr-perf sets, and values that megatron-core demands."""
+"""Two tables on the environment of ranks: variables that mbr-perf sets, and values that megatron-core requires."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ ATTENTION_SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
 
 @dataclass(frozen=True)
 class Asked:
-    """What rows may look at. ``num_cores``: processors of this node that the ranks may use."""
+    """The input of the rows. ``num_cores``: processors of this node that the ranks may use."""
 
     spec: ExperimentSpec
     local_ranks: int
@@ -53,7 +53,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Row:
-    """One variable. ``value`` returns None where it is not to be set; ``forced`` where a shell value cannot be right."""
+    """A variable. ``value`` returns None to leave it unset. ``forced``: a value from the shell cannot be right."""
 
     name: str
     value: Callable[[Asked], str | None]
@@ -73,7 +73,7 @@ def max_connections(asked: Asked) -> str | None:
 
 
 def attention_switch(backend: str) -> Callable[[Asked], str | None]:
-    """1 for the attention backend that transformer-engine shall use, 0 for the others; unset where it chooses."""
+    """Return 1 for the selected attention backend, 0 for the others; unset if transformer-engine chooses."""
 
     def value(asked: Asked) -> str | None:
         chosen = asked.attention_backend
@@ -125,35 +125,35 @@ def _loopback(asked: Asked) -> str | None:
 # fmt: off
 ROWS: tuple[Row, ...] = (
     Row(ALLOCATOR, _with_nccl_ub(None, EXPANDABLE_SEGMENTS),
-        "less fragmentation; not with nccl_ub, whose memory pools refuse it (megatron-core DDP config)"),
+        "less fragmentation; left out with nccl_ub, whose memory pools do not allow it (megatron-core DDP config)"),
     Row("CUDA_DEVICE_MAX_CONNECTIONS", max_connections,
-        "1 keeps TP/CP communication in order before Blackwell (megatron arguments); else as Megatron-Bridge"),
-    Row("CUDA_DEVICE_ORDER", on_gpu("PCI_BUS_ID"), "device numbers mean the same to CUDA and NVML"),
+        "1 keeps TP/CP communication in order before Blackwell (megatron arguments); otherwise Megatron-Bridge's value"),
+    Row("CUDA_DEVICE_ORDER", on_gpu("PCI_BUS_ID"), "CUDA and NVML number devices in the same way"),
     Row("NCCL_GRAPH_REGISTER", _graph_register,
-        "CUDA graphs with expandable segments read freed memory otherwise (megatron-core cuda_graphs.py)"),
+        "otherwise CUDA graphs with expandable segments read freed memory (megatron-core cuda_graphs.py)"),
     Row("TORCH_NCCL_AVOID_RECORD_STREAMS", on_gpu("1"), "memory of collectives is freed at once (Megatron-Bridge)"),
-    Row("TORCH_NCCL_HIGH_PRIORITY", on_gpu("1"), "communication kernels are not starved (Megatron-Bridge)"),
+    Row("TORCH_NCCL_HIGH_PRIORITY", on_gpu("1"), "communication kernels get priority (Megatron-Bridge)"),
     Row("NCCL_NVLS_ENABLE", _with_nccl_ub("1", "0"), "NVLink SHARP costs memory; needed by nccl_ub (Megatron-Bridge)"),
     Row("NCCL_CTA_POLICY", _with_nccl_ub("1"), "fewer SMs for collectives on user buffers (Megatron-Bridge)"),
     Row("NVTE_FWD_LAYERNORM_SM_MARGIN", on_gpu("20"), "SMs left to communication (Megatron-Bridge H100 recipes)"),
     Row("NVTE_BWD_LAYERNORM_SM_MARGIN", on_gpu("20"), "SMs left to communication (Megatron-Bridge H100 recipes)"),
     Row("NVTE_ALLOW_NONDETERMINISTIC_ALGO", on_gpu("1"),
-        "transformer-engine's default, stated; a recipe that must be reproducible says 0"),
+        "transformer-engine's default; for reproducible results, set 0 in the recipe"),
     Row("NVTE_CPU_OFFLOAD_V1", _offload, "keeps weights on the GPU with fine-grained offload (megatron arguments)"),
     Row("NVTE_FLASH_ATTN", attention_switch("flash"), "follows attention_backend (megatron-core language_module.py)"),
     Row("NVTE_FUSED_ATTN", attention_switch("fused"), "follows attention_backend (megatron-core language_module.py)"),
     Row("NVTE_UNFUSED_ATTN", attention_switch("unfused"),
         "follows attention_backend (megatron-core language_module.py)"),
     Row("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", always("5"), "seconds that torchrun gives ranks to end before SIGKILL"),
-    Row("CUDA_VISIBLE_DEVICES", on_cpu(""), "a CPU run leaves this machine's GPUs alone", forced=True),
-    Row("TORCHDYNAMO_DISABLE", on_cpu("1"), "megatron's jit fuser would compile C++ in the first step"),
+    Row("CUDA_VISIBLE_DEVICES", on_cpu(""), "a CPU run does not use this machine's GPUs", forced=True),
+    Row("TORCHDYNAMO_DISABLE", on_cpu("1"), "otherwise megatron's jit fuser compiles C++ in the first step"),
     Row("OMP_NUM_THREADS", _threads, "ranks of this node share its cores evenly"),
     Row("GLOO_SOCKET_IFNAME", _loopback, "ranks of one node talk over the loopback interface"),
     Row("MALLOC_TRIM_THRESHOLD_", on_cpu("8589934592"), "steadier step times: freed memory is kept"),
-    Row("MALLOC_MMAP_THRESHOLD_", on_cpu("33554432"), "steadier step times: tensors below 32 MiB are not mapped anew"),
+    Row("MALLOC_MMAP_THRESHOLD_", on_cpu("33554432"), "steadier step times: tensors below 32 MiB are not mapped again"),
     Row("PYTHONFAULTHANDLER", always("1"), "a segmentation fault leaves a Python traceback"),
-    Row("PYTHONUNBUFFERED", always("1"), "the last words of a killed rank are in its log"),
-    Row("PYTHONSAFEPATH", always("1"), "a folder called harness where you stand is not taken for this program"),
+    Row("PYTHONUNBUFFERED", always("1"), "the log of a killed rank has its last output"),
+    Row("PYTHONSAFEPATH", always("1"), "a folder harness in your working folder does not shadow this program"),
     Row("TOKENIZERS_PARALLELISM", always("false"), "no threads before fork"),
 )
 # fmt: on
@@ -161,7 +161,7 @@ ROWS: tuple[Row, ...] = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable as ranks will see it, and who set it (``spec.env``, ``your shell``, a row's reason)."""
+    """A variable as ranks see it, and its source (``spec.env``, ``your shell``, a row's reason)."""
 
     value: str
     source: str
@@ -169,9 +169,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Demand:
-    """``must_be``: the one value that a variable may have; None for any. ``read``: what of its text counts.
+    """``must_be``: the required value of a variable; None for any. ``read``: extracts the part of its text that counts.
 
-    A variable that is not set meets every demand. ``why`` may name the attention backend.
+    An unset variable meets every demand. ``why`` may name the attention backend.
     """
 
     name: str
@@ -187,9 +187,9 @@ def conflicts(asked: Asked, settings: Mapping[str, Setting]) -> list[BadRequestE
     for demand in DEMANDS:
         setting, must_be = settings.get(demand.name), demand.must_be(asked)
         if setting is not None and must_be is not None and demand.read(setting.value) != must_be:
-            told = f"{demand.name}={setting.value} ({setting.source}) must be {must_be}{demand.alternative}: "
+            message = f"{demand.name}={setting.value} ({setting.source}) must be {must_be}{demand.alternative}: "
             remedy = f"unset {demand.name}, or pass -E {demand.name}=... with a value that fits"
-            problems.append(BadRequestError(told + demand.why.format(asked.attention_backend), remedy=remedy))
+            problems.append(BadRequestError(message + demand.why.format(asked.attention_backend), remedy=remedy))
     return problems
 
 
@@ -218,7 +218,7 @@ DEMANDS: tuple[Demand, ...] = (
     Demand(
         "NCCL_GRAPH_REGISTER",
         lambda asked: "0" if _graphs_with_expandable_segments(asked) else None,
-        "CUDA graphs with expandable segments access illegal memory otherwise (megatron-core cuda_graphs.py)",
+        "otherwise CUDA graphs with expandable segments access illegal memory (megatron-core cuda_graphs.py)",
     ),
     Demand(
         ALLOCATOR,
@@ -244,7 +244,7 @@ DEMANDS: tuple[Demand, ...] = (
     Demand(
         "NVTE_CPU_OFFLOAD_V1",
         lambda asked: "1" if asked.on_gpu and asked.spec.offload.offload_modules else None,
-        "fine-grained activation offload would move weights as well (megatron arguments, transformer-engine >= 2.10)",
+        "fine-grained activation offload would also move weights (megatron arguments, transformer-engine >= 2.10)",
     ),
 )
-"""What megatron-core and transformer-engine demand of variables, whoever sets them."""
+"""The values of variables that megatron-core and transformer-engine require."""

@@ -1,4 +1,4 @@
-"""Reads heartbeats, and the verdict on ranks that are silent."""
+"""Reads heartbeats, and detects ranks that hang."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from harness.records.launch import ended_how, signal_name
 from harness.records.rank import Heartbeat, Phase
 
 PATIENCE_IN_STEPS = 20
-STARTING_S = 120.0  # torch and megatron come off a shared file system on a cold node
+STARTING_S = 120.0  # a cold node loads torch and megatron from a shared file system
 _READ_BYTES = 1 << 20
 _ORDER = {phase: place for place, phase in enumerate(get_args(Phase))}
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the slowest rank is. ``step`` is the last one that every rank has finished, None before the first."""
+    """The progress of the slowest rank. ``step``: the last step that every rank has finished; None before the first."""
 
     elapsed_s: float
     phase: Phase | None
@@ -33,7 +33,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Silence:
-    """A rank that gave no sign of life for longer than ``patience_s``."""
+    """A rank without a heartbeat for longer than ``patience_s``."""
 
     rank: int
     age_s: float
@@ -44,7 +44,7 @@ class Silence:
 
 @dataclass
 class _Rank:
-    """One rank's file and what it said. ``heard_at`` is this process's clock: a host's wall clock may jump."""
+    """A rank's heartbeat file and its content. ``heard_at``: this process's monotonic clock; a wall clock may jump."""
 
     rank: int
     path: Path
@@ -53,21 +53,21 @@ class _Rank:
     partial: bytes = b""
     phase: Phase | None = None
     step: int | None = None
-    said_at: float = 0.0
+    sent_at: float = 0.0
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=100))
 
     @property
     def place(self) -> tuple[int, int, float]:
-        """Sorts ranks by how far they got; among equals the one that fell silent first."""
+        """Sorts ranks by progress; if equal, the rank with the oldest heartbeat first."""
         phase = -1 if self.phase is None else _ORDER[self.phase]
-        return phase, -1 if self.step is None else self.step, self.said_at
+        return phase, -1 if self.step is None else self.step, self.sent_at
 
     def patience_s(self, settled_s: float) -> float:
-        """How long it may be silent, given what is enough for a rank at work."""
+        """Return how long the rank may be silent; ``settled_s`` applies during training."""
         return max(settled_s, STARTING_S) if self.phase in (None, "start", "import") else settled_s
 
     def read(self, now: float) -> bool:
-        """Take in what was appended; True when there was a sign of life."""
+        """Read appended lines. Return True if there were any."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
@@ -87,8 +87,8 @@ class _Rank:
         try:
             heartbeat = Heartbeat.model_validate_json(line)
         except ValidationError:
-            return  # a torn line of a killed rank: a sign of life without content
-        self.phase, self.said_at = heartbeat.phase, heartbeat.time_s
+            return  # a killed rank's torn line has no content
+        self.phase, self.sent_at = heartbeat.phase, heartbeat.time_s
         if heartbeat.step is not None and heartbeat.seconds is not None:
             self.step = heartbeat.step
             self.seconds.append(heartbeat.seconds)
@@ -105,12 +105,12 @@ class Heartbeats:
         ]
 
     def read(self, now: float) -> bool:
-        """Take in news of every rank; True when there was any."""
+        """Read the new heartbeats of every rank. Return True if there were any."""
         news = [rank.read(now) for rank in self._ranks]
         return any(news)
 
     def progress(self, now: float) -> Progress:
-        """Where the slowest rank is, and when the last step should end at the median pace so far."""
+        """Return the slowest rank's progress, and the expected end at the median step time so far."""
         slowest = min(self._ranks, key=lambda rank: rank.place)
         step = slowest.step
         pace = self._median_step_s()
@@ -126,10 +126,10 @@ class Heartbeats:
         )
 
     def silence(self, now: float, floor_s: float) -> Silence | None:
-        """The rank that got least far of those silent for more than max(``floor_s``, 20 median steps), if any.
+        """Return the rank with the least progress that is silent for more than max(``floor_s``, 20 median steps), if any.
 
-        While Python imports, patience is at least two minutes. A rank that has finished may wait for the others; only
-        when all have is their silence counted.
+        During imports, the limit is at least two minutes. A finished rank may wait for the others; its silence counts
+        only when all ranks have finished.
         """
         settled = max(floor_s, PATIENCE_IN_STEPS * (self._median_step_s() or 0.0))
         working = [rank for rank in self._ranks if rank.phase != "finish"] or self._ranks
@@ -146,7 +146,7 @@ class Heartbeats:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended, by itself or because it was stopped, in one sentence; ``signal`` interrupted the harness.
+    """How a run ended, in one sentence, by itself or stopped. ``signal``: the signal that interrupted the harness.
 
     ``note`` describes a problem at the end of the run that cost no measurement.
     """
@@ -159,11 +159,11 @@ class Ending:
 
 
 def hang(silence: Silence) -> Ending:
-    """The ending of a run whose watchdog lost patience."""
+    """Return the ending of a run that the watchdog stopped."""
     where = f"in phase {silence.phase}" if silence.phase else "before its first heartbeat"
     after = f" after step {silence.step}" if silence.step is not None else ""
     reason = (
-        f"rank {silence.rank} gave no sign of life for {silence.age_s:.1f} s (patience {silence.patience_s:.1f} s) "
+        f"rank {silence.rank} gave no sign of life for {silence.age_s:.1f} s (limit {silence.patience_s:.1f} s) "
         f"{where}{after}; the stacks of all ranks are in their logs"
     )
     return Ending("hang", reason, rank=silence.rank)
@@ -175,11 +175,11 @@ UNENDED = Ending(
     note="all ranks finished and wrote their records, but some of their processes did not end; mbr-perf stopped them. "
     "Their stacks are in the ranks' logs",
 )
-"""The ending of a run that mbr-perf stopped after all measurements: the end of communication can hang."""
+"""The ending of a run that mbr-perf stopped after all measurements, because shutting down communication can hang."""
 
 
 def read_agent_record(path: Path) -> tuple[AgentRecord | None, str]:
-    """The agent's record, or None with what is wrong with it."""
+    """Read the agent's record; None with the reason if it cannot be read."""
     try:
         return AgentRecord.model_validate_json(path.read_text()), ""
     except FileNotFoundError:
@@ -189,13 +189,13 @@ def read_agent_record(path: Path) -> tuple[AgentRecord | None, str]:
 
 
 def verdict(agent: AgentRecord | None, exit_code: int, unreadable: str) -> Ending:
-    """How a run that ended by itself went; exit code 0 alone is no proof, the agent must say so too."""
+    """Return how a run ended that was not stopped. Success needs exit code 0 and the agent's record."""
     if agent is None:
         return Ending("failed", f"the torchrun agent {ended_how(exit_code)} and {unreadable}; see logs/launcher.log")
     if agent.status == "ok" and exit_code == 0:
         return Ending("ok", "")
     if agent.status == "signalled" and agent.signal is not None:
-        return Ending("failed", f"somebody sent {signal_name(agent.signal)} to the torchrun agent")
+        return Ending("failed", f"another process sent {signal_name(agent.signal)} to the torchrun agent")
     if agent.status in ("error", "unforkable"):
         return Ending("failed", f"torchrun could not start ranks: {agent.error}")
     first = first_failure(agent)
@@ -206,9 +206,9 @@ def verdict(agent: AgentRecord | None, exit_code: int, unreadable: str) -> Endin
 
 
 def first_failure(agent: AgentRecord) -> RankExit | None:
-    """The rank that most likely began it: one killed by a signal, then one that failed, then torchrun's own guess.
+    """Return the rank that most likely failed first: killed by a signal, then failed, then torchrun's own guess.
 
-    torchrun ends the others with SIGTERM, and its time stamps are whole seconds, so its order alone says little.
+    torchrun ends the others with SIGTERM, and its time stamps are whole seconds, so its order is not reliable.
     """
 
     def weight(rank_exit: RankExit) -> tuple[int, bool, int]:
@@ -219,6 +219,6 @@ def first_failure(agent: AgentRecord) -> RankExit | None:
 
 
 def port_was_taken(outcome: LaunchOutcome) -> bool:
-    """Whether the agent could not listen because somebody else does."""
+    """Return whether the agent could not listen because another process used the port."""
     agent = outcome.agent
     return agent is not None and agent.status == "error" and "EADDRINUSE" in (agent.error or "")

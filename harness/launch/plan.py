@@ -1,4 +1,4 @@
-"""A launch as a value: where ranks meet, what is started, with which arguments and limits."""
+"""The plan of a launch: rendezvous, command lines and limits."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from harness.records.batches import LaunchSettings
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 29500  # torchrun's own
-ANY_HOST = "HOST"  # in a dry run: stands for the address of node 0
+ANY_HOST = "HOST"  # the address of node 0 in a dry run
 
 _ADDRESS = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:\[\]_-]*")
 
@@ -39,12 +39,12 @@ class Rendezvous:
     chosen_port: bool
 
     def with_new_port(self) -> "Rendezvous":
-        """Another free port, for when somebody took the first one between choice and use."""
+        """Choose another free port, because another process took the first."""
         return replace(self, master_port=free_port())
 
 
 def free_port() -> int:
-    """A TCP port that was free a moment ago on the loopback interface."""
+    """Return a TCP port that is free on the loopback interface at this moment."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -52,7 +52,7 @@ def free_port() -> int:
 
 
 def without_asking(spec: ExperimentSpec, nodes: Nodes) -> Nodes:
-    """``nodes`` for a dry run: as many as the GPUs fill, meeting at :data:`ANY_HOST` where no address is given."""
+    """Complete ``nodes`` for a dry run: as many as the GPUs need, with :data:`ANY_HOST` if there is no address."""
     if nodes.nnodes == 1 and spec.num_gpus > spec.gpus_per_node:
         nodes = replace(nodes, nnodes=-(-spec.num_gpus // spec.gpus_per_node))
     return replace(nodes, master_addr=nodes.master_addr or ANY_HOST) if nodes.nnodes > 1 else nodes
@@ -70,7 +70,7 @@ def settle(spec: ExperimentSpec, nodes: Nodes) -> Rendezvous:
 
 
 def node_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
-    """What is wrong with the nodes, for this number of GPUs and by themselves."""
+    """Return the problems of the nodes for this number of GPUs."""
     return [*_size_problems(spec, nodes), *_address_problems(nodes)]
 
 
@@ -87,7 +87,7 @@ def _size_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
         ]
     if nodes.nnodes > 1 and spec.num_gpus != nodes.nnodes * spec.gpus_per_node:
         total = f"{nodes.nnodes} x {spec.gpus_per_node} = {nodes.nnodes * spec.gpus_per_node}"
-        remedy = "change -ng, --nnodes or -gn so that they agree"
+        remedy = "change -ng, --nnodes or -gn so that they match"
         return [BadRequestError(f"num_gpus {spec.num_gpus} is not nnodes x gpus_per_node = {total}", remedy=remedy)]
     return []
 
@@ -95,23 +95,23 @@ def _size_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
 def _address_problems(nodes: Nodes) -> list[BadRequestError]:
     problems = []
     if not 0 <= nodes.node_rank < max(1, nodes.nnodes):
-        remedy = f"a number from 0 to {max(1, nodes.nnodes) - 1}, another one on each node"
+        remedy = f"pass a number from 0 to {max(1, nodes.nnodes) - 1}, a different number on each node"
         problems.append(BadRequestError(f"--node_rank {nodes.node_rank} of {nodes.nnodes} nodes", remedy=remedy))
     if nodes.nnodes > 1 and nodes.master_addr is None:
-        remedy = "--master_addr HOST, the node of rank 0, the same on every node"
-        problems.append(BadRequestError(f"--nnodes {nodes.nnodes} needs an address to meet at", remedy=remedy))
+        remedy = "pass --master_addr HOST: the node of rank 0, the same on every node"
+        problems.append(BadRequestError(f"--nnodes {nodes.nnodes} needs --master_addr", remedy=remedy))
     if nodes.master_addr is not None and not _ADDRESS.fullmatch(nodes.master_addr):
-        remedy = "a host name or an IP address"
-        problems.append(BadRequestError(f"--master_addr {nodes.master_addr!r} is no address", remedy=remedy))
+        remedy = "pass a host name or an IP address"
+        problems.append(BadRequestError(f"--master_addr {nodes.master_addr!r} is not an address", remedy=remedy))
     if nodes.master_port is not None and not 1 <= nodes.master_port <= 65535:
-        remedy = "a number from 1 to 65535"
-        problems.append(BadRequestError(f"--master_port {nodes.master_port} is no TCP port", remedy=remedy))
+        remedy = "pass a number from 1 to 65535"
+        problems.append(BadRequestError(f"--master_port {nodes.master_port} is not a TCP port", remedy=remedy))
     return problems
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """One run on this node: what is trained, where its files go, on which machine, and how it is launched."""
+    """One run on this node: its experiment, folder, machine and launch settings."""
 
     spec: ExperimentSpec
     run_dir: Path
@@ -140,12 +140,12 @@ class LaunchPlan:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The agent's command line: torchrun's arguments, static rendezvous (c10d unpickles what strangers send)."""
+        """The agent's command line. The rendezvous is static, because c10d unpickles data from strangers."""
         return (self.python, "-m", "harness.engine.agent", *self.agent_arguments)
 
     @property
     def agent_arguments(self) -> tuple[str, ...]:
-        """Those of the agent: where it leaves its record, then torchrun's."""
+        """The agent's arguments: the path of its record, then torchrun's."""
         meet = self.rendezvous
         return (
             "--result", str(self.agent_file),
@@ -217,7 +217,7 @@ class LaunchPlan:
         return replace(self, rendezvous=self.rendezvous.with_new_port())
 
     def render(self) -> str:
-        """The plan for people: commands that can be pasted into a shell, and the environment with reasons."""
+        """Return the plan as text: commands to paste into a shell, and the environment with reasons."""
         own = [v for v in self.env if v.source != "inherited"]
         inherited = [v.name for v in self.env if v.source == "inherited"]
         limit = "none" if self.settings.timeout_s is None else f"{self.settings.timeout_s:g} s"
@@ -231,7 +231,7 @@ class LaunchPlan:
             f"# inherited from your shell: {', '.join(inherited) or 'nothing'}",
         ]
         if self.rendezvous.nnodes > 1:
-            lines += ["# options of each node beside those of the request; all nodes must see the run folder"]
+            lines += ["# options of each node besides those of the request; all nodes must see the run folder"]
             lines += [f"#   {shlex.join(self.node_options(node))}" for node in range(self.rendezvous.nnodes)]
             lines += ["# the other nodes get the same environment and command, each with its own node rank"]
         if self.rendezvous.master_addr == ANY_HOST:
@@ -249,7 +249,7 @@ def _origin(variable: EnvVar) -> str:
 
 
 def build_plan(request: LaunchRequest) -> LaunchPlan:
-    """The torchrun plan of this node; BadRequestError, all at once, for nodes, limits or variables that cannot work."""
+    """Build the torchrun plan of this node. BadRequestError lists all problems of nodes, limits and variables."""
     spec, host, run_dir = request.spec, request.host, request.run_dir.absolute()
     settings, problems = request.settings, [*request.settings.problems, *node_problems(spec, request.nodes)]
     env: tuple[EnvVar, ...] = ()

@@ -1,4 +1,4 @@
-"""Processes known by pid and start time, never by name: those that this program started, and those that fill a folder."""
+"""Processes identified by pid and start time, never by name: children of this program, and owners of folders."""
 
 import ctypes
 import errno
@@ -154,14 +154,14 @@ class Life:
 
 
 def claim(folder: Path) -> None:
-    """Write down that this process fills ``folder``; nothing where the system does not tell who this process is."""
+    """Record that this process writes ``folder``; does nothing if the system does not identify processes."""
     owner = this_process()
     if owner is not None:
         write_atomically(folder / OWNER, owner.model_dump_json(indent=1) + "\n")
 
 
 def release(folder: Path) -> None:
-    """Say that the process that claimed ``folder`` fills it no more; other nodes wait for that word."""
+    """Record that the process that claimed ``folder`` has finished with it; other nodes wait for this."""
     owner = owner_of(folder)
     if owner is not None:
         with suppress(OSError):  # on a full disk the others lose patience instead
@@ -174,7 +174,7 @@ def owner_of(folder: Path, name: str = OWNER) -> Owner | None:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether somebody claimed ``folder`` and has not let go of it; a killed process never does."""
+    """Return whether a process claimed ``folder`` and has not released it; a killed process never does."""
     owner = owner_of(folder)
     return owner is not None and owner_of(folder, RELEASED) != owner
 
@@ -202,12 +202,12 @@ def started_at(owner: Owner) -> float | None:
     here = this_process()
     if here is None or here.boot_id != owner.boot_id:
         return None
-    told = next((line for line in (PROC / "stat").read_text().splitlines() if line.startswith("btime ")), None)
-    return int(told.split()[1]) + owner.start_ticks / os.sysconf("SC_CLK_TCK") if told else None
+    boot_time = next((line for line in (PROC / "stat").read_text().splitlines() if line.startswith("btime ")), None)
+    return int(boot_time.split()[1]) + owner.start_ticks / os.sysconf("SC_CLK_TCK") if boot_time else None
 
 
 def life_of(folder: Path) -> Life:
-    """Whether the process that claimed ``folder`` lives; asked of this machine, never guessed for another."""
+    """Return whether the process that claimed ``folder`` lives; unknown for another machine."""
     if not (folder / OWNER).is_file():
         return Life("unknown", f"no {OWNER} says which process fills it")
     try:
@@ -216,7 +216,7 @@ def life_of(folder: Path) -> Life:
         return Life("unknown", error.message)
     here = this_process()
     if here is None:
-        return Life("unknown", "this system does not tell which processes live")
+        return Life("unknown", "this system does not show which processes run")
     return _seen_from(here, owner)
 
 
@@ -224,7 +224,7 @@ def _seen_from(here: Owner, owner: Owner) -> Life:
     if owner.boot_id != here.boot_id and owner.hostname != here.hostname:
         return Life("unknown", f"process {owner.pid} of {owner.hostname}, which is not this machine")
     if owner.boot_id != here.boot_id:
-        return Life("dead", f"{owner.hostname} was started anew since")
+        return Life("dead", f"{owner.hostname} was restarted since")
     if owner.pid_namespace != here.pid_namespace:
         return Life("unknown", f"process {owner.pid} of another container of this machine")
     if is_alive(Process(owner.pid, owner.start_ticks)):

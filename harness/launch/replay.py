@@ -27,28 +27,28 @@ class ReplayPlan:
     files: tuple[str, ...]
 
     def render(self) -> str:
-        """The plan for people."""
+        """Return the plan as text."""
         return "\n".join([f"# run folder {self.run_dir}", f"# replay of {self.source}", *self.files]) + "\n"
 
 
 def build_replay(request: LaunchRequest) -> ReplayPlan:
     """The plan; BadRequestError when there is no recorded run, or it is one of another experiment."""
     if request.settings.replay_from is None:
-        raise BadRequestError("the replay launcher needs a recorded run", remedy="--from RUN_FOLDER")
+        raise BadRequestError("the replay launcher needs a recorded run", remedy="pass --from RUN_FOLDER")
     source, run_dir = request.settings.replay_from.absolute(), request.run_dir.absolute()
     if source.resolve() == run_dir.resolve():
         raise BadRequestError(f"{source} cannot be replayed into itself", remedy="choose another run folder")
     recorded = _recorded_spec(source)
     if recorded.fingerprint != request.spec.fingerprint:
         raise BadRequestError(
-            f"{source} is another experiment: recorded for {recorded.slug} ({recorded.fingerprint}), "
-            f"asked for {request.spec.slug} ({request.spec.fingerprint})",
-            remedy=f"ask for the settings in {source / 'spec.json'}",
+            f"{source} is a run of another experiment: it has {recorded.slug} ({recorded.fingerprint}), "
+            f"the request is for {request.spec.slug} ({request.spec.fingerprint})",
+            remedy=f"use the settings in {source / 'spec.json'}",
         )
     files = sorted({path.name for pattern in RECORDED for path in (source / "ranks").glob(pattern)})
     if not any(name.startswith("rank_") for name in files):  # killed ranks leave heartbeats and no record
         raise BadRequestError(
-            f"{source}/ranks holds no records or heartbeats of ranks", remedy="replay a folder of results/runs"
+            f"{source}/ranks has no records or heartbeats of ranks", remedy="replay a folder of results/runs"
         )
     return ReplayPlan(run_dir, source, tuple(files))
 
@@ -74,11 +74,11 @@ def replay(plan: ReplayPlan) -> LaunchOutcome:
 
 
 def _from_ranks(folder: Path) -> Ending:
-    """Without a word of the launch itself, only ranks that all finished make a good ending."""
+    """Derive the ending from the ranks: without a launch record, a run succeeds only if all ranks finished."""
     for beats in sorted(folder.glob("rank_*.progress.jsonl")):
         rank = int(beats.name.split("_")[1].split(".")[0])
         if not (folder / f"rank_{rank:03d}.json").exists():
-            return Ending("failed", f"rank {rank} left heartbeats and no record", rank=rank)
+            return Ending("failed", f"rank {rank} left heartbeats but no record", rank=rank)
     for path in sorted(folder.glob("rank_*.json")):
         record = read_document(path, RankRecord)
         if not record.finished:
@@ -90,7 +90,7 @@ def _from_ranks(folder: Path) -> Ending:
 def _recorded_spec(source: Path) -> ExperimentSpec:
     path = source / "spec.json"
     if not path.is_file():
-        raise BadRequestError(f"{source} is no run folder: it has no spec.json", remedy="--from RUN_FOLDER")
+        raise BadRequestError(f"{source} is not a run folder: it has no spec.json", remedy="pass --from RUN_FOLDER")
     return read_document(path, ExperimentSpec)
 
 

@@ -46,7 +46,7 @@ class Peers:
         for node, path in _outcomes(self.plan):
             outcome = _ended_badly(path)
             if outcome is not None and now - self._fallen.setdefault(node, now) >= self.grace_s:
-                return f"node {node} ended {self.grace_s:g} s before: {outcome.reason or outcome.status}"
+                return f"node {node} ended {self.grace_s:g} s earlier: {outcome.reason or outcome.status}"
         return ""
 
 
@@ -100,12 +100,12 @@ def _unwatched(sampler: subprocess.Popen[bytes], plan: LaunchPlan) -> str | None
     if code is None:
         if _stop_sampler(sampler):
             return None
-        how = f"was frozen: it did not end within {STOP_S:g} s"
+        how = f"hung: it did not end within {STOP_S:g} s"
     elif code:
         how = ended_how(code)
     else:
         return None
-    return f"the GPUs were not watched to the end: the sampler {how}; see logs/{plan.sampler_log.name}"
+    return f"the GPUs were not sampled to the end: the sampler {how}; see logs/{plan.sampler_log.name}"
 
 
 def _stop_sampler(sampler: subprocess.Popen[bytes]) -> bool:
@@ -258,6 +258,6 @@ def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
     except OSError as error:
         if not folders.is_full_error(error):
             raise
-        told = outcome.reason if outcome.disk_full else f"disk full; {outcome.reason or 'the outcome is not on disk'}"
-        return outcome.model_copy(update={"disk_full": True, "reason": told})
+        reason = outcome.reason if outcome.disk_full else f"disk full; {outcome.reason or 'the outcome is not on disk'}"
+        return outcome.model_copy(update={"disk_full": True, "reason": reason})
     return outcome

@@ -140,14 +140,14 @@ class WarmProcess:
             if time.monotonic() > deadline:
                 return Refused(f"the warm parent did not answer within {patience_s:g} s", late_for_good)
             try:
-                said = self._channel.recv(1 << 16)
+                received = self._channel.recv(1 << 16)
             except TimeoutError:
                 continue
             except OSError:
                 return self._gone()
-            if not said:
+            if not received:
                 return self._gone()
-            self._answers += said
+            self._answers += received
         line, _, self._answers = self._answers.partition(b"\n")
         try:
             return WarmAnswer.model_validate_json(line)
@@ -159,8 +159,8 @@ class WarmProcess:
             code = self.process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             return Refused("the warm parent closed its channel")
-        told = f"the warm parent {ended_how(code)}; see logs/launcher.log of the run that it was started for"
-        return Refused(told, for_good=code > 0)  # what cannot be imported now cannot be imported later
+        reason = f"the warm parent {ended_how(code)}; see logs/launcher.log of the run that it was started for"
+        return Refused(reason, for_good=code > 0)  # what cannot be imported now cannot be imported later
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
@@ -208,7 +208,7 @@ class WarmParents:
         """An agent for the plan, or why it must be started afresh. ``give_up`` is asked now and then, and ends the wait."""
         key = _key(plan)
         if sys.platform != "linux":
-            return Refused("warm parents are for Linux", for_good=True)
+            return Refused("warm parents need Linux", for_good=True)
         if key in self._unfit:
             return self._unfit[key]
         adopt_orphans()  # an agent becomes this process's own child
@@ -266,7 +266,9 @@ def start_agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | N
         return Started(start_process(plan, plan.argv, plan.launcher_log))
     answer = parents.start(plan, lambda: caught.signal is not None)
     if not isinstance(answer, Refused):
-        return Started(answer, warm=True, notes=("ranks were forked from a warm parent: no import is in their times",))
+        return Started(
+            answer, warm=True, notes=("ranks were forked from a warm parent, so their times contain no imports",)
+        )
     if caught.signal is not None:
         return None
     return Started(

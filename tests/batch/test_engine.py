@@ -151,10 +151,10 @@ def test_a_run_that_cannot_start_ends_the_batch_or_is_recorded_as_failed(batch):
 
     made = batch("ok", repeats=1)
     missing = Missing(made.folder, made.host, made.entries, repeats=1)
-    with pytest.raises(BadRequestError, match="nowhere is no run folder"):
+    with pytest.raises(BadRequestError, match="nowhere is not a run folder"):
         played(missing)
     outliving = Outliving(made.folder, made.host, made.entries, repeats=1)
     played(outliving)
     (record,) = outliving.records(made.entries[0])
     assert record.status == "failed"
-    assert "nowhere is no run folder" in record.failure
+    assert "nowhere is not a run folder" in record.failure

@@ -115,7 +115,7 @@ def test_a_rank_that_ran_out_of_memory_explains_the_time_limit_that_the_others_r
 
 def test_a_hang_has_its_own_advice(failed_run):
     words = Failure(
-        kind="hang", message="rank 1 gave no sign of life for 61.0 s (patience 60.0 s) in phase step after step 3"
+        kind="hang", message="rank 1 gave no sign of life for 61.0 s (limit 60.0 s) in phase step after step 3"
     )
     verdict = case_of_run(failed_run(None, words)).verdict
     assert (verdict.oom_class, verdict.reason) == ("not_oom", f"hang: {words.message}")

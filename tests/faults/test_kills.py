@@ -62,7 +62,7 @@ def test_a_killed_sampler_costs_the_run_its_verdict_and_not_its_steps(run, only_
     record = read_run(only_run())
     assert (code, record.status) == (0, "ok")
     assert record.suspect == (
-        "the GPUs were not watched to the end: the sampler was killed by SIGKILL; see logs/sampler.log",
+        "the GPUs were not sampled to the end: the sampler was killed by SIGKILL; see logs/sampler.log",
     )
     assert all(len(rank.steps) == 4 for rank in record.ranks)
 

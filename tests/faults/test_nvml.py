@@ -182,7 +182,7 @@ def test_a_sampler_that_the_driver_never_answers_is_a_doubt_like_a_killed_one(ju
 
     record, _, verdict = judged(at_work=freeze, wait=str(go_on))
     assert record.suspect == (
-        "the GPUs were not watched to the end: the sampler was frozen: it did not end within 5 s; see logs/sampler.log",
+        "the GPUs were not sampled to the end: the sampler hung: it did not end within 5 s; see logs/sampler.log",
     )
     assert verdict == (6, "inconclusive")
 

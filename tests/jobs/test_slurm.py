@@ -144,7 +144,7 @@ def test_after_the_timeout_the_job_continues_and_the_message_names_the_next_step
     on_slurm("--detach")
     answer = jobs("wait", job_dir(), "--timeout", "0")
     assert answer.code == 6
-    assert "job 7: PENDING (JobHeldUser); it waits for a person" in answer.err
+    assert "job 7: PENDING (JobHeldUser); it is held" in answer.err
     assert f"mbr-perf jobs cancel {job_dir()}" in answer.err
     assert slurm.calls("scancel") == []
 
@@ -169,7 +169,7 @@ def test_a_prepared_job_is_submitted_once(on_slurm, slurm, job_dir, jobs):
 def test_an_answer_without_a_number_is_no_refusal(on_slurm, slurm):
     slurm.answers("sbatch", "echo hello")
     answer = on_slurm()
-    assert (answer.code, "sbatch answered 'hello', which names no job; it may be queued" in answer.err) == (3, True)
+    assert (answer.code, "sbatch printed 'hello', which names no job; the job may be queued" in answer.err) == (3, True)
 
 
 def test_the_state_of_a_job_is_read_from_its_cluster(on_slurm, slurm, jobs):
@@ -199,7 +199,7 @@ def test_the_status_of_a_job_names_its_runs(on_slurm, slurm, job_dir, jobs):
     on_slurm("--detach")
     answer = json.loads(jobs("status", "7", "--json").out)
     assert answer["slurm"][0]["reason"] == "PartitionNodeLimit"
-    assert answer["state"] == "PENDING (PartitionNodeLimit); it will never start as it was asked for"
+    assert answer["state"] == "PENDING (PartitionNodeLimit); it can never start with these options"
     assert [run["run_id"] for run in answer["runs"]] == [run.run_id for run in read_job(job_dir()).runs]
 
 
@@ -268,10 +268,10 @@ def test_logs_are_followed_until_the_job_has_ended(on_slurm, slurm, job_dir, job
         (("--segment", "0"), "--segment 0 must be at least 1"),
         (("--slurm_gpus", "all"), "--slurm_gpus 'all': no such way"),
         (("--detach", "--no_submit"), "--detach and --no_submit exclude each other"),
-        (("--partition", "a b"), "--partition 'a b' cannot stand in a batch file"),
-        (("--container_image", "i", "--container_mounts", "foo"), "--container_mounts 'foo' is no mount"),
-        (("--container_image", "i", "--container_mounts", "/a:/a,/b"), "--container_mounts '/a:/a,/b' is no mount"),
-        (("--pass_env", "ALL"), "--pass_env ALL: sbatch takes the word for more than a variable"),
+        (("--partition", "a b"), "--partition 'a b' cannot be in a batch file"),
+        (("--container_image", "i", "--container_mounts", "foo"), "--container_mounts 'foo' is not a mount"),
+        (("--container_image", "i", "--container_mounts", "/a:/a,/b"), "--container_mounts '/a:/a,/b' is not a mount"),
+        (("--pass_env", "ALL"), "--pass_env ALL: sbatch gives this word a special meaning"),
         (
             ("--run_dir", "x", "--repeats", "2"),
             "--run_dir names the folder of one run, but --repeats makes several runs",

@@ -145,9 +145,9 @@ def test_numbers_of_a_slurm_job_reach_ranks_and_no_record(cpu: MakeSpec) -> None
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("MY_TOKEN", CANARY, "is a secret by its name"),
-        ("HUB", CANARY, "holds what looks like a secret"),
-        ("PROXY", f"http://me:{CANARY}@proxy", "holds what looks like a secret"),
+        ("MY_TOKEN", CANARY, "has the name of a secret"),
+        ("HUB", CANARY, "contains what looks like a secret"),
+        ("PROXY", f"http://me:{CANARY}@proxy", "contains what looks like a secret"),
     ],
 )
 def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(
@@ -155,7 +155,7 @@ def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(
 ) -> None:
     with pytest.raises(BadRequestError, match=f"{name} {why}") as refused:
         child_environment(cpu(env={name: value}), {}, (), 2)
-    assert refused.value.remedy == f"export it and hand it over by name: --pass_env {name}"
+    assert refused.value.remedy == f"export it and pass it by name: --pass_env {name}"
     assert CANARY not in str(refused.value)
 
 
@@ -175,12 +175,12 @@ def test_two_equal_allocator_settings_are_one(h100: MakeSpec) -> None:
 
 
 def test_two_different_allocator_settings_are_refused(h100: MakeSpec) -> None:
-    told = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": "a:1"}), {"PYTORCH_ALLOC_CONF": "b:2"})
-    assert "PYTORCH_CUDA_ALLOC_CONF=a:1 (spec.env), PYTORCH_ALLOC_CONF=b:2 (your shell)" in told
+    message = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": "a:1"}), {"PYTORCH_ALLOC_CONF": "b:2"})
+    assert "PYTORCH_CUDA_ALLOC_CONF=a:1 (spec.env), PYTORCH_ALLOC_CONF=b:2 (your shell)" in message
 
 
 @pytest.mark.parametrize(
-    ("changes", "shell", "told"),
+    ("changes", "shell", "message"),
     [
         ({"parallelism": TP2}, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"},
          "CUDA_DEVICE_MAX_CONNECTIONS=8 (your shell) must be 1"),
@@ -195,16 +195,16 @@ def test_two_different_allocator_settings_are_refused(h100: MakeSpec) -> None:
         ({}, {"NVTE_APPLY_QK_LAYER_SCALING": "1"}, "NVTE_APPLY_QK_LAYER_SCALING=1"),
         ({"offload": {"offload_modules": ("moe_act",)}, "env": {"NVTE_CPU_OFFLOAD_V1": "0"}}, {},
          "NVTE_CPU_OFFLOAD_V1=0 (spec.env) must be 1"),
-        ({"gpu": "cpu", "env": {"RANK": "0"}}, {}, "RANK is set by torchrun"),
-        ({"gpu": "cpu", "env": {"TORCHELASTIC_RUN_ID": "x"}}, {}, "TORCHELASTIC_RUN_ID is set by torchrun"),
-        ({"gpu": "cpu", "env": {"A B": "0"}}, {}, "'A B' is no name of an environment variable"),
-        ({"gpu": "cpu", "env": {"A": "x\0y"}}, {}, "A: the value holds a NUL byte"),
+        ({"gpu": "cpu", "env": {"RANK": "0"}}, {}, "torchrun sets RANK"),
+        ({"gpu": "cpu", "env": {"TORCHELASTIC_RUN_ID": "x"}}, {}, "torchrun sets TORCHELASTIC_RUN_ID"),
+        ({"gpu": "cpu", "env": {"A B": "0"}}, {}, "'A B' is not the name of a variable"),
+        ({"gpu": "cpu", "env": {"A": "x\0y"}}, {}, "A: the value contains a NUL byte"),
     ],
 )  # fmt: skip
 def test_what_contradicts_the_run_is_refused(
-    cpu: MakeSpec, h100: MakeSpec, changes: dict, shell: dict[str, str], told: str
+    cpu: MakeSpec, h100: MakeSpec, changes: dict, shell: dict[str, str], message: str
 ) -> None:
-    assert told in refusal((cpu if "gpu" in changes else h100)(**changes), shell)
+    assert message in refusal((cpu if "gpu" in changes else h100)(**changes), shell)
 
 
 def test_graph_registration_is_free_on_blackwell_with_local_graphs(h100: MakeSpec) -> None:
@@ -214,15 +214,15 @@ def test_graph_registration_is_free_on_blackwell_with_local_graphs(h100: MakeSpe
 
 def test_all_contradictions_are_told_at_once(h100: MakeSpec) -> None:
     shell = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "NVTE_FLASH_ATTN": "0"}
-    told = refusal(h100(parallelism=TP2), shell, pass_env=("HF_TOKEN",))
-    assert "CUDA_DEVICE_MAX_CONNECTIONS=8" in told
-    assert "NVTE_FLASH_ATTN=0" in told
-    assert "--pass_env HF_TOKEN: not set in your shell" in told
+    message = refusal(h100(parallelism=TP2), shell, pass_env=("HF_TOKEN",))
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=8" in message
+    assert "NVTE_FLASH_ATTN=0" in message
+    assert "--pass_env HF_TOKEN: not set in your shell" in message
 
 
 def test_an_error_does_not_tell_a_secret(h100: MakeSpec) -> None:
-    told = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": CANARY}), {"PYTORCH_ALLOC_CONF": "x"})
-    assert CANARY not in told
+    message = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": CANARY}), {"PYTORCH_ALLOC_CONF": "x"})
+    assert CANARY not in message
 
 
 def test_each_variable_of_the_table_is_there_once() -> None:

@@ -36,7 +36,7 @@ def test_a_node_that_ended_badly_stops_the_others_after_the_grace(make_plan: Cal
     assert peers.reason_to_stop(0.0) == ""
     ended(plan, 2, status="failed", reason="rank 5 was killed by SIGKILL")
     assert [peers.reason_to_stop(now) for now in (1.0, 5.9)] == ["", ""]
-    assert peers.reason_to_stop(6.0) == "node 2 ended 5 s before: rank 5 was killed by SIGKILL"
+    assert peers.reason_to_stop(6.0) == "node 2 ended 5 s earlier: rank 5 was killed by SIGKILL"
 
 
 def test_the_outcome_of_this_node_is_not_a_peers(make_plan: Callable[..., LaunchPlan]) -> None:

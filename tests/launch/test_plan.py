@@ -78,7 +78,7 @@ def test_the_rendered_plan_can_be_pasted_into_a_shell(cpu: MakeSpec, host: Host)
     lines = plan.render().splitlines()
     assert tuple(shlex.split(lines[-1])) == plan.argv
     assert "export FLAG='a b;c'  # from the recipe or -E" in lines
-    assert "export PYTHONUNBUFFERED=1  # set by mbr-perf: the last words of a killed rank are in its log" in lines
+    assert "export PYTHONUNBUFFERED=1  # set by mbr-perf: the log of a killed rank has its last output" in lines
     assert [line.partition("#")[2] for line in lines if "MINE=" in line] == [" from your shell, named by --pass_env"]
     assert "export TOKENIZERS_PARALLELISM=true  # from your shell" in lines
     assert not any("other nodes" in line for line in lines)
@@ -106,9 +106,9 @@ def test_the_document_is_json_and_says_who_set_what(h100: MakeSpec, host: Host) 
         (12, TWO_NODES, "num_gpus 12 is not nnodes x gpus_per_node = 2 x 8 = 16"),
         (16, replace(TWO_NODES, node_rank=2), "--node_rank 2 of 2 nodes"),
         (8, Nodes(node_rank=1), "--node_rank 1 of 1 nodes"),
-        (16, Nodes(nnodes=2), "--nnodes 2 needs an address to meet at"),
-        (16, replace(TWO_NODES, master_addr="-x;y"), "--master_addr '-x;y' is no address"),
-        (8, Nodes(master_port=70000), "--master_port 70000 is no TCP port"),
+        (16, Nodes(nnodes=2), "--nnodes 2 needs --master_addr"),
+        (16, replace(TWO_NODES, master_addr="-x;y"), "--master_addr '-x;y' is not an address"),
+        (8, Nodes(master_port=70000), "--master_port 70000 is not a TCP port"),
         (8, Nodes(nnodes=0), "--nnodes 0: at least one node"),
     ],
 )

@@ -91,12 +91,14 @@ def test_a_rank_that_left_only_heartbeats_did_not_end_well(request_for: LaunchRe
     (recorded / "ranks" / "rank_001.json").unlink()
     outcome = replayed(request_for)
     assert (outcome.status, outcome.rank) == ("failed", 1)
-    assert outcome.reason == "rank 1 left heartbeats and no record"
+    assert outcome.reason == "rank 1 left heartbeats but no record"
 
 
 def test_another_experiment_is_refused(request_for: LaunchRequest, cpu: MakeSpec) -> None:
     other = replace(request_for, spec=cpu(task="sft"))
-    with pytest.raises(BadRequestError, match=r"is another experiment: recorded for tiny\.pretrain\.fp32\.2gpu\.none"):
+    with pytest.raises(
+        BadRequestError, match=r"is a run of another experiment: it has tiny\.pretrain\.fp32\.2gpu\.none"
+    ):
         LAUNCHERS["replay"](other)
 
 
@@ -106,7 +108,7 @@ def test_a_run_is_not_replayed_into_itself(request_for: LaunchRequest, recorded:
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"), [("spec.json", "is no run folder"), ("ranks", "holds no records or heartbeats of ranks")]
+    ("missing", "told"), [("spec.json", "is not a run folder"), ("ranks", "has no records or heartbeats of ranks")]
 )
 def test_a_folder_without_a_run_is_refused(request_for: LaunchRequest, recorded: Path, missing: str, told: str) -> None:
     (recorded / missing).rename(recorded / "elsewhere")

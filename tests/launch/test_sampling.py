@@ -51,8 +51,8 @@ def test_a_sampler_that_dies_does_not_stop_the_run(
 ) -> None:
     plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, "raise SystemExit('no driver')")
     outcome = execute(plan, on_progress=lambda _: None)
-    told = "the GPUs were not watched to the end: the sampler exited with code 1; see logs/sampler.log"
-    assert (outcome.status, outcome.unwatched) == ("ok", told)
+    expected = "the GPUs were not sampled to the end: the sampler exited with code 1; see logs/sampler.log"
+    assert (outcome.status, outcome.unwatched) == ("ok", expected)
     assert plan.sampler_log.read_text() == "no driver\n"
 
 

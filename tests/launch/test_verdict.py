@@ -32,7 +32,12 @@ def test_the_rank_that_began_it_is_not_one_that_torchrun_ended(record: AgentReco
     [
         (AgentRecord(status="ok"), 0, "ok", ""),
         (AgentRecord(status="ok"), 1, "failed", "the torchrun agent exited with code 1; see logs/launcher.log"),
-        (AgentRecord(status="signalled", signal=15), 143, "failed", "somebody sent SIGTERM to the torchrun agent"),
+        (
+            AgentRecord(status="signalled", signal=15),
+            143,
+            "failed",
+            "another process sent SIGTERM to the torchrun agent",
+        ),
         (AgentRecord(status="error", error="no port"), 1, "failed", "torchrun could not start ranks: no port"),
         (ended((4, -34 - 1, "signal 35"), first=4), 1, "failed", "rank 4 was killed by signal 35"),
         (None, -9, "failed", "the torchrun agent was killed by SIGKILL and left no record; see logs/launcher.log"),

@@ -37,7 +37,7 @@ def test_a_night_goes_on_after_a_submission_that_nobody_knows_the_end_of(nightly
     answer = json.loads(told.out)
     assert {case["name"]: case["outcome"] for case in answer["cases"]} == {"first": "inconclusive", "second": "failed"}
     assert (told.code, answer["num_runs_missing"], len(slurm.submissions())) == (3, 1, 2)
-    assert "first: sbatch answered '', which names no job; it may be queued" in told.err
+    assert "first: sbatch printed '', which names no job; the job may be queued" in told.err
 
 
 def test_a_job_of_a_night_that_was_cancelled_by_hand_fails_its_case_and_is_not_submitted_again(nightly, slurm):

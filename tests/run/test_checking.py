@@ -125,7 +125,7 @@ def test_variables_that_ranks_cannot_have_are_findings_together():
     checked = judged(env=("RANK=3",), pass_env=("NO_SUCH_VARIABLE_HERE",))
     messages = [finding.message for finding in checked.findings if finding.id == "LAUNCH"]
     assert messages == [
-        "RANK is set by torchrun for each rank", "--pass_env NO_SUCH_VARIABLE_HERE: not set in your shell",
+        "torchrun sets RANK for each rank", "--pass_env NO_SUCH_VARIABLE_HERE: not set in your shell",
     ]  # fmt: skip
 
 

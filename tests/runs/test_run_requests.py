@@ -30,11 +30,11 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
         ((*RECIPE, "--timeout", "inf"), "--timeout inf must be above 0 and finite"),
         ((*RECIPE, "--hang_timeout", "nan"), "--hang_timeout nan must be above 0 and finite"),
         ((*RECIPE, "--memory_limit", "inf"), "--memory_limit inf must be a finite number"),
-        ((*RECIPE, "-E", "PGPASSWORD=hunter2"), "PGPASSWORD is a secret by its name"),
+        ((*RECIPE, "-E", "PGPASSWORD=hunter2"), "PGPASSWORD has the name of a secret"),
         ((*RECIPE, "--repeats", "0"), "--repeats 0 must be at least 1"),
         ((*RECIPE, "--repeats", "2", "--run_dir", "somewhere"), "--run_dir names the folder of one run, but --repeats makes several runs"),
-        ((*RECIPE, "--launcher", "replay"), "the replay launcher needs a recorded run\n  --from RUN_FOLDER"),
-        ((*RECIPE, "-E", "RANK=3"), "RANK is set by torchrun for each rank\n  leave RANK out"),
+        ((*RECIPE, "--launcher", "replay"), "the replay launcher needs a recorded run\n  pass --from RUN_FOLDER"),
+        ((*RECIPE, "-E", "RANK=3"), "torchrun sets RANK for each rank\n  leave RANK out"),
         ((*RECIPE, "--pass_env", "NO_SUCH_NAME"), "--pass_env NO_SUCH_NAME: not set in your shell"),
         ((*RECIPE, "--recompute_granularity", "full"), "full needs --recompute_method\n  as in --recompute full:uniform:1"),
         ((*RECIPE, "--recompute_granularity", "full"), "full needs --recompute_num_layers"),
@@ -73,7 +73,7 @@ def test_problems_of_several_stages_are_reported_together(mbr_perf):
     assert all(word in message for word in ("bf61", "core_atn", "model.num_layer:"))
     wrong = ("-E", "RANK=3", "--timeout", "-1", "-tp", "3")
     message = mbr_perf("run", *RECIPE, *wrong).err
-    assert all(word in message for word in ("RANK is set by torchrun", "--timeout -1", "A01: num_gpus 2", "P04: "))
+    assert all(word in message for word in ("torchrun sets RANK", "--timeout -1", "A01: num_gpus 2", "P04: "))
     message = mbr_perf("run", *RECIPE, "-tp", "3", "-vp", "3").err
     assert all(f"{rule}: " in message for rule in ("S02", "P03", "P04", "P09", "A01", "A17")), message
 

@@ -14,7 +14,7 @@ from harness.batch.slurm.showing import JobDisplay
 from harness.errors import BadRequestError, ExitCode, RunFailedError
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
-from harness.launch.slurm.commands import Said, Slurm
+from harness.launch.slurm.commands import Answer, Slurm
 from harness.launch.slurm.job import SlurmJob, slurm_job
 from harness.records.batches import BatchLaunch
 from harness.records.goldens import GateOptions
@@ -157,7 +157,7 @@ def found_again(job: SlurmJob, slurm: Slurm) -> SubmittedRecord | None:
     RunFailedError if Slurm does not answer.
     """
     found = slurm.find(job, now())
-    if isinstance(found, Said):
+    if isinstance(found, Answer):
         problem = f"Slurm does not report whether the job is queued: {found.err.strip()}"
         raise RunFailedError(problem, remedy=f"check with squeue --name={job.record.name}")
     return None if found is None else _noted(job, found, slurm)

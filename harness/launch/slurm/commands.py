@@ -1,4 +1,4 @@
-"""Slurm's own commands, run with argument lists: submit, ask, cancel. What they say is kept as text."""
+"""Runs Slurm's commands with argument lists: submit, query, cancel. Their output is kept as text."""
 
 import re
 import subprocess
@@ -36,8 +36,8 @@ class NotSubmittedError(RunFailedError):
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command answered. ``code`` None: it is not installed, or said nothing in time."""
+class Answer:
+    """The output of a command. ``code`` None: the command is not installed, or did not answer in time."""
 
     code: int | None
     out: str
@@ -62,48 +62,48 @@ class Slurm:
         Where the controller does not answer the job is looked for, and submitted again if it is not there:
         NotSubmittedError if that does not help, RunFailedError where Slurm does not say whether the job is there.
         """
-        said = self.say(job.sbatch)
+        answer = self.say(job.sbatch)
         for pause_s in self._look_after_s:
-            if not _is_unreached(said):
+            if not _is_unreached(answer):
                 break
             time.sleep(pause_s)
             found = self.find(job, submitted_at)
             if isinstance(found, SubmittedRecord):
                 return found
-            said = self.say(job.sbatch) if found is None else said
-        if _is_unreached(said):
-            return self._looked_for(job, submitted_at, said)
-        if said.code is None:
-            raise BadRequestError(said.err, remedy="submit where Slurm is installed")
-        if said.code != 0:
-            remedy = f"the job was not submitted; {job.script_path} is what was refused"
-            raise BadRequestError(f"Slurm refused the job: {_plain(said.err) or said.out}", remedy=remedy)
-        answer = _ANSWER.fullmatch(said.out.strip().rpartition("\n")[2])
-        if answer is None:
-            told = f"sbatch answered {said.out.strip()!r}, which names no job; it may be queued"
-            raise RunFailedError(told, remedy=f"squeue --name={job.record.name} tells")
-        cluster = answer["cluster"]
-        return SubmittedRecord(job_id=answer["job"], cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch)
+            answer = self.say(job.sbatch) if found is None else answer
+        if _is_unreached(answer):
+            return self._looked_for(job, submitted_at, answer)
+        if answer.code is None:
+            raise BadRequestError(answer.err, remedy="submit where Slurm is installed")
+        if answer.code != 0:
+            remedy = f"the job was not submitted; its batch file is {job.script_path}"
+            raise BadRequestError(f"Slurm refused the job: {_plain(answer.err) or answer.out}", remedy=remedy)
+        match = _ANSWER.fullmatch(answer.out.strip().rpartition("\n")[2])
+        if match is None:
+            message = f"sbatch printed {answer.out.strip()!r}, which names no job; the job may be queued"
+            raise RunFailedError(message, remedy=f"check with squeue --name={job.record.name}")
+        cluster = match["cluster"]
+        return SubmittedRecord(job_id=match["job"], cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch)
 
-    def _looked_for(self, job: SlurmJob, submitted_at: str, said: Said) -> SubmittedRecord:
+    def _looked_for(self, job: SlurmJob, submitted_at: str, answer: Answer) -> SubmittedRecord:
         """The job after the last try; the errors of :meth:`submit` where it is not there."""
         found = self.find(job, submitted_at)
         if isinstance(found, SubmittedRecord):
             return found
-        told = f"Slurm could not be reached: {_plain(said.err)}"
+        message = f"Slurm could not be reached: {_plain(answer.err)}"
         again = f"mbr-perf jobs submit {job.record.job_dir}"
         if found is None:
-            raise NotSubmittedError(told, remedy=f"nothing is queued; {again} tries again")
-        raise RunFailedError(f"{told}; the job may be queued", remedy=f"{again} looks whether it is, before it submits")
+            raise NotSubmittedError(message, remedy=f"nothing is queued; {again} tries again")
+        raise RunFailedError(f"{message}; the job may be queued", remedy=f"{again} checks this before it submits")
 
-    def find(self, job: SlurmJob, submitted_at: str) -> SubmittedRecord | Said | None:
+    def find(self, job: SlurmJob, submitted_at: str) -> SubmittedRecord | Answer | None:
         """The job of this batch file, the latest where there are several; what Slurm said where it does not tell."""
         words = ("--noheader", "--states=all", f"--name={job.record.name}", "--format=%F|%o")
-        said = self.say(("squeue", *words))
-        if said.code != 0:
-            return said
+        answer = self.say(("squeue", *words))
+        if answer.code != 0:
+            return answer
         cluster, found = None, None
-        for line in said.out.splitlines():
+        for line in answer.out.splitlines():
             identifier, _, command = line.strip().partition("|")
             if line.startswith("CLUSTER: "):
                 cluster = line.removeprefix("CLUSTER: ").strip()
@@ -118,34 +118,34 @@ class Slurm:
 
         Whatever else stands in the way of this job says nothing of others with the same options.
         """
-        said = self.say(job.test_only)
-        if said.code is None and "no answer" not in said.err:
-            raise BadRequestError(said.err, remedy="submit where Slurm is installed")
-        if said.code and names_wrong_option(said.err):
-            raise BadRequestError(f"Slurm refused the job: {_plain(said.err)}", remedy="nothing was submitted")
+        answer = self.say(job.test_only)
+        if answer.code is None and "no answer" not in answer.err:
+            raise BadRequestError(answer.err, remedy="submit where Slurm is installed")
+        if answer.code and names_wrong_option(answer.err):
+            raise BadRequestError(f"Slurm refused the job: {_plain(answer.err)}", remedy="nothing was submitted")
 
-    def show(self, job: SubmittedRecord) -> Said:
+    def show(self, job: SubmittedRecord) -> Answer:
         """``scontrol``: what the controller still knows, for minutes after the end."""
         return self.say(("scontrol", *_cluster(job), "-o", "show", "job", job.job_id))
 
-    def queue(self, job: SubmittedRecord) -> Said:
+    def queue(self, job: SubmittedRecord) -> Answer:
         """``squeue``: one line per task, ``task|state|reason|nodes``."""
         words = ("--noheader", "--states=all", f"--jobs={job.job_id}", "--format=%K|%T|%r|%N")
         return self.say(("squeue", *_cluster(job), *words))
 
-    def account(self, job: SubmittedRecord) -> Said:
+    def account(self, job: SubmittedRecord) -> Answer:
         """``sacct``: one line per task, ``id|state|exit code|nodes``, where accounting is kept."""
         words = ("--noheader", "--parsable2", "--allocations", f"--jobs={job.job_id}")
         return self.say(("sacct", *_cluster(job), *words, "--format=JobID,State,ExitCode,NodeList"))
 
     def cancel(self, job: SubmittedRecord) -> None:
         """``scancel``; no error for a job that has ended. RunFailedError where Slurm does not do it."""
-        said = self.say(("scancel", *_cluster(job), job.job_id))
-        if said.code != 0 and "Invalid job id" not in said.err:
-            told = _plain(said.err) or "no answer"
-            raise RunFailedError(f"job {job.job_id} was not cancelled: {told}", remedy=f"scancel {job.job_id}")
+        answer = self.say(("scancel", *_cluster(job), job.job_id))
+        if answer.code != 0 and "Invalid job id" not in answer.err:
+            message = _plain(answer.err) or "no answer"
+            raise RunFailedError(f"job {job.job_id} was not cancelled: {message}", remedy=f"scancel {job.job_id}")
 
-    def say(self, words: Sequence[str]) -> Said:
+    def say(self, words: Sequence[str]) -> Answer:
         """Run one command; its answer, or why there is none."""
         try:
             done = subprocess.run(
@@ -153,12 +153,12 @@ class Slurm:
                 text=True, errors="replace",
             )  # fmt: skip
         except FileNotFoundError:
-            return Said(None, "", f"{words[0]}: not installed here, or not on PATH")
+            return Answer(None, "", f"{words[0]}: not installed here, or not on PATH")
         except PermissionError as error:
-            return Said(None, "", f"{words[0]}: {error.strerror}")
+            return Answer(None, "", f"{words[0]}: {error.strerror}")
         except subprocess.TimeoutExpired:
-            return Said(None, "", f"{words[0]}: no answer within {PATIENCE_S:g} s")
-        return Said(done.returncode, done.stdout, done.stderr)
+            return Answer(None, "", f"{words[0]}: no answer within {PATIENCE_S:g} s")
+        return Answer(done.returncode, done.stdout, done.stderr)
 
 
 def names_wrong_option(refusal: str) -> bool:
@@ -166,9 +166,11 @@ def names_wrong_option(refusal: str) -> bool:
     return _WRONG_OPTION.search(refusal) is not None
 
 
-def _is_unreached(said: Said) -> bool:
+def _is_unreached(answer: Answer) -> bool:
     """Whether the controller gave no answer: neither a job nor a refusal."""
-    return "no answer" in said.err if said.code is None else said.code != 0 and bool(_UNREACHED.search(said.err))
+    return (
+        "no answer" in answer.err if answer.code is None else answer.code != 0 and bool(_UNREACHED.search(answer.err))
+    )
 
 
 def _cluster(job: SubmittedRecord) -> tuple[str, ...]:

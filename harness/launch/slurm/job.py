@@ -21,7 +21,7 @@ _MOUNT = re.compile(r"[^:]+:/[^:]*(:[^:]+)?")
 _EXPORT_WORDS = frozenset({"ALL", "NONE", "NIL"})
 
 
-_SAID_NAMES = "letters, digits and _ . , @ : + = / -"
+_ALLOWED_NAMES = "letters, digits and _ . , @ : + = / -"
 
 _Checked = tuple[str, str | None, re.Pattern[str], str]
 
@@ -30,7 +30,7 @@ def value_problems(record: JobRecord) -> list[BadRequestError]:
     """Every value of the job that cannot go into a batch file as it is, by the option that gave it."""
     checked: list[_Checked] = [
         ("--results_dir", record.job_dir, _PATH, "a path of letters, digits and _ . , @ : + = ~ -"),
-        ("the job's name", record.name, _NAMES, _SAID_NAMES),
+        ("the job's name", record.name, _NAMES, _ALLOWED_NAMES),
     ]
     return [*_unfit(checked), *option_problems(record.slurm, record.launch.pass_env)]
 
@@ -38,10 +38,10 @@ def value_problems(record: JobRecord) -> list[BadRequestError]:
 def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
     """Those of the options alone."""
     checked: list[_Checked] = [
-        ("--partition", asked.partition, _NAMES, _SAID_NAMES),
-        ("--account", asked.account, _NAMES, _SAID_NAMES),
-        ("--qos", asked.qos, _NAMES, _SAID_NAMES),
-        ("--reservation", asked.reservation, _NAMES, _SAID_NAMES),
+        ("--partition", asked.partition, _NAMES, _ALLOWED_NAMES),
+        ("--account", asked.account, _NAMES, _ALLOWED_NAMES),
+        ("--qos", asked.qos, _NAMES, _ALLOWED_NAMES),
+        ("--reservation", asked.reservation, _NAMES, _ALLOWED_NAMES),
         ("--constraint", asked.constraint, _FEATURES, "names of features joined by & | , and in [ ] ( )"),
     ]
     return [*_unfit(checked), *_word_problems(asked), *_passed_problems(pass_env)]
@@ -49,7 +49,7 @@ def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadR
 
 def _unfit(checked: list[_Checked]) -> list[BadRequestError]:
     return [
-        BadRequestError(f"{option} {value!r} cannot stand in a batch file", remedy=f"use {allowed}")
+        BadRequestError(f"{option} {value!r} cannot be in a batch file", remedy=f"use {allowed}")
         for option, value, pattern, allowed in checked
         if value is not None and not pattern.fullmatch(value)
     ]
@@ -60,15 +60,13 @@ def _word_problems(asked: SlurmOptions) -> list[BadRequestError]:
     words = [("--container_image", asked.container_image), ("--slurm_python", asked.python)]
     words += [("--container_mounts", mount) for mount in asked.container_mounts]
     problems = [
-        BadRequestError(
-            f"{option} {value!r} is empty or holds characters that cannot be printed", remedy="leave it out"
-        )
+        BadRequestError(f"{option} {value!r} is empty or has characters that cannot be printed", remedy="leave it out")
         for option, value in words
         if value is not None and not (value and value.isprintable())
     ]
     problems += [
         BadRequestError(
-            f"--container_mounts {mount!r} is no mount", remedy="say SRC:DST, or SRC:DST:FLAGS, e.g. /data:/data:ro"
+            f"--container_mounts {mount!r} is not a mount", remedy="pass SRC:DST, or SRC:DST:FLAGS, e.g. /data:/data:ro"
         )
         for mount in asked.container_mounts
         if mount.isprintable() and not all(_MOUNT.fullmatch(part) for part in mount.split(","))
@@ -81,9 +79,7 @@ def _word_problems(asked: SlurmOptions) -> list[BadRequestError]:
 
 def _passed_problems(pass_env: tuple[str, ...]) -> list[BadRequestError]:
     return [
-        BadRequestError(
-            f"--pass_env {name}: sbatch takes the word for more than a variable", remedy=f"leave {name} out"
-        )
+        BadRequestError(f"--pass_env {name}: sbatch gives this word a special meaning", remedy=f"leave {name} out")
         for name in pass_env
         if name.upper() in _EXPORT_WORDS
     ]
@@ -121,7 +117,13 @@ class SlurmJob:
     @property
     def test_only(self) -> tuple[str, ...]:
         """Asks Slurm what it makes of the options; nothing is queued and no file is read."""
-        return ("sbatch", "--test-only", "--export=NIL", *(f"--{one}" for one in self._directives()), "--wrap=true")
+        return (
+            "sbatch",
+            "--test-only",
+            "--export=NIL",
+            *(f"--{directive}" for directive in self._directives()),
+            "--wrap=true",
+        )
 
     @property
     def command_line(self) -> str:
@@ -247,7 +249,7 @@ def _environment(shell: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...],
 
 _TEMPLATE = """\
 #!/bin/bash
-# Written by mbr-perf. What runs is in job.json beside this file; what was measured is in the folders it names.
+# Written by mbr-perf. job.json in this folder lists the runs and their folders.
 # `mbr-perf jobs submit DIR` submits it, `jobs wait DIR` follows and collects it.
 {directives}
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.launch.slurm.commands import Said, Slurm
+from harness.launch.slurm.commands import Answer, Slurm
 from harness.records.job import SubmittedRecord
 
 Kind = Literal[
@@ -108,14 +108,14 @@ class TaskState:
         if self.kind == "unreachable":
             return f"unknown: {self.reason}"
         if self.kind == "purged":
-            return "gone: Slurm knows it no more, and keeps no accounting of it"
-        told = f"{self.slurm} {self.detail}".strip()
+            return "gone: Slurm does not know the job any more, and has no accounting for it"
+        state = f"{self.slurm} {self.detail}".strip()
         reason = f" ({self.reason})" if self.reason else ""
         nodes = f" on {self.nodes}" if self.nodes else ""
         times = f", requeued {self.restarts} time{'s' if self.restarts > 1 else ''}" if self.restarts else ""
-        hint = "; it waits for a person, scontrol release lets it go" if self._is_held else ""
-        hint = "; it will never start as it was asked for" if self.never_starts else hint
-        return f"{told}{reason}{nodes}{times}{hint}"
+        hint = "; it is held, release it with scontrol release" if self._is_held else ""
+        hint = "; it can never start with these options" if self.never_starts else hint
+        return f"{state}{reason}{nodes}{times}{hint}"
 
     @property
     def _is_held(self) -> bool:
@@ -127,20 +127,20 @@ def job_state(slurm: Slurm, job: SubmittedRecord) -> tuple[TaskState, ...]:
 
     Never empty: a job that nobody knows is ``purged``, one that nobody could be asked about ``unreachable``.
     """
-    sources: tuple[tuple[Callable[[SubmittedRecord], Said], Callable[[str], tuple[TaskState, ...]]], ...] = (
+    sources: tuple[tuple[Callable[[SubmittedRecord], Answer], Callable[[str], tuple[TaskState, ...]]], ...] = (
         (slurm.show, from_scontrol), (slurm.queue, from_squeue), (slurm.account, from_sacct),
     )  # fmt: skip
     is_gone, why = False, ""
     for ask, read in sources:
-        said = ask(job)
-        found = read(said.out) if said.code == 0 else ()
+        answer = ask(job)
+        found = read(answer.out) if answer.code == 0 else ()
         if found:
             return found
-        if said.code is not None and (said.code == 0 or any(word in said.err for word in _GONE)):
+        if answer.code is not None and (answer.code == 0 or any(word in answer.err for word in _GONE)):
             is_gone = True
         elif not is_gone and not why:
-            why = _last_line(said.err)
-        if not is_gone and _is_silent(said):
+            why = _last_line(answer.err)
+        if not is_gone and _is_silent(answer):
             break  # each command waits long for a controller that is not there
     if is_gone:
         return (TaskState("purged", "UNKNOWN", source="nobody"),)
@@ -204,7 +204,7 @@ def _state(
     if kind == "failed" and reason in LAUNCH_REASONS:
         kind = "launch_failed"
     if kind is None:  # a word of a newer Slurm: nothing is concluded from it
-        kind, reason = "unreachable", f"Slurm says {name}, which this mbr-perf does not know"
+        kind, reason = "unreachable", f"Slurm reports {name}, which this mbr-perf does not know"
     nodes = "" if nodes in _NOTHING else nodes
     return TaskState(kind, name, reason, detail, exit_code, restarts, nodes, tasks, source)
 
@@ -220,8 +220,8 @@ def _tasks(text: str) -> tuple[int, ...]:
     return tuple(found) or (0,)
 
 
-def _is_silent(said: Said) -> bool:
-    return "no answer" in said.err or "Unable to contact" in said.err or "timed out" in said.err
+def _is_silent(answer: Answer) -> bool:
+    return "no answer" in answer.err or "Unable to contact" in answer.err or "timed out" in answer.err
 
 
 def _last_line(text: str) -> str:

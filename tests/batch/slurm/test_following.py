@@ -168,7 +168,7 @@ def test_a_state_is_shown_once(wait, slurm, make_job, clock, capsys):
     wait(job, slurm.says("held"))
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "job 7: PENDING (JobHeldUser); it waits for a person, scontrol release lets it go",
+        "job 7: PENDING (JobHeldUser); it is held, release it with scontrol release",
         "job 7: TIMEOUT (TimeLimit) on n1",
     ]
 

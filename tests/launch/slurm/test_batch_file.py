@@ -121,9 +121,9 @@ def test_nodes_are_whole_unless_they_are_to_be_shared(make_job):
 
 
 def test_an_array_has_a_task_and_a_log_for_each(make_job):
-    told = directives(make_job(num_tasks=5))
-    assert "array=0-4" in told
-    assert "output=/scratch/results/jobs/JOB/logs/slurm-%A_%a.out" in told
+    lines = directives(make_job(num_tasks=5))
+    assert "array=0-4" in lines
+    assert "output=/scratch/results/jobs/JOB/logs/slurm-%A_%a.out" in lines
 
 
 @pytest.mark.parametrize(("minutes", "seconds"), [(1, 15), (5, 75), (6, 90), (600, 90)])
@@ -148,10 +148,10 @@ def test_every_value_that_no_file_can_hold_is_named_at_once(make_job):
             job_dir="/scratch/a b", launch=launch, partition="x\ntouch F", account="$(id)", qos="", reservation="r;s",
             constraint="a b", container_image="i\nj", python="",
         )  # fmt: skip
-    said = str(caught.value)
+    message = str(caught.value)
     options = ("--results_dir", "--partition", "--account", "--qos", "--reservation", "--constraint",
                "--container_image", "--slurm_python", "--pass_env")  # fmt: skip
-    assert [option for option in options if f"{option} " not in said] == []
+    assert [option for option in options if f"{option} " not in message] == []
 
 
 def test_mounts_without_a_container_are_refused(make_job):

@@ -8,7 +8,7 @@ from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import from_sacct, from_scontrol, from_squeue, job_state
 from harness.records.job import SubmittedRecord
 
-SAID = Path(__file__).parents[2] / "data" / "slurm" / "said"
+ANSWERS = Path(__file__).parents[2] / "data" / "slurm" / "said"
 JOB = SubmittedRecord(job_id="7", submitted_at="2026-01-02T03:04:05+00:00", sbatch=("sbatch",))
 GONE = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -16,7 +16,7 @@ NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
 
 
 def recorded(name, command="scontrol"):
-    return (SAID / f"{name}.{command}").read_text()
+    return (ANSWERS / f"{name}.{command}").read_text()
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def test_slurm_commands_are_looked_up_where_the_shell_says(slurm):
 @pytest.mark.parametrize(
     ("name", "kind", "text"),
     [
-        ("held", "queued", "PENDING (JobHeldUser); it waits for a person, scontrol release lets it go"),
-        ("never", "queued", "PENDING (PartitionNodeLimit); it will never start as it was asked for"),
+        ("held", "queued", "PENDING (JobHeldUser); it is held, release it with scontrol release"),
+        ("never", "queued", "PENDING (PartitionNodeLimit); it can never start with these options"),
         ("requeued", "queued", "PENDING (BeginTime), requeued 1 time"),
         ("cancelled", "cancelled", "CANCELLED"),
         ("failed", "failed", "FAILED (NonZeroExitCode) on n2"),
@@ -90,7 +90,7 @@ def test_what_accounting_says_of_a_job(line, kind, text):
 
 
 def test_the_controller_is_asked_first_and_nobody_after_it(slurm, tmp_path):
-    (state,) = job_state(slurm(scontrol=f"cat {SAID}/failed.scontrol", squeue="exit 1", sacct="exit 1"), JOB)
+    (state,) = job_state(slurm(scontrol=f"cat {ANSWERS}/failed.scontrol", squeue="exit 1", sacct="exit 1"), JOB)
     assert (state.kind, state.source) == ("failed", "scontrol")
     assert (tmp_path / "asked").read_text() == "scontrol\n"
 

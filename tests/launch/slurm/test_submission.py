@@ -31,8 +31,8 @@ def _answers(tmp_path):
     """Slurm as scripts: what each call of sbatch and squeue says, the last for all that follow."""
     (tmp_path / "bin").mkdir()
 
-    def answers(**said):
-        for command, texts in said.items():
+    def answers(**outputs):
+        for command, texts in outputs.items():
             (tmp_path / f"{command}.calls").write_text("")
             cases = [f"{place}) {text} ;;" for place, text in enumerate(texts[:-1], start=1)]
             script = tmp_path / "bin" / command
@@ -104,11 +104,11 @@ def test_a_refusal_is_neither_looked_for_nor_tried_again(job, answers, num_calls
 
 
 def test_a_prepared_job_that_is_queued_already_is_taken_up(job, answers, num_calls):
-    one, host = job
-    prepare(one.record, host)
-    slurm = answers(sbatch=["echo 8"], squeue=[f"echo '9|{one.script_path}'"])
-    submitted = submit_prepared(one.script_path.parent, host, slurm)
+    submitted_job, host = job
+    prepare(submitted_job.record, host)
+    slurm = answers(sbatch=["echo 8"], squeue=[f"echo '9|{submitted_job.script_path}'"])
+    submitted = submit_prepared(submitted_job.script_path.parent, host, slurm)
 
     assert (submitted.job_id, num_calls("sbatch")) == ("9", 0)
     with pytest.raises(BadRequestError, match="was submitted before"):
-        submit_prepared(one.script_path.parent, host, slurm)
+        submit_prepared(submitted_job.script_path.parent, host, slurm)
