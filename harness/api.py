@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["BadRequestError", "Experiment", "Judging", "check", "compare", "load_run", "plan"]
 
 
+def _require_experiment(given: object) -> None:
+    if not isinstance(given, Experiment):
+        raise BadRequestError(
+            f"{given!r} is no Experiment", remedy='Experiment(model_recipe_name="llama3_8b", gpu="h100")'
+        )
+
+
 def plan(
     experiment: Experiment,
     *,
@@ -42,6 +49,7 @@ def plan(
     from harness.plan.request import PlanRequest
     from harness.plan.run import plan_request
 
+    _require_experiment(experiment)
     request = PlanRequest(
         asked=experiment_request(experiment),
         margin=margin,
@@ -65,6 +73,7 @@ def check(experiment: Experiment, *, assume: str | None = None, ask_megatron: bo
     from harness.run.document import CheckDocument
     from harness.run.understanding import check_request
 
+    _require_experiment(experiment)
     request = run_request(experiment, Judging(), LaunchOptions())
     return CheckDocument.of(
         check_request(request, this_host(), assume=assume, ask_megatron=ask_megatron, gpu_point=True)

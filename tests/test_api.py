@@ -35,6 +35,9 @@ def test_an_illegal_request_is_an_answer_and_an_unreadable_one_an_error():
     assert {row["severity"] for row in found.rows()} >= {"error"}
     with pytest.raises(BadRequestError, match="llama3_9b"):
         check(Experiment(model_recipe_name="llama3_9b"))
+    for function in (check, plan):
+        with pytest.raises(BadRequestError, match="'llama3_8b' is no Experiment"):
+            function("llama3_8b")
 
 
 def test_a_run_is_compared_as_by_the_command(replay, mbr_perf, tmp_path):

@@ -20,6 +20,7 @@ from harness.showing.page import (
     GAP,
     Block,
     Column,
+    Facts,
     Line,
     Page,
     Span,
@@ -30,7 +31,7 @@ from harness.showing.page import (
     table,
     tabled,
 )
-from harness.showing.request_text import record_facts
+from harness.showing.request_text import VALUES, record_facts
 from harness.units import format_bytes, format_seconds
 
 MAX_ROWS = 16
@@ -99,14 +100,23 @@ def _state(rank: RankRecord, record: RunRecord) -> Words:
 
 
 def run_page(
-    record: RunRecord, metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode], run_dir: Path
+    record: RunRecord,
+    metrics: Metrics,
+    comparison: Comparison,
+    verdict: tuple[Outcome, ExitCode],
+    run_dir: Path,
+    *,
+    with_request: bool = True,
 ) -> Page:
-    """The page of a run from the request to the verdict. The last line is the verdict."""
+    """The page of a run from the request to the verdict. The last line is the verdict.
+
+    ``with_request`` False: the reader has seen the request, so the page begins with the id of the run.
+    """
     predicted = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
     own = throughput_text(record, metrics)
     return Page(
         (
-            record_facts(record),
+            record_facts(record) if with_request else Facts((("Run", record.run_id),), VALUES),
             GAP,
             *_rank_blocks(record),
             GAP,

@@ -19,7 +19,7 @@ from harness.showing import json
 from harness.showing.page import GAP, Block, Code, Line, Listing
 from harness.showing.progress import step_progress
 from harness.showing.request_text import explanation, finding_lines, request_facts
-from harness.showing.terminal import narrate, narration, show_blocks, show_page
+from harness.showing.terminal import narrate, narration, shares_terminal, show_blocks, show_page
 
 
 @dataclass(frozen=True)
@@ -88,4 +88,5 @@ class Display:
 
             json.answer(run_document(record, metrics, comparison, verdict, run_dir, run_ids))
         else:
-            show_page(run_page(record, metrics, comparison, verdict, run_dir))
+            with_request = not shares_terminal()  # `understood` has shown it there
+            show_page(run_page(record, metrics, comparison, verdict, run_dir, with_request=with_request))

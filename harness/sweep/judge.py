@@ -1,5 +1,6 @@
 """Judges a sweep: Pareto set, reference and recommendation."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,10 +174,11 @@ def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: 
     if able:
         least = min(able, key=lambda cell: cell.peak_bytes or 0)
         return f"No cell leaves {margin * 100:g} % of {_memory(cells)} free; the smallest is {least.name} with {format_bytes(least.peak_bytes or 0)}."
-    ended = [
-        f"{sum(c.status == status for c in cells)} {status.replace('_', ' ').replace('oom', 'OOM')}"
-        for status in dict.fromkeys(c.status for c in cells)
+    states = [
+        "in doubt" if cell.status == "ok" and cell.doubts else cell.status.replace("_", " ").replace("oom", "OOM")
+        for cell in cells
     ]
+    ended = [f"{count} {state}" for state, count in Counter(states).items()]
     return f"No cell was measured well enough to recommend: {', '.join(ended)}."
 
 

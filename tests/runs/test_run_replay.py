@@ -79,6 +79,14 @@ def test_nothing_is_predicted_where_nothing_is_measured(replayed, replay):
     assert "Not predicted: replayed" in replay("ok").out
 
 
+def test_a_terminal_shows_the_request_once_and_files_hold_it_with_the_answer(replay, monkeypatch):
+    piped = replay("ok")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    seen = replay("ok")
+    assert [text.count("Fingerprint ") for text in (piped.out, piped.err, seen.out, seen.err)] == [1, 1, 0, 1]
+    assert "Run  " in seen.out
+
+
 def test_the_figures_are_those_of_the_recorded_steps(replayed):
     document, record = replayed("ok")
     slowest = [max(rank.steps[step].seconds for rank in record.ranks) for step in range(2, 8)]

@@ -247,6 +247,13 @@ def test_a_suspect_control_is_no_measure(runs, make_cell, make_sweep):
     assert verdict.cell("mlp").no_comparison == "the control none is in doubt: suspect: the GPU was shared"
 
 
+def test_a_sweep_whose_cells_are_all_in_doubt_says_so_where_it_recommends_nothing(runs, make_cell, make_sweep):
+    doubted = make_cell("none", runs("none", [1.0], 70, suspect=("the GPU was shared",)))
+    verdict = judge_sweep(make_sweep([doubted]))
+
+    assert verdict.recommendation.why == "No cell was measured well enough to recommend: 1 in doubt."
+
+
 @pytest.mark.parametrize(
     ("where", "doubt"),
     [
