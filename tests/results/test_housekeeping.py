@@ -1,6 +1,7 @@
 """Problems of a results folder are named; only unneeded files are moved."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -11,6 +12,7 @@ from harness.records.rank import OWNER
 from harness.records.store import new_run_dir, write_record
 from harness.records.sweep import PlannedCell, SweepPlan, run_dir_of
 from harness.results.housekeeping import examine_results, move_to_trash
+from tests.commands import ROOT
 
 
 @pytest.fixture(name="results")
@@ -135,6 +137,17 @@ def test_a_file_that_mbr_perf_did_not_write_is_named_and_stays(results):
     assert problems(results) == expected
     move_to_trash(examine_results(results), results)
     assert problems(results) == expected
+
+
+def test_what_the_repository_keeps_below_results_is_no_stray(results):
+    tracked = subprocess.run(
+        ["git", "ls-files", "results"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    for path in tracked:
+        (results.parent / path).parent.mkdir(parents=True, exist_ok=True)
+        (results.parent / path).touch()
+    assert (results / "README.md").is_file()
+    assert [problem for problem in problems(results) if problem[0] == "stray"] == []
 
 
 def test_an_incomplete_file_of_a_committed_run_goes_to_the_trash(results, make_record):
