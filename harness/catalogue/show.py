@@ -113,7 +113,9 @@ def _cells(row: CaseRow) -> list[str]:
 def rules_page(entries: tuple[Entry, ...]) -> Page:
     """Return one row per rule; ``<name>`` stands for a value of the request."""
     rows = [(entry.id, entry.severity, entry.versions, entry.message) for entry in entries]
-    listed = table(("Rule", "Severity", "megatron-core", Column("Message", long=True)), rows)
+    listed = table(
+        ("Rule", Column("Severity", drop=1), Column("megatron-core", drop=2), Column("Message", long=True)), rows
+    )
     return Page((listed, f"{len(entries)} rules. `mbr-perf rules show ID` explains one."))
 
 

@@ -69,10 +69,10 @@ def _would_run(case: Case) -> str:
 _COLUMNS = (
     (Column("Case", whole=True), lambda one: one.case.name),
     (Column("Setting"), _of_spec(lambda spec: f"{spec.recipe} {spec.task} {spec.compute_dtype} {spec.recompute.text}")),
-    (Column("GPUs", right=True), _of_spec(lambda spec: f"{spec.num_gpus} {spec.gpu}")),
+    (Column("GPUs", right=True, drop=1), _of_spec(lambda spec: f"{spec.num_gpus} {spec.gpu}")),
     (Column("Predicted peak", right=True), _peak),
-    (Column("Golden"), lambda one: _golden(one) if one.case.spec else ABSENT),
-    (Column("Last"), lambda one: _last(one.last) if one.case.spec else ABSENT),
+    (Column("Golden", drop=2), lambda one: _golden(one) if one.case.spec else ABSENT),
+    (Column("Last", drop=3), lambda one: _last(one.last) if one.case.spec else ABSENT),
     (Column("Would run"), lambda one: _would_run(one.case)),
 )
 

@@ -28,12 +28,12 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> P
         cases,
         [
             (Column("Case"), lambda case: case.series.title),
-            (Column("Nights", right=True), lambda case: str(len(case.series.nights))),
-            (Column("Runs", right=True), _of_all),
-            (Column("Last night"), lambda case: _when(case.series.nights[-1])),
+            (Column("Nights", right=True, drop=2), lambda case: str(len(case.series.nights))),
+            (Column("Runs", right=True, drop=4), _of_all),
+            (Column("Last night", drop=3), lambda case: _when(case.series.nights[-1])),
             (Column(metric.title, right=True), lambda case: figure(metric, case.value)),
             (Column("Trend"), lambda case: _trend(case.trend)),
-            (Column("Last outcome"), lambda case: _styled(case.last_outcome)),
+            (Column("Last outcome", drop=1), lambda case: _styled(case.last_outcome)),
         ],
     )
     return Page((listed, *([left_out] if others else []), about))
