@@ -304,7 +304,7 @@ def _notes(layers: _Layers, active: dict[str, int]) -> tuple[str, ...]:
     if "core_attn" in active and layers.spec.kernels.attention_backend != "unfused":
         notes.append(f"core_attn: flash and fused attention save no scores, so this {_flash_effect(layers)}")
     notes += [
-        f"{inner}: lies inside moe, so it runs a third time and frees nothing more"
+        f"{inner}: is inside moe, so it runs a third time and frees no more memory"
         for inner in ("shared_experts", "moe_act")
         if "moe" in active and inner in active
     ]

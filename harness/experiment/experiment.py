@@ -118,7 +118,7 @@ class MeasureSpec(Frozen):
         start, end = self.window
         asked = self.eval_time_start_step is not None or self.eval_time_end_step is not None
         if asked and start >= end:
-            raise ValueError(f"the window [{start}, {end}) of {self.max_steps} steps holds none")
+            raise ValueError(f"the window [{start}, {end}) of {self.max_steps} steps has no steps")
         return self
 
     @property

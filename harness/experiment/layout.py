@@ -285,7 +285,7 @@ def _cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:
     if _has_uneven_ends(par) or _has_accounting(par):
         raise LayoutError(
             "P11",
-            "pipeline_model_parallel_layout says everything; drop num_layers_in_* and account_for_*",
+            "pipeline_model_parallel_layout already sets the layout; drop num_layers_in_* and account_for_*",
             "pipeline_model_parallel_layout cannot be set with other pipeline layout arguments.",
         )
     try:
@@ -313,7 +313,7 @@ def _check_vp_of_layout(par: ParallelismSpec, found: int) -> None:
     if asked is not None and asked != found:
         raise LayoutError(
             "P14",
-            f"the layout has {found} chunks per pipeline rank, virtual_pipeline_model_parallel_size says {asked}",
+            f"the layout has {found} chunks per pipeline rank, but virtual_pipeline_model_parallel_size is {asked}",
             "virtual_pipeline_model_parallel_size conflicts with pipeline_model_parallel_layout, "
             f"(self.virtual_pipeline_model_parallel_size={asked},  detected_vpp_size={found})",
         )

@@ -56,7 +56,7 @@ def find_recipe_file(name: str, directory: Path | None = None, family: str | Non
     files = all_recipe_files(directory)
     if not re.fullmatch(NAME_PATTERN, name):
         raise BadRequestError(
-            f"-mr {name!r} is no recipe name",
+            f"-mr {name!r} is not a recipe name",
             remedy="letters, digits, _ . - only; to use a file of your own give a path ending in .yaml",
         )
     matches = [file for file in files if file.name == name]
@@ -89,7 +89,7 @@ def check_names(recipe: Recipe, file: RecipeFile) -> None:
     ):
         if outside is not None and inside != outside:
             raise BadRequestError(
-                f"{file.label}: {field} is '{inside}', but its place says '{outside}'",
+                f"{file.label}: {field} is '{inside}', but its file or folder is named '{outside}'",
                 remedy="rename the file or folder, or change the field",
             )
 

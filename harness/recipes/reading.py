@@ -76,7 +76,7 @@ def nearest_setting(name: str, known: Iterable[str]) -> str:
 
 
 class FileModel(Frozen):
-    """A mapping of a file. A key that is left out says nothing; a key without a value is refused."""
+    """A mapping of a file. An absent key sets nothing; a key without a value is an error."""
 
     @classmethod
     def remedy_for(cls, key: str) -> str:
@@ -117,12 +117,12 @@ def refusing(read: Callable[..., Read]) -> Callable[[object], Read]:
     return validated
 
 
-def one_of(known: Collection[str], says: str = "no such value") -> AfterValidator:
+def one_of(known: Collection[str], message: str = "no such value") -> AfterValidator:
     """Refuse a text that is none of ``known``, and name the nearest."""
 
     def validated(value: str) -> str:
         if value not in known:
-            raise RefusedError.at((), f"{says} '{value}'", nearest(value, known))
+            raise RefusedError.at((), f"{message} '{value}'", nearest(value, known))
         return value
 
     return AfterValidator(validated)
@@ -130,10 +130,10 @@ def one_of(known: Collection[str], says: str = "no such value") -> AfterValidato
 
 @dataclass(frozen=True)
 class Fault:
-    """One wrong value. ``keys`` lead to it; ``says`` is the message without a place."""
+    """One wrong value. ``keys`` lead to it; ``message`` does not contain the place."""
 
     keys: Keys
-    says: str
+    message: str
     remedy: str
     is_missing: bool = False
 
@@ -191,13 +191,13 @@ def _wrong_value(keys: Keys, details: list[ErrorDetails], value: object) -> Faul
         near = nearest(str(value), [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")])
         if near.startswith("did you mean"):
             return Fault(keys, f"no such value {value!r}", near)
-        says, remedy = f"must be {expected}", TYPES
+        message, remedy = f"must be {expected}", TYPES
     else:
         phrases = [_PHRASES.get(each["type"], (_own_words(each), TYPES)) for each in details]
         texts = dict.fromkeys(phrase for phrase, _ in phrases)
-        says, remedy = " or ".join(texts).replace(" or must be ", " or "), phrases[0][1]
+        message, remedy = " or ".join(texts).replace(" or must be ", " or "), phrases[0][1]
     is_about_itself = kind == "value_error" and isinstance(value, dict)
-    return Fault(keys, says if is_about_itself else f"{says}, is {in_words(value)}", remedy)
+    return Fault(keys, message if is_about_itself else f"{message}, is {in_words(value)}", remedy)
 
 
 def _own_words(detail: ErrorDetails) -> str:
@@ -341,7 +341,7 @@ class Document:
             return model.model_validate(data)
         except ValidationError as error:
             for fault in faults(error, model, data):
-                self.refuse((*keys, *fault.keys), fault.says, fault.remedy)
+                self.refuse((*keys, *fault.keys), fault.message, fault.remedy)
             return None
 
 

@@ -119,7 +119,7 @@ class _LayerReader:
             settings["recompute"] = self.setting(read_recompute_text(value, self.file.place(keys)), keys)
         return settings
 
-    def recompute_of(self, names: list[str], keys: Keys, said_at: Keys) -> Layer:
+    def recompute_of(self, names: list[str], keys: Keys, place: Keys) -> Layer:
         """The policy of fields of the mapping at ``keys``; ``said_at`` is its place."""
         nodes = {name: self.file.at((*keys, name)) for name in names}
         written = [Field(name, plain(node), self.file.place((*keys, name))) for name, node in nodes.items() if node]
@@ -127,8 +127,8 @@ class _LayerReader:
         with self.file.problems.collecting():
             fields = canonical_fields(written, self.file.problems)
             if fields is not None:
-                policy, note = policy_from_fields(fields, self.file.place(said_at))
-        return {"recompute": self.setting(policy, said_at, note)} if policy else {}
+                policy, note = policy_from_fields(fields, self.file.place(place))
+        return {"recompute": self.setting(policy, place, note)} if policy else {}
 
 
 class _RecipeReader:
@@ -165,8 +165,8 @@ class _RecipeReader:
             for point in self.point(("points", index), header, shared, profiles):
                 first = points.setdefault(point.title, point)
                 if first is not point:
-                    says = f"{point.place}: the same task, GPU, precision and number of GPUs as {first.place}"
-                    self.file.problems.add(says, "give one of them a variant")
+                    message = f"{point.place}: the same task, GPU, precision and number of GPUs as {first.place}"
+                    self.file.problems.add(message, "give one of them a variant")
         return tuple(points.values())
 
     def point(

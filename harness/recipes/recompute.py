@@ -155,7 +155,7 @@ def _validated(values: Mapping[str, PlainValue], fields: Mapping[str, Field]) ->
                 needs = f"{granularity.value} recompute needs {name}"
                 problems.add(f"{granularity.place}: {needs}", f"add {name}: {_NEEDED[name]}")
             else:
-                problems.add(f"{fields[name].place}: {fault.says}", fault.remedy)
+                problems.add(f"{fields[name].place}: {fault.message}", fault.remedy)
         problems.raise_if_any()
         raise
 

@@ -95,9 +95,9 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
     if choice.rescale and not layer[_GBS].from_command_line:
         layer, note = _follow_num_gpus(layer, spec, choice)
         spec, notes = build_spec(layer, choice.point.place), (*notes, note)
-    said = [s.note for s in layer.values() if s.note]
+    layer_notes = [s.note for s in layer.values() if s.note]
     about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
-    notes = (*choice.notes, *about, *said, *notes, *_limit_note(spec))
+    notes = (*choice.notes, *about, *layer_notes, *notes, *_limit_note(spec))
     return Resolved(spec, sources_of(spec, layer) | _selection(request), notes)
 
 

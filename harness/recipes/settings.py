@@ -118,12 +118,12 @@ def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
             {s.source for known, s in layer.items() if known.startswith(f"{path}.") and s.from_command_line}
         )
         given = f" (given: {', '.join(options)})" if options else ""
-        return f"{place}.{path}: {fault.says}{given}", "change one of the values it names"
+        return f"{place}.{path}: {fault.message}{given}", "change one of the values it names"
     setting, remedy = layer[leaf], fault.remedy
     if leaf == "kernels.tp_comm_overlap_cfg" and isinstance(setting.value, str):
         remedy = nearest(setting.value, NAMED, count=3)
     source = f"{setting.source}: {setting.where}" if setting.where else setting.source
-    return f"{source}{path.removeprefix(leaf)}: {fault.says}", remedy
+    return f"{source}{path.removeprefix(leaf)}: {fault.message}", remedy
 
 
 def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:

@@ -61,7 +61,7 @@ class SuiteSettings(FileWithRequest):
         description="long names of `mbr-perf run`'s options and their values; in a case `recompute` may be a list, "
         "one case for each",
     )
-    repeats: Count | None = Field(default=None, description="runs of the case; 1 if nothing is said")
+    repeats: Count | None = Field(default=None, description="runs of the case; default 1")
     thresholds: dict[_Metric, _Fraction] = Field(
         default={},
         description="allowed worsening by metric, a fraction; else the GPU type's. "
@@ -69,7 +69,7 @@ class SuiteSettings(FileWithRequest):
     )
     golden: Literal["required", "optional"] | None = Field(
         default=None,
-        description="`required`, also if nothing is said: inconclusive without one; `optional`: passes without one",
+        description="`required` (default): inconclusive without a golden; `optional`: passes without a golden",
     )
     owner: str | None = Field(default=None, description="whom to ask")
     timeout: Annotated[float, Field(gt=0)] | None = Field(default=None, description="seconds for one run")
@@ -87,7 +87,7 @@ class CaseEntry(SuiteSettings):
     request: _CaseOptions = _CaseOptions()
     name: Annotated[str, AfterValidator(refusing(require_safe))] = Field(
         default="",
-        description="names its folder; else made of recipe, task, precision, GPUs, variant and recompute, as far as said",
+        description="name of its folder; by default made of the given recipe, task, precision, GPUs, variant and recompute",
     )
     expected: ExpectedFailure | None = Field(
         default=None,
@@ -131,10 +131,10 @@ def _require_recipes(file: Document, directory: Path | None) -> None:
     cases = file.at(("cases",))
     places = [("cases", place) for place in range(len(cases.nodes) if isinstance(cases, Items) else 0)]
     for keys in (("defaults",), *places):
-        said = file.at((*keys, "request", "model_recipe_name"))
-        if isinstance(said, Scalar) and isinstance(said.value, str):
+        recipe_name = file.at((*keys, "request", "model_recipe_name"))
+        if isinstance(recipe_name, Scalar) and isinstance(recipe_name.value, str):
             with file.collecting((*keys, "request", "model_recipe_name")):
-                find_recipe_file(said.value, directory)
+                find_recipe_file(recipe_name.value, directory)
 
 
 def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator[SuiteCase]:
@@ -142,7 +142,7 @@ def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator
     seen: dict[object, int] = {}
     for place, entry in enumerate(suite.cases):
         keys: Keys = ("cases", place)
-        if not (entry.request.said | suite.defaults.request.said).get("model_recipe_name"):
+        if not (entry.request.given | suite.defaults.request.given).get("model_recipe_name"):
             fix = "name a recipe here, or one for all under defaults"
             file.refuse((*keys, "request", "model_recipe_name"), "missing", fix)
             continue
@@ -155,7 +155,7 @@ def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator
 def _cases_of(entry: CaseEntry, defaults: SuiteDefaults) -> Iterator[SuiteCase]:
     options, settings = entry.request, entry.request.recompute
     for text in settings or (None,):
-        own = Options(**{name: value for name, value in options.said.items() if name != "recompute"})
+        own = Options(**{name: value for name, value in options.given.items() if name != "recompute"})
         if text is not None:
             own = own.model_copy(update={"recompute": text})
         request = laid_over(request_of(defaults.request), request_of(own))
@@ -181,8 +181,8 @@ def _require_new(case: SuiteCase, seen: dict[object, int], file: Document, keys:
         ("request", _identity(case.request), "the same as", "keep one of them"),
     ):
         if identity in seen:
-            says = f"{path_text((*keys, key))}: {what} that of the case on line {seen[identity]}"
-            file.problems.add(f"{file.label}:{line}: {says}", fix)
+            message = f"{path_text((*keys, key))}: {what} that of the case on line {seen[identity]}"
+            file.problems.add(f"{file.label}:{line}: {message}", fix)
         seen.setdefault(identity, line)
 
 

@@ -96,7 +96,7 @@ class _Options(FileModel):
     """Options of a `Request`; an option that is not set says nothing."""
 
     @property
-    def said(self) -> dict[str, OptionValue]:
+    def given(self) -> dict[str, OptionValue]:
         """The options that are given."""
         return self.model_dump(exclude_unset=True)
 
@@ -141,7 +141,7 @@ def as_texts(value: object) -> tuple[str, ...]:
 
 def request_of(options: Options) -> Request:
     """A request that says what ``options`` of a file say, and nothing else."""
-    return Request(**{"model_recipe_name": "", "gpu": "", **options.said})  # type: ignore[arg-type]
+    return Request(**{"model_recipe_name": "", "gpu": "", **options.given})  # type: ignore[arg-type]
 
 
 def laid_over(base: Request, given: Request) -> Request:
@@ -149,12 +149,12 @@ def laid_over(base: Request, given: Request) -> Request:
 
     Recompute is one value: whoever says anything about it says all. ``env`` and ``set_values`` meet name by name.
     """
-    said = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
-    if any(name in said for name in RECOMPUTE_OPTIONS):
+    values = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
+    if any(name in values for name in RECOMPUTE_OPTIONS):
         base = replace(base, **dict.fromkeys(RECOMPUTE_OPTIONS))  # type: ignore[arg-type]
     for name in ("env", "set_values"):
-        said[name] = _assignments(getattr(base, name), getattr(given, name))
-    return replace(base, **said)
+        values[name] = _assignments(getattr(base, name), getattr(given, name))
+    return replace(base, **values)
 
 
 def _assignments(base: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFi
     """
     file = Document.open(*_FILES.find(name_or_path, directory))
     sweep = file.read(SweepFile)
-    if "model_recipe_name" not in (sweep.request.said if sweep else {"model_recipe_name"}):
+    if "model_recipe_name" not in (sweep.request.given if sweep else {"model_recipe_name"}):
         file.refuse(("request", "model_recipe_name"), "missing", "name a recipe")
     file.problems.raise_if_any()
     assert sweep is not None  # a file without a sweep has problems

@@ -116,7 +116,7 @@ def test_core_attn_with_flash_attention_acts_and_is_noted(request_for):
 def test_modules_inside_moe_act_and_are_noted(request_for):
     found = effect(request_for("deepseek", recompute="moe,shared_experts"))
     assert found.modules == {"moe": 7, "shared_experts": 7}
-    assert found.notes == ("shared_experts: lies inside moe, so it runs a third time and frees nothing more",)
+    assert found.notes == ("shared_experts: is inside moe, so it runs a third time and frees no more memory",)
 
 
 def test_uniform_recomputes_every_layer_of_every_chunk(request_for):

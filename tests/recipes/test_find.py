@@ -70,7 +70,7 @@ def test_numbers_are_near_by_their_size_and_words_by_their_letters(typed: str, n
 
 @pytest.mark.parametrize("name", ["a b", "", "-x", "x" * 65, "naïve"])
 def test_a_name_has_one_alphabet(directory: Path, name: str):
-    with pytest.raises(BadRequestError, match="is no recipe name"):
+    with pytest.raises(BadRequestError, match="is not a recipe name"):
         find_recipe_file(name, directory)
 
 
@@ -91,7 +91,7 @@ def test_a_path_to_ones_own_file_works_and_its_family_is_checked(write):
 
 def test_the_name_inside_a_shipped_file_is_its_own(directory: Path):
     (directory / "llama" / "llama3_8b.yaml").rename(directory / "llama" / "other.yaml")
-    with pytest.raises(BadRequestError, match="name is 'llama3_8b', but its place says 'other'"):
+    with pytest.raises(BadRequestError, match="name is 'llama3_8b', but its file or folder is named 'other'"):
         open_recipe("other", directory)
 
 

@@ -58,7 +58,7 @@ def test_a_file_is_what_the_command_line_would_say(read):
         3,
         None,
     )
-    assert sweep.request.said == {
+    assert sweep.request.given == {
         "model_recipe_name": "llama3_8b", "gpu": "cpu", "num_layers": 4, "memory_limit": 1.0, "env": ("A=1",),
     }  # fmt: skip
     assert sweep.over == {

@@ -84,7 +84,7 @@ def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
     hint = f"near: {', '.join(near)}; " if near else ""
     return BadRequestError(
         f"--force {identifier}: no such rule",
-        remedy=f"{hint}`mbr-perf check` names those violated, `mbr-perf rules list` has them all",
+        remedy=f"{hint}`mbr-perf check` names the violated rules; `mbr-perf rules list` prints all",
     )
 
 

@@ -72,7 +72,7 @@ OPTIMIZER = (
          ARGUMENTS, "source"),
     Rule("B13", "warning", lambda s: s.graph.impl == "local" and s.ep > 1,
          "megatron's launcher refuses local CUDA graphs with expert parallelism; this harness does not use it",
-         "nothing, unless the job is to run under that launcher as well",
+         "nothing to do, unless you also run the job under that launcher",
          ARGUMENTS, "source",
          "--moe-pad-experts-for-cuda-graph-inference must be set when using CUDA graphs with expert parallelism",
          until="0.20.0dev0"),

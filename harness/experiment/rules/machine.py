@@ -92,7 +92,7 @@ ENVIRONMENT = (
          "transformer/cuda_graphs.py:1413; https://github.com/NVIDIA/Megatron-LM/issues/5474", "source",
          _GRAPH_REGISTER_TEXT, since="0.18", until="0.19"),
     Rule("V04", "warning", lambda s: s.graphs_locally and _may_register(s),
-         "local graphs with expandable segments: megatron-core {s.mcore_name} checks NCCL_GRAPH_REGISTER no more",
+         "local graphs with expandable segments: megatron-core {s.mcore_name} no longer checks NCCL_GRAPH_REGISTER",
          "-E NCCL_GRAPH_REGISTER=0 keeps the older, safe setting",
          "https://github.com/NVIDIA/Megatron-LM/issues/5474", "source", since="0.19"),
     Rule("V05", "warning", lambda s: s.graphs_iteration and _may_register(s),
@@ -111,12 +111,12 @@ ENVIRONMENT = (
          "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True is currently not supported with nccl_ub due to "
          "compatibility issue with torch.cuda.MemPool API."),
     Rule("V08", "error", _wrong_attention,
-         "{name}={found} contradicts attention_backend {backend}, which wants {expected}",
+         "{name}={found} contradicts attention_backend {backend}, which needs {expected}",
          "unset the three NVTE_*_ATTN variables and use kernels.attention_backend",
          "models/common/language_module/language_module.py:98", "source",
          "{name} set to {found}, but expected {expected} for attention backend type "),
     Rule("V10", "error", lambda s: s.uses_te and s.env.get("NVTE_APPLY_QK_LAYER_SCALING", "0") != "0",
-         "NVTE_APPLY_QK_LAYER_SCALING={s.env[NVTE_APPLY_QK_LAYER_SCALING]}, but no model here asks for it",
+         "NVTE_APPLY_QK_LAYER_SCALING={s.env[NVTE_APPLY_QK_LAYER_SCALING]}, but no model of mbr-perf uses it",
          "unset it",
          "extensions/transformer_engine.py:1179", "source",
          "apply_query_key_layer_scaling is False but environment variable NVTE_APPLY_QK_LAYER_SCALING is "
@@ -143,7 +143,7 @@ ENVIRONMENT = (
          "mbr-perf", "harness"),
     Rule("ENV02", "note", lambda s: not s.mcore_before("0.21.0dev0"),
          "megatron-core {s.mcore_name} is newer than any these rules were written for (0.16 to 0.20)",
-         "treat the absence of a finding with care",
+         "a request without findings may still be illegal",
          "mbr-perf", "harness"),
 )  # fmt: skip
 
@@ -288,10 +288,10 @@ RUN_RULES = (
          "mbr-perf", "harness"),
     Rule("RUN03", "warning", _other_gpu,
          "the request is for {s.spec.gpu}, the machine has {found}",
-         "use -g {found}; results are stored under the GPU that was asked for",
+         "use -g {found}; results are stored under the GPU of the request",
          "mbr-perf", "harness"),
     Rule("RUN04", "error", lambda s: s.uses_te and s.te_is_missing and not s.gpu.is_cpu,
-         "transformer_engine layers are asked for, and transformer-engine is not installed",
+         "the request uses transformer_engine layers, but transformer-engine is not installed",
          "install transformer-engine, or use kernels.transformer_impl=local",
          "mbr-perf", "harness"),
     Rule("RUN05", "warning",
@@ -305,6 +305,6 @@ RUN_RULES = (
          "mbr-perf", "harness"),
     Rule("RUN07", "warning", lambda s: s.spec.measure.snapshot_on_oom and not s.gpu.is_cpu,
          "with --snapshot_on_oom the allocator records every allocation of every step, which takes time",
-         "use it to find out why memory runs out; leave it out of a run that is to be judged",
+         "use it only to find out why memory runs out, not in a run that you compare",
          "mbr-perf", "harness"),
 )  # fmt: skip

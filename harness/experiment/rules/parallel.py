@@ -148,7 +148,7 @@ RULES = (
          "{problem}", f"stages of {', '.join(LAYER_CODES)} such as Et*3|(tt|)*29m|L",
          "transformer/pipeline_parallel_layer_layout.py:94", "run", "{mcore}"),
     Rule("P14", "error", _layout("P14"),
-         "{problem}", "drop virtual_pipeline_model_parallel_size: the layout says it",
+         "{problem}", "drop virtual_pipeline_model_parallel_size: the layout already sets it",
          f"{CONFIG}:1335", "run", "{mcore}"),
     Rule("P15", "error", _layout("P15"),
          "{problem}", "choose num_layers_in_first/last_pipeline_stage so that the rest divides",

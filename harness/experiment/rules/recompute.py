@@ -37,7 +37,7 @@ def _reasons(inert: dict[str, str]) -> str:
 EFFECT = (
     Rule("EFF01", "error", _nothing_in_effect,
          "recompute {asked} has no effect, the run would equal recompute none ({reasons})",
-         "name a module that this model has, or ask for --recompute_modules none",
+         "name a module that this model has, or pass --recompute_modules none",
          "mbr-perf", "harness"),
     Rule("EFF02", "warning", _part_inert,
          "the run measures {active} only ({reasons})",
@@ -145,8 +145,8 @@ RULES = (
          "mla_up_proj in recompute_modules is only supported with multi_latent_attention."),
     Rule("R10", "warning",
          lambda s: "core_attn" in s.modules and s.spec.kernels.attention_backend != "unfused",
-         "core_attn with flash or fused attention runs the attention again and frees almost nothing",
-         "drop core_attn, or measure it against mlp before keeping it",
+         "core_attn with flash or fused attention computes attention twice and frees almost no memory",
+         "drop core_attn, or compare it with mlp in a sweep",
          f"{CONFIG}:1224; {ISSUES}/1225", "run",
          "If you are using transformer_engine as the transformer implementation, the core_attn is from "
          "transformer_engine and may be the fused version. For fused attention, you have no need to set 'core_attn' "
@@ -251,11 +251,11 @@ RULES = (
          "expect the block to begin at the first trained layer",
          "transformer_block.py:551", "source"),
     Rule("T25", "warning", lambda s: {"moe", "shared_experts"} <= set(s.modules),
-         "shared_experts inside moe: they run three times and free nothing more",
+         "shared_experts inside moe: they run three times and free no more memory",
          "drop shared_experts",
          "transformer/moe/moe_layer.py:432", "run"),
     Rule("T26", "warning", lambda s: {"moe", "moe_act"} <= set(s.modules),
-         "moe_act inside moe: the activation runs three times and frees nothing more",
+         "moe_act inside moe: the activation runs three times and frees no more memory",
          "drop moe_act",
          "transformer/moe/experts.py:738", "run"),
 )  # fmt: skip

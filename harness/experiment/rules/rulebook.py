@@ -181,7 +181,7 @@ def entries_named(rule: str) -> tuple[Entry, ...]:
     if not found:
         near = get_close_matches(rule.upper(), [entry.id for entry in every], n=3)
         hint = f"near: {', '.join(dict.fromkeys(near))}; " if near else ""
-        raise BadRequestError(f"no rule {rule!r}", remedy=f"{hint}`mbr-perf rules list` has them all")
+        raise BadRequestError(f"no rule {rule!r}", remedy=f"{hint}`mbr-perf rules list` prints all")
     return found
 
 

@@ -98,11 +98,11 @@ def _plain(node: Node, label: str) -> PlainValue:
 def _named(node: Table, label: str) -> str:
     target, call, name = (node.entries.get(key) for key in ("_target_", "_call_", "_name_"))
     is_enum = isinstance(call, Scalar) and call.value is True and name is not None
-    said = name if is_enum else target
-    if not isinstance(said, Scalar) or not isinstance(said.value, str):
+    named = name if is_enum else target
+    if not isinstance(named, Scalar) or not isinstance(named.value, str):
         key = "_name_" if is_enum else "_target_"
         raise BadRequestError(
             f"{label}:{node.line}: a value with _call_ or _partial_ lacks {key}, or it is no text",
             remedy="write the file with Megatron-Bridge's to_yaml, not by hand",
         )
-    return said.value
+    return named.value
