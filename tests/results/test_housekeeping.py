@@ -102,7 +102,7 @@ def test_a_complete_record_that_this_version_rejects_is_named_and_stays(results,
     with_a_window_that_holds_no_step(run_dir)
     assert problems(results) == [("rejected", run_dir.name, False)]
     [ailment] = move_to_trash(examine_results(results), results)
-    assert "the window [9, 3) of 12 steps holds none" in ailment.message
+    assert "the window [9, 3) of 12 steps has no steps" in ailment.message
     assert run_dir.is_dir()
 
 

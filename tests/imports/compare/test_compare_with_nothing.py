@@ -36,4 +36,4 @@ def test_a_run_that_ended_badly_does_not_pass_without_a_golden(compare, tmp_path
 def test_a_window_that_holds_no_step_is_a_wrong_request(compare):
     answer = compare("--eval_time_start_step", "50")
     assert answer.code == 2
-    assert "--eval_time_start_step: Value error, the window [50, 50) of 50 steps holds none" in answer.err
+    assert "--eval_time_start_step: Value error, the window [50, 50) of 50 steps has no steps" in answer.err
