@@ -28,7 +28,7 @@ check -mr llama3_8b -g h100 --recompute mlp --assume megatron-core=0.19.2
 
 plan -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32
 plan -mr llama3_70b -g h100 -c bf16 -ng 64 --over tp=2,4,8 pp=4,8
-plan -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --fit_into 70 --all
+plan -mr deepseek_v3 -g h100 -c fp8_sc -ng 1024 --html plan.html --png plan.png
 
 sweep -mr llama3_8b --over recompute='none; mlp; full:uniform:1' --repeats 3
 sweep --file cpu_dense --dryrun
@@ -155,7 +155,7 @@ results show SWEEP --results_dir /scratch/results
 results show RUN --json
 
 results export RUN --to mlflow
-results export SWEEP --to mlflow --uri http://mlflow.example:5000 --project recompute
+results export SWEEP --to mlflow --uri http://mlflow:5000 --project recompute
 results export RUN --to wandb --json
 
 results doctor

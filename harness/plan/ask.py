@@ -1,6 +1,6 @@
 """`mbr-perf plan`: which recompute setting to use, without a GPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,10 @@ from harness.asking import completion
 from harness.asking.options import ExperimentOptions, Json, takes
 
 if TYPE_CHECKING:
+    from harness.experiment.experiment import ExperimentSpec
     from harness.plan.request import PlanRequest
+    from harness.plan.run import Planned
+    from harness.showing.page import Line, Page
 
 
 _PLAN, _CAL = "Plan", "Calibration"
@@ -45,6 +48,9 @@ class PlanOptions:
         help="Where --calibrate keeps what it found. Default: results/calibration/<gpu>.json, which plans and runs use.")] = None
     no_calibration: Annotated[bool, typer.Option("--no_calibration", rich_help_panel=_CAL, help="Plan with the built-in constants.")] = False
     show_all: Annotated[bool, typer.Option("--all", rich_help_panel=_PLAN, help="Also print settings that another beats in memory and time.")] = False
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE",
+        help="Also write the answer as a page, with pictures: memory by stage and part, settings by memory and time.")] = None
+    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Also write both pictures, as *.png or *.svg.")] = None
     explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
     as_json: Json = False
 # fmt: on
@@ -59,24 +65,37 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     if how.calibrate:
         _calibrate(asked, how)
         return
-    from dataclasses import replace
-
     from harness.launch.environment import this_host
     from harness.plan.run import plan_request
-    from harness.plan.show import exact_section, layouts_page, plan_page
-    from harness.showing.page import GAP, Block, Page
     from harness.showing.progress import counting
-    from harness.showing.request_text import explanation
+    from harness.showing.request_text import request_rows
     from harness.showing.terminal import narration, show_page
 
-    with counting(narration(), "Tracing megatron-core's layers") as progress:
-        planned = plan_request(_request(asked, how), this_host(), progress)
+    _require_writable(how)
+    request, console = _request(asked, how), narration()
+    with counting(console, "Stages traced") as progress:
+
+        def begin(spec: "ExperimentSpec") -> None:
+            if console.is_terminal:
+                console.print(f"Planning {request_rows(spec)[0][1]}", markup=False, highlight=False, soft_wrap=True)
+
+        planned = plan_request(request, this_host(), progress, begin)
+    page = _page(planned, how)
+    written = _written(planned, page, how)
     if how.as_json:
         from harness.plan.document import planned_document
         from harness.showing import json
 
         json.answer(planned_document(planned))
         return
+    show_page(replace(page, blocks=(*page.blocks, *written)))
+
+
+def _page(planned: "Planned", how: PlanOptions) -> "Page":
+    from harness.plan.show import exact_section, layouts_page, plan_page
+    from harness.showing.page import GAP, Block, Page
+    from harness.showing.request_text import explanation
+
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     best = planned.best.name if planned.best else None
     first = planned.layouts[0]
@@ -88,7 +107,46 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     more: list[Block] = [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]
-    show_page(replace(page, blocks=(*page.blocks, *more)))
+    return replace(page, blocks=(*page.blocks, *more))
+
+
+_FORMATS = {"--html": (".html",), "--png": (".png", ".svg")}
+
+
+def _require_writable(how: PlanOptions) -> None:
+    """BadRequestError, before anything is traced, for files of another format and where no picture can be drawn."""
+    from harness.errors import Problems
+    from harness.showing.charts.drawing import require_chart
+
+    problems = Problems()
+    for option, path in (("--html", how.html), ("--png", how.png)):
+        if path is None:
+            continue
+        if path.suffix not in _FORMATS[option]:
+            problems.add(
+                f"{option} {path}: not a format of this option", f"name a file *{' or *'.join(_FORMATS[option])}"
+            )
+        elif not path.parent.is_dir():
+            problems.add(f"{option} {path}: there is no folder {path.parent}", "make the folder first")
+        else:
+            with problems.collecting():
+                require_chart(option, path)
+    problems.raise_if_any()
+
+
+def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]":
+    """Draw the recommended layout, else the first one planned; a line for each file."""
+    layout = planned.best or next((layout for layout in planned.layouts if layout.plan), None)
+    if layout is None or layout.plan is None or not (how.html or how.png):
+        return []
+    from harness.plan.pictures import write_html, write_png
+    from harness.showing.page import Line
+
+    if how.html:
+        write_html(how.html, layout.plan, layout.name, page)
+    if how.png:
+        write_png(how.png, layout.plan, layout.name)
+    return [Line(f"Written: {path}", whole=True) for path in (how.html, how.png) if path]
 
 
 def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
@@ -99,6 +157,8 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.run.predicting.calibration import CalibrationRequest, calibrate
     from harness.showing.terminal import show_page
 
+    if how.html or how.png:
+        raise BadRequestError("--calibrate plans nothing that --html or --png could show", remedy="leave them out")
     if asked.model_recipe_name or asked.gpu:
         raise BadRequestError(
             "--calibrate plans nothing: the runs say what they were", remedy="leave the recipe and its options out"

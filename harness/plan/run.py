@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError, SeveralMatchError, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
-from harness.experiment.experiment import CudaGraphSpec
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
@@ -58,10 +58,16 @@ class Planned:
         return next((layout.settled.notes for layout in self.layouts if layout.settled), ())
 
 
-def plan_request(request: PlanRequest, host: Host, progress: Callable[[int, int], None] | None = None) -> Planned:
+def plan_request(
+    request: PlanRequest,
+    host: Host,
+    progress: Callable[[int, int], None] | None = None,
+    begin: Callable[[ExperimentSpec], None] | None = None,
+) -> Planned:
     """Predict all settings of all layouts; one tracer run serves them all.
 
-    ``progress`` is called now and then with the number of traces made, and of all to make.
+    ``begin`` is called with the first legal layout before tracing begins, ``progress`` now and then with the number of
+    traces made, and of all to make.
     BadRequestError for a wrong request, for layouts none of which is legal, and without megatron-core.
     """
     check_plan(request)
@@ -70,6 +76,8 @@ def plan_request(request: PlanRequest, host: Host, progress: Callable[[int, int]
     if not legal:
         problems = [layout.problem for layout in found if isinstance(layout, Layout)]
         raise BadRequestError("\n".join(dict.fromkeys(problems)), remedy="`mbr-perf check` explains each rule")
+    if begin:
+        begin(legal[0].settled.spec)
     tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None, progress=progress)
     traced = _traced(legal, tracing)
     planned = Planned(tuple(_planned(request, layout, traced) for layout in found))

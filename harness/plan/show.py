@@ -66,10 +66,10 @@ def _shown(plan: Plan, *, show_all: bool) -> list[Row]:
     named = {row.text for row in (plan.recommended, plan.safe, plan.too_dear) if row}
     keep = {"none", plan.spec.recompute.text, *named}
     beaten, many = dominated(tuple(rows)), len(rows) > _MANY_ROWS
-    return [row for row in rows if row.text in keep or not (row.text in beaten or (many and _between(row)))]
+    return [row for row in rows if row.text in keep or not (row.text in beaten or (many and is_between(row)))]
 
 
-def _between(row: Row) -> bool:
+def is_between(row: Row) -> bool:
     """Block recompute of a number of layers that is no power of two: the line between those shown is straight."""
     policy = row.candidate.spec.recompute
     return isinstance(policy, FullRecompute) and policy.method == "block" and policy.num_layers.bit_count() > 1
