@@ -39,7 +39,7 @@ def _record(torchrun_argv: list[str], ranks: AbstractContextManager[object]) -> 
         with ranks:
             return supervise_ranks(torchrun_argv)
     except UnforkableError as error:
-        _tell(error)
+        _print_error(error)
         return AgentRecord(status="unforkable", error=redact(str(error))[:MAX_MESSAGE])
 
 
@@ -57,12 +57,12 @@ def supervise_ranks(torchrun_argv: list[str]) -> AgentRecord:
         run(arguments)
     except ChildFailedError as error:
         ended = _failed(error)
-        _tell(error)
+        _print_error(error)
     except SignalException as error:
         ended = {"status": "signalled", "signal": int(error.sigval)}
     except (RendezvousError, RuntimeError, OSError, ValueError) as error:
         ended = {"status": "error", "error": redact(f"{type(error).__name__}: {error}")[:MAX_MESSAGE]}
-        _tell(error)
+        _print_error(error)
     return AgentRecord(node_rank=arguments.node_rank, seconds=round(time.monotonic() - began, 3), **ended)
 
 
@@ -87,7 +87,7 @@ def _text(message: Any) -> str:
     return str(message.get("message", message)) if isinstance(message, dict) else str(message)
 
 
-def _tell(error: BaseException) -> None:
+def _print_error(error: BaseException) -> None:
     print(redact(str(error)), file=sys.stderr, flush=True)  # noqa: T201 (the launcher's log)
 
 

@@ -1,4 +1,4 @@
-"""Asks the installed megatron-core what it says of requests: its real `TransformerConfig`, in a process of its own.
+"""Checks requests with the installed megatron-core: its real `TransformerConfig`, in a separate process.
 
 Reads ``{"spec": an ExperimentSpec, "env": variables of its ranks}`` per line from stdin, all for GPUs or all for the
 processor, and prints a JSON object per line in their order: ``{"accepted": true, ...}``, the exception's type, text and
@@ -38,7 +38,7 @@ TRANSLATIONS = (
      "this setting (such as moe_act or layernorm recompute under fp8) needs transformer-engine, which is not installed"),
 )  # fmt: skip
 
-# What torch says where an import has initialised CUDA before the fork: of our making, and no word about the request.
+# torch's message if an import has initialised CUDA before the fork: caused by mbr-perf, not by the request.
 _BAD_FORK = "in forked subprocess"
 
 
@@ -70,7 +70,7 @@ def place_in_megatron(error: BaseException) -> str | None:
 
 
 def answer(spec: ExperimentSpec) -> dict[str, Any]:
-    """What the installed megatron-core says; raises what it did not raise itself."""
+    """Return the answer of the installed megatron-core. Raise errors that megatron-core did not raise itself."""
     from harness.engine.config import UnknownFieldError, transformer_config
 
     try:
@@ -86,7 +86,7 @@ def answer(spec: ExperimentSpec) -> dict[str, Any]:
     return {"accepted": True}
 
 
-def _said(spec: ExperimentSpec) -> dict[str, Any]:
+def _answer(spec: ExperimentSpec) -> dict[str, Any]:
     lacking = spec.kernels.transformer_impl == "transformer_engine" and find_spec("transformer_engine") is None
     return answer(without_transformer_engine(spec) if lacking else spec) | {"without_transformer_engine": lacking}
 
@@ -124,14 +124,14 @@ def _answered_by_another(question: Question) -> dict[str, Any]:
 def _answered_here(question: Question) -> dict[str, Any]:
     """The last answer of this process."""
     os.environ.update(question.env)
-    return _said(question.spec)
+    return _answer(question.spec)
 
 
 def _read(code: int, answered: str, words: bytes) -> dict[str, Any]:
     if code:
         return {"problem": f"ended with exit code {code}: {quoted_error(words)}"}
-    said: dict[str, Any] = json.loads(answered)
-    return said
+    answers: dict[str, Any] = json.loads(answered)
+    return answers
 
 
 def _write_and_end(question: Question, writer: int) -> NoReturn:

@@ -150,7 +150,7 @@ class Track:
 
 
 class Sampler:
-    """All GPUs of this node until ``stop`` says so. NVML must be initialised."""
+    """Sample all GPUs of this node until ``stop`` returns True. NVML must be initialised."""
 
     def __init__(self, out: Path, interval_s: float, run_pid: int, stop: Callable[[], bool]):
         self._out, self._interval_s, self._stop = out, interval_s, stop
@@ -266,7 +266,7 @@ def _listed(index: int) -> dict:
 
 
 def run_sampler(out: Path, interval_s: float, run_pid: int) -> None:
-    """Sample until SIGTERM, SIGINT or the parent's death; without NVML the file says why."""
+    """Sample until SIGTERM, SIGINT or the parent's death. Without NVML, write the reason to the file."""
     parent = os.getppid()
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

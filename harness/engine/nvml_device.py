@@ -100,7 +100,7 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def _told(pid: int, used_bytes: int | None) -> str:
+def _process_text(pid: int, used_bytes: int | None) -> str:
     try:
         name = (PROC / str(pid) / "comm").read_text().strip()
     except OSError:
@@ -119,7 +119,7 @@ class Neighbours:
 
     def before_ranks(self, processes: dict[int, int | None]) -> None:
         """Nothing of this run has touched a GPU yet: whoever is there is foreign, whatever number it goes by."""
-        self.foreign |= {pid: _told(pid, used) for pid, used in processes.items()}
+        self.foreign |= {pid: _process_text(pid, used) for pid, used in processes.items()}
 
     def during_run(self, processes: dict[int, int | None]) -> None:
         """Told by descent; inside a container the driver's pid may be that of the host, and proves nothing."""
@@ -127,6 +127,6 @@ class Neighbours:
             if pid in self.foreign or descends_from(pid, self.run_pid):
                 continue
             if self.same_pids:
-                self.foreign[pid] = _told(pid, used)
+                self.foreign[pid] = _process_text(pid, used)
             else:
                 self.unidentified.add(pid)

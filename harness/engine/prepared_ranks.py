@@ -96,15 +96,15 @@ class RankHandler:
 def _fork_rank(orders: list[int]) -> tuple[ForkedProcess, int]:
     """A rank that waits, and the pipe that it reads its order from. ``orders``: those of ranks forked before it."""
     read, write = os.pipe()
-    said, ready = os.pipe()
+    report, ready = os.pipe()
     pid = os.fork()
     if pid == 0:
-        for descriptor in (write, said, *orders):
+        for descriptor in (write, report, *orders):
             os.close(descriptor)
         run_and_end(lambda: _be_rank(read, ready))
     os.close(read)
     os.close(ready)
-    with os.fdopen(said, "rb") as waiting:
+    with os.fdopen(report, "rb") as waiting:
         waiting.read()  # until it leads its process group, which signals are sent to
     return ForkedProcess(pid), write
 

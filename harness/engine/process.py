@@ -146,7 +146,7 @@ def why_not_forkable() -> str:
 
 
 def why_no_cuda_in_children() -> str:
-    """As above where CUDA itself was asked for something, which torch does not tell before a child tries."""
+    """As above, if something called CUDA itself; torch does not detect this before a child fails."""
     import torch
 
     child = os.fork()

@@ -86,7 +86,7 @@ class RankLog:
         self.inside_step = phase
 
     def finished_step(self, record: StepRecord) -> None:
-        """A completed step, told at once so that it outlives a kill."""
+        """Write a completed step at once, so that a kill does not lose it."""
         self.steps.append(record)
         self.inside_step = None
         self._beat(Heartbeat(time_s=time.time(), phase="step", **record.model_dump()))

@@ -223,7 +223,7 @@ def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.d
 
 
 def measured_step(log: RankLog, trainer: Trainer, device: torch.device, index: int) -> float:
-    """One step between device synchronisations, told and recorded; its seconds. NonFiniteLossError."""
+    """Run and record one step between device synchronisations; return its seconds. NonFiniteLossError."""
     _synchronize(device)
     began = time.perf_counter()
     result = trainer.step(index=index, on_phase=log.within_step)

@@ -221,7 +221,7 @@ class Trainer:
         )
 
     def step(self, *, index: int, on_phase=lambda _phase: None) -> StepResult:
-        """One optimizer step. ``on_phase`` is told where the step is, so that a failure can be placed."""
+        """Run an optimizer step. ``on_phase`` gets each phase, so that a failure can name it."""
         collect_garbage(self.spec.train, index)
         self._gather.before_step(index)
         if self._graphs:

@@ -80,10 +80,10 @@ def serve(channel: socket.socket, changed: dict[str, str]) -> None:
                 _pass_on(lines.readline(), go)
 
 
-def _pass_on(said: bytes, go: int) -> None:
-    """The harness's word to the agent that waits; without it, as when the harness has given up, the agent ends."""
+def _pass_on(report: bytes, go: int) -> None:
+    """Pass the harness's message to the waiting agent. Without a message, the agent ends."""
     with contextlib.suppress(BrokenPipeError), os.fdopen(go, "wb") as pipe:
-        pipe.write(said)
+        pipe.write(report)
 
 
 def _say(channel: socket.socket, answer: WarmAnswer) -> None:
@@ -91,7 +91,7 @@ def _say(channel: socket.socket, answer: WarmAnswer) -> None:
 
 
 def fork_agent(request: WarmRequest, channel: socket.socket, changed: dict[str, str]) -> tuple[int, int]:
-    """Its process number, and the pipe on which it waits for a word before it begins. OSError where there is no memory or no process left.
+    """Return the agent's pid, and the pipe on which it waits before it begins. OSError without memory or processes.
 
     The agent is made by a child that ends at once, so that the kernel gives it to the harness, the next subreaper above:
     it is the harness's own child, whose exit status it collects and with which it dies.
@@ -106,12 +106,12 @@ def fork_agent(request: WarmRequest, channel: socket.socket, changed: dict[str, 
     os.close(write)
     os.close(waits)
     with os.fdopen(read) as pipe:
-        told = pipe.read()
+        pid_text = pipe.read()
     os.waitpid(between, 0)
-    if not told:
+    if not pid_text:
         os.close(go)
         raise OSError("the process between ended without an agent; see logs/launcher.log")
-    return int(told), go
+    return int(pid_text), go
 
 
 def _fork_again(request: WarmRequest, channel: socket.socket, changed: dict[str, str], write: int, waits: int) -> None:

@@ -21,7 +21,7 @@ def main() -> int:
     die_with_parent()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     _own_log(run_dir / "logs" / f"rank_{rank:03d}.log")
-    sys.excepthook = _tell
+    sys.excepthook = _print_error
     dump_stacks_on_signal()
     spec = ExperimentSpec.model_validate_json((run_dir / "spec.json").read_text())
     with RankLog(run_dir, rank, world_size) as log:
@@ -45,8 +45,8 @@ def _own_log(path: Path) -> None:
     os.dup2(descriptor, 2)
 
 
-def _tell(_kind: type[BaseException], error: BaseException, _traceback: TracebackType | None) -> None:
-    """As Python tells it, without the secrets that texts of exceptions hold: an address with its password, a token."""
+def _print_error(_kind: type[BaseException], error: BaseException, _traceback: TracebackType | None) -> None:
+    """Return Python's text of the exception, without secrets such as a token or an address with a password."""
     sys.stderr.write(redact("".join(traceback.format_exception(error))))
 
 

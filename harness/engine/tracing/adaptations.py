@@ -48,7 +48,7 @@ class TritonKernel:
         return self._launch
 
     def _launch(self, *arguments, **_constants) -> None:
-        tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
+        tensors = [tensor for tensor in arguments if isinstance(tensor, torch.Tensor)]
         active().kernel("elementwise", peak_key(tensors[0].dtype), num_bytes=sum(map(tensor_bytes, tensors)))
 
 

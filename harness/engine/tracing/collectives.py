@@ -147,17 +147,17 @@ def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | No
     factor, side = _BASES[packet]
     whole = sum(map(tensor_bytes, tensors_in(_side(values, side))))
     sent = factor * whole * (num_ranks - 1) // num_ranks
-    overlapped = bool(values.get("async_op", True)) if _says_who_waits(func) else caller_goes_on()
+    overlapped = bool(values.get("async_op", True)) if _names_the_waiting(func) else caller_goes_on()
     return Comm(sent, _label(group), overlapped)
 
 
-def _says_who_waits(func: torch._ops.OpOverload) -> bool:
+def _names_the_waiting(func: torch._ops.OpOverload) -> bool:
     """Before torch 2.8 most operations do not."""
     return any(argument.name == "async_op" for argument in func._schema.arguments)
 
 
 def caller_goes_on() -> bool:
-    """What the function of torch.distributed was told that called this; True for who calls the group itself."""
+    """Return the argument of the calling torch.distributed function; True for a direct call of the group."""
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code.co_filename == distributed_c10d.__file__ and "async_op" in frame.f_locals:
