@@ -27,27 +27,27 @@ class PlanOptions:
     margin: Annotated[float, typer.Option("--margin", rich_help_panel=_PLAN, metavar="FRACTION",
         help="Share of the GPU's memory that must stay free of tensors.")] = 0.06
     fit_into: Annotated[str | None, typer.Option("--fit_into", rich_help_panel=_PLAN, metavar="GIB",
-        help="Memory to fit into instead of the GPU's, a number of GiB, e.g. 60.")] = None
+        help="Memory to fit into instead of the GPU's, in GiB, e.g. 60.")] = None
     max_overhead: Annotated[float | None, typer.Option("--max_overhead", rich_help_panel=_PLAN, metavar="FRACTION",
-        help="Recommend nothing that makes a step longer by more than this.")] = None
+        help="Recommend no setting that makes a step longer by more than this share.")] = None
     over: Annotated[list[str] | None, typer.Option("--over", rich_help_panel=_PLAN, metavar="NAME=N,N...",
         help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
     assume: Annotated[str | None, typer.Option("--assume", rich_help_panel=_PLAN, metavar="NAME=VERSION,...",
         help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
-    no_cache: Annotated[bool, typer.Option("--no_cache", rich_help_panel=_PLAN, help="Trace anew and keep nothing.")] = False
+    no_cache: Annotated[bool, typer.Option("--no_cache", rich_help_panel=_PLAN, help="Trace again, without the cache.")] = False
     only: Annotated[list[str] | None, typer.Option("--only", rich_help_panel=_PLAN, metavar="SETTING...",
-        autocompletion=completion.settings, help="Plan these settings only, e.g. mlp full:uniform:1; without recompute is always among them.")] = None
+        autocompletion=completion.settings, help="Plan only these settings, e.g. mlp full:uniform:1. The plan always includes none.")] = None
     exact: Annotated[list[str] | None, typer.Option("--exact", rich_help_panel=_PLAN, metavar="[SETTING...]",
-        help="Also trace whole steps of these settings over megatron-core's own schedule: e.g. mlp full:uniform:1, asked; "
-        "without one: the recommended.")] = None
+        help="Also trace whole steps of these settings over megatron-core's own schedule: e.g. mlp full:uniform:1, asked. "
+        "Default: the recommended setting.")] = None
     exact_timeout_s: Annotated[float, typer.Option("--exact_timeout", rich_help_panel=_PLAN, metavar="SECONDS",
-        help="Give up the whole step of a setting after this long.")] = 300.0
+        help="Time limit for tracing the whole step of one setting.")] = 300.0
     calibrate: Annotated[list[str] | None, typer.Option("--calibrate", rich_help_panel=_CAL, metavar="RUN...",
         autocompletion=completion.stored, help="Instead of planning: fit the planner's constants to these runs (folders, ids, sweeps) of one GPU type.")] = None
     out: Annotated[Path | None, typer.Option("--out", rich_help_panel=_CAL, metavar="PATH",
-        help="Where --calibrate keeps what it found. Default: results/calibration/<gpu>.json, which plans and runs use.")] = None
+        help="File for the result of --calibrate. Default: results/calibration/<gpu>.json, which plans and runs use.")] = None
     no_calibration: Annotated[bool, typer.Option("--no_calibration", rich_help_panel=_CAL, help="Plan with the built-in constants.")] = False
-    show_all: Annotated[bool, typer.Option("--all", rich_help_panel=_PLAN, help="Also print settings that another beats in memory and time.")] = False
+    show_all: Annotated[bool, typer.Option("--all", rich_help_panel=_PLAN, help="Also print settings that are worse than another in memory and time.")] = False
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE",
         help="Also write the answer as a page, with pictures: memory by stage and part, settings by memory and time.")] = None
     png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Also write both pictures, as *.png or *.svg.")] = None
@@ -60,7 +60,7 @@ class PlanOptions:
 def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     """Predict peak memory and step time of every recompute setting, and say which to use. Needs no GPU.
 
-    Real megatron-core layers are traced without data. Exits 0 also when nothing fits: that is the answer.
+    mbr-perf traces real megatron-core layers without data. Exits 0 even if nothing fits.
     """
     if how.calibrate:
         _calibrate(asked, how)
@@ -150,7 +150,7 @@ def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]"
 
 
 def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
-    """Fit, keep, tell."""
+    """Fit the constants, keep them, and show them."""
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
     from harness.plan.show import calibration_page
@@ -161,7 +161,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
         raise BadRequestError("--calibrate plans nothing that --html or --png could show", remedy="leave them out")
     if asked.model_recipe_name or asked.gpu:
         raise BadRequestError(
-            "--calibrate plans nothing: the runs say what they were", remedy="leave the recipe and its options out"
+            "--calibrate plans nothing: it reads the settings from the runs", remedy="omit the recipe and its options"
         )
     request = CalibrationRequest(tuple(how.calibrate or ()), how.out, use_cache=not how.no_cache)
     calibration, path = calibrate(request, this_host())
@@ -175,13 +175,13 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
 
 
 def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
-    """The options as one value. BadRequestError for an --over that cannot be read."""
+    """Return the options as one value. BadRequestError for an invalid --over."""
     from harness.asking.requests import experiment_request, read
     from harness.errors import BadRequestError
     from harness.plan.request import PlanRequest
 
     if how.out:
-        raise BadRequestError("--out names where --calibrate keeps what it found", remedy="leave it out")
+        raise BadRequestError("--out needs --calibrate: it names the file for its result", remedy="omit --out")
 
     return read(
         PlanRequest,
@@ -210,7 +210,7 @@ def _gib(text: str | None) -> float | None:
 
 
 def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
-    """All that is varied. BadRequestError with everything that cannot be read, and for a size that is varied twice."""
+    """The varied sizes. One BadRequestError for all invalid texts and for sizes that are varied twice."""
     from harness.errors import BadRequestError, raise_all
     from harness.recipes.sweep_file import SWEPT
 
@@ -223,7 +223,9 @@ def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
             continue
         if SWEPT[name] in read:
             problems.append(
-                BadRequestError(f"--over {text}: varied twice", remedy=f"--over {name}=2,4 holds all values")
+                BadRequestError(
+                    f"--over {text}: varied twice", remedy=f"give all values at once, e.g. --over {name}=2,4"
+                )
             )
         read[SWEPT[name]] = (name, values)
     raise_all(problems)

@@ -28,18 +28,18 @@ from harness.showing.request_text import VALUES, request_facts
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
-# Above this many settings those that lie between two others are folded.
+# Above this many settings those between two others are folded.
 _MANY_ROWS = 20
 _LEGEND = (
-    "*: recommended; asked: the setting of the request; Cost: over the step without recompute; Transient: of the running "
-    "pass only; Overhead: buffers that stay and libraries' workspaces"
+    "*: recommended; asked: the setting of the request; Cost: compared with the step without recompute; Transient: only during the running "
+    "pass; Overhead: buffers that stay, and workspaces of libraries"
 )
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10
 
 
 def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> Page:
-    """Everything about one layout."""
+    """The page of one layout."""
     rows = _shown(plan, show_all=show_all)
     num_folded = len([row for row in plan.rows if row.prediction]) - len(rows)
     steps = (Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1))
@@ -76,7 +76,7 @@ def is_between(row: Row) -> bool:
 
 
 def _table(plan: Plan, rows: Sequence[Row]) -> Table:
-    """A narrow terminal gets the parts of the peak in a table of their own."""
+    """The table of settings. On a narrow terminal the parts of the peak get their own table."""
     unit = size_unit(plan.rows)
     parts = f"What the peak of the worst stage consists of, {unit}"
     speed = any(row.prediction and row.prediction.hfu for row in rows)
@@ -96,7 +96,7 @@ def _table(plan: Plan, rows: Sequence[Row]) -> Table:
 
 
 def _of(read: Callable[[Prediction], str]) -> Callable[[Row], str]:
-    """What a row's prediction says."""
+    """Read a row's prediction."""
     return lambda row: read(row.prediction) if row.prediction else ""
 
 
@@ -105,7 +105,7 @@ def _part(name: str, unit: str) -> Callable[[Row], str]:
 
 
 def size_unit(rows: Sequence[Row]) -> str:
-    """GiB, or MiB where every peak is below one GiB: one unit for a whole table."""
+    """GiB, or MiB if every peak is below one GiB. A table has one unit."""
     peaks = [row.prediction.peak_bytes for row in rows if row.prediction]
     return "MiB" if peaks and max(peaks) < GIB else "GiB"
 
@@ -117,7 +117,7 @@ def range_text(prediction: Prediction, unit: str) -> str:
 
 
 def peak_text(prediction: Prediction, unit: str) -> str:
-    """The peak, marked where not everything is modelled."""
+    """The peak, with a mark if not everything is modelled."""
     return f"{'' if prediction.is_point_known else '~'}{_size(prediction.peak_bytes, unit)}"
 
 
@@ -145,31 +145,31 @@ def _name(plan: Plan, row: Row) -> str:
 
 
 def verdict_text(row: Row) -> Span:
-    """With a question mark where the limit lies within the range."""
+    """The verdict, with a question mark if the limit is within the range."""
     word = row.verdict or ""
     return Span(f"{word}{'' if row.is_certain or not word else '?'}", style_of(word))
 
 
 def _size(value: float, unit: str) -> str:
-    """Without the unit, which stands in the heading."""
+    """The number without its unit, which is in the heading."""
     size = value / (MIB if unit == "MiB" else GIB)
     return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
 
 
 def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
-    """What the marks mean, and the settings that are not in the table, each reason once."""
+    """Explain the marks, and list the settings that are not in the table, each reason once."""
     yield _LEGEND
     if any(row.prediction and not row.prediction.is_point_known for row in plan.rows):
-        yield "~: not everything is modelled or known; the range is what counts"
+        yield "~: the prediction does not model everything; rely on the range"
     if any(row.verdict and not row.is_certain for row in plan.rows):
-        yield "?: the limit lies within the range"
+        yield "?: the limit is within the range"
     if num_folded:
-        yield f"Not shown: {counted(num_folded, 'setting')}, beaten by another or between two (--all shows all)"
+        yield f"Not shown: {counted(num_folded, 'setting')}, which are worse than another or between two others (--all shows them)"
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
     for why, names in _by_reason(declined).items():
-        yield f"Left out: {' '.join(names)} ({why})"
+        yield f"Not predicted: {' '.join(names)} ({why})"
     if any("CUDA graph" in why or "captured" in why for why in declined.values()):
-        yield "--cuda_graph_impl none plans those that only CUDA graphs forbid"
+        yield "Use --cuda_graph_impl none to plan the settings that only CUDA graphs forbid"
     inert = {name: why for name, why in plan.inert.items() if "no such module" not in why}
     for why, names in _by_reason(inert).items():
         yield f"No effect here: {', '.join(names)} ({why})"
@@ -186,29 +186,29 @@ def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _ranking(plan: Plan) -> list[Line]:
-    """Modules by what each byte costs."""
+    """Modules, ordered by the cost of each byte that they free."""
     worths = module_worths(plan)
     if not worths:
         return []
-    said = []
+    prices = []
     for worth in worths:
         if worth.saved_bytes <= 0:
             more = f", needs {format_bytes(-worth.saved_bytes)} more" if worth.saved_bytes < 0 else ""
-            said.append(f"{worth.text} frees nothing{more}")
+            prices.append(f"{worth.text} frees nothing{more}")
         elif worth.extra_s is None or worth.saved_bytes < _WORTH_A_PRICE:
-            said.append(f"{worth.text} {format_bytes(worth.saved_bytes)} freed")
+            prices.append(f"{worth.text} {format_bytes(worth.saved_bytes)} freed")
         else:
             price = worth.price * GIB * 1000
-            said.append(f"{worth.text} {price:.1f} ms per GiB ({format_bytes(worth.saved_bytes)} freed)")
+            prices.append(f"{worth.text} {price:.1f} ms per GiB ({format_bytes(worth.saved_bytes)} freed)")
     if any(worth.text == "core_attn" and worth.saved_bytes <= 0 for worth in worths):
-        said[-1] += " (core_attn: flash attention keeps no scores that could be freed, and its inputs are kept as well)"
-    return [Line(f"Price of modules: {'; '.join(said)}", hang=2)]
+        prices[-1] += " (core_attn: flash attention keeps no scores to free, and recompute also keeps its inputs)"
+    return [Line(f"Price of modules: {'; '.join(prices)}", hang=2)]
 
 
 def _answer(plan: Plan) -> Iterator[Line]:
     best = plan.recommended
     if plan.limits.capacity_bytes is None:
-        yield Line("Nothing is judged: the memory is not known (--fit_into GIB says what to fit into)")
+        yield Line("mbr-perf cannot say what fits: the memory of this GPU is unknown (set it with --fit_into GIB)")
         return
     if best is None or best.prediction is None:
         why = why_none(plan)
@@ -221,7 +221,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
     if best.verdict == "FITS" and high > budget:
         doubt = f", but the upper end of its range, {format_bytes(high)}, does not fit"
     about = "" if best.prediction.is_point_known else "~"
-    used = f"{about}{format_bytes(best.prediction.peak_bytes)} of {plan.limits.said}{cost}{doubt}"
+    used = f"{about}{format_bytes(best.prediction.peak_bytes)} of {plan.limits.text}{cost}{doubt}"
     yield Line((Span("Use ", "strong"), Span(_option(best), "chosen"), f"  ({used})"), hang=4)
     instead = safe_instead(plan)
     if instead:
@@ -233,7 +233,7 @@ def _option(row: Row) -> str:
 
 
 def assumptions(plan: Plan) -> Section:
-    """What the figures rest on."""
+    """The assumptions of the figures."""
     time = plan.control.prediction.time if plan.control and plan.control.prediction else None
     texts = list(plan.assumptions)
     if time:
@@ -248,7 +248,7 @@ _DROPPED_OF_LAYOUTS = {"TFLOP/s/GPU": 3, "Cost": 2}
 
 
 def layouts_page(layouts: Sequence[Layout], best: str | None, notes: Sequence[str] = ()) -> Page:
-    """One row per layout; those that are illegal, or fit with no setting, say why."""
+    """One row per layout. A layout that is illegal or that no setting fits shows the reason."""
     unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
     peak, both = f"Peak {unit}", f"Range {unit}"
     right = (peak, both, "Step", "TFLOP/s/GPU", "Cost")
@@ -268,7 +268,7 @@ def _layout(name: str, plan: Plan, best: str | None, unit: str) -> list[Words]:
         predicted = [r.prediction.peak_bytes for r in plan.rows if r.prediction]
         smallest = f"{min(predicted) / (GIB if unit == 'GiB' else MIB):.1f}" if predicted else "-"
         dear = plan.too_dear
-        what = "nothing fits" if dear is None else f"too dear: {dear.text}, {format_percent(dear.overhead or 0)}"
+        what = "nothing fits" if dear is None else f"too slow: {dear.text}, {format_percent(dear.overhead or 0)}"
         return [name, Span(what, "bad"), smallest, "", "", "", "", "OOM" if dear is None else "FITS"]
     time = row.prediction.time
     return [
@@ -285,50 +285,56 @@ def _layout(name: str, plan: Plan, best: str | None, unit: str) -> list[Words]:
 
 def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
     limited = any(plan.limits.max_overhead is not None for plan in plans)
-    about = "Cost is over the step without recompute of the same layout"
-    yield Line(f"{about}{', and so is the limit of --max_overhead' if limited else ''}", "dim", hang=2)
+    about = "Cost compares with the step without recompute of the same layout"
+    yield Line(f"{about}{', and so does the limit of --max_overhead' if limited else ''}", "dim", hang=2)
     if any(plan.spec.cuda_graph.impl != "none" and plan.safe is None for plan in plans):
-        yield Line(f"More may fit {WITHOUT_GRAPHS}, which forbid settings and widen ranges", "dim", hang=2)
+        yield Line(f"More settings may fit {WITHOUT_GRAPHS}: graphs forbid settings and widen ranges", "dim", hang=2)
 
 
 def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterator[Block]:
-    """The answer; where the recommended setting's whole range does not fit, the fastest of all whose does."""
+    """The recommended setting. If its whole range does not fit, also the fastest setting whose whole range fits."""
     if chosen is None or chosen.recommended is None:
         return
     best = chosen.recommended
     yield Line((Span("Use ", "strong"), Span(f"{name}  {_option(best)}", "chosen")), hang=4)
     safe = [(plan.seconds_per_token(plan.safe), name, plan.safe) for name, plan, _ in layouts if plan and plan.safe]
     if not safe:
-        yield Line("Its whole range does not fit, nor does that of any other", hang=4)
+        yield Line("No setting fits with its whole range", hang=4)
     elif not chosen.safe or chosen.safe.text != best.text:
         _, where, row = min(safe, key=lambda each: each[0])
-        yield Line(f"Its whole range does not fit; the fastest whose does: {where}  {_option(row)}", hang=4)
+        yield Line(
+            f"Its whole range does not fit. The fastest setting whose whole range fits: {where}  {_option(row)}", hang=4
+        )
     yield assumptions(chosen)
 
 
 def _shared_request(plans: Sequence[Plan], notes: Sequence[str]) -> Iterator[Block]:
-    """What all layouts share, told by the first: the recipe, the batch and the limits."""
+    """What all layouts share, read from the first: the recipe, the batch and the limits."""
     if not plans:
         return
     limits, varied = plans[0].limits, ("Parallelism", "Recompute", "Fingerprint")
     yield request_facts(plans[0].spec, without=varied)
-    limit = "the memory is not known, nothing is judged" if limits.capacity_bytes is None else limits.said
-    most = "" if limits.max_overhead is None else f", at most {limits.max_overhead * 100:g} % over no recompute"
+    limit = "unknown memory, so mbr-perf cannot say what fits" if limits.capacity_bytes is None else limits.text
+    most = (
+        ""
+        if limits.max_overhead is None
+        else f", at most {limits.max_overhead * 100:g} % slower than without recompute"
+    )
     yield Facts((("Limit", f"{limit}{most}"),), VALUES)
-    yield "(of the first layout; what --over varies differs)"
+    yield "(these facts are of the first layout; settings of --over differ)"
     yield listing(f"Note: {note}" for note in notes)
     yield GAP
 
 
 def calibration_page(calibration: Calibration, path: Path) -> Page:
-    """Constants, errors, runs that took no part, and where it is kept."""
+    """Constants, errors, ignored runs, and the file of the calibration."""
     built_in = ("Built in", "Fitted")
     constants = table(
         ("Constant", *built_in, Column("", long=True)),
         [
-            (one.name, _value(one, one.built_in), "-" if one.value is None else _value(one, one.value),
-             Span(one.reason, "dim"))
-            for one in calibration.constants
+            (constant.name, _value(constant, constant.built_in), "-" if constant.value is None else _value(constant, constant.value),
+             Span(constant.reason, "dim"))
+            for constant in calibration.constants
         ],
         right=built_in,
     )  # fmt: skip
@@ -336,15 +342,15 @@ def calibration_page(calibration: Calibration, path: Path) -> Page:
         constants,
         GAP,
         _errors(calibration.runs),
-        Line("Errors are predicted over measured, less one; left out: fitted to the other runs", "dim", hang=2),
-        listing((f"No part in it: {run}: {why}" for run, why in calibration.refused.items()), style="doubt"),
+        Line("Error: predicted / measured - 1. Left out: predicted with constants fitted to the other runs", "dim", hang=2),
+        listing((f"Ignored: {run}: {why}" for run, why in calibration.refused.items()), style="doubt"),
         GAP,
-        Line(f"Kept in {path}; `plan` and `run` for {calibration.gpu} use it where it is results/calibration/<gpu>.json", hang=2),
+        Line(f"Kept in {path}; `plan` and `run` for {calibration.gpu} use it if it is results/calibration/<gpu>.json", hang=2),
     ))  # fmt: skip
 
 
 def _errors(runs: Sequence[RunErrors]) -> Table:
-    """Both errors of each run; where a terminal has no room for both, those of the time have a table of their own."""
+    """Both errors of each run. On a narrow terminal the errors of the time get their own table."""
 
     def read(name: str) -> Callable[[RunErrors], Words]:
         return lambda run: "-" if getattr(run, name) is None else f"{getattr(run, name) * 100:+.2f} %"
@@ -366,7 +372,7 @@ def _value(constant: FittedConstant, value: float) -> str:
 
 def exact_section(text: str, peaks: tuple[ExactPeak, ...]) -> Section:
     """One setting: a row per pipeline stage, and why some have no exact peak."""
-    columns = ("Stage", "Composed", "Exact", "Composed over exact", "Optimizer step")
+    columns = ("Stage", "Composed", "Exact", "Composed vs. exact", "Optimizer step")
     rows = [
         (
             str(peak.pp_rank),

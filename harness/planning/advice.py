@@ -1,4 +1,4 @@
-"""What to try, in the order in which it costs: allocator, modules, whole layers, no CUDA graphs, parallelism."""
+"""What to try, cheapest first: allocator, modules, whole layers, no CUDA graphs, parallelism."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,7 +17,7 @@ _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 @dataclass(frozen=True)
 class ModuleWorth:
-    """One setting of modules against no recompute. ``seconds_per_byte`` None: it frees nothing."""
+    """One setting of modules compared with no recompute. ``seconds_per_byte`` None: it frees nothing."""
 
     text: str
     saved_bytes: int
@@ -26,14 +26,14 @@ class ModuleWorth:
 
     @property
     def price(self) -> float:
-        """Seconds, or FLOPs where no seconds are predicted, per byte freed; infinite where nothing is freed."""
+        """Seconds (FLOPs if no seconds are predicted) per freed byte; infinite if it frees nothing."""
         cost = self.extra_flops if self.extra_s is None else self.extra_s
         return cost / self.saved_bytes if self.saved_bytes > 0 else float("inf")
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One step of the ladder; ``settles``: whether it is enough by itself."""
+    """One step of the ladder. ``settles``: whether it is enough by itself."""
 
     step: Step
     text: str
@@ -58,7 +58,7 @@ def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
 
 
 def advice(plan: Plan) -> tuple[Advice, ...]:
-    """The ladder from the control down to what suffices; empty where nothing is judged or nothing is needed."""
+    """The ladder from the control to the first sufficient step; empty if nothing is judged or needed."""
     control = plan.control
     if control is None or control.prediction is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
         return ()
@@ -68,28 +68,28 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
 
 
 def why_none(plan: Plan) -> str:
-    """Why no setting is recommended; empty where one is."""
+    """Why no setting is recommended; empty if one is."""
     limits = plan.limits
     if plan.recommended is not None:
         return ""
     if limits.capacity_bytes is None:
-        return "the memory is not known (--fit_into GIB says what to fit into)"
+        return "the memory of this GPU is unknown (set it with --fit_into GIB)"
     if plan.too_dear is not None:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
-        return f"it fits, but costs more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
-    nothing = f"nothing fits into {limits.said}"
+        return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
+    nothing = f"nothing fits into {limits.text}"
     other = plan.without_graphs.recommended if plan.without_graphs else None
     fits = other is not None and other.verdict == "FITS"
     return f"{nothing}; {WITHOUT_GRAPHS} {other.text} does" if other and fits else nothing
 
 
 def safe_instead(plan: Plan) -> str:
-    """The cheapest setting whose whole range fits, where the recommended one's does not; else empty."""
+    """The cheapest setting whose whole range fits, if the recommended setting's does not; else empty."""
     best, safe, budget = plan.recommended, plan.safe, plan.limits.budget_bytes
     if best is None or best.prediction is None or budget is None or best.prediction.range_bytes[1] <= budget:
         return ""
     if safe is not None:
-        return f"cheapest whose whole range fits: {safe.text}{_at(safe)}"
+        return f"cheapest setting whose whole range fits: {safe.text}{_at(safe)}"
     other = plan.without_graphs.safe if plan.without_graphs else None
     instead = f"; {WITHOUT_GRAPHS}: {other.text}{_at(other)}" if other else ""
     return f"no planned setting fits with its whole range{instead}"
@@ -100,11 +100,11 @@ def _allowed(plan: Plan) -> str:
 
 
 def _allocator(plan: Plan, control: Row) -> Advice:
-    """Fragmentation is the one kind of shortage that costs nothing to cure; it cannot cure a peak that is too high."""
+    """Expandable segments cost nothing and cure fragmentation, but not a peak that is too high."""
     is_set = _EXPANDABLE in plan.spec.env.get(_ALLOCATOR, "")
     if control.verdict == "TIGHT":
-        have = "is set already" if is_set else "first, it costs nothing"
-        text = f"{_ALLOCATOR}={_EXPANDABLE} ({have}): without recompute the tensors fit, fragmentation may not"
+        have = "already set" if is_set else "try it first, it costs nothing"
+        text = f"{_ALLOCATOR}={_EXPANDABLE} ({have}): without recompute the tensors fit, but fragmentation may exceed the memory"
     else:
         text = f"{_ALLOCATOR}={_EXPANDABLE} is not enough: without recompute the tensors alone exceed the memory"
     return Advice("allocator", text, settles=False)
@@ -116,16 +116,16 @@ def _modules(plan: Plan) -> Advice:
     if ranked:
         order = f"cheapest per GiB freed first: {', '.join(ranked)}"
     else:
-        order = f"{', '.join(worth.text for worth in worths)}: none frees anything" if worths else "no price known"
+        order = f"{', '.join(worth.text for worth in worths)}: none frees memory" if worths else "no price known"
     return _step(plan, "modules", SelectiveRecompute, order)
 
 
 def _layers(plan: Plan) -> Advice:
-    return _step(plan, "layers", FullRecompute, "the fewest whole layers that suffice")
+    return _step(plan, "layers", FullRecompute, "the fewest sufficient whole layers")
 
 
 def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute], order: str) -> Advice:
-    """The cheapest setting of one kind that fits; it settles the matter if it is the recommended one."""
+    """The cheapest fitting setting of one kind. It settles the ladder if it is the recommended one."""
     rows = tuple(row for row in plan.rows if isinstance(row.candidate.spec.recompute, kind))
     fitting = recommended(rows, plan.limits)
     if fitting is None or fitting.verdict != "FITS":
@@ -143,22 +143,20 @@ def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute]
 
 def _why_unplanned(rows: tuple[Row, ...]) -> str:
     if not rows:
-        return "none was planned"
+        return "no setting was planned"
     reasons = dict.fromkeys(rule for row in rows for rule in row.candidate.rules)
-    return f"none may run here ({', '.join(reasons)})" if reasons else "none could be traced"
+    return f"no setting is legal ({', '.join(reasons)})" if reasons else "no setting could be traced"
 
 
 def _graphs(plan: Plan) -> tuple[Advice, ...]:
-    """What is possible without CUDA graphs, which forbid settings and widen ranges."""
+    """What fits without CUDA graphs, which forbid settings and widen ranges."""
     other = plan.without_graphs
     if other is None:
         return ()
     best = other.recommended
     if best is None or best.verdict != "FITS":
         return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why_none(other) or 'no setting fits either'}", settles=False),)
-    text = (
-        f"{WITHOUT_GRAPHS}: {best.text} fits{_at(best)} in recompute; what graphs save per step is lost, not predicted"
-    )
+    text = f"{WITHOUT_GRAPHS}: {best.text} fits{_at(best)} of recompute; mbr-perf does not predict the time that graphs save"
     return (Advice("graphs", text, settles=plan.recommended is None),)
 
 
@@ -171,9 +169,9 @@ def _parallelism(plan: Plan) -> Advice:
     floor = max(min(predicted, key=lambda p: p.peak_bytes).stages, key=lambda stage: stage.peaks["optimizer step"])
     budget = plan.limits.budget_bytes or 0
     if floor.peaks["optimizer step"] > budget:
-        why = f"the optimizer step of stage {floor.pp_rank} alone exceeds the memory, which no recompute lowers"
+        why = f"the optimizer step of stage {floor.pp_rank} alone exceeds the memory, and recompute does not lower it"
     elif plan.too_dear is not None:
-        why = f"what fits costs more than {_allowed(plan)}: a higher limit, or"
+        why = f"settings that fit cost more than {_allowed(plan)}: raise the limit, or use"
         return Advice("parallelism", f"{why} {_SPREAD}", settles=False)
     else:
         why = "activations are too large for this layout"

@@ -62,14 +62,14 @@ def _slopes(residuals: Residuals, at: list[float], here: list[float]) -> list[li
 
 
 def _normal(columns: list[list[float]], damping: float) -> list[list[float]]:
-    rows = [[_dot(one, other) for other in columns] for one in columns]
+    rows = [[_dot(left, right) for right in columns] for left in columns]
     for index, row in enumerate(rows):
         row[index] += damping * max(row[index], 1e-12)
     return rows
 
 
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
 
 
 def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:

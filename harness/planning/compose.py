@@ -114,62 +114,62 @@ class Piece:
     shared_behind: int = 0
 
 
-def layer_piece(one: ChunkTrace, two: ChunkTrace, *, runs_again: bool = False) -> Piece:
+def layer_piece(single: ChunkTrace, double: ChunkTrace, *, runs_again: bool = False) -> Piece:
     """The layer of chunks with one and with two of them."""
-    saved = two.saved_bytes - one.saved_bytes
-    lingering = two.lingering_bytes - one.lingering_bytes
-    apart = one.backward_peak_bytes - saved + lingering
+    saved = double.saved_bytes - single.saved_bytes
+    lingering = double.lingering_bytes - single.lingering_bytes
+    apart = single.backward_peak_bytes - saved + lingering
     return Piece(
         saved=saved,
-        forward_over=one.forward_peak_bytes - one.saved_bytes,
-        backward_over=one.backward_peak_bytes,
-        persistent=two.persistent_bytes - one.persistent_bytes,
-        parameters=Parameters.of(two) - Parameters.of(one),
-        work=Work.of(two.ops) - Work.of(one.ops),
+        forward_over=single.forward_peak_bytes - single.saved_bytes,
+        backward_over=single.backward_peak_bytes,
+        persistent=double.persistent_bytes - single.persistent_bytes,
+        parameters=Parameters.of(double) - Parameters.of(single),
+        work=Work.of(double.ops) - Work.of(single.ops),
         lingering=lingering,
         runs_again=runs_again,
-        shared_behind=max(0, apart - two.backward_peak_bytes) if lingering else 0,
+        shared_behind=max(0, apart - double.backward_peak_bytes) if lingering else 0,
     )
 
 
-def offloaded_piece(kept: Piece, one: ChunkTrace, two: ChunkTrace) -> Piece:
+def offloaded_piece(kept: Piece, single: ChunkTrace, double: ChunkTrace) -> Piece:
     """``kept`` where layers are offloaded, from traces with all of them away.
 
     transformer-engine holds on to all that a layer saved until the next one's backward pass, so nothing goes early.
     """
-    away = kept.saved - (two.saved_bytes - one.saved_bytes)
-    return replace(kept, offloadable=away, backward_over=max(kept.backward_over, one.backward_peak_bytes - away))
+    away = kept.saved - (double.saved_bytes - single.saved_bytes)
+    return replace(kept, offloadable=away, backward_over=max(kept.backward_over, single.backward_peak_bytes - away))
 
 
-def modules_piece(kept: Piece, whole: int, one: ChunkTrace, two: ChunkTrace, three: ChunkTrace) -> Piece:
+def modules_piece(kept: Piece, whole: int, single: ChunkTrace, double: ChunkTrace, triple: ChunkTrace) -> Piece:
     """``kept`` where modules are offloaded, from traces of chunks whose last layer stays, as megatron-core has it.
 
     ``whole``: bytes that the layer of ``one`` saved. The second of three layers is the one that no end of the chunk
     touches; in the backward pass of the one behind it, it comes back.
     """
-    saved = three.saved_bytes - two.saved_bytes
-    forward_over = one.forward_peak_bytes - one.saved_bytes
+    saved = triple.saved_bytes - double.saved_bytes
+    forward_over = single.forward_peak_bytes - single.saved_bytes
     return replace(
         kept,
         saved=saved,
         forward_over=forward_over,
-        backward_over=max(one.backward_peak_bytes, three.backward_peak_bytes),
-        work=Work.of(three.ops) - Work.of(two.ops),
+        backward_over=max(single.backward_peak_bytes, triple.backward_peak_bytes),
+        work=Work.of(triple.ops) - Work.of(double.ops),
         awaited=whole - saved,
-        leaving=one.leaving_over_bytes - forward_over,
-        received=two.saved_bytes - one.saved_bytes - saved,
+        leaving=single.leaving_over_bytes - forward_over,
+        received=double.saved_bytes - single.saved_bytes - saved,
     )
 
 
-def frame_piece(one: ChunkTrace, layer: Piece) -> Piece:
+def frame_piece(single: ChunkTrace, layer: Piece) -> Piece:
     """What a chunk holds besides its layers: tokens and labels of the micro-batch, shared buffers."""
     return Piece(
-        saved=one.saved_bytes - layer.saved,
+        saved=single.saved_bytes - layer.saved,
         forward_over=0,
         backward_over=0,
-        persistent=one.persistent_bytes - layer.persistent,
-        parameters=Parameters.of(one) - layer.parameters,
-        work=Work.of(one.ops) - layer.work,
+        persistent=single.persistent_bytes - layer.persistent,
+        parameters=Parameters.of(single) - layer.parameters,
+        work=Work.of(single.ops) - layer.work,
     )
 
 

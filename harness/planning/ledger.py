@@ -80,10 +80,10 @@ def _transformer_engine(spec: ExperimentSpec, *, has_experts: bool) -> int:
     """One for plain GEMMs, one per stream for grouped ones and for those that overlap tensor-parallel communication."""
     if spec.kernels.transformer_impl == "local":
         return 0
-    moe, one = spec.model.moe, _TE_BYTES[spec.gpu_type.is_at_least(9)]
+    moe, size = spec.model.moe, _TE_BYTES[spec.gpu_type.is_at_least(9)]
     overlaps = spec.makes_user_buffers
     grouped = moe is not None and moe.moe_grouped_gemm and has_experts
-    return one * (1 + _TE_USER_BUFFER_STREAMS * overlaps + _TE_GROUPED_STREAMS * grouped)
+    return size * (1 + _TE_USER_BUFFER_STREAMS * overlaps + _TE_GROUPED_STREAMS * grouped)
 
 
 PeakName = Literal["schedule", "loss and logits", "optimizer step"]

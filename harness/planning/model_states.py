@@ -32,9 +32,9 @@ def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes:
 def _outside_of_layers(spec: ExperimentSpec) -> int:
     """Elements of embedding and output layer on one rank that has both; where a stage has one, of that."""
     model, tp = spec.model, spec.parallelism.tensor_model_parallel_size
-    one = model.padded_vocab_size(tp) // tp * model.hidden_size
+    table = model.padded_vocab_size(tp) // tp * model.hidden_size
     both = spec.parallelism.pipeline_model_parallel_size == 1 and not model.share_embeddings_and_output_weights
-    return 2 * one if both else one
+    return 2 * table if both else table
 
 
 _SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}

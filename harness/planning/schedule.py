@@ -124,8 +124,8 @@ def fullest_instants(schedule: Schedule) -> tuple[Instant, ...]:
     return tuple(instant for instant in instants(schedule) if instant in kept)
 
 
-def _holds_all_of(one: Instant, other: Instant) -> bool:
-    held = ((i.event.buffers, i.deferred, *i.in_flight) for i in (one, other))
+def _holds_all_of(first: Instant, second: Instant) -> bool:
+    held = ((i.event.buffers, i.deferred, *i.in_flight) for i in (first, second))
     return all(a >= b for a, b in zip(*held, strict=True))
 
 

@@ -153,7 +153,7 @@ class Limits:
         )
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Describe the memory that a peak must fit into; only for known memory."""
         buffers = f" and {format_bytes(self.user_buffer_bytes)} of user buffers" if self.user_buffer_bytes else ""
         return f"{format_bytes(self.capacity_bytes or 0)} less {self.margin * 100:g} % margin{buffers}"
@@ -332,10 +332,10 @@ def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
     )
 
 
-def _beats(one: tuple[int, float, int], other: tuple[int, float, int]) -> bool:
+def _beats(first: tuple[int, float, int], second: tuple[int, float, int]) -> bool:
     """Place in order of simplicity, cost, peak of two settings."""
-    cheaper, smaller = other[1] - one[1], other[2] - one[2]
-    same_bytes = min(_SAME_BYTES, other[2] // _SAME_SHARE)
+    cheaper, smaller = second[1] - first[1], second[2] - first[2]
+    same_bytes = min(_SAME_BYTES, second[2] // _SAME_SHARE)
     if cheaper < -_SAME_COST or smaller < -same_bytes:
         return False
-    return cheaper > _SAME_COST or smaller > same_bytes or one[0] < other[0]
+    return cheaper > _SAME_COST or smaller > same_bytes or first[0] < second[0]

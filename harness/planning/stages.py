@@ -86,10 +86,10 @@ class Composer:
 
     def _cost(self, chunk: Chunk, book: "_Book") -> ChunkCost:
         kind = kind_of(self.spec.model, chunk, 0)
-        one = book[self._make.layers(kind, NoRecompute(), 1)]
-        frame = book.once(("frame", kind), lambda: frame_piece(one, self._layer(kind, NoRecompute(), book)))
+        single = book[self._make.layers(kind, NoRecompute(), 1)]
+        frame = book.once(("frame", kind), lambda: frame_piece(single, self._layer(kind, NoRecompute(), book)))
         units = self._units(chunk, book)
-        return compose(frame, units, self._ends(chunk, book), one.hidden_bytes, self._window(len(units)))
+        return compose(frame, units, self._ends(chunk, book), single.hidden_bytes, self._window(len(units)))
 
     def _window(self, num_units: int) -> int | None:
         """Layers that layer-wise offloading leaves on the device at once."""
@@ -98,21 +98,21 @@ class Composer:
 
     def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Book") -> Piece:
         def made() -> Piece:
-            one, two = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
-            return layer_piece(one, two, runs_again=_runs_dispatcher_again(policy))
+            single, double = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
+            return layer_piece(single, double, runs_again=_runs_dispatcher_again(policy))
 
         return book.once(("layer", kind, policy.text), made)
 
     def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
-        one, two = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2))
-        return offloaded_piece(kept, one, two)
+        single, double = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2))
+        return offloaded_piece(kept, single, double)
 
     def _without_modules(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
         """The layer, some of whose modules go to the host."""
-        one, two, three = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2, 3))
+        single, double, triple = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2, 3))
         plain = self._make.layers(kind, NoRecompute(), 1)
         frame = frame_piece(book[plain], self._layer(kind, NoRecompute(), book))
-        return modules_piece(kept, one.saved_bytes - frame.saved, one, two, three)
+        return modules_piece(kept, single.saved_bytes - frame.saved, single, double, triple)
 
     def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
         policy, pattern = self.spec.recompute, self.spec.model.moe_layer_pattern

@@ -177,7 +177,7 @@ def _line(lock: Path, age_s: float, holders: tuple[int, ...]) -> Line:
         return Line(name, "ok", f"process {holders[0]} has been compiling it for {_age(age_s)}: {lock}")
     found = f"{lock}: left {_age(age_s)} ago, and no process of this machine holds it. Runs that need it wait forever"
     return Line(
-        name, "warning", found, f"rm {shlex.quote(str(lock))}, unless another machine with this folder is compiling"
+        name, "warning", found, f"unless another machine with this folder compiles it: rm {shlex.quote(str(lock))}"
     )
 
 

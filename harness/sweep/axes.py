@@ -156,7 +156,7 @@ def control_values(axes: tuple[SweptAxis, ...], chosen: Mapping[str, str]) -> di
     return ({RECOMPUTE: "none"} if swept else {}) | dict(chosen)
 
 
-def told(axes: tuple[SweptAxis, ...], cell: AskedCell, spec: ExperimentSpec | None) -> dict[str, str]:
+def values_of(axes: tuple[SweptAxis, ...], cell: AskedCell, spec: ExperimentSpec | None) -> dict[str, str]:
     """The cell's value of every axis as text; what it leaves to the request is read from its spec."""
     return {axis.name: cell.values.get(axis.name) or (axis.read(spec) if spec else "as asked") for axis in axes}
 

@@ -46,22 +46,22 @@ class SweepBatch(Batch[PlannedCell]):
         What an OOM taught is worked out again, for a kill may have come before it was noted.
         """
         out_of_memory = list[tuple[PlannedCell, RunRecord]]()
-        for one in self.every_run():
-            path = self.planned(one).run_dir / RECORD
-            is_new = _place(one) not in self._done and path.is_file()  # a committed record does not change
+        for run in self.every_run():
+            path = self.planned(run).run_dir / RECORD
+            is_new = _place(run) not in self._done and path.is_file()  # a committed record does not change
             record = read_record(path) if is_new else None
             if record is not None and record.status != "interrupted":
-                self._done[_place(one)] = record.status
+                self._done[_place(run)] = record.status
                 if record.status == "oom":  # all the records would fill the memory
-                    out_of_memory.append((one.entry, record))
+                    out_of_memory.append((run.entry, record))
         self._taught = {event.cell for event in read_events(self.folder, SweepEvent) if event.kind == "taught"}
         for cell, record in out_of_memory:
             self._learn(cell, record)
         bad = {index for (index, _), status in self._done.items() if status != "ok"}
         return tuple(
-            one
-            for one in self.every_run()
-            if one.entry.index not in bad and one.entry.name not in self._taught and _place(one) not in self._done
+            run
+            for run in self.every_run()
+            if run.entry.index not in bad and run.entry.name not in self._taught and _place(run) not in self._done
         )
 
     @override
@@ -107,7 +107,7 @@ class SweepBatch(Batch[PlannedCell]):
     @override
     def out_of_time(self, due: Sequence[DueCell], reason: str) -> None:
         """One event for every cell."""
-        for name in dict.fromkeys(one.entry.name for one in due):
+        for name in dict.fromkeys(run.entry.name for run in due):
             self._event("budget", name, reason)
 
     def require_startable(self, node_rank: int = 0) -> None:
@@ -133,7 +133,7 @@ class SweepBatch(Batch[PlannedCell]):
         if record.status != "oom" or not self.plan.prune:
             return ()
         ran = {index for index, _ in self._done}
-        others = [one for one in self.plan.planned if one.index not in ran and one.name not in self._taught]
+        others = [run for run in self.plan.planned if run.index not in ran and run.name not in self._taught]
         learned = tuple((other.name, why) for other, why in lessons(cell, record, others))
         for name, why in learned:
             self._taught.add(name)

@@ -19,7 +19,7 @@ from harness.records.goldens import GateOptions, find_golden
 from harness.records.rank import RankRecord
 from harness.records.run import PredictionRecord, RunRecord
 from harness.records.sweep import CellData
-from harness.sweep.values import CellStatus, CellVerdict, Foretold, OomLine, VsControl, trade_off
+from harness.sweep.values import CellStatus, CellVerdict, OomLine, Predicted, VsControl, trade_off
 from harness.units import format_bytes
 
 # A cell that ran out of memory once cannot be relied on, whatever its other repeats did.
@@ -92,8 +92,8 @@ def _why(run: RunRecord, rank: RankRecord) -> str:
         return "the rank left no memory reading"
     if limit and (memory.static_bytes or memory.after_setup_bytes or 0) >= limit:
         return f"model states alone fill the memory{of}"
-    if told := _by_text(run, rank):
-        return told
+    if by_text := _by_text(run, rank):
+        return by_text
     allocated, reserved = memory.max_allocated_bytes, memory.max_reserved_bytes
     if allocated is None:
         return "how much was in use is not recorded"
@@ -183,8 +183,8 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     suspect = (f"suspect: {why}" for run in runs for why in run.suspect)
     metrics = combine(each) if each else None
     # Logs tell the memory of some ranks; cells of which the same is known can be held against each other.
-    is_told = metrics is not None and metrics.peak_allocated_bytes is not None and all(run.imported for run in runs)
-    required = (_TIME,) if is_told else (_TIME, _MEMORY)
+    is_imported = metrics is not None and metrics.peak_allocated_bytes is not None and all(run.imported for run in runs)
+    required = (_TIME,) if is_imported else (_TIME, _MEMORY)
     problems = (metrics.problems.get(name) for name in required) if metrics else ()
     return MeasuredCell(
         data=cell,
@@ -204,7 +204,7 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
     obstacle = "" if is_control else _no_comparison(cell, frame.control)
     versus = None if is_control or obstacle else _versus(cell, frame.control)
     stand_in = frame.reference if frame.reference and frame.reference.name != cell.name else None
-    said = next((run.no_prediction for run in cell.data.runs if run.no_prediction), "")
+    reason = next((run.no_prediction for run in cell.data.runs if run.no_prediction), "")
     return CellVerdict(
         index=planned.index,
         name=planned.name,
@@ -225,8 +225,8 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         vs_reference=_versus(cell, stand_in, "reference") if stand_in else None,
         is_reference=frame.reference is not None and frame.reference.name == cell.name,
         no_comparison=obstacle,
-        foretold=_foretold(cell, frame.control, versus),
-        no_prediction="" if cell.prediction else planned.no_prediction or said,
+        predicted=_predicted(cell, frame.control, versus),
+        no_prediction="" if cell.prediction else planned.no_prediction or reason,
         golden=_golden(cell.runs, frame.gate),
         log_remarks=_log_remarks(cell),
     )
@@ -303,13 +303,13 @@ def _fits(cell: MeasuredCell, margin: float) -> bool | None:
     return peak.value <= int(capacity * (1 - margin)) and not retried
 
 
-def _foretold(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | None) -> Foretold | None:
+def _predicted(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | None) -> Predicted | None:
     prediction = cell.prediction
     if prediction is None:
         return None
     peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
     seconds = cell.speed.step_time_s if cell.speed else None
-    return Foretold(
+    return Predicted(
         prediction=prediction,
         peak_error=_error(prediction.peak_bytes, peak.value if peak else None),
         step_time_error=_error(prediction.step_time_s, seconds),

@@ -101,24 +101,24 @@ class CellRow(Shown):
     def of_cell(cls, cell: CellVerdict, pareto: tuple[str, ...]) -> Self:
         """``pareto``: names of the cells on the front."""
         return cls.of(
-            cell, pareto=cell.name in pareto, prediction=_foretold(cell),
+            cell, pareto=cell.name in pareto, prediction=_cell_prediction(cell),
             vs_control=Versus.of_versus(cell.vs_control), vs_reference=Versus.of_versus(cell.vs_reference),
         )  # fmt: skip
 
 
-def _foretold(cell: CellVerdict) -> CellPrediction | UnmeasuredPrediction | NotPredicted | None:
-    foretold = cell.foretold
-    if foretold is None:
+def _cell_prediction(cell: CellVerdict) -> CellPrediction | UnmeasuredPrediction | NotPredicted | None:
+    predicted = cell.predicted
+    if predicted is None:
         return NotPredicted(reason=cell.no_prediction) if cell.no_prediction else None
     more = {
         "measured_step_time_s": cell.speed.step_time_s if cell.speed else None,
-        "step_time_error": foretold.step_time_error,
-        "overhead": foretold.overhead,
-        "measured_overhead": foretold.measured_overhead,
+        "step_time_error": predicted.step_time_error,
+        "overhead": predicted.overhead,
+        "measured_overhead": predicted.measured_overhead,
     }
     if cell.status == "ok" and cell.metrics:
-        return CellPrediction.beside(foretold.prediction, cell.metrics, **more)
-    return UnmeasuredPrediction.of(foretold.prediction, **more)
+        return CellPrediction.beside(predicted.prediction, cell.metrics, **more)
+    return UnmeasuredPrediction.of(predicted.prediction, **more)
 
 
 class SweepDocument(Document):
@@ -266,10 +266,10 @@ def _csv_versus(cell: CellVerdict) -> dict[str, Value]:
 
 
 def _prediction(cell: CellVerdict) -> dict[str, Value]:
-    foretold = cell.foretold
+    predicted = cell.predicted
     return {
-        "predicted_peak_bytes": foretold.prediction.peak_bytes if foretold else None,
-        "peak_error": foretold.peak_error if foretold else None,
-        "predicted_step_time_s": foretold.prediction.step_time_s if foretold else None,
-        "predicted_time_change": foretold.overhead if foretold else None,
+        "predicted_peak_bytes": predicted.prediction.peak_bytes if predicted else None,
+        "peak_error": predicted.peak_error if predicted else None,
+        "predicted_step_time_s": predicted.prediction.step_time_s if predicted else None,
+        "predicted_time_change": predicted.overhead if predicted else None,
     }

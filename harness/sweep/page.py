@@ -209,11 +209,11 @@ def _power_cap(cell: CellVerdict) -> str:
 
 
 def _predicted(cell: CellVerdict) -> str:
-    return format_bytes(cell.foretold.prediction.peak_bytes) if cell.foretold else ABSENT
+    return format_bytes(cell.predicted.prediction.peak_bytes) if cell.predicted else ABSENT
 
 
 def _error(cell: CellVerdict) -> str:
-    error = cell.foretold.peak_error if cell.foretold else None
+    error = cell.predicted.peak_error if cell.predicted else None
     return ABSENT if error is None else format_percent(error)
 
 

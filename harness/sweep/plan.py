@@ -27,7 +27,7 @@ from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.prediction import RunPrediction
 from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.understanding import Checked, given_env, launcher_problems, settle
-from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, told
+from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, values_of
 from harness.sweep.request import SweepRequest, read_axes, read_control
 from harness.units import counted, format_bytes
 
@@ -44,8 +44,10 @@ def draft(
     drafts: list[CellDraft] = []
     values: list[Mapping[str, str]] = []
     for cell in cells:
-        drafted_cell = drafted(cell, request.run_request(cell.asked), host, lambda one: f"{one.id}: {one.message}")
-        own = told(axes, cell, drafted_cell.spec)
+        drafted_cell = drafted(
+            cell, request.run_request(cell.asked), host, lambda finding: f"{finding.id}: {finding.message}"
+        )
+        own = values_of(axes, cell, drafted_cell.spec)
         if own not in values:
             drafts.append(drafted_cell)
             values.append(own)
@@ -57,21 +59,21 @@ def draft(
 def with_twins(drafts: Iterable[CellDraft]) -> list[CellDraft]:
     """The drafts, where a legal cell that computes the same as an earlier one names it."""
     settled: list[CellDraft] = []
-    for one in drafts:
-        settled.append(replace(one, twin=_twin(one, settled)))
+    for cell in drafts:
+        settled.append(replace(cell, twin=_twin(cell, settled)))
     return settled
 
 
 def require_one(drafts: Sequence[CellDraft]) -> None:
     """BadRequestError with all that is wrong unless some cell may run."""
-    if any(one.may_run for one in drafts):
+    if any(cell.may_run for cell in drafts):
         return
     problems = Problems()
-    is_shared = len({one.problem for one in drafts}) == 1  # then it is the request that is wrong
-    for one in drafts:
-        values = " ".join(f"{name}={value}" for name, value in one.asked.values.items()) or "the request as it is"
-        told = one.problem if is_shared else f"{values}: {one.problem}"
-        problems.add(told, "`mbr-perf check` explains each rule" if one.blocking else "")
+    is_shared = len({cell.problem for cell in drafts}) == 1  # then it is the request that is wrong
+    for cell in drafts:
+        values = " ".join(f"{name}={value}" for name, value in cell.asked.values.items()) or "the request as it is"
+        problem = cell.problem if is_shared else f"{values}: {cell.problem}"
+        problems.add(problem, "`mbr-perf check` explains each rule" if cell.blocking else "")
     problems.raise_if_any()
 
 
@@ -85,36 +87,36 @@ def _twin(drafted: CellDraft, earlier: Sequence[CellDraft]) -> int | None:
     return None
 
 
-def _is_same(one: Checked, other: Checked) -> bool:
-    if one.spec.model_copy(update={"recompute": other.spec.recompute}) != other.spec:
+def _is_same(first: Checked, second: Checked) -> bool:
+    if first.spec.model_copy(update={"recompute": second.spec.recompute}) != second.spec:
         return False
-    return computation(one.spec, one.software) == computation(other.spec, other.software)
+    return computation(first.spec, first.software) == computation(second.spec, second.software)
 
 
 def planned_cells(
     axes: tuple[SweptAxis, ...], drafts: Sequence[CellDraft], answers: Iterator[RunPrediction], *, prunes: bool
 ) -> tuple[Cell, ...]:
     """Drafts as cells, with names, to be run or refused; ``answers`` are for those that may run, in their order."""
-    changes = [told(axes, one.asked, one.spec) for one in drafts]
+    changes = [values_of(axes, cell.asked, cell.spec) for cell in drafts]
     names = [name_of(own, None if place == 0 else changes[0]) for place, own in enumerate(changes)]
     cells = []
-    for index, one in enumerate(drafts):
-        answer = next(answers) if one.may_run else RunPrediction(None)
-        fate, reason = _fate(one, names, answer, prunes=prunes)
-        checked = one.checked
+    for index, cell in enumerate(drafts):
+        answer = next(answers) if cell.may_run else RunPrediction(None)
+        fate, reason = _fate(cell, names, answer, prunes=prunes)
+        checked = cell.checked
         words = {
             "index": index,
             "name": names[index],
             "changes": changes[index],
-            "recompute": one.spec.recompute.text if one.spec else changes[index].get(RECOMPUTE, ""),
-            "spec": one.spec,
+            "recompute": cell.spec.recompute.text if cell.spec else changes[index].get(RECOMPUTE, ""),
+            "spec": cell.spec,
             "sources": checked.sources if checked else {},
             "notes": checked.notes if checked else (),
             "findings": checked.findings if checked else (),
             "prediction": answer.kept.prediction,
             "no_prediction": answer.reason,
         }
-        twin = names[one.twin] if one.twin is not None else None
+        twin = names[cell.twin] if cell.twin is not None else None
         cells.append(
             PlannedCell.model_validate(words)
             if fate == "run"
@@ -123,20 +125,20 @@ def planned_cells(
     return tuple(cells)
 
 
-def _fate(one: CellDraft, names: Sequence[str], answer: RunPrediction, *, prunes: bool) -> tuple[str, str]:
-    if one.twin is not None:
-        return "skipped_inert", f"equal in effect to {names[one.twin]}{_inert(one)}"
-    if one.problem:
-        return "illegal", one.problem
-    capacity = one.spec.capacity_bytes if one.spec else None
+def _fate(cell: CellDraft, names: Sequence[str], answer: RunPrediction, *, prunes: bool) -> tuple[str, str]:
+    if cell.twin is not None:
+        return "skipped_inert", f"equal in effect to {names[cell.twin]}{_inert(cell)}"
+    if cell.problem:
+        return "illegal", cell.problem
+    capacity = cell.spec.capacity_bytes if cell.spec else None
     if prunes and answer.prediction and capacity is not None and answer.prediction.range_bytes[0] > capacity:
         low, stage = answer.prediction.range_bytes[0], answer.prediction.worst.pp_rank
         return "pruned", f"stage {stage} needs at least {format_bytes(low)} of {format_bytes(capacity)}"
     return "run", ""
 
 
-def _inert(one: CellDraft) -> str:
-    inert = one.checked.effective.inert_modules if one.checked and one.checked.effective else {}
+def _inert(cell: CellDraft) -> str:
+    inert = cell.checked.effective.inert_modules if cell.checked and cell.checked.effective else {}
     return "".join(f"; {module} does nothing: {why}" for module, why in inert.items())
 
 
@@ -153,7 +155,9 @@ def foretell(specs: Sequence[ExperimentSpec], software: Software, host: Host) ->
         )
         for kind in dict.fromkeys(kinds)
     }
-    return tuple(_foretold(spec, kind[0], traced[kind], software) for spec, kind in zip(specs, kinds, strict=True))
+    return tuple(
+        _predicted_cell(spec, kind[0], traced[kind], software) for spec, kind in zip(specs, kinds, strict=True)
+    )
 
 
 def _traces(
@@ -166,7 +170,7 @@ def _traces(
         return str(error).splitlines()[0]
 
 
-def _foretold(
+def _predicted_cell(
     spec: ExperimentSpec, implementation: Implementation, traces: Traces | str, software: Software
 ) -> RunPrediction:
     if isinstance(traces, str):
@@ -197,14 +201,14 @@ def plan_sweep(
     control = control_values(axes, read_control(request.control, axes))
     expansion = Expansion(request.asked, axes, control, lambda asked: every_setting(request, asked, host))
     drafts = draft(request, axes, expansion.cells(grid=request.grid), host)
-    first = next(one.checked for one in drafts if one.may_run and one.checked)
+    first = next(cell.checked for cell in drafts if cell.may_run and cell.checked)
     unasked = tuple[str, ...]()
     if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
         tell(f"Asking the installed megatron-core about {counted(len(drafts), 'cell')}")
         judged, unasked = ask_megatron(drafts, host)
         drafts = tuple(with_twins(judged))
         require_one(drafts)
-    running = [one.spec for one in drafts if one.may_run and one.spec]
+    running = [cell.spec for cell in drafts if cell.may_run and cell.spec]
     if request.launch.launcher == "replay":
         answers: Sequence[RunPrediction] = [RunPrediction(None, _REPLAYED)] * len(running)
     else:

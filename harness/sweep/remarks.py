@@ -41,10 +41,10 @@ def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
 def headline(verdict: SweepVerdict) -> str:
     """How many cells ended how, in one line."""
     counts = [(status, verdict.counted(status)) for status in dict.fromkeys(cell.status for cell in verdict.cells)]
-    told = ", ".join(f"{n} {status.replace('_', ' ').replace('oom', 'OOM')}" for status, n in counts)
+    text = ", ".join(f"{n} {status.replace('_', ' ').replace('oom', 'OOM')}" for status, n in counts)
     repeats = f", {verdict.repeats} repeats each" if verdict.repeats > 1 else ""
     cells = "1 cell" if len(verdict.cells) == 1 else f"{len(verdict.cells)} cells"
-    return f"{cells}{repeats}: {told}"
+    return f"{cells}{repeats}: {text}"
 
 
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
@@ -99,14 +99,14 @@ def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
         yield f"{cell.status.replace('_', ' ')}: {cell.reason}" if cell.reason else cell.status, cell.status == "failed"
     elif cell.reason:
         yield cell.reason, False
-    for told in cell.log_remarks:
-        yield told, False
+    for remark in cell.log_remarks:
+        yield remark, False
     for doubt in cell.doubts:
         yield f"not judged: {doubt}", True
     if cell.no_comparison and not cell.is_reference and cell.vs_reference is None:
         yield f"not compared: {cell.no_comparison}", True
     yield from _versus(cell)
-    if cell.foretold is None and cell.no_prediction:
+    if cell.predicted is None and cell.no_prediction:
         yield f"not predicted: {cell.no_prediction}", False
     if cell.golden is not None:
         yield _golden(cell.golden), cell.golden.outcome == "regression"
@@ -124,5 +124,5 @@ def _versus(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
 
 def _golden(comparison: Comparison) -> str:
     gated = [f for f in comparison.findings if f.change is not None]
-    told = ", ".join(f"{BY_NAME[f.metric].title} {figure(BY_NAME[f.metric], f.current)} ({change(f)})" for f in gated)
-    return f"against golden {redact_shapes(comparison.golden_path or '')}: {comparison.outcome.value}{f': {told}' if told else ''}"
+    text = ", ".join(f"{BY_NAME[f.metric].title} {figure(BY_NAME[f.metric], f.current)} ({change(f)})" for f in gated)
+    return f"against golden {redact_shapes(comparison.golden_path or '')}: {comparison.outcome.value}{f': {text}' if text else ''}"

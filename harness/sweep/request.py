@@ -148,9 +148,9 @@ def _require_one_setting(value: str, place: str) -> None:
         )
 
 
-def same_axis(one: str, other: str) -> bool:
+def same_axis(first: str, second: str) -> bool:
     """Whether two names stand for the same axis."""
-    return _canonical(one) == _canonical(other)
+    return _canonical(first) == _canonical(second)
 
 
 @dataclass(frozen=True, kw_only=True)

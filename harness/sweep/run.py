@@ -147,9 +147,9 @@ def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
 
 def sweep_job(batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path) -> JobRequest:
     """One job for all, or with an array one task per cell, its repeats inside."""
-    plan, cells = batch.plan, list(dict.fromkeys(one.entry.index for one in due))
-    in_order = sorted(due, key=lambda one: (one.entry.index, one.number))
-    runs = tuple(batch.job_run(one, task=cells.index(one.entry.index)) for one in in_order)
+    plan, cells = batch.plan, list(dict.fromkeys(item.entry.index for item in due))
+    in_order = sorted(due, key=lambda item: (item.entry.index, item.number))
+    runs = tuple(batch.job_run(item, task=cells.index(item.entry.index)) for item in in_order)
     return JobRequest(
         what="sweep",
         subject=batch.folder,
@@ -226,9 +226,9 @@ def _collected(reference: str, results: Path | None, host: Host) -> SweepBatch:
         assert submitted is not None  # of those that were
         states = job_state(controller, submitted)
         if not all(state.has_ended for state in states):
-            told = "; ".join(dict.fromkeys(state.text for state in states))
+            text = "; ".join(dict.fromkeys(state.text for state in states))
             raise BadRequestError(
-                f"{sweep_dir}: Slurm job {submitted.job_id} is at work on it: {told}",
+                f"{sweep_dir}: Slurm job {submitted.job_id} is at work on it: {text}",
                 remedy=f"mbr-perf jobs wait {job_dir}, or jobs cancel {job_dir}",
             )
         collect_ended(job, submitted, states)

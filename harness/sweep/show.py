@@ -54,8 +54,8 @@ class SweepDisplay(BatchDisplay):
             show_verdict(verdict, reports)
         if num_due:
             are = "is" if num_due == 1 else "are"
-            told = f"{counted(num_due, 'run')} {are} not done: mbr-perf sweep --resume {sweep_dir}"
-            self.narrate(Line(told, whole=True))
+            line = f"{counted(num_due, 'run')} {are} not done: mbr-perf sweep --resume {sweep_dir}"
+            self.narrate(Line(line, whole=True))
 
 
 def show_verdict(verdict: SweepVerdict, reports: tuple[Path, ...]) -> None:

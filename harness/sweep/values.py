@@ -88,7 +88,7 @@ class VsControl:
 
 
 @dataclass(frozen=True)
-class Foretold:
+class Predicted:
     """A prediction beside its measurement. Errors are predicted over measured, less one; None without both.
 
     ``overhead``: predicted change of step time against the control, by seconds or, where none are predicted, by FLOPs.
@@ -130,7 +130,7 @@ class CellVerdict:
     vs_reference: VsControl | None
     is_reference: bool
     no_comparison: str
-    foretold: Foretold | None
+    predicted: Predicted | None
     no_prediction: str
     golden: Comparison | None
     log_remarks: tuple[str, ...] = ()

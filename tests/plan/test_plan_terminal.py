@@ -84,7 +84,7 @@ def test_where_nothing_fits_the_ladder_ends_at_parallelism(spec):
 
 def test_without_a_known_memory_nothing_is_judged(spec):
     lines = shown(120, lambda: plan_page(planned(spec, None), ()), terminal=False)
-    assert [line for line in lines if line.startswith("Nothing is judged")]
+    assert [line for line in lines if line.startswith("mbr-perf cannot say what fits")]
 
 
 def test_layouts_stand_side_by_side_and_an_illegal_one_says_why(spec):
@@ -105,7 +105,7 @@ def test_a_peak_that_is_not_fully_modelled_is_no_point(spec):
     known, unsure = (shown(200, lambda s=s: plan_page(planned(s), ()), terminal=False) for s in (spec, overlapping))
     assert not [line for line in known if "~" in line]
     assert next(line for line in unsure if line.startswith("none * ")).split()[3].startswith("~")
-    assert "~: not everything is modelled or known; the range is what counts" in unsure
+    assert "~: the prediction does not model everything; rely on the range" in unsure
 
 
 def test_a_range_that_reaches_beyond_the_memory_is_told(spec):
@@ -134,11 +134,11 @@ def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts
     unsure = planned(spec, int((peak + high) / 2 / 0.94))
     alone = shown(200, lambda: plan_page(unsure, ()), terminal=False)
     assert next(line for line in alone if line.startswith("none *")).endswith("FITS?")
-    assert "?: the limit lies within the range" in alone
+    assert "?: the limit is within the range" in alone
     layouts = [("tp=4", unsure, ""), ("tp=2", made, "")]
     several = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
     assert next(line for line in several if line.startswith("tp=4 *")).endswith("FITS?")
-    assert [line for line in several if "the fastest whose does: tp=2" in line]
+    assert [line for line in several if "The fastest setting whose whole range fits: tp=2" in line]
     row = next(row for row in told(plan_document(layouts, "tp=4"))["settings"] if row["recompute"] == "none")
     assert (row["verdict"], row["verdict_is_certain"]) == ("FITS", False)
 
@@ -146,7 +146,9 @@ def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts
 def test_settings_that_another_beats_are_hidden_however_few_there_are(spec):
     lines = shown(200, lambda: plan_page(planned(spec), ()), terminal=False)
     assert not [line for line in lines if line.startswith("full:uniform:4 ")]
-    assert [line for line in lines if line.startswith("Not shown: ") and "settings, beaten by another" in line]
+    assert [
+        line for line in lines if line.startswith("Not shown: ") and "settings, which are worse than another" in line
+    ]
 
 
 def test_a_table_says_when_the_peak_is_and_what_its_marks_mean(spec):

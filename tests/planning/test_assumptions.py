@@ -25,8 +25,8 @@ def test_deterministic_mode_may_change_the_attention_kernel_outside_of_hopper(ma
 
 
 def test_seconds_on_blackwell_are_said_to_be_optimistic(make_spec):
-    said = {gpu: "Blackwell" in texts(make_spec(gpu=gpu, compute_dtype="bf16")) for gpu in ("h100", "b200", "gb300")}
-    assert said == {"h100": False, "b200": True, "gb300": True}
+    found = {gpu: "Blackwell" in texts(make_spec(gpu=gpu, compute_dtype="bf16")) for gpu in ("h100", "b200", "gb300")}
+    assert found == {"h100": False, "b200": True, "gb300": True}
 
 
 def test_a_prediction_says_that_torchs_own_adam_steps_and_where_it_is_counted(make_spec):

@@ -106,7 +106,7 @@ def test_user_buffers_take_room_from_the_tensors(planned, spec_of):
     peak = row_of(planned(overlapping), "none").prediction.peak_bytes
     fits, not_quite = (planned(overlapping, capacity_bytes=peak + buffers + spare, margin=0.0) for spare in (0, -1))
     assert (row_of(fits, "none").verdict, row_of(not_quite, "none").verdict) == ("FITS", "OOM")
-    assert fits.limits.said.endswith(f"less 0 % margin and {format_bytes(buffers)} of user buffers")
+    assert fits.limits.text.endswith(f"less 0 % margin and {format_bytes(buffers)} of user buffers")
     assert planned(spec).limits.user_buffer_bytes == 0
 
 
@@ -153,12 +153,12 @@ def test_what_fits_but_is_above_the_limit_of_cost_is_named_with_its_cost(planned
     made = tight(planned, "full:uniform:4", max_overhead=cheapest.overhead / 2)
     assert made.recommended is None
     assert made.too_dear.text == cheapest.text
-    limit = f"costs more than the {cheapest.overhead * 50:g} % of --max_overhead"
+    limit = f"cost more than the {cheapest.overhead * 50:g} % of --max_overhead"
     assert why_none(made) == (
-        f"it fits, but {limit}: the cheapest is {cheapest.text} at {format_percent(cheapest.overhead)}"
+        f"settings fit, but {limit}: the cheapest is {cheapest.text} at {format_percent(cheapest.overhead)}"
     )
     assert not [step for step in advice(made) if "layers: no setting fits" in step.text]
-    assert "a higher limit" in advice(made)[-1].text
+    assert "raise the limit" in advice(made)[-1].text
 
 
 def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
@@ -174,7 +174,7 @@ def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
 def test_of_modules_that_were_not_planned_nothing_is_said(planned):
     made = planned(capacity_bytes=1000)
     only = replace(made, rows=tuple(row for row in made.rows if row.text in ("none", "full:block:1")))
-    assert [step.text for step in advice(only) if step.step == "modules"] == ["modules: none was planned"]
+    assert [step.text for step in advice(only) if step.step == "modules"] == ["modules: no setting was planned"]
 
 
 def test_beside_a_recommendation_whose_range_does_not_fit_stands_the_cheapest_whose_range_does(planned):
@@ -185,5 +185,5 @@ def test_beside_a_recommendation_whose_range_does_not_fit_stands_the_cheapest_wh
     assert not made.recommended.is_certain
     assert made.safe.prediction.range_bytes[1] <= capacity < none.range_bytes[1]
     cost = format_percent(made.safe.overhead)
-    assert safe_instead(made) == f"cheapest whose whole range fits: {made.safe.text} at {cost}"
+    assert safe_instead(made) == f"cheapest setting whose whole range fits: {made.safe.text} at {cost}"
     assert safe_instead(planned()) == ""

@@ -90,8 +90,8 @@ def test_the_cuda_of_torch_is_read_from_its_metadata(version, requirements, cuda
         ("12.8", "12.4", "ok", "minor version compatibility"),
         ("13.0", "12.8", "problem", "torch is built for 13.0"),
         ("cpu", "12.8", "problem", "cannot use the GPUs"),
-        (None, "12.8", "ok", "does not say what it is built for"),
-        ("12.8", None, "ok", "the driver does not say"),
+        (None, "12.8", "ok", "does not report which CUDA it is built for"),
+        ("12.8", None, "ok", "the driver does not report"),
     ],
 )
 def test_cuda_of_torch_is_compared_with_the_driver(built_for, driver, state, text):

@@ -26,10 +26,10 @@ def box(label: Placed) -> tuple[float, float, float, float]:
 
 
 def overlapping(labels: tuple[Placed, ...]) -> list[tuple[str, str]]:
-    told = [label for label in labels if label.text]
+    shown_labels = [label for label in labels if label.text]
     return [
         (one.text, other.text)
-        for one, other in combinations(told, 2)
+        for one, other in combinations(shown_labels, 2)
         if (a := box(one)) and (b := box(other)) and a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
     ]
 
@@ -285,9 +285,9 @@ def test_repeats_have_the_range_of_each_ranks_peaks_and_the_interval_of_the_time
 
     steady = runs("none", [9.1, 9.3, 9.2], 74.0)
     spread = [*runs("mlp", [9.9, 10.1], 56.0), *runs("mlp", [10.0], 55.0)]
-    foretold = [replace_prediction(run, 60 << 30) for run in spread]
+    predicted = [replace_prediction(run, 60 << 30) for run in spread]
     data = make_sweep(
-        [make_cell("none", [replace_prediction(run, 75 << 30) for run in steady]), make_cell("mlp", foretold)]
+        [make_cell("none", [replace_prediction(run, 75 << 30) for run in steady]), make_cell("mlp", predicted)]
     )
     verdict = judge_sweep(data)
     found = {

@@ -321,7 +321,7 @@ def test_without_a_spec_of_the_control_costs_are_still_for_the_same_tokens(runs,
     assert verdict.recommendation.cell == "gb=16"
 
 
-def foretold(make_cell, runs, seconds, flops, **changes):
+def predicted_cell(make_cell, runs, seconds, flops, **changes):
     """A cell whose prediction holds these seconds and FLOPs of the model."""
     prediction = PredictionRecord(peak_bytes=GIB, range_bytes=(GIB, GIB), stages=(), model_flops=flops,
                                   recompute_flops=0, step_time_s=seconds)  # fmt: skip
@@ -341,10 +341,10 @@ def foretold(make_cell, runs, seconds, flops, **changes):
 def test_a_predicted_change_is_for_the_same_tokens_per_gpu_as_the_measured_one(
     runs, make_cell, make_sweep, changes, seconds, flops, overhead
 ):
-    control = foretold(make_cell, runs, None if seconds is None else 1.0, 100)
-    cell = foretold(make_cell, runs, seconds, flops, **changes)
+    control = predicted_cell(make_cell, runs, None if seconds is None else 1.0, 100)
+    cell = predicted_cell(make_cell, runs, seconds, flops, **changes)
 
-    found = judge_sweep(make_sweep([control, cell])).cell(str(changes)).foretold
+    found = judge_sweep(make_sweep([control, cell])).cell(str(changes)).predicted
     assert found.overhead == pytest.approx(overhead)
 
 

@@ -63,12 +63,12 @@ def test_a_varied_setting_replaces_what_the_request_said_about_it():
 def test_every_problem_of_every_axis_is_told_at_once():
     with pytest.raises(ManyProblemsError) as raised:
         read_axes(map(split_over, ("tp=2,x,2", "recompute=mlq", "recomptue=mlp", "kernels.attention_backnd=flash")))
-    told = str(raised.value)
-    assert "--over tp: 'x' is not a whole number" in told
-    assert "--over tp: 2 is given twice" in told
-    assert "--over recompute: unknown recompute module 'mlq'\n  did you mean 'mlp'?" in told
-    assert "--over recomptue: cannot be varied\n  did you mean 'recompute'?" in told
-    assert "--over kernels.attention_backnd: no such setting\n  did you mean 'kernels.attention_backend'?" in told
+    message = str(raised.value)
+    assert "--over tp: 'x' is not a whole number" in message
+    assert "--over tp: 2 is given twice" in message
+    assert "--over recompute: unknown recompute module 'mlq'\n  did you mean 'mlp'?" in message
+    assert "--over recomptue: cannot be varied\n  did you mean 'recompute'?" in message
+    assert "--over kernels.attention_backnd: no such setting\n  did you mean 'kernels.attention_backend'?" in message
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from harness.launch.environment import this_host
 from harness.recipes.recipe import Request
 from harness.recipes.sweep_file import read_sweep_file, sweep_files
-from harness.sweep.axes import Expansion, control_values, name_of, told
+from harness.sweep.axes import Expansion, control_values, name_of, values_of
 from harness.sweep.plan import draft
 from harness.sweep.request import SweepRequest, read_axes, read_control
 
@@ -48,7 +48,7 @@ def _drafts():
         control = control_values(axes, read_control(sweep.control or "", axes))
         cells = Expansion(request.asked, axes, control, lambda _asked: ()).cells(grid=sweep.grid)
         found = draft(request, axes, cells, this_host())
-        changes = [told(axes, one.asked, one.spec) for one in found]
+        changes = [values_of(axes, one.asked, one.spec) for one in found]
         names = ["control", *(name_of(own, changes[0]) for own in changes[1:])]
         return dict(zip(names, found, strict=True))
 

@@ -88,14 +88,14 @@ def statuses(answer):
 @pytest.mark.slow
 def test_a_sweep_runs_every_cell_against_the_control_and_recommends_one(recorded, sweep, tmp_path):
     answer = sweep(recorded(), "--json")
-    told = json.loads(answer.out)
+    document = json.loads(answer.out)
     assert answer.code == 0
-    assert (told["control"], told["recommended"]) == ("none", "none")
+    assert (document["control"], document["recommended"]) == ("none", "none")
     assert statuses(answer) == dict.fromkeys(SECONDS, "ok")
-    versus = {cell["name"]: cell["vs_control"]["time_change"] for cell in told["cells"] if cell["vs_control"]}
+    versus = {cell["name"]: cell["vs_control"]["time_change"] for cell in document["cells"] if cell["vs_control"]}
     assert versus == pytest.approx({"mlp": 0.2, "core_attn": 0.1, "full:uniform:1": 0.4})
     folder = only_sweep(tmp_path)
-    assert told["sweep_dir"] == str(folder)
+    assert document["sweep_dir"] == str(folder)
     for index in range(4):
         run_dir = run_dir_of(folder, index, 0)
         assert {"spec.json", "plan.txt", "record.json", "ranks", "logs"} <= {path.name for path in run_dir.iterdir()}
@@ -185,10 +185,10 @@ def test_a_report_that_cannot_be_written_does_not_cost_the_answer(recorded, swee
 
 def comparable(answer):
     """The answer without what differs between any two sweeps."""
-    told = json.loads(answer.out)
+    document = json.loads(answer.out)
     return {
         key: value
-        for key, value in told.items()
+        for key, value in document.items()
         if key not in ("sweep_id", "sweep_dir", "started_at", "command", "report")
     }
 
@@ -278,14 +278,14 @@ def test_everything_wrong_with_a_sweep_is_told_at_once(mbr_perf, tmp_path):
     answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "tp=two", "--over", "recomptue=mlp", "--repeats", 0,
                       "--margin", 2, "--max_minutes", 0, "--results_dir", tmp_path / "results")  # fmt: skip
     assert answer.code == 2
-    for told in (
+    for message in (
         "--over tp: 'two' is not a whole number",
         "did you mean 'recompute'?",
         "--repeats 0",
         "--margin 2",
         "--max_minutes 0",
     ):
-        assert told in answer.err
+        assert message in answer.err
     assert not (tmp_path / "results").exists()
 
 
@@ -342,10 +342,10 @@ def test_a_sweep_file_is_run_and_the_command_line_wins_over_it(mbr_perf, tmp_pat
     answer = mbr_perf(
         "sweep", "--file", file, "--over", "-mb=1,4", "-ms", 7, "--launcher", "replay", "--dryrun", "--json"
     )
-    told = json.loads(answer.out)
-    assert (answer.code, told["title"], told["repeats"]) == (0, "Mine", 2)
-    assert told["axes"] == [{"name": "recompute", "values": ["none", "mlp"]}, {"name": "mb", "values": ["1", "4"]}]
-    assert [cell["name"] for cell in told["cells"]] == ["none mb=1", "mlp", "mb=4"]
+    document = json.loads(answer.out)
+    assert (answer.code, document["title"], document["repeats"]) == (0, "Mine", 2)
+    assert document["axes"] == [{"name": "recompute", "values": ["none", "mlp"]}, {"name": "mb", "values": ["1", "4"]}]
+    assert [cell["name"] for cell in document["cells"]] == ["none mb=1", "mlp", "mb=4"]
 
 
 def test_several_axes_may_follow_one_over(mbr_perf):

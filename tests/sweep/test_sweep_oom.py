@@ -86,5 +86,5 @@ def test_a_recorded_sweep_with_a_real_out_of_memory():
     assert [cell.status for cell in verdict.cells] == ["oom", "ok", "ok"]
     assert verdict.cell("none").oom.request_bytes is not None
     assert verdict.cell("none").oom.verdict == "tensors had taken 131.93 MiB of 133.12 MiB"
-    assert verdict.cell("mlp").foretold.peak_error == pytest.approx(0.001, abs=0.0005)
+    assert verdict.cell("mlp").predicted.peak_error == pytest.approx(0.001, abs=0.0005)
     assert verdict.recommendation.cell == "full:uniform:1"

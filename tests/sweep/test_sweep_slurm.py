@@ -59,14 +59,19 @@ def test_what_is_missing_of_a_sweep_makes_tasks_without_gaps(make_job):
 def test_every_option_that_cannot_be_is_told_at_once(mbr_perf):
     answer = mbr_perf(*SWEEP, "--array", "--no_warm", "--max_minutes", "5", "--nnodes", "2")
     assert answer.code == 2
-    for told in ("--nnodes cannot be said", "needs a time limit", "--no_warm cannot be said", "--max_minutes with an"):
-        assert told in answer.err
+    for message in (
+        "--nnodes cannot be said",
+        "needs a time limit",
+        "--no_warm cannot be said",
+        "--max_minutes with an",
+    ):
+        assert message in answer.err
 
 
 def test_the_gpus_of_the_nodes_must_be_named(mbr_perf, tmp_path):
     words = [word for word in SWEEP if word not in ("-g", "cpu")]
     answer = mbr_perf(*words, "--time_limit", "5", "--results_dir", tmp_path / "results")
-    assert (answer.code, "name them with --gpu" in answer.err, list(tmp_path.iterdir())) == (2, True, [])
+    assert (answer.code, "name the GPU type with --gpu" in answer.err, list(tmp_path.iterdir())) == (2, True, [])
 
 
 def test_an_array_without_slurm_is_refused(mbr_perf):

@@ -21,16 +21,16 @@ _SIDE = 430
 def foretelling(verdict: SweepVerdict) -> Picture:
     """A row per cell: the predicted range and figure, the measured one; beside it the change of time, both ways."""
     title, name = "Predicted and measured", "predicted_measured"
-    told = [cell for cell in verdict.cells if cell.foretold]
+    told = [cell for cell in verdict.cells if cell.predicted]
     if not told:
         return look.no_picture(name, title, "No cell has a prediction.")
     called = labels(verdict)
-    unit, scale = memory_unit([cell.foretold.prediction.range_bytes[1] for cell in told if cell.foretold])
+    unit, scale = memory_unit([cell.predicted.prediction.range_bytes[1] for cell in told if cell.predicted])
     peaks: list[look.Row] = []
     times: list[look.Row] = []
     for cell in told:
-        assert cell.foretold is not None
-        prediction, label = cell.foretold.prediction, called[cell.name]
+        assert cell.predicted is not None
+        prediction, label = cell.predicted.prediction, called[cell.name]
         low, high = prediction.range_bytes
         peak, span = prediction.peak_bytes / scale, {"low": low / scale, "high": high / scale}
         peaks.append({"cell": label, "kind": "predicted", "value": peak, **span})
@@ -50,13 +50,13 @@ def foretelling(verdict: SweepVerdict) -> Picture:
 
 def _changes(cell: CellVerdict, label: str) -> list[look.Row]:
     """Predicted and measured change of the step time in percent, the measured one with its interval."""
-    assert cell.foretold is not None
-    own = zip(_COLOUR, (cell.foretold.overhead, cell.foretold.measured_overhead), strict=True)
+    assert cell.predicted is not None
+    own = zip(_COLOUR, (cell.predicted.overhead, cell.predicted.measured_overhead), strict=True)
     rows: list[look.Row] = [
         {"cell": label, "kind": kind, "value": value * 100} for kind, value in own if value is not None
     ]
     if (time := cell.vs_control and cell.vs_control.time) and time.interval:
-        for row in rows[-1:] if cell.foretold.measured_overhead is not None else ():
+        for row in rows[-1:] if cell.predicted.measured_overhead is not None else ():
             row |= {"least": time.interval[0] * 100, "most": time.interval[1] * 100}
     return rows
 
