@@ -135,12 +135,16 @@ def _require_writable(how: PlanOptions) -> None:
 
 
 def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]":
-    """Draw the recommended layout, else the first one planned; a line for each file."""
-    layout = planned.best or next((layout for layout in planned.layouts if layout.plan), None)
-    if layout is None or layout.plan is None or not (how.html or how.png):
-        return []
-    from harness.plan.pictures import write_html, write_png
+    """Draw the recommended layout, else the first one with a prediction; a line for each file, or why there is none."""
     from harness.showing.page import Line
+
+    if not (how.html or how.png):
+        return []
+    drawable = [at for at in planned.layouts if at.plan and any(row.prediction for row in at.plan.rows)]
+    layout = planned.best or next(iter(drawable), None)
+    if layout is None or layout.plan is None:
+        return [Line("No pictures: no setting could be predicted.")]
+    from harness.plan.pictures import write_html, write_png
 
     if how.html:
         write_html(how.html, layout.plan, layout.name, page)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import shlex
 import subprocess
 import sys
 
@@ -180,3 +182,39 @@ def test_a_module_that_is_almost_known_is_suggested(plan):
     done = plan(*LLAMA, "--only", "mpl")
     assert done.returncode == 2
     assert "did you mean 'mlp'?" in done.stderr
+
+
+def test_without_a_gpu_several_points_are_commands_also_for_several_layouts(plan):
+    asked = ("-mr", "llama3_70b", "--task", "sft", "-c", "fp8_cs", "--over", "tp=2,4", "pp=4", "--fit_into", "70")
+    done = plan(*asked)
+    commands = [shlex.split(line) for line in done.stderr.splitlines()[2:]]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [command[: len(asked) + 2] for command in commands] == [["mbr-perf", "plan", *asked]] * 3
+    assert [command[-4:] for command in commands] == [["-g", gpu, "-ng", "32"] for gpu in ("h100", "gb200", "gb300")]
+
+
+@pytest.mark.train
+def test_a_terminal_names_the_request_before_it_counts_stages_and_a_pipe_stays_silent(cache):
+    recipe = "tests/data/replay/replayed.yaml"
+    command = (sys.executable, "-m", "harness.app", "plan", "-mr", recipe, "--over", "mb=1,2", "--json")
+    env = {**os.environ, "XDG_CACHE_HOME": str(cache), "TERM": "xterm", "COLUMNS": "100"}
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=env) as planning:
+        os.close(theirs)
+        shown, document = b"", json.loads(planning.stdout.read())
+        while part := _read(ours):
+            shown += part
+    os.close(ours)
+    said = shown.decode()
+    assert said.index("Planning replayed, pretrain, bf16, 2 x H100") < said.rindex("Stages traced")
+    assert "pretrain h100 bf16 2 GPUs (tests/data/replay/replayed.yaml:" in document["notes"][0]
+    piped = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    assert piped.stderr == ""
+    assert json.loads(piped.stdout) == document
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux: the other end is closed
+        return b""
