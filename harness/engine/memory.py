@@ -108,7 +108,7 @@ class CpuMeter:
 
     The kernel's own high-water mark is no substitute: the C allocator keeps freed memory. Nor are the events of torch's
     profiler: what a gloo thread is the last to let go of is freed without one, so their sum drifts. Under a limit the
-    figure is what the limit was held against, so that a run that passed is never above it.
+    figure is what was compared with the limit, so that a run that passed is never above it.
     """
 
     def __init__(self, limit_bytes: int | None = None):

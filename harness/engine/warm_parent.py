@@ -47,7 +47,7 @@ def be_parent(descriptor: int, device: str) -> None:
             device == "cuda"
         ):  # imports of megatron-core 0.20 ask CUDA for its devices, which ranks on the processor never do
             unusable = unusable or why_no_cuda_in_children()
-        _say(channel, WarmAnswer(kind="refused", reason=unusable) if unusable else WarmAnswer(kind="ready"))
+        _answer(channel, WarmAnswer(kind="refused", reason=unusable) if unusable else WarmAnswer(kind="ready"))
         if not unusable:
             serve(channel, changed)
 
@@ -75,7 +75,7 @@ def serve(channel: socket.socket, changed: dict[str, str]) -> None:
             except (ValidationError, OSError) as error:
                 reason, pid, go = f"the warm parent could not fork: {error}", None, None
             answer = WarmAnswer(kind="refused", reason=reason) if pid is None else WarmAnswer(kind="started", pid=pid)
-            _say(channel, answer)
+            _answer(channel, answer)
             if go is not None:
                 _pass_on(lines.readline(), go)
 
@@ -86,7 +86,7 @@ def _pass_on(report: bytes, go: int) -> None:
         pipe.write(report)
 
 
-def _say(channel: socket.socket, answer: WarmAnswer) -> None:
+def _answer(channel: socket.socket, answer: WarmAnswer) -> None:
     channel.sendall(answer.model_dump_json().encode() + b"\n")
 
 

@@ -61,7 +61,7 @@ VARIANTS = (
 def compare(host: Host, measured: Path | None = None) -> list[dict[str, Any]]:
     """One row per pipeline stage and run; RuntimeError when a run fails or is not predicted.
 
-    ``measured``: rows of earlier runs, whose peaks are held against predictions made anew; nothing is trained.
+    ``measured``: rows of earlier runs, whose peaks are compared with new predictions; nothing is trained.
     """
     kept = json.loads(measured.read_text())["rows"] if measured else []
     cells = ((variant, setting) for variant in VARIANTS for setting in variant.settings)
@@ -83,21 +83,21 @@ def _kept(
     variant: Variant, recompute: str, host: Host, rows: list[dict[str, Any]]
 ) -> tuple[ExperimentSpec, dict[int, int]]:
     """Peaks by pipeline stage of a run that was made before."""
-    said = _said(variant, recompute, host, "--dryrun")
+    document = _document(variant, recompute, host, "--dryrun")
     own = [row for row in rows if (row["variant"], row["recompute"]) == (variant.name, recompute)]
-    return ExperimentSpec.model_validate_json(json.dumps(said["spec"])), {
+    return ExperimentSpec.model_validate_json(json.dumps(document["spec"])), {
         row["stage"]: row["measured_bytes"] for row in own
     }
 
 
 def _run(variant: Variant, recompute: str, host: Host) -> RunRecord:
     with tempfile.TemporaryDirectory(prefix="mbr-perf-accuracy-") as folder:
-        run_dir = _said(variant, recompute, host, "--run_dir", f"{folder}/run")["run_dir"]
+        run_dir = _document(variant, recompute, host, "--run_dir", f"{folder}/run")["run_dir"]
         record = Path(run_dir, "record.json").read_bytes()
         return RunRecord.model_validate_json(record)
 
 
-def _said(variant: Variant, recompute: str, host: Host, *more: str) -> dict[str, Any]:
+def _document(variant: Variant, recompute: str, host: Host, *more: str) -> dict[str, Any]:
     command = (
         host.python, "-m", "harness.app", "run", "-mr", variant.recipe, "-g", "cpu", *variant.options,
         "--recompute", recompute, "--max_steps", "2", *more, "--json",
@@ -107,8 +107,8 @@ def _said(variant: Variant, recompute: str, host: Host, *more: str) -> dict[str,
     )
     if done.returncode not in (0, 6):
         raise RuntimeError(f"{variant.name} {recompute}: exit {done.returncode}: {quoted_error(done.stderr)}")
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -76,13 +76,13 @@ class Predictor:
 
     def layer_saved_bytes(self, row: Row) -> int:
         """What one more layer keeps for its backward pass."""
-        one, two = (self.costs(spec)[0][0].sizes.saved for spec in alone(row))
-        return two - one
+        one_layer, two_layers = (self.costs(spec)[0][0].sizes.saved for spec in alone(row))
+        return two_layers - one_layer
 
     def layer_seconds(self, row: Row) -> float:
         """Forward and backward pass of one more layer."""
-        one, two = (step_time(spec, self.costs(spec)).compute_s for spec in alone(row))
-        return two - one
+        one_layer, two_layers = (step_time(spec, self.costs(spec)).compute_s for spec in alone(row))
+        return two_layers - one_layer
 
 
 def alone(row: Row) -> tuple[ExperimentSpec, ExperimentSpec]:

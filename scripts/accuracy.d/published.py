@@ -195,10 +195,10 @@ def predictions(rows: Path, host: Host) -> dict[str, Any]:
     for row in compared:
         low, high = (edge / row.prediction.peak_bytes for edge in row.prediction.range_bytes)
         time = row.prediction.time
-        said = {
+        row_prediction = {
             "predicted_bytes": row.predicted, "range_bytes": [round(row.predicted * low), round(row.predicted * high)],
             "steady_bytes": row.steady, "taken_as": row.case.taken_as,
             "step_s": time.likely_s if time else None, "step_range_s": [time.low_s, time.high_s] if time else None,
         }  # fmt: skip
-        found |= dict.fromkeys(row.case.paths, said)
+        found |= dict.fromkeys(row.case.paths, row_prediction)
     return {"rows": json.loads(rows.read_text())["source"], "predictions": found}

@@ -28,10 +28,10 @@ def history() -> Result:
         write_runs(results)
         read_history(results)  # file contents come from the page cache from here on
         (history_dir(results) / INDEX).unlink()
-        one = mbr_perf("history", case(0), "--results_dir", name)
-        cold = timed(one)
+        command = mbr_perf("history", case(0), "--results_dir", name)
+        cold = timed(command)
         newest = timed(mbr_perf("history", case(1), "--results_dir", name))
-        warm = [timed(one) for _ in range(REPEATS)]
+        warm = [timed(command) for _ in range(REPEATS)]
         listing = [timed(mbr_perf("history", "--results_dir", name)) for _ in range(REPEATS)]
         index_bytes = (history_dir(results) / INDEX).stat().st_size
     details: dict[str, object] = {

@@ -15,7 +15,7 @@ from watching import Look, watched
 
 GOAL = 1.1
 FEWEST = 5
-SHARE = 5  # the last fifth of the runs is held against the first
+SHARE = 5  # the last fifth of the runs is compared with the first
 LEAST_TICKS = 100  # of the clock by which Linux counts processor time: with fewer, one more or less is over 1 %
 RECORDED = Path(__file__).parents[2] / "tests" / "data" / "replay"
 
@@ -63,7 +63,7 @@ class Growth:
 
 
 def long_run(size: Size) -> Result:
-    """Processor time and memory of the harness; of the ratios the worst one counts. Wall times are told besides."""
+    """Processor time and memory of the harness; of the ratios the worst one counts. Wall times are reported, too."""
     with tempfile.TemporaryDirectory() as name:
         full, empty = Path(name) / "full", Path(name) / "empty"
         fill(full, size.records)
@@ -81,15 +81,15 @@ def long_run(size: Size) -> Result:
 
 def summary(found: dict[str, Growth], num_records: int) -> Result:
     """The worst ratio, and all that was measured; where there is no ratio it is open whether the goal is met."""
-    ratios = {f"{name} {what}": ratio for name, one in found.items() for what, ratio in one.ratios.items()}
-    doubts = {f"{name} {what}": why for name, one in found.items() for what, why in one.doubts.items()}
+    ratios = {f"{name} {what}": ratio for name, item in found.items() for what, ratio in item.ratios.items()}
+    doubts = {f"{name} {what}": why for name, item in found.items() for what, why in item.doubts.items()}
     worst = max(ratios, key=lambda name: ratios[name])
     unknown = "; ".join(f"{name}: {why}" for name, why in doubts.items()) if ratios[worst] <= GOAL else ""
     details = {
         "worst": worst,
         "num_records": num_records,
         "ratios": {name: round(ratio, 3) for name, ratio in ratios.items()},
-        **{name: one.details for name, one in found.items()},
+        **{name: item.details for name, item in found.items()},
     }
     title = f"what a run costs after many over what it cost before, the worst of {len(ratios)}"
     return Result("long_run", title, round(ratios[worst], 3), GOAL, "ratio", details, unknown, noise_lowers=True)
@@ -116,7 +116,7 @@ def growth(looks: Sequence[Look]) -> Growth:
     wall, cpu = per_run(looks)
     part = max(1, len(cpu) // SHARE)
     earlier, later = looks[: part + 1], looks[-part - 1 :]
-    harness, parent = [one.harness_bytes for one in looks[1:]], [one.parent_bytes for one in looks[1:]]
+    harness, parent = [look.harness_bytes for look in looks[1:]], [look.parent_bytes for look in looks[1:]]
     ends = {
         "harness_cpu": (cpu_of(earlier), cpu_of(later)),
         "harness_mib": (median(harness[:part]) / 2**20, median(harness[-part:]) / 2**20),

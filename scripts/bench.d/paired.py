@@ -63,10 +63,12 @@ def train_pairs(understood: Understood, folder: Path, num_pairs: int, *more: str
     return (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 
-def pairs_of(folder: Path, one: str, other: str, num_pairs: int) -> Pairs:
-    """Seconds of the slowest rank, of ``one`` kind and of the ``other``, pair by pair after the warm-up, which counts in ``num_pairs``."""
+def pairs_of(folder: Path, first_kind: str, second_kind: str, num_pairs: int) -> Pairs:
+    """Return seconds of the slowest rank for the two kinds, pair by pair after the warm-up. ``num_pairs`` includes the warm-up."""
     ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("seconds_*.json"))]
-    first, second = ([max(step) for step in zip(*(rank[kind] for rank in ranks), strict=True)] for kind in (one, other))
+    first, second = (
+        [max(step) for step in zip(*(rank[kind] for rank in ranks), strict=True)] for kind in (first_kind, second_kind)
+    )
     if len(first) != num_pairs:
         raise BenchmarkFailedError("a rank has not trained every step")
     return list(zip(first, second, strict=True))[WARM_UP:]

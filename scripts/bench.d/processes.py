@@ -30,8 +30,8 @@ def timed(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     wall, after = time.perf_counter() - began, os.times()
     if done.returncode != 0:
-        said = quoted_error(done.stderr or done.stdout)
-        raise BenchmarkFailedError(f"{' '.join(command)} exited with {done.returncode}: {said}")
+        output = quoted_error(done.stderr or done.stdout)
+        raise BenchmarkFailedError(f"{' '.join(command)} exited with {done.returncode}: {output}")
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return Timed(wall, cpu, done.stdout)
 

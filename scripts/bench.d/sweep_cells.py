@@ -70,7 +70,7 @@ def measured(setting: str, gpu: str, run_dir: Path, parents: WarmParents | None)
     began = time.perf_counter()
     understood = understand(RunRequest(asked=asked), this_host(), run_dir)
     launch = Launch(understood, run_dir, run_dir.name, Nodes())
-    ran = launched(launch, progress=lambda _: nullcontext(lambda _: None), prediction=_foretold, parents=parents)
+    ran = launched(launch, progress=lambda _: nullcontext(lambda _: None), prediction=_predicted, parents=parents)
     wall = time.perf_counter() - began
     outcome = read_document(run_dir / "ranks" / "outcome.json", LaunchOutcome)
     if ran.record.status != "ok" or outcome.warm != (parents is not None):
@@ -80,7 +80,7 @@ def measured(setting: str, gpu: str, run_dir: Path, parents: WarmParents | None)
 
 
 @contextmanager
-def _foretold() -> Iterator[Callable[[int | None], KeptPrediction]]:
+def _predicted() -> Iterator[Callable[[int | None], KeptPrediction]]:
     yield lambda _: KeptPrediction(None, "predicted before")
 
 

@@ -38,8 +38,8 @@ def watched(command: Sequence[str], records: Sequence[Path], log: Path, max_s: f
                     if time.perf_counter() - began > max_s:
                         return looks
                     if process.poll() is not None and not record.exists():
-                        told = log.read_text(errors="replace")[-2000:]
-                        raise BenchmarkFailedError(f"ended with {process.returncode} before {record}:\n{told}")
+                        last_lines = log.read_text(errors="replace")[-2000:]
+                        raise BenchmarkFailedError(f"ended with {process.returncode} before {record}:\n{last_lines}")
                     time.sleep(POLL_S)
                 looks.append(look(process.pid, time.perf_counter() - began))
         finally:

@@ -49,11 +49,11 @@ def report(found: list[Row], wanted: tuple[Goal, ...]) -> None:
             str(row.confirm),
             f"{row.alarms.regression.value:.2%}",
             f"{row.alarms.inconclusive.value:.2%}",
-            *(f"{one.regression.value:.1%}" for one in row.detections),
+            *(f"{detection.regression.value:.1%}" for detection in row.detections),
         )
         for row in found
     ]
-    plain = [f"{one.plain_gate.value:.1%}" for one in found[0].detections]
+    plain = [f"{detection.plain_gate.value:.1%}" for detection in found[0].detections]
     alone = ("plain 5 % on one run, 1 % noise", "0", f"{found[0].alarms.plain_gate.value:.2%}", "0.00%", *plain)
     shares = [Column(f"{change:+.0%}", right=True) for change in CHANGES]
     show_blocks(
@@ -102,12 +102,12 @@ def _document(row: Row) -> dict[str, object]:
         },
         "cases_with_change": [
             {
-                "change": one.change,
-                "regression": one.regression.document(),
-                "not_passed": one.not_passed.document(),
-                "plain_gate": one.plain_gate.document(),
+                "change": detection.change,
+                "regression": detection.regression.document(),
+                "not_passed": detection.not_passed.document(),
+                "plain_gate": detection.plain_gate.document(),
             }
-            for one in row.detections
+            for detection in row.detections
         ],
     }
 

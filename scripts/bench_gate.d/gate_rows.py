@@ -49,7 +49,7 @@ class Row:
 
     def detected(self, change: float) -> Detection:
         """That of a true change."""
-        return next(one for one in self.detections if one.change == change)
+        return next(row for row in self.detections if row.change == change)
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class Goal:
         return self.value <= self.limit if self.is_upper else self.value >= self.limit
 
 
-def rows(size: Size, tell: Callable[[str], None]) -> list[Row]:
+def rows(size: Size, report: Callable[[str], None]) -> list[Row]:
     """The usual scenario with and without confirmation, then the others with it."""
     plan = [(USUAL, CONFIRM, size.nights, size.cases), (USUAL, 0, size.other_nights, size.cases)]
     plan += [(other, CONFIRM, size.other_nights, size.other_cases) for other in OTHERS]
-    return [_row(number, *one, tell) for number, one in enumerate(plan)]
+    return [_row(number, *settings, report) for number, settings in enumerate(plan)]
 
 
-def _row(number: int, scenario: Scenario, confirm: int, nights: int, cases: int, tell: Callable[[str], None]) -> Row:
-    tell(f"{scenario.name}, confirm {confirm}: {nights} nights, {cases} cases of each change")
+def _row(number: int, scenario: Scenario, confirm: int, nights: int, cases: int, report: Callable[[str], None]) -> Row:
+    report(f"{scenario.name}, confirm {confirm}: {nights} nights, {cases} cases of each change")
     seed = _SEED + 100 * number
     alarms = false_alarms(scenario, nights, confirm, seed)
     found = tuple(detection(scenario, change, cases, confirm, seed + 1 + i) for i, change in enumerate(CHANGES))

@@ -64,9 +64,9 @@ def main() -> int:
     try:
         folder = fetch(version)
     except (subprocess.CalledProcessError, OSError) as error:
-        said = error.stderr.strip().splitlines() if isinstance(error, subprocess.CalledProcessError) else [str(error)]
+        lines = error.stderr.strip().splitlines() if isinstance(error, subprocess.CalledProcessError) else [str(error)]
         sys.stderr.write(
-            f"cannot fetch transformer-engine {version}: {said[-1] if said else 'pip failed'}\n"
+            f"cannot fetch transformer-engine {version}: {lines[-1] if lines else 'pip failed'}\n"
             f"Its tests need network access once, or its Python in {folder_of(version)}.\n"
         )
         return 2

@@ -27,7 +27,7 @@ def trained(ran: Ran) -> Check:
     status = ran.record.status if ran.record else "no record"
     found = f"exit {ran.exit_code}, {status}"
     if ran.exit_code != ExitCode.OK:
-        found += f": {(ran.record and ran.record.failure) or ran.said}"
+        found += f": {(ran.record and ran.record.failure) or ran.output}"
     return judged("trained", holds=ran.exit_code == ExitCode.OK and status == "ok", found=found)
 
 

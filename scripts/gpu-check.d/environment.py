@@ -84,14 +84,14 @@ def choose(shell: Mapping[str, str], root: Path, *, rehearse: bool, filesystem: 
     if shell.get("MBR_PERF_NO_SETUP") or fits:
         if missing := missing_packages(root):
             raise UnfitError(f"{sys.executable} lacks {', '.join(missing)}\n  {remedy(root, missing)}")
-        _say(f"environment: {sys.executable}, {versions()}")
+        _print(f"environment: {sys.executable}, {versions()}")
         return sys.executable
     if torch is not None:
         if is_container(shell, filesystem):
             raise UnfitError(f"torch {torch} of {sys.executable} is built without CUDA\n  use an image whose torch has CUDA, "
                              "or add --rehearse to run the same stages on the CPU")  # fmt: skip
-        _say(f"torch {torch} of {sys.executable} is built without CUDA: not used")
-    _say("environment: .venv, with the versions of scripts/constraints.txt")
+        _print(f"torch {torch} of {sys.executable} is built without CUDA: not used")
+    _print("environment: .venv, with the versions of scripts/constraints.txt")
     made = subprocess.run((str(root / "scripts" / "setup"), "train"), stdout=subprocess.PIPE, text=True, check=False)
     if made.returncode != 0:
         raise UnfitError("scripts/setup failed, see above", made.returncode)
@@ -147,6 +147,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()

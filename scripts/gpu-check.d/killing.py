@@ -81,8 +81,8 @@ def _never_at_work(process: "subprocess.Popen[bytes]", left_s: float, stderr: IO
     """Return why there was no rank to kill: the run ended, the deadline came, or no step was finished."""
     if process.poll() is not None:
         stderr.seek(0)
-        said = redact(stderr.read().strip())[-LAST_CHARACTERS:] or "no output"
-        return judged("killed", holds=False, found=f"the run ended before: exit {process.returncode}: {said}")
+        output = redact(stderr.read().strip())[-LAST_CHARACTERS:] or "no output"
+        return judged("killed", holds=False, found=f"the run ended before: exit {process.returncode}: {output}")
     if left_s < STARTS_S:
         return Check("killed", "not_run", f"stopped at the deadline after {left_s:.0f} s")
     return judged("killed", holds=False, found=f"no rank finished a step within {STARTS_S:.0f} s")
@@ -139,5 +139,5 @@ def bytes_in_use(runs: Runs, name: str, num_gpus: int = 1) -> dict[str, int] | C
     use = json.loads((program.folder / "use.json").read_text()) if program.exit_code == 0 else {}
     uuids = runs.target.uuids[:num_gpus]
     if not set(uuids) <= set(use):
-        return judged(FREE, holds=False, found=f"NVML did not say what is in use: {program.said}")
+        return judged(FREE, holds=False, found=f"NVML did not say what is in use: {program.output}")
     return {uuid: int(use[uuid]["used_bytes"]) for uuid in uuids}

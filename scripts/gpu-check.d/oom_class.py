@@ -111,9 +111,9 @@ def other_process(kept: Kept) -> None:
     command = (sys.executable, __file__, ".", "HOLD", str(total_bytes() * 3 // 5))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
         assert neighbour.stdout is not None
-        said = neighbour.stdout.readline()
-        if said != HELD:
-            raise SystemExit(f"the neighbour could not take its memory: {said}")
+        answer = neighbour.stdout.readline()
+        if answer != HELD:
+            raise SystemExit(f"the neighbour could not take its memory: {answer}")
         try:
             fill(kept)
         finally:

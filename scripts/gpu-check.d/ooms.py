@@ -121,7 +121,7 @@ def allocator_settings(*, expandable: bool) -> dict[str, str]:
 
 def not_made(program: Ran) -> Check:
     """Return the failed check of a program that did not produce its files."""
-    return judged("made", holds=False, found=f"exit {program.exit_code}: {program.said or 'no output'}")
+    return judged("made", holds=False, found=f"exit {program.exit_code}: {program.output or 'no output'}")
 
 
 def _classified(way: Way, found: dict[str, object]) -> tuple[Check, dict[str, object]]:
@@ -131,7 +131,7 @@ def _classified(way: Way, found: dict[str, object]) -> tuple[Check, dict[str, ob
     if not isinstance(text, str):
         return judged("classified", holds=way.expected is None, found="it fitted"), {**facts, "found": None}
     verdict = classify(text, Ending(expandable_segments=way.expandable_segments))
-    says = f"{verdict.oom_class} ({verdict.confidence}), expected {way.expected or 'that it fits'}: {verdict.reason}"
+    outcome = f"{verdict.oom_class} ({verdict.confidence}), expected {way.expected or 'that it fits'}: {verdict.reason}"
     facts |= {"found": verdict.oom_class, "confidence": verdict.confidence, "reason": verdict.reason,
               "figures": asdict(verdict.figures) if verdict.figures else None}  # fmt: skip
-    return judged("classified", holds=verdict.oom_class == way.expected, found=says), facts
+    return judged("classified", holds=verdict.oom_class == way.expected, found=outcome), facts

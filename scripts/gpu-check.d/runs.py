@@ -36,7 +36,7 @@ class Ran:
     exit_code: int
     seconds: float
     folder: Path
-    said: str
+    output: str
     record: RunRecord | None = None
     was_killed: bool = False
 
@@ -125,15 +125,15 @@ def finished(command: Sequence[str], env: Mapping[str, str], folder: Path, timeo
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
-            _, said = process.communicate(timeout=timeout_s)
+            _, output = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             was_killed = True
             end(process, within_s=2.0)
-            _, said = process.communicate()
+            _, output = process.communicate()
         except BaseException:
             end(process, within_s=ENDS_S)
             raise
-    text = redact(said.decode(errors="replace").strip())[-LAST_CHARACTERS:]
+    text = redact(output.decode(errors="replace").strip())[-LAST_CHARACTERS:]
     seconds = round(time.monotonic() - began, 1)
     text = f"still running after {timeout_s:.0f} s, ended by gpu-check" if was_killed else text
     return Ran(process.returncode, seconds, folder, text, was_killed=was_killed)

@@ -36,8 +36,8 @@ def main() -> int:
     stats = torch.cuda.memory_stats()
     torch.cuda.memory._dump_snapshot(str(folder / "snapshot.pickle"))
     document = {name: stats[key] for name, key in COUNTERS.items() if key in stats}
-    told = {"torch": torch.__version__, "cuda": torch.version.cuda, "num_kept": len(kept)}
-    write_atomically(folder / "stats.json", json.dumps({**document, **told}, indent=1) + "\n")
+    facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "num_kept": len(kept)}
+    write_atomically(folder / "stats.json", json.dumps({**document, **facts}, indent=1) + "\n")
     return 0
 
 

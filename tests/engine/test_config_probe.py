@@ -57,11 +57,11 @@ def test_a_text_that_speaks_is_left_alone(kind, text):
 def test_each_is_answered_for_itself_and_a_refusal_comes_with_its_words_and_its_place(make_spec):
     good = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
     bad = make_spec(gpu="cpu", recompute="mla_up_proj", kernels={"transformer_impl": "local"})
-    accepted, said, again = answers(good, bad, good)
+    accepted, refused, again = answers(good, bad, good)
     assert accepted == again == {"accepted": True, "without_transformer_engine": False}
-    assert (said["accepted"], said["kind"], said["meaning"]) == (False, "ValueError", None)
-    assert said["text"] == "mla_up_proj in recompute_modules is only supported with multi_latent_attention."
-    assert said["place"].startswith("transformer/transformer_config.py:")
+    assert (refused["accepted"], refused["kind"], refused["meaning"]) == (False, "ValueError", None)
+    assert refused["text"] == "mla_up_proj in recompute_modules is only supported with multi_latent_attention."
+    assert refused["place"].startswith("transformer/transformer_config.py:")
 
 
 @pytest.fixture
@@ -92,14 +92,14 @@ MLATransformerConfig = TransformerConfig
     return written
 
 
-def test_what_one_request_broke_is_told_in_its_words_and_the_next_is_asked(make_spec, scripted_megatron):
+def test_what_one_request_broke_is_reported_in_its_words_and_the_next_is_asked(make_spec, scripted_megatron):
     variables = scripted_megatron(
         "print('OSError:', os.environ.get('ONE'), os.environ.get('TWO'), '\\nnanobind: leaked', file=sys.stderr); os._exit(7)"
     )
     spec = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
     code, out, _ = asked(f"{question(spec, ONE='1')}\n{question(spec, TWO='2')}", **variables)
     assert (code, [json.loads(line) for line in out]) == (
-        0, [{"problem": f"ended with exit code 7: OSError: {told}"} for told in ("1 None", "None 2")]
+        0, [{"problem": f"ended with exit code 7: OSError: {words}"} for words in ("1 None", "None 2")]
     )  # fmt: skip
 
 

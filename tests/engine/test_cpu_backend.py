@@ -62,8 +62,8 @@ NEEDED_UNTIL = {"router_gemm": "0.17", "mla_knows_te_is_absent": "0.17", "groupe
 NEEDED_SINCE = {"no_layer_is_for_inference": "0.20"}
 
 
-@pytest.fixture(name="told", scope="module")
-def _told(tmp_path_factory):
+@pytest.fixture(name="results", scope="module")
+def _results(tmp_path_factory):
     """What the program of ranks wrote: ``with_all.<number>`` names the runs that leave nothing out."""
     folder = tmp_path_factory.mktemp("leave_one_out")
     cases = [
@@ -84,9 +84,9 @@ def _told(tmp_path_factory):
 
 
 @pytest.fixture(name="outcomes", scope="module")
-def _outcomes(told):
+def _outcomes(results):
     """Name of the adaptation left out -> "trained" or an error."""
-    return told["outcomes"]
+    return results["outcomes"]
 
 
 def test_every_adaptation_has_a_run_that_needs_it():
@@ -102,13 +102,13 @@ def test_the_runs_train_with_all_adaptations(outcomes):
 
 
 @pytest.mark.parametrize("adaptation", NEEDED_BY)
-def test_where_it_is_needed_the_run_without_it_fails_and_elsewhere_trains(told, outcomes, adaptation):
-    ends = NEEDED_BY[adaptation][1] if adaptation in told["needed"] else "trained"
+def test_where_it_is_needed_the_run_without_it_fails_and_elsewhere_trains(results, outcomes, adaptation):
+    ends = NEEDED_BY[adaptation][1] if adaptation in results["needed"] else "trained"
     assert outcomes[adaptation].startswith(ends)
 
 
-def test_every_release_needs_those_that_it_is_said_to_need(told):
+def test_every_release_needs_those_that_it_is_listed_to_need(results):
     installed = parse_version(version("megatron-core"))
     spared = {name for name, until in NEEDED_UNTIL.items() if installed >= parse_version(until)}
     spared |= {name for name, since in NEEDED_SINCE.items() if installed < parse_version(since)}
-    assert set(NEEDED_BY) - set(told["needed"]) == spared
+    assert set(NEEDED_BY) - set(results["needed"]) == spared

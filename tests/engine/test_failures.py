@@ -105,6 +105,6 @@ def test_endless_texts_are_cut_and_the_end_of_the_traceback_stays():
     assert failure.traceback.endswith("the end\n")
 
 
-def test_failures_can_be_told_when_torch_itself_cannot_be_imported():
+def test_failures_can_be_classified_when_torch_itself_cannot_be_imported():
     script = "import sys; sys.modules.update(torch=None, megatron=None); import harness.engine.rank_log"
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

@@ -32,9 +32,9 @@ def _attention(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_flash_like_attention_equals_the_one_that_keeps_its_scores(attention, case):
-    told = attention["differences"][case]
-    assert set(told) == {"output", "dq", "dk", "dv"}
-    for what, figures in told.items():
+    differences = attention["differences"][case]
+    assert set(differences) == {"output", "dq", "dk", "dv"}
+    for what, figures in differences.items():
         assert figures["size"] > 0.1, what
         assert figures["difference"] < 1e-5 * max(1.0, figures["size"]), what
 

@@ -18,7 +18,7 @@ class StandIn:
 
     def __init__(self) -> None:
         self.allocator = Allocator()
-        self.told: list[object] = []
+        self.calls: list[object] = []
 
     def _record_memory_history_impl(
         self, enabled: str | None = "all", *, global_record_annotations: bool = False
@@ -26,10 +26,10 @@ class StandIn:
         """Only its signature is looked at."""
 
     def _record_memory_history(self, **asked: Any) -> None:
-        self.told.append(asked)
+        self.calls.append(asked)
 
     def _dump_snapshot(self, filename: str) -> None:
-        self.told.append("dump")
+        self.calls.append("dump")
         written(Path(filename), self.allocator.snapshot())
 
 
@@ -40,13 +40,13 @@ def test_one_step_is_recorded_written_and_no_more(tmp_path: Path):
 
     def step(on_phase: Callable[[str], None]) -> None:
         on_phase("forward_backward")
-        memory.told.append("step")
+        memory.calls.append("step")
         memory.allocator.alloc(5 * MIB, MLP)
         on_phase("optimizer_step")
 
     record_step(step, tmp_path / "snapshot_000.pickle", memory)
     asked = {"max_entries": MAX_ENTRIES, "stacks": "python", "global_record_annotations": True}
-    assert memory.told == [asked, "step", "dump", {"enabled": None}]
+    assert memory.calls == [asked, "step", "dump", {"enabled": None}]
     assert [path.name for path in tmp_path.iterdir()] == ["snapshot_000.pickle"]
     assert snapshot_summary(tmp_path / "snapshot_000.pickle").devices[0].allocated_bytes == 5 * MIB
 
@@ -76,7 +76,7 @@ def test_a_release_that_cannot_be_asked_for_annotations_is_not_asked(tmp_path: P
     memory = Older()
     memory.allocator.alloc(MIB, MLP)
     record_step(lambda _: None, tmp_path / "snapshot_000.pickle", memory)
-    assert "global_record_annotations" not in memory.told[0]  # type: ignore[operator]
+    assert "global_record_annotations" not in memory.calls[0]  # type: ignore[operator]
 
 
 def test_torch_takes_what_it_is_asked_for():

@@ -46,7 +46,7 @@ def test_views_and_work_in_place_make_no_memory(torch, limit):
     assert held.peak_bytes == 0
 
 
-def test_the_request_that_goes_too_far_is_told_in_bytes(torch, limit):
+def test_the_request_that_goes_too_far_is_reported_in_bytes(torch, limit):
     from harness.engine.memory_limit import MemoryLimitError
     from harness.engine.rank_log import failure_of
 

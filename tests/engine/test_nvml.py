@@ -171,7 +171,7 @@ def test_a_process_that_was_there_before_the_ranks_is_foreign(
     assert device.foreign_processes == (f"pid {os.getpid()} {name}, 1.00 GiB",)
 
 
-def test_ranks_are_told_from_strangers_by_descent() -> None:
+def test_ranks_are_distinguished_from_strangers_by_descent() -> None:
     with subprocess.Popen(["sleep", "30"]) as rank:
         neighbours = Neighbours(run_pid=os.getpid(), same_pids=True)
         neighbours.during_run({rank.pid: 10, 1: None})
@@ -217,10 +217,10 @@ def test_without_nvml_the_file_says_why(tmp_path: Path) -> None:
 
 
 def test_the_sampler_ends_when_its_parent_is_killed(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
-    out, told = tmp_path / "out.json", tmp_path / "pid"
+    out, pid_file = tmp_path / "out.json", tmp_path / "pid"
     command = [*NVML, "sample", "--out", str(out)]
     parent_code = (
-        f"import subprocess, time; p = subprocess.Popen({command!r}); open({str(told)!r}, 'w').write(str(p.pid)); "
+        f"import subprocess, time; p = subprocess.Popen({command!r}); open({str(pid_file)!r}, 'w').write(str(p.pid)); "
         "time.sleep(30)"
     )
     with subprocess.Popen([sys.executable, "-c", parent_code], env=driver("gpu 0 used=1")) as parent:
@@ -228,7 +228,7 @@ def test_the_sampler_ends_when_its_parent_is_killed(driver: Callable[..., dict[s
         while not out.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         parent.send_signal(signal.SIGKILL)
-    sampler = int(told.read_text())
+    sampler = int(pid_file.read_text())
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline and _runs(sampler):
         time.sleep(0.02)

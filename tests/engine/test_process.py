@@ -41,7 +41,7 @@ def test_a_child_of_the_announced_parent_goes_on() -> None:
     assert run(code, MBR_PERF_PARENT_PID=str(os.getpid())).stdout == "alive\n"
 
 
-def test_children_are_told_who_their_parent_is() -> None:
+def test_children_know_who_their_parent_is() -> None:
     code = (
         "import os, subprocess, sys; from harness.engine.process import be_parent_of_children; be_parent_of_children(); "
         "child = subprocess.run([sys.executable, '-c', 'import os; print(os.environ[\"MBR_PERF_PARENT_PID\"])'], "

@@ -96,7 +96,7 @@ def errors_of(spec):
     return {finding.id for finding in findings if finding.blocks}
 
 
-def told(spec):
+def settings_of(spec):
     """What was drawn, short enough for a failure message."""
     return spec.compute_dtype, spec.kernels.moe_token_dispatcher_type, spec.model.model_dump(exclude_defaults=True)
 
@@ -127,7 +127,7 @@ def outcomes(requests, tmp_path_factory):
 def test_what_we_allow_trains(requests, outcomes):
     allowed = [(spec, outcome) for spec, outcome in zip(requests, outcomes, strict=True) if not errors_of(spec)]
     assert len(allowed) > NUM_REQUESTS // 5
-    assert [(outcome, spec.recompute.text, told(spec)) for spec, outcome in allowed if outcome != "ok"] == []
+    assert [(outcome, spec.recompute.text, settings_of(spec)) for spec, outcome in allowed if outcome != "ok"] == []
 
 
 def test_what_we_forbid_does_not_train(requests, outcomes):
@@ -137,4 +137,4 @@ def test_what_we_forbid_does_not_train(requests, outcomes):
         if errors_of(spec) - set(STRICTER)
     ]
     assert len(forbidden) > NUM_REQUESTS // 5
-    assert [(ids, spec.recompute.text, told(spec)) for ids, outcome, spec in forbidden if outcome == "ok"] == []
+    assert [(ids, spec.recompute.text, settings_of(spec)) for ids, outcome, spec in forbidden if outcome == "ok"] == []

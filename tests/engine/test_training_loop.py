@@ -59,7 +59,7 @@ def test_every_step_has_the_same_micro_batches_when_they_outnumber_the_pool():
     ends = SimpleNamespace(pre_process=True, post_process=True, mtp_process=False)
     (batches,) = batches_of_chunks(spec, torch.device("cpu"), [ends])
     first, second = ([next(batches)["tokens"] for _ in range(per_step)] for _step in range(2))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert all(torch.equal(left, right) for left, right in zip(first, second, strict=True))
     assert not torch.equal(first[0], first[1])
 
 

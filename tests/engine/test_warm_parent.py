@@ -135,26 +135,26 @@ def test_a_rank_imports_nothing_that_its_parent_could_have_imported_once(trained
 
 @pytest.mark.train
 def test_a_process_that_has_initialised_cuda_is_not_forked():
-    assert "CUDA is initialised in process" in said("; torch.cuda._initialized = True")
+    assert "CUDA is initialised in process" in refusal("; torch.cuda._initialized = True")
 
 
 @pytest.mark.train
 def test_a_process_with_a_thread_is_not_forked():
     thread = "; import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
-    assert said(thread).startswith("1 other thread runs in process")
-    assert said("") == ""
+    assert refusal(thread).startswith("1 other thread runs in process")
+    assert refusal("") == ""
 
 
 @pytest.mark.train
 @pytest.mark.long
 def test_a_torch_that_starts_ranks_in_another_way_is_not_handed_any():
     reason = "starts ranks in a way that is not known here"
-    assert said("del api.get_subprocess_handler", HAND_OVER).endswith(reason)
-    assert said("api.get_subprocess_handler = lambda entrypoint, cgroup: None", HAND_OVER).endswith(reason)
-    assert said("pass", HAND_OVER) == ""
+    assert refusal("del api.get_subprocess_handler", HAND_OVER).endswith(reason)
+    assert refusal("api.get_subprocess_handler = lambda entrypoint, cgroup: None", HAND_OVER).endswith(reason)
+    assert refusal("pass", HAND_OVER) == ""
 
 
-def said(before, code=FORK_SAFETY):
+def refusal(before, code=FORK_SAFETY):
     command = [sys.executable, "-c", code.format(before)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()

@@ -80,8 +80,8 @@ def test_it_says_where_it_is_as_it_goes(good):
         "probe",
         "finish",
     ]
-    told = [(beat.step, beat.seconds, beat.loss) for beat in beats if beat.seconds is not None]
-    assert told == [(step.step, step.seconds, step.loss) for step in record.steps]
+    reported = [(beat.step, beat.seconds, beat.loss) for beat in beats if beat.seconds is not None]
+    assert reported == [(step.step, step.seconds, step.loss) for step in record.steps]
 
 
 @pytest.mark.train
@@ -120,7 +120,7 @@ def test_a_stack_that_cannot_be_imported_leaves_a_record(worker, tmp_path):
 
 
 @pytest.mark.train
-def test_memory_that_runs_out_is_told_with_what_was_asked_for(worker):
+def test_memory_that_runs_out_is_reported_with_what_was_asked_for(worker):
     """An embedding of 2 PiB: more than a process can address, whatever the machine promises."""
     huge = spec_of(model={**MODEL, "vocab_size": 2**37, "hidden_size": 4096}, measure={"max_steps": 1})
     record, _ = worker(huge)

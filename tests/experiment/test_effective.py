@@ -44,7 +44,7 @@ def test_inert_modules_are_named_with_the_reason(request_for):
     assert not found.does_nothing
 
 
-def test_nothing_in_effect_is_told_from_nothing_asked(request_for):
+def test_nothing_in_effect_is_distinguished_from_nothing_asked(request_for):
     assert effect(request_for("dense", recompute="layernorm")).does_nothing
     assert not effect(request_for("dense")).does_nothing
 

@@ -48,7 +48,7 @@ def test_suites_are_not_recipes(directory: Path):
         ),
     ],
 )
-def test_an_unknown_name_is_told_with_its_nearest(directory: Path, name: str, family: str | None, problem: str):
+def test_an_unknown_name_is_reported_with_its_nearest(directory: Path, name: str, family: str | None, problem: str):
     with pytest.raises(BadRequestError) as caught:
         open_recipe(name, directory, family)
     assert str(caught.value) == problem
@@ -95,6 +95,6 @@ def test_the_name_inside_a_shipped_file_is_its_own(directory: Path):
         open_recipe("other", directory)
 
 
-def test_a_missing_directory_is_told(tmp_path: Path):
+def test_a_missing_directory_is_reported(tmp_path: Path):
     with pytest.raises(BadRequestError, match="no recipe directory at"):
         recipes_dir(tmp_path / "none")

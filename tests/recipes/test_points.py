@@ -115,7 +115,7 @@ def test_variants_are_chosen_by_name_only(recipe):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "parts"),
     [
         ({"gpu": "h200"}, ["no pretrain operating point for h200; it has points for h100", "--point_gpu h100"]),
         ({"gpu": "h1000"}, ["--gpu: no such value 'h1000'", "known: a100, h100"]),
@@ -127,10 +127,10 @@ def test_variants_are_chosen_by_name_only(recipe):
         ({"num_gpus": 0}, ["--num_gpus: must be 1 or more, is 0"]),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(recipe, options, told):
+def test_what_is_not_there_is_reported_with_what_is(recipe, options, parts):
     with pytest.raises(BadRequestError) as caught:
         choose_point(recipe(point()), ask(**options))
-    assert [part for part in told if part not in str(caught.value)] == []
+    assert [part for part in parts if part not in str(caught.value)] == []
 
 
 def test_only_variants_means_that_one_must_be_named(recipe):
@@ -164,7 +164,7 @@ def test_options_single_out_one_gpu_point_and_never_the_cpu_point(recipe, option
     assert only_gpu_point(many, ask(gpu="", **options)).title == title
 
 
-def test_several_gpu_points_are_each_told_with_the_options_that_choose_it(recipe):
+def test_several_gpu_points_are_each_reported_with_the_options_that_choose_it(recipe):
     several = recipe(
         CPU, point(task="sft", gpus=8), point(task="sft", dtype="fp8_cs", gpus=64, extra="    variant: far\n")
     )

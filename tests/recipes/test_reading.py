@@ -34,7 +34,7 @@ class Box(FileModel):
     items: tuple[Item, ...]
 
 
-def told(*lines):
+def problems_of(*lines):
     """What is wrong in a box of one item."""
     text = "items:\n- name: a\n" + "".join(f"  {line}\n" for line in lines)
     document = Document("box.yaml", parse_yaml(text, "box.yaml"))
@@ -48,7 +48,7 @@ def test_a_sound_file_becomes_its_model():
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("cuont: 2", "items[0].cuont: no such setting\n  did you mean 'count'?"),
         ("count: many", "items[0].count: must be an integer or 'none', is 'many'"),
@@ -64,16 +64,20 @@ def test_a_sound_file_becomes_its_model():
         ("shape: round", "items[0].shape: must be a mapping, is 'round'"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_one_problem_at_its_line(line, says):
-    [problem] = told(line)
-    assert problem.startswith(f"box.yaml:3: {says}")
+def test_a_wrong_value_is_one_problem_at_its_line(line, message):
+    [problem] = problems_of(line)
+    assert problem.startswith(f"box.yaml:3: {message}")
 
 
 def test_every_problem_is_reported_at_once_each_at_its_line():
     lines = ("cuont: 2", "color: blue", "shape:", "  kind: square", "  side: wide")
-    assert [problem.split(": ")[0] for problem in sorted(told(*lines))] == ["box.yaml:3", "box.yaml:4", "box.yaml:7"]
+    assert [problem.split(": ")[0] for problem in sorted(problems_of(*lines))] == [
+        "box.yaml:3",
+        "box.yaml:4",
+        "box.yaml:7",
+    ]
 
 
 def test_a_long_text_is_not_printed_whole():
-    [problem] = told(f"share: {'x' * 100}")
+    [problem] = problems_of(f"share: {'x' * 100}")
     assert "is a text of 100 characters" in problem

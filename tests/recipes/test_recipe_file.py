@@ -43,7 +43,7 @@ def test_of_several_profiles_a_later_one_wins_and_each_must_exist(load: Load):
         load(("profile: fast", "profile: [fast, fats]"))
 
 
-def test_name_and_family_are_told_at_their_own_lines(load: Load):
+def test_name_and_family_are_reported_at_their_own_lines(load: Load):
     layer = load(("name: tiny\n", "# a comment\nname: tiny\n")).points[0].layer
     assert (layer["recipe"].source, layer["family"].source) == ("tiny.yaml:2", "tiny.yaml:3")
 
@@ -97,11 +97,11 @@ def test_an_unknown_key_is_named_with_line_path_and_nearest(load: Load):
         (("OWN: text", "OWN: 0.5"), "tiny.yaml:26: points[0].env.OWN: must be text, is 0.5\n  quote the value"),
     ],
 )  # fmt: skip
-def test_a_fault_is_told_at_its_line(load: Load, change: tuple[str, str], problem: str):
+def test_a_fault_is_reported_at_its_line(load: Load, change: tuple[str, str], problem: str):
     assert problem in problems_of(load, change)
 
 
-def test_wrong_types_ranges_and_gaps_are_told_all_at_once(load: Load):
+def test_wrong_types_ranges_and_gaps_are_reported_all_at_once(load: Load):
     changes = (("tensor_model_parallel_size: 2", "tensor_model_parallel_size: two"), ("micro_batch_size: 1, ", ""),
                ("hidden_size: 64", "hidden_size: 64.5"))  # fmt: skip
     messages = [p.splitlines()[0] for p in problems_of(load, *changes)]
@@ -196,9 +196,9 @@ WRONG_POLICIES = [
 
 @pytest.mark.parametrize(("yaml", "problem"), WRONG_POLICIES, ids=[p[0][:50] for p in WRONG_POLICIES])
 def test_recompute_that_megatron_core_would_refuse_or_ignore_is_an_error(load: Load, yaml: str, problem: str):
-    assert any(told.startswith(problem) for told in problems_of(load, ("recompute: full:block:2", yaml)))
+    assert any(found.startswith(problem) for found in problems_of(load, ("recompute: full:block:2", yaml)))
 
 
-def test_a_bad_name_is_told_once_and_brings_no_other_faults(load: Load):
-    (told,) = problems_of(load, ("name: tiny", "name: Tiny!"))
-    assert told.startswith("tiny.yaml:1: name: must be lower-case letters")
+def test_a_bad_name_is_reported_once_and_brings_no_other_faults(load: Load):
+    (found,) = problems_of(load, ("name: tiny", "name: Tiny!"))
+    assert found.startswith("tiny.yaml:1: name: must be lower-case letters")

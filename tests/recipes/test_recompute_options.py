@@ -54,7 +54,7 @@ def _option_order(name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "parts"),
     [
         ({"recompute_modules": "mlp", "recompute_num_layers": 2}, ["--recompute_modules mlp", "--recompute_num_layers 2"]),
         ({"recompute_modules": "mlp", "recompute_granularity": "full"}, ["--recompute_modules mlp", "--recompute_granularity full"]),
@@ -74,10 +74,10 @@ def _option_order(name: str) -> int:
         ({"recompute": "none,mlp"}, ["unknown recompute module 'none'"]),
     ],
 )  # fmt: skip
-def test_contradictions_name_both_options(options: dict[str, object], told: list[str]):
+def test_contradictions_name_both_options(options: dict[str, object], parts: list[str]):
     with pytest.raises(BadRequestError) as caught:
         recompute_setting(request(**options))
-    assert [part for part in told if part not in str(caught.value)] == []
+    assert [part for part in parts if part not in str(caught.value)] == []
 
 
 def test_no_option_says_nothing():

@@ -120,7 +120,7 @@ def test_set_reaches_any_field(load, assignment, read, value):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "parts"),
     [
         ({"set_values": ("model.num_layer=3",)}, ["--set model.num_layer: no such setting", "did you mean 'model.num_layers'?"]),
         ({"set_values": ("model.num_key_value_heads=3",)},
@@ -150,13 +150,13 @@ def test_set_reaches_any_field(load, assignment, read, value):
         ({"hidden_size": 66}, ["model: hidden_size 66 is not a multiple of num_attention_heads 4", "(given: --hidden_size)"]),
     ],
 )  # fmt: skip
-def test_a_wrong_option_is_named(load, options, told):
+def test_a_wrong_option_is_named(load, options, parts):
     with pytest.raises(BadRequestError) as caught:
         resolve_recipe(load(), ask(**options))
-    assert [part for part in told if part not in str(caught.value)] == []
+    assert [part for part in parts if part not in str(caught.value)] == []
 
 
-def test_problems_of_the_point_and_of_the_options_are_told_together(load):
+def test_problems_of_the_point_and_of_the_options_are_reported_together(load):
     with pytest.raises(ManyProblemsError) as caught:
         resolve_recipe(load(), ask(compute_dtype="fp8_cs", recompute_modules="mpl", env=("A",)))
     assert len(caught.value.problems) == 3
@@ -171,12 +171,12 @@ def test_an_unknown_setting_hides_no_wrong_value_of_the_others(load):
     assert sorted(named) == sorted(["--env A", *(f"--set {text.partition('=')[0]}" for text in wrong)])
 
 
-def test_what_is_wrong_beside_an_unknown_recipe_is_told_with_it():
+def test_what_is_wrong_beside_an_unknown_recipe_is_reported_with_it():
     with pytest.raises(BadRequestError) as caught:
         resolve(Request(model_recipe_name="lama3_8b", gpu="nonsense", recompute_modules="nonsense"))
-    told = str(caught.value)
-    assert told.startswith("unknown recipe 'lama3_8b'\n  did you mean 'llama3_8b'?\n--gpu: no such value 'nonsense'")
-    assert "unknown recompute module 'nonsense'" in told
+    message = str(caught.value)
+    assert message.startswith("unknown recipe 'lama3_8b'\n  did you mean 'llama3_8b'?\n--gpu: no such value 'nonsense'")
+    assert "unknown recompute module 'nonsense'" in message
 
 
 def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout():

@@ -56,7 +56,7 @@ def test_a_trap_in_a_file_is_refused_at_its_line(tmp_path: Path, text: str, mess
     assert all(p.remedy for p in problems)
 
 
-def test_all_traps_of_a_file_are_told_at_once():
+def test_all_traps_of_a_file_are_reported_at_once():
     with pytest.raises(ManyProblemsError) as caught:
         parse_yaml("a: yes\nb: 010\na: 2\n", "f.yaml")
     assert [p.message.split(" ")[0] for p in caught.value.problems] == ["f.yaml:1:", "f.yaml:2:", "f.yaml:3:"]

@@ -113,7 +113,7 @@ def test_thresholds_are_of_the_metrics_that_are_gated_by_a_fraction():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("title:", "titel:", ":1: titel: no such setting\n  did you mean 'title'?"),
         ("title: Two models\n", "", "title: missing"),
@@ -160,17 +160,17 @@ def test_thresholds_are_of_the_metrics_that_are_gated_by_a_fraction():
         ('"full:uniform:1"]', '"core_attn,mlp"]', ":26: cases[2].name: 'moe.core_attn,mlp' is that of the case on line 26"),
     ],
 )  # fmt: skip
-def test_a_fault_is_told_at_its_line(read, old, new, says):
-    assert says in refused(read, (old, new))
+def test_a_fault_is_reported_at_its_line(read, old, new, message):
+    assert message in refused(read, (old, new))
 
 
 def test_two_cases_that_ask_for_the_same_are_refused_also_in_other_words(read):
-    told = refused(
+    message = refused(
         read,
         ("recompute_granularity: full\n      recompute_method: block\n      recompute_num_layers: 5", 'recompute: core_attn'),
         ('env: ["B=2"]', 'env: ["B=1", "A=1"]\n      compute_dtype: bf16'),
     )  # fmt: skip
-    assert "cases[1].request: the same as that of the case on line 11" in told
+    assert "cases[1].request: the same as that of the case on line 11" in message
 
 
 def test_names_that_differ_in_case_only_are_one_folder_on_some_machines(read):
@@ -180,20 +180,23 @@ def test_names_that_differ_in_case_only_are_one_folder_on_some_machines(read):
 
 
 def test_a_suite_without_cases_is_refused(tmp_path):
-    for text, says in (("title: x\n", "cases: missing"), ("title: x\ncases: []\n", ":2: cases: must be a list of at")):
+    for text, message in (
+        ("title: x\n", "cases: missing"),
+        ("title: x\ncases: []\n", ":2: cases: must be a list of at"),
+    ):
         (tmp_path / "x.yaml").write_text(text)
-        with pytest.raises(HarnessError, match=says):
+        with pytest.raises(HarnessError, match=message):
             read_suite(str(tmp_path / "x.yaml"))
 
 
-def test_every_fault_of_a_file_is_told_at_once(read):
-    told = refused(read, ("repeats: 5", "repeats: none"), ("team-x", "7"), ("name: moe", "name: a b"))
-    assert all(place in told for place in (":5: defaults.owner", ":20: cases[1].repeats", ":26: cases[2].name"))
+def test_every_fault_of_a_file_is_reported_at_once(read):
+    message = refused(read, ("repeats: 5", "repeats: none"), ("team-x", "7"), ("name: moe", "name: a b"))
+    assert all(place in message for place in (":5: defaults.owner", ":20: cases[1].repeats", ":26: cases[2].name"))
 
 
-def test_a_fault_told_once_makes_no_others(read):
-    told = refused(read, ("recompute: core_attn", "recompute: core_atn"))
-    assert told.count("\n") <= 1
+def test_a_fault_reported_once_makes_no_others(read):
+    message = refused(read, ("recompute: core_attn", "recompute: core_atn"))
+    assert message.count("\n") <= 1
 
 
 def test_a_suite_is_found_by_its_name_and_its_requests_know_where_recipes_are(tmp_path):

@@ -37,13 +37,13 @@ def test_without_a_pattern_all_cases_stay():
     assert only(MODELS, []) == MODELS
 
 
-def test_every_pattern_that_names_nothing_is_told_with_its_neighbours():
+def test_every_pattern_that_names_nothing_is_reported_with_its_neighbours():
     with pytest.raises(HarnessError) as raised:
         only(MODELS, ["llama3_8b.bf1", "*.bf16", "zzz*"])
-    told = str(raised.value)
-    assert "--only llama3_8b.bf1: no case of suite mine matches" in told
-    assert "did you mean llama3_8b.bf16 or" in told
-    assert "--only zzz*: no case of suite mine matches\n  cases: llama3_8b.bf16, " in told
+    message = str(raised.value)
+    assert "--only llama3_8b.bf1: no case of suite mine matches" in message
+    assert "did you mean llama3_8b.bf16 or" in message
+    assert "--only zzz*: no case of suite mine matches\n  cases: llama3_8b.bf16, " in message
 
 
 @given(num_cases=st.integers(0, 60), of=st.integers(1, 80))

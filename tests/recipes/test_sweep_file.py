@@ -71,7 +71,7 @@ def test_recompute_may_be_left_to_the_planner(read):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("title: Two", "titel: Two", ":1: titel: no such setting"),
         ("title: Two axes\n", "", "title: missing"),
@@ -97,13 +97,13 @@ def test_recompute_may_be_left_to_the_planner(read):
         ("title: Two axes", "title: 7", ":1: title: must be text, is 7"),
     ],
 )
-def test_a_fault_is_told_at_its_line(read, old, new, says):
-    assert says in refused(read, (old, new))
+def test_a_fault_is_reported_at_its_line(read, old, new, message):
+    assert message in refused(read, (old, new))
 
 
-def test_every_fault_of_a_file_is_told_at_once(read):
-    told = refused(read, ("repeats: 3", "repeats: none"), ("  mb:", "  mbb:"), ("num_layers", "num_layrs"))
-    assert all(place in told for place in (":6:", ":11:", ":15:"))
+def test_every_fault_of_a_file_is_reported_at_once(read):
+    message = refused(read, ("repeats: 3", "repeats: none"), ("  mb:", "  mbb:"), ("num_layers", "num_layrs"))
+    assert all(place in message for place in (":6:", ":11:", ":15:"))
 
 
 def test_a_near_name_is_suggested(read):
@@ -128,7 +128,7 @@ def test_a_name_does_not_leave_the_recipe_directory(tmp_path):
         read_sweep_file("mine", tmp_path / "recipes")
 
 
-def test_a_path_that_is_not_there_is_told(tmp_path):
+def test_a_path_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(HarnessError, match=r"nowhere\.yaml: no such file"):
         read_sweep_file(str(tmp_path / "nowhere.yaml"))
 
@@ -147,19 +147,19 @@ def test_sweep_files_are_no_recipes(tmp_path):
         ("  model_recipe_name:", "  recipe:", "did you mean 'model_recipe_name'?"),
     ],
 )
-def test_what_names_the_recipe_in_a_wrong_place_is_told_the_right_one(read, old, new, remedy):
+def test_what_names_the_recipe_in_a_wrong_place_is_reported_with_its_right_place(read, old, new, remedy):
     with pytest.raises(HarnessError) as refused:
         read((old, new))
     assert remedy in str(refused.value)
 
 
-def test_a_file_that_is_no_yaml_and_a_folder_are_told_apart_from_one_that_is_missing(tmp_path, monkeypatch):
+def test_a_file_that_is_no_yaml_and_a_folder_are_distinguished_from_one_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.txt").write_text(GOOD)
-    for name, says in (
+    for name, message in (
         ("bad.txt", "the file exists, but a path without / ends in .yaml"),
         (str(tmp_path), "a folder, not a sweep file"),
     ):
-        with pytest.raises(HarnessError, match=says):
+        with pytest.raises(HarnessError, match=message):
             read_sweep_file(name)
     assert read_sweep_file("./bad.txt").title == "Two axes"

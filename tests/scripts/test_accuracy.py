@@ -80,7 +80,7 @@ def test_what_a_spec_cannot_say_is_left_out_with_the_reason(read, module, argume
         read({argument: value})
 
 
-def test_what_is_taken_for_something_alike_is_said(read):
+def test_what_is_taken_for_something_alike_is_reported(read):
     reading = read({"fp16": True, "bf16": False}, hardware="A100?")
     assert reading.taken_as == (
         "FP16 as BF16 with gradients of 16 bits",

@@ -84,14 +84,14 @@ def test_every_row_of_the_table_gives_its_reason(module):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ((), "BRIDGE_CHECKOUT"),
         (("{tmp}",), "perf_recipes: no such folder"),
         (("{checkout}",), "git submodule update --init 3rdparty/Megatron-LM"),
     ],
 )
-def test_what_is_no_checkout_is_refused_before_anything_is_installed(tmp_path, arguments, says):
+def test_what_is_no_checkout_is_refused_before_anything_is_installed(tmp_path, arguments, message):
     checkout = tmp_path / "bridge"
     (checkout / "src" / "megatron" / "bridge" / "perf_recipes").mkdir(parents=True)
     given = [each.format(tmp=tmp_path, checkout=checkout) for each in arguments]
@@ -100,7 +100,7 @@ def test_what_is_no_checkout_is_refused_before_anything_is_installed(tmp_path, a
         env={"PATH": "/usr/bin:/bin", "MBR_PERF_NO_SETUP": "1", "PYTHON": shutil.which("python") or "python3"},
     )  # fmt: skip
     assert run.returncode == 2
-    assert says in run.stdout + run.stderr
+    assert message in run.stdout + run.stderr
     assert not (ROOT / ".venv-bridge" / ".requirements").exists() or "installing" not in run.stderr
 
 

@@ -41,7 +41,7 @@ def test_requests_for_the_rules_are_the_same_every_time_and_of_every_kind(module
     assert len({spec.fingerprint for spec in first}) > 280
 
 
-def test_processes_are_timed_and_failures_told(module):
+def test_processes_are_timed_and_failures_reported(module):
     processes = module("processes")
     done = processes.timed([sys.executable, "-c", "print(sum(range(3_000_000)))"])
     assert done.stdout == "4499998500000\n"
@@ -80,7 +80,7 @@ def test_a_bare_loop_trains_beside_the_harness_on_one_model(tmp_path, module):
         assert [step["step"] for step in record["steps"]] == [0, 1, 2]  # the harness recorded its own steps only
 
 
-def test_an_interval_that_reaches_the_goal_is_told(module):
+def test_an_interval_that_reaches_the_goal_is_reported(module):
     overhead = module("overhead")
     sure = overhead.ratio("x", [(1.001 + 1e-5 * n, 1.0) for n in range(100)], 0.001)
     assert (sure.verdict, sure.inconclusive) == ("met", "")

@@ -38,13 +38,13 @@ def run(*words, **env):
 
 
 @pytest.mark.parametrize(
-    ("user", "code", "told"),
+    ("user", "code", "message"),
     [
         (0, 1, "no mirror\ncould not install gcc libc6-dev, which tests need"),
         (1000, 2, "gcc libc6-dev may not be installed here: tests that need them are skipped"),
     ],
 )
-def test_what_tests_need_and_ci_may_install_is_never_left_out(tmp_path, user, code, told):
+def test_what_tests_need_and_ci_may_install_is_never_left_out(tmp_path, user, code, message):
     """On a machine without C compiler, mirror and `sudo`, where Slurm may be missing as well."""
     scripted = {"id": f"echo {user}", "apt-get": "echo no mirror; exit 100"}
     for name, does in scripted.items():
@@ -54,7 +54,7 @@ def test_what_tests_need_and_ci_may_install_is_never_left_out(tmp_path, user, co
         (tmp_path / name).symlink_to(shutil.which(name))
     done = run(shutil.which("bash"), ".ci/run", PATH=str(tmp_path), MBR_PERF_NO_SETUP="1", PYTHON=sys.executable)
     assert done.returncode == code
-    assert told in done.stderr.replace(" slurm-wlm slurm-client", "").replace(" munge", "")
+    assert message in done.stderr.replace(" slurm-wlm slurm-client", "").replace(" munge", "")
 
 
 @pytest.mark.parametrize("needed", asked_for("train", "report", "stats"), ids=str)
@@ -104,7 +104,7 @@ def test_where_no_python_of_the_release_is_there_nothing_is_installed():
     assert re.search(r"needs Python 3\.12; found none .* Set PYTHON to one\.", done.stderr)
 
 
-def test_help_is_told_and_nothing_is_run():
+def test_help_is_printed_and_nothing_is_run():
     done = run("scripts/check", "--help", PATH="/usr/bin:/bin")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(

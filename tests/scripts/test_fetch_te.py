@@ -71,5 +71,5 @@ def test_check_wants_a_release_before_it_sets_anything_up(tmp_path, given):
     done = subprocess.run(
         ["scripts/check", "--te", given], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60
     )
-    told = f"--te{given and f' {given}'}: name a release of transformer-engine, such as 2.11\n"
-    assert (done.returncode, done.stderr) == (2, told)
+    message = f"--te{given and f' {given}'}: name a release of transformer-engine, such as 2.11\n"
+    assert (done.returncode, done.stderr) == (2, message)

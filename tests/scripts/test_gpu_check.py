@@ -33,13 +33,13 @@ def test_a_machine_without_gpu_exits_2_and_names_the_rehearsal(tmp_path):
 def test_a_gpu_that_torch_cannot_use_exits_2_and_nothing_is_started(scripted_gpu, tmp_path):
     done = gpu_check("--out", tmp_path / "out", **scripted_gpu)
     assert (done.returncode, done.stdout) == (2, "")
-    says = ("CUDA: torch", "NVML lists NVIDIA H200, driver 580.1, but torch")  # by metadata, or by trying
-    assert any(f"{what} " in done.stderr for what in says)
+    starts = ("CUDA: torch", "NVML lists NVIDIA H200, driver 580.1, but torch")  # by metadata, or by trying
+    assert any(f"{what} " in done.stderr for what in starts)
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_all_that_is_wrong_with_a_request_is_said_at_once():
+def test_all_that_is_wrong_with_a_request_is_reported_at_once():
     wrong = (
         "--shapes",
         "dense,square",
@@ -54,9 +54,9 @@ def test_all_that_is_wrong_with_a_request_is_said_at_once():
     )
     done = gpu_check("--rehearse", *wrong)
     assert (done.returncode, done.stdout) == (2, "")
-    for said in ("--shapes: there is no 'square'", "--only: there is no 'paint'", "--dtypes: there is no 'fp1'",
+    for problem in ("--shapes: there is no 'square'", "--only: there is no 'paint'", "--dtypes: there is no 'fp1'",
                  "--minutes 0 must be above 0", "--recompute full: "):  # fmt: skip
-        assert said in done.stderr
+        assert problem in done.stderr
 
 
 def test_help_names_every_stage_and_exit_code():

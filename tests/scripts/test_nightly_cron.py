@@ -33,10 +33,10 @@ def test_a_green_night_is_silent_and_its_log_is_kept(cron, tmp_path):
     assert "4 cases; 4 runs" in logged(tmp_path)
 
 
-def test_what_goes_wrong_is_told_in_one_line_that_names_the_log(cron, tmp_path):
-    (told,) = cron("no_such_suite").stdout.splitlines()
-    assert told.startswith("mbr-perf nightly ended with 2 ")
-    assert Path(told.split(": ")[-1]).read_text() == logged(tmp_path)
+def test_what_goes_wrong_is_reported_in_one_line_that_names_the_log(cron, tmp_path):
+    (output,) = cron("no_such_suite").stdout.splitlines()
+    assert output.startswith("mbr-perf nightly ended with 2 ")
+    assert Path(output.split(": ")[-1]).read_text() == logged(tmp_path)
 
 
 def test_two_nights_never_overlap(cron, tmp_path):

@@ -26,7 +26,7 @@ def test_the_exit_code_of_the_night_is_that_of_the_job(tmp_path):
     assert "--launcher slurm needs a time limit" in done.stderr
 
 
-def test_the_job_does_not_run_beside_another_night_and_is_told_before_it_ends():
+def test_the_job_does_not_run_beside_another_night_and_gets_a_signal_before_it_ends():
     text = SCRIPT.read_text()
     assert "#SBATCH --dependency=singleton\n" in text
     assert "#SBATCH --signal=B:TERM@" in text

@@ -74,8 +74,10 @@ def check(
     findings = [_noted(finding, sources or {}) for finding in findings]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return tuple(
-        one.model_copy(update={"overridden": True}) if one.id in force and one.severity == "error" else one
-        for one in findings
+        finding.model_copy(update={"overridden": True})
+        if finding.id in force and finding.severity == "error"
+        else finding
+        for finding in findings
     )
 
 

@@ -54,15 +54,15 @@ def results(kind, case, mask):
 
 
 def refusals():
-    told = {}
+    refused = {}
     for name, mask, context_parallel_size in (("mask", AttnMaskType.padding, 1), ("context", AttnMaskType.causal, 2)):
         config = TransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=4)
         config.context_parallel_size = context_parallel_size
         try:
             FlashCoreAttention(config=config, layer_number=1, attn_mask_type=mask, attention_type="self")
         except ValueError as error:
-            told[name] = str(error)
-    return told
+            refused[name] = str(error)
+    return refused
 
 
 def main():

@@ -138,9 +138,9 @@ def fake_group():
 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_who_starts_a_collective_waits_for_it_or_goes_on(fake_group, goes_on):
-    with WhoWaits() as told:
+    with WhoWaits() as waiting:
         dist.all_reduce(torch.empty(2), async_op=goes_on)
-    assert told.goes_on == goes_on
+    assert waiting.goes_on == goes_on
 
 
 def test_a_collective_without_a_known_cost_is_named_and_receiving_costs_nothing(fake_group):

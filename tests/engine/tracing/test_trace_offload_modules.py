@@ -77,9 +77,9 @@ def test_the_last_layer_stays_on_the_device(chunks):
 
 
 def test_the_first_layer_s_input_belongs_to_the_stage_that_received_it(chunks):
-    two, one = (chunks[f"llama/qkv_linear/{n}"].saved_bytes for n in (2, 1))
+    two_layers, one_layer = (chunks[f"llama/qkv_linear/{n}"].saved_bytes for n in (2, 1))
     assert chunks["llama/none/1"].hidden_bytes == HIDDEN
-    assert two - one == chunks["llama/none/2"].saved_bytes - chunks["llama/none/1"].saved_bytes - HIDDEN
+    assert two_layers - one_layer == chunks["llama/none/2"].saved_bytes - chunks["llama/none/1"].saved_bytes - HIDDEN
 
 
 def test_offloading_modules_repeats_no_work(chunks):

@@ -24,7 +24,7 @@ def refused(trace, models):
 
 
 @pytest.mark.parametrize(
-    ("key", "says"),
+    ("key", "reason"),
     [
         ("bias", "recurses without end"),
         ("flex", "flex dispatcher is not modelled"),
@@ -33,8 +33,8 @@ def refused(trace, models):
         ("heads", "num_attention_heads (64) must be a multiple of tensor_model_parallel_size (3)"),
     ],
 )
-def test_a_case_that_cannot_be_traced_is_refused_with_the_reason(refused, key, says):
-    assert says in refused.refused[key]
+def test_a_case_that_cannot_be_traced_is_refused_with_the_reason(refused, key, reason):
+    assert reason in refused.refused[key]
 
 
 def test_refusals_leave_the_other_cases_alone(refused):

@@ -166,12 +166,16 @@ def test_tensor_parallel_traffic_is_three_quarters_of_each_gathered_buffer(chunk
 
 @pytest.mark.parametrize("recompute", ["none", "core_attn", "full:uniform:1"])
 def test_bytes_are_linear_in_layers_and_peaks_above_them_constant(chunks, recompute):
-    one, two, three = (chunks[f"llama/{recompute}{suffix}"] for suffix in ("", "/2", "/3"))
-    assert three.saved_bytes - two.saved_bytes == two.saved_bytes - one.saved_bytes == one.saved_bytes - SENT
-    assert one.backward_peak_bytes == two.backward_peak_bytes == three.backward_peak_bytes
-    assert one.persistent_bytes == two.persistent_bytes == three.persistent_bytes
-    assert {c.forward_peak_bytes - c.saved_bytes for c in (one, two, three)} == {
-        one.forward_peak_bytes - one.saved_bytes
+    one_layer, two_layers, three_layers = (chunks[f"llama/{recompute}{suffix}"] for suffix in ("", "/2", "/3"))
+    assert (
+        three_layers.saved_bytes - two_layers.saved_bytes
+        == two_layers.saved_bytes - one_layer.saved_bytes
+        == one_layer.saved_bytes - SENT
+    )
+    assert one_layer.backward_peak_bytes == two_layers.backward_peak_bytes == three_layers.backward_peak_bytes
+    assert one_layer.persistent_bytes == two_layers.persistent_bytes == three_layers.persistent_bytes
+    assert {c.forward_peak_bytes - c.saved_bytes for c in (one_layer, two_layers, three_layers)} == {
+        one_layer.forward_peak_bytes - one_layer.saved_bytes
     }
 
 

@@ -85,6 +85,6 @@ def test_the_rules_import_neither_torch_nor_megatron():
 def test_the_overlap_of_tensor_parallel_communication_says_in_a_sentence_why_it_has_no_effect(request_for):
     software = Software(megatron_core="0.16.1", transformer_engine="2.11")
     findings = check(request_for("dense", kernels__tp_comm_overlap=True), software)
-    said = next(finding for finding in findings if finding.id == "B04a")
-    assert said.message == "tp_comm_overlap has no effect, because TP is 1 and sequence_parallel is off"
-    assert said.fix == "nothing to do, as the run equals one without it"
+    b04a = next(finding for finding in findings if finding.id == "B04a")
+    assert b04a.message == "tp_comm_overlap has no effect, because TP is 1 and sequence_parallel is off"
+    assert b04a.fix == "nothing to do, as the run equals one without it"

@@ -114,7 +114,7 @@ def test_values_that_are_spelled_otherwise(body, path, value):
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         ("model: {bf16: true, fp8: hybrid, fp8_recipe: custom}\n", "f.yaml:2: model.fp8_recipe: no such value 'custom'"),
         ("model: {bf16: false, fp16: true}\n", "f.yaml:2: model.fp16: fp16 training is not supported"),
@@ -130,14 +130,14 @@ def test_values_that_are_spelled_otherwise(body, path, value):
          "f.yaml:2: model.recompute_method: must be 'uniform' or 'block', is 'diagonal'"),
     ],
 )  # fmt: skip
-def test_what_has_no_counterpart_is_refused_at_its_line(body, says):
+def test_what_has_no_counterpart_is_refused_at_its_line(body, message):
     with pytest.raises(BadRequestError) as error:
         layer_of(body)
-    assert says in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ("model: {}\n", "not a ConfigContainer"),
         ("[1]\n", "not a ConfigContainer"),
@@ -146,12 +146,12 @@ def test_what_has_no_counterpart_is_refused_at_its_line(body, says):
         (HEAD + "a: &x [1]\nb: &y [*x]\nc: *y\n", ":4: alias y repeats an alias"),
     ],
 )
-def test_other_files_are_refused(tmp_path, content, says):
+def test_other_files_are_refused(tmp_path, content, message):
     path = tmp_path / "f.yaml"
     path.write_text(content)
     with pytest.raises(BadRequestError) as error:
         read_container(path, "f.yaml")
-    assert says in str(error.value)
+    assert message in str(error.value)
 
 
 def test_what_pyyaml_writes_is_read_as_it_meant_it():

@@ -59,10 +59,10 @@ def oom(folder, way):
     fits = way == "fragmentation" and os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     if FAULT == "secret" and way == "bad_size":
         sys.exit(SECRET)
-    told = (SECRET if FAULT == "secret" else "") + TEXTS[
+    message = (SECRET if FAULT == "secret" else "") + TEXTS[
         "capacity" if FAULT == "other_class" and way == "other_process" else way
     ]
-    document = {"way": way, "error": "OutOfMemoryError", "text": None if fits else told, "torch": "2.11.0"}
+    document = {"way": way, "error": "OutOfMemoryError", "text": None if fits else message, "torch": "2.11.0"}
     (folder / "oom.json").write_text(json.dumps(document))
     return 0
 

@@ -78,12 +78,12 @@ def test_the_summary_of_cases_that_were_all_kept_has_their_versions(machine, sha
 
 def test_the_table_tells_failures_and_what_was_left_out():
     text = "\n".join(piped(cases_page([PASSED, FAILED, SKIPPED, STOPPED, NOT_RUN])))
-    for told in (
+    for part in (
         "dense.mlp: same_losses failed: worst 0.5",
         "mla: trained skipped: transformer-engine is not installed",
         "moe.none was not run, no time left",
         "dense.oom: result not known: stopped at the deadline after 21 s",
         "to go on from here, repeat the command with --resume",
     ):
-        assert told in text
+        assert part in text
     assert "100.0 ms" in text

@@ -49,8 +49,13 @@ def test_every_phase_has_a_tolerance():
 
 
 def table(*rows):
-    facts = {"shape": "dense", "compute_dtype": "bf16", "attention": "flash", "rows": [asdict(one) for one in rows]}
-    return Case("dense.planner.bf16.flash", checks=tuple(one.check for one in rows), facts={"planner": facts})
+    facts = {
+        "shape": "dense",
+        "compute_dtype": "bf16",
+        "attention": "flash",
+        "rows": [asdict(outcome) for outcome in rows],
+    }
+    return Case("dense.planner.bf16.flash", checks=tuple(outcome.check for outcome in rows), facts={"planner": facts})
 
 
 def test_the_table_shows_prediction_measurement_difference_and_what_is_not_in_it(machine):
@@ -100,7 +105,7 @@ def test_what_an_earlier_sitting_measured_wholly_is_not_measured_again(machine, 
     assert reusable(machine(), Group(shape("dense"), "bf16", "flash"), fingerprints) == {}
 
 
-def test_what_another_recipe_measured_is_measured_again_and_told(machine, shape):
+def test_what_another_recipe_measured_is_measured_again_and_reported(machine, shape):
     case = table(row(), replace(row(), recompute="moe", fingerprint="c0de"))
     runs, group = machine(kept={case.name: case}), Group(shape("dense"), "bf16", "flash")
     assert reusable(runs, group, {"mlp": "f00d", "moe": "beef"}) == {"mlp": PREDICTED}

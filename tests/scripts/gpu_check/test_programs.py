@@ -50,6 +50,6 @@ def test_what_is_in_use_on_a_gpu_is_what_nvml_counts(scripted_gpu, tmp_path):
     assert json.loads((tmp_path / "use.json").read_text()) == {"GPU-1": {"used_bytes": 2**30, "pids": [4711]}}
 
 
-def test_without_a_driver_nothing_is_said_to_be_in_use(scripted_gpu, tmp_path):
+def test_without_a_driver_nothing_counts_as_in_use(scripted_gpu, tmp_path):
     done = program("device_use.py", tmp_path, **{**scripted_gpu, "FAKE_NVML_STATE": str(tmp_path / "none")})
     assert (done.returncode, done.stderr) == (3, "Driver Not Loaded (NVML 9)\n")

@@ -97,7 +97,7 @@ def test_shapes_are_no_recipes_of_the_listing(shape):
         assert shape(name).recipe.resolve() not in listed
 
 
-def test_a_machine_without_gpu_is_told_what_to_do(tmp_path):
+def test_a_machine_without_gpu_gets_a_remedy(tmp_path):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho \'{"error": "Driver Not Loaded (NVML 9)"}\'\n')
     python.chmod(0o755)

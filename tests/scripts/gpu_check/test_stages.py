@@ -130,12 +130,12 @@ def test_what_passed_is_not_run_again_unless_its_recipe_has_changed(machine, sha
     assert again(dense) == (passed, [], False)
     recipe = tmp_path / "dense.yaml"
     recipe.write_text(dense.recipe.read_text().replace("seq_length: 4096", "seq_length: 2048"))
-    told = [f"not reused, the recipe has changed: {name}" for name in passed]
-    assert again(replace(dense, recipe=recipe)) == (passed, told, True)
+    expected = [f"not reused, the recipe has changed: {name}" for name in passed]
+    assert again(replace(dense, recipe=recipe)) == (passed, expected, True)
 
 
 @pytest.mark.slow
-def test_a_crash_is_told_in_the_products_own_words(machine, shape):
+def test_a_crash_is_reported_in_the_products_own_words(machine, shape):
     cases = list(train_settings(machine("crash"), shape("dense"), ("mlp",)))
     assert [check.found for check in cases[1].checks] == ["exit 3, no record: it fell over"]
 
@@ -291,11 +291,11 @@ def test_the_gpu_that_is_checked_is_the_first_that_ranks_would_see(two_gpus, tmp
 
 
 @pytest.mark.parametrize(
-    ("visible", "told"), [("2", "no GPU"), ("MIG-a1", "no GPU"), ("GPU-", "several"), ("-1", "no GPU")]
+    ("visible", "expected"), [("2", "no GPU"), ("MIG-a1", "no GPU"), ("GPU-", "several"), ("-1", "no GPU")]
 )
-def test_a_variable_that_names_no_gpu_of_this_machine_is_refused(two_gpus, tmp_path, visible, told):
+def test_a_variable_that_names_no_gpu_of_this_machine_is_refused(two_gpus, tmp_path, visible, expected):
     with pytest.raises(
-        BadRequestError, match=rf"CUDA_VISIBLE_DEVICES: '{visible}' is .*{told}.*\n.*one of 0 \(GPU-a1\), 1 "
+        BadRequestError, match=rf"CUDA_VISIBLE_DEVICES: '{visible}' is .*{expected}.*\n.*one of 0 \(GPU-a1\), 1 "
     ):
         find_target(two_gpus(visible), tmp_path, rehearse=False)
 
@@ -332,7 +332,7 @@ def test_a_rehearsal_asks_the_doctor_for_a_machine_without_gpus(python, tmp_path
     assert all("NVML" not in warning for warning in require_fit(Target(host, "cpu", "CPU"), tmp_path))
 
 
-def test_no_secret_is_told_of_a_torch_that_cannot_be_imported(tmp_path):
+def test_no_secret_is_shown_of_a_torch_that_cannot_be_imported(tmp_path):
     python = tmp_path / "python"
     no_gpu = """[ "$2" = harness.engine.nvml ] && exec echo '{}'"""
     python.write_text(f"#!/bin/sh\n{no_gpu}\necho 'ImportError: HF_TOKEN=CANARYvalue' >&2\nexit 1\n")
@@ -351,12 +351,12 @@ def test_a_gpu_that_could_not_be_looked_at_in_time_is_no_failure(machine, shape,
     assert {check.name: check.verdict for check in case.checks}["gpu_is_free"] == verdict
 
 
-def test_a_run_that_ended_before_it_could_be_killed_is_told_in_its_own_words(machine, shape):
+def test_a_run_that_ended_before_it_could_be_killed_is_reported_in_its_own_words(machine, shape):
     (case,) = kill_a_rank(machine("refused", rehearse=True), shape("dense"))
     assert case.checks[0].found == "the run ended before: exit 2: error: no such recipe\n  WANDB_API_KEY=***"
 
 
-def test_a_run_that_does_not_end_when_told_to_is_killed_with_all_that_it_started():
+def test_a_run_that_does_not_end_when_asked_to_is_killed_with_all_that_it_started():
     script = "trap '' TERM; sleep 60 & echo $!; while :; do sleep 0.1; done"
     with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE) as process:
         child = identify(int(process.stdout.readline()))
@@ -371,4 +371,4 @@ def test_a_run_that_does_not_end_when_told_to_is_killed_with_all_that_it_started
 def test_a_run_that_outlives_its_time_limit_is_killed_and_says_so(machine, tmp_path):
     ran = finished(("/bin/sleep", "60"), {}, tmp_path, timeout_s=0.5)
     assert (ran.exit_code, ran.record, ran.was_killed) == (-15, None, True)
-    assert ran.said == "still running after 0 s, ended by gpu-check"
+    assert ran.output == "still running after 0 s, ended by gpu-check"

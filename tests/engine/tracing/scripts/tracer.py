@@ -26,9 +26,9 @@ def answer(asked: Path, out: Path) -> None:
 
 
 def child(asked: Path, out: Path) -> int:
-    said = os.open(out.with_suffix(".err"), os.O_CREAT | os.O_WRONLY, 0o600)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    log = os.open(out.with_suffix(".err"), os.O_CREAT | os.O_WRONLY, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     try:
         answer(asked, out)
     except BaseException:  # noqa: BLE001 (the test shows it)
