@@ -129,12 +129,12 @@ class LocalRuns(Generic[Entry]):
                     continue
                 if self.limit and (over := self.limit.why_over()):
                     self.batch.out_of_time([run for run in due[place:] if run.entry.name not in closed], over)
-                    progress.say(over)
+                    progress.note(over)
                     return Round(is_last=True)
                 ran = self._run_one(item, progress)
                 signal = ran.signal or _received(caught)
                 for name, why in self.batch.ended(item, ran):
-                    progress.say(f"  {name}: skipped, {why}")
+                    progress.note(f"  {name}: skipped, {why}")
                     closed[name] = "because it would run out of memory"
                 if ran.record.status == "interrupted":
                     self.batch.interrupted(ran.record.failure or "interrupted", item)

@@ -133,7 +133,7 @@ class _Silent:
     def finish(self, line: str) -> None:
         """Nothing."""
 
-    def say(self, line: str) -> None:
+    def note(self, line: str) -> None:
         """Nothing."""
 
 

@@ -59,13 +59,13 @@ def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
         return plan
     unfit = {case.name: _unfit(case) for case in plan.cases}
     if asked.case and unfit[asked.case]:
-        told = f"--aa_case {asked.case}: {unfit[asked.case]}"
-        raise BadRequestError(told, remedy=f"name another case{_more_steps(unfit[asked.case])}")
+        message = f"--aa_case {asked.case}: {unfit[asked.case]}"
+        raise BadRequestError(message, remedy=f"name another case{_more_steps(unfit[asked.case])}")
     fit = [case for case in plan.planned if not unfit[case.name]]
     if not fit:
-        told = "\n  ".join(f"{name}: {why}" for name, why in unfit.items())
-        remedy = f"leave --aa out, or add a case{_more_steps(told)}"
-        raise BadRequestError(f"--aa: no case can be the A/A:\n  {told}", remedy=remedy)
+        reasons = "\n  ".join(f"{name}: {why}" for name, why in unfit.items())
+        remedy = f"leave --aa out, or add a case{_more_steps(reasons)}"
+        raise BadRequestError(f"--aa: no case can be the A/A:\n  {reasons}", remedy=remedy)
     name = asked.case or min(fit, key=_cost).name
     return plan.model_copy(update={"aa": AaPlan(case=name, num_pairs=asked.num_pairs)})
 
@@ -168,7 +168,7 @@ def _fault(runs: Sequence[CaseRun], numbers: range) -> str:
             return f"failed: run {run.number}: {fault}"
     if not done.issuperset(numbers):
         return f"is not whole: {len(done)} of {len(numbers)} runs are there"
-    return next((text for run in runs if run.record and (text := _tells_nothing(run.record, run.number))), "")
+    return next((text for run in runs if run.record and (text := _unusable(run.record, run.number))), "")
 
 
 def _ended_badly(run: CaseRun) -> str:
@@ -176,11 +176,11 @@ def _ended_badly(run: CaseRun) -> str:
         return run.cancelled
     if run.record is None or run.record.status in ("ok", "interrupted"):
         return ""
-    told = (run.record.failure or run.record.status).strip().splitlines()[0]
-    return f"out of memory: {told}" if run.record.status == "oom" else told
+    failure = (run.record.failure or run.record.status).strip().splitlines()[0]
+    return f"out of memory: {failure}" if run.record.status == "oom" else failure
 
 
-def _tells_nothing(record: RunRecord, number: int) -> str:
+def _unusable(record: RunRecord, number: int) -> str:
     if record.suspect:
         return f"says nothing: run {number} is suspect: {'; '.join(record.suspect)}"
     problem = derive(record).problems.get("tflops_per_gpu")
@@ -189,7 +189,7 @@ def _tells_nothing(record: RunRecord, number: int) -> str:
 
 def _findings(planned: Case, like: RunRecord, sides: _Sides) -> Iterable[AaFinding]:
     for metric in METRICS:
-        first, second = ([metric.read(one) for one in side] for side in sides)
+        first, second = ([metric.read(metrics) for metrics in side] for side in sides)
         if metric.gate is None or all(value is None for value in (*first, *second)):
             continue
         limit = default_thresholds(like.spec, len(first)).of(metric.gate)
@@ -241,11 +241,11 @@ def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
     for finding in findings:
         metric = rows[finding.metric]
         if metric.gate is not None and not finding.holds:
-            found.setdefault(metric.gate, f"tonight's own A/A {_told(metric, finding)}")
+            found.setdefault(metric.gate, f"tonight's own A/A {_doubt(metric, finding)}")
     return found
 
 
-def _told(metric: Metric, finding: AaFinding) -> str:
+def _doubt(metric: Metric, finding: AaFinding) -> str:
     """``differs: TFLOP/s/GPU by +4.2 % (p 0.0021)``."""
     if finding.change is None:
         return f"says nothing: {metric.title} is not known of all runs"

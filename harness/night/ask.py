@@ -166,8 +166,8 @@ def _request(
             "a night decides by its runs which others are due: it waits for its jobs",
             "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job",
         )
-    says_which_aa = bool(judge.aa_case) or judge.aa_pairs is not None
-    if not judge.aa and says_which_aa:
+    names_aa = bool(judge.aa_case) or judge.aa_pairs is not None
+    if not judge.aa and names_aa:
         problems.add("--aa_case and --aa_pairs say which A/A: there is none", "add --aa")
     with problems.collecting():
         on_slurm = slurm_request(launch.launcher, slurm, {})
@@ -183,5 +183,5 @@ def _request(
         launch,
         launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
         slurm=on_slurm.options if on_slurm else None,
-        aa=AaRequest(judge.aa_case, num_pairs) if judge.aa or says_which_aa else None,
+        aa=AaRequest(judge.aa_case, num_pairs) if judge.aa or names_aa else None,
     )

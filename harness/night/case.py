@@ -197,14 +197,14 @@ def _outcome(
 
 
 def _how_it_ended(run: CaseRun) -> str:
-    told = run.cancelled or (run.record.failure if run.record else "it left no record")
-    first = (told or "no failure recorded").strip().splitlines()[0]
+    failure = run.cancelled or (run.record.failure if run.record else "it left no record")
+    first = (failure or "no failure recorded").strip().splitlines()[0]
     named = f"infrastructure ({run.infrastructure}): " if run.infrastructure else ""
     return f"run {run.number}: {named}{first}"
 
 
 # Nights with a regression are of another level; of those that failed nothing is known.
-_TELLING = ("pass", "improvement", "inconclusive")
+_USABLE = ("pass", "improvement", "inconclusive")
 
 
 def noise_of(
@@ -224,7 +224,7 @@ def noise_of(
         figure, when = record.metrics.get(metric), started(record)
         if figure is None or figure.value <= 0 or metric in record.voided:
             continue
-        if not _tells(record, like) or (end is not None and when >= end):
+        if not _is_usable(record, like) or (end is not None and when >= end):
             continue
         night = (record.night_id, record.suite_case)
         nights.setdefault(night, []).append(figure.value)
@@ -233,8 +233,8 @@ def noise_of(
     return known_noise(list(nights.values()), len(older))
 
 
-def _tells(record: HistoryRecord, like: RunRecord) -> bool:
-    ended_well = record.status == "ok" and not record.suspect and record.outcome in _TELLING
+def _is_usable(record: HistoryRecord, like: RunRecord) -> bool:
+    ended_well = record.status == "ok" and not record.suspect and record.outcome in _USABLE
     return bool(record.night_id) and ended_well and _is_like(record, like)
 
 

@@ -67,7 +67,7 @@ class IndexCase(_Lenient):
 
     def finding(self, metric: str) -> IndexFinding:
         """About that metric; without figures where there is none."""
-        return next((one for one in self.comparison if one.metric == metric), IndexFinding(metric=metric))
+        return next((finding for finding in self.comparison if finding.metric == metric), IndexFinding(metric=metric))
 
     @property
     def tflops_per_gpu(self) -> float | None:
@@ -216,8 +216,8 @@ def _trend_row(
             return ""
         low, high = unit(min(known)), unit(max(known))
         between = low if low == high else f"{low} to {high}"
-        told = f"{title} of {name} in {counted(len(known), 'night')}: {between}, newest {unit(known[-1])}"
-        return Span("", beside=between, trend=values, trend_title=told)
+        text = f"{title} of {name} in {counted(len(known), 'night')}: {between}, newest {unit(known[-1])}"
+        return Span("", beside=between, trend=values, trend_title=text)
 
     return [title, f"over {counted(len(nights), 'night')}", *(cell(name) for name in names)]
 

@@ -110,7 +110,7 @@ class NightJudge:
         if planned.name not in self._goldens:
             self._goldens[planned.name] = golden_of(planned.spec, planned.sources, self.plan.golden_dir)
             history = read_history(self.results, case=case_of(planned.spec), fingerprint=planned.spec.fingerprint)
-            self._history[planned.name] = [one for one in history if one.night_id != self.plan.night_id]
+            self._history[planned.name] = [record for record in history if record.night_id != self.plan.night_id]
         own_aa = tuple(run for run in aa_runs(case) if run.record is not None)
         return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], own_aa)
 
@@ -125,8 +125,8 @@ def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | N
 
 def _finished_at(data: NightData) -> str:
     """Of a finished night when it was, also when it is judged again."""
-    told = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
-    return told or datetime.now(UTC).isoformat(timespec="seconds")
+    finished = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
+    return finished or datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _day_of(plan: NightPlan) -> date:

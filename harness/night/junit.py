@@ -92,8 +92,8 @@ def _run_problem(case: CaseVerdict) -> _Problem | None:
     reason = case.planned.refused or case.reason or case.outcome
     if case.outcome in ("failed", "oom"):
         return _unless_expected(case, "error" if case.is_infrastructure else "failure", case.outcome, reason)
-    told = any(finding.verdict is Verdict.INCONCLUSIVE for finding in case.findings)
-    if case.outcome == "inconclusive" and not told:
+    is_explained = any(finding.verdict is Verdict.INCONCLUSIVE for finding in case.findings)
+    if case.outcome == "inconclusive" and not is_explained:
         return _unless_expected(case, "skipped", case.outcome, reason)
     return None
 

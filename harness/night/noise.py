@@ -34,7 +34,7 @@ class KnownNoise:
     num_runs: int
 
     @property
-    def tells_nights(self) -> bool:
+    def knows_nights(self) -> bool:
         """Whether it is known how nights differ: a change of less than the threshold may be the night's."""
         return self.night_df >= MIN_NIGHTS - 1
 
@@ -147,10 +147,10 @@ def _pool(*sources: Variance | None) -> Variance | None:
     return Variance(sum(s.value * s.degrees for s in known) / degrees, degrees) if known else None
 
 
-def _is_noisier(one: Variance | None, rest: Variance | None, alpha: float) -> bool:
-    if one is None or rest is None or one.value <= rest.value:
+def _is_noisier(side: Variance | None, rest: Variance | None, alpha: float) -> bool:
+    if side is None or rest is None or side.value <= rest.value:
         return False
-    return rest.value == 0 or f_upper_tail(one.value / rest.value, one.degrees, rest.degrees) <= alpha
+    return rest.value == 0 or f_upper_tail(side.value / rest.value, side.degrees, rest.degrees) <= alpha
 
 
 def _between(history: KnownNoise, runs: Variance | None) -> Variance | None:

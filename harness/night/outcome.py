@@ -67,7 +67,7 @@ def infrastructure_fault(record: RunRecord) -> InfrastructureFault | None:
 def fault_in(texts: Iterable[str]) -> InfrastructureFault | None:
     """The first row that any of ``texts`` names: also for a run without a record, of which only Slurm's state is known."""
     listed = tuple(texts)
-    return next((row for row in FAULTS if any(re.search(row.pattern, one, re.IGNORECASE) for one in listed)), None)
+    return next((row for row in FAULTS if any(re.search(row.pattern, text, re.IGNORECASE) for text in listed)), None)
 
 
 def _texts(record: RunRecord) -> tuple[str, ...]:
@@ -99,8 +99,8 @@ def effective_runs(runs: Sequence[CaseRun]) -> tuple[CaseRun, ...]:
     kept = list[CaseRun]()
     for run in sorted(runs, key=lambda run: run.number):
         if run.purpose == "retry":
-            cured = next((one for one in reversed(kept) if one.infrastructure), None)
-            kept = [one for one in kept if one is not cured]
+            cured = next((earlier for earlier in reversed(kept) if earlier.infrastructure), None)
+            kept = [earlier for earlier in kept if earlier is not cured]
         kept.append(run)
     return tuple(kept)
 
@@ -122,7 +122,7 @@ def figures_outcome(findings: Sequence[CaseFinding]) -> tuple[CaseOutcome, str]:
     for verdict, outcome in _BY_VERDICT:
         found = [finding for finding in findings if finding.verdict is verdict]
         if found:
-            return outcome, "; ".join(_told(finding) for finding in found) if outcome != "pass" else ""
+            return outcome, "; ".join(_finding_text(finding) for finding in found) if outcome != "pass" else ""
     return "inconclusive", "nothing was gated"
 
 
@@ -152,7 +152,7 @@ def expectation(
     return True, f"expected until {expected.until}: {expected.reason}"
 
 
-def _told(finding: CaseFinding) -> str:
+def _finding_text(finding: CaseFinding) -> str:
     change = "" if finding.change is None else f" {finding.change:+.1%}"
     return f"{finding.metric}{change}" + (f": {finding.reason}" if finding.reason else "")
 

@@ -30,33 +30,33 @@ class CaseOutlook:
 
 def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
     """The table of `nightly --dryrun`, and why cases do not run or have nothing to be held against."""
-    refused = [f"{one.case.name}: refused: {one.case.refused}" for one in cases if one.case.refused]
-    told = [*refused, *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)]
-    return Page(title=plan.title, notes=plan.notes, blocks=(tabled(cases, _COLUMNS), GAP, listing(told)))
+    refused = [f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused]
+    lines = [*refused, *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)]
+    return Page(title=plan.title, notes=plan.notes, blocks=(tabled(cases, _COLUMNS), GAP, listing(lines)))
 
 
 def _of_spec(read: Callable[[ExperimentSpec], str]) -> Callable[[CaseOutlook], str]:
-    return lambda one: read(one.case.spec) if one.case.spec else ABSENT
+    return lambda item: read(item.case.spec) if item.case.spec else ABSENT
 
 
-def _peak(one: CaseOutlook) -> str:
-    return format_bytes(one.case.prediction.peak_bytes) if one.case.spec and one.case.prediction else ABSENT
+def _peak(item: CaseOutlook) -> str:
+    return format_bytes(item.case.prediction.peak_bytes) if item.case.spec and item.case.prediction else ABSENT
 
 
-def _golden(one: CaseOutlook) -> str:
-    if one.case.refused:
+def _golden(item: CaseOutlook) -> str:
+    if item.case.refused:
         return ABSENT
-    if one.is_golden_damaged:
+    if item.is_golden_damaged:
         return "damaged"
-    return "no" if one.golden_path is None else "changed" if one.no_golden else "yes"
+    return "no" if item.golden_path is None else "changed" if item.no_golden else "yes"
 
 
 def _last(record: HistoryRecord | None) -> str:
     """``pass 2026-01-02``: of the case in its night, else of the run."""
     if record is None:
         return ABSENT
-    told = f"{record.outcome or record.status} {record.started_at[:10]}"
-    return told if record.suite_case else f"{told} (outside suites)"
+    text = f"{record.outcome or record.status} {record.started_at[:10]}"
+    return text if record.suite_case else f"{text} (outside suites)"
 
 
 def _would_run(case: Case) -> str:
@@ -67,19 +67,21 @@ def _would_run(case: Case) -> str:
 
 
 _COLUMNS = (
-    (Column("Case", whole=True), lambda one: one.case.name),
+    (Column("Case", whole=True), lambda item: item.case.name),
     (Column("Setting"), _of_spec(lambda spec: f"{spec.recipe} {spec.task} {spec.compute_dtype} {spec.recompute.text}")),
     (Column("GPUs", right=True, drop=1), _of_spec(lambda spec: f"{spec.num_gpus} {spec.gpu}")),
     (Column("Predicted peak", right=True), _peak),
-    (Column("Golden", drop=2), lambda one: _golden(one) if one.case.spec else ABSENT),
-    (Column("Last", drop=3), lambda one: _last(one.last) if one.case.spec else ABSENT),
-    (Column("Would run"), lambda one: _would_run(one.case)),
+    (Column("Golden", drop=2), lambda item: _golden(item) if item.case.spec else ABSENT),
+    (Column("Last", drop=3), lambda item: _last(item.last) if item.case.spec else ABSENT),
+    (Column("Would run"), lambda item: _would_run(item.case)),
 )
 
 
 def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
     """Whether required or not, such a golden makes its case inconclusive."""
-    lines = [f"{one.case.name}: {one.no_golden}" for one in cases if one.is_golden_damaged and not one.case.refused]
+    lines = [
+        f"{item.case.name}: {item.no_golden}" for item in cases if item.is_golden_damaged and not item.case.refused
+    ]
     if not lines:
         return []
     count = "1 golden" if len(lines) == 1 else f"{len(lines)} goldens"
@@ -88,7 +90,7 @@ def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
 
 def _changed(cases: tuple[CaseOutlook, ...]) -> list[str]:
     """Such a golden makes its case inconclusive until a new one takes its place."""
-    lines = [f"{one.case.name}: {one.no_golden}" for one in cases if _golden(one) == "changed"]
+    lines = [f"{item.case.name}: {item.no_golden}" for item in cases if _golden(item) == "changed"]
     fix = "inconclusive until `mbr-perf golden promote NIGHT --every --replace_other --reason ...` replaces the golden"
     return [*lines, fix] if lines else []
 
@@ -98,33 +100,33 @@ def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
 
     All that the table has without one are counted, so also those that need none.
     """
-    without = [one for one in cases if _golden(one) == "no"]
-    lacking = [one for one in without if one.case.is_golden_required]
-    told = [one for one in lacking if not one.no_golden.endswith("does not exist")]
+    without = [item for item in cases if _golden(item) == "no"]
+    lacking = [item for item in without if item.case.is_golden_required]
+    named = [item for item in lacking if not item.no_golden.endswith("does not exist")]
     if not lacking:
         return []
     count = "1 case has" if len(without) == 1 else f"{len(without)} cases have"
     some = f"{len(lacking)} of them " if len(lacking) < len(without) else ""
     fix = f"{some}inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` makes one{', the golden of the others is optional' * bool(some)}"
-    return [*(f"{one.case.name}: {one.no_golden}" for one in told), f"{count} no golden: {fix}"]
+    return [*(f"{item.case.name}: {item.no_golden}" for item in named), f"{count} no golden: {fix}"]
 
 
 def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
     """Cases of which only one can have a golden."""
     return shared_golden_lines(
-        (one.case.name, f"{one.case.spec.gpu}/{one.case.spec.slug}", one.case.is_golden_required)
-        for one in cases
-        if one.case.spec and not one.case.refused
+        (item.case.name, f"{item.case.spec.gpu}/{item.case.spec.slug}", item.case.is_golden_required)
+        for item in cases
+        if item.case.spec and not item.case.refused
     )
 
 
 def _total(plan: NightPlan) -> str:
     runs = sum(case.repeats for case in plan.cases if not case.refused)
     refused = sum(bool(case.refused) for case in plan.cases)
-    told = "1 case" if len(plan.cases) == 1 else f"{len(plan.cases)} cases"
-    told += f", {refused} of them refused" if refused else ""
+    text = "1 case" if len(plan.cases) == 1 else f"{len(plan.cases)} cases"
+    text += f", {refused} of them refused" if refused else ""
     return (
-        f"{told}; {'1 run' if runs == 1 else f'{runs} runs'}, then at most {plan.retries} more of a case after a fault of the machines, "
+        f"{text}; {'1 run' if runs == 1 else f'{runs} runs'}, then at most {plan.retries} more of a case after a fault of the machines, "
         f"and {plan.confirm} more of one that looks like a regression{_aa(plan)}"
     )
 

@@ -68,8 +68,8 @@ def chosen_suite(request: NightRequest) -> Suite:
     problems, chosen = Problems(), Suite(name="", title="", cases=())
     for name in ("confirm", "retries"):
         if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
-            told = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
-            problems.add(told, "it is the runs of one case beyond its repeats")
+            message = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
+            problems.add(message, "it is the runs of one case beyond its repeats")
     if request.golden_dir is not None and not request.golden_dir.is_dir():
         problems.add(f"--golden_dir {request.golden_dir}: no such folder")
     problems.found += impossible_names(request.accept_differences)
@@ -103,7 +103,12 @@ _REPLAYED = "replayed: there is no measurement to compare a prediction with"
 def draft_cases(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tuple[CaseDraft, ...]:
     """Every case. A case that a rule or its recipe forbids is refused; the others go on."""
     return tuple(
-        drafted(case, request.run_request(case.request), host, lambda one: f"{one.id}: {one.message} ({one.fix})")
+        drafted(
+            case,
+            request.run_request(case.request),
+            host,
+            lambda finding: f"{finding.id}: {finding.message} ({finding.fix})",
+        )
         for case in cases
     )
 
@@ -146,7 +151,7 @@ def refused_case(case: Case, why: str) -> RefusedCase:
 
 
 @one_look()
-def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callable[[str], None]) -> NightPlan:
+def plan_night(request: NightRequest, host: Host, *, starts: bool, narrate: Callable[[str], None]) -> NightPlan:
     """Everything that is decided before the first run; ``night_id`` is empty as long as there is no folder.
 
     ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
@@ -156,7 +161,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
     if starts and request.slurm is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
             software_here(gpu, host)
-    tell(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
+    narrate(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
     drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
     unasked = tuple[str, ...]()
     if starts and request.launch.launcher != "replay" and request.slurm is None:  # a job asks on its nodes
@@ -170,14 +175,14 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host
         night_id="",
         suite=suite.name,
         title=suite.title or suite.name,
-        cases=tuple(planned_case(one, request, host) for one in drafts),
+        cases=tuple(planned_case(draft, request, host) for draft in drafts),
         confirm=request.confirm,
         retries=request.retries,
         shard=request.shard,
         only=request.only,
         launch=request.launch,
         slurm=request.slurm,
-        software={one.checked.spec.gpu: one.checked.software for one in drafts if one.checked},
+        software={draft.checked.spec.gpu: draft.checked.software for draft in drafts if draft.checked},
         golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
         accept_differences=request.accept_differences,
         fail_on_improvement=request.fail_on_improvement,
@@ -191,13 +196,15 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
     """The plan with cases refused that cannot start here. BadRequestError where that leaves none."""
     if not plan.planned:
         each = [f"{case.name}: {case.refused}" for case in plan.cases]
-        told = "\n  ".join([f"every case of {plan.suite} is refused:", *each])
-        raise BadRequestError(told, remedy="change the suite, or choose other cases of it")
+        message = "\n  ".join([f"every case of {plan.suite} is refused:", *each])
+        raise BadRequestError(message, remedy="change the suite, or choose other cases of it")
     problems = {case.name: unable(plan, case, host) for case in plan.planned}
     found = [problem for problem in problems.values() if problem is not None]
     if found and len(found) == len(problems):
         # Without what to do, which is about single runs.
-        parts = (part for one in found for part in (one.problems if isinstance(one, ManyProblemsError) else (one,)))
+        parts = (
+            part for error in found for part in (error.problems if isinstance(error, ManyProblemsError) else (error,))
+        )
         reasons = dict.fromkeys(part.message for part in parts)
         raise BadRequestError(
             "\n  ".join(

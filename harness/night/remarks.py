@@ -19,19 +19,21 @@ class Story:
 
     case: CaseVerdict
     title: str
-    said: tuple[str, ...]
+    explanation: tuple[str, ...]
     to_copy: tuple[str, ...]
 
     @property
     def lines(self) -> tuple[str, ...]:
         """All of it."""
-        return (*self.said, *self.to_copy)
+        return (*self.explanation, *self.to_copy)
 
 
 def story(case: CaseVerdict) -> Story:
     """All there is to say about a case."""
     owner = f"  (owner: {case.planned.owner})" if case.planned.owner else ""
-    return Story(case, f"{case.planned.name}: {outcome_text(case)}{owner}", tuple(_said(case)), tuple(_to_copy(case)))
+    return Story(
+        case, f"{case.planned.name}: {outcome_text(case)}{owner}", tuple(_explanation(case)), tuple(_to_copy(case))
+    )
 
 
 def further_command(case: CaseVerdict) -> str:
@@ -69,14 +71,14 @@ def _folders(parent: Path, names: Sequence[str]) -> str:
     return f"{parent}/{listed}" if len(names) == 1 else f"{parent}/{{{listed}}}"
 
 
-def _said(case: CaseVerdict) -> Iterable[str]:
-    told = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
-    said = "" if told and case.outcome not in ("failed", "oom") else one_line(case.planned.refused or case.reason)
-    if said:
-        yield said
-    yield from _about_findings(told)
+def _explanation(case: CaseVerdict) -> Iterable[str]:
+    findings = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
+    reason = "" if findings and case.outcome not in ("failed", "oom") else one_line(case.planned.refused or case.reason)
+    if reason:
+        yield reason
+    yield from _about_findings(findings)
     failures = {one_line(run.record.failure): None for run in case.runs if run.record and run.record.failure}
-    yield from (f"Failure: {failure}" for failure in failures if failure not in said)
+    yield from (f"Failure: {failure}" for failure in failures if failure not in reason)
     if case.remark:
         yield one_line(case.remark)
     if case.drift:
@@ -119,14 +121,14 @@ def aa_lines(verdict: NightVerdict) -> tuple[str, ...]:
     aa = verdict.aa
     if aa is None:
         return ()
-    told = "; ".join(_aa_finding(finding) for finding in aa.findings if finding.p_value is not None)
+    comparison = "; ".join(_aa_finding(finding) for finding in aa.findings if finding.p_value is not None)
     named = f"A/A of {aa.case}, {aa.num_pairs} pairs{', replayed: nothing was measured' if aa.is_replayed else ''}"
     if aa.holds:
-        return (f"{named}: holds: {told}",)
+        return (f"{named}: holds: {comparison}",)
     withheld = " and ".join(_WITHHELD[gate] for gate in aa.doubts)
     why = "; ".join(aa.doubts.values())
     return (
-        f"{named}: {why}: {withheld} is judged tonight{f'. {told}' if told else ''}",
+        f"{named}: {why}: {withheld} is judged tonight{f'. {comparison}' if comparison else ''}",
         *(_fix(finding) for finding in aa.findings if finding.is_blind),
         *(f"Runs of the A/A: {line}" for line in run_lines(aa.runs)),
     )

@@ -24,12 +24,12 @@ def judge_memory(
     """
     each = [compare_values(metric, value, golden, threshold) for value in values]
     whole = compare_values(metric, together, golden, threshold)
-    verdicts = {one.verdict for one in each}
+    verdicts = {finding.verdict for finding in each}
     verdict, reason = whole.verdict, whole.reason
     if len(verdicts) > 1 and Verdict.INCONCLUSIVE not in verdicts:
-        worse = [one for one in each if one.verdict is Verdict.REGRESSION]
+        worse = [finding for finding in each if finding.verdict is Verdict.REGRESSION]
         verdict = Verdict.INCONCLUSIVE if worse else Verdict.PASS
-        changes = ", ".join(f"{one.change:+.1%}" for one in each if one.change is not None)
+        changes = ", ".join(f"{finding.change:+.1%}" for finding in each if finding.change is not None)
         reason = f"{len(worse)} of {len(each)} runs are worse than allowed: {changes}" if worse else ""
     return CaseFinding(**vars(replace(whole, verdict=verdict, reason=reason)))
 
@@ -110,12 +110,12 @@ def _tail(change: float, shares: Sequence[tuple[float, Variance | None]]) -> flo
 
 def _basis(tonight: Variance | None, golden: Variance | None, history: KnownNoise | None) -> str:
     nights = history.night_df + 1 if history else 0
-    told = [
+    sources = [
         "these runs" if tonight else "",
         "the golden's runs" if golden else "",
         f"{nights} night{'s' * (nights > 1)}" if history else "",
     ]
-    return "noise from " + " and ".join(filter(None, told))
+    return "noise from " + " and ".join(filter(None, sources))
 
 
 SMALLEST_EFFECT = 0.02
@@ -138,7 +138,7 @@ class TimeLimits:
 
     def smallest_change(self, history: KnownNoise | None) -> float:
         """The relative change beyond which evidence makes a verdict."""
-        known = history is not None and history.tells_nights
+        known = history is not None and history.knows_nights
         return min(SMALLEST_EFFECT, self.threshold) if known else self.threshold
 
 

@@ -45,7 +45,7 @@ def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     host, results = this_host(), results_dir(request.results_dir)
     if not results.exists() and (why := why_unwritable(results)):
         raise BadRequestError(f"--results_dir {results}: cannot be made: {why}", remedy="name a writable folder")
-    plan = plan_night(request, host, starts=False, tell=display.narrate)
+    plan = plan_night(request, host, starts=False, narrate=display.narrate)
     jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
     display.plan(plan, outlook(plan, results), jobs)
     return ExitCode.OK if plan.planned else ExitCode.BAD_REQUEST
@@ -54,7 +54,7 @@ def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
 def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     """Plan, write the plan down, run. BadRequestError before anything is started or written."""
     host = this_host()
-    plan = plan_night(request, host, starts=True, tell=audience.display.narrate)
+    plan = plan_night(request, host, starts=True, narrate=audience.display.narrate)
     results = results_dir(request.results_dir).absolute()
     if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
         Slurm(host.shell).require_options(jobs[0])

@@ -100,8 +100,8 @@ def outcome_style(outcome: str, *, is_expected: bool) -> Style:
 
 def case_table(cases: Sequence[CaseVerdict]) -> Table:
     """A row per case. On a small screen the remarks stand below, but for those of red cases, which are told of anyway."""
-    told = [f"{case.planned.name}: {remark_text(case)}" for case in cases if remark_text(case) and not is_red(case)]
-    instead: tuple[Block, ...] = (GAP, listing(told)) if told else (GAP,)
+    remarks = [f"{case.planned.name}: {remark_text(case)}" for case in cases if remark_text(case) and not is_red(case)]
+    instead: tuple[Block, ...] = (GAP, listing(remarks)) if remarks else (GAP,)
     return tabled(
         cases,
         [
@@ -182,7 +182,7 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
     retries = sum(run.purpose == "retry" for run in case.runs)
     if retries:
         yield "retried once" if retries == 1 else f"retried {retries} times"
-    better = [BY_NAME[one.metric].title for one in case.findings if one.verdict is Verdict.IMPROVEMENT]
+    better = [BY_NAME[finding.metric].title for finding in case.findings if finding.verdict is Verdict.IMPROVEMENT]
     if better:
         yield f"{', '.join(better)} better than its golden"
 
@@ -194,12 +194,14 @@ def _short(case: CaseVerdict) -> Iterable[str]:
 
 def _section(case: CaseVerdict) -> Section:
     """What is told of a case; a page folds what nobody has to look at."""
-    told = story(case)
-    style: Style = "plain" if told.case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
-    lines = (*(Line(line, hang=2) for line in told.said), *(Line(line, whole=True) for line in told.to_copy))
+    shown = story(case)
+    style: Style = (
+        "plain" if shown.case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
+    )
+    lines = (*(Line(line, hang=2) for line in shown.explanation), *(Line(line, whole=True) for line in shown.to_copy))
     figures: tuple[Block, ...] = (Only("html", (_figures(case.findings),)),) if case.findings else ()
     return Section(
-        told.title,
+        shown.title,
         (Listing(lines), *figures),
         style,
         indent=2,

@@ -45,8 +45,8 @@ def marked(word: str, *, is_infrastructure: bool, is_expected: bool) -> str:
 def headline(verdict: NightVerdict) -> str:
     """``8 cases: 3 pass, 1 regression, 1 oom (expected)``, the most frequent first."""
     counts = Counter(outcome_text(case) for case in verdict.cases)
-    told = ", ".join(f"{number} {word}" for word, number in counts.most_common())
-    return f"{counted(len(verdict.cases), 'case')}: {told}" if told else "no cases"
+    outcomes = ", ".join(f"{number} {word}" for word, number in counts.most_common())
+    return f"{counted(len(verdict.cases), 'case')}: {outcomes}" if outcomes else "no cases"
 
 
 def about(verdict: NightVerdict) -> str:
@@ -92,8 +92,8 @@ def change_text(finding: CaseFinding | None) -> str:
     """``-3.4 %, p 2e-5, 7 against 5 runs``; absent where there are not two numbers."""
     if finding is None or finding.change is None:
         return ABSENT
-    told = [format_percent(finding.change), *(_evidence(finding.evidence) if finding.evidence else ())]
-    return ", ".join(told)
+    parts = [format_percent(finding.change), *(_evidence(finding.evidence) if finding.evidence else ())]
+    return ", ".join(parts)
 
 
 def evidence_text(finding: CaseFinding | None) -> str:

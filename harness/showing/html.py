@@ -137,7 +137,7 @@ def _html(block: Block, level: int) -> str:  # noqa: C901, PLR0911 (an arm per k
         case Bars():
             return _bars(block, level)
         case Only(where="pages" | "html"):
-            return "".join(_html(one, level) for one in block.blocks)
+            return "".join(_html(inner, level) for inner in block.blocks)
         case Only() | Gap():
             return ""
 
@@ -179,7 +179,7 @@ def _facts(block: Facts) -> str:
         full = ' class="full"' if max(len(plain(value)) for value in values) > _LONG else ""
         return f"<div{full}><dt>{escape(name)}</dt>{''.join(f'<dd>{_spans(value)}</dd>' for value in values)}</div>"
 
-    return f"<dl>{''.join(group(*one) for one in groups)}</dl>" if groups else ""
+    return f"<dl>{''.join(group(name, values) for name, values in groups)}</dl>" if groups else ""
 
 
 def _html_table(table: Table) -> str:

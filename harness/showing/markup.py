@@ -50,7 +50,7 @@ def markdown(page: Page, *, level: int = 1, with_images: bool = False) -> str:
 
 def _markdown(block: Block, level: int, *, with_images: bool) -> str:  # noqa: C901, PLR0911 (an arm per kind of block)
     def inner(blocks: Iterable[Block], at: int) -> str:
-        return "\n\n".join(text for one in blocks if (text := _markdown(one, at, with_images=with_images)))
+        return "\n\n".join(text for block in blocks if (text := _markdown(block, at, with_images=with_images)))
 
     match block:
         case str():

@@ -231,7 +231,7 @@ def table(
     instead: tuple[Block, ...] = (),
 ) -> Table:
     """A table whose columns are titles or columns; those named in ``right`` are aligned to the right."""
-    made = (Column(one, right=one in right) if isinstance(one, str) else one for one in columns)
+    made = (Column(column, right=column in right) if isinstance(column, str) else column for column in columns)
     return Table(tuple(made), tuple(tuple(row) for row in rows), instead)
 
 

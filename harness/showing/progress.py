@@ -57,15 +57,15 @@ class PlainLines:
     clock: Callable[[], float]
     phase: str | None = None
     step: int | None = None
-    said_at: float = 0.0
+    shown_at: float = 0.0
     label: str = ""
 
     def show(self, phase: str, step: int | None, last_step_s: float | None, eta_s: float | None) -> None:
         """As `step_progress` yields it."""
         now = self.clock()
-        if phase == self.phase and (step == self.step or now - self.said_at < EVERY_S):
+        if phase == self.phase and (step == self.step or now - self.shown_at < EVERY_S):
             return
-        self.phase, self.step, self.said_at = phase, step, now
+        self.phase, self.step, self.shown_at = phase, step, now
         done = "" if step is None else f" {step + 1}/{self.num_steps}"
         took = "" if last_step_s is None else f", {format_seconds(last_step_s)} per step"
         left = f", {format_seconds(eta_s)} left" if eta_s else ""
@@ -135,7 +135,7 @@ class CellProgress(Protocol):
     def finish(self, line: str) -> None:
         """It has ended; ``line`` says how."""
 
-    def say(self, line: str) -> None:
+    def note(self, line: str) -> None:
         """Something else happened."""
 
 
@@ -172,14 +172,14 @@ class _Lines:
         self._console, self._clock, self._pace = console, clock, _Pace(num_runs, clock)
 
     def start(self, title: str, num_steps: int) -> Show:
-        self.say(f"[{self._pace.num_done + 1}/{self._pace.num_runs}] {title}")
+        self.note(f"[{self._pace.num_done + 1}/{self._pace.num_runs}] {title}")
         return PlainLines(self._console, num_steps, self._clock).show
 
     def finish(self, line: str) -> None:
         left = self._pace.done()
-        self.say(f"  {line}{f' ({left})' if left else ''}")
+        self.note(f"  {line}{f' ({left})' if left else ''}")
 
-    def say(self, line: str) -> None:
+    def note(self, line: str) -> None:
         self._console.print(on_one_line(line), markup=False, soft_wrap=True)
 
 
@@ -205,8 +205,8 @@ class _Bars:
         if self._run is not None:
             self._bar.remove_task(self._run)
             self._run = None
-        self.say(f"{self._title}: {line}")
+        self.note(f"{self._title}: {line}")
         self._bar.update(self._all, advance=1, eta=self._pace.done())
 
-    def say(self, line: str) -> None:
+    def note(self, line: str) -> None:
         self._bar.console.print(on_one_line(line), markup=False, soft_wrap=True)

@@ -30,32 +30,32 @@ def command_text(command: Sequence[str]) -> str:
 def machine_facts(records: Iterable[RunRecord], first: Sequence[tuple[str, Words]] = ()) -> Facts:
     """``first``, then hardware, host, driver and software of the runs. Runs that differ give several values; none: left out."""
     where = [record.provenance for record in records]
-    rows = ((name, _values(read(one) for one in where)) for name, read in _ROWS.items())
+    rows = ((name, _values(read(provenance) for provenance in where)) for name, read in _ROWS.items())
     return Facts((*first, *((name, value) for name, value in rows if value)), WIDTH)
 
 
 def _version(name: str) -> Callable[[Provenance], str | None]:
-    return lambda one: one.versions.get(name)
+    return lambda provenance: provenance.versions.get(name)
 
 
-def _commit(one: Provenance) -> str | None:
+def _commit(provenance: Provenance) -> str | None:
     """Of mbr-perf's checkout, with the branch; records mark local changes by a plus sign."""
-    if one.git_commit is None:
+    if provenance.git_commit is None:
         return None
-    changed = "with local changes" if one.git_commit.endswith("+") else ""
-    branch = f"on {one.git_branch}" if one.git_branch else ""
-    return " ".join(filter(None, (one.git_commit.rstrip("+")[:12], branch, changed)))
+    changed = "with local changes" if provenance.git_commit.endswith("+") else ""
+    branch = f"on {provenance.git_branch}" if provenance.git_branch else ""
+    return " ".join(filter(None, (provenance.git_commit.rstrip("+")[:12], branch, changed)))
 
 
 _ROWS: dict[str, Callable[[Provenance], str | None]] = {
-    "Hardware": lambda one: one.device_name or one.processor,
-    "Driver": lambda one: one.driver_version,
+    "Hardware": lambda provenance: provenance.device_name or provenance.processor,
+    "Driver": lambda provenance: provenance.driver_version,
     **{name: _version(name) for name in _SOFTWARE},
-    "mbr-perf": lambda one: one.mbr_perf,
+    "mbr-perf": lambda provenance: provenance.mbr_perf,
     "git commit": _commit,
-    "Host": lambda one: one.hostname,
-    "Container": lambda one: one.container,
-    "Slurm job": lambda one: one.job_id,
+    "Host": lambda provenance: provenance.hostname,
+    "Container": lambda provenance: provenance.container,
+    "Slurm job": lambda provenance: provenance.job_id,
 }
 
 

@@ -65,8 +65,8 @@ def _overlap(spec: ExperimentSpec) -> str:
     """The user buffers of tp_comm_overlap."""
     tokens, width = spec.user_buffer_shape
     buffers = spec.kernels.tp_comm_overlap_cfg
-    told = described_buffers(buffers) if buffers else "transformer-engine's defaults"
-    return f"user buffers of {tokens} x {width}: {told}"
+    names = described_buffers(buffers) if buffers else "transformer-engine's defaults"
+    return f"user buffers of {tokens} x {width}: {names}"
 
 
 def described_buffers(buffers: UserBuffers) -> str:

@@ -73,7 +73,7 @@ class Lines:
     def finish(self, line):
         self.lines.append(line)
 
-    say = finish
+    note = finish
 
 
 @pytest.fixture(name="batch")

@@ -74,9 +74,9 @@ class Loop:
         assert code in (0, 3), f"exit code {code}: {narration.read_text()[-3000:]}"
         runs = [run for cell in data.cells for run in cell.runs]
         bad = [run for run in runs if run.status != "ok"]
-        told = [run.failure for run in bad]
-        assert (code == 3) == bool(bad), f"exit code {code} with {told}"
-        assert len(bad) <= num_lost, f"{num_lost} agents and ranks were killed, but {told}"
+        failures = [run.failure for run in bad]
+        assert (code == 3) == bool(bad), f"exit code {code} with {failures}"
+        assert len(bad) <= num_lost, f"{num_lost} agents and ranks were killed, but {failures}"
         missing = [c.planned.name for c in data.cells if c.planned.fate == "run" and num_missing(c, data.plan.repeats)]
         assert not missing, f"{missing} of {data.sweep_dir} are not done"
         self.tally.ends.update(run.status for run in runs)
@@ -123,10 +123,10 @@ class Loop:
         began = time.monotonic()
         while left := _alive_below():
             if time.monotonic() - began > GONE_S:
-                told = [Path(f"/proc/{process.pid}/cmdline").read_bytes() for process in left]
+                commands = [Path(f"/proc/{process.pid}/cmdline").read_bytes() for process in left]
                 for process in left:
                     send(process, signal.SIGKILL)
-                raise AssertionError(f"left running after {GONE_S:g} s: {told}")
+                raise AssertionError(f"left running after {GONE_S:g} s: {commands}")
             time.sleep(0.1)
         self.tally.longest_until_gone_s = max(self.tally.longest_until_gone_s, round(time.monotonic() - began, 2))
 
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a JSON file for the figures; default: none")
     asked = parser.parse_args()
     began = time.monotonic()
-    tallies = _beside(asked) if asked.scene == "both" else {asked.scene: _one(asked)}
+    tallies = _beside(asked) if asked.scene == "both" else {asked.scene: _one_scene(asked)}
     text = json.dumps(document(asked.seed, time.monotonic() - began, tallies), indent=1) + "\n"
     if asked.out:
         asked.out.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def main() -> None:
     sys.stdout.write(text)
 
 
-def _one(asked: argparse.Namespace) -> Tally:
+def _one_scene(asked: argparse.Namespace) -> Tally:
     adopt_orphans()
     folder = Path(tempfile.mkdtemp(prefix="crash-loop-"))
     sys.stderr.write(f"{asked.scene}: seed {asked.seed}, in {folder}\n")
@@ -194,8 +194,8 @@ def _beside(asked: argparse.Namespace) -> dict[str, Tally]:
     shares += [("played", (asked.kills - trained + n) // 4) for n in range(4)]
     loops = []
     for n, (scene, kills) in enumerate(shares):
-        told = {"kills": kills, "repeats": asked.repeats, "seed": asked.seed + n, "minutes": asked.minutes}
-        options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+        values = {"kills": kills, "repeats": asked.repeats, "seed": asked.seed + n, "minutes": asked.minutes}
+        options = [word for name, value in values.items() for word in (f"--{name}", str(value))]
         command = (sys.executable, "-m", "tests.faults.crash_loop", scene, *options)
         loops.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     answers = [loop.communicate()[0] for loop in loops]

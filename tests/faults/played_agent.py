@@ -30,8 +30,8 @@ def rank(number: int, run_dir: Path, templates: Path) -> None:
         for step in record["steps"]:
             time.sleep(step_s or STEP_S)
             step.update({"seconds": step_s, "ended_s": time.monotonic()} if step_s else {})
-            told = {"time_s": time.time(), "phase": "step", **{key: step[key] for key in ("step", "seconds", "loss")}}
-            beats.write(json.dumps(told) + "\n")
+            beat = {"time_s": time.time(), "phase": "step", **{key: step[key] for key in ("step", "seconds", "loss")}}
+            beats.write(json.dumps(beat) + "\n")
             behave(number, step["step"], run_dir, templates)
         beats.write(json.dumps({"time_s": time.time(), "phase": "finish"}) + "\n")
     temporary = ranks / f"rank_{number:03d}.json.tmp"

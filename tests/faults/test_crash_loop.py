@@ -99,6 +99,6 @@ def test_the_script_takes_a_scene_as_its_usage_says():
     script = (ROOT / "scripts" / "crash-loop", "played", "--kills", "4", "--help")
     own = {**os.environ, "MBR_PERF_NO_SETUP": "1", "PYTHON": sys.executable}
     none = subprocess.run((*script[:2], "--minutes", "0"), capture_output=True, text=True, env=own, check=False)
-    told = subprocess.run(script, capture_output=True, text=True, env=own, check=True).stdout
+    usage = subprocess.run(script, capture_output=True, text=True, env=own, check=True).stdout
     assert (none.returncode, "required: --kills" in none.stderr) == (2, True)
-    assert "results/faults/crash_loop.json" in told
+    assert "results/faults/crash_loop.json" in usage

@@ -47,8 +47,8 @@ def test_a_killed_harness_leaves_no_process_and_an_incomplete_run_that_the_docto
     assert gone(*there["agent"], *there["rank"], *there["sampler"])
     run_dir = only_run()
     assert not (run_dir / "record.json").exists()
-    told = mbr_perf("results", "doctor", "--results_dir", run_dir.parents[1])
-    assert f"process {running.process.pid} is gone" in told.out
+    doctor = mbr_perf("results", "doctor", "--results_dir", run_dir.parents[1])
+    assert f"process {running.process.pid} is gone" in doctor.out
     assert mbr_perf("compare", run_dir).code == 2
 
 

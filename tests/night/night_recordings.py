@@ -39,7 +39,7 @@ class Stage:
         self.suite.write_text(f"title: A suite\ndefaults: {{request: {{model_recipe_name: {RECIPE}, gpu: h100}}}}\n"
                               f"cases:\n{''.join(lines)}")  # fmt: skip
         self.goldens.mkdir()
-        plan = plan_night(NightRequest(suite=str(self.suite)), this_host(), starts=False, tell=lambda _: None)
+        plan = plan_night(NightRequest(suite=str(self.suite)), this_host(), starts=False, narrate=lambda _: None)
         self.specs = {case.name: case.spec for case in plan.cases if case.spec}
 
     @property
@@ -80,7 +80,7 @@ class Stage:
         record = run.runs[0].record
         assert record is not None
         measured = json.loads((self.newest().night_dir / "report" / "night.json").read_text())
-        figures = next(one for one in measured["cases"] if one["name"] == case)["metrics"]
+        figures = next(case_row for case_row in measured["cases"] if case_row["name"] == case)["metrics"]
         metrics: dict[str, Any] = {
             "tflops_per_gpu": GoldenMetric(value=figures["tflops_per_gpu"]["median"] * faster, relative_spread=0.002),
             "peak_allocated_bytes": GoldenMetric(value=figures["peak_allocated_bytes"]["value"]),

@@ -36,7 +36,7 @@ def _material(make_spec, make_record, make_golden):
     )
 
     def record(number, seconds, noise, heavier=1.0, status="ok", **more):
-        one = make_record(spec, seconds * (1 + noise * ((number * 7) % 5 - 2)), status=status, failure="x", **more)
+        record = make_record(spec, seconds * (1 + noise * ((number * 7) % 5 - 2)), status=status, failure="x", **more)
         ranks = [
             rank.model_copy(
                 update={
@@ -45,9 +45,9 @@ def _material(make_spec, make_record, make_golden):
                     )
                 }
             )
-            for rank in one.ranks
+            for rank in record.ranks
         ]
-        return one.model_copy(update={"ranks": tuple(ranks)})
+        return record.model_copy(update={"ranks": tuple(ranks)})
 
     def build(seconds=1.0, slower=1.0, heavier=1.0, noise=0.001, ends=None, numbers=NUMBERS, **case):
         runs = [CaseRun(i, "repeat", "", Path("runs"), record(i, seconds, 0.001)) for i in range(3)]
@@ -171,8 +171,8 @@ def test_an_aa_that_is_not_whole_or_says_nothing_is_no_pass(material, changes, w
 def test_a_peak_that_only_one_label_tells_is_no_pass_and_no_difference(material):
     case, runs = material(), []
     for run in case.aa_runs:
-        told = {} if aa_label(NUMBERS.index(run.number)) == "A" else {"memory": None}
-        ranks = tuple(rank.model_copy(update=told) for rank in run.record.ranks)
+        changes = {} if aa_label(NUMBERS.index(run.number)) == "A" else {"memory": None}
+        ranks = tuple(rank.model_copy(update=changes) for rank in run.record.ranks)
         runs.append(replace(run, record=run.record.model_copy(update={"ranks": ranks})))
     doubts = judge_aa(case.planned, runs, NUMBERS).doubts
     assert doubts == {"memory": "tonight's own A/A says nothing: Peak allocated is not known of all runs"}

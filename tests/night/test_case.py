@@ -36,8 +36,8 @@ def _case(spec, make_record, make_golden) -> Any:
         search = changes.pop("search", GoldenSearch(golden, Path("golden.json")))
         per_run = changes.pop("per_run", {})
         runs = changes.pop("runs", None) or tuple(
-            ended(number, make_record(spec, one, run_id=f"run{number}", **per_run))
-            for number, one in enumerate(seconds, 1)
+            ended(number, make_record(spec, time_s, run_id=f"run{number}", **per_run))
+            for number, time_s in enumerate(seconds, 1)
         )
         history = changes.pop("history", ())
         return CaseMaterial(PlannedCase(name="llama", spec=spec, repeats=5, **changes), runs, search, history)
@@ -60,7 +60,7 @@ def _failed(spec, make_record):
 
 
 def finding(verdict, name="tflops_per_gpu"):
-    return next(one for one in verdict.findings if one.metric == name)
+    return next(finding for finding in verdict.findings if finding.metric == name)
 
 
 @pytest.fixture(name="nights")
@@ -70,13 +70,13 @@ def _nights(spec, make_record):
     return [
         history_record(
             make_record(
-                spec, one, run_id=f"h{day}-{one}", provenance={"started_at": f"2026-01-{day + 4:02d}T03:00:00Z"}
+                spec, time_s, run_id=f"h{day}-{time_s}", provenance={"started_at": f"2026-01-{day + 4:02d}T03:00:00Z"}
             ),
-            derive(make_record(spec, one)),
+            derive(make_record(spec, time_s)),
             occasion,
         )
         for day, occasion in enumerate(occasions)
-        for one in SHAPE
+        for time_s in SHAPE
     ]
 
 
@@ -90,7 +90,7 @@ def test_runs_like_the_golden_pass_with_evidence(case):
 
 
 def test_three_percent_slower_is_a_regression_once_nights_are_known(case, nights):
-    slower = tuple(one / 0.97 for one in SHAPE)
+    slower = tuple(time_s / 0.97 for time_s in SHAPE)
     unknown, known = judge_case(case(slower), RULES), judge_case(case(slower, history=nights), RULES)
     assert (unknown.outcome, known.outcome, known.exit_code) == ("pass", "regression", ExitCode.REGRESSION)
     assert finding(known).change == pytest.approx(-0.03, abs=1e-3)
@@ -99,7 +99,7 @@ def test_three_percent_slower_is_a_regression_once_nights_are_known(case, nights
 
 
 def test_history_after_the_night_began_does_not_count(case, nights):
-    slower = case(tuple(one / 0.97 for one in SHAPE), history=nights)
+    slower = case(tuple(time_s / 0.97 for time_s in SHAPE), history=nights)
     rules = NightRules(today=RULES.today, num_cases=50, before="2026-01-04T00:00:00Z")
     assert judge_case(slower, rules).outcome == "pass"
 
@@ -115,7 +115,7 @@ def test_one_slow_run_is_suspected_and_further_runs_settle_it(case, make_record,
 
 
 def test_a_cases_own_threshold_replaces_the_rows(case):
-    slower = tuple(one / 0.93 for one in SHAPE)
+    slower = tuple(time_s / 0.93 for time_s in SHAPE)
     assert judge_case(case(slower), RULES).outcome == "regression"
     assert judge_case(case(slower, thresholds={"tflops_per_gpu": 0.1}), RULES).outcome == "pass"
     assert judge_case(case(thresholds={"peak_allocated_bytes": 0.5}), RULES).outcome == "pass"
@@ -135,7 +135,7 @@ def peaks(spec, make_record, *peak_bytes):
      ((50, 58), "pass")],
 )  # fmt: skip
 def test_memory_is_a_regression_only_where_every_run_is_beyond(case, spec, make_record, gigabytes, outcome):
-    runs = peaks(spec, make_record, *(one * 10**9 for one in gigabytes))
+    runs = peaks(spec, make_record, *(peak * 10**9 for peak in gigabytes))
     verdict = judge_case(case(runs=runs), RULES)
     assert verdict.outcome == outcome
     if outcome == "inconclusive":
@@ -144,7 +144,7 @@ def test_memory_is_a_regression_only_where_every_run_is_beyond(case, spec, make_
 
 
 def test_runs_in_doubt_are_inconclusive_and_not_confirmed(case):
-    slower = tuple(one / 0.9 for one in SHAPE)
+    slower = tuple(time_s / 0.9 for time_s in SHAPE)
     verdict = judge_case(case(slower, per_run={"suspect": ("GPU 0 of node0 was throttled: hw_slowdown",)}), RULES)
     assert (verdict.outcome, verdict.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
     assert "throttled" in verdict.reason
@@ -196,7 +196,9 @@ def test_an_older_formula_is_worked_out_again_from_the_step_time(case):
 
 def test_no_golden_is_inconclusive_where_one_is_required(case):
     none = GoldenSearch(None, None, "no golden for these settings")
-    required, optional = (judge_case(case(search=none, is_golden_required=one), RULES) for one in (True, False))
+    required, optional = (
+        judge_case(case(search=none, is_golden_required=is_required), RULES) for is_required in (True, False)
+    )
     assert (required.outcome, required.reason) == ("inconclusive", "no golden for these settings")
     assert (optional.outcome, optional.reason) == ("pass", "no golden for these settings")
 
@@ -269,12 +271,12 @@ def test_an_expected_failure_that_did_not_come_is_green_and_told(case):
 
 def test_an_expected_regression_is_not_confirmed(case):
     expected = ExpectedFailureRecord(outcome="regression", until="2026-03-01", reason="known")
-    verdict = judge_case(case(tuple(one / 0.9 for one in SHAPE), expected=expected), RULES)
+    verdict = judge_case(case(tuple(time_s / 0.9 for time_s in SHAPE), expected=expected), RULES)
     assert (verdict.outcome, verdict.is_expected, suspected(verdict)) == ("regression", True, False)
 
 
 def test_an_improvement_is_told_and_red_only_on_request(case):
-    faster = case(tuple(one / 1.1 for one in SHAPE))
+    faster = case(tuple(time_s / 1.1 for time_s in SHAPE))
     asked = NightRules(today=RULES.today, fail_on_improvement=True)
     assert [judge_case(faster, rules).exit_code for rules in (RULES, asked)] == [ExitCode.OK, ExitCode.IMPROVEMENT]
 

@@ -49,15 +49,15 @@ def _case(make_record, make_spec):
     return build
 
 
-def told(due):
-    return [(one.number, one.purpose) for one in due]
+def listed(due):
+    return [(due_run.number, due_run.purpose) for due_run in due]
 
 
 OK = tuple((number, "repeat", "ok") for number in range(3))
 
 
 def test_first_all_repeats_are_due(case):
-    assert told(due_runs(plan(), case(), suspicious)) == [(0, "repeat"), (1, "repeat"), (2, "repeat")]
+    assert listed(due_runs(plan(), case(), suspicious)) == [(0, "repeat"), (1, "repeat"), (2, "repeat")]
 
 
 def test_a_case_that_passes_needs_no_more(case):
@@ -66,14 +66,14 @@ def test_a_case_that_passes_needs_no_more(case):
 
 def test_a_suspected_regression_is_run_again_before_it_is_called_one(case):
     due = due_runs(plan(), case(*OK), suspicious)
-    assert [(one.number, one.purpose, one.reason) for one in due] == [
+    assert [(due_run.number, due_run.purpose, due_run.reason) for due_run in due] == [
         (3, "confirm", "slower"),
         (4, "confirm", "slower"),
     ]
 
 
 def test_confirmation_that_was_begun_is_finished_whatever_the_first_of_it_said(case):
-    assert told(due_runs(plan(), case(*OK, (3, "confirm", "ok")), trusting)) == [(4, "confirm")]
+    assert listed(due_runs(plan(), case(*OK, (3, "confirm", "ok")), trusting)) == [(4, "confirm")]
 
 
 def test_after_confirmation_nothing_is_due(case):
@@ -95,7 +95,7 @@ def test_a_named_fault_of_the_machines_is_tried_again_and_says_why(case):
 
 
 def test_a_retry_that_went_well_lets_the_case_go_on(case):
-    assert told(due_runs(plan(), case((0, "repeat", "port"), (3, "retry", "ok")), trusting)) == [
+    assert listed(due_runs(plan(), case((0, "repeat", "port"), (3, "retry", "ok")), trusting)) == [
         (1, "repeat"),
         (2, "repeat"),
     ]
@@ -104,7 +104,7 @@ def test_a_retry_that_went_well_lets_the_case_go_on(case):
 def test_retries_are_bounded(case):
     failed_twice = case((0, "repeat", "port"), (3, "retry", "port"))
     assert due_runs(plan(retries=1), failed_twice, trusting) == ()
-    assert told(due_runs(plan(retries=2), failed_twice, trusting)) == [(4, "retry")]
+    assert listed(due_runs(plan(retries=2), failed_twice, trusting)) == [(4, "retry")]
     assert due_runs(plan(retries=0), case((0, "repeat", "port")), trusting) == ()
 
 
@@ -114,7 +114,7 @@ def test_a_retry_that_ends_by_a_fault_of_the_code_is_the_end(case):
 
 @pytest.mark.parametrize("end", ["interrupted", "lost"])
 def test_a_run_that_was_begun_and_not_done_is_due_again_for_the_same_purpose(case, end):
-    assert told(due_runs(plan(), case(*OK, (3, "confirm", end)), trusting)) == [(3, "confirm"), (4, "confirm")]
+    assert listed(due_runs(plan(), case(*OK, (3, "confirm", end)), trusting)) == [(3, "confirm"), (4, "confirm")]
 
 
 def test_a_refused_case_is_never_run(case):
@@ -123,6 +123,6 @@ def test_a_refused_case_is_never_run(case):
 
 def test_a_round_takes_one_run_of_every_case_before_the_second_of_any(case):
     cases = (case(name="a", repeats=2), case(name="b", repeats=1))
-    planned = plan(*(one.planned for one in cases))
+    planned = plan(*(entry.planned for entry in cases))
     due = due_round(NightData(Path("night"), planned, cases, ()), trusting)
-    assert [(one.entry.name, one.number) for one in due] == [("a", 0), ("b", 0), ("a", 1)]
+    assert [(due_run.entry.name, due_run.number) for due_run in due] == [("a", 0), ("b", 0), ("a", 1)]

@@ -38,9 +38,9 @@ def test_one_run_on_each_side_without_history_has_no_p_value():
 
 
 def test_two_sides_of_like_noise_are_students_test_with_the_goldens_median_worth_less_than_a_mean(stats):
-    tonight, golden = [one * 0.96 for one in ALIKE], Reference(700.0, 0.0075, 5)
+    tonight, golden = [value * 0.96 for value in ALIKE], Reference(700.0, 0.0075, 5)
     found = evidence_of(tonight, golden, None)
-    ours = statistics.variance([one / 700 for one in tonight])
+    ours = statistics.variance([value / 700 for value in tonight])
     pooled = (ours + 0.0075**2) / 2
     stretched = max(ours, pooled)
     t = 0.04 / math.sqrt(stretched / 5 + 1.434 * pooled / 5)
@@ -49,8 +49,8 @@ def test_two_sides_of_like_noise_are_students_test_with_the_goldens_median_worth
 
 
 def test_a_golden_of_one_run_is_held_against_repeats_by_their_own_noise(stats):
-    found = evidence_of([one * 0.96 for one in ALIKE], Reference(700.0, None, 1), None)
-    sd = statistics.stdev([one * 0.96 / 700 for one in ALIKE])
+    found = evidence_of([value * 0.96 for value in ALIKE], Reference(700.0, None, 1), None)
+    sd = statistics.stdev([value * 0.96 / 700 for value in ALIKE])
     assert found.p_value == pytest.approx(stats.t.sf(0.04 / (sd * math.sqrt(1 / 5 + 1)), 4), rel=1e-6)
 
 

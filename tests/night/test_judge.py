@@ -84,10 +84,10 @@ def test_an_expected_failure_is_a_pass_of_the_night(material):
 )  # fmt: skip
 def test_an_expected_failure_is_out_of_date_only_where_the_runs_came_to_their_end(material, changes, is_out_of_date):
     expected = ExpectedFailureRecord(outcome="oom", until="2026-02-01", reason="known")
-    one = material("big", expected=expected, **changes)
+    dense = material("big", expected=expected, **changes)
     if "refused" in changes:
-        one = replace(one, runs=())
-    [case] = judge([one]).cases
+        dense = replace(dense, runs=())
+    [case] = judge([dense]).cases
     assert case.remark == ("expected oom did not come: remove the entry (known)" if is_out_of_date else "")
 
 
@@ -117,10 +117,10 @@ def _last(tmp_path, make_spec, make_kept):
 
     def found(*kept: tuple[str, str]) -> str | None:
         for number, (suite, name) in enumerate(kept):
-            told = {"suite": suite, "suite_case": name, "case": case_of(spec), "fingerprint": spec.fingerprint}
-            write_history(tmp_path, make_kept(number, **told))
-        [one] = outlook(plan(PlannedCase(name="dense", spec=spec, repeats=1)), tmp_path)
-        return one.last and one.last.run_id
+            fields = {"suite": suite, "suite_case": name, "case": case_of(spec), "fingerprint": spec.fingerprint}
+            write_history(tmp_path, make_kept(number, **fields))
+        [found] = outlook(plan(PlannedCase(name="dense", spec=spec, repeats=1)), tmp_path)
+        return found.last and found.last.run_id
 
     return found
 

@@ -42,10 +42,10 @@ def test_the_last_line_alone_says_how_it_went_and_names_the_worst_first(night):
 
 
 def test_each_red_case_is_told_once_more_and_no_other(night):
-    told = [line.split(":")[0] for line in printed(night).splitlines() if line[:1] not in (" ", "") and ": " in line]
+    titles = [line.split(":")[0] for line in printed(night).splitlines() if line[:1] not in (" ", "") and ": " in line]
     red = ["llama3_70b_mlp", "llama3_8b_throttled", "llama3_70b_4nodes", "llama3_8b_none", "deepseek_v3", "qwen3_typo"]
 
-    assert [name for name in told if name in {case.planned.name for case in night.cases}] == red
+    assert [name for name in titles if name in {case.planned.name for case in night.cases}] == red
 
 
 def test_a_red_case_says_why_who_and_how_to_look_further(night):
@@ -71,9 +71,9 @@ def test_an_expected_failure_is_marked_and_needs_no_look(night):
 
 
 def test_a_night_without_a_problem_says_so(make_night, night):
-    told = printed(make_night(cases=(night.cases[0],)))
+    text = printed(make_night(cases=(night.cases[0],)))
 
-    assert told.splitlines()[-1] == "PASS (exit 0): nothing to look at"
+    assert text.splitlines()[-1] == "PASS (exit 0): nothing to look at"
 
 
 def test_an_unfinished_night_says_how_much_is_left(make_night, night):
@@ -113,15 +113,15 @@ def test_the_memory_that_got_worse_is_the_one_in_the_table(make_night, night):
         for f in case.findings
     )
 
-    told = printed(make_night(cases=(replace(case, findings=findings),)))
+    text = printed(make_night(cases=(replace(case, findings=findings),)))
 
-    assert "59.60 GiB device used (+9.0 %)" in told
+    assert "59.60 GiB device used (+9.0 %)" in text
 
 
 def test_a_night_over_midnight_names_both_days(make_night, night):
-    told = printed(make_night(cases=night.cases, plan={"started_at": "2026-01-02T23:30:00Z"})).splitlines()
+    lines = printed(make_night(cases=night.cases, plan={"started_at": "2026-01-02T23:30:00Z"})).splitlines()
 
-    assert told[1] == "h100_nightly; 2026-01-02 23:30 to 2026-01-03 05:41 UTC"
+    assert lines[1] == "h100_nightly; 2026-01-02 23:30 to 2026-01-03 05:41 UTC"
     assert printed(night).splitlines()[1] == "h100_nightly; 2026-01-03 02:00 to 05:41 UTC"
 
 

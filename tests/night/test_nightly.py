@@ -51,10 +51,13 @@ def _measured(stage, nightly):
 def test_a_night_like_its_golden_passes(measured, nightly):
     stage = measured()
     answer = nightly(stage, "--json")
-    told, case = json.loads(answer.out), cases_of(answer)["dense"]
-    assert (answer.code, told["outcome"], told["exit_code"]) == (0, "pass", 0)
+    document, case = json.loads(answer.out), cases_of(answer)["dense"]
+    assert (answer.code, document["outcome"], document["exit_code"]) == (0, "pass", 0)
     assert runs_of(case) == [(0, "repeat"), (1, "repeat"), (2, "repeat")]
-    assert (told["night_dir"], told["night_id"]) == (str(stage.newest().night_dir), stage.newest().night_dir.name)
+    assert (document["night_dir"], document["night_id"]) == (
+        str(stage.newest().night_dir),
+        stage.newest().night_dir.name,
+    )
     assert stage.newest().is_finished
 
 
@@ -173,8 +176,8 @@ def test_every_run_of_the_night_is_added_to_history(measured, nightly, tmp_path)
     stage = measured(faster=1.2)
     nightly(stage)
     night = stage.newest().plan.night_id
-    kept = [one for one in read_history(tmp_path / "results") if one.night_id == night]
-    assert [(one.suite_case, one.purpose, one.outcome) for one in kept] == [
+    kept = [record for record in read_history(tmp_path / "results") if record.night_id == night]
+    assert [(record.suite_case, record.purpose, record.outcome) for record in kept] == [
         *[("dense", "repeat", "regression")] * 3,
         *[("dense", "confirm", "regression")] * 2,
     ]
@@ -319,7 +322,7 @@ def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "told"),
+    ("case", "expected"),
     [
         ("repeats: 1", ("2 cases have no golden: inconclusive until", "say `golden: optional` of all but one")),
         (
@@ -331,11 +334,13 @@ def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, m
         ),
     ],
 )
-def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it_and_what_to_do(stage, nightly, case, told):
+def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it_and_what_to_do(
+    stage, nightly, case, expected
+):
     seeded = "repeats: 1, request: {set_values: [measure.seed=7]}"
     answer = nightly(stage(dense=case, seeded=seeded), "--dryrun")
     assert "dense and seeded share a golden name, h100/" in answer.out
-    assert [text for text in told if text not in answer.out] == []
+    assert [text for text in expected if text not in answer.out] == []
     assert "golden promote NIGHT --case NAME" in answer.out
     assert "2 cases; 2 runs" in answer.out
 
@@ -344,7 +349,7 @@ def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it_and_w
 def test_every_command_that_takes_no_night_says_that_it_is_one_and_what_to_name(measured, mbr_perf):
     night_dir = measured().newest().night_dir
     run = str(run_dir_of(night_dir, "dense", 0))
-    for command, told, instead in (
+    for command, expected, instead in (
         (["explain"], "is a night, not a run", run),
         (["compare"], "is a night, not a run", run),
         (["compare", run, "--repeat"], "is a night, not a run", run),
@@ -355,7 +360,10 @@ def test_every_command_that_takes_no_night_says_that_it_is_one_and_what_to_name(
     ):
         for reference in (night_dir, night_dir / "night.json", night_dir.name, night_dir.name[-8:]):
             answer = mbr_perf(*command, reference, "--results_dir", night_dir.parents[1])
-            assert (answer.code, told in answer.err, instead in answer.err) == (2, True, True), (command, answer.err)
+            assert (answer.code, expected in answer.err, instead in answer.err) == (2, True, True), (
+                command,
+                answer.err,
+            )
 
 
 def test_explain_names_all_that_it_does_not_know(mbr_perf, tmp_path):

@@ -33,19 +33,19 @@ def _recorded(tmp_path):
     return build
 
 
-def told(answer):
+def parsed(answer):
     document = json.loads(answer.out)
     return document, {case["name"]: case for case in document["cases"]}
 
 
 def verdicts(case):
-    return {one["metric"]: one["verdict"] for one in case["comparison"] if one["verdict"] != "not_gated"}
+    return {row["metric"]: row["verdict"] for row in case["comparison"] if row["verdict"] != "not_gated"}
 
 
 @pytest.mark.slow
 def test_an_aa_that_holds_lets_the_night_be_judged_and_adds_nothing_to_history(recorded, nightly, tmp_path):
     answer = nightly(recorded(), "--aa", "--json")
-    document, cases = told(answer)
+    document, cases = parsed(answer)
     aa = document["aa"]
     assert (answer.code, document["outcome"], cases["dense"]["outcome"]) == (0, "pass", "pass")
     assert (aa["case"], aa["holds"], aa["num_pairs"], aa["alpha"]) == ("dense", True, 4, 0.01)
@@ -71,29 +71,29 @@ def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_
     [case] = document["cases"]
     assert (answer.code, document["outcome"], document["aa"]["holds"]) == (6, "inconclusive", False)
     assert verdicts(case) == {"tflops_per_gpu": "inconclusive", "peak_allocated_bytes": "pass"}
-    speed = next(one for one in document["aa"]["comparison"] if one["metric"] == "tflops_per_gpu")
+    speed = next(row for row in document["aa"]["comparison"] if row["metric"] == "tflops_per_gpu")
     assert speed["change"] == pytest.approx(1 / 1.1 - 1, abs=2e-3)
     assert speed["p_value"] < 1e-6
-    said = "tonight's own A/A differs: TFLOP/s/GPU by -9.0 %"
-    assert said in case["reason"]
+    doubt = "tonight's own A/A differs: TFLOP/s/GPU by -9.0 %"
+    assert doubt in case["reason"]
     assert "look at the A/A of dense" in answer.out
     for text in (answer.out, (folder / "night.md").read_text(), (folder / "night.html").read_text()):
-        assert said in " ".join(unescape(text).replace("\\", "").split())
+        assert doubt in " ".join(unescape(text).replace("\\", "").split())
     [test] = Xml.parse(tmp_path / "junit.xml").getroot().iterfind(".//testcase[@name='A/A']")
-    assert said in test.find("skipped").get("message")
-    assert said in document["aa"]["doubts"]["time"]
+    assert doubt in test.find("skipped").get("message")
+    assert doubt in document["aa"]["doubts"]["time"]
     voided = [set(kept.voided) for kept in read_history(tmp_path / "results") if kept.night_id == folder.parent.name]
     assert len(voided) == 3 and all("tflops_per_gpu" in names for names in voided)
     assert not any("peak_allocated_bytes" in names for names in voided)
     for what in ((folder.parent, "--every"), (folder.parent / "cases" / "dense" / "0",)):
         promoted = mbr_perf("golden", "promote", *what, "--reason", "new", "--golden_dir", stage.goldens)
-        assert (promoted.code, said in " ".join(promoted.err.split())) == (2, True)
+        assert (promoted.code, doubt in " ".join(promoted.err.split())) == (2, True)
 
 
 @pytest.mark.slow
 def test_an_aa_of_which_a_run_failed_is_no_pass_and_fails_no_case(recorded, nightly):
     answer = nightly(recorded(failures={5: PORT_TAKEN}), "--aa", "--json")
-    document, cases = told(answer)
+    document, cases = parsed(answer)
     assert (answer.code, document["outcome"], document["num_runs_missing"]) == (6, "inconclusive", 0)
     assert [run["number"] for run in document["aa"]["runs"]] == [3, 4, 5]
     assert "A/A failed: run 5: " in document["aa"]["doubts"]["time"]
@@ -115,13 +115,13 @@ def test_a_night_that_is_inconclusive_by_its_aa_alone_is_listed_and_shown_as_suc
 
 @pytest.mark.slow
 def test_a_night_with_an_aa_that_was_killed_and_resumed_equals_an_unbroken_one(recorded, nightly, mbr_perf, tmp_path):
-    document, unbroken = told(nightly(recorded(slower=1.1), "--aa", "--aa_pairs", "3", "--json"))
+    document, unbroken = parsed(nightly(recorded(slower=1.1), "--aa", "--aa_pairs", "3", "--json"))
     whole = tmp_path / "results" / "nights" / document["night_id"]
     for num_events in (1, 4, 8):
         copy = tmp_path / "results" / "nights" / f"cut-{num_events}"
         cut_short(whole, num_events, copy)
         answer = mbr_perf("nightly", "--resume", copy, "--json")
-        again, cases = told(answer)
+        again, cases = parsed(answer)
         assert answer.code == 6
         assert [run["label"] for run in again["aa"]["runs"]] == LABELS[:6]
         assert [run["number"] for run in cases["dense"]["runs"]] == [run["number"] for run in unbroken["dense"]["runs"]]
@@ -155,7 +155,7 @@ def test_an_aa_that_cannot_be_is_a_wrong_request(tmp_path, nightly):
             "big": "expected: {outcome: oom, until: '2099-01-01', reason: large}, request: {recompute: none}",
         },
     )
-    for arguments, *said in (
+    for arguments, *expected in (
         (("--aa", "--aa_pairs", "2", "--aa_case", "dens"), "--aa_pairs 2 must be 3 to 50", "did you mean 'dense'?"),
         (("--aa", "--aa_pairs", "1000000"), "--aa_pairs 1000000 must be 3 to 50"),
         (("--aa_case", "dense"), "add --aa"),
@@ -178,5 +178,5 @@ def test_an_aa_that_cannot_be_is_a_wrong_request(tmp_path, nightly):
         (("--aa", "--aa_case", "big"), "--aa_case big: expected to end as oom"),
     ):
         answer = nightly(stage, *arguments, "--dryrun")
-        assert (answer.code, [text for text in said if text not in " ".join(answer.err.split())]) == (2, [])
+        assert (answer.code, [text for text in expected if text not in " ".join(answer.err.split())]) == (2, [])
     assert not stage.nights.exists()

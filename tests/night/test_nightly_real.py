@@ -47,8 +47,8 @@ def test_runs_of_one_setting_under_two_labels_need_the_same_memory_and_say_wheth
         "--json",
     )
     done = subprocess.run((*COMMAND, *asked), cwd=ROOT, capture_output=True, text=True, check=False)
-    told = json.loads(done.stdout)
-    aa = told["aa"]
+    document = json.loads(done.stdout)
+    aa = document["aa"]
     found = {finding["metric"]: finding for finding in aa["comparison"]}
     assert [(run["label"], run["status"]) for run in aa["runs"]] == [
         (label, "ok") for label in ("A", "A'", "A'", "A", "A", "A'")
@@ -69,23 +69,23 @@ def test_the_smoke_suite_is_interrupted_resumed_and_passes_against_the_committed
     night_dir = first_committed(results, begun)
     begun.send_signal(signal.SIGINT)
     out, err = begun.communicate(timeout=120)
-    told = json.loads(out)
+    document = json.loads(out)
     assert begun.returncode == 130
-    assert told["num_runs_missing"] > 0
+    assert document["num_runs_missing"] > 0
     assert f"nightly --resume {night_dir}" in err
     assert not read_history(results)
 
     done = subprocess.run((*COMMAND, "--resume", str(night_dir), "--json"), cwd=ROOT, capture_output=True, text=True,
                           check=False)  # fmt: skip
-    told = json.loads(done.stdout)
-    outcomes = {case["name"]: case["outcome"] for case in told["cases"]}
+    document = json.loads(done.stdout)
+    outcomes = {case["name"]: case["outcome"] for case in document["cases"]}
     assert outcomes == {
         "dense.none": "pass",
         "dense.mlp": "pass",
         "dense.core_attn,layernorm": "pass",
         "dense_under_a_limit": "oom",
     }
-    assert (done.returncode, told["outcome"]) == (0, "pass")
+    assert (done.returncode, document["outcome"]) == (0, "pass")
     night = read_night(night_dir)
     assert night.is_finished
     assert [len(case.runs) for case in night.cases] == [1, 1, 1, 1]

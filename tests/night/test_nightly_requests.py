@@ -21,8 +21,8 @@ def test_what_is_wrong_with_the_request_is_told_at_once_and_nothing_is_written(s
     made = stage(dense="repeats: 1")
     answer = nightly(made, "--confirm", "-1", "--shard", "3/2", "--only", "sparse*", "--golden_dir", tmp_path / "none")
     assert answer.code == 2
-    for told in ("--confirm -1", "--shard 3/2", "--only sparse*", "--golden_dir"):
-        assert told in answer.err
+    for expected in ("--confirm -1", "--shard 3/2", "--only sparse*", "--golden_dir"):
+        assert expected in answer.err
     assert not made.nights.exists()
 
 
@@ -31,8 +31,8 @@ def test_what_is_wrong_in_the_suite_is_told_with_what_is_wrong_with_the_options(
     made.suite.write_text(made.suite.read_text().replace("repeats: 1", "repeats: none"))
     answer = nightly(made, "--partition", "batch", "--junit", tmp_path / "none" / "junit.xml")
     assert answer.code == 2
-    for told in ("--partition: only with --launcher slurm", "--junit", "repeats: "):
-        assert told in answer.err
+    for expected in ("--partition: only with --launcher slurm", "--junit", "repeats: "):
+        assert expected in answer.err
 
 
 def test_a_dry_run_is_told_where_results_could_not_be_kept(stage, mbr_perf):
@@ -55,5 +55,5 @@ def test_limits_that_are_none_are_told_with_the_other_faults(stage, mbr_perf):
     made = stage(dense="repeats: 1, timeout: 900")
     answer = mbr_perf("nightly", made.suite, "--launcher", "replay", "--timeout", "-1", "--retries", "-1", "--dryrun")
     assert answer.code == 2
-    for told in ("--timeout -1 must be above 0", "--retries -1", "add --from RUN"):
-        assert told in answer.err
+    for expected in ("--timeout -1 must be above 0", "--retries -1", "add --from RUN"):
+        assert expected in answer.err

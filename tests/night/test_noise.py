@@ -70,7 +70,7 @@ def test_five_nights_tell_how_nights_differ():
     nights = [[700.0 + i, 701.0 - i] for i in range(5)]
     known, few = known_noise(nights), known_noise(nights[:4])
     assert known is not None and few is not None
-    assert (known.tells_nights, few.tells_nights) == (True, False)
+    assert (known.knows_nights, few.knows_nights) == (True, False)
 
 
 @pytest.fixture(name="kept")

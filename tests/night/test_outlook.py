@@ -44,12 +44,12 @@ def _case(make_spec):
 
 def lines_of(*cases, **changes):
     """The dry run of these outlooks without its title."""
-    return piped(outlook_page(plan_of(*(one.case for one in cases), **changes), cases))[1:]
+    return piped(outlook_page(plan_of(*(item.case for item in cases), **changes), cases))[1:]
 
 
-def row_of(one):
+def row_of(item):
     """The columns after the setting."""
-    line = next(line for line in lines_of(one) if line.startswith(one.case.name))
+    line = next(line for line in lines_of(item) if line.startswith(item.case.name))
     return [cell.strip() for cell in line.split("  ") if cell.strip()][2:]
 
 
@@ -80,7 +80,7 @@ def test_a_case_that_was_not_resolved_has_no_settings_to_show(case):
 
 
 @pytest.mark.parametrize(
-    ("required", "told"),
+    ("required", "expected"),
     [
         ((True,), "1 case has no golden: inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` makes one"),
         ((True, True), "2 cases have no golden: inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` makes one"),
@@ -89,13 +89,13 @@ def test_a_case_that_was_not_resolved_has_no_settings_to_show(case):
         ((False, False), None),
     ],
 )  # fmt: skip
-def test_goldens_that_are_not_there_are_counted_where_one_of_them_is_required(case, required, told):
+def test_goldens_that_are_not_there_are_counted_where_one_of_them_is_required(case, required, expected):
     cases = [
-        CaseOutlook(case(name, is_golden_required=one), None, ABSENT, None)
-        for name, one in zip("ab", required, strict=False)
+        CaseOutlook(case(name, is_golden_required=is_required), None, ABSENT, None)
+        for name, is_required in zip("ab", required, strict=False)
     ]
     found = [line for line in lines_of(*cases) if " no golden: " in line]
-    assert found == ([told] if told else [])
+    assert found == ([expected] if expected else [])
 
 
 def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cases_are_not(case):
@@ -106,13 +106,13 @@ def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cas
     assert "b: refused: no GPU" in lines
 
 
-@pytest.mark.parametrize(("names", "told"), [("a", "1 golden"), ("ab", "2 goldens")])
-def test_goldens_that_cannot_be_read_are_counted_without_those_of_refused_cases(case, names, told):
+@pytest.mark.parametrize(("names", "expected"), [("a", "1 golden"), ("ab", "2 goldens")])
+def test_goldens_that_cannot_be_read_are_counted_without_those_of_refused_cases(case, names, expected):
     refused = CaseOutlook(case("c", refused="no GPU"), None, "no JSON", None, is_golden_damaged=True)
     damaged = (CaseOutlook(case(name), None, "no JSON", None, is_golden_damaged=True) for name in names)
     lines = lines_of(*damaged, refused)
     assert [line for line in lines if line.endswith("no JSON")] == [f"{name}: no JSON" for name in names]
-    assert f"{told} cannot be read: inconclusive until the file is mended, or put back from git" in lines
+    assert f"{expected} cannot be read: inconclusive until the file is mended, or put back from git" in lines
 
 
 def test_goldens_of_a_recipe_point_that_has_changed_are_named_with_what_replaces_them(case):
@@ -124,7 +124,7 @@ def test_goldens_of_a_recipe_point_that_has_changed_are_named_with_what_replaces
 
 
 @pytest.mark.parametrize(
-    ("repeats", "refused", "aa", "told"),
+    ("repeats", "refused", "aa", "expected"),
     [
         ((1,), 0, None, "1 case; 1 run, then at most 1 more of a case after a fault of the machines, and 2 more of one that looks like a regression"),
         ((1, 2), 0, None, "2 cases; 3 runs, then"),
@@ -132,17 +132,17 @@ def test_goldens_of_a_recipe_point_that_has_changed_are_named_with_what_replaces
         ((1,), 0, AaPlan(case="a", num_pairs=3), "a regression; 6 runs of a as the night's A/A"),
     ],
 )  # fmt: skip
-def test_the_last_line_counts_what_would_run(case, repeats, refused, aa, told):
+def test_the_last_line_counts_what_would_run(case, repeats, refused, aa, expected):
     cases = [CaseOutlook(case(name, number), GOLDEN, "", None) for name, number in zip("ab", repeats, strict=False)]
     cases += [CaseOutlook(case("c", 7, refused="no GPU"), None, "", None)] * refused
-    assert told in lines_of(*cases, aa=aa)[-1]
+    assert expected in lines_of(*cases, aa=aa)[-1]
 
 
 def test_a_night_begins_with_the_cases_that_it_refuses(case, capsys):
     plan = plan_of(case("a"), case("b", refused="no GPU"), notes=("shard 1 of 2",))
     NightDisplay(as_json=False).begins(plan, Path("nights/x"))
-    told = capsys.readouterr()
-    assert (told.out + told.err).splitlines() == ["Note: shard 1 of 2", "b: refused: no GPU", "Kept in nights/x"]
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).splitlines() == ["Note: shard 1 of 2", "b: refused: no GPU", "Kept in nights/x"]
 
 
 @pytest.fixture(name="verdict")
@@ -150,26 +150,26 @@ def _verdict(case, make_record):
     """The verdict on one case with runs that ended so; None: never committed."""
 
     def build(*statuses, num_due=0):
-        one = case("a", repeats=len(statuses))
+        planned = case("a", repeats=len(statuses))
         records = [
-            make_record(one.spec, status=status, run_id=f"{number}") if status else None
+            make_record(planned.spec, status=status, run_id=f"{number}") if status else None
             for number, status in enumerate(statuses)
         ]
         runs = [CaseRun(number, "repeat", "", Path("runs"), record) for number, record in enumerate(records)]
-        material = CaseMaterial(one, runs, GoldenSearch(None, None))
-        judged = judge_night(Path("nights/x"), plan_of(one), [material], today=date(2026, 2, 1), num_due=num_due)
+        material = CaseMaterial(planned, runs, GoldenSearch(None, None))
+        judged = judge_night(Path("nights/x"), plan_of(planned), [material], today=date(2026, 2, 1), num_due=num_due)
         return replace(judged, finished_at="2026-02-01T04:00:00Z")
 
     return build
 
 
 @pytest.mark.parametrize(
-    ("num_due", "told"), [(0, []), (1, ["Not all runs are done: mbr-perf nightly --resume nights/x"])]
+    ("num_due", "expected"), [(0, []), (1, ["Not all runs are done: mbr-perf nightly --resume nights/x"])]
 )
-def test_a_night_that_is_not_done_says_how_to_go_on(verdict, capsys, num_due, told):
+def test_a_night_that_is_not_done_says_how_to_go_on(verdict, capsys, num_due, expected):
     NightDisplay(as_json=False).result(verdict("ok", num_due=num_due), ())
-    told_at_all = capsys.readouterr()
-    assert [line for line in (told_at_all.out + told_at_all.err).splitlines() if "--resume" in line] == told
+    printed = capsys.readouterr()
+    assert [line for line in (printed.out + printed.err).splitlines() if "--resume" in line] == expected
 
 
 def test_history_keeps_runs_that_came_to_an_end(verdict, tmp_path):

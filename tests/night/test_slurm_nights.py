@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
-SAID = ROOT / "tests" / "data" / "slurm" / "said"
+RECORDED = ROOT / "tests" / "data" / "slurm" / "said"
 
 
 @pytest.fixture
@@ -33,28 +33,29 @@ def nightly(mbr_perf, results, tmp_path):
 def test_a_night_goes_on_after_a_submission_that_nobody_knows_the_end_of(nightly, slurm):
     slurm.answers("sbatch", 'case "$*" in *-first-*) ;; *) echo 7 ;; esac')
     slurm.says("nodefail")
-    told = nightly()
-    answer = json.loads(told.out)
+    answered = nightly()
+    answer = json.loads(answered.out)
     assert {case["name"]: case["outcome"] for case in answer["cases"]} == {"first": "inconclusive", "second": "failed"}
-    assert (told.code, answer["num_runs_missing"], len(slurm.submissions())) == (3, 1, 2)
-    assert "first: sbatch printed '', which names no job; the job may be queued" in told.err
+    assert (answered.code, answer["num_runs_missing"], len(slurm.submissions())) == (3, 1, 2)
+    assert "first: sbatch printed '', which names no job; the job may be queued" in answered.err
 
 
 def test_a_job_of_a_night_that_was_cancelled_by_hand_fails_its_case_and_is_not_submitted_again(nightly, slurm):
     slurm.answers("sbatch", 'case "$*" in *-first-*) echo 13 ;; *) echo 7 ;; esac')
     slurm.answers(
-        "scontrol", f'case "$*" in *13*) cat {SAID}/cancelled.scontrol ;; *) cat {SAID}/nodefail.scontrol ;; esac'
+        "scontrol",
+        f'case "$*" in *13*) cat {RECORDED}/cancelled.scontrol ;; *) cat {RECORDED}/nodefail.scontrol ;; esac',
     )
-    told = nightly()
-    answer = json.loads(told.out)
+    answered = nightly()
+    answer = json.loads(answered.out)
     cases = {case["name"]: case for case in answer["cases"]}
-    assert (told.code, len(slurm.submissions())) == (3, 2)
+    assert (answered.code, len(slurm.submissions())) == (3, 2)
     assert cases["first"]["outcome"] == "failed"
     assert cases["first"]["reason"] == "run 0: Slurm: CANCELLED by hand (job 13)"
     assert not cases["first"]["is_infrastructure"]
     assert (
         f"first: Slurm: CANCELLED by hand (job 13); run it again with mbr-perf nightly --resume {answer['night_dir']}"
-        in told.err
+        in answered.err
     )
 
 
@@ -63,14 +64,14 @@ REFUSED = "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1"
 
 def test_a_partition_that_slurm_does_not_know_ends_the_night_before_anything_is_written(nightly, slurm, results):
     slurm.answers("sbatch", REFUSED)
-    told = nightly("--partition", "nope")
-    assert (told.code, slurm.submissions(), results.exists()) == (2, [], False)
-    assert "Slurm refused the job: invalid partition specified: nope" in told.err
+    answered = nightly("--partition", "nope")
+    assert (answered.code, slurm.submissions(), results.exists()) == (2, [], False)
+    assert "Slurm refused the job: invalid partition specified: nope" in answered.err
 
 
 def test_an_account_that_only_the_submission_finds_wrong_ends_the_night_without_failed_runs(nightly, slurm, results):
-    told = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
-    slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{told}" >&2; exit 1 ;; esac')
+    refusal = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+    slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{refusal}" >&2; exit 1 ;; esac')
     answer = nightly("--account", "nope")
     assert (answer.code, len(slurm.submissions()), list(results.glob("nights/*/cases/*/*"))) == (2, 1, [])
     [night_dir] = (results / "nights").iterdir()
@@ -119,9 +120,9 @@ UNREACHED = "sbatch: error: Batch job submission failed: Unable to contact slurm
 @pytest.mark.long
 def test_a_night_whose_controller_stays_away_tries_the_case_again_and_names_the_fault(nightly, slurm):
     slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{UNREACHED}" >&2; exit 1 ;; esac')
-    told = nightly("--only", "first", "--retries", "1")
-    case = json.loads(told.out)["cases"][0]
-    assert (told.code, case["outcome"], case["is_infrastructure"]) == (3, "failed", True)
+    answered = nightly("--only", "first", "--retries", "1")
+    case = json.loads(answered.out)["cases"][0]
+    assert (answered.code, case["outcome"], case["is_infrastructure"]) == (3, "failed", True)
     assert (
         "infrastructure (Slurm not reached): Slurm could not be reached: Batch job submission failed" in case["reason"]
     )

@@ -12,11 +12,11 @@ THROUGHPUT = next(metric for metric in METRICS if metric.name == "tflops_per_gpu
 SHAPE = [0.99, 1.01, 1.0, 1.005, 0.995]
 GOLDEN = Reference(700.0, 0.0079, 5)
 LIMITS = TimeLimits(threshold=0.05, alpha=0.0002)
-NIGHTS = known_noise([[700 * one for one in SHAPE]] * 20)
+NIGHTS = known_noise([[700 * share for share in SHAPE]] * 20)
 
 
 def runs(level, num=5):
-    return [700 * level * one for one in SHAPE[:num]]
+    return [700 * level * share for share in SHAPE[:num]]
 
 
 def verdict(values, golden=GOLDEN, history=NIGHTS, limits=LIMITS):
@@ -49,7 +49,7 @@ def test_a_threshold_below_two_percent_is_the_smallest_change_that_counts():
 
 
 def test_beyond_the_threshold_within_the_noise_is_inconclusive_with_numbers():
-    values = [700 * one for one in (0.7, 1.1, 0.9, 1.0, 0.8)]
+    values = [700 * share for share in (0.7, 1.1, 0.9, 1.0, 0.8)]
     found = judge_time(THROUGHPUT, values, Reference(700.0, 0.15, 5), None, LIMITS)
     assert found.verdict == "inconclusive"
     assert found.reason.startswith(
@@ -59,7 +59,7 @@ def test_beyond_the_threshold_within_the_noise_is_inconclusive_with_numbers():
 
 
 def test_better_than_the_threshold_within_the_noise_passes():
-    values = [700 * one for one in (0.9, 1.3, 1.1, 1.2, 1.0)]
+    values = [700 * share for share in (0.9, 1.3, 1.1, 1.2, 1.0)]
     assert verdict(values, golden=Reference(700.0, 0.15, 5), history=None) == "pass"
 
 
@@ -70,13 +70,13 @@ def test_one_run_beyond_the_threshold_is_suspected_and_not_called_while_nothing_
 
 
 def test_three_runs_all_beyond_the_threshold_are_a_regression_on_less_evidence():
-    one = Reference(700.0, None, 1)
+    single_run = Reference(700.0, None, 1)
     beyond, one_within = [630.0, 632.0, 634.0], [630.0, 632.0, 666.0]
-    found = judge_time(THROUGHPUT, beyond, one, None, LIMITS)
+    found = judge_time(THROUGHPUT, beyond, single_run, None, LIMITS)
     assert found.evidence is not None and found.evidence.p_value is not None
     assert LIMITS.alpha < found.evidence.p_value < 0.01
     assert found.verdict == "regression"
-    assert verdict(one_within, golden=one, history=None) == "inconclusive"
+    assert verdict(one_within, golden=single_run, history=None) == "inconclusive"
 
 
 def test_exactly_the_threshold_passes_as_in_the_plain_gate():

@@ -51,18 +51,18 @@ class Browser:
     """One tab. Commands are those of the Chrome DevTools Protocol."""
 
     def __init__(self, program: str, profile: Path) -> None:
-        told, hears = os.pipe(), os.pipe()  # commands to Chromium, answers from it
-        os.set_inheritable(told[0], True)
+        commands, hears = os.pipe(), os.pipe()  # commands to Chromium, answers from it
+        os.set_inheritable(commands[0], True)
         os.set_inheritable(hears[1], True)
         # Chromium reads commands from descriptor 3 and writes answers to 4.
-        script = f'exec "$@" 3<&{told[0]} 4>&{hears[1]}'
+        script = f'exec "$@" 3<&{commands[0]} 4>&{hears[1]}'
         self._process = subprocess.Popen(
             ["bash", "-c", script, "bash", program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(told[0], hears[1]), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            pass_fds=(commands[0], hears[1]), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        os.close(told[0])
+        os.close(commands[0])
         os.close(hears[1])
-        self._out, self._in = os.fdopen(told[1], "wb", buffering=0), os.fdopen(hears[0], "rb")
+        self._out, self._in = os.fdopen(commands[1], "wb", buffering=0), os.fdopen(hears[0], "rb")
         self._number, self._session, self._read = 0, "", b""
         target = self.does("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.does("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -113,9 +113,9 @@ class Browser:
             if message.get("method") == "Page.loadEventFired":
                 break
         if scripts:
-            self.says(_DRAWN)
+            self.evaluate(_DRAWN)
 
-    def says(self, expression: str) -> Any:
+    def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page, awaited."""
         found = self.does("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]

@@ -23,7 +23,7 @@ def test_a_pipe_gets_a_line_for_each_run_its_steps_and_its_end():
         show("step", 1, 0.5, 1.0)
         clock.now = 6.0
         progress.finish("ok: 500 ms per step")
-        progress.say("mlp is not tried")
+        progress.note("mlp is not tried")
         progress.start("[mlp]", 4)
     assert stream.getvalue().splitlines() == [
         "[1/3] none",

@@ -21,6 +21,6 @@ def test_a_file_that_takes_long_is_told_of_until_its_end(tmp_path, capsys):
     clock = itertools.count(0, 60)
     for _ in log_lines([tmp_path / "a.log"], passage=Passage(on_progress=LogProgress(lambda: next(clock)))):
         pass
-    told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("read 0 MB of 1 MB in 60 s")
-    assert len(told) == 2  # of 3 pieces of 256 KiB, the last of which ends the file
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("read 0 MB of 1 MB in 60 s")
+    assert len(lines) == 2  # of 3 pieces of 256 KiB, the last of which ends the file

@@ -90,8 +90,10 @@ def index(folder: Path) -> Path:
         made = build_night(night_dir=night_dir, plan=plan)
         first = made.cases[0]
         faster = tuple(
-            replace(one, current=one.current * (1 + day % 5 / 50)) if one.metric == "tflops_per_gpu" else one
-            for one in first.findings
+            replace(finding, current=finding.current * (1 + day % 5 / 50))
+            if finding.metric == "tflops_per_gpu"
+            else finding
+            for finding in first.findings
         )
         made = replace(made, cases=(replace(first, findings=faster), *made.cases[1:]))
         (night_dir / "night.json").write_text(made.plan.model_dump_json())
@@ -145,11 +147,11 @@ def test_nothing_runs_out_of_the_page_and_axe_finds_nothing_serious(browser: Bro
     """Screenshots of every look lie beside the page, for people."""
     for width, dark in LOOKS:
         browser.opens(page, width, dark=dark)
-        browser.says("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-        scrolls, inner = browser.says("[document.documentElement.scrollWidth, innerWidth]")
-        browser.says(f"{axe};0")
-        found = browser.says("axe.run(document).then(found => found.violations)")
-        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        browser.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        scrolls, inner = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        browser.evaluate(f"{axe};0")
+        found = browser.evaluate("axe.run(document).then(found => found.violations)")
+        serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]
         browser.shoots(page.with_name(f"{page.stem}_{width}{'_dark' if dark else ''}.png"))
 
         assert scrolls <= inner == width
@@ -159,7 +161,7 @@ def test_nothing_runs_out_of_the_page_and_axe_finds_nothing_serious(browser: Bro
 def test_the_page_is_light_or_dark_as_its_reader_wants(browser: Browser, page: Path):
     def brightness(*, dark: bool) -> float:
         browser.opens(page, 1024, dark=dark)
-        return sum(browser.says("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")) / 3
+        return sum(browser.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")) / 3
 
     assert brightness(dark=False) > 250
     assert brightness(dark=True) < 40
@@ -172,11 +174,11 @@ def test_pictures_show_without_scripts_and_scripts_replace_them_by_pictures_of_t
     browser: Browser, page: Path
 ):
     browser.opens(page, 1400, scripts=False)
-    still = browser.says(HEIGHTS)
-    assert browser.says("document.querySelectorAll('.vega-embed').length") == 0
-    assert len(still) == browser.says("document.querySelectorAll('.chart[id]').length")
+    still = browser.evaluate(HEIGHTS)
+    assert browser.evaluate("document.querySelectorAll('.vega-embed').length") == 0
+    assert len(still) == browser.evaluate("document.querySelectorAll('.chart[id]').length")
     assert all(height > 50 for height in still)
 
     browser.opens(page, 1400)
-    assert browser.says("document.querySelectorAll('.chart[id] .vega-embed').length") == len(still)
-    assert browser.says(HEIGHTS) == pytest.approx(still, rel=0.1)  # fonts are measured differently
+    assert browser.evaluate("document.querySelectorAll('.chart[id] .vega-embed').length") == len(still)
+    assert browser.evaluate(HEIGHTS) == pytest.approx(still, rel=0.1)  # fonts are measured differently

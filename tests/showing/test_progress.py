@@ -8,7 +8,7 @@ from rich.console import Console
 from harness.showing.progress import counted_off, step_progress
 
 
-def told(reports, *, terminal=False, every_s=0.01):
+def lines_of(reports, *, terminal=False, every_s=0.01):
     """What is written for a sequence of (phase, last step, seconds of it, seconds left), ``every_s`` seconds apart."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100, color_system=None, highlight=False)
@@ -27,7 +27,7 @@ def test_a_pipe_gets_one_line_per_phase():
         ("step", 0, 0.5, 5.5),
         ("probe", 11, 0.25, 0.0),
     ]
-    assert told(reports) == [
+    assert lines_of(reports) == [
         "start",
         "import",
         "step 1/12, 500.0 ms per step, 5.500 s left",
@@ -37,16 +37,16 @@ def test_a_pipe_gets_one_line_per_phase():
 
 def test_steps_are_told_again_only_after_ten_seconds():
     steps = [("step", step, 0.01, 0.1) for step in range(12)]
-    assert [line.split(",")[0] for line in told(steps)] == ["step 1/12"]
-    assert [line.split(",")[0] for line in told(steps, every_s=2.5)] == ["step 1/12", "step 5/12", "step 9/12"]
+    assert [line.split(",")[0] for line in lines_of(steps)] == ["step 1/12"]
+    assert [line.split(",")[0] for line in lines_of(steps, every_s=2.5)] == ["step 1/12", "step 5/12", "step 9/12"]
 
 
 def test_the_same_step_is_not_told_twice():
-    assert len(told([("step", 3, 0.01, 0.1)] * 5, every_s=60)) == 1
+    assert len(lines_of([("step", 3, 0.01, 0.1)] * 5, every_s=60)) == 1
 
 
 def test_a_terminal_gets_a_bar_that_counts_steps_and_goes_away():
-    shown = told([("step", 5, 0.5, 3.0)], terminal=True)
+    shown = lines_of([("step", 5, 0.5, 3.0)], terminal=True)
     assert "step" in shown
     assert "6/12" in shown
     assert "3.000 s left" in shown
@@ -54,7 +54,7 @@ def test_a_terminal_gets_a_bar_that_counts_steps_and_goes_away():
 
 
 def test_words_of_a_phase_are_not_taken_for_markup():
-    assert told([("[bold]step", 0, 1.0, 1.0)])[0].startswith("[bold]step 1/12")
+    assert lines_of([("[bold]step", 0, 1.0, 1.0)])[0].startswith("[bold]step 1/12")
 
 
 def test_counting_draws_on_a_terminal_and_is_silent_on_a_pipe():

@@ -26,8 +26,8 @@ def test_rows_of_a_request_can_be_left_out(make_spec):
 
 
 def test_one_rank_is_not_told_in_the_plural(make_spec):
-    one = request_rows(make_spec(gpu="cpu", num_gpus=1))
-    assert one[0] == ("Recipe", "llama3_8b, pretrain, fp32, 1 CPU rank")
+    rows = request_rows(make_spec(gpu="cpu", num_gpus=1))
+    assert rows[0] == ("Recipe", "llama3_8b, pretrain, fp32, 1 CPU rank")
     assert request_rows(make_spec(gpu="cpu"))[0][1].endswith("2 CPU ranks")
 
 

@@ -50,15 +50,19 @@ def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[Ca
     by_case: dict[str, list[HistoryRecord]] = {}
     for record in records:
         by_case.setdefault(record.case, []).append(record)
-    return tuple(_summary(*one, metric) for case in sorted(by_case) for one in _told_apart(by_case[case]))
+    return tuple(
+        _summary(series, num_runs, metric)
+        for case in sorted(by_case)
+        for series, num_runs in _by_suite_case(by_case[case])
+    )
 
 
-def _told_apart(records: Sequence[HistoryRecord]) -> list[tuple[Series, int]]:
+def _by_suite_case(records: Sequence[HistoryRecord]) -> list[tuple[Series, int]]:
     """One series, or one for each of several suite cases, and one of the runs outside suites; each with its number of runs."""
     names = sorted({record.suite_case for record in records})
     if len(set(names) - {""}) < 2:
         return [(series_of(records), len(records))]
-    each = {name: [one for one in records if one.suite_case == name] for name in names}
+    each = {name: [record for record in records if record.suite_case == name] for name in names}
     return [(series_of(runs, suite_case=name), len(runs)) for name, runs in each.items()]
 
 
@@ -73,25 +77,27 @@ def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
     if not called:
         raise BadRequestError(f"no case {name!r}: history is empty", remedy="mbr-perf history add RUN adds a run")
     for fits in (str.__eq__, str.startswith, str.__contains__):
-        found = sorted(case for case, names in called.items() if any(fits(one, name) for one in (case, *names)))
+        found = sorted(
+            case for case, names in called.items() if any(fits(candidate, name) for candidate in (case, *names))
+        )
         if len(found) == 1:
             return NamedCase(found[0], _of_suite(name, found[0], called[found[0]], fits))
         if found:
-            told = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
-            raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"one of: {told}")
-    known = sorted({one for case, names in called.items() for one in (case, *names)})
+            listed = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
+            raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"one of: {listed}")
+    known = sorted({candidate for case, names in called.items() for candidate in (case, *names)})
     raise BadRequestError(f"no case {name!r} in history", remedy=_near(name, known))
 
 
 def _of_suite(name: str, case: str, names: Iterable[str], fits: Callable[[str, str], bool]) -> str:
     """The one case of a suite that is meant; empty where the name fits the case itself, or several."""
-    meant = [one for one in names if fits(one, name)]
+    meant = [candidate for candidate in names if fits(candidate, name)]
     return meant[0] if len(meant) == 1 and not fits(case, name) else ""
 
 
 def _near(name: str, known: Sequence[str]) -> str:
     """The nearest of the names, of their recipes where the whole name is too long to be near."""
-    by_recipe = {one.rpartition("/")[2].partition(".")[0]: one for one in known}
+    by_recipe = {candidate.rpartition("/")[2].partition(".")[0]: candidate for candidate in known}
     hint = nearest(name, by_recipe)
     if hint.startswith("did you mean"):
         return hint

@@ -185,14 +185,14 @@ def _edge(found: LevelChange) -> look.Row:
 
 def _caption(history: CaseHistory) -> str:
     missing = len(history.series.nights) - len(history.measured)
-    told = "Medians over the runs of a night that ended well; bars span the runs. The axis does not begin at zero."
+    text = "Medians over the runs of a night that ended well; bars span the runs. The axis does not begin at zero."
     if history.golden and not _golden_in_sight(history):
-        told += f" The golden, {figure(history.metric, history.golden.value)}, is far off and not drawn."
+        text += f" The golden, {figure(history.metric, history.golden.value)}, is far off and not drawn."
     if history.level_changes:
-        told += " Dashed lines: the level changed."
+        text += " Dashed lines: the level changed."
     elif history.no_points:
-        told += f" {history.no_points}"
-    return told + (f" Not shown: {counted(missing, 'night')} without the figure." if missing else "")
+        text += f" {history.no_points}"
+    return text + (f" Not shown: {counted(missing, 'night')} without the figure." if missing else "")
 
 
 def write_trend(history: CaseHistory, path: Path) -> Path:

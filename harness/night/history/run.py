@@ -82,7 +82,7 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
     in_sight = {night.id for night in shown.nights}
     band, no_band = golden_band(shown, request.metric, request.golden_dir)
     values = [value for _, value in measured]
-    told = CaseHistory(
+    history = CaseHistory(
         series=shown,
         metric=request.metric,
         measured=shown.measured(request.metric),
@@ -94,16 +94,19 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
     )
     rest = len(measured) - search.MAX_NIGHTS
     older = f"change points of the newest {search.MAX_NIGHTS} nights only; {rest} are older"
-    return told, (*reading.notes, *_ahead(reading), *([older] if rest > 0 else []))
+    return history, (*reading.notes, *_ahead(reading), *([older] if rest > 0 else []))
 
 
 def _ahead(reading: HistoryReading) -> tuple[str, ...]:
     """Runs that stand for the newest until their day has come."""
     now = datetime.now(UTC)
     found = [record for record in reading.records if is_ahead(record, now)]
-    told = (f"{one.case}: run {one.run_id} is dated {one.started_at}, in the future" for one in found[:_MOST_AHEAD])
+    dated = (
+        f"{record.case}: run {record.run_id} is dated {record.started_at}, in the future"
+        for record in found[:_MOST_AHEAD]
+    )
     more = [f"and {counted(len(found) - _MOST_AHEAD, 'more run')} so dated"] if len(found) > _MOST_AHEAD else []
-    return (*told, *more, *(["mbr-perf results doctor names their files"] if found else []))
+    return (*dated, *more, *(["mbr-perf results doctor names their files"] if found else []))
 
 
 def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:

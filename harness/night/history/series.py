@@ -166,11 +166,11 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
         notes.append(
             f"not shown, for it is by another formula than {formula}: throughput of {num_old} of {len(ours)} runs"
         )
-    for kind, told in _KINDS.items():
+    for kind, figures in _KINDS.items():
         num_voided = sum(any(_KIND_OF.get(name) == kind for name in record.voided) for record in ours)
         if num_voided:
             notes.append(
-                f"not shown, for the A/A of their nights did not hold: {told} of {num_voided} of {len(ours)} runs"
+                f"not shown, for the A/A of their nights did not hold: {figures} of {num_voided} of {len(ours)} runs"
             )
     named = sorted({record.suite_case for record in ours} - {""})
     if len(named) > 1:

@@ -71,8 +71,10 @@ def _headline(history: CaseHistory) -> list[str]:
     nights, metric, golden = history.series.nights, history.metric, history.golden
     num_runs = sum(len(night.records) for night in nights)
     held = f"Golden: {figure(metric, golden.value)} ± {golden.threshold * 100:g} %" if golden else history.no_golden
-    told = f"{metric.title} ({_DIRECTIONS[metric.better]}), {counted(len(nights), 'night')}, {counted(num_runs, 'run')}"
-    return [told, held[0].upper() + held[1:]]
+    summary = (
+        f"{metric.title} ({_DIRECTIONS[metric.better]}), {counted(len(nights), 'night')}, {counted(num_runs, 'run')}"
+    )
+    return [summary, held[0].upper() + held[1:]]
 
 
 def _nights(history: CaseHistory) -> Table:
@@ -101,10 +103,10 @@ def _runs(night: Night) -> str:
 def _not_counted(history: CaseHistory) -> list[str]:
     """Why the newest of the runs that do not count are out."""
     out = [record for night in history.series.nights for record in night.records if record not in night.counted]
-    told = [f"Not counted: {record.run_id}: {record.failure or '; '.join(record.suspect) or record.status}"
+    reasons = [f"Not counted: {record.run_id}: {record.failure or '; '.join(record.suspect) or record.status}"
             for record in out[-_MOST_REASONS:]]  # fmt: skip
-    rest = len(out) - len(told)
-    return [*told, f"and {counted(rest, 'run')} before them (--json has all)"] if rest else told
+    rest = len(out) - len(reasons)
+    return [*reasons, f"and {counted(rest, 'run')} before them (--json has all)"] if rest else reasons
 
 
 def _bars(history: CaseHistory, width: int) -> list[str]:
@@ -164,9 +166,16 @@ def _listed(found: Sequence[Change]) -> str:
 def added_page(rows: Sequence[Addition]) -> Page:
     """A line per run, and how many are new."""
     columns = [
-        (Column("Run", whole=True), lambda one: one.record.run_id),
-        (Column("Case", drop=1), lambda one: one.record.case),
-        (Column("Status"), lambda one: f"{one.record.status}, suspect" if one.record.suspect else one.record.status),
-        (Column("In history"), lambda one: "added" if one.is_new else "was there already"),
+        (Column("Run", whole=True), lambda addition: addition.record.run_id),
+        (Column("Case", drop=1), lambda addition: addition.record.case),
+        (
+            Column("Status"),
+            lambda addition: (
+                f"{addition.record.status}, suspect" if addition.record.suspect else addition.record.status
+            ),
+        ),
+        (Column("In history"), lambda addition: "added" if addition.is_new else "was there already"),
     ]
-    return Page((tabled(rows, columns), f"{sum(one.is_new for one in rows)} of {counted(len(rows), 'run')} added"))
+    return Page(
+        (tabled(rows, columns), f"{sum(addition.is_new for addition in rows)} of {counted(len(rows), 'run')} added")
+    )

@@ -91,8 +91,8 @@ def survey_history(
         for record in reading.records
         if case in (None, record.case) and fingerprint in (None, record.fingerprint)
     ]
-    recent = [one for one in wanted if since is None or one[0] >= since]
-    return HistoryReading(tuple(record for *_, record in sorted(recent, key=lambda one: one[:2])), reading.notes)
+    recent = [item for item in wanted if since is None or item[0] >= since]
+    return HistoryReading(tuple(record for *_, record in sorted(recent, key=lambda item: item[:2])), reading.notes)
 
 
 def _through_index(

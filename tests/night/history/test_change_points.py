@@ -64,8 +64,8 @@ def test_what_is_not_installed_is_named_with_how_to_install_it():
         "import sys; sys.modules['ruptures'] = None; sys.modules['scipy'] = None\n"
         "from harness.night.history.changes import obstacle; print(obstacle())"
     )
-    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == (
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == (
         "No change points: ruptures and scipy not installed (pip install 'mbr-perf[stats]')."
     )
     assert obstacle() == ""

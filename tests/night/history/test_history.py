@@ -136,7 +136,7 @@ def test_a_case_is_found_by_its_suites_name_or_a_part(ask, name):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["llama3"], [f"one of: {OTHER}, {CASE}"]),
         (["llama3_71b"], ["no case 'llama3_71b'", "did you mean 'llama3_70b'?"]),
@@ -149,10 +149,10 @@ def test_a_case_is_found_by_its_suites_name_or_a_part(ask, name):
         (["l70b", "--branch", "mian"], ["did you mean 'main'?"]),
     ],
 )
-def test_a_wrong_request_says_what_would_be_right(ask, arguments, told):
+def test_a_wrong_request_says_what_would_be_right(ask, arguments, expected):
     answer = ask(*arguments)
     assert answer.code == 2
-    assert [text for text in told if text not in answer.err] == []
+    assert [text for text in expected if text not in answer.err] == []
 
 
 def test_runs_that_do_not_count_are_named_with_the_reason(ask, results, make_kept):
@@ -249,10 +249,10 @@ def test_without_the_extra_there_are_no_points_and_the_way_to_have_them(results)
         "from harness.app import main; main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", program, "history", CASE, "--results_dir", str(results)]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "No change points: ruptures and scipy not installed (pip install 'mbr-perf[stats]')." in told.stdout
-    assert "Newest night 2026-01-30T02:00Z: pass" in told.stdout
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "No change points: ruptures and scipy not installed (pip install 'mbr-perf[stats]')." in done.stdout
+    assert "Newest night 2026-01-30T02:00Z: pass" in done.stdout
 
 
 def test_a_golden_of_the_same_settings_is_the_band(ask, tmp_path, make_golden, make_record, make_spec):
@@ -261,8 +261,8 @@ def test_a_golden_of_the_same_settings_is_the_band(ask, tmp_path, make_golden, m
     path = tmp_path / "golden" / f"{CASE}.json"
     path.parent.mkdir(parents=True)
     path.write_text(golden.model_dump_json())
-    told = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)["golden"]
-    assert (told["value"], told["threshold"], told["low"], told["high"]) == (700.0, 0.05, 665.0, 735.0)
+    band = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)["golden"]
+    assert (band["value"], band["threshold"], band["low"], band["high"]) == (700.0, 0.05, 665.0, 735.0)
     path.write_text(golden.model_copy(update={"fingerprint": "f" * 16}).model_dump_json())
     document = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)
     assert document["golden"] is None and document["no_golden"].endswith("is for other settings")

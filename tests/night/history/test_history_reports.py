@@ -98,14 +98,14 @@ def test_one_night_is_a_picture_too(make_kept):
 
 
 def test_what_changed_a_night_beside_the_point_is_told_as_that(nights):
-    told = {at: history_of(nights, [ChangePoint(at, 700.0, 670.0, 1e-6)]).level_changes[0] for at in (3, 4, 5, 6)}
-    assert {at: found.where for at, found in told.items()} == {
+    changes = {at: history_of(nights, [ChangePoint(at, 700.0, 670.0, 1e-6)]).level_changes[0] for at in (3, 4, 5, 6)}
+    assert {at: found.where for at, found in changes.items()} == {
         3: "one night after",
         4: "",
         5: "one night before",
         6: "",
     }
-    assert {at: [change.name for change in found.changed] for at, found in told.items()} == {
+    assert {at: [change.name for change in found.changed] for at, found in changes.items()} == {
         3: ["torch", "commit"],
         4: ["torch", "commit"],
         5: ["torch", "commit"],
