@@ -42,7 +42,7 @@ def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadReques
     """What is wrong with the request, of the cases with these ``names``; none are known where the suite has faults."""
     found = list[BadRequestError]()
     if asked is not None and not MIN_PAIRS <= asked.num_pairs <= MAX_PAIRS:
-        remedy = f"{MAX_PAIRS} pairs find half the noise of one run"
+        remedy = f"{MAX_PAIRS} pairs already find a difference of half the noise of one run"
         found.append(BadRequestError(f"--aa_pairs {asked.num_pairs} must be {MIN_PAIRS} to {MAX_PAIRS}", remedy=remedy))
     if asked is not None and asked.case and names and asked.case not in names:
         remedy = nearest(asked.case, names)
@@ -65,7 +65,7 @@ def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
     if not fit:
         reasons = "\n  ".join(f"{name}: {why}" for name, why in unfit.items())
         remedy = f"leave --aa out, or add a case{_more_steps(reasons)}"
-        raise BadRequestError(f"--aa: no case can be the A/A:\n  {reasons}", remedy=remedy)
+        raise BadRequestError(f"--aa: no case can run as the A/A:\n  {reasons}", remedy=remedy)
     name = asked.case or min(fit, key=_cost).name
     return plan.model_copy(update={"aa": AaPlan(case=name, num_pairs=asked.num_pairs)})
 
@@ -167,7 +167,7 @@ def _fault(runs: Sequence[CaseRun], numbers: range) -> str:
         if fault := _ended_badly(run):
             return f"failed: run {run.number}: {fault}"
     if not done.issuperset(numbers):
-        return f"is not whole: {len(done)} of {len(numbers)} runs are there"
+        return f"is incomplete: {len(done)} of {len(numbers)} runs are done"
     return next((text for run in runs if run.record and (text := _unusable(run.record, run.number))), "")
 
 
@@ -182,9 +182,9 @@ def _ended_badly(run: CaseRun) -> str:
 
 def _unusable(record: RunRecord, number: int) -> str:
     if record.suspect:
-        return f"says nothing: run {number} is suspect: {'; '.join(record.suspect)}"
+        return f"is not usable: run {number} is suspect: {'; '.join(record.suspect)}"
     problem = derive(record).problems.get("tflops_per_gpu")
-    return f"says nothing: run {number}: {problem}" if problem else ""
+    return f"is not usable: run {number}: {problem}" if problem else ""
 
 
 def _findings(planned: Case, like: RunRecord, sides: _Sides) -> Iterable[AaFinding]:
@@ -248,9 +248,9 @@ def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
 def _doubt(metric: Metric, finding: AaFinding) -> str:
     """``differs: TFLOP/s/GPU by +4.2 % (p 0.0021)``."""
     if finding.change is None:
-        return f"says nothing: {metric.title} is not known of all runs"
+        return f"is not usable: some runs have no {metric.title}"
     if finding.is_blind and finding.visible is not None and finding.threshold is not None:
-        shows = f"only a change of {metric.title} of {format_share(finding.visible)} would show"
-        return f"could not tell: {shows}, the threshold is {format_share(finding.threshold)}"
+        shows = f"it can only show a change of {metric.title} of {format_share(finding.visible)} or more"
+        return f"is too noisy: {shows}, and the threshold is {format_share(finding.threshold)}"
     p_value = "" if finding.p_value is None else f" (p {finding.p_value:.2g})"
     return f"differs: {metric.title} by {format_percent(finding.change)}{p_value}"

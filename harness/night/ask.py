@@ -27,17 +27,17 @@ class SuiteOptions:
     only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", rich_help_panel=_SUITE,
         help="Only cases whose names match, e.g. 'llama3_*'. Repeatable.")] = None
     shard: Annotated[str, typer.Option("--shard", metavar="I/N", rich_help_panel=_SUITE,
-        help="Only the I-th of N parts of the suite; every case is in one of them.")] = ""
+        help="Only the I-th of N parts of the suite. Every case is in exactly one part.")] = ""
     confirm: Annotated[int, typer.Option("--confirm", metavar="N", rich_help_panel=_SUITE,
-        help="Run a case that looks like a regression N more times before it is called one.")] = 2
+        help="Run a case that looks like a regression N more times to confirm it.")] = 2
     retries: Annotated[int, typer.Option("--retries", metavar="N", rich_help_panel=_SUITE,
-        help="Start at most N more runs of a case after a named fault of the machines; each is recorded.")] = 1
+        help="Retry a case at most N times after a known infrastructure fault. Every attempt is recorded.")] = 1
     resume: Annotated[str | None, typer.Option("--resume", metavar="NIGHT", rich_help_panel=_SUITE,
-        autocompletion=completion.nights, help="Do what is missing of a night: its folder or the start of its id. Everything else is taken from it.")] = None
+        autocompletion=completion.nights, help="Run what is missing of a night. Give its folder or the start of its id. The settings come from that night.")] = None
     recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", rich_help_panel=_SUITE,
         help="Directory of recipe families and of suites/.")] = None
     dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SUITE,
-        help="Print the cases, their goldens, how they went last time and what would run, with Slurm the batch files; run nothing.")] = False
+        help="Print the cases, their goldens, their last outcomes and what would run, and with Slurm the batch files. Run nothing.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,20 +47,20 @@ class NightJudgeOptions:
     golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", rich_help_panel=_JUDGE,
         help="Where golden values are. Default: results/golden of the checkout.")] = None
     accept_differences: Annotated[list[str] | None, typer.Option("--accept_difference", metavar="NAME", rich_help_panel=_JUDGE,
-        help="Compare although this differs from the golden's: a package, driver_version, or software. Repeatable.")] = None
+        help="Compare even if this differs from the golden's: a package, driver_version or software. Repeatable.")] = None
     fail_on_improvement: Annotated[bool, typer.Option("--fail_on_improvement", rich_help_panel=_JUDGE,
         help="Exit 7 on an improvement beyond the threshold.")] = False
     aa: Annotated[bool, typer.Option("--aa", rich_help_panel=_JUDGE,
-        help="Run one case under two labels, and judge times only if these are found equal. On Slurm they run in its job.")] = False
+        help="Run one case under two labels, and judge times only if both are equally fast. On Slurm, one job runs both.")] = False
     aa_case: Annotated[str, typer.Option("--aa_case", metavar="NAME", rich_help_panel=_JUDGE,
-        help="The case of --aa. Default: the one with the least expected GPU time.")] = ""
+        help="The case that --aa runs. Default: the case with the least expected GPU time.")] = ""
     aa_pairs: Annotated[int | None, typer.Option("--aa_pairs", metavar="N", rich_help_panel=_JUDGE,
-        help="Runs of --aa under either label, 3 to 50. Default: 4.")] = None
+        help="Runs under each label of --aa, 3 to 50. Default: 4.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class NightOutputOptions:
-    """Where the answer goes; the night's folder has every report in any case."""
+    """Where the answer goes. mbr-perf always writes every report into the night's folder, too."""
 
     as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_OUTPUT, help="One JSON document on stdout.")] = False
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", rich_help_panel=_OUTPUT,
@@ -80,20 +80,20 @@ def nightly(
     output: NightOutputOptions,
     slurm: SlurmLaunchOptions,
 ) -> None:
-    """Run a suite of cases and judge each against its golden values.
+    """Run a suite of cases and compare each with its golden values.
 
-    A case that fails stops no other. What looks like a regression is run again before it is called one. An interrupted
-    night is resumed. Reports lie in the night's folder; every run is added to history.
+    If a case fails, the others still run. mbr-perf repeats a case that looks like a regression before it reports one. You
+    can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
 
-    Slower than the threshold is a regression if noise would do so in fewer than 1 of 100 nights; once five nights of a
-    case are known, more than 2 % slower is. Beyond the threshold without that evidence is inconclusive: more repeats
-    help. Peak memory is a regression if every run is beyond its threshold.
+    Time: a case is a regression if it is slower than the threshold and noise would cause that in fewer than 1 of 100
+    nights. Once history has five nights of the case, 2 % instead of the threshold is enough. Slower than the threshold
+    without that evidence is inconclusive: use more repeats. Peak memory is a regression if every run exceeds its threshold.
 
-    With --aa the labels A and A' of one setting take turns, A A' A' A, before that case's own runs. Where their times
-    differ by more than 2 % (or the case's smaller threshold) and noise would do so in fewer than 1 of 100 nights (Student's
-    t, two-sided), or a run of theirs failed or is missing, every time of the night is inconclusive. So it is where these
-    runs vary so much that a difference as large as the case's threshold would not show: more --aa_pairs help. Memory is
-    judged all the same, unless A and A' differ in it beyond the case's threshold. These runs are not added to history.
+    With --aa, one case first runs under the labels A and A' in turn: A A' A' A. All times of the night are inconclusive
+    if A and A' differ by more than 2 % (or the case's smaller threshold) and noise would cause that in fewer than 1 of 100
+    nights (Student's t, two-sided), if one of these runs failed or is missing, or if they vary too much to show a
+    difference as large as the case's threshold. In the last case, use more --aa_pairs. mbr-perf still judges memory,
+    unless A and A' differ in it by more than the case's threshold. It does not add these runs to history.
 
     Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
     """
@@ -163,12 +163,12 @@ def _request(
         problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
     if slurm.detach or slurm.no_submit:
         problems.add(
-            "a night decides by its runs which others are due: it waits for its jobs",
+            "nightly waits for its jobs: their results decide which runs come next",
             "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job",
         )
     names_aa = bool(judge.aa_case) or judge.aa_pairs is not None
     if not judge.aa and names_aa:
-        problems.add("--aa_case and --aa_pairs say which A/A: there is none", "add --aa")
+        problems.add("--aa_case and --aa_pairs need --aa", "add --aa")
     with problems.collecting():
         on_slurm = slurm_request(launch.launcher, slurm, {})
     with problems.collecting():

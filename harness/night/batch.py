@@ -72,7 +72,7 @@ def _aa(plan: NightPlan, case: NightCase) -> Iterator[DueCase]:
 def _begun(planned: PlannedCase, case: NightCase) -> Iterator[DueCase]:
     for run in case.runs:
         if run.record is None or run.record.status == "interrupted":
-            why = f"again, the last time ended by: {run.cancelled}" if run.cancelled else ""
+            why = f"again, because it last ended by: {run.cancelled}" if run.cancelled else ""
             yield DueRun(planned, run.number, run.purpose, "; ".join(filter(None, (run.reason, why))))
 
 

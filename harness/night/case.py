@@ -188,7 +188,7 @@ def _outcome(
     if ended:
         return ended[0], _how_it_ended(ended[1]), ended[1]
     if figures is None:
-        return "inconclusive", "interrupted before a run was done" if counting else "not run yet", None
+        return "inconclusive", "interrupted before a run finished" if counting else "not run yet", None
     if figures.comparison.golden is None:
         is_lacking = case.planned.is_golden_required or case.golden.is_damaged
         outcome: CaseOutcome = "inconclusive" if is_lacking else "pass"

@@ -126,7 +126,7 @@ def _entry(folder: Path) -> NightEntry:
     try:
         return NightEntry(folder, IndexNight.model_validate_json((folder / JUDGED).read_bytes()))
     except FileNotFoundError:
-        return NightEntry(folder, None, "not judged: still running, or ended before it was")
+        return NightEntry(folder, None, "not judged: it is still running, or it ended early")
     except OSError as error:
         return NightEntry(folder, None, f"damaged: {JUDGED} cannot be read: {error.strerror}")
     except ValidationError as error:
@@ -159,8 +159,8 @@ def index_html(entries: Sequence[NightEntry]) -> str:
     bad = tuple(_problem(entry) for entry in entries if entry.night is None)
     tables = [Section(suite, (_table(nights),)) for suite, nights in suites.items()]
     about = (
-        f"{counted(len(entries), 'night')}, the newest first. A cell shows TFLOP/s/GPU, its change against the golden, and the "
-        "peak allocated memory of the worst rank. Lines run from the oldest night to the newest."
+        f"{counted(len(entries), 'night')}, the newest first. A cell shows TFLOP/s/GPU, its change from the golden, and the "
+        "peak allocated memory of the worst rank. Each line runs from the oldest night to the newest."
     )
     return html(
         Page((*tables, *([Section("Without a verdict", (Listing(bad),))] if bad else [])), title="Nights", about=about)

@@ -88,7 +88,7 @@ class NightJudge:
         verdict = judge_case(self.material(case), rules_of(self.plan, _day_of(self.plan)))
         if not suspected(verdict):
             return ""
-        return verdict.reason or "worse than its golden, and not yet shown to be chance"
+        return verdict.reason or "worse than its golden, perhaps by chance"
 
     def verdict(self, data: NightData, num_due: int) -> NightVerdict:
         """The verdict on what lies on disk, whole or not."""

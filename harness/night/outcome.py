@@ -30,20 +30,20 @@ FAULTS: tuple[InfrastructureFault, ...] = (
     InfrastructureFault("GPU lost", r"GPU is lost|GPU_IS_LOST|fallen off the bus|NVML 15\b", False,
                         "drain the node; the GPU needs a reset or a reboot"),
     InfrastructureFault("GPU memory error", r"uncorrectable ECC|ECC error|cudaErrorECCUncorrectable", False,
-                        "drain the node and look at nvidia-smi -q -d ECC"),
+                        "drain the node and check nvidia-smi -q -d ECC"),
     InfrastructureFault("NVLink error", r"uncorrectable NVLink|cudaErrorNvlinkUncorrectable", False,
-                        "drain the node and look at nvidia-smi nvlink -e"),
+                        "drain the node and check nvidia-smi nvlink -e"),
     InfrastructureFault("port taken", r"EADDRINUSE|address already in use", True,
                         "another run took the port between choosing and using it"),
     InfrastructureFault("disk full", r"disk full|No space left on device|ENOSPC", False,
                         "free some space where results are written"),
-    InfrastructureFault("node failed", r"\bNODE_FAIL\b", True, "Slurm lost the node; another may be given"),
+    InfrastructureFault("node failed", r"\bNODE_FAIL\b", True, "Slurm lost the node; a retry may get another one"),
     InfrastructureFault("job failed to start", r"\bBOOT_FAIL\b|\bLAUNCH_FAILED\b", True,
                         "Slurm could not start the job on its nodes"),
     InfrastructureFault("refused by Slurm", r"^Slurm refused the job: ", False,
-                        "ask for what the cluster gives: its own words say what it does not"),
+                        "request what the cluster offers; Slurm's message says what it refused"),
     InfrastructureFault("Slurm not reached", r"^Slurm could not be reached: ", True,
-                        "its controller did not answer; sinfo tells whether it does now"),
+                        "its controller did not answer; check it with sinfo"),
     InfrastructureFault("preempted", r"\bPREEMPTED\b", True, "another job was given the nodes"),
 )  # fmt: skip
 
@@ -123,7 +123,7 @@ def figures_outcome(findings: Sequence[CaseFinding]) -> tuple[CaseOutcome, str]:
         found = [finding for finding in findings if finding.verdict is verdict]
         if found:
             return outcome, "; ".join(_finding_text(finding) for finding in found) if outcome != "pass" else ""
-    return "inconclusive", "nothing was gated"
+    return "inconclusive", "no metric was gated"
 
 
 def exit_code_of(outcome: CaseOutcome, *, fail_on_improvement: bool = False) -> ExitCode:
@@ -146,9 +146,9 @@ def expectation(
     if not came and not ended_well:
         return False, ""
     if not came:
-        return False, f"expected {expected.outcome} did not come: remove the entry ({expected.reason})"
+        return False, f"expected {expected.outcome} did not happen: remove the entry ({expected.reason})"
     if today > until:
-        return False, f"expected {outcome} expired on {expected.until} ({expected.reason})"
+        return False, f"the suite expected {outcome} only until {expected.until} ({expected.reason})"
     return True, f"expected until {expected.until}: {expected.reason}"
 
 

@@ -1,4 +1,4 @@
-"""A night before it runs: its cases, what they will be held against, and how they went last time."""
+"""A night before it runs: its cases, their goldens, and how they went last time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class CaseOutlook:
 
 
 def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
-    """The table of `nightly --dryrun`, and why cases do not run or have nothing to be held against."""
+    """The table of `nightly --dryrun`, and why cases do not run or have no golden."""
     refused = [f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused]
     lines = [*refused, *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)]
     return Page(title=plan.title, notes=plan.notes, blocks=(tabled(cases, _COLUMNS), GAP, listing(lines)))
@@ -85,7 +85,7 @@ def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
     if not lines:
         return []
     count = "1 golden" if len(lines) == 1 else f"{len(lines)} goldens"
-    return [*lines, f"{count} cannot be read: inconclusive until the file is mended, or put back from git"]
+    return [*lines, f"{count} cannot be read: inconclusive until you repair the file or restore it from git"]
 
 
 def _changed(cases: tuple[CaseOutlook, ...]) -> list[str]:
@@ -107,7 +107,7 @@ def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
         return []
     count = "1 case has" if len(without) == 1 else f"{len(without)} cases have"
     some = f"{len(lacking)} of them " if len(lacking) < len(without) else ""
-    fix = f"{some}inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` makes one{', the golden of the others is optional' * bool(some)}"
+    fix = f"{some}inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` adds a golden{'; for the others a golden is optional' * bool(some)}"
     return [*(f"{item.case.name}: {item.no_golden}" for item in named), f"{count} no golden: {fix}"]
 
 
@@ -126,8 +126,8 @@ def _total(plan: NightPlan) -> str:
     text = "1 case" if len(plan.cases) == 1 else f"{len(plan.cases)} cases"
     text += f", {refused} of them refused" if refused else ""
     return (
-        f"{text}; {'1 run' if runs == 1 else f'{runs} runs'}, then at most {plan.retries} more of a case after a fault of the machines, "
-        f"and {plan.confirm} more of one that looks like a regression{_aa(plan)}"
+        f"{text}; {'1 run' if runs == 1 else f'{runs} runs'}. Then, for each case, at most {plan.retries} more after an infrastructure "
+        f"fault and {plan.confirm} more to confirm a regression{_aa(plan)}"
     )
 
 

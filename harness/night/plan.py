@@ -69,7 +69,7 @@ def chosen_suite(request: NightRequest) -> Suite:
     for name in ("confirm", "retries"):
         if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
             message = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
-            problems.add(message, "it is the runs of one case beyond its repeats")
+            problems.add(message, "it counts the extra runs of one case")
     if request.golden_dir is not None and not request.golden_dir.is_dir():
         problems.add(f"--golden_dir {request.golden_dir}: no such folder")
     problems.found += impossible_names(request.accept_differences)
@@ -224,10 +224,12 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
     problems, nnodes = Problems(), num_nodes(case.spec)
     if plan.slurm is None and nnodes > 1 and plan.launch.launcher != "replay":
         return BadRequestError(
-            f"{case.spec.num_gpus} GPUs are {nnodes} nodes", remedy="--launcher slurm runs it as a job"
+            f"{case.spec.num_gpus} GPUs need {nnodes} nodes", remedy="--launcher slurm runs it as a job"
         )
     if plan.slurm is not None and case.sources.get("gpu") == "this machine":
-        problems.add("jobs run on machines that cannot be seen from here", "name the case's GPU: request.gpu")
+        problems.add(
+            "jobs run on other machines, whose GPU mbr-perf cannot detect from here", "name the case's GPU: request.gpu"
+        )
     launch = plan.launch
     if nnodes > 1 and plan.slurm is not None:  # the first of its nodes is known in the job only
         launch = launch.model_copy(update={"nnodes": nnodes, "master_addr": "HEAD"})

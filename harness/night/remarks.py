@@ -82,7 +82,7 @@ def _explanation(case: CaseVerdict) -> Iterable[str]:
     if case.remark:
         yield one_line(case.remark)
     if case.drift:
-        yield f"Unlike the golden's environment: {one_line(drift_text(case))}"
+        yield f"Environment differs from the golden's: {one_line(drift_text(case))}"
     yield from (f"Caveat: {one_line(caveat)}" for caveat in case.caveats)
 
 
@@ -90,7 +90,7 @@ def _to_copy(case: CaseVerdict) -> Iterable[str]:
     yield from (f"Runs: {line}" for line in run_lines(case.runs))
     command = further_command(case)
     if command:
-        yield f"Look further: {command}"
+        yield f"Details: {command}"
 
 
 def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
@@ -135,19 +135,19 @@ def aa_lines(verdict: NightVerdict) -> tuple[str, ...]:
 
 
 def _aa_finding(finding: AaFinding) -> str:
-    """``TFLOP/s/GPU of A' against A -0.1 %, p 0.93; one run varies by 0.2 %; below 2 % nothing shows``."""
+    """``TFLOP/s/GPU of A' against A -0.1 %, p 0.93; one run varies by 0.2 %; it cannot show changes below 2 %``."""
     if finding.change is None or finding.p_value is None or finding.noise is None or finding.visible is None:
         return ""
     title = BY_NAME[finding.metric].title
     change = f"{title} of A' against A {format_percent(finding.change)}, {p_text(finding.p_value)}"
     noise = f"one run varies by {format_share(finding.noise)}"
-    return f"{change}; {noise}; below {format_share(max(finding.visible, finding.limit))} nothing shows"
+    return f"{change}; {noise}; it cannot show changes below {format_share(max(finding.visible, finding.limit))}"
 
 
 def _fix(finding: AaFinding) -> str:
-    """What lets an A/A tell that could not."""
-    steadier = "a quieter machine, longer runs"
+    """What would make an A/A conclusive that was too noisy."""
+    steadier = "a quieter machine or longer runs"
     if finding.noise is None or finding.threshold is None:
-        return f"What would let the A/A tell: {steadier}"
+        return f"To make the A/A conclusive: {steadier}"
     pairs = pairs_that_show(finding.threshold, finding.noise, AA_ALPHA)
-    return f"What would let the A/A tell: {f'--aa_pairs {pairs}, ' if pairs else ''}{steadier}"
+    return f"To make the A/A conclusive: {f'--aa_pairs {pairs}, ' if pairs else ''}{steadier}"

@@ -145,7 +145,7 @@ def append_summary(path: Path, verdict: NightVerdict) -> None:
     taken = path.stat().st_size if path.exists() else 0
     text = night_summary(verdict, SUMMARY_LIMIT_BYTES - taken - 1)
     if not text:
-        raise OSError(errno.EFBIG, "it holds already as much as GitHub takes", str(path))
+        raise OSError(errno.EFBIG, "the file is already as large as GitHub accepts", str(path))
     append_whole(path, text)
 
 
@@ -167,7 +167,7 @@ def _ever_shorter(verdict: NightVerdict) -> Iterable[str]:
     yield _short(verdict, red, with_details=False, left_out=_and(no_green, no_details))
     size = len(red) // 2
     while size:
-        rest = f"{len(red) - size} more cases to look at"
+        rest = f"{len(red) - size} more cases that need attention"
         yield _short(verdict, red[:size], with_details=False, left_out=_and(no_green, no_details, rest))
         size //= 2
     yield _short(verdict, (), with_details=False, left_out="every case")

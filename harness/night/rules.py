@@ -160,7 +160,7 @@ def judge_time(
     if (shown and large) or _is_every_run_beyond(beyond, evidence):
         return _finding(plain, wanted, "", evidence)
     if plain.verdict is Verdict.PASS:
-        reason = f"hardly noise, but smaller than {smallest * 100:.3g} %" if shown else ""
+        reason = f"unlikely to be noise, but smaller than {smallest * 100:.3g} %" if shown else ""
         return _finding(plain, Verdict.PASS, reason, evidence)
     reason = f"beyond {limits.threshold * 100:.3g} %, but {_doubt(evidence, limits)}"
     return _finding(plain, Verdict.INCONCLUSIVE if worse else Verdict.PASS, reason, evidence)
@@ -191,8 +191,8 @@ def _doubt(evidence: Evidence, limits: TimeLimits) -> str:
     if evidence.p_value is None or evidence.noise is None:
         return f"{evidence.basis}; repeat it"
     return (
-        f"one run varies by {format_share(evidence.noise)} ({evidence.basis}): p = {evidence.p_value:.2g}, "
-        f"evidence begins at {limits.alpha:.2g}"
+        f"one run varies by {format_share(evidence.noise)} ({evidence.basis}): p = {evidence.p_value:.2g} is "
+        f"above the limit of {limits.alpha:.2g}"
     )
 
 

@@ -59,7 +59,7 @@ def night_page(
     ``cases``: the rows, if not all; ``left_out`` says what is missing. ``with_details``: what is told of each case, too.
     """
     shown = verdict.cases if cases is None else cases
-    room = f"Left out here, for want of room: {left_out}; all of it is in {verdict.night_dir}."
+    room = f"Left out to save space: {left_out}. The full report is in {verdict.night_dir}."
     return Page(
         title=verdict.plan.title,
         headline=headline(verdict),
@@ -83,7 +83,7 @@ def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
     red = tuple(_section(case) for case in cases if is_red(case))
     green = tuple(_section(case) for case in cases if not is_red(case))
     if red:
-        yield Section("To look at", red)
+        yield Section("Cases that need attention", red)
     if green:
         yield Only("html", (Section(f"{'The other' if red else 'All'} cases", green),))
 
@@ -262,4 +262,4 @@ class NightDisplay(BatchDisplay):
         else:
             show_page(night_page(verdict))
         if verdict.num_due:
-            self.narrate(f"Not all runs are done: mbr-perf nightly --resume {verdict.night_dir}")
+            self.narrate(f"Not all runs are done. To continue: mbr-perf nightly --resume {verdict.night_dir}")

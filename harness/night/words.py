@@ -65,7 +65,7 @@ def answer(verdict: NightVerdict) -> str:
     worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
     red = [*_doubted(verdict), *(case.planned.name for case in worst)]
     more = f" and {len(red) - _MANY} more" if len(red) > _MANY else ""
-    named = f"look at {', '.join(red[:_MANY])}{more}" if red else "nothing to look at"
+    named = f"look at {', '.join(red[:_MANY])}{more}" if red else "no case needs attention"
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
     word = "INTERRUPTED" if stopped else verdict.outcome.upper()
@@ -89,7 +89,7 @@ def worst_memory(case: CaseVerdict) -> CaseFinding | None:
 
 
 def change_text(finding: CaseFinding | None) -> str:
-    """``-3.4 %, p 2e-5, 7 against 5 runs``; absent where there are not two numbers."""
+    """``-3.4 %, p 2e-5, 7 runs, golden 5``; absent where there are not two numbers."""
     if finding is None or finding.change is None:
         return ABSENT
     parts = [format_percent(finding.change), *(_evidence(finding.evidence) if finding.evidence else ())]
@@ -97,7 +97,7 @@ def change_text(finding: CaseFinding | None) -> str:
 
 
 def evidence_text(finding: CaseFinding | None) -> str:
-    """``p 2e-5, 7 against 5 runs``; absent where no test was made."""
+    """``p 2e-5, 7 runs, golden 5``; absent where no test was made."""
     return (
         ", ".join(_evidence(finding.evidence))
         if finding and finding.change is not None and finding.evidence
@@ -108,20 +108,20 @@ def evidence_text(finding: CaseFinding | None) -> str:
 def finding_text(finding: CaseFinding) -> str:
     """One metric in a sentence: both values, change, evidence, threshold, and its reason or noise."""
     metric = BY_NAME[finding.metric]
-    values = f"{metric.title} {figure(metric, finding.current)} against {figure(metric, finding.golden)}"
+    values = f"{metric.title} {figure(metric, finding.current)}, golden {figure(metric, finding.golden)}"
     change = f": {change_text(finding)}" if finding.change is not None else ""
     reason = f". {one_line(finding.reason)}" if finding.reason else _noise(finding.evidence)
     return f"{values}{change}{_threshold(finding)}{reason}"
 
 
 def threshold_text(finding: CaseFinding) -> str:
-    """``5 %, with evidence 2 %``: what alone calls for attention, and what does where evidence shows it; without signs."""
+    """``5 %, or 2 % with evidence``: the threshold, and the smaller change that evidence makes a verdict. No signs."""
     if finding.threshold is None:
         return ABSENT
     if BY_NAME[finding.metric].better == "equal":
         return MUST_EQUAL
     least = finding.evidence.smallest_change if finding.evidence else None
-    shown = f", with evidence {least * 100:.2g} %" if least is not None and least < finding.threshold else ""
+    shown = f", or {least * 100:.2g} % with evidence" if least is not None and least < finding.threshold else ""
     return f"{finding.threshold * 100:.3g} %{shown}"
 
 
@@ -140,7 +140,7 @@ def _span(start: str, end: str) -> str:
 def _evidence(evidence: Evidence) -> Iterable[str]:
     if evidence.p_value is not None:
         yield p_text(evidence.p_value)
-    yield f"{evidence.num_runs} against {counted(evidence.num_golden_runs, 'run')}"
+    yield f"{counted(evidence.num_runs, 'run')}, golden {evidence.num_golden_runs}"
 
 
 def p_text(p_value: float) -> str:

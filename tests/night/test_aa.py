@@ -132,8 +132,8 @@ def test_an_aa_in_whose_noise_the_threshold_would_not_show_could_not_tell_and_no
     assert (night.outcome, night.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
     assert verdict_of(night, "tflops_per_gpu") is Verdict.INCONCLUSIVE
     assert verdict_of(night, "peak_allocated_bytes") is Verdict.PASS
-    assert "A/A could not tell: only a change of TFLOP/s/GPU of " in night.cases[0].reason
-    assert "would show, the threshold is 5 %" in night.cases[0].reason
+    assert "A/A is too noisy: it can only show a change of TFLOP/s/GPU of " in night.cases[0].reason
+    assert "or more, and the threshold is 5 %" in night.cases[0].reason
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,10 @@ def test_unequal_memory_leaves_no_verdict_on_memory_and_one_on_time(material):
     [
         ({"ends": {6: {"status": "failed"}}}, "A/A failed: run 6: x"),
         ({"ends": {6: {"status": "oom"}}}, "A/A failed: run 6: out of memory: x"),
-        ({"ends": {6: {"status": "interrupted"}}}, "A/A is not whole: 7 of 8 runs are there"),
-        ({"numbers": range(3, 9)}, "A/A is not whole: 6 of 8 runs are there"),
-        ({"numbers": range(0)}, "A/A is not whole: 0 of 8 runs are there"),
-        ({"ends": {6: {"suspect": ("throttled",)}}}, "A/A says nothing: run 6 is suspect: throttled"),
+        ({"ends": {6: {"status": "interrupted"}}}, "A/A is incomplete: 7 of 8 runs are done"),
+        ({"numbers": range(3, 9)}, "A/A is incomplete: 6 of 8 runs are done"),
+        ({"numbers": range(0)}, "A/A is incomplete: 0 of 8 runs are done"),
+        ({"ends": {6: {"suspect": ("throttled",)}}}, "A/A is not usable: run 6 is suspect: throttled"),
     ],
 )
 def test_an_aa_that_is_not_whole_or_says_nothing_is_no_pass(material, changes, why):
@@ -175,7 +175,7 @@ def test_a_peak_that_only_one_label_tells_is_no_pass_and_no_difference(material)
         ranks = tuple(rank.model_copy(update=changes) for rank in run.record.ranks)
         runs.append(replace(run, record=run.record.model_copy(update={"ranks": ranks})))
     doubts = judge_aa(case.planned, runs, NUMBERS).doubts
-    assert doubts == {"memory": "tonight's own A/A says nothing: Peak allocated is not known of all runs"}
+    assert doubts == {"memory": "tonight's own A/A is not usable: some runs have no Peak allocated"}
 
 
 def test_a_case_that_ran_out_of_memory_stays_the_answer(material):

@@ -238,7 +238,7 @@ def test_a_case_that_has_not_run_or_was_interrupted_is_inconclusive(case, make_r
     empty = CaseMaterial(case().planned, (), case().golden)
     assert judge_case(empty, RULES).reason == "not run yet"
     verdict = judge_case(case(runs=[interrupted]), RULES)
-    assert (verdict.outcome, verdict.reason) == ("inconclusive", "interrupted before a run was done")
+    assert (verdict.outcome, verdict.reason) == ("inconclusive", "interrupted before a run finished")
 
 
 def test_a_refused_case_failed_without_a_run(case):
@@ -251,7 +251,7 @@ def test_a_refused_case_failed_without_a_run(case):
     ("until", "exit_code", "is_expected", "remark"),
     [
         ("2026-02-01", ExitCode.OK, True, "expected until 2026-02-01: too big"),
-        ("2026-01-31", ExitCode.OUT_OF_MEMORY, False, "expected oom expired on 2026-01-31 (too big)"),
+        ("2026-01-31", ExitCode.OUT_OF_MEMORY, False, "the suite expected oom only until 2026-01-31 (too big)"),
     ],
 )
 def test_an_expected_failure_is_not_red_until_its_day_is_over(case, failed, until, exit_code, is_expected, remark):
@@ -266,7 +266,7 @@ def test_an_expected_failure_that_did_not_come_is_green_and_told(case):
     expected = ExpectedFailureRecord(outcome="oom", until="2026-03-01", reason="too big")
     verdict = judge_case(case(expected=expected), RULES)
     assert (verdict.outcome, verdict.exit_code, verdict.is_expected) == ("pass", ExitCode.OK, False)
-    assert verdict.remark == "expected oom did not come: remove the entry (too big)"
+    assert verdict.remark == "expected oom did not happen: remove the entry (too big)"
 
 
 def test_an_expected_regression_is_not_confirmed(case):

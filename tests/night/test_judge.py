@@ -88,7 +88,7 @@ def test_an_expected_failure_is_out_of_date_only_where_the_runs_came_to_their_en
     if "refused" in changes:
         dense = replace(dense, runs=())
     [case] = judge([dense]).cases
-    assert case.remark == ("expected oom did not come: remove the entry (known)" if is_out_of_date else "")
+    assert case.remark == ("expected oom did not happen: remove the entry (known)" if is_out_of_date else "")
 
 
 def test_a_night_with_runs_still_to_do_has_no_answer_yet(material):

@@ -218,7 +218,7 @@ def test_a_night_that_is_still_running_is_no_damaged_one(nights):
     running.mkdir()
     (running / "night.json").write_text("{}")
 
-    assert f"{running.name}: not judged: still running" in index_html(read_nights(running.parent))
+    assert f"{running.name}: not judged: it is still running" in index_html(read_nights(running.parent))
 
 
 def test_a_newer_report_with_more_in_it_can_be_shown(nights):

@@ -63,9 +63,9 @@ def test_what_passed_is_left_out_first_then_the_details(large):
     without_details = night_summary(large, size_of(without_green) - 1)
 
     assert "llama3\\_70b\\_none\\_0 " not in without_green
-    assert "300 cases without a problem; all of it is in " in without_green
+    assert "300 cases without a problem. The full report is in " in without_green
     assert without_green.count("\n#### ") == 600
-    assert "300 cases without a problem, the details of each case; all of it is in " in without_details
+    assert "300 cases without a problem, the details of each case. The full report is in " in without_details
     assert "\n### " not in without_details
     assert without_details.count("\n| llama3") == 600
 
@@ -86,7 +86,7 @@ def test_a_summary_is_appended_and_keeps_below_the_limit_of_all_of_them(tmp_path
     append_summary(path, large)
 
     assert path.read_text().startswith("xxx")
-    assert "Left out here" in path.read_text()
+    assert "Left out to save space" in path.read_text()
     assert path.stat().st_size <= SUMMARY_LIMIT_BYTES
 
 
@@ -94,7 +94,7 @@ def test_a_full_summary_is_left_as_it_is_and_says_so(tmp_path, night):
     path = tmp_path / "summary.md"
     path.write_text("x" * SUMMARY_LIMIT_BYTES)
 
-    with pytest.raises(OSError, match="as much as GitHub takes"):
+    with pytest.raises(OSError, match="as large as GitHub accepts"):
         append_summary(path, night)
 
     assert path.stat().st_size == SUMMARY_LIMIT_BYTES

@@ -82,7 +82,7 @@ def test_every_wrong_option_is_named_at_once(nightly):
     answer = nightly("--html", REPLAYS / "replayed.yaml", "--detach")
 
     assert answer.code == 2
-    for problem in ("not a folder", "it waits for its jobs"):
+    for problem in ("not a folder", "nightly waits for its jobs"):
         assert problem in answer.err
 
 

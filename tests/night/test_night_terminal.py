@@ -24,7 +24,7 @@ def test_the_piped_table_is_never_cut(night):
     row = next(line for line in printed(night, width=40).splitlines() if line.startswith("llama3_70b_mlp "))
 
     assert row.split("  ")[0] == "llama3_70b_mlp"
-    assert "-3.4 %  p 2e-5, 7 against 5 runs" in row
+    assert "-3.4 %  p 2e-5, 7 runs, golden 5" in row
     assert row.endswith("1 difference from the golden's environment")
 
 
@@ -54,7 +54,7 @@ def test_a_red_case_says_why_who_and_how_to_look_further(night):
 
     assert "(owner: perf-team)" in paragraph
     assert (
-        "TFLOP/s/GPU 175.31 against 181.48: -3.4 %, p 2e-5, 7 against 5 runs; threshold 5 %, with evidence 2 %; "
+        "TFLOP/s/GPU 175.31, golden 181.48: -3.4 %, p 2e-5, 7 runs, golden 5; threshold 5 %, or 2 % with evidence; "
         "one run varies by 0.93 % (these repeats, the golden's, 19 nights)" in paragraph
     )
     assert "torch: golden 2.9.1, here 2.10.0" in paragraph
@@ -73,12 +73,12 @@ def test_an_expected_failure_is_marked_and_needs_no_look(night):
 def test_a_night_without_a_problem_says_so(make_night, night):
     text = printed(make_night(cases=(night.cases[0],)))
 
-    assert text.splitlines()[-1] == "PASS (exit 0): nothing to look at"
+    assert text.splitlines()[-1] == "PASS (exit 0): no case needs attention"
 
 
 def test_an_unfinished_night_says_how_much_is_left(make_night, night):
     assert printed(make_night(cases=(night.cases[0],), num_due=3)).splitlines()[-1] == (
-        "PASS (exit 0): nothing to look at; unfinished: 3 runs still to do"
+        "PASS (exit 0): no case needs attention; unfinished: 3 runs still to do"
     )
 
 
@@ -95,14 +95,14 @@ def test_no_color_leaves_no_escape_codes(night, monkeypatch):
 def test_what_no_test_can_tell_has_no_p_value(night):
     finding = next(f for f in night.cases[1].findings if f.metric == "tflops_per_gpu")
 
-    assert change_text(replace(finding, evidence=Evidence(None, None, "", 1, 1))) == "-3.4 %, 1 against 1 run"
+    assert change_text(replace(finding, evidence=Evidence(None, None, "", 1, 1))) == "-3.4 %, 1 run, golden 1"
 
 
 def test_a_p_value_too_small_to_mean_anything_is_bounded(night):
     finding = next(f for f in night.cases[1].findings if f.metric == "tflops_per_gpu")
 
     assert (
-        change_text(replace(finding, evidence=Evidence(1e-30, 0.01, "", 5, 5))) == "-3.4 %, p < 1e-9, 5 against 5 runs"
+        change_text(replace(finding, evidence=Evidence(1e-30, 0.01, "", 5, 5))) == "-3.4 %, p < 1e-9, 5 runs, golden 5"
     )
 
 

@@ -290,7 +290,7 @@ def test_a_machine_on_which_no_case_can_start_is_told_before_anything_is_written
     answer = mbr_perf("nightly", "h100_nightly", "--only", "llama3_70b.sft.*", "--results_dir", tmp_path)
     assert answer.code == 2
     assert "none of the 3 cases of h100_nightly can start on this machine" in answer.err
-    assert "32 GPUs are 4 nodes" in answer.err
+    assert "32 GPUs need 4 nodes" in answer.err
     assert list(tmp_path.iterdir()) == []
 
 

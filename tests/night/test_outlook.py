@@ -82,10 +82,10 @@ def test_a_case_that_was_not_resolved_has_no_settings_to_show(case):
 @pytest.mark.parametrize(
     ("required", "expected"),
     [
-        ((True,), "1 case has no golden: inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` makes one"),
-        ((True, True), "2 cases have no golden: inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` makes one"),
+        ((True,), "1 case has no golden: inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` adds a golden"),
+        ((True, True), "2 cases have no golden: inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` adds a golden"),
         ((True, False), "2 cases have no golden: 1 of them inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` "
-                        "makes one, the golden of the others is optional"),
+                        "adds a golden; for the others a golden is optional"),
         ((False, False), None),
     ],
 )  # fmt: skip
@@ -112,7 +112,7 @@ def test_goldens_that_cannot_be_read_are_counted_without_those_of_refused_cases(
     damaged = (CaseOutlook(case(name), None, "no JSON", None, is_golden_damaged=True) for name in names)
     lines = lines_of(*damaged, refused)
     assert [line for line in lines if line.endswith("no JSON")] == [f"{name}: no JSON" for name in names]
-    assert f"{expected} cannot be read: inconclusive until the file is mended, or put back from git" in lines
+    assert f"{expected} cannot be read: inconclusive until you repair the file or restore it from git" in lines
 
 
 def test_goldens_of_a_recipe_point_that_has_changed_are_named_with_what_replaces_them(case):
@@ -126,9 +126,9 @@ def test_goldens_of_a_recipe_point_that_has_changed_are_named_with_what_replaces
 @pytest.mark.parametrize(
     ("repeats", "refused", "aa", "expected"),
     [
-        ((1,), 0, None, "1 case; 1 run, then at most 1 more of a case after a fault of the machines, and 2 more of one that looks like a regression"),
-        ((1, 2), 0, None, "2 cases; 3 runs, then"),
-        ((2,), 1, None, "2 cases, 1 of them refused; 2 runs, then"),
+        ((1,), 0, None, "1 case; 1 run. Then, for each case, at most 1 more after an infrastructure fault and 2 more to confirm a regression"),
+        ((1, 2), 0, None, "2 cases; 3 runs. Then"),
+        ((2,), 1, None, "2 cases, 1 of them refused; 2 runs. Then"),
         ((1,), 0, AaPlan(case="a", num_pairs=3), "a regression; 6 runs of a as the night's A/A"),
     ],
 )  # fmt: skip
@@ -164,7 +164,7 @@ def _verdict(case, make_record):
 
 
 @pytest.mark.parametrize(
-    ("num_due", "expected"), [(0, []), (1, ["Not all runs are done: mbr-perf nightly --resume nights/x"])]
+    ("num_due", "expected"), [(0, []), (1, ["Not all runs are done. To continue: mbr-perf nightly --resume nights/x"])]
 )
 def test_a_night_that_is_not_done_says_how_to_go_on(verdict, capsys, num_due, expected):
     NightDisplay(as_json=False).result(verdict("ok", num_due=num_due), ())

@@ -109,7 +109,7 @@ def test_a_resumed_night_submits_what_was_cancelled_by_hand_and_says_why(nightly
     assert [(event["kind"], event["reason"]) for event in events] == [
         ("started", ""),
         ("cancelled", "Slurm: CANCELLED by hand (job 7)"),
-        ("started", "again, the last time ended by: Slurm: CANCELLED by hand (job 7)"),
+        ("started", "again, because it last ended by: Slurm: CANCELLED by hand (job 7)"),
         ("finished", ""),
     ]
 

@@ -34,7 +34,7 @@ def test_five_repeats_with_known_nights(level, expected):
 
 def test_a_change_that_hardly_is_noise_but_does_not_matter_passes_and_says_so():
     found = judge_time(THROUGHPUT, runs(0.985), GOLDEN, NIGHTS, LIMITS)
-    assert found.reason == "hardly noise, but smaller than 2 %"
+    assert found.reason == "unlikely to be noise, but smaller than 2 %"
 
 
 def test_until_nights_are_known_only_changes_beyond_the_threshold_count():
@@ -55,7 +55,7 @@ def test_beyond_the_threshold_within_the_noise_is_inconclusive_with_numbers():
     assert found.reason.startswith(
         "beyond 5 %, but one run varies by 16 % (noise from these runs and the golden's runs): "
     )
-    assert found.reason.endswith("evidence begins at 0.0002")
+    assert found.reason.endswith("is above the limit of 0.0002")
 
 
 def test_better_than_the_threshold_within_the_noise_passes():

@@ -1,4 +1,4 @@
-"""`mbr-perf history`: figures of a case over the nights, and runs taken into it."""
+"""`mbr-perf history`: shows the metrics of a case over the nights, and adds runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HistoryGroup(HelpedGroup):
-    """`history CASE` is `history show CASE`; only what is no sub-command is a case."""
+    """Read `history CASE` as `history show CASE`. A word that is not a sub-command is a case."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the missing word in."""
@@ -32,17 +32,17 @@ class HistoryOptions:
     """Which case and figure, which nights, and where to."""
 
     case: Annotated[str | None, typer.Argument(metavar="CASE",
-        help="A case, a suite's name of it, or a part that only one has. Default: all cases, one line each.")] = None
+        help="A case, its name in a suite, or a part of either that fits only one case. Default: all cases, one line each.")] = None
     metric: Annotated[str, typer.Option("--metric", metavar="NAME",
         help="tflops_per_gpu, step_time_s, peak_allocated_bytes, ...")] = "tflops_per_gpu"
     since: Annotated[str | None, typer.Option("--since", metavar="DATE",
-        help="Nights from then on, ISO-8601, UTC where it names no zone: 2026-01-31.")] = None
+        help="Nights from this date on: ISO-8601, UTC unless it names a zone. Example: 2026-01-31.")] = None
     last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Show the newest N nights.")] = None
     branch: Annotated[str | None, typer.Option("--branch", metavar="NAME", help="Runs of this branch only.")] = None
     fingerprint: Annotated[str | None, typer.Option("--fingerprint", metavar="HEX",
         help="Runs with these settings. Default: those of the newest run.")] = None
     csv: Annotated[str | None, typer.Option("--csv", metavar="FILE|-",
-        help="Also write CSV as Apache Otava reads it; - writes it to stdout, and nothing else.")] = None
+        help="Also write CSV for Apache Otava. With -, print only the CSV, to stdout.")] = None
     per_run: Annotated[bool, typer.Option("--per_run", help="CSV: a row per run instead of per night.")] = False
     chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|png|svg",
         help="Also draw the trend. Needs mbr-perf[report].")] = None
@@ -55,10 +55,10 @@ class HistoryOptions:
 @app.command()
 @takes(HistoryOptions)
 def show(asked: HistoryOptions) -> None:
-    """All cases, one line each; or one case: every night, where the level changed and with what, the newest night.
+    """List all cases, one line each. For one case, show every night, its level changes and the newest night.
 
-    Change points need mbr-perf[stats] and three nights on either side; the last night is judged by its gate.
-    `mbr-perf history add RUN...` takes runs in; `show` may be left out.
+    Change points need mbr-perf[stats] and three nights on either side. Only its gate judges the last night.
+    `mbr-perf history add RUN...` adds runs. You may leave out `show`.
     """
     _require_sense(asked)
     if asked.case is None:
@@ -73,9 +73,9 @@ def add(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Take runs into history, of a sweep or a night all of them; failed and suspect ones too, with their status. Each once.
+    """Add runs to history. A sweep or a night adds all its runs, failed and suspect runs too. mbr-perf adds each run once.
 
-    A nightly job does this by itself.
+    `mbr-perf nightly` does this by itself.
     """
     from harness.night.history.show import added_page
     from harness.night.history.store import add_runs
@@ -109,9 +109,9 @@ def _require_sense(asked: HistoryOptions) -> None:
     given = [name for name, value in of_case.items() if value is not None]
     problems = []
     if asked.case is None and given:
-        problems.append(BadRequestError(f"{', '.join(given)}: of which case?", remedy="mbr-perf history CASE ..."))
+        problems.append(BadRequestError(f"{', '.join(given)}: name a case", remedy="mbr-perf history CASE ..."))
     if asked.per_run and asked.csv is None:
-        problems.append(BadRequestError("--per_run is about the rows of --csv, which is not given"))
+        problems.append(BadRequestError("--per_run needs --csv"))
     if asked.csv == "-" and asked.as_json:
         problems.append(BadRequestError("--csv - and --json both want stdout", remedy="name a file for one of them"))
     if asked.chart is not None:

@@ -84,7 +84,7 @@ def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
             return NamedCase(found[0], _of_suite(name, found[0], called[found[0]], fits))
         if found:
             listed = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
-            raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"one of: {listed}")
+            raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"name one of: {listed}")
     known = sorted({candidate for case, names in called.items() for candidate in (case, *names)})
     raise BadRequestError(f"no case {name!r} in history", remedy=_near(name, known))
 
@@ -151,9 +151,9 @@ def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> t
     except BadRequestError as error:
         return None, error.message
     gpu = GPUS.get(golden.gpu)
-    reason = _mismatch(golden, series, metric) if gpu else f"is for {golden.gpu}, which is no GPU type known here"
+    reason = _mismatch(golden, series, metric) if gpu else f"is for {golden.gpu}, which is not a known GPU type"
     if reason or gpu is None:
-        return None, f"no golden to hold it to: {path} {reason}"
+        return None, f"no golden to compare with: {path} {reason}"
     threshold = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
     return GoldenBand(path, golden.metrics[metric.name].value, threshold), ""
 
@@ -165,7 +165,7 @@ def _mismatch(golden: GoldenRecord, series: Series, metric: Metric) -> str:
         return "is for other settings"
     formulas = {record.formula_version for night in series.nights[-1:] for record in night.records}
     if metric.gate == "time" and golden.formula_version not in (None, *formulas):
-        return f"has throughput by another formula, {golden.formula_version}"
+        return f"has throughput from another formula, {golden.formula_version}"
     return ""
 
 

@@ -179,7 +179,7 @@ def _edge(found: LevelChange) -> look.Row:
     return {
         "time": started(found.night.records[0]).isoformat(),
         "change": format_percent(found.point.fraction),
-        "changed": "; ".join(change.text for change in found.changed) or "nothing that is recorded",
+        "changed": "; ".join(change.text for change in found.changed) or "no recorded change of software or machine",
     }
 
 
@@ -187,12 +187,12 @@ def _caption(history: CaseHistory) -> str:
     missing = len(history.series.nights) - len(history.measured)
     text = "Medians over the runs of a night that ended well; bars span the runs. The axis does not begin at zero."
     if history.golden and not _golden_in_sight(history):
-        text += f" The golden, {figure(history.metric, history.golden.value)}, is far off and not drawn."
+        text += f" The golden, {figure(history.metric, history.golden.value)}, is outside the chart."
     if history.level_changes:
-        text += " Dashed lines: the level changed."
+        text += " Dashed lines mark level changes."
     elif history.no_points:
         text += f" {history.no_points}"
-    return text + (f" Not shown: {counted(missing, 'night')} without the figure." if missing else "")
+    return text + (f" Not shown: {counted(missing, 'night')} without this metric." if missing else "")
 
 
 def write_trend(history: CaseHistory, path: Path) -> Path:

@@ -105,7 +105,9 @@ def _ahead(reading: HistoryReading) -> tuple[str, ...]:
         f"{record.case}: run {record.run_id} is dated {record.started_at}, in the future"
         for record in found[:_MOST_AHEAD]
     )
-    more = [f"and {counted(len(found) - _MOST_AHEAD, 'more run')} so dated"] if len(found) > _MOST_AHEAD else []
+    more = (
+        [f"and {counted(len(found) - _MOST_AHEAD, 'more run')} dated in the future"] if len(found) > _MOST_AHEAD else []
+    )
     return (*dated, *more, *(["mbr-perf results doctor names their files"] if found else []))
 
 
@@ -132,7 +134,7 @@ def _points(request: HistoryRequest, series: Series, measured: Measured) -> tupl
     values = [value for _, value in measured]
     least = 2 * search.MIN_NIGHTS
     if len(values) < least:
-        return (), f"No change points: it takes {least} nights with the figure, and there are {len(values)}."
+        return (), f"No change points: {least} nights with this metric are needed; there are {len(values)}."
     folder, subject = history_dir(request.results), f"{series.title} {series.fingerprint} {request.metric.name}"
     digest = hashlib.sha256(plain_json.dumps([search.METHOD, values]).encode()).hexdigest()
     kept = kept_text(folder, subject, digest)
@@ -186,7 +188,7 @@ def _notes(history: CaseHistory, num_rows: int, some_lack: Sequence[str]) -> tup
     missing = len(history.series.nights) - len(history.measured)
     notes = []
     if some_lack:
-        notes.append(f"not in the CSV, for some of its {num_rows} rows lack them: {', '.join(some_lack)}")
+        notes.append(f"not in the CSV, because some of its {num_rows} rows lack them: {', '.join(some_lack)}")
     if missing:
         notes.append(f"not in the CSV: {counted(missing, 'night')} without {history.metric.name}")
     return tuple(notes)

@@ -158,28 +158,24 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
     notes = []
     if others:
         left_out = f"{len(every) - len(ours)} of {len(every)} runs"
-        notes.append(
-            f"left out for their other settings: {left_out}; --fingerprint {' or '.join(others[-3:])} shows them"
-        )
+        notes.append(f"left out: {left_out} with other settings; --fingerprint {' or '.join(others[-3:])} shows them")
     if num_old:
         formula = newest.formula_version
         notes.append(
-            f"not shown, for it is by another formula than {formula}: throughput of {num_old} of {len(ours)} runs"
+            f"not shown: throughput of {num_old} of {len(ours)} runs, which does not come from formula {formula}"
         )
     for kind, figures in _KINDS.items():
         num_voided = sum(any(_KIND_OF.get(name) == kind for name in record.voided) for record in ours)
         if num_voided:
             notes.append(
-                f"not shown, for the A/A of their nights did not hold: {figures} of {num_voided} of {len(ours)} runs"
+                f"not shown: {figures} of {num_voided} of {len(ours)} runs, because the A/A of their nights did not hold"
             )
     named = sorted({record.suite_case for record in ours} - {""})
     if len(named) > 1:
         notes.append(f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one")
     num_undated = sum(not record.is_start_known for record in ours)
     if num_undated:
-        notes.append(
-            f"?: when {num_undated} of {len(ours)} runs were made is not known; they stand where they were imported"
-        )
+        notes.append(f"?: {num_undated} of {len(ours)} runs have no start time; the date is that of their import")
     if len(branches) > 1:
         notes.append(f"runs of several branches: {', '.join(branches)}; --branch NAME shows one")
     return tuple(notes)

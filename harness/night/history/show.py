@@ -22,8 +22,8 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> P
     if not cases:
         return Page((f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it",))
     others = sum(case.num_others for case in cases)
-    left_out = f"Left out for other settings than their case's newest run: {counted(others, 'run')}; `mbr-perf history CASE` says how to see them"
-    about = f"{counted(len(cases), 'case')}. Trend: the newest night against the twenty before it, and what their noise explains."
+    left_out = f"Left out: {counted(others, 'run')} with other settings than their case's newest run; `mbr-perf history CASE` says how to show them"
+    about = f"{counted(len(cases), 'case')}. Trend compares the newest night with the 20 before it. A change within their noise is steady."
     listed = tabled(
         cases,
         [
@@ -124,7 +124,7 @@ def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
     welcome = history.is_better(point.fraction)
     word = "changed" if welcome is None else "better" if welcome else "worse"
     where = f" ({found.where})" if found.where else ""
-    with_what = f"{where}: {_listed(found.changed)}" if found.changed else ": nothing that is recorded changed there"
+    with_what = f"{where}: {_listed(found.changed)}" if found.changed else ": no recorded change of software or machine"
     return (
         f"Change point {_when(found.night)}: {figure(metric, point.before)} -> {figure(metric, point.after)}, ",
         Span(f"{format_percent(point.fraction)} ({word})", style_of(word, "bad")),
@@ -143,7 +143,7 @@ def _newest_value(history: CaseHistory) -> str:
     if value is None or trend is None:
         return f"no {metric.name}"
     if trend.level is None or trend.change is None or trend.allowed is None:
-        return f"{figure(metric, value)}, too few nights before it to say more"
+        return f"{figure(metric, value)}, too few nights before it for a trend"
     against = f"{format_percent(trend.change)} against the nights before it ({figure(metric, trend.level)})"
     return f"{figure(metric, value)}, {against}: {trend.word}, noise explains {trend.allowed * 100:.1f} %"
 
@@ -174,7 +174,7 @@ def added_page(rows: Sequence[Addition]) -> Page:
                 f"{addition.record.status}, suspect" if addition.record.suspect else addition.record.status
             ),
         ),
-        (Column("In history"), lambda addition: "added" if addition.is_new else "was there already"),
+        (Column("In history"), lambda addition: "added" if addition.is_new else "already there"),
     ]
     return Page(
         (tabled(rows, columns), f"{sum(addition.is_new for addition in rows)} of {counted(len(rows), 'run')} added")

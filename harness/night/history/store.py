@@ -56,7 +56,7 @@ def write_history(results: Path, record: HistoryRecord) -> Path:
             if read_record(path) == record:
                 return path
         raise RunFailedError(
-            f"{path}: is there already with other content, and history is never overwritten",
+            f"{path}: exists with other content, and mbr-perf never overwrites history",
             remedy="move that file away first if it is wrong",
         ) from error
     except OSError as error:
@@ -142,7 +142,9 @@ def _updated(
         update_index(folder, fresh, stale, stamps, anew=anew)
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        return (f"{counted(len(fresh), 'file')} read one by one, for no index can be kept in {folder}: {why}",)
+        return (
+            f"{counted(len(fresh), 'file')} read one by one, because mbr-perf cannot write an index in {folder}: {why}",
+        )
     return ()
 
 

@@ -40,7 +40,7 @@ def test_the_same_record_again_changes_nothing(tmp_path, make_kept):
 
 def test_other_content_under_the_same_id_is_refused_and_the_first_stays(tmp_path, make_kept):
     write_history(tmp_path, make_kept())
-    with pytest.raises(RunFailedError, match="is there already with other content"):
+    with pytest.raises(RunFailedError, match="exists with other content"):
         write_history(tmp_path, make_kept(tflops=1.0))
     assert read_history(tmp_path) == (make_kept(),)
 

@@ -81,7 +81,7 @@ def test_the_list_says_which_runs_it_leaves_out_for_their_settings(ask, results,
     write_history(results, make_kept(31, fingerprint="other"))
     answer = ask()
     assert f"{CASE} 1 1 of 91" in " ".join(answer.out.split())
-    assert "Left out for other settings than their case's newest run: 90 runs; `mbr-perf history CASE`" in answer.out
+    assert "Left out: 90 runs with other settings than their case's newest run; `mbr-perf history CASE`" in answer.out
     counted = {case["case"]: case["num_runs_of_other_settings"] for case in json.loads(ask("--json").out)["cases"]}
     assert counted == {OTHER: 0, CASE: 90}
 
@@ -142,7 +142,7 @@ def test_a_case_is_found_by_its_suites_name_or_a_part(ask, name):
         (["llama3_71b"], ["no case 'llama3_71b'", "did you mean 'llama3_70b'?"]),
         (["l70b", "--metric", "tflops"], ["did you mean 'tflops_per_gpu'?"]),
         (["l70b", "--since", "yesterday"], ["--since yesterday: not a date"]),
-        (["--csv", "-"], ["--csv: of which case?"]),
+        (["--csv", "-"], ["--csv: name a case"]),
         (["l70b", "--per_run"], ["--per_run"]),
         (["l70b", "--csv", "-", "--json"], ["both want stdout"]),
         (["l70b", "--chart", "trend.gif"], ["*.html, *.png, *.svg"]),

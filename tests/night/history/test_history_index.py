@@ -85,7 +85,7 @@ def test_where_no_index_can_be_kept_the_answer_is_the_same_and_says_so(results, 
     reading = survey_history(results)
     assert reading.records == (make_kept(0), make_kept(1), make_kept(2))
     assert len(reading.notes) == 1
-    assert reading.notes[0].startswith("3 files read one by one, for no index can be kept in ")
+    assert reading.notes[0].startswith("3 files read one by one, because mbr-perf cannot write an index in ")
 
 
 def test_what_was_worked_out_is_kept_until_its_material_changes(results):

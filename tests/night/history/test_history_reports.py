@@ -71,7 +71,7 @@ def test_the_chart_has_every_night_with_its_versions_and_what_changed(nights):
     (changed,) = {row["changed"] for row in shown if row["night"] == "run0004"}
     assert changed == "torch 2.9.1 -> 2.10.0"
     assert {row["versions"] for row in shown} == {"torch 2.9.1", "torch 2.10.0"}
-    assert "Not shown: 1 night without the figure." in picture.caption
+    assert "Not shown: 1 night without this metric." in picture.caption
 
 
 def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):
@@ -85,7 +85,7 @@ def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):
 def test_a_golden_far_off_is_told_and_not_drawn(nights, tmp_path):
     picture = trend_picture(history_of(nights, golden=GoldenBand(tmp_path / "golden.json", 70.0, 0.05)))
     assert [row for row in rows_of(picture) if "golden" in row] == []
-    assert "The golden, 70, is far off and not drawn." in picture.caption
+    assert "The golden, 70, is outside the chart." in picture.caption
 
 
 def test_without_any_figure_there_is_no_picture_but_a_reason(make_kept):

@@ -70,7 +70,7 @@ def test_a_series_has_the_settings_of_the_newest_run_and_says_what_it_leaves_out
     records = [kept(0, fingerprint="aaaa"), kept(1, fingerprint="bbbb"), kept(2, fingerprint="bbbb")]
     series = series_of(records)
     assert (series.fingerprint, len(series.nights)) == ("bbbb", 2)
-    assert series.notes == ("left out for their other settings: 1 of 3 runs; --fingerprint aaaa shows them",)
+    assert series.notes == ("left out: 1 of 3 runs with other settings; --fingerprint aaaa shows them",)
     assert len(series_of(records, fingerprint="aa").nights) == 1
 
 
@@ -101,7 +101,7 @@ def test_a_figure_of_which_its_night_concluded_nothing_is_none_of_the_series(kep
         None,
         2.0,
     )
-    assert series.notes == ("not shown, for the A/A of their nights did not hold: times of 1 of 2 runs",)
+    assert series.notes == ("not shown: times of 1 of 2 runs, because the A/A of their nights did not hold",)
 
 
 def test_what_changed_between_nights_is_named_software_first(kept):
