@@ -1,7 +1,7 @@
 """torchrun with a result that a program can read: ``python -m harness.engine.agent --result FILE <torchrun arguments>``.
 
-torchrun itself exits 1 whatever happened and says the rest in prose. Here the same arguments go through the same entry
-point, `torch.distributed.run.run`, and what it saw of each rank is written to FILE on every way out but SIGKILL.
+torchrun itself exits with 1 for every failure and explains it only in its log. The agent passes the same arguments to the
+same entry point, `torch.distributed.run.run`, and writes the outcome of each rank to FILE unless SIGKILL ends it.
 """
 
 import signal
@@ -23,7 +23,7 @@ NO_RANKS_PREPARED = nullcontext()  # torchrun starts an interpreter per rank
 
 
 def main(argv: Sequence[str], ranks: AbstractContextManager[object] = NO_RANKS_PREPARED) -> int:
-    """0 when every rank ended well, 1 when one did not, 128 + N after signal N. ``ranks``: entered around torchrun."""
+    """Return 0 if every rank succeeded, 1 if a rank failed, 128 + N after signal N. torchrun runs inside ``ranks``."""
     die_with_parent(signal.SIGTERM)
     be_parent_of_children()
     if len(argv) < 2 or argv[0] != "--result":
@@ -44,7 +44,7 @@ def _record(torchrun_argv: list[str], ranks: AbstractContextManager[object]) -> 
 
 
 def supervise_ranks(torchrun_argv: list[str]) -> AgentRecord:
-    """Run torchrun in this process until it ends; an argument error of its parser exits with 2 as torchrun does."""
+    """Run torchrun in this process until it ends. For wrong arguments its parser exits with 2, as usual."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
@@ -83,7 +83,7 @@ def _failed(error: Any) -> dict[str, Any]:
 
 
 def _text(message: Any) -> str:
-    """The text as torch keeps it: a string, or a mapping with the exception's text under ``message``."""
+    """Return the text that torch keeps: a string, or ``message`` of a mapping."""
     return str(message.get("message", message)) if isinstance(message, dict) else str(message)
 
 

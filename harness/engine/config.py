@@ -44,7 +44,7 @@ def fitted(config_class: type, fields: dict[str, Any]) -> dict[str, Any]:
         elif name not in OPTIONAL:
             missing.append(name)
     if missing:
-        raise UnknownFieldError(f"{config_class.__name__} of this megatron-core has no {', '.join(missing)}")
+        raise UnknownFieldError(f"this megatron-core's {config_class.__name__} has no {', '.join(missing)}")
     return out
 
 

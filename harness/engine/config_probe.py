@@ -1,10 +1,10 @@
-"""Checks requests with the installed megatron-core: its real `TransformerConfig`, in a separate process.
+"""Checks requests with the installed megatron-core: builds its real `TransformerConfig` in a separate process.
 
-Reads ``{"spec": an ExperimentSpec, "env": variables of its ranks}`` per line from stdin, all for GPUs or all for the
-processor, and prints a JSON object per line in their order: ``{"accepted": true, ...}``, the exception's type, text and
-place, or the ``problem`` that left a request without an answer: an exception that megatron-core did not raise says nothing
-about it. megatron-core is imported once. Building a configuration mutates it and sets environment variables, so each has a
-fork of its own; where an import leaves a process that may not be forked, a process of its own.
+Each line of stdin is ``{"spec": an ExperimentSpec, "env": variables of its ranks}``; all are for GPUs, or all for the
+processor. Prints one JSON object per request, in order: ``{"accepted": true, ...}``; or the type, text and place of
+megatron-core's exception; or the ``problem`` if something else failed, which is no verdict on the request.
+The probe imports megatron-core once. Building a configuration changes it and sets environment variables, so each request
+gets its own fork, or its own process if the imports leave a process that cannot be forked.
 """
 
 import json
@@ -29,11 +29,11 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.records.redact import quoted_error
 
-# Texts of no help to a person -> what they mean: exception type, start of its text (None: no text at all), meaning.
+# Explanations of unclear exceptions: type, start of the text (None: no text), meaning.
 TRANSLATIONS = (
-    ("KeyError", "'", "it knows no setting of this name; most likely one in cuda_graph_scope"),
+    ("KeyError", "'", "this megatron-core does not know a name in the request, most likely in cuda_graph_scope"),
     ("AssertionError", None,
-     "a setting that must not be empty is, most likely offload_modules; or EP does not divide the experts"),
+     "a required setting is empty, most likely offload_modules; or EP does not divide the experts"),
     ("TypeError", "'>=' not supported between instances of 'NoneType'",
      "this setting (such as moe_act or layernorm recompute under fp8) needs transformer-engine, which is not installed"),
 )  # fmt: skip
@@ -43,7 +43,7 @@ _BAD_FORK = "in forked subprocess"
 
 
 def translation(kind: str, text: str) -> str | None:
-    """What a bare KeyError, an empty AssertionError or the version TypeError mean; None for texts that speak."""
+    """Explain a bare KeyError, an empty AssertionError or the version TypeError; None if the text is clear."""
     for known_kind, start, meaning in TRANSLATIONS:
         if kind == known_kind and (not text.strip() if start is None else text.startswith(start)):
             return meaning
@@ -64,7 +64,7 @@ def without_transformer_engine(spec: ExperimentSpec) -> ExperimentSpec:
 
 
 def place_in_megatron(error: BaseException) -> str | None:
-    """The innermost line of megatron-core that ``error`` went through; None when it is none of megatron-core's."""
+    """Return the innermost line of megatron-core that ``error`` passed; None if megatron-core did not raise it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "megatron/core/" in f.filename]
     return f"{frames[-1].filename.rpartition('megatron/core/')[2]}:{frames[-1].lineno}" if frames else None
 
@@ -92,16 +92,16 @@ def _answer(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 class Question(Frozen):
-    """A line of the input."""
+    """Hold one line of the input."""
 
     spec: ExperimentSpec
     env: dict[str, str]
 
 
 def _answered_apart(question: Question) -> dict[str, Any]:
-    """The answer of a fork, in which nothing of another request is left."""
+    """Return the answer of a new fork, which other requests cannot affect."""
     reader, writer = os.pipe()
-    with TemporaryFile() as words:  # on stderr: those of this request alone
+    with TemporaryFile() as words:  # stderr of this request alone
         pid = os.fork()
         if pid == 0:
             os.dup2(words.fileno(), 2)
@@ -115,14 +115,14 @@ def _answered_apart(question: Question) -> dict[str, Any]:
 
 
 def _answered_by_another(question: Question) -> dict[str, Any]:
-    """The answer of a probe that is asked nothing else."""
+    """Return the answer of a probe that gets only this request."""
     command = (sys.executable, "-m", "harness.engine.config_probe")
     done = subprocess.run(command, input=question.model_dump_json().encode(), capture_output=True, check=False)
     return _read(done.returncode, done.stdout.decode(errors="replace"), done.stderr)
 
 
 def _answered_here(question: Question) -> dict[str, Any]:
-    """The last answer of this process."""
+    """Answer as the last act of this process."""
     os.environ.update(question.env)
     return _answer(question.spec)
 
@@ -137,7 +137,7 @@ def _read(code: int, answered: str, words: bytes) -> dict[str, Any]:
 def _write_and_end(question: Question, writer: int) -> NoReturn:
     code = 1
     try:
-        die_with_parent()  # a hang ends with the process that is killed for it
+        die_with_parent()  # a hanging fork ends when its parent is killed
         with os.fdopen(writer, "w") as stream:
             json.dump(_answered_here(question), stream)
         code = 0
@@ -149,13 +149,13 @@ def _write_and_end(question: Question, writer: int) -> NoReturn:
 
 
 def main() -> None:
-    """Build every configuration and say how that went; exits 0 whether they are accepted or not."""
+    """Build every configuration and print the result of each. Exits with 0 even for refused ones."""
     die_with_parent()
     questions = [Question.model_validate_json(line) for line in sys.stdin if line.strip()]
     warnings.simplefilter("ignore")
     be_parent_of_children()
     with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # what megatron-core prints is no answer
+        os.dup2(2, 1)  # keep megatron-core's prints out of the answers
         _import_megatron(for_cpu=all(question.spec.gpu_type.is_cpu for question in questions))
         answered = _answered_apart
         if why_not_forkable() or why_no_cuda_in_children():
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def _import_megatron(*, for_cpu: bool) -> None:
-    """For all forks; no configuration is compiled, and the compiler alone takes longer to import than megatron-core."""
+    """Import for all forks, without torch's compiler: no configuration needs it, and it loads slower than megatron-core."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     with importing_before_forks():
         if for_cpu:

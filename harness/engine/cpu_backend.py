@@ -1,8 +1,8 @@
 """The one place where megatron-core is adapted: to run without CUDA, and without transformer-engine.
 
 megatron-core writes ``device="cuda"`` and CUDA streams into its schedules, optimizer and dispatcher. Each adaptation
-below redirects one such use; none changes what is computed. The tests leave one out at a time and expect the run to
-fail where it says that it is needed, and to train elsewhere: an adaptation that a newer release can do without shows up.
+below redirects one such use; none changes what is computed. The tests leave out one adaptation at a time: the run must
+fail where `is_needed` is true, and train elsewhere. So the tests find adaptations that a newer release does not need.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ _ASKS_FOR_INFERENCE = "is_inference_column_parallel_linear"
 
 @dataclass(frozen=True)
 class Adaptation:
-    """One redirection: why it is needed (megatron-core 0.16.1 places) and how it is applied, once per process.
+    """One redirection: the reason (places are in megatron-core 0.16.1) and how to apply it, once per process.
 
-    ``is_needed``: whether the installed release, once imported, has what is mended.
+    ``is_needed``: whether the installed release needs it; asked after the import.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Adaptation:
     is_needed: Callable[[], bool] = lambda: True
 
     def apply_where_needed(self) -> None:
-        """After megatron-core was imported."""
+        """Apply the adaptation. Import megatron-core first."""
         if self.is_needed():
             self.apply()
 
@@ -48,7 +48,7 @@ def block_transformer_engine() -> None:
 
 
 def before_megatron() -> None:
-    """What ranks on the processor do before they import megatron-core: its words about missing packages are no news."""
+    """Prepare a rank on the CPU before it imports megatron-core: silence its warnings about missing packages."""
     block_transformer_engine()
     warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine|transformer_engine|deprecated).*")
 
@@ -61,7 +61,7 @@ def install(*, without: frozenset[str] = frozenset()) -> None:
 
 
 def install_local() -> None:
-    """On a GPU without transformer-engine: only what the local layer spec lacks."""
+    """Apply what the local layer spec lacks on a GPU without transformer-engine."""
     for adaptation in LOCAL_ADAPTATIONS:
         adaptation.apply_where_needed()
 
@@ -145,7 +145,7 @@ def _split_sizes_are_numpy() -> None:
 
 
 def _has_local_grouped_experts() -> bool:
-    """Until 0.17: from then on the local experts run one after the other, whatever moe_grouped_gemm says."""
+    """Adapt releases before 0.17; later ones run local experts one by one and ignore moe_grouped_gemm."""
     return importlib.util.find_spec(_GROUPED_GEMM) is not None
 
 
@@ -200,7 +200,7 @@ def _mla_knows_te_is_absent() -> None:
 
 
 def _inference_layers_are_mocks() -> bool:
-    """From 0.20 on, without transformer-engine."""
+    """Adapt megatron-core 0.20 and later without transformer-engine."""
     from megatron.core.transformer import multi_token_prediction as mtp
 
     if not hasattr(mtp, _ASKS_FOR_INFERENCE):

@@ -34,11 +34,10 @@ _CPU_ATTENTION = {
 
 
 class FlopTally(TorchDispatchMode):
-    """Inside it ``flops`` grows, recomputed work included, by the formulas of `torch.utils.flop_counter`.
+    """Counts FLOPs inside its block in ``flops``, recomputed work included, with the formulas of `torch.utils.flop_counter`.
 
     Attention is counted as torch counts it on a GPU: the whole score matrix, causal or not. torch's own `FlopCounterMode`
-    gives the same figure, but hangs hooks into modules and so keeps tensors alive for longer: in a step that it counts,
-    memory cannot be measured.
+    gives the same figure, but its module hooks keep tensors alive for longer, so the same step could not measure memory.
     """
 
     def __init__(self) -> None:
@@ -57,18 +56,18 @@ class FlopTally(TorchDispatchMode):
 
 
 _FINEST_S = 0.001  # of the memory timeline of the watched step
-_TIMELINE = "live tensors of this rank in one untimed step, watched operation by operation, which slows it"
+_TIMELINE = "live tensors of this rank, counted after each operation of one untimed step, which is slower for it"
 
 
 class CudaMeter:
-    """The caching allocator's counters since the process began; nothing is reset, so warm-up and capture count."""
+    """Reads the caching allocator's counters of the whole process. Nothing is reset, so warm-up and capture count."""
 
     def __init__(self, limit_bytes: int | None = None):
         self._limit = limit_bytes
         self._after_setup = self._static = None
 
     def watching(self, _index) -> AbstractContextManager:
-        """Nothing: the allocator itself keeps to the limit."""
+        """Do nothing: the allocator enforces the limit."""
         return nullcontext()
 
     def after_setup(self, _chunks, _optimizer) -> None:
@@ -81,11 +80,11 @@ class CudaMeter:
         self._static = torch.cuda.memory_allocated()
 
     def probe(self, _run_step) -> int | None:
-        """Nothing to add on a GPU: the allocator has counted all along. No FLOPs are counted."""
+        """Do nothing: on a GPU the allocator counts all the time. FLOPs are not counted."""
         return None
 
     def record(self) -> MemoryRecord:
-        """The peaks so far; also after a failure."""
+        """Return the peaks so far, also after a failure."""
         stats = torch.cuda.memory_stats()
         return MemoryRecord(
             meter="torch.cuda caching allocator, whole run",
@@ -102,13 +101,13 @@ class CudaMeter:
 
 
 class CpuMeter:
-    """What was built, what the first step leaves, and the peak of what an untimed step at the end of the run makes.
+    """Measures model and optimizer, what the first step leaves, and the peak of an untimed step at the end of the run.
 
-    The first step, which no window holds unasked, is watched too: masks, rotary tables and buffers are made in it and kept.
+    It also watches the first step, which makes masks, rotary tables and buffers that stay. By default no window has this step.
 
-    The kernel's own high-water mark is no substitute: the C allocator keeps freed memory. Nor are the events of torch's
-    profiler: what a gloo thread is the last to let go of is freed without one, so their sum drifts. Under a limit the
-    figure is what was compared with the limit, so that a run that passed is never above it.
+    The kernel's high-water mark is no substitute, because the C allocator keeps freed memory. torch's profiler is none
+    either: it misses frees on gloo's threads, so its sum drifts. Under a limit the meter reports the figure that it
+    compared with the limit, so a run that passed never exceeds it.
     """
 
     def __init__(self, limit_bytes: int | None = None):
@@ -118,7 +117,7 @@ class CpuMeter:
         self._series = SeriesRecorder(_FINEST_S)
 
     def watching(self, index) -> AbstractContextManager:
-        """Around step ``index``: the first ones are watched and held to the limit. MemoryLimitError out of the block."""
+        """Watch step ``index`` if it is one of the first. The block raises MemoryLimitError above the limit."""
         if self._limit is None:
             return StorageWatch(self._ledger) if index == 0 else nullcontext()
         return self._limit.step(self._after_setup, self._ledger) if index < WATCHED_STEPS else nullcontext()
@@ -134,18 +133,18 @@ class CpuMeter:
         self._static = self._after_setup + self._ledger.live_bytes
 
     def probe(self, run_step) -> int | None:
-        """One further step, untimed, whose storages and FLOPs are counted. Returns the FLOPs."""
+        """Run one more step, untimed, and count its storages and FLOPs. Returns the FLOPs."""
         with FlopTally() as tally:
             self._step_peak = watched_peak_bytes(run_step, self._series, self._after_setup or 0, self._ledger)
         return tally.flops
 
     def record(self) -> MemoryRecord:
-        """The peak, if the run came as far as the probe; under a limit, the peak so far."""
+        """Return the peak if the run reached the probe; under a limit, the peak so far."""
         if self._limit is not None:
             return self._limited(self._limit)
         known = self._after_setup is not None and self._step_peak is not None
         return MemoryRecord(
-            meter="storages made in the first and in one untimed step + what was built",
+            meter="model and optimizer + tensors made in the first step and in one untimed step",
             max_allocated_bytes=self._after_setup + self._step_peak if known else None,
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,
@@ -155,7 +154,7 @@ class CpuMeter:
 
     def _limited(self, limit: CpuLimit) -> MemoryRecord:
         return MemoryRecord(
-            meter=f"storages made in the first {WATCHED_STEPS} steps + what was built, held to a limit",
+            meter=f"model and optimizer + tensors made in the first {WATCHED_STEPS} steps, under a limit",
             max_allocated_bytes=limit.peak_bytes,
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,
@@ -166,12 +165,12 @@ class CpuMeter:
 
 
 def host_max_rss_bytes() -> int:
-    """The kernel's high-water mark of this process; it includes the interpreter and libraries."""
+    """Return the kernel's high-water mark of this process, with interpreter and libraries."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def static_bytes(chunks, optimizer) -> int:
-    """Bytes of parameters, gradient buffers and optimizer state: every distinct storage counted once."""
+    """Return bytes of parameters, gradient buffers and optimizer state; each storage counts once."""
     storages = {}
     for tensor in chain(_model_tensors(chunks), _optimizer_tensors(optimizer)):
         storage = tensor.untyped_storage()
@@ -204,8 +203,8 @@ MAX_ENTRIES = 100_000  # the newest; each takes some KB of the host's memory
 def record_step(run_step: Callable[[Callable[[str], None]], object], path: Path, memory=torch.cuda.memory) -> None:
     """Run one step with its history recorded and write it to ``path``; its phases become the snapshot's annotations.
 
-    ``run_step`` is given a function to tell of each new phase. Weights and optimizer states are in the snapshot without
-    their stacks: they were made before. All ranks must call it, for it is a step of all.
+    ``run_step`` gets a function that it calls for each new phase. The snapshot has weights and optimizer states without
+    stacks, because they were made before. All ranks must call this: a step needs all of them.
     """
     _start(memory)
     phases = _Phases()
@@ -216,9 +215,9 @@ def record_step(run_step: Callable[[Callable[[str], None]], object], path: Path,
 
 
 def record_until_out_of_memory(path: Path, memory=torch.cuda.memory, attach: Callable | None = None) -> None:
-    """Record from now on; each time a request fails, ``path`` is written anew, before the failure unwinds anything.
+    """Record from now on. Each failed request rewrites ``path`` before the exception frees anything.
 
-    ``attach`` takes the function that torch calls then; torch's own unless given.
+    ``attach`` registers the function that torch then calls; by default torch's own.
     """
     _start(memory)
 
@@ -229,7 +228,7 @@ def record_until_out_of_memory(path: Path, memory=torch.cuda.memory, attach: Cal
 
 
 def _start(memory) -> None:
-    """Python stacks only: megatron-core's modules are in them, and C++ frames are many and slow to be named."""
+    """Record Python stacks only: they show megatron-core's modules, and C++ frames are slow to resolve."""
     asked = {"max_entries": MAX_ENTRIES, "stacks": "python"}
     if _records_annotations_when_asked(memory):
         asked["global_record_annotations"] = True
@@ -237,31 +236,31 @@ def _start(memory) -> None:
 
 
 def _records_annotations_when_asked(memory) -> bool:
-    """Older releases of torch do so unasked, and refuse to be asked."""
+    """Pass the option only to releases that have it; older ones always do it."""
     return "global_record_annotations" in inspect.signature(memory._record_memory_history_impl).parameters
 
 
 def _write(path: Path, memory) -> None:
-    """Whole or not at all."""
+    """Write the whole file or nothing."""
     temporary = path.with_suffix(".pickle.tmp")
     memory._dump_snapshot(str(temporary))
     temporary.replace(path)
 
 
 class _Phases:
-    """One annotation at a time: each phase ends where the next begins."""
+    """Annotates one phase at a time: each ends where the next begins."""
 
     def __init__(self) -> None:
         self._open = None
 
     def enter(self, phase: str) -> None:
-        """The phase from now on."""
+        """Begin a phase."""
         self.leave()
         self._open = record_function(phase)
         self._open.__enter__()
 
     def leave(self) -> None:
-        """No phase from now on."""
+        """End the phase."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = None

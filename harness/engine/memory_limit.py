@@ -12,14 +12,14 @@ WATCHED_STEPS = 2  # the first makes the optimizer's state, the second is like a
 
 
 class MemoryLimitError(MemoryError):
-    """A rank asked for more than its limit leaves; the text is worded as torch's own."""
+    """A rank asked for more memory than its limit allows. The text follows torch's."""
 
 
 class CpuLimit:
-    """Holds a rank on a processor to ``limit_bytes``: what was built plus what steps allocate.
+    """Limits a rank on the CPU to ``limit_bytes``: model and optimizer plus what steps allocate.
 
-    Steps :data:`WATCHED_STEPS` and later run unwatched, at full speed: they need what the last watched one needed.
-    What counts is what :class:`StorageWatch` counts, as in the meter's figure.
+    Later steps run unwatched, at full speed: they need as much as the last of the :data:`WATCHED_STEPS` first steps.
+    It counts what :class:`StorageWatch` counts, as the meter does.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -27,16 +27,16 @@ class CpuLimit:
         self.peak_bytes: int | None = None
 
     def hold(self, num_bytes: int) -> None:
-        """What was built must fit. MemoryLimitError."""
+        """Check that model and optimizer fit. MemoryLimitError."""
         if num_bytes > self.limit_bytes:
             raise MemoryLimitError(_refusal(num_bytes, in_use=0, limit=self.limit_bytes, where="weights and gradients"))
         self.peak_bytes = max(self.peak_bytes or 0, num_bytes)
 
     @contextmanager
     def step(self, built_bytes: int, ledger: StorageLedger | None = None) -> Iterator[None]:
-        """Watch one step beside ``built_bytes`` and what ``ledger`` holds of earlier ones.
+        """Watch one step on top of ``built_bytes`` and of what earlier steps left in ``ledger``.
 
-        MemoryLimitError at the operation that goes too far.
+        MemoryLimitError at the operation that exceeds the limit.
         """
         watch = _Watch(built_bytes, self.limit_bytes, ledger)
         try:
@@ -47,14 +47,14 @@ class CpuLimit:
 
 
 class _Watch(StorageWatch):
-    """Stops a step at the operation that goes too far; ``peak_bytes`` is the most that fitted, without that request."""
+    """Stops a step at the operation that exceeds the limit. ``peak_bytes`` is the peak before that operation."""
 
     def __init__(self, built_bytes: int, limit_bytes: int, ledger: StorageLedger | None) -> None:
         super().__init__(ledger)
         self._built, self._limit = built_bytes, limit_bytes
 
     def grown(self, before: int, where: str) -> None:
-        """MemoryLimitError where what was built and what steps made is more than the limit."""
+        """Raise MemoryLimitError if built and allocated bytes together exceed the limit."""
         live = self.ledger.live_bytes
         if self._built + live > self._limit:
             raise MemoryLimitError(_refusal(live - before, self._built + before, self._limit, where))
@@ -69,6 +69,6 @@ def _refusal(request: int, in_use: int, limit: int, where: str) -> str:
 
 
 def limit_cuda(limit_bytes: int, device: torch.device) -> None:
-    """Hold torch's caching allocator of this process to ``limit_bytes`` of reserved memory; it raises as it always does."""
+    """Limit the reserved memory of torch's caching allocator to ``limit_bytes``; it then raises its usual error."""
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total), device)

@@ -75,7 +75,7 @@ class FlashCoreAttention(MegatronModule):
     def __init__(self, config, attn_mask_type, attention_dropout=None, softmax_scale=None, **_other_megatron_arguments):
         super().__init__(config=config)
         if attn_mask_type != AttnMaskType.causal:
-            raise ValueError(f"flash-like attention is causal only, not {attn_mask_type}")
+            raise ValueError(f"flash-like attention supports causal masks only, not {attn_mask_type}")
         if config.context_parallel_size > 1:
             raise ValueError("context parallelism needs transformer-engine's attention")
         self.softmax_scale = softmax_scale

@@ -1,4 +1,4 @@
-"""The GPU sampler of a node as a process: ``python -m harness.engine.nvml list``, and ``sample --out FILE`` for the length of a run."""
+"""The GPU sampler process of a node: ``python -m harness.engine.nvml list`` lists GPUs, ``sample --out FILE`` samples during a run."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ _Look = tuple[float, int | None, int | None]
 class ClockRecorder:
     """Keeps samples ``every_s`` apart. Past :data:`MAX_SAMPLES` it drops every second sample and doubles the distance.
 
-    Of two samples it keeps the slowed one, so that no slowdown is lost.
+    Of two samples it keeps the one with a slowdown.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -78,12 +78,12 @@ POWER_EVERY_S = 1.0
 PROCESSES_EVERY_S = 10.0
 WRITE_EVERY_S = 2.0
 
-_FINEST_S = 0.05  # of the memory timeline; it coarsens as the run goes on
+_FINEST_S = 0.05  # of the memory timeline; the interval grows during the run
 
 
 @dataclass
 class Track:
-    """What was seen of one GPU so far. ``error`` ends sampling of this GPU; what was seen before stays."""
+    """Holds the samples of one GPU. An ``error`` ends its sampling; earlier samples stay."""
 
     gpu: Gpu
     neighbours: Neighbours
@@ -100,7 +100,7 @@ class Track:
     error: str | None = None
 
     def sample_memory(self, now: float) -> None:
-        """One look at memory; an error is kept and this GPU is not asked again."""
+        """Sample memory once. After an error the GPU is not asked again."""
         try:
             used, self.total, self.reserved = self.gpu.memory()
         except pynvml.NVMLError as error:
@@ -144,7 +144,7 @@ class Track:
             foreign_processes=tuple(self.neighbours.foreign.values()),
             num_unidentified_processes=len(self.neighbours.unidentified),
             memory_api=self.gpu.memory_api if self.num_samples else None,
-            timeline=self.series.series("NVML, bytes in use on the device by anyone, whole run"),
+            timeline=self.series.series("NVML, bytes that all processes use on the device, whole run"),
             error=self.error,
         )
 
@@ -207,7 +207,7 @@ class Sampler:
         return document(NodeSample(hostname=socket.gethostname(), driver_version=self._driver, devices=tuple(devices)))
 
     def _publish(self) -> None:
-        """Safe from a kill, not from a power cut: waiting for the disk would leave a hole in the samples."""
+        """Write the file so that a kill cannot damage it. Waiting for the disk would leave a gap in the samples."""
         temporary = self._out.with_name(f".{self._out.name}.{os.getpid()}.tmp")
         temporary.write_text(self._text(), encoding="utf-8")
         temporary.replace(self._out)
@@ -219,7 +219,7 @@ def document(sample: NodeSample) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0, also without a GPU or driver: that is an answer, and it is in the output."""
+    """Return 0, also without GPU or driver: the output then says so."""
     parser = argparse.ArgumentParser(prog="harness.engine.nvml")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="print the GPUs of this machine as JSON")

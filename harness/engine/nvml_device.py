@@ -17,12 +17,12 @@ _NO_SUCH_API = (
 
 
 def reason_of(error: pynvml.NVMLError) -> str:
-    """An NVML error for people, with its number: ``GPU is lost (NVML 15)``."""
+    """Return an NVML error as text with its number: ``GPU is lost (NVML 15)``."""
     return f"{error} (NVML {error.value})"
 
 
 def optional(read: Callable, *arguments):
-    """What ``read`` returns, or None where this driver, GPU or user may not know."""
+    """Return the result of ``read``; None if this driver, GPU or user cannot read it."""
     try:
         return read(*arguments)
     except pynvml.NVMLError:
@@ -30,7 +30,7 @@ def optional(read: Callable, *arguments):
 
 
 class Gpu:
-    """A device handle. NVMLError from the constructor: the device is there but cannot be talked to."""
+    """A device handle. The constructor raises NVMLError if the device exists but does not answer."""
 
     def __init__(self, index: int):
         self.index = index
@@ -63,12 +63,12 @@ class Gpu:
         return optional(pynvml.nvmlDeviceGetClockInfo, self._handle, pynvml.NVML_CLOCK_SM)
 
     def clock_reasons(self) -> int | None:
-        """Bits of why the clock is what it is; older drivers know them by their older name."""
+        """Return the bits of the reasons for the clock; older drivers have an older name for them."""
         bits = optional(pynvml.nvmlDeviceGetCurrentClocksEventReasons, self._handle)
         return optional(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, self._handle) if bits is None else bits
 
     def processes(self) -> dict[int, int | None] | None:
-        """Compute processes on this GPU by pid with the bytes they use, where NVML says."""
+        """Return bytes by pid of compute processes on this GPU; None where NVML does not know them."""
         found = optional(pynvml.nvmlDeviceGetComputeRunningProcesses, self._handle)
         return None if found is None else {process.pid: process.usedGpuMemory for process in found}
 
@@ -77,7 +77,7 @@ PROC = Path("/proc")
 
 
 def in_initial_namespace() -> bool:
-    """Whether pids mean the same here and to the driver; the kernel's thread 2 shows in the first namespace only."""
+    """Whether the driver uses the same process ids as this namespace. Only the first namespace shows the kernel's thread 2."""
     try:
         return (PROC / "2" / "comm").read_text().strip() == "kthreadd"
     except OSError:
@@ -104,7 +104,7 @@ def _process_text(pid: int, used_bytes: int | None) -> str:
     try:
         name = (PROC / str(pid) / "comm").read_text().strip()
     except OSError:
-        name = "of unknown name"
+        name = "(name unknown)"
     return f"pid {pid} {name}, {format_bytes(used_bytes) if used_bytes is not None else 'unknown memory'}"
 
 
@@ -118,11 +118,11 @@ class Neighbours:
     unidentified: set[int] = field(default_factory=set)
 
     def before_ranks(self, processes: dict[int, int | None]) -> None:
-        """Nothing of this run has touched a GPU yet: whoever is there is foreign, whatever number it goes by."""
+        """Note the processes that are there before the run uses a GPU: all of them are foreign."""
         self.foreign |= {pid: _process_text(pid, used) for pid, used in processes.items()}
 
     def during_run(self, processes: dict[int, int | None]) -> None:
-        """Told by descent; inside a container the driver's pid may be that of the host, and proves nothing."""
+        """Decide by descent. In a container the driver may report the host's pids, which prove nothing."""
         for pid, used in processes.items():
             if pid in self.foreign or descends_from(pid, self.run_pid):
                 continue

@@ -1,8 +1,8 @@
-"""Ranks forked before torchrun starts, from a process of one thread that has imported all they need.
+"""Forks ranks before torchrun starts, from a process with one thread and all imports.
 
-torchrun itself starts a fresh interpreter per rank, or forks while its store already runs in a thread, which is not safe.
-Here it is torchrun that starts, watches and ends the ranks, with all its own code; only where it would call `Popen` it
-is handed a process that waits for its order.
+torchrun itself starts an interpreter per rank, or forks while its store runs in a thread, which is not safe. Here
+torchrun still starts, watches and ends the ranks with its own code. Only instead of calling `Popen` it gets a process that
+waits for its order.
 """
 
 import inspect
@@ -23,25 +23,25 @@ from harness.engine.process import (
     why_not_forkable,
 )
 
-# What torch may say when it asks for the process of a rank.
+# Arguments that torch may pass when it asks for the process of a rank.
 KNOWN = frozenset({"entrypoint", "args", "env", "stdout", "stderr", "local_rank_id", "numa_options"})
 
 
 def why_not_to_be_handed_over() -> str:
-    """Why this torch cannot be handed ranks that run already; empty where it can (torch 2.4 to 2.13 do)."""
+    """Return why this torch cannot take prepared ranks; empty if it can (torch 2.4 to 2.13)."""
     import torch
     from torch.distributed.elastic.multiprocessing import api
 
     asks = getattr(api, "get_subprocess_handler", None)
     if asks is not None and set(inspect.signature(asks).parameters) <= KNOWN:
         return ""
-    return f"torchrun of torch {torch.__version__} starts ranks in a way that is not known here"
+    return f"torchrun of torch {torch.__version__} starts ranks in a way that mbr-perf does not know"
 
 
 class PreparedRanks:
-    """Inside the block torchrun takes its ranks from here. ValueError to torchrun for an order that a fork cannot meet.
+    """Gives torchrun its ranks inside the block. torchrun gets ValueError for an order that a fork cannot execute.
 
-    Entering it raises UnforkableError where this process may not fork.
+    Entering raises UnforkableError if this process must not fork.
     """
 
     def __init__(self, number: int) -> None:
@@ -69,7 +69,7 @@ class PreparedRanks:
     def start(self, entrypoint, args, env, stdout, stderr, local_rank_id, numa_options=None) -> "RankHandler":
         """Give a waiting rank its order; the signature is that of torch's `get_subprocess_handler`."""
         if entrypoint != sys.executable or numa_options is not None:
-            raise ValueError(f"a forked rank cannot become {entrypoint} with NUMA options {numa_options}")
+            raise ValueError(f"a forked rank cannot run {entrypoint} with NUMA options {numa_options}")
         rank, order = self._waiting.pop(0)
         words = {
             "arguments": [str(argument) for argument in args],
@@ -82,7 +82,7 @@ class PreparedRanks:
 
 
 class RankHandler:
-    """What torchrun knows of a rank: ``proc``, and how to end it."""
+    """The handle of a rank for torchrun: ``proc``, and how to end it."""
 
     def __init__(self, proc: ForkedProcess, local_rank_id: int) -> None:
         self.proc, self.local_rank_id = proc, local_rank_id
@@ -94,7 +94,7 @@ class RankHandler:
 
 
 def _fork_rank(orders: list[int]) -> tuple[ForkedProcess, int]:
-    """A rank that waits, and the pipe that it reads its order from. ``orders``: those of ranks forked before it."""
+    """Fork a waiting rank; return it and the pipe for its order. ``orders``: the pipes of ranks forked before it."""
     read, write = os.pipe()
     report, ready = os.pipe()
     pid = os.fork()
@@ -128,7 +128,7 @@ def _be_rank(order: int, ready: int) -> None:
 
 
 def _draw_anew() -> None:
-    """Seeds that imports draw from the system, drawn again: ranks of fresh interpreters do not share them either.
+    """Draw again the seeds that imports took from the system, so that ranks do not share them.
 
     Python's own `random` does this after every fork.
     """
@@ -146,7 +146,7 @@ def _write_to(path: str, descriptor: int) -> None:
 
 
 def _run_python(arguments: list[str]) -> None:
-    """As the interpreter does with ``[-u] -m MODULE ...`` or ``[-u] SCRIPT ...``."""
+    """Run ``[-u] -m MODULE ...`` or ``[-u] SCRIPT ...`` as the interpreter would."""
     words = [argument for argument in arguments[:1] if argument != "-u"] + arguments[1:]
     if words[0] == "-m":
         sys.argv = words[1:]

@@ -1,4 +1,4 @@
-"""Processes that a process of ours starts or forks: how they end, and what they owe to the one that started them."""
+"""How processes that mbr-perf starts or forks end, and how they follow their parent."""
 
 import ctypes
 import faulthandler
@@ -21,9 +21,9 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel for ``with_signal`` when the parent dies (Linux `prctl(2)`); end at once if it died already.
 
-    The parent is known by number from the environment variable ``MBR_PERF_PARENT_PID``; without it, as under plain
-    torchrun, only a later death is noticed. Does nothing on systems without prctl. The kernel means the thread that
-    started this process: a parent must not start it from a short-lived one.
+    The environment variable ``MBR_PERF_PARENT_PID`` names the parent. Without it, as under plain torchrun, only a later
+    death counts. Does nothing on systems without prctl. For the kernel the parent is the thread that started this
+    process, so a parent must not start it from a short-lived thread.
     """
     if sys.platform != "linux":
         return
@@ -37,12 +37,12 @@ def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
 
 
 def be_parent_of_children() -> None:
-    """Children started from now on check that this process is still their parent."""
+    """Let later children check that this process is still their parent."""
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 
 def dump_stacks_on_signal() -> None:
-    """SIGUSR1 writes the Python stacks of all threads to file descriptor 2 and goes on; call after redirecting it."""
+    """Let SIGUSR1 write the Python stacks of all threads to file descriptor 2. Call it after redirecting that descriptor."""
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True, chain=False)
 
 
@@ -57,7 +57,7 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -65,7 +65,7 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code; subprocess.TimeoutExpired after ``timeout`` seconds."""
+        """Return the exit code; subprocess.TimeoutExpired after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
@@ -77,8 +77,7 @@ class ForkedProcess:
 def run_and_end(program: Callable[[], object]) -> NoReturn:
     """Run ``program`` as the whole of this process, and end with the exit code that an interpreter would give it.
 
-    Exit handlers do not run: in a fork they were registered by the imports of a process that lives on, which the clean-up
-    is for; torch's take seconds.
+    Exit handlers do not run. In a fork they belong to the parent, which lives on; torch's take seconds.
     """
     code = 1
     try:
@@ -93,7 +92,7 @@ def run_and_end(program: Callable[[], object]) -> NoReturn:
 
 
 def end_now(code: int) -> NoReturn:
-    """End at once; what Python and C have buffered is written."""
+    """End at once, after writing the buffers of Python and C."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
@@ -101,7 +100,7 @@ def end_now(code: int) -> NoReturn:
 
 
 def _exit_code(value: object) -> int:
-    """As Python takes the argument of ``sys.exit``."""
+    """Return the exit code that Python gives to an argument of ``sys.exit``."""
     if value is None:
         return 0
     if isinstance(value, int):
@@ -111,18 +110,18 @@ def _exit_code(value: object) -> int:
 
 
 TASKS = Path("/proc/self/task")
-# With more than one, numpy's OpenBLAS starts its threads as it loads; asking CUDA itself whether there is a GPU makes CUDA
-# unusable in children; torch 2.6 starts its compilers, and a thread that listens to them.
+# More than one: numpy's OpenBLAS starts threads when it loads. A direct question to CUDA makes CUDA unusable in children.
+# torch 2.6 starts its compilers and a thread that listens to them.
 _WHILE_IMPORTING = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
 
 
 class UnforkableError(RuntimeError):
-    """A process that was to be forked may not be; nothing has been started."""
+    """The process must not be forked. Nothing was started."""
 
 
 @contextmanager
 def importing_before_forks() -> Iterator[None]:
-    """For imports of torch whose children shall be forked: those variables, where unset, that keep it forkable."""
+    """Set variables that keep a process forkable while it imports torch, where they are unset."""
     added = {name: value for name, value in _WHILE_IMPORTING.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -133,24 +132,24 @@ def importing_before_forks() -> Iterator[None]:
 
 
 def why_not_forkable() -> str:
-    """Why a child would not be like a fresh process; empty where it would. torch must be imported."""
+    """Return why a fork would differ from a fresh process; empty if it would not. Import torch first."""
     import torch
 
     others = [task for task in TASKS.iterdir() if int(task.name) != os.getpid()]
     if others:
         names = ", ".join(sorted((task / "comm").read_text().strip() for task in others))
-        return f"{counted(len(others), 'other thread')} {'runs' if len(others) == 1 else 'run'} in process {os.getpid()}, which was to be forked ({names})"
+        return f"{counted(len(others), 'other thread')} {'runs' if len(others) == 1 else 'run'} in process {os.getpid()}, so it cannot be forked ({names})"
     if torch.cuda.is_initialized():
-        return f"CUDA is initialised in process {os.getpid()}, which was to be forked"
+        return f"CUDA is initialised in process {os.getpid()}, so it cannot be forked"
     return ""
 
 
 def why_no_cuda_in_children() -> str:
-    """As above, if something called CUDA itself; torch does not detect this before a child fails."""
+    """Return the reason if an import called CUDA directly. torch notices this only in the child."""
     import torch
 
     child = os.fork()
     if child == 0:
         end_now(int(torch.cuda._is_in_bad_fork()))
     _, status = os.waitpid(child, 0)
-    return "an import has used CUDA, which no child could use then" if status else ""
+    return "an import has used CUDA, so forked children could not use it" if status else ""

@@ -131,5 +131,5 @@ class RankLog:
         try:
             return self.meter.record()
         except RuntimeError as error:
-            self.notes.append(redact(f"memory could not be read: {error}"))
+            self.notes.append(redact(f"cannot read memory: {error}"))
             return None

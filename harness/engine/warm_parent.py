@@ -110,7 +110,7 @@ def fork_agent(request: WarmRequest, channel: socket.socket, changed: dict[str, 
     os.waitpid(between, 0)
     if not pid_text:
         os.close(go)
-        raise OSError("the process between ended without an agent; see logs/launcher.log")
+        raise OSError("the forked process ended before it started an agent; see logs/launcher.log")
     return int(pid_text), go
 
 

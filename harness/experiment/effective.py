@@ -208,7 +208,7 @@ def _layernorm(layers: _Layers) -> _Effect:
     if layers.implementation == "local" or layers.spec.model.mla:
         return layers.num_layers
     if not layers.moe:
-        return "every norm is fused into the linear layer behind it"
+        return "every norm is fused into the linear layer that follows it"
     if pre_mlp_norm_stays_in_graph(layers.spec):
         return "the router graph returns the norm's output, and the input norm is fused into the QKV projection"
     return layers.moe
@@ -227,7 +227,7 @@ def _moe_act(layers: _Layers) -> _Effect:
     if moe and not moe.moe_grouped_gemm:
         return "only grouped GEMM experts have it; moe_grouped_gemm is off"
     if moe and layers.implementation == "local" and not layers.version < parse_version("0.17"):
-        return "the local experts of this megatron-core run one after the other, without it"
+        return "this megatron-core runs the local experts one after the other, without this module"
     return _moe(layers)
 
 

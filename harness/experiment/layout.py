@@ -56,7 +56,7 @@ def _item(symbols: list[str], position: int, *, nested: bool) -> tuple[str, int]
         return _group(symbols, position, nested=nested)
     if symbol in LAYER_CODES or symbol == "|":
         return symbol, position + 1
-    raise LayoutSyntaxError(symbol[0], f"{symbol[0]!r} is none of E, t, m, L, |, ',', '(...)*N' and 'x*N'")
+    raise LayoutSyntaxError(symbol[0], f"{symbol[0]!r} is not one of E, t, m, L, |, ',', '(...)*N' and 'x*N'")
 
 
 def _group(symbols: list[str], position: int, *, nested: bool) -> tuple[str, int]:

@@ -148,7 +148,7 @@ def test_a_process_with_a_thread_is_not_forked():
 @pytest.mark.train
 @pytest.mark.long
 def test_a_torch_that_starts_ranks_in_another_way_is_not_handed_any():
-    reason = "starts ranks in a way that is not known here"
+    reason = "starts ranks in a way that mbr-perf does not know"
     assert refusal("del api.get_subprocess_handler", HAND_OVER).endswith(reason)
     assert refusal("api.get_subprocess_handler = lambda entrypoint, cgroup: None", HAND_OVER).endswith(reason)
     assert refusal("pass", HAND_OVER) == ""

@@ -21,7 +21,8 @@ def test_llama_has_ten_settings_that_differ(spec_of):
 
 def test_modules_without_effect_are_named_with_the_reason(spec_of):
     assert (
-        candidates(spec_of(), SOFTWARE, TE).inert["layernorm"] == "every norm is fused into the linear layer behind it"
+        candidates(spec_of(), SOFTWARE, TE).inert["layernorm"]
+        == "every norm is fused into the linear layer that follows it"
     )
 
 

@@ -70,7 +70,7 @@ def test_megatron_core_is_not_asked_about_another_release():
 def test_an_unknown_rule_in_force_gets_the_nearest_ids():
     with pytest.raises(BadRequestError, match="--force r9: no such rule") as caught:
         judged(force=("r9",))
-    assert "near: " in caught.value.remedy
+    assert "did you mean " in caught.value.remedy
     assert "R09" in caught.value.remedy
 
 

@@ -46,7 +46,7 @@ def test_what_was_asked_and_what_of_it_is_inert_stand_side_by_side(make_spec, ma
     text = printed(make_record(make_spec(recompute="core_attn,layernorm")), width=120)
     assert rows(text, "Recompute") == ["Recompute core_attn,layernorm"]
     assert rows(text, "In effect") == ["In effect core_attn: 80 of 80 layers"]
-    assert rows(text, "Inert") == ["Inert layernorm: every norm is fused into the linear layer behind it"]
+    assert rows(text, "Inert") == ["Inert layernorm: every norm is fused into the linear layer that follows it"]
 
 
 def test_a_piped_report_is_never_cut_however_narrow(make_spec, make_record, make_golden):

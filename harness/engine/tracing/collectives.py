@@ -133,7 +133,7 @@ def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | No
     if packet in (c10d.barrier, c10d.monitored_barrier_, c10d.recv_):
         return None
     if packet not in _BASES and packet != c10d.send:
-        raise UnknownCollectiveError(f"the tracer knows no cost of {packet}, which megatron-core calls here")
+        raise UnknownCollectiveError(f"the tracer has no cost for {packet}, which megatron-core calls here")
     names = [argument.name for argument in func._schema.arguments]
     values = dict(zip(names, args, strict=False)) | kwargs
     group = ProcessGroup.unbox(values["process_group"])
@@ -197,4 +197,4 @@ def _label(group: ProcessGroup) -> CommGroup:
     for label, candidate in known:
         if candidate is not None and candidate.group_name == group.group_name:
             return label
-    raise UnknownCollectiveError(f"process group {group.group_name} is none of megatron's model-parallel groups")
+    raise UnknownCollectiveError(f"process group {group.group_name} is not one of megatron's model-parallel groups")

@@ -56,23 +56,23 @@ REFUSALS = (
         lambda case: _recomputes(case, "mlp") and case.spec.model.add_bias_linear and case.layer_kind == "dense",
     ),
     Refusal(
-        "the flex dispatcher is not modelled: its kernels (DeepEP, HybridEP) own their buffers",
+        "mbr-perf cannot trace the flex dispatcher: its kernels (DeepEP, HybridEP) own their buffers",
         lambda case: case.layer_kind == "moe" and case.spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
     ),
     Refusal(
-        "offload_modules with recompute of whole layers or whole MoE layers is not modelled: the repeated forward pass "
-        "enters megatron-core's groups a second time, in the middle of a backward pass",
+        "mbr-perf cannot trace offload_modules with recompute of whole layers or whole MoE layers: the repeated forward "
+        "pass enters megatron-core's groups a second time, in the middle of a backward pass",
         lambda case: (
             bool(case.spec.offload.offload_modules)
             and (isinstance(case.spec.recompute, FullRecompute) or _recomputes(case, "moe"))
         ),
     ),
     Refusal(
-        "overlapped expert-parallel communication is not modelled: its schedule runs two micro-batches at once",
+        "mbr-perf cannot trace overlapped expert-parallel communication: its schedule runs two micro-batches at once",
         lambda case: case.spec.kernels.overlap_moe_expert_parallel_comm,
     ),
     Refusal(
-        "uniform recompute: megatron-core 0.16 needs a chunk whose layers are a multiple of recompute_num_layers",
+        "uniform recompute: in megatron-core 0.16 recompute_num_layers must divide the layers of each model chunk",
         _cuts_unevenly,
     ),
 )
@@ -80,32 +80,32 @@ REFUSALS = (
 
 ASSUMPTIONS = (
     Assumption(
-        "offload_modules: the second step of megatron-core's own manager, each copy done at once, quantised copies of "
-        "weights left where they are",
+        "offload_modules: traced is the second step of megatron-core's own manager; each copy completes at once, and "
+        "quantised copies of weights stay on the GPU",
         lambda case: bool(case.spec.offload.offload_modules),
     ),
     Assumption(
-        "layer-wise offloading: every layer of the trace is away between its passes, and back as a whole in backward",
+        "layer-wise offloading: every traced layer is on the host between its passes and returns whole for its backward pass",
         lambda case: case.spec.offload.cpu_offloading_num_layers > 0,
     ),
     Assumption(
-        "CUDA graphs: eager execution was traced; graphs keep static buffers and a memory pool of their own",
+        "CUDA graphs: the trace runs eagerly; graphs also keep static buffers and their own memory pool",
         lambda case: case.spec.cuda_graph.impl != "none",
     ),
     Assumption(
-        "tp_comm_overlap: user buffers lie outside of torch's allocator; gathers are traced as without overlap",
+        "tp_comm_overlap: user buffers are outside torch's allocator; gathers are traced as without overlap",
         lambda case: case.spec.makes_user_buffers,
     ),
     Assumption(
-        "tokens are spread evenly over the ranks that send them; imbalance scales what this rank receives",
+        "all ranks send equally many tokens; imbalance scales what this rank receives",
         lambda case: case.layer_kind == "moe",
     ),
     Assumption(
-        "shared experts overlap: streams are not modelled, kernels run one after another",
+        "moe_shared_expert_overlap: the trace has no streams; kernels run one after another",
         lambda case: case.spec.kernels.moe_shared_expert_overlap,
     ),
     Assumption(
-        "attention backend auto: cuDNN's fused attention, which transformer-engine prefers on Hopper and later",
+        "attention_backend auto: the trace uses cuDNN's fused attention, which transformer-engine prefers on Hopper and later",
         lambda case: case.spec.kernels.attention_backend == "auto" and not case.spec.gpu_type.is_cpu,
     ),
 )
@@ -126,7 +126,7 @@ def notes_of(case: TraceCase, implementation: Implementation) -> tuple[str, ...]
     """The assumptions that ``case`` rests on."""
     notes = [row.text for row in ASSUMPTIONS if row.applies(case)]
     if implementation == "transformer_engine":
-        notes.append("op-internal workspaces (cuBLAS, cuDNN, NCCL) are not counted")
+        notes.append("workspaces inside cuBLAS, cuDNN and NCCL are not counted")
     return tuple(notes)
 
 

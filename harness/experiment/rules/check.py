@@ -83,7 +83,7 @@ def check(
 
 def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
     near = closest(identifier.upper(), sorted(known), 3)
-    hint = f"near: {', '.join(near)}; " if near else ""
+    hint = f"did you mean {', '.join(near)}? " if near else ""
     return BadRequestError(
         f"--force {identifier}: no such rule",
         remedy=f"{hint}`mbr-perf check` names the violated rules; `mbr-perf rules list` prints all",

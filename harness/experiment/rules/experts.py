@@ -120,7 +120,7 @@ RULES = (
          f"{CONFIG}:1643", "run",
          "moe_router_group_topk ({topk}) should be smaller than moe_router_num_groups ({groups})."),
     Rule("P21d", "error", _groups_too_small,
-         "top-{topk} from {group_topk} groups takes {wanted} experts of each, a group has {size}",
+         "top-{topk} from {group_topk} groups takes {wanted} experts from each group, but a group has {size}",
          "use fewer moe_router_num_groups, or a larger moe_router_group_topk",
          "moe/moe_utils.py:554", "run",
          "selected index k out of range"),

@@ -53,14 +53,14 @@ def _graph_offload_conflict(s: Situation) -> Values | None:
         return refused
     if "moe" in s.graph.scope:
         text = "Token-drop MoE is temporarily not supported with activation offloading."
-        return {"why": "the moe scope captures what is to be offloaded", "mcore": text}
+        return {"why": "the moe scope captures the modules to offload", "mcore": text}
     if s.graphs_iteration:
         must = "a non-negative integer" if s.mcore_before("0.20.0dev0") else "set"
         text = (
             f"fine_grained_offloading_max_inflight_offloads must be {must} when using fine-grained activation offloading "
             "with full-iteration CUDA graphs"
         )
-        return {"why": "a captured iteration needs a limit that this harness does not set", "mcore": text}
+        return {"why": "a captured iteration needs a limit that mbr-perf does not set", "mcore": text}
     return None
 
 
@@ -132,7 +132,7 @@ RULES = (
          "megatron/training/arguments.py at core_v0.16.1", "source",
          "Fine-grained activation offloading is only supported with transformer_engine implementation"),
     Rule("F07", "warning", lambda s: "core_attn" in _named(s) and "core_attn" in s.modules,
-         "core_attn is to be offloaded and recomputed: it is recomputed, and never offloaded",
+         "core_attn is both offloaded and recomputed: megatron-core recomputes it and never offloads it",
          "keep one of the two",
          "transformer/attention.py:1134", "source"),
     Rule("F08", "warning", lambda s: bool(s.spec.offload.offload_modules) and s.full is not None,
@@ -155,7 +155,7 @@ RULES = (
          "drop the graphs, or the offloading",
          f"Megatron-LM main {CONFIG}:2930", "source", "{mcore}", since="0.18"),
     Rule("F12", "warning", _absent_parts,
-         "offload_modules {absent}: no layer of this model has them as modules of their own",
+         "offload_modules {absent}: no layer of this model has them as separate modules",
          "drop them",
          "transformer_layer.py:448", "source"),
 )  # fmt: skip

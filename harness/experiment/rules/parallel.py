@@ -115,7 +115,7 @@ RULES = (
          lambda s: s.spec.model.mla is None and s.tp > s.spec.model.query_groups
          and s.tp % s.spec.model.query_groups == 0,
          "TP {s.tp} exceeds {s.spec.model.query_groups} query groups: keys and values are kept more than once",
-         "expect more memory per GPU than the share of TP",
+         "expect each GPU to need more memory than 1/TP",
          f"{CONFIG}:939", "source"),
     Rule("P05", "error", lambda s: s.ep > 1 and s.moe is None,
          "expert_model_parallel_size {s.ep} on a model without experts",

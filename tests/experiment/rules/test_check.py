@@ -87,4 +87,4 @@ def test_the_overlap_of_tensor_parallel_communication_says_in_a_sentence_why_it_
     findings = check(request_for("dense", kernels__tp_comm_overlap=True), software)
     b04a = next(finding for finding in findings if finding.id == "B04a")
     assert b04a.message == "tp_comm_overlap has no effect, because TP is 1 and sequence_parallel is off"
-    assert b04a.fix == "nothing to do, as the run equals one without it"
+    assert b04a.fix == "nothing to do: the run equals a run without it"

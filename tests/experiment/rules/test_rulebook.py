@@ -69,7 +69,7 @@ def test_an_id_with_rows_for_several_releases_shows_them_all():
 
 def test_a_closed_rule_says_why_no_request_can_break_it():
     (entry,) = entries_named("A19")
-    assert (entry.severity, entry.message) == ("closed", "no request can break it: ModelSpec.padded_vocab_size pads")
+    assert (entry.severity, entry.message) == ("closed", "no request can break it: mbr-perf pads the vocabulary")
 
 
 def test_an_unknown_rule_gets_the_nearest_ids():
