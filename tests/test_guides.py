@@ -158,7 +158,10 @@ def _example(tmp_path_factory):
         "train.log": replace(published, tflops=647.2),
     }  # fmt: skip
     for name, job in logs.items():
-        (folder / name).write_text(job_log(job))
+        # The slower job is of the next night: of two at the same time neither would be the last.
+        (folder / name).write_text(
+            job_log(job).replace("2026-08-01", "2026-08-02" if name == "train.log" else "2026-08-01")
+        )
     written(folder / "oom.pickle", fragmented().snapshot())
     shutil.copytree(ROOT / "recipes" / "examples", folder / "recipes" / "examples")
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", folder / "results" / "sweeps" / "cpu_oom")

@@ -6,7 +6,7 @@ from typing import Self
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.plan.run import Planned
-from harness.planning.advice import Advice, ModuleWorth, advice, module_worths, safe_instead, why_none
+from harness.planning.advice import Advice, ModuleWorth, advice, module_worths, riskier_text, safe_instead, why_none
 from harness.planning.ledger import PeakName
 from harness.planning.prediction import ExactPeak, Verdict
 from harness.planning.search import Plan, Row
@@ -77,6 +77,8 @@ class LayoutRow(Shown):
     not_recommended_because: Text
     safe: str | None = at("safe", "text")
     safe_instead: Text
+    riskier: str | None = at("riskier", "text")
+    riskier_because: Text
     inert_modules: dict[str, str] = at("inert")
     not_combined: tuple[str, ...] = at("skipped")
     modules_by_price: tuple[ModuleWorth, ...]
@@ -86,7 +88,7 @@ class LayoutRow(Shown):
     def of_plan(cls, layout: str, plan: Plan) -> Self:
         """With what to do where nothing fits."""
         return cls.of(
-            plan, layout=layout, not_recommended_because=why_none(plan), safe_instead=safe_instead(plan),
+            plan, layout=layout, not_recommended_because=why_none(plan), safe_instead=safe_instead(plan), riskier_because=riskier_text(plan),
             modules_by_price=module_worths(plan), advice=advice(plan),
         )  # fmt: skip
 

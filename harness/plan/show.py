@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.experiment.recompute import FullRecompute
-from harness.planning.advice import WITHOUT_GRAPHS, advice, module_worths, safe_instead, why_none
+from harness.planning.advice import WITHOUT_GRAPHS, advice, module_worths, riskier_text, safe_instead, why_none
 from harness.planning.prediction import ExactPeak, Prediction
 from harness.planning.search import Plan, Row, dominated
 from harness.records.trace import Calibration, FittedConstant, RunErrors
@@ -63,7 +63,7 @@ def _shown(plan: Plan, *, show_all: bool) -> list[Row]:
     rows = [row for row in plan.rows if row.prediction]
     if show_all:
         return rows
-    named = {row.text for row in (plan.recommended, plan.safe, plan.too_dear) if row}
+    named = {row.text for row in (plan.recommended, plan.riskier, plan.too_dear) if row}
     keep = {"none", plan.spec.recompute.text, *named}
     beaten, many = dominated(tuple(rows)), len(rows) > _MANY_ROWS
     return [row for row in rows if row.text in keep or not (row.text in beaten or (many and is_between(row)))]
@@ -145,9 +145,9 @@ def _name(plan: Plan, row: Row) -> str:
 
 
 def verdict_text(row: Row) -> Span:
-    """The verdict, with a question mark if the limit is within the range."""
+    """The verdict, with a question mark for OOM if the lower end of the range fits."""
     word = row.verdict or ""
-    return Span(f"{word}{'' if row.is_certain or not word else '?'}", style_of(word))
+    return Span(f"{word}{'?' if word == 'OOM' and not row.is_certain else ''}", style_of(word))
 
 
 def _size(value: float, unit: str) -> str:
@@ -161,8 +161,8 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     yield _LEGEND
     if any(row.prediction and not row.prediction.is_point_known for row in plan.rows):
         yield "~: the prediction does not model everything; rely on the range"
-    if any(row.verdict and not row.is_certain for row in plan.rows):
-        yield "?: the limit is within the range"
+    if any(row.verdict == "OOM" and not row.is_certain for row in plan.rows):
+        yield "?: the predicted peak does not fit, the lower end of its range does"
     if num_folded:
         yield f"Not shown: {counted(num_folded, 'setting')}, which are worse than another or between two others (--all shows them)"
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
@@ -216,16 +216,14 @@ def _answer(plan: Plan) -> Iterator[Line]:
         return
     what = "step time" if best.prediction.time else "FLOPs"
     cost = "" if best.overhead is None else f", {format_percent(best.overhead)} {what}"
-    doubt = "" if best.verdict == "FITS" else ", TIGHT: within the margin"
-    high, budget = best.prediction.range_bytes[1], plan.limits.budget_bytes or 0
-    if best.verdict == "FITS" and high > budget:
-        doubt = f", but the upper end of its range, {format_bytes(high)}, does not fit"
+    high = format_bytes(best.prediction.range_bytes[1])
+    doubt = "" if best.verdict == "FITS" else f", TIGHT: the upper end of its range, {high}, does not fit"
     about = "" if best.prediction.is_point_known else "~"
     used = f"{about}{format_bytes(best.prediction.peak_bytes)} of {plan.limits.text}{cost}{doubt}"
     yield Line((Span("Use ", "strong"), Span(_option(best), "chosen"), f"  ({used})"), hang=4)
-    instead = safe_instead(plan)
-    if instead:
-        yield Line(instead[0].upper() + instead[1:], hang=4)
+    for text in (safe_instead(plan), riskier_text(plan)):
+        if text:
+            yield Line(text[0].upper() + text[1:], hang=4)
 
 
 def _option(row: Row) -> str:
@@ -297,14 +295,21 @@ def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterat
         return
     best = chosen.recommended
     yield Line((Span("Use ", "strong"), Span(f"{name}  {_option(best)}", "chosen")), hang=4)
-    safe = [(plan.seconds_per_token(plan.safe), name, plan.safe) for name, plan, _ in layouts if plan and plan.safe]
-    if not safe:
+    if chosen.safe is None:
         yield Line("No setting fits with its whole range", hang=4)
-    elif not chosen.safe or chosen.safe.text != best.text:
-        _, where, row = min(safe, key=lambda each: each[0])
-        yield Line(
-            f"Its whole range does not fit. The fastest setting whose whole range fits: {where}  {_option(row)}", hang=4
-        )
+        yield assumptions(chosen)
+        return
+    fastest = chosen.seconds_per_token(best)
+    tight = [
+        (plan.seconds_per_token(row), where, row)
+        for where, plan, _ in layouts
+        if plan
+        for row in plan.rows
+        if row.verdict == "TIGHT" and plan.seconds_per_token(row) < fastest
+    ]
+    if tight:
+        _, where, row = min(tight, key=lambda each: each[0])
+        yield Line(f"Faster, but the upper end of its range does not fit: {where}  {_option(row)}", hang=4)
     yield assumptions(chosen)
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.planning.search import Plan, Row, recommended
-from harness.units import format_percent
+from harness.units import format_bytes, format_percent
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
 
@@ -84,15 +84,21 @@ def why_none(plan: Plan) -> str:
 
 
 def safe_instead(plan: Plan) -> str:
-    """The cheapest setting whose whole range fits, if the recommended setting's does not; else empty."""
-    best, safe, budget = plan.recommended, plan.safe, plan.limits.budget_bytes
-    if best is None or best.prediction is None or budget is None or best.prediction.range_bytes[1] <= budget:
+    """What fits with its whole range, if the recommended setting's does not; else empty."""
+    if plan.recommended is None or plan.safe is not None:
         return ""
-    if safe is not None:
-        return f"cheapest setting whose whole range fits: {safe.text}{_at(safe)}"
     other = plan.without_graphs.safe if plan.without_graphs else None
     instead = f"; {WITHOUT_GRAPHS}: {other.text}{_at(other)}" if other else ""
     return f"no planned setting fits with its whole range{instead}"
+
+
+def riskier_text(plan: Plan) -> str:
+    """The cheaper setting that may not fit, and why; empty if there is none."""
+    row = plan.riskier
+    if row is None or row.prediction is None:
+        return ""
+    high = format_bytes(row.prediction.range_bytes[1])
+    return f"cheaper, but it may not fit: {row.text}{_at(row)} (the upper end of its range is {high})"
 
 
 def _allowed(plan: Plan) -> str:
@@ -104,9 +110,9 @@ def _allocator(plan: Plan, control: Row) -> Advice:
     is_set = _EXPANDABLE in plan.spec.env.get(_ALLOCATOR, "")
     if control.verdict == "TIGHT":
         have = "already set" if is_set else "try it first, it costs nothing"
-        text = f"{_ALLOCATOR}={_EXPANDABLE} ({have}): without recompute the tensors fit, but fragmentation may exceed the memory"
+        text = f"{_ALLOCATOR}={_EXPANDABLE} ({have}): without recompute the predicted peak fits, the upper end of its range does not"
     else:
-        text = f"{_ALLOCATOR}={_EXPANDABLE} is not enough: without recompute the tensors alone exceed the memory"
+        text = f"{_ALLOCATOR}={_EXPANDABLE} is not enough: without recompute the predicted peak alone does not fit"
     return Advice("allocator", text, settles=False)
 
 

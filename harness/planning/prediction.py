@@ -206,13 +206,11 @@ def _stages(
     return tuple(map(constants.added_to, stages))
 
 
-def verdict(
-    peak_bytes: int, capacity_bytes: int, margin: float, outside_bytes: int = OUTSIDE_ALLOCATOR_BYTES
-) -> Verdict:
-    """FITS below ``capacity`` less ``margin`` (a fraction); OOM where not even the context has room beside the peak."""
-    if peak_bytes <= capacity_bytes * (1 - margin):
+def verdict(peak_bytes: int, upper_bytes: int, budget_bytes: int) -> Verdict:
+    """FITS where the upper end of the range keeps the budget, TIGHT where the predicted peak alone does, else OOM."""
+    if upper_bytes <= budget_bytes:
         return "FITS"
-    return "TIGHT" if peak_bytes + outside_bytes <= capacity_bytes else "OOM"
+    return "TIGHT" if peak_bytes <= budget_bytes else "OOM"
 
 
 @dataclass(frozen=True)

@@ -135,28 +135,37 @@ class Limits:
     """What a setting must keep. ``capacity_bytes`` None: the memory is not known, nothing is judged.
 
     ``margin``: share of the memory that stays free of tensors. ``max_overhead``: share of the step time, None for any.
-    ``user_buffer_bytes``: memory of tp_comm_overlap outside of torch's allocator.
+    ``user_buffer_bytes``: memory of tp_comm_overlap outside of torch's allocator. ``outside_bytes``: of a CUDA context and
+    NCCL, which the margin must hold.
     """
 
     capacity_bytes: int | None
     margin: float = MARGIN
     max_overhead: float | None = None
     user_buffer_bytes: int = 0
+    outside_bytes: int = 0
 
     @property
     def budget_bytes(self) -> int | None:
         """The largest peak that fits."""
-        return (
-            None
-            if self.capacity_bytes is None
-            else int(self.capacity_bytes * (1 - self.margin)) - self.user_buffer_bytes
-        )
+        if self.capacity_bytes is None:
+            return None
+        return self.capacity_bytes - max(self._margin_bytes, self.outside_bytes) - self.user_buffer_bytes
+
+    @property
+    def _margin_bytes(self) -> int:
+        return (self.capacity_bytes or 0) - int((self.capacity_bytes or 0) * (1 - self.margin))
 
     @property
     def text(self) -> str:
         """Describe the memory that a peak must fit into; only for known memory."""
         buffers = f" and {format_bytes(self.user_buffer_bytes)} of user buffers" if self.user_buffer_bytes else ""
-        return f"{format_bytes(self.capacity_bytes or 0)} less {self.margin * 100:g} % margin{buffers}"
+        free = (
+            f"{self.margin * 100:g} % margin"
+            if self._margin_bytes >= self.outside_bytes
+            else f"{format_bytes(self.outside_bytes)} outside torch's allocator"
+        )
+        return f"{format_bytes(self.capacity_bytes or 0)} less {free}{buffers}"
 
 
 @dataclass(frozen=True)
@@ -210,9 +219,17 @@ class Plan:
     @property
     def safe(self) -> Row | None:
         """The cheapest setting within the limit of cost whose whole range fits; None also where nothing is judged."""
-        budget = self.limits.budget_bytes
-        whole = (r for r in self.rows if r.prediction and budget and r.prediction.range_bytes[1] <= budget)
-        return recommended(tuple(whole), self.limits)
+        return self.recommended if self.recommended and self.recommended.verdict == "FITS" else None
+
+    @property
+    def riskier(self) -> Row | None:
+        """The cheapest setting that costs less than the safe one but may not fit: the upper end of its range is too high."""
+        if self.safe is None:
+            return None
+        tight = [
+            row for row in self.rows if row.verdict == "TIGHT" and _cost(row)[0] < _cost(self.safe)[0] - _SAME_COST
+        ]
+        return min(tight, key=_cost, default=None)
 
     def seconds_per_token(self, row: Row) -> float:
         """What layouts are compared by; 0 where no seconds are predicted."""
@@ -252,7 +269,7 @@ def plan(
     constants: Constants = BUILT_IN,
 ) -> Plan:
     """Predict every legal setting and choose. Subtract the user buffers of ``spec`` from the memory in ``limits``."""
-    limits = replace(limits, user_buffer_bytes=user_buffer_bytes(spec))
+    limits = replace(limits, user_buffer_bytes=user_buffer_bytes(spec), outside_bytes=constants.outside_allocator_bytes)
     composer = Composer(spec, implementation)
     predicted = [(row, *_predicted(row, composer, traces, software, constants)) for row in found.rows]
     control = next((p for candidate, p, _ in predicted if p and candidate.text == NoRecompute().text), None)
@@ -260,10 +277,10 @@ def plan(
         Row(
             candidate=candidate,
             prediction=prediction,
-            verdict=_verdict(prediction, limits, constants),
+            verdict=_verdict(prediction, limits),
             overhead=prediction.overhead_over(control) if prediction and control else None,
             reason=reason,
-            is_certain=_is_certain(prediction, limits, constants),
+            is_certain=_is_certain(prediction, limits),
         )
         for candidate, prediction, reason in predicted
     )
@@ -286,23 +303,21 @@ def _predicted(
     return found, ""
 
 
-def _verdict(prediction: Prediction | None, limits: Limits, constants: Constants) -> Verdict | None:
-    return _verdict_of(prediction.peak_bytes, limits, constants) if prediction else None
-
-
-def _is_certain(prediction: Prediction | None, limits: Limits, constants: Constants) -> bool:
-    return prediction is None or len({_verdict_of(end, limits, constants) for end in prediction.range_bytes}) == 1
-
-
-def _verdict_of(peak_bytes: int, limits: Limits, constants: Constants) -> Verdict | None:
-    if limits.capacity_bytes is None:
+def _verdict(prediction: Prediction | None, limits: Limits) -> Verdict | None:
+    budget = limits.budget_bytes
+    if prediction is None or budget is None:
         return None
-    taken = peak_bytes + limits.user_buffer_bytes
-    return verdict(taken, limits.capacity_bytes, limits.margin, constants.outside_allocator_bytes)
+    return verdict(prediction.peak_bytes, prediction.range_bytes[1], budget)
+
+
+def _is_certain(prediction: Prediction | None, limits: Limits) -> bool:
+    """Whether no end of the range deserves another verdict."""
+    found, budget = _verdict(prediction, limits), limits.budget_bytes
+    return found != "TIGHT" and (found != "OOM" or prediction is None or prediction.range_bytes[0] > (budget or 0))
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:
-    """The cheapest setting that fits, else the cheapest tight one; of equally cheap ones the smallest.
+    """The cheapest setting whose whole range fits, else the cheapest tight one; of equally cheap ones the smallest.
 
     None where nothing fits, or where the memory is not known.
     """

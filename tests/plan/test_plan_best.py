@@ -31,9 +31,8 @@ def planned(make_spec):
     def made(verdict: str):
         first = plan(spec, found, traces, Limits(None), TE, SOFTWARE)
         peak = max(row.prediction.peak_bytes for row in first.rows if row.prediction)
-        capacity = peak * 2 if verdict == "FITS" else peak + OUTSIDE_ALLOCATOR_BYTES + 10
-        limits = Limits(capacity, margin=0.06 if verdict == "FITS" else 0.9)
-        return plan(spec, found, traces, limits, TE, SOFTWARE)
+        capacity = peak * 2 if verdict == "FITS" else peak + 10
+        return plan(spec, found, traces, Limits(capacity + OUTSIDE_ALLOCATOR_BYTES, margin=0.0), TE, SOFTWARE)
 
     return made
 

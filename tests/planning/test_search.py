@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from harness.experiment.software import Software
-from harness.planning.advice import advice, module_worths, safe_instead, why_none
+from harness.planning.advice import advice, module_worths, riskier_text, safe_instead, why_none
 from harness.planning.ledger import user_buffer_bytes
 from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES, verdict
-from harness.planning.search import Limits, Traces, candidates, dominated, plan, required_cases
+from harness.planning.search import Limits, Traces, candidates, dominated, plan, recommended, required_cases
 from harness.units import format_bytes, format_percent
 from tests.planning.conftest import row_of
 
@@ -26,9 +26,15 @@ def planned(spec_of, by_hand):
 
 
 def tight(planned, text: str, slack: int = 10, **limits):
-    """A plan whose memory fits ``text`` with ``slack`` bytes to spare."""
-    peak = row_of(planned(), text).prediction.peak_bytes
-    return planned(capacity_bytes=peak + slack, margin=0.0, **limits)
+    """A plan whose memory fits the whole range of ``text`` with ``slack`` bytes to spare."""
+    upper = row_of(planned(), text).prediction.range_bytes[1]
+    return planned(capacity_bytes=upper + slack + OUTSIDE_ALLOCATOR_BYTES, margin=0.0, **limits)
+
+
+def without_tight_ones(made):
+    """The plan as it is where settings either fit with their whole range or not at all."""
+    rows = tuple(replace(row, verdict="OOM") if row.verdict == "TIGHT" else row for row in made.rows)
+    return replace(made, rows=rows, recommended=recommended(rows, made.limits))
 
 
 def test_without_need_nothing_is_recomputed(planned):
@@ -57,7 +63,8 @@ def test_the_control_costs_nothing_and_others_are_measured_against_it(planned):
 def test_a_limit_on_cost_leaves_dear_settings_out(planned):
     cost = row_of(planned(), "full:uniform:1").overhead
     made = tight(planned, "full:uniform:4", max_overhead=cost / 2)
-    assert made.recommended is None
+    assert (made.recommended.text, made.recommended.verdict) == ("none", "TIGHT")
+    assert without_tight_ones(made).recommended is None
 
 
 def test_nothing_is_judged_where_the_memory_is_unknown(planned):
@@ -90,11 +97,24 @@ def test_uneven_routing_widens_only_the_upper_end(moe_spec, by_hand):
 
 
 @pytest.mark.parametrize(
-    ("peak", "expected"),
-    [(94, "FITS"), (95, "TIGHT"), (100 - OUTSIDE_ALLOCATOR_BYTES / 1e9, "TIGHT"), (100, "OOM")],
+    ("peak", "upper", "expected"), [(93, 94, "FITS"), (93, 95, "TIGHT"), (94, 99, "TIGHT"), (95, 99, "OOM")]
 )
-def test_a_margin_decides_between_fits_and_tight_and_the_context_between_tight_and_oom(peak, expected):
-    assert verdict(int(peak * 1e9), int(100e9), margin=0.06) == expected
+def test_a_setting_fits_with_its_whole_range_and_is_tight_with_its_peak_alone(peak, upper, expected):
+    assert verdict(peak, upper, 94) == expected
+
+
+@pytest.mark.parametrize(
+    ("capacity", "margin", "budget", "text"),
+    [
+        (100 * 10**9, 0.06, 94 * 10**9, "93.13 GiB less 6 % margin"),
+        (100 * 10**9, 0.005, 99 * 10**9, "93.13 GiB less 953.67 MiB outside torch's allocator"),
+        (None, 0.06, None, None),
+    ],
+)
+def test_the_margin_holds_at_least_what_is_outside_of_the_allocator(capacity, margin, budget, text):
+    limits = Limits(capacity, margin, outside_bytes=OUTSIDE_ALLOCATOR_BYTES)
+    assert limits.budget_bytes == budget
+    assert text is None or limits.text == text
 
 
 @pytest.mark.slow
@@ -103,10 +123,11 @@ def test_user_buffers_take_room_from_the_tensors(planned, spec_of):
     kernels = spec.kernels.model_copy(update={"transformer_impl": TE, "tp_comm_overlap": True})
     overlapping = spec.model_copy(update={"kernels": kernels})
     buffers = user_buffer_bytes(overlapping)
-    peak = row_of(planned(overlapping), "none").prediction.peak_bytes
-    fits, not_quite = (planned(overlapping, capacity_bytes=peak + buffers + spare, margin=0.0) for spare in (0, -1))
-    assert (row_of(fits, "none").verdict, row_of(not_quite, "none").verdict) == ("FITS", "OOM")
-    assert fits.limits.text.endswith(f"less 0 % margin and {format_bytes(buffers)} of user buffers")
+    upper = row_of(planned(overlapping), "none").prediction.range_bytes[1]
+    taken = upper + buffers + OUTSIDE_ALLOCATOR_BYTES
+    fits, not_quite = (planned(overlapping, capacity_bytes=taken + spare, margin=0.0) for spare in (0, -1))
+    assert (row_of(fits, "none").verdict, row_of(not_quite, "none").verdict) == ("FITS", "TIGHT")
+    assert fits.limits.text.endswith(f"outside torch's allocator and {format_bytes(buffers)} of user buffers")
     assert planned(spec).limits.user_buffer_bytes == 0
 
 
@@ -150,7 +171,7 @@ def test_seconds_are_not_predicted_for_a_processor(spec_of, by_hand):
 
 def test_what_fits_but_is_above_the_limit_of_cost_is_named_with_its_cost(planned):
     cheapest = tight(planned, "full:uniform:4").recommended
-    made = tight(planned, "full:uniform:4", max_overhead=cheapest.overhead / 2)
+    made = without_tight_ones(tight(planned, "full:uniform:4", max_overhead=cheapest.overhead / 2))
     assert made.recommended is None
     assert made.too_dear.text == cheapest.text
     limit = f"cost more than the {cheapest.overhead * 50:g} % of --max_overhead"
@@ -177,13 +198,21 @@ def test_of_modules_that_were_not_planned_nothing_is_said(planned):
     assert [step.text for step in advice(only) if step.step == "modules"] == ["modules: no setting was planned"]
 
 
-def test_beside_a_recommendation_whose_range_does_not_fit_stands_the_cheapest_whose_range_does(planned):
+def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is_named(planned):
     none, block = (row_of(planned(), text).prediction for text in ("none", "full:block:1"))
-    capacity = (max(none.peak_bytes, block.range_bytes[1]) + none.range_bytes[1]) // 2
-    made = planned(capacity_bytes=capacity, margin=0.0)
-    assert made.recommended.text == "none"
-    assert not made.recommended.is_certain
-    assert made.safe.prediction.range_bytes[1] <= capacity < none.range_bytes[1]
-    cost = format_percent(made.safe.overhead)
-    assert safe_instead(made) == f"cheapest setting whose whole range fits: {made.safe.text} at {cost}"
-    assert safe_instead(planned()) == ""
+    budget = (max(none.peak_bytes, block.range_bytes[1]) + none.range_bytes[1]) // 2
+    made = planned(capacity_bytes=budget + OUTSIDE_ALLOCATOR_BYTES, margin=0.0)
+    assert made.recommended.verdict == "FITS"
+    assert made.recommended.prediction.range_bytes[1] <= budget < none.range_bytes[1]
+    assert (made.riskier.text, made.riskier.verdict, made.riskier.is_certain) == ("none", "TIGHT", False)
+    high = format_bytes(none.range_bytes[1])
+    assert riskier_text(made) == f"cheaper, but it may not fit: none at +0.0 % (the upper end of its range is {high})"
+    assert (riskier_text(planned()), safe_instead(made)) == ("", "")
+
+
+def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_and_that_is_said(planned):
+    smallest = min((row.prediction for row in planned().rows), key=lambda found: found.peak_bytes)
+    budget = (smallest.peak_bytes + smallest.range_bytes[1]) // 2
+    made = planned(capacity_bytes=budget + OUTSIDE_ALLOCATOR_BYTES, margin=0.0)
+    assert (made.recommended.verdict, made.safe) == ("TIGHT", None)
+    assert safe_instead(made) == "no planned setting fits with its whole range"
