@@ -15,7 +15,7 @@ from harness.diagnose.of_sweep import SweepOverview, overview_of
 from harness.diagnose.plan import given_env, planned, rulings_on
 from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, located, sorted_inputs
 from harness.diagnose.seen import Facts, loss_of_speed
-from harness.diagnose.snapshots.judge import of_snapshots_alone, told_beside
+from harness.diagnose.snapshots.judge import added_evidence, of_snapshots_alone
 from harness.diagnose.stages import Trial, allocator_trial
 from harness.diagnose.values import Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, ExitCode
@@ -80,7 +80,7 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     answer = diagnose(case, reference, outlook, trial, rulings)
     snapshots = (*inputs.snapshots, *other.snapshots) or _own_snapshot(case, inputs)
     if snapshots:
-        answer = replace(answer, evidence=(*answer.evidence, *told_beside(case, snapshots)))
+        answer = replace(answer, evidence=(*answer.evidence, *added_evidence(case, snapshots)))
     return answer
 
 

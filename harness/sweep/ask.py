@@ -31,7 +31,7 @@ _SWEEP = "Sweep"
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class SweptOptions(ExperimentOptions):
-    """What to run; the recipe may come from a sweep file or from the sweep that is resumed."""
+    """What to run. The recipe may come from a sweep file or from the resumed sweep."""
 
     model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
         rich_help_panel=MODEL, autocompletion=completion.recipes, help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --file or --resume.")] = ""
@@ -43,28 +43,28 @@ class SweepOptions:
 
     over: Annotated[list[str] | None, typer.Option("--over", metavar="AXIS=V,V,...", rich_help_panel=_SWEEP,
         help="Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, sl, ng, any long option, env.NAME or section.field. "
-        "Values that hold commas are separated by ';', those of recompute always: recompute='none; mlp; core_attn,layernorm'. "
-        "recompute=auto: every setting that differs in effect. Several may follow one --over; repeatable.")] = None
+        "Separate values that contain commas with ';', and values of recompute always: recompute='none; mlp; core_attn,layernorm'. "
+        "recompute=auto: every setting that differs in effect. One --over takes several axes; repeatable.")] = None
     file: Annotated[str | None, typer.Option("--file", metavar="NAME|PATH", rich_help_panel=_SWEEP,
-        autocompletion=completion.sweep_files, help="A sweep file: a name in recipes/sweeps or a path. The command line wins over it.")] = None
+        autocompletion=completion.sweep_files, help="A sweep file: a name in recipes/sweeps or a path. The command line overrides it.")] = None
     grid: Annotated[bool, typer.Option("--grid", rich_help_panel=_SWEEP,
-        help="Every combination of the axes, instead of one change at a time from the control.")] = False
+        help="Run every combination of the axes, instead of one change at a time from the control.")] = False
     control: Annotated[str | None, typer.Option("--control", metavar="'AXIS=VALUE ...'", rich_help_panel=_SWEEP,
-        help="What the others are held against. Default: no recompute where recompute is varied, else the request as it is.")] = None
+        help="The cell that all others are compared with. Default: no recompute if recompute is varied, else the request as it is.")] = None
     repeats: Annotated[int | None, typer.Option("--repeats", metavar="N", rich_help_panel=_SWEEP,
-        help="Run every cell N times, interleaved (A B C A B C); 3 give confidence intervals.")] = None
+        help="Run every cell N times, interleaved (A B C A B C). Confidence intervals need 3.")] = None
     max_minutes: Annotated[float | None, typer.Option("--max_minutes", metavar="MINUTES", rich_help_panel=_SWEEP,
-        help="Start no run that would not be done by then; --resume does the rest.")] = None
+        help="Start no run that would end after this time; --resume does the rest.")] = None
     no_prune: Annotated[bool, typer.Option("--no_prune", rich_help_panel=_SWEEP,
-        help="Also run cells that are predicted to be out of memory, or that an OOM shows to be hopeless.")] = False
+        help="Also run cells that are predicted to run out of memory, by themselves or after the OOM of a smaller cell.")] = False
     margin: Annotated[float, typer.Option("--margin", metavar="FRACTION", rich_help_panel=_SWEEP,
         help="Share of the memory that a recommended setting leaves free.")] = 0.06
     no_warm: Annotated[bool, typer.Option("--no_warm", rich_help_panel=_SWEEP,
-        help="Start every run in processes of its own that import everything anew, instead of from a warm parent.")] = False
+        help="Start every run in new processes that import everything again, instead of from a warm parent.")] = False
     resume: Annotated[str | None, typer.Option("--resume", metavar="SWEEP", rich_help_panel=_SWEEP,
-        autocompletion=completion.sweeps, help="Do what is missing of a sweep: its folder or the start of its id. Everything else is taken from it.")] = None
+        autocompletion=completion.sweeps, help="Do the missing runs of a sweep: its folder or the start of its id. All other settings come from the sweep.")] = None
     dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SWEEP,
-        help="Print the cells, what is predicted of them and what would become of them; run nothing.")] = False
+        help="Print the cells, their predictions and which of them would run; run nothing.")] = False
     as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_SWEEP, help="One JSON document on stdout.")] = False
 # fmt: on
 
@@ -80,7 +80,7 @@ def sweep(
 ) -> None:
     """Train several settings and say which one to use: time, memory and ms per GiB saved against a control.
 
-    Cells that cannot fit, or that equal another in effect, are not run and say so. An interrupted sweep is resumed.
+    mbr-perf skips cells that cannot fit or that compute the same as another, and says why. --resume continues a sweep.
 
     Exit codes: 0 done (also with cells out of memory), 2 wrong request, 3 a cell failed, 5 regression, 6 inconclusive.
     """
@@ -116,12 +116,12 @@ def sweep(
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """Which sweep, which formats, where to."""
+    """Which sweep, which formats, which folder."""
 
     sweep: Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=completion.sweeps, help="A sweep's folder, its sweep.json, or the start of its id.")]
     formats: Annotated[list[str] | None, typer.Option("--format", metavar="NAME,NAME,...",
         help="html, md, csv, json, png. Default: all of them. Repeatable.")] = None
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to. Default: the sweep's report folder.")] = None
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The output folder. Default: the sweep's report folder.")] = None
     results_dir: Results = None
     as_json: Json = False
 # fmt: on
@@ -131,8 +131,8 @@ class ReportOptions:
 def report(asked: ReportOptions) -> None:
     """Judge a sweep again and write its reports: one HTML file that opens offline, Markdown, CSV, JSON, pictures.
 
-    Nothing runs; golden values and formulas are today's. Pictures need the extra mbr-perf[report]. Exits 0 when the
-    reports are written, whatever they say.
+    It runs nothing, and uses today's golden values and formulas. Pictures need the extra mbr-perf[report]. The exit
+    code is 0 when the reports are written, whatever the verdict.
     """
     from harness.sweep.reports import ReportRequest, report_sweep
 
@@ -147,7 +147,7 @@ _RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it r
 def sweep_request(
     asked: SweptOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
 ) -> "SweepRequest":
-    """All of `mbr-perf sweep` as one value; the command line wins over the file.
+    """All of `mbr-perf sweep` as one value; the command line overrides the file.
 
     BadRequestError for an unreadable file or ``--over``, and without a recipe.
     """
@@ -184,23 +184,23 @@ def sweep_request(
 def slurm_sweep_request(
     how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmArrayOptions
 ) -> "SlurmRequest | None":
-    """What `--launcher slurm` asks for; None for another launcher. BadRequestError, all at once."""
+    """The request of `--launcher slurm`; None for another launcher. BadRequestError with all problems."""
     from harness.asking.requests import nodes_said, slurm_request
 
     problems, asked = Problems(), None
     with problems.collecting():
         asked = slurm_request(launch.launcher, given, nodes_said(nodes, launch.replay_from))
     if launch.launcher == "slurm" and how.no_warm:
-        problems.add("--no_warm cannot be said with --launcher slurm", "leave it out")
+        problems.add("--no_warm cannot be used with --launcher slurm", "leave it out")
     if launch.launcher == "slurm" and how.max_minutes is not None and (given.array or how.resume is not None):
         remedy = "leave it out: --time_limit ends each task or the job"
-        problems.add("--max_minutes with an array or a resumed sweep on Slurm", remedy)
+        problems.add("--max_minutes cannot be used with an array or a resumed sweep on Slurm", remedy)
     problems.raise_if_any()
     return asked
 
 
 def follower(how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes) -> "Follower":
-    """Takes part in a sweep that node 0 leads. BadRequestError without the folder that both see."""
+    """The part of another node in a sweep that node 0 leads. BadRequestError without a shared folder."""
     from harness.batch.nodes import Follower, Meeting
     from harness.records.batches import SWEEP_FOLDERS
 
@@ -218,7 +218,7 @@ def follower(how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes) -
 
 
 def require_only_resume(*groups: object) -> None:
-    """BadRequestError naming every option that says again what a resumed sweep has decided already."""
+    """BadRequestError with every option that a resumed sweep takes from its own plan."""
     from harness.asking.requests import require_nothing_else
 
     require_nothing_else("sweep", "--max_minutes, --no_warm, --results_dir and --json", groups, _MAY_ACCOMPANY)

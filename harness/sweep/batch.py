@@ -169,7 +169,7 @@ def lessons(
                     other,
                     (
                         f"predicted to need {format_bytes(needed)} on stage {stage}, where {taught_by.name} "
-                        f"with {format_bytes(least)} ran out of memory"
+                        f"(predicted {format_bytes(least)}) ran out of memory"
                     ),
                 )
                 break

@@ -1,4 +1,4 @@
-"""One cell of a sweep: its figures, against the control, against its prediction, against its golden."""
+"""Judges one cell of a sweep: against the control, its prediction and its golden."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _WORST_FIRST: tuple[CellStatus, ...] = ("oom", "failed")
 
 
 def status_of(cell: CellData) -> tuple[CellStatus, str]:
-    """Status and reason. Runs that were interrupted count only where there are no others."""
+    """Status and reason. Interrupted runs count only where there are no others."""
     if not cell.runs:
         return ("not_run" if cell.fate == "run" else cell.fate), cell.reason
     for status in _WORST_FIRST:
@@ -54,7 +54,7 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
     peak = worst_rank(run.ranks, run.spec.num_gpus, allocated)
     peak_bytes = peak.value if peak else None
     if rank is None or rank.failure is None:
-        limit, why = run.spec.measure.memory_limit_bytes, run.failure or "no rank says where"
+        limit, why = run.spec.measure.memory_limit_bytes, run.failure or "no rank recorded where"
         return OomLine(None, None, "", None, limit, why, peak_bytes)
     return OomLine(
         rank=rank.rank,
@@ -84,7 +84,7 @@ def _limit(run: RunRecord, rank: RankRecord) -> int | None:
 
 
 def _why(run: RunRecord, rank: RankRecord) -> str:
-    """Model states alone, what torch's own figures say, fragmentation, or tensors: the plainest cause that is supported."""
+    """The simplest cause that the figures support: model states, torch's own figures, fragmentation, or tensors."""
     memory, limit = rank.memory, _limit(run, rank)
     request = rank.failure.request_bytes if rank.failure else None
     of = f" of {format_bytes(limit)}" if limit else ""
@@ -96,7 +96,7 @@ def _why(run: RunRecord, rank: RankRecord) -> str:
         return by_text
     allocated, reserved = memory.max_allocated_bytes, memory.max_reserved_bytes
     if allocated is None:
-        return "how much was in use is not recorded"
+        return "the memory in use was not recorded"
     spare = (reserved or 0) - allocated
     if request is not None and spare >= max(request, threshold("fragmented_share") * (limit or 0)):
         return f"fragmentation is likely: {format_bytes(spare)} reserved beside {format_bytes(allocated)} in tensors"
@@ -104,7 +104,7 @@ def _why(run: RunRecord, rank: RankRecord) -> str:
 
 
 def _by_text(run: RunRecord, rank: RankRecord) -> str | None:
-    """The class by torch's message, where that has the figures of the device and is not about a limit that was asked for."""
+    """The class from torch's message. None where it lacks the device's figures, or the user set the limit."""
     if rank.failure is None:
         return None
     verdict = classify(
@@ -115,7 +115,7 @@ def _by_text(run: RunRecord, rank: RankRecord) -> str | None:
     return f"{verdict.oom_class.replace('_', ' ')} ({verdict.confidence} confidence): {verdict.reason}"
 
 
-# Figures without which a cell can be held against nothing; a problem of another metric does not matter here.
+# A cell without these figures cannot be compared; a problem of another metric does not matter here.
 _TIME, _MEMORY = "step_time_s", "peak_allocated_bytes"
 
 _ENDED: dict[CellStatus, str] = {
@@ -132,7 +132,7 @@ _ENDED: dict[CellStatus, str] = {
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """A cell with what its runs say. ``runs`` are those that ended well, ``costs_s`` one figure for each of them."""
+    """A cell with its figures. ``runs`` ended well; ``costs_s`` has one figure for each of them."""
 
     data: CellData
     status: CellStatus
@@ -145,23 +145,23 @@ class MeasuredCell:
 
     @property
     def name(self) -> str:
-        """The cell's."""
+        """The cell's name."""
         return self.data.planned.name
 
     @property
     def spec(self) -> ExperimentSpec | None:
-        """As planned, or else as run; None for a cell that could not be resolved."""
+        """The planned settings, else those of a run; None for a cell that could not be resolved."""
         return self.data.planned.spec or next((run.spec for run in self.data.runs), None)
 
     @property
     def prediction(self) -> PredictionRecord | None:
-        """What was foretold: before the sweep, or else before its run."""
+        """The prediction made before the sweep, else before the run."""
         return self.data.planned.prediction or next((run.prediction for run in self.data.runs if run.prediction), None)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What all cells are held to: the control, the share of memory to stay free, how strictly to judge by goldens.
+    """What all cells are compared with: the control, the share of memory to keep free, the gate for goldens.
 
     ``reference``: the cell that stands in for a control without figures; None where the control has them, or none does.
     """
@@ -173,16 +173,16 @@ class Frame:
 
 
 def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord | None) -> MeasuredCell:
-    """Figures of a cell; ``reference`` is the control's spec, whose tokens per GPU and step all costs are for.
+    """Figures of a cell; ``reference`` is the control's spec, all costs are for its tokens per GPU and step.
 
-    ``first``: the run on whose machine all others have to be measured, too.
+    ``first``: all runs must be from the machine of this run.
     """
     status, reason = status_of(cell)
     runs = tuple(run for run in cell.runs if run.status == "ok")
     each = [derive(run) for run in runs]
     suspect = (f"suspect: {why}" for run in runs for why in run.suspect)
     metrics = combine(each) if each else None
-    # Logs tell the memory of some ranks; cells of which the same is known can be held against each other.
+    # Logs have the memory of some ranks only; cells with the same known ranks can be compared.
     is_imported = metrics is not None and metrics.peak_allocated_bytes is not None and all(run.imported for run in runs)
     required = (_TIME,) if is_imported else (_TIME, _MEMORY)
     problems = (metrics.problems.get(name) for name in required) if metrics else ()
@@ -199,7 +199,7 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
 
 
 def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
-    """The whole verdict of a cell but for what only the sweep knows."""
+    """The verdict of a cell, without what needs the other cells."""
     planned, is_control = cell.data.planned, cell.name == frame.control.name
     obstacle = "" if is_control else _no_comparison(cell, frame.control)
     versus = None if is_control or obstacle else _versus(cell, frame.control)
@@ -255,7 +255,7 @@ def _tokens_per_gpu(spec: ExperimentSpec) -> float:
 
 
 def control_ended(control: MeasuredCell) -> str:
-    """How the control came to have no figures: ``the control none was pruned``."""
+    """Why the control has no figures: ``the control none was pruned``."""
     return f"the control {control.name} {_ENDED[control.status]}"
 
 
@@ -336,7 +336,7 @@ def _error(predicted: float | None, value: float | None) -> float | None:
 
 
 def _golden(runs: tuple[RunRecord, ...], gate: GateOptions) -> Comparison | None:
-    """Against the golden of the cell's settings; None where there is none, or the file that was named is for others."""
+    """Compare with the golden of the cell's settings; None without one, or if the named file is for other settings."""
     if not runs:
         return None
     search = find_golden(runs[0].spec, gate.golden_values_path, runs[0].sources)

@@ -72,7 +72,7 @@ def stand_in(cells: Sequence[MeasuredCell], control: MeasuredCell) -> MeasuredCe
 
 
 def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Recommendation:
-    """Among the cells that fit the fastest; where several may be that, the one of them that takes the least memory."""
+    """The fastest cell that fits; where several may be the fastest, the one with the least memory."""
     able = sorted((cell for cell in cells if cell.is_comparable), key=_cost)
     fitting = [cell for cell in able if cell.fits is not False]
     if not fitting:
@@ -86,7 +86,7 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
     parts = [f"{best.name} is the fastest of {len(fitting)} {'cell' if len(fitting) == 1 else 'cells'} that {room}"]
     parts.append(_own(best, reference))
     if dearer := [cell.name for cell in able if cell.fits is False and times.is_faster(cell.name, best.name)]:
-        parts.append(f"{'; '.join(dearer)} would be faster but {_does(dearer)} not leave the margin")
+        parts.append(f"{'; '.join(dearer)} would be faster but {_does(dearer)} not leave that much memory free")
     parts.append(_next(best, rest, times))
     return Recommendation(best.name, "; ".join(parts) + ".")
 
@@ -98,7 +98,7 @@ def _does(names: Sequence[str]) -> str:
 def _by_memory(
     tied: Sequence[CellVerdict], fitting: Sequence[CellVerdict], reference: str, times: Times, room: str
 ) -> Recommendation:
-    """The cell with the least memory of those that may be the fastest."""
+    """The cell with the least memory among those that may be the fastest."""
     use, names = _smallest(tied), [cell.name for cell in tied]
     slower = len(fitting) - len(tied)
     rest = f"; {slower} of them {'is' if slower == 1 else 'are'} slower" if slower else ""
@@ -109,14 +109,14 @@ def _by_memory(
 
 
 def _smallest(tied: Sequence[CellVerdict]) -> CellVerdict:
-    """The cell with the least memory; the fastest of those whose memory identical runs could not tell from it."""
+    """The cell with the least memory; where memory differs by no more than noise, the fastest of them."""
     least = min(cell.peak_bytes or 0 for cell in tied)
     noise = max((cell.versus.memory.noise_bytes for cell in tied if cell.versus and cell.versus.memory), default=0)
     return next(cell for cell in tied if (cell.peak_bytes or 0) <= least + noise)
 
 
 def unfinished(num_due: int, sweep_dir: Path) -> Recommendation:
-    """None yet: what has not run may be faster than all that has."""
+    """No recommendation yet: a missing run may be faster than all others."""
     runs = "1 run is" if num_due == 1 else f"{num_due} runs are"
     return Recommendation(None, f"{runs} still to do: mbr-perf sweep --resume {sweep_dir}")
 
@@ -138,7 +138,7 @@ def _room(cells: Sequence[CellVerdict], margin: float, leaves: str) -> str:
 
 
 def _memory(cells: Sequence[CellVerdict]) -> str:
-    """The memory that all are held to, or that each has its own."""
+    """The limit that all cells share, or that each has its own."""
     sizes = {cell.capacity_bytes for cell in cells if cell.spec}
     return format_bytes(sizes.pop() or 0) if len(sizes) == 1 else "their own memory"
 
@@ -155,9 +155,9 @@ def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
 
 
 def _next(best: CellVerdict, rest: Sequence[CellVerdict], times: Times) -> str:
-    """The runner-up; that it is slower is established, and by what is said where there is no interval."""
+    """The next fastest cell. Without an interval, also why it counts as slower."""
     if not rest:
-        return "no other cell is in question"
+        return "no other cell qualifies"
     second = rest[0]
     assert best.cost_s and second.cost_s and best.peak_bytes is not None and second.peak_bytes is not None
     slower = format_percent(second.cost_s / best.cost_s - 1)
@@ -190,9 +190,9 @@ def judge_sweep(
     gate: GateOptions = _DEFAULT_GATE,
     count: Callable[[Sequence[CellData]], Iterable[CellData]] = iter,
 ) -> SweepVerdict:
-    """Every cell against the control, its prediction and its stored golden. Also of a sweep that is not finished.
+    """Compare every cell with the control, its prediction and its stored golden. The sweep may be unfinished.
 
-    ``count`` yields the cells that it gets, and may show how far the work is.
+    ``count`` yields the cells that it gets, and may show progress.
     BadRequestError where ``gate`` names a golden that cannot be read.
     """
     plan = data.plan
@@ -233,4 +233,4 @@ def judge_sweep(
 def _unused_golden(cells: Sequence[CellVerdict], gate: GateOptions) -> tuple[str, ...]:
     if not gate.names_one_golden or any(cell.golden for cell in cells):
         return ()
-    return (f"golden values {gate.golden_values_path}: for none of the cells that ended well, so nothing is judged",)
+    return (f"golden values {gate.golden_values_path} match no cell that ended well, so nothing is judged",)

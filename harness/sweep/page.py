@@ -37,7 +37,7 @@ RECOMMENDED, PARETO = "*", "P"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a report says of the runs behind it: facts above the table, and the runs themselves below the pictures."""
+    """Where the figures of a report come from: facts above the table, the runs below the pictures."""
 
     facts: tuple[Block, ...] = ()
     runs: tuple[Block, ...] = ()
@@ -79,11 +79,12 @@ _SETTINGS = ("Recipe", "Parallelism", "Batch")
 def sweep_page(
     verdict: SweepVerdict, pictures: Sequence[Picture] = (), undrawn: str = "", origin: Origin | None = None
 ) -> Page:
-    """The judged sweep, also one that is not finished. ``undrawn`` says why small bars stand for the pictures."""
+    """The judged sweep, finished or not. ``undrawn``: why small bars replace the pictures."""
     *basis, answer = closing_lines(verdict)
-    told, origin = remarks(verdict), origin or Origin()
+    found, origin = remarks(verdict), origin or Origin()
     about = Section(
-        "About the cells", (Listing(tuple(Line(one.line, "bad" if one.is_bad else "plain", 2) for one in told)),)
+        "About the cells",
+        (Listing(tuple(Line(remark.line, "bad" if remark.is_bad else "plain", 2) for remark in found)),),
     )
     bars: tuple[Block, ...] = (undrawn, *_bars(verdict)) if undrawn else ()
     return Page(
@@ -101,7 +102,7 @@ def sweep_page(
             listing(basis),
             *pictures,
             Only("html", bars),
-            *([about] if told else []),
+            *([about] if found else []),
             Only("html", origin.runs),
         ),
         footer=f"{verdict.sweep_id}, written by mbr-perf",
@@ -109,7 +110,7 @@ def sweep_page(
 
 
 def cell_table(verdict: SweepVerdict) -> Table:
-    """A row per cell in the plan's order, with all columns in which any cell says something."""
+    """A row per cell in the plan's order, with every column that has a value in some cell."""
     step = "Mean step" if verdict.has_repeats else "Step"
     versus = "Time vs reference" if verdict.reference_why else "Time vs control"
     return tabled(
@@ -138,7 +139,7 @@ def cell_table(verdict: SweepVerdict) -> Table:
 
 
 def status_text(cell: CellVerdict) -> str:
-    """The status in words; a cell that does not leave the margin says so."""
+    """The status in words, with a mark for a cell in doubt and for one without the margin."""
     if cell.status == "ok":
         return "ok, in doubt" if cell.doubts else "ok, no margin" if cell.fits is False else "ok"
     return cell.status.replace("_", " ").replace("oom", "OOM")
@@ -162,13 +163,13 @@ def signed_bytes(value: int) -> str:
 
 
 def trade_text(cell: CellVerdict) -> str:
-    """Milliseconds per GiB saved with one digit more than the noise deserves; absent where undefined."""
+    """Milliseconds per GiB saved, four digits; absent where undefined."""
     trade = cell.versus.trade if cell.versus else None
     return ABSENT if trade is None or trade.ms_per_gib_saved is None else four_figures(trade.ms_per_gib_saved)
 
 
 def cell_number(cell: CellVerdict) -> str:
-    """What pictures call a cell whose name finds no room."""
+    """The number that replaces a name where a picture has no room for it."""
     return f"{cell.index}"
 
 
@@ -185,7 +186,7 @@ def _metric(name: str) -> Callable[[CellVerdict], str]:
 
 
 def _allocated(cell: CellVerdict) -> str:
-    """Of a cell without any good run what it had when memory ran out, marked."""
+    """The peak; for a cell that only ran out of memory, the peak until then, marked OOM."""
     so_far = cell.oom.peak_allocated_bytes if cell.oom and not cell.metrics else None
     return _metric("peak_allocated_bytes")(cell) if so_far is None else f"{format_bytes(so_far)} (OOM)"
 
@@ -236,29 +237,29 @@ def plan_page(plan: SweepPlan) -> Page:
             (Column("#", right=True), lambda cell: f"{cell.index}"),
             (Column("Cell"), lambda cell: f"{cell.name} (control)" if cell.name == plan.control else cell.name),
             (Column("Fate"), lambda cell: _FATES[cell.fate]),
-            *((Column(title, right=True), _foretold(at)) for at, title in enumerate(_FORETOLD)),
+            *((Column(title, right=True), _predicted_column(at)) for at, title in enumerate(_PREDICTED_COLUMNS)),
         ],
     )
     lines = [*_reasons(plan), *_unpredicted(plan), _memory(plan), *_planned_runs(plan)]
     return Page(title=plan.title, notes=plan.notes, blocks=(cells, GAP, listing(lines)))
 
 
-_FORETOLD = ("Predicted peak", "Range", "Step", "Recompute FLOPs")
+_PREDICTED_COLUMNS = ("Predicted peak", "Range", "Step", "Recompute FLOPs")
 
 
-def _foretold(at: int) -> Callable[[Cell], Words]:
+def _predicted_column(at: int) -> Callable[[Cell], Words]:
     return lambda cell: _prediction(cell)[at]
 
 
 def _prediction(cell: Cell) -> tuple[str, str, str, str]:
-    foretold = cell.prediction
-    if foretold is None:
+    predicted = cell.prediction
+    if predicted is None:
         return (ABSENT, ABSENT, ABSENT, ABSENT)
-    low, high = foretold.range_bytes
-    step = format_seconds(foretold.step_time_s) if foretold.step_time_s is not None else ABSENT
-    again = format_percent(foretold.recompute_flops / foretold.model_flops)
+    low, high = predicted.range_bytes
+    step = format_seconds(predicted.step_time_s) if predicted.step_time_s is not None else ABSENT
+    again = format_percent(predicted.recompute_flops / predicted.model_flops)
     between = f"{format_bytes(low)} to {format_bytes(high)}"
-    return (format_bytes(foretold.peak_bytes), between, step, again)
+    return (format_bytes(predicted.peak_bytes), between, step, again)
 
 
 def summary_lines(plan: SweepPlan) -> list[str]:
@@ -277,9 +278,9 @@ def _unpredicted(plan: SweepPlan) -> list[str]:
 
 def _memory(plan: SweepPlan) -> str:
     if len(plan.capacities) > 1:
-        return f"Memory per rank: each cell's own, {capacities_text(plan.capacities)}"
+        return f"Memory per rank: differs between cells, {capacities_text(plan.capacities)}"
     if plan.capacity_bytes is None:
-        return "Memory: no limit is known, so nothing is pruned (--memory_limit sets one)"
+        return "Memory: no known limit, so no cell is pruned. Set one with --memory_limit"
     return f"Memory: {format_bytes(plan.capacity_bytes)} per rank"
 
 

@@ -69,7 +69,7 @@ def require_one(drafts: Sequence[CellDraft]) -> None:
     if any(cell.may_run for cell in drafts):
         return
     problems = Problems()
-    is_shared = len({cell.problem for cell in drafts}) == 1  # then it is the request that is wrong
+    is_shared = len({cell.problem for cell in drafts}) == 1  # then the request itself is wrong
     for cell in drafts:
         values = " ".join(f"{name}={value}" for name, value in cell.asked.values.items()) or "the request as it is"
         problem = cell.problem if is_shared else f"{values}: {cell.problem}"
@@ -142,7 +142,7 @@ def _inert(cell: CellDraft) -> str:
     return "".join(f"; {module} does nothing: {why}" for module, why in inert.items())
 
 
-def foretell(specs: Sequence[ExperimentSpec], software: Software, host: Host) -> tuple[RunPrediction, ...]:
+def predict_cells(specs: Sequence[ExperimentSpec], software: Software, host: Host) -> tuple[RunPrediction, ...]:
     """One answer for each of ``specs``, in their order; the reason where there is no prediction. Never raises for that."""
     kinds = [(settled_implementation(spec), imbalance_of(spec)) for spec in specs]
     tracing = Tracing(host, trace_cache(host.shell))
@@ -185,17 +185,17 @@ def _predicted_cell(
         return RunPrediction(None, str(error).splitlines()[0])
 
 
-_REPLAYED = "replayed: there is no measurement to compare a prediction with"
+_REPLAYED = "replayed: a recorded run needs no prediction"
 
 
 @one_look()
 def plan_sweep(
-    request: SweepRequest, host: Host, *, asks_megatron: bool, tell: Callable[[str], None] = lambda _: None
+    request: SweepRequest, host: Host, *, asks_megatron: bool, narrate: Callable[[str], None] = lambda _: None
 ) -> SweepPlan:
-    """Everything that is decided before the first run; ``sweep_id`` is empty as long as there is no folder.
+    """Decide everything before the first run; ``sweep_id`` is empty until the sweep has a folder.
 
-    ``asks_megatron``: also of the installed megatron-core, for GPUs. ``tell`` hears what is being waited for. Starts
-    tracers only. BadRequestError with every problem of the request, or of the cells when none of them may run.
+    ``asks_megatron``: also of the installed megatron-core, for GPUs. ``narrate`` gets a line before each wait.
+    Starts tracers only. BadRequestError with every problem of the request, or of the cells when none of them may run.
     """
     axes = _axes(request)
     control = control_values(axes, read_control(request.control, axes))
@@ -204,7 +204,7 @@ def plan_sweep(
     first = next(cell.checked for cell in drafts if cell.may_run and cell.checked)
     unasked = tuple[str, ...]()
     if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
-        tell(f"Asking the installed megatron-core about {counted(len(drafts), 'cell')}")
+        narrate(f"Asking the installed megatron-core about {counted(len(drafts), 'cell')}")
         judged, unasked = ask_megatron(drafts, host)
         drafts = tuple(with_twins(judged))
         require_one(drafts)
@@ -212,8 +212,8 @@ def plan_sweep(
     if request.launch.launcher == "replay":
         answers: Sequence[RunPrediction] = [RunPrediction(None, _REPLAYED)] * len(running)
     else:
-        tell(f"Predicting {counted(len(running), 'cell')}")
-        answers = foretell(running, first.software, host)
+        narrate(f"Predicting {counted(len(running), 'cell')}")
+        answers = predict_cells(running, first.software, host)
     cells = planned_cells(axes, drafts, iter(answers), prunes=request.prune)
     return SweepPlan(
         sweep_id="",
@@ -242,21 +242,21 @@ def plan_sweep(
 def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
     problems, axes = Problems(), tuple[SweptAxis, ...]()
     if not request.over:
-        problems.add("a sweep varies something", "e.g. --over recompute=auto, or --over tp=4,8")
+        problems.add("a sweep needs a setting to vary", "e.g. --over recompute=auto, or --over tp=4,8")
     if request.repeats < 1:
         problems.add(f"--repeats {request.repeats} must be at least 1")
     if not 0 <= request.margin < 1:
-        problems.add(f"--margin {request.margin:g} is no share of the memory", "e.g. 0.06")
+        problems.add(f"--margin {request.margin:g} is not a share of the memory (0 to below 1)", "e.g. 0.06")
     if request.max_minutes is not None and not request.max_minutes > 0:
         problems.add(f"--max_minutes {request.max_minutes:g} must be above 0")
-    if request.launch.launcher in LAUNCHERS:  # of another one every cell tells
+    if request.launch.launcher in LAUNCHERS:  # for other launchers, the checks of every cell report it
         problems.found += launcher_problems(request.launch)
     with problems.collecting():
         axes = read_axes(request.over)
     given = [name for name in RECOMPUTE_OPTIONS if getattr(request.asked, name) is not None]
     if given and any(axis.target == RECOMPUTE for axis in axes):
-        problems.add(f"--{given[0]} and --over recompute are two answers", "give all settings to --over recompute")
-    if problems.found:  # else every cell tells them, with all else that is wrong with it
+        problems.add(f"--{given[0]} and --over recompute both set recompute", "give all settings to --over recompute")
+    if problems.found:  # else the checks of every cell report them with all other problems
         with problems.collecting():
             raise_all(secrets_in(given_env(request.asked)))
     problems.raise_if_any()
@@ -264,17 +264,17 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
 
 
 def every_setting(request: SweepRequest, asked: Request, host: Host) -> tuple[str, ...]:
-    """What ``auto`` stands for: every legal setting that differs in effect, in the planner's order; () where none."""
+    """The settings of ``auto``: every legal one that differs in effect, in the planner's order; () where none."""
     try:
         settled = settle(request.run_request(asked), host)
         found = candidates(settled.spec, settled.software, settled_implementation(settled.spec))
     except (BadRequestError, LayoutError):
-        return ()  # the cell of the control, or of the layout, says why
+        return ()  # the cell of the control, or of the layout, has the reason
     return tuple(row.text for row in found.rows if row.is_legal)
 
 
 def _with_values(axis: SweptAxis, cells: Sequence[Cell]) -> Axis:
-    """The axis with what `auto` stood for."""
+    """The axis, with `auto` replaced by its settings."""
     if AUTO not in axis.values or axis.target != RECOMPUTE:
         return Axis(name=axis.name, values=axis.values)
     return Axis(name=axis.name, values=tuple(dict.fromkeys(cell.changes[axis.name] for cell in cells)))
@@ -284,5 +284,5 @@ def _notes(cells: Sequence[Cell], notes: Sequence[str]) -> tuple[str, ...]:
     control = cells[0]
     if not isinstance(control, RefusedCell):
         return tuple(notes)
-    lost = f"the control {control.name} does not run, so the others are compared with the fastest of them: {control.reason}"
+    lost = f"the control {control.name} does not run, so the other cells are compared with the fastest of them: {control.reason}"
     return (*notes, lost)

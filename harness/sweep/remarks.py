@@ -1,4 +1,4 @@
-"""What is to be said about the cells of a sweep beside their figures, each remark once."""
+"""Remarks about the cells of a sweep, each of them once."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _MANY = 4
 
 @dataclass(frozen=True)
 class Remark:
-    """One sentence about one or several cells; ``is_bad`` where a reader has to look."""
+    """One sentence about one or several cells; ``is_bad``: the reader should look at it."""
 
     cells: tuple[str, ...]
     text: str
@@ -24,13 +24,13 @@ class Remark:
 
     @property
     def line(self) -> str:
-        """``none; core_attn,mlp: what is to be said``; from four cells on only the first two are named."""
+        """``none; core_attn,mlp: the remark``. Of four or more cells, it names the first two."""
         named = self.cells if len(self.cells) < _MANY else (*self.cells[:2], f"and {len(self.cells) - 2} more")
         return f"{'; '.join(named)}: {self.text}"
 
 
 def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
-    """Why cells are not ok, what is doubtful, what could not be said; equal remarks of several cells are one."""
+    """Why cells are not ok, their doubts and what is missing. Cells with the same remark share it."""
     shared: dict[tuple[str, bool], list[str]] = {}
     for cell in verdict.cells:
         for text, is_bad in _about(cell):
@@ -39,7 +39,7 @@ def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
 
 
 def headline(verdict: SweepVerdict) -> str:
-    """How many cells ended how, in one line."""
+    """The number of cells by status, in one line."""
     counts = [(status, verdict.counted(status)) for status in dict.fromkeys(cell.status for cell in verdict.cells)]
     text = ", ".join(f"{n} {status.replace('_', ' ').replace('oom', 'OOM')}" for status, n in counts)
     repeats = f", {verdict.repeats} repeats each" if verdict.repeats > 1 else ""
@@ -48,17 +48,19 @@ def headline(verdict: SweepVerdict) -> str:
 
 
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
-    """Memory, Pareto set, recommendation, and what the figures rest on."""
+    """Memory, how the figures were computed, Pareto set, recommendation."""
     memory = (
-        f"Memory per rank: each cell's own, {capacities_text(verdict.capacities)}; {verdict.margin * 100:g} % of it to stay free"
+        f"Memory per rank: differs between cells, {capacities_text(verdict.capacities)}; {verdict.margin * 100:g} % of it must stay free"
         if len(verdict.capacities) > 1
-        else f"Memory: {format_bytes(verdict.capacity_bytes)} per rank, {verdict.margin * 100:g} % of it to stay free"
+        else f"Memory: {format_bytes(verdict.capacity_bytes)} per rank; {verdict.margin * 100:g} % of it must stay free"
         if verdict.capacity_bytes is not None
         else "Memory: no limit is known on this machine, so every cell that ran fits"
     )
     members = "; ".join(verdict.pareto)
     front = (
-        f"Pareto set (P), no other cell is faster with no more memory: {members}" if members else "Pareto set: empty"
+        f"Pareto set (P), the cells that no other cell beats in time without using more memory: {members}"
+        if members
+        else "Pareto set: empty"
     )
     return (memory, *_basis(verdict), front, _answer(verdict))
 
@@ -66,10 +68,10 @@ def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
 def _answer(verdict: SweepVerdict) -> str:
     use, why = verdict.recommendation.cell, verdict.recommendation.why
     if verdict.num_due:
-        return f"Unfinished: no recommendation yet; {why}"
+        return f"Unfinished, so no recommendation yet: {why}"
     if use and verdict.recommendation.tie:
         return f"{verdict.recommendation.tie}. By memory: use (*) {use}. {why}"
-    return f"Use (*) {use}. {why}" if use else f"Use: nothing to recommend. {why}"
+    return f"Use (*) {use}. {why}" if use else f"No recommendation. {why}"
 
 
 def _basis(verdict: SweepVerdict) -> Iterable[str]:
@@ -79,17 +81,17 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
     if verdict.reference_why:
         yield f"Compared with {verdict.reference}, the fastest cell that ran, because {verdict.reference_why}"
     if rescaled:
-        yield f"Other tokens per GPU and step than the {against}, so time is per control-sized step: {'; '.join(rescaled)}"
+        yield f"Time is scaled to the tokens per GPU and step of the {against} for: {'; '.join(rescaled)}"
     if verdict.has_repeats:
-        yield "Mean step: mean over repeats of each run's median step; TFLOP/s/GPU, Pareto set and pictures use it"
+        yield "Mean step: the mean over repeats of each run's median step. TFLOP/s/GPU, the Pareto set and the pictures use it"
     if not changes:
         return
     if all(time.interval for time in changes):
         yield f"Time vs {against}: difference of the means over repeats, 95 % interval by Welch's t"
     elif verdict.repeats >= MIN_RUNS:
-        yield f"Time vs {against}: cells with fewer than {MIN_RUNS} finished runs have no interval; their spreads are below"
+        yield f"Time vs {against}: cells with fewer than {MIN_RUNS} finished runs have no interval; the spreads are below"
     else:
-        yield f"Time vs {against}: intervals need --repeats {MIN_RUNS} or more; spreads are stated below"
+        yield f"Time vs {against}: intervals need --repeats {MIN_RUNS} or more; the spreads are below"
 
 
 def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
@@ -125,4 +127,4 @@ def _versus(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
 def _golden(comparison: Comparison) -> str:
     gated = [f for f in comparison.findings if f.change is not None]
     text = ", ".join(f"{BY_NAME[f.metric].title} {figure(BY_NAME[f.metric], f.current)} ({change(f)})" for f in gated)
-    return f"against golden {redact_shapes(comparison.golden_path or '')}: {comparison.outcome.value}{f': {text}' if text else ''}"
+    return f"compared with golden {redact_shapes(comparison.golden_path or '')}: {comparison.outcome.value}{f': {text}' if text else ''}"

@@ -143,7 +143,7 @@ def _require_one_setting(value: str, place: str) -> None:
     parts = [part.strip() for part in value.split(",")]
     if len(parts) > 1 and any(part in ("none", AUTO, "full") or part.startswith("full:") for part in parts):
         raise BadRequestError(
-            f"{place}: {value} is no one setting; commas join the modules of one",
+            f"{place}: {value} is not one setting: commas join the modules of one setting",
             remedy=f"separate settings with ';': recompute='{'; '.join(parts)}'",
         )
 

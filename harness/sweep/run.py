@@ -35,7 +35,7 @@ from harness.sweep.show import SweepDisplay
 
 @dataclass(frozen=True)
 class Sitting:
-    """What may differ from one sitting of a sweep to the next. ``is_warm``: runs start from warm parents.
+    """Settings that may differ between the sittings of a sweep. ``is_warm``: runs start from warm parents.
 
     ``meeting``: address and port at which several nodes meet, where it is no longer the first sitting's.
     """
@@ -49,7 +49,7 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequ
     """Print the cells with their predictions and fates, and the batch file of a job. Starts tracers only, writes no results."""
     host = this_host()
     if slurm is None:
-        display.plan(plan_sweep(request, host, asks_megatron=False, tell=display.narrate))
+        display.plan(plan_sweep(request, host, asks_megatron=False, narrate=display.narrate))
         return
     plan, results = _planned(request, host, display), results_dir(request.results_dir).absolute()
     batch = _unstarted(plan, host, results)
@@ -68,8 +68,8 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) 
     """Plan, write the plan down, run. BadRequestError before anything is started or written."""
     host = this_host()
     if request.asked.gpu.lower() in GPUS and request.launch.launcher != "replay":
-        software_here(request.asked.gpu.lower(), host)  # every cell would wait for a driver that does not answer
-    plan = plan_sweep(request, host, asks_megatron=True, tell=display.narrate)
+        software_here(request.asked.gpu.lower(), host)  # else every cell would wait for a driver that does not answer
+    plan = plan_sweep(request, host, asks_megatron=True, narrate=display.narrate)
     SweepBatch(Path("SWEEP"), host, plan).require_startable()
     sweep_dir = _new_folder(request, plan)
     plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
@@ -89,14 +89,14 @@ def _new_folder(request: SweepRequest, plan: SweepPlan) -> Path:
 
 
 def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, sitting: Sitting) -> ExitCode:
-    """Run what is missing of a sweep, exactly as its own plan says.
+    """Do the missing runs of a sweep, exactly by its own plan.
 
     BadRequestError for a sweep that another process works on, and where the software is no longer the same.
     """
     host, data = this_host(), read_sweep(reference, results)
     if data.plan.is_imported:
         raise BadRequestError(
-            f"{data.sweep_dir}: imported from training logs: nothing of it can be run here",
+            f"{data.sweep_dir}: imported from training logs, so mbr-perf cannot run it",
             remedy=f"mbr-perf report {data.sweep_dir}",
         )
     with holding(data.sweep_dir, "sweep"):
@@ -109,7 +109,7 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
 
 
 def meeting_at(plan: SweepPlan, meeting: Meeting) -> SweepPlan:
-    """The plan with the address and the port that were said anew."""
+    """The plan with the address and the port of this sitting."""
     return plan.model_copy(update={"launch": meeting.of(plan.launch)})
 
 
@@ -136,7 +136,7 @@ def follow_sweep(follower: Follower, display: SweepDisplay) -> ExitCode:
 
 
 def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
-    """Do the part of this node in what is missing of the sweep."""
+    """Do this node's part of the missing runs."""
     sweep_dir = Path(node.job.subject)
     meeting = Meeting(node.master_addr, attempt.master_port) if node.job.nnodes > 1 else Meeting()
     if node.place.node_rank == 0:
@@ -183,7 +183,7 @@ def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: Sw
 
 
 def resume_sweep_on_slurm(reference: str, results: Path | None, slurm: SlurmRequest, display: SweepDisplay) -> ExitCode:
-    """Submit a job for what is missing of a sweep, after collecting what earlier jobs of it left."""
+    """Collect the results of earlier jobs, then submit a job for the missing runs."""
     batch = _collected(reference, results, this_host())
     with holding(batch.folder, "sweep"):  # no other process runs it here
         due = batch.due()
@@ -194,7 +194,7 @@ def resume_sweep_on_slurm(reference: str, results: Path | None, slurm: SlurmRequ
 
 
 def answered_from_jobs(reference: str, results: Path | None, display: SweepDisplay) -> ExitCode | None:
-    """The answer of a sweep that its jobs have finished, wherever one asks; None where runs are due, or where it had no job.
+    """The answer of a sweep that its jobs have finished; None where runs are due, or where it had no job.
 
     BadRequestError while a job is at work on it.
     """
@@ -243,7 +243,7 @@ def _submitted(
     batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path, display: SweepDisplay
 ) -> ExitCode:
     def refused(_: JobRecord, error: BadRequestError) -> BadRequestError:
-        remedy = f"its plan is kept: mbr-perf sweep --resume {batch.folder} --launcher slurm ... submits it anew"
+        remedy = f"its plan is kept: mbr-perf sweep --resume {batch.folder} --launcher slurm ... submits it again"
         return BadRequestError(str(error), remedy=remedy)
 
     asked, of_job = sweep_job(batch, due, slurm, results), JobDisplay(Display(as_json=display.as_json))
@@ -253,18 +253,18 @@ def _submitted(
 def _planned(request: SweepRequest, host: Host, display: SweepDisplay) -> SweepPlan:
     """The plan, for as many nodes as its cells need. BadRequestError where these differ in that."""
     require_gpu_named(request.asked.gpu)
-    plan = plan_sweep(request, host, asks_megatron=False, tell=display.narrate)
+    plan = plan_sweep(request, host, asks_megatron=False, narrate=display.narrate)
     counts = sorted({num_nodes(cell.spec) for cell in plan.planned})
     if len(counts) > 1:
         listed = ", ".join(str(count) for count in counts)
         raise BadRequestError(
-            f"the cells need different numbers of nodes ({listed}), and a Slurm job has one",
+            f"the cells need different numbers of nodes ({listed}), and a Slurm job has a fixed number",
             remedy="one sweep per number of GPUs",
         )
     software, assumed = software_for(plan.gpu, host)
     changes = {
         "launch": plan.launch.model_copy(update={"nnodes": counts[0]}),
-        # What is not installed here says nothing of the nodes, which judge the cells by what they have.
+        # Software missing here may exist on the nodes, which check the cells by their own.
         "software": None if assumed or software.torch is None else plan.software,
     }
     return plan.model_copy(update=changes)

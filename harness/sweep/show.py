@@ -19,7 +19,7 @@ class SweepDisplay(BatchDisplay):
     """Where the answer and the narration of a sweep go."""
 
     def plan(self, plan: SweepPlan) -> None:
-        """The dry run: every cell, what is predicted of it and what would become of it."""
+        """The dry run: every cell, its prediction and whether it would run."""
         if self.as_json:
             from harness.sweep.document import SweepPlanDocument
 
@@ -29,7 +29,7 @@ class SweepDisplay(BatchDisplay):
 
     def begins(self, plan: SweepPlan, sweep_dir: Path, num_due: int, warning: str = "") -> None:
         """Before the first run: how many cells run, which do not and why, and how to go on after a kill."""
-        self.narrate(*summary_lines(plan), f"{counted(num_due, 'run')} to do, kept in {sweep_dir}")
+        self.narrate(*summary_lines(plan), f"{counted(num_due, 'run')} to do; results in {sweep_dir}")
         if warning:
             self.narrate(Line(f"Warning: {warning}", "strong", hang=2))
 
@@ -45,7 +45,7 @@ class SweepDisplay(BatchDisplay):
             )
 
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
-        """The answer; also of a sweep that was cut short, which says how to go on."""
+        """The answer. For an unfinished sweep also the command that continues it."""
         if self.as_json:
             from harness.sweep.document import SweepRunDocument
 
@@ -59,6 +59,6 @@ class SweepDisplay(BatchDisplay):
 
 
 def show_verdict(verdict: SweepVerdict, reports: tuple[Path, ...]) -> None:
-    """The answer as a page, and where its reports lie."""
+    """The answer as a page, and the paths of its reports."""
     show_page(sweep_page(verdict))
     show_blocks(*(Line(f"Report: {path}", whole=True) for path in reports))

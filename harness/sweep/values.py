@@ -50,7 +50,7 @@ def _too_little(memory: MemorySaving) -> str:
     noise = format_bytes(memory.noise_bytes)
     if memory.saved_bytes < -memory.noise_bytes:
         return f"it takes {format_bytes(-memory.saved_bytes)} more memory"
-    return f"it saves {format_bytes(memory.saved_bytes)}, no more than identical runs differ by ({noise})"
+    return f"it saves {format_bytes(memory.saved_bytes)}, which is within the noise of identical runs ({noise})"
 
 
 CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal", "not_run", "interrupted"]
@@ -58,7 +58,7 @@ CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal"
 
 @dataclass(frozen=True)
 class OomLine:
-    """Where a cell ran out of memory; ``rank`` and ``stage`` None where nobody tells. ``verdict``: what the recorded figures say about why, in one clause.
+    """Where a cell ran out of memory; ``rank`` and ``stage`` are None if unknown. ``verdict``: the cause by the recorded figures.
 
     ``peak_allocated_bytes``: of the worst rank, up to where the run ended; it wanted more.
     """
@@ -106,8 +106,8 @@ class CellVerdict:
     """One cell. ``costs_s``: seconds of a step of each run, for the control's tokens per GPU.
 
     ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared. ``reason`` says why a cell is not ok, or what
-    is to be known of one that is. ``doubts`` keep a cell out of the Pareto set. ``fits``: None where no memory is known.
-    ``log_remarks``: what the log of an imported cell says of it, and does not.
+    the reader should know of an ok cell. ``doubts`` keep a cell out of the Pareto set. ``fits``: None where no memory is known.
+    ``log_remarks``: what the log of an imported cell has and lacks.
     ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that cell.
     """
 
@@ -142,12 +142,12 @@ class CellVerdict:
 
     @property
     def versus(self) -> VsControl | None:
-        """Against the control, or else against what stands in for it."""
+        """Against the control, or else against the cell that replaces it."""
         return self.vs_control or self.vs_reference
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Memory per rank that this cell is held to; None where it is not known."""
+        """Memory limit per rank of this cell; None if unknown."""
         return self.spec.capacity_bytes if self.spec else None
 
     def figure(self, metric: Metric) -> float | None:
@@ -162,7 +162,7 @@ class CellVerdict:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether time and memory are known and nothing speaks against them."""
+        """Whether time and memory are known and not in doubt."""
         return self.status == "ok" and not self.doubts and self.cost_s is not None and self.peak_bytes is not None
 
 
@@ -182,8 +182,8 @@ class Recommendation:
 class SweepVerdict:
     """A whole sweep. ``pareto``: names of cells, cheapest first. ``margin``: share of the memory to be kept free.
 
-    ``capacity_bytes`` is the control's; each cell is held to its own. ``reference`` names the cell that the others are
-    held against, None for none; where it is not the control, ``reference_why`` says why. ``num_due``: runs still to do.
+    ``capacity_bytes`` is the control's; each cell has its own. ``reference``: the cell that the others are compared
+    with, or None; ``reference_why``: why it is not the control. ``num_due``: runs still to do.
     """
 
     sweep_id: str
@@ -223,5 +223,5 @@ class SweepVerdict:
         return any(cell.speed is not None and cell.speed.num_runs > 1 for cell in self.cells)
 
     def counted(self, status: CellStatus) -> int:
-        """How many cells ended so."""
+        """The number of cells with this status."""
         return sum(cell.status == status for cell in self.cells)

@@ -249,14 +249,14 @@ def test_snapshots_without_a_failed_request_have_no_verdict(mbr_perf, tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (FULL, "oom.pickle is of another moment or rank than the job's words (asked for 2.00 GiB against "),
+        (FULL, "oom.pickle is from another moment or rank than the job's message (asked for 2.00 GiB, not "),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", ""),
     ],
 )
 def test_a_snapshot_of_another_moment_is_marked_as_one(mbr_perf, tmp_path, logs, text, expected):
     path = written(tmp_path / "oom.pickle", fragmented().snapshot())
     evidence = json.loads(mbr_perf("diagnose", logs(text), path, "--json").out)["evidence"]
-    assert any("the class and the numbers above are those of the job's own words" in text for text in evidence) is bool(
+    assert any("the class and the numbers above are from the job's own message" in text for text in evidence) is bool(
         expected
     )
     assert evidence[0].startswith(expected or "oom.pickle: ")

@@ -50,7 +50,7 @@ def test_an_oom_rules_out_what_needs_as_much_on_the_stage_that_ran_out(oom, make
     larger = other(make_spec, 1, "none", predicted(9 * GIB, 6 * GIB))
     smaller_there = other(make_spec, 2, "core_attn", predicted(12 * GIB, 4 * GIB))
     assert list(lessons(taught_by, record, (taught_by, larger, smaller_there))) == [
-        (larger, "predicted to need 6.00 GiB on stage 1, where 0 mlp with 5.00 GiB ran out of memory")
+        (larger, "predicted to need 6.00 GiB on stage 1, where 0 mlp (predicted 5.00 GiB) ran out of memory")
     ]
 
 

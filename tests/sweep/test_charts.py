@@ -111,7 +111,7 @@ def test_axes_have_units(specs):
 
 
 def test_a_picture_that_cannot_be_drawn_says_why(specs):
-    assert specs["ms_per_gib"] == "No cell saved memory beyond noise against full:uniform:1."
+    assert specs["ms_per_gib"] == "No cell saved more memory than the noise, compared with full:uniform:1."
 
 
 def test_bars_of_a_rank_add_up_to_what_the_device_held(make_spec, make_rank, make_record, make_cell, make_sweep):
@@ -254,7 +254,7 @@ def test_pictures_say_what_they_leave_out_and_number_runs_as_the_console_does(
     found = {picture.name: picture for picture in pictures(data, judge_sweep(data))}
     price = json.loads(found["ms_per_gib"].vega_lite)["layer"][0]["encoding"]
 
-    assert found["timeline"].caption.endswith("Only these two are drawn; left out: mlp.")
+    assert found["timeline"].caption.endswith("Only these two cells are drawn. Not drawn: mlp.")
     assert "(not drawn: mlp)" in json.loads(found["timeline"].vega_lite)["title"]["subtitle"]
     assert {row["run"] for row in rows(json.loads(found["step_times"].vega_lite)) if "run" in row} == {"run 1", "run 2"}
     assert price["color"]["legend"]["values"] == ["on the Pareto set"]

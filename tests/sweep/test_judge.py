@@ -53,7 +53,7 @@ def test_a_price_is_undefined_where_no_memory_is_saved(three_settings):
     trade = three_settings.cell("core_attn").vs_control.trade
 
     assert trade.ms_per_gib_saved is None
-    assert "no more than identical runs differ by (2.00 MiB)" in trade.undefined
+    assert "within the noise of identical runs (2.00 MiB)" in trade.undefined
 
 
 def test_a_cell_that_another_beats_in_both_is_not_in_the_pareto_set(three_settings):
@@ -73,7 +73,7 @@ def test_a_cell_without_margin_is_not_recommended_and_named(runs, make_cell, mak
 
     assert verdict.cell("none").fits is False
     assert verdict.recommendation.cell == "mlp"
-    assert "none would be faster but does not leave the margin" in verdict.recommendation.why
+    assert "none would be faster but does not leave that much memory free" in verdict.recommendation.why
 
 
 def test_one_cell_leaves_the_margin_and_several_leave_it(runs, make_cell, make_sweep):
@@ -124,7 +124,7 @@ def test_a_sweep_with_three_repeats_is_not_told_to_ask_for_three(runs, make_cell
     ], repeats=3))  # fmt: skip
 
     (about,) = [line for line in closing_lines(verdict) if line.startswith("Time vs control")]
-    assert about == "Time vs control: cells with fewer than 3 finished runs have no interval; their spreads are below"
+    assert about == "Time vs control: cells with fewer than 3 finished runs have no interval; the spreads are below"
 
 
 def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, make_sweep):
@@ -140,7 +140,9 @@ def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, mak
     assert texts[1][change].startswith("+20.0 %")
     rates = [float(row[tflops].replace(",", "")) for row in texts]
     assert rates[0] / rates[1] == pytest.approx(1.2, abs=1e-4)
-    assert any(line.startswith("Mean step: mean over repeats of each run's median") for line in closing_lines(verdict))
+    assert any(
+        line.startswith("Mean step: the mean over repeats of each run's median") for line in closing_lines(verdict)
+    )
     assert cell.speed.tokens_per_s_per_gpu == pytest.approx(8 * 4096 / 8 / 0.12)
     assert cell.speed.step_time_s == pytest.approx(cell.cost_s)
     found = told(SweepDocument.of_verdict(verdict))["cells"][1]
@@ -206,7 +208,7 @@ def test_an_unfinished_sweep_recommends_nothing_and_says_how_to_go_on(runs, make
 
     assert (verdict.recommendation.cell, verdict.num_due) == (None, 2)
     assert closing_lines(verdict)[-1] == (
-        "Unfinished: no recommendation yet; 2 runs are still to do: mbr-perf sweep --resume sweep"
+        "Unfinished, so no recommendation yet: 2 runs are still to do: mbr-perf sweep --resume sweep"
     )
 
 
@@ -367,5 +369,5 @@ def test_each_cell_is_held_to_its_own_memory_limit(runs, make_cell, make_sweep):
     assert [cell.capacity_bytes for cell in verdict.cells] == [None, 4 * GIB, 6 * GIB]
     assert "2 cells leave 6 % of their own memory free" in verdict.recommendation.why
     assert closing_lines(verdict)[0] == (
-        "Memory per rank: each cell's own, 4.00 GiB, 6.00 GiB or none; 6 % of it to stay free"
+        "Memory per rank: differs between cells, 4.00 GiB, 6.00 GiB or none; 6 % of it must stay free"
     )

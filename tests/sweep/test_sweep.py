@@ -116,7 +116,7 @@ def test_a_cell_out_of_memory_is_a_result_and_is_not_repeated(recorded, sweep, t
     assert [len(cell.runs) for cell in read_sweep(only_sweep(tmp_path)).cells] == [1, 2, 2, 2]
 
 
-def foretell(folder, needed_bytes, **changes):
+def with_predictions(folder, needed_bytes, **changes):
     """Give the cells of a sweep that has not run yet predictions of stage 0."""
     plan = read_sweep(folder).plan
     cells = [
@@ -136,7 +136,7 @@ def foretell(folder, needed_bytes, **changes):
 def test_an_oom_teaches_what_not_to_try(recorded, sweep, mbr_perf, tmp_path, prune, status):
     sweep(recorded(ends={"mlp": OOM}), "--max_minutes", "1e-9")
     folder = only_sweep(tmp_path)
-    foretell(folder, {"none": 9, "mlp": 5, "core_attn": 8, "full:uniform:1": 3}, prune=prune)
+    with_predictions(folder, {"none": 9, "mlp": 5, "core_attn": 8, "full:uniform:1": 3}, prune=prune)
     answer = mbr_perf("sweep", "--resume", folder, "--json")
     assert statuses(answer) == {"none": "ok", "mlp": "oom", "core_attn": status, "full:uniform:1": "ok"}
     taught = [event for event in read_sweep(folder).events if event.kind == "taught"]
@@ -148,7 +148,7 @@ def test_an_oom_teaches_what_not_to_try(recorded, sweep, mbr_perf, tmp_path, pru
 def test_a_lesson_that_a_kill_left_unwritten_is_learned_on_resuming(recorded, sweep, mbr_perf, tmp_path):
     sweep(recorded(ends={"mlp": OOM}), "--max_minutes", "1e-9")
     folder = only_sweep(tmp_path)
-    foretell(folder, {"none": 9, "mlp": 5, "core_attn": 8, "full:uniform:1": 3})
+    with_predictions(folder, {"none": 9, "mlp": 5, "core_attn": 8, "full:uniform:1": 3})
     mbr_perf("sweep", "--resume", folder)
     (folder / "events.jsonl").unlink()
     answer = mbr_perf("sweep", "--resume", folder, "--json")

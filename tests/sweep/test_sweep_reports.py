@@ -74,12 +74,12 @@ def test_the_last_line_is_the_answer(recorded):
 
 
 def test_where_the_control_ran_out_of_memory_the_reference_and_the_reason_are_named(recorded):
-    told = printed(recorded)
+    text = printed(recorded)
 
-    assert "Compared with full:uniform:1, the fastest cell that ran, because the control none ran out of memory" in told
-    assert "Time vs reference" in told
-    assert "steps of reference spread by" in told
-    assert "not compared" not in told
+    assert "Compared with full:uniform:1, the fastest cell that ran, because the control none ran out of memory" in text
+    assert "Time vs reference" in text
+    assert "steps of reference spread by" in text
+    assert "not compared" not in text
 
 
 def test_markup_in_names_is_printed_as_it_stands(hostile):

@@ -62,8 +62,8 @@ def test_every_option_that_cannot_be_is_told_at_once(mbr_perf):
     for message in (
         "--nnodes cannot be said",
         "needs a time limit",
-        "--no_warm cannot be said",
-        "--max_minutes with an",
+        "--no_warm cannot be used",
+        "--max_minutes cannot be used with an",
     ):
         assert message in answer.err
 

@@ -1,4 +1,4 @@
-"""`mbr-perf snapshot`: what a snapshot of torch's CUDA allocator holds, and why the last request failed."""
+"""`mbr-perf snapshot`: the memory in a snapshot of torch's CUDA allocator, and why the last request failed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +11,18 @@ from harness.asking.options import Json, takes
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotOptions:
-    """Which files, and where to."""
+    """Which files to read, and where to draw."""
 
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of torch.cuda.memory._dump_snapshot.")]
     other: Annotated[
-        Path | None, typer.Argument(metavar="OTHER", help="A second one: what does it hold more than the first?")
+        Path | None, typer.Argument(metavar="OTHER", help="A second snapshot, to compare with the first.")
     ] = None
     timeline: Annotated[
         Path | None,
         typer.Option(
             "--timeline",
             metavar="FILE.html|png|svg",
-            help="Also draw memory over time, of two files one upon the other. Needs mbr-perf[report].",
+            help="Also draw memory over time; two files share one chart. Needs mbr-perf[report].",
         ),
     ] = None
     as_json: Json = False
@@ -30,10 +30,10 @@ class SnapshotOptions:
 
 @takes(SnapshotOptions)
 def snapshot(asked: SnapshotOptions) -> None:
-    """Say what a memory snapshot holds: where the reserved memory is, who holds it, and why the last request failed.
+    """Explain a memory snapshot: where the reserved memory is, which modules hold it, and why the last request failed.
 
-    Given two, what the second holds more than the first, by module and by line. Files are read as plain values in a
-    process of their own: nothing in them is run, unlike in torch's own viewer.
+    With two snapshots, show what the second holds more than the first, by module and by line. mbr-perf reads files as
+    plain values in a separate process and never runs code in them, unlike torch's own viewer.
     """
     from harness.diagnose.snapshots.show import show_difference, show_snapshot
 

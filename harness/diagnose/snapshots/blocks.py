@@ -1,4 +1,4 @@
-"""Segments and blocks of a snapshot: what is in use, what can be given back, and what cannot."""
+"""Segments and blocks of a snapshot: memory in use, memory that can go back to the device, and memory that cannot."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from harness.diagnose.snapshots.stacks import Owner, Stacks
 from harness.diagnose.snapshots.values import PrivatePool
 from harness.units import MIB
 
-# torch's documentation says awaiting, its code writes pending.
+# torch's documentation has "awaiting", its code writes "pending".
 PENDING = frozenset({"active_pending_free", "active_awaiting_free"})
 ALLOCATED, INACTIVE = "active_allocated", "inactive"
 _DEFAULT_POOL = (0, 0)
@@ -48,7 +48,7 @@ class Blocks:
 
     @property
     def stranded(self) -> int:
-        """Free, yet not to be given back, because something in the same segment lives."""
+        """Free bytes that cannot go back to the device, because their segment also has live blocks."""
         return self.inactive - self.releasable - self.private_free
 
     @property
@@ -68,7 +68,7 @@ class _Segment:
 
 
 def blocks_by_device(snapshot: dict[Any, Any], stacks: Stacks) -> dict[int, Blocks]:
-    """Every device with a segment. SnapshotFormatError, with the place."""
+    """Sums for every device with a segment. SnapshotFormatError names the place."""
     found: dict[int, Blocks] = {}
     for number, value in enumerate(sequence(snapshot.get("segments"), "segments")):
         where = f"segments[{number}]"
@@ -90,7 +90,7 @@ def _segment(entry: dict[Any, Any], where: str) -> _Segment:
 
 
 def _pool(value: object, where: str) -> str:
-    """Empty for the pool that everybody shares; the only one in snapshots that name none."""
+    """The pool's name; empty for the default pool, which is the only one in snapshots without names."""
     if value is None:
         return ""
     parts = sequence(value, f"{where}.segment_pool_id")
@@ -124,7 +124,7 @@ def _add(device: Blocks, entry: dict[Any, Any], segment: _Segment, stacks: Stack
 
 
 def _blocks(entry: dict[Any, Any], segment: _Segment) -> Iterator[tuple[int, int, str, dict[Any, Any], str]]:
-    """Address, bytes, state, the block and its place; blocks of old releases have no address: they follow each other."""
+    """Address, bytes, state, the block and its place. In old releases, blocks have no address but are in order."""
     address = segment.address
     for number, value in enumerate(sequence(entry.get("blocks"), f"{segment.where}.blocks")):
         where = f"{segment.where}.blocks[{number}]"
@@ -167,7 +167,7 @@ def _count_free(device: Blocks, segment: _Segment, free: list[tuple[int, int]], 
 
 
 def _whole_pages(segment: _Segment, address: int, num_bytes: int) -> int:
-    """Bytes of pages that lie wholly within a free block; pages are counted from where the mapped range begins."""
+    """Bytes of pages that are wholly inside a free block; pages start at the mapped range."""
     page = segment.page_bytes or 1
     begin = address - segment.address
     first, last = -(-begin // page), (begin + num_bytes) // page

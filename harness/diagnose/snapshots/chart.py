@@ -21,21 +21,21 @@ _HEADROOM = 1.13  # the names of phases stand there
 
 
 def snapshot_timeline(devices: tuple[tuple[str, DeviceMemory], ...]) -> Picture:
-    """One or two devices, each with what it is called. Phases are those of the first that has any.
+    """One or two devices with their names. Phases are from the first device that has any.
 
-    Two histories are laid upon each other from their beginnings, so that equal steps lie upon each other.
+    Two histories start at the same point, so that equal steps overlap.
     """
     title, name = "Memory of torch's allocator over time", "snapshot_timeline"
     shown = [(called, device.levels) for called, device in devices if device.levels is not None]
     if not shown:
         problem = next((device.history_problem for _, device in devices if device.history_problem), "")
-        missing = "No history was recorded: torch.cuda.memory._record_memory_history comes first."
+        missing = "No history was recorded. Call torch.cuda.memory._record_memory_history before the training."
         return look.no_picture(name, title, f"Not drawn: {problem}." if problem else missing)
-    unit, scale = memory_unit([one.peak_reserved_bytes for _, one in shown])
-    is_timed = all(one.clock == "s" for _, one in shown)
-    clock, seconds = time_unit([_length(one) for _, one in shown]) if is_timed else ("events", 1.0)
+    unit, scale = memory_unit([levels.peak_reserved_bytes for _, levels in shown])
+    is_timed = all(levels.clock == "s" for _, levels in shown)
+    clock, seconds = time_unit([_length(levels) for _, levels in shown]) if is_timed else ("events", 1.0)
     across = f"Time since the history begins ({clock})" if is_timed else "Events since the history begins"
-    rows = [row for called, one in shown for row in _rows(called, one, scale, seconds)]
+    rows = [row for called, levels in shown for row in _rows(called, levels, scale, seconds)]
     layers = [*_phase_layers(shown, seconds, is_timed=is_timed), *_line_layers(rows, shown, across, unit)]
     chart = alt.layer(*layers).properties(width=look.WIDTH, height=_HEIGHT)
     left_out = [called for called, device in devices if device.levels is None]
@@ -44,16 +44,16 @@ def snapshot_timeline(devices: tuple[tuple[str, DeviceMemory], ...]) -> Picture:
     )
 
 
-def _length(one: Levels) -> float:
-    return one.interval * len(one.allocated_bytes)
+def _length(levels: Levels) -> float:
+    return levels.interval * len(levels.allocated_bytes)
 
 
-def _rows(called: str, one: Levels, scale: float, seconds: float) -> list[look.Row]:
-    kinds = zip(_KINDS, (one.allocated_bytes, one.reserved_bytes), strict=True)
+def _rows(called: str, levels: Levels, scale: float, seconds: float) -> list[look.Row]:
+    kinds = zip(_KINDS, (levels.allocated_bytes, levels.reserved_bytes), strict=True)
     return [
-        {"of": called, "kind": kind, "time": place * one.interval / seconds, "memory": value / scale}
+        {"of": called, "kind": kind, "time": place * levels.interval / seconds, "memory": value / scale}
         for kind, values in kinds
-        for place, value in enumerate((*values, values[-1]))  # the last interval has a width as well
+        for place, value in enumerate((*values, values[-1]))  # so that the last interval has a width too
     ]
 
 
@@ -79,11 +79,11 @@ def _line_layers(rows: list[look.Row], shown: list[tuple[str, Levels]], across: 
 
 
 def _phase_layers(shown: list[tuple[str, Levels]], seconds: float, *, is_timed: bool) -> list[alt.Chart]:
-    """A band per phase, its name at the top where there is room for it."""
-    source = next((one for _, one in shown if one.phases), None)
+    """A band per phase, with its name at the top if it fits."""
+    source = next((levels for _, levels in shown if levels.phases), None)
     if source is None or not is_timed:
         return []
-    longest = max(_length(one) for _, one in shown)
+    longest = max(_length(levels) for _, levels in shown)
     free_from = [0.0] * _LANES
     rows: list[look.Row] = []
     for number, phase in enumerate(source.phases):
@@ -108,25 +108,25 @@ def _phase_layers(shown: list[tuple[str, Levels]], seconds: float, *, is_timed: 
 
 def _peaks(shown: list[tuple[str, Levels]], scale: float, unit: str) -> str:
     texts = [
-        f"{look.shortened(called)}: peak {one.peak_allocated_bytes / scale:.2f} {unit} allocated, "
-        f"{one.peak_reserved_bytes / scale:.2f} {unit} reserved"
-        for called, one in shown
+        f"{look.shortened(called)}: peak {levels.peak_allocated_bytes / scale:.2f} {unit} allocated, "
+        f"{levels.peak_reserved_bytes / scale:.2f} {unit} reserved"
+        for called, levels in shown
     ]
     return "; ".join(texts)
 
 
 def _caption(shown: list[tuple[str, Levels]], left_out: list[str]) -> str:
-    events = " and ".join(f"{one.num_events:,}" for _, one in shown)
-    text = f"Highest level of each interval, from {events} recorded events. Allocated is what was requested, before rounding."
-    if len(shown) > 1 and any(one.phases for _, one in shown):
-        text += f" Phases are those of {next(called for called, one in shown if one.phases)}."
+    events = " and ".join(f"{levels.num_events:,}" for _, levels in shown)
+    text = f"Highest level of each interval, from {events} recorded events. Allocated counts the requested bytes, before rounding."
+    if len(shown) > 1 and any(levels.phases for _, levels in shown):
+        text += f" The phases are from {next(called for called, levels in shown if levels.phases)}."
     if left_out:
         text += f" No history, so not drawn: {', '.join(left_out)}."
     return text
 
 
 def write_timeline(devices: Sequence[tuple[str, DeviceMemory]], about: Sequence[Block], path: Path) -> Path:
-    """Write it, replacing what is there; ``about`` is what the page says besides. BadRequestError: no history, no room."""
+    """Write the chart, replacing the file; the page also has ``about``. BadRequestError: no history, no space."""
     drawn = snapshot_timeline(tuple(devices))
     names = " and ".join(called for called, _ in devices)
     page = Page((drawn, *about), title=f"Memory snapshot{'s' * (len(devices) > 1)} {names}")

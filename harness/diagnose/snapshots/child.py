@@ -1,4 +1,4 @@
-"""Reads a snapshot in a process of its own, without running code from the file."""
+"""Reads a snapshot in a separate process, without running code from the file."""
 
 import gc
 import pickle
@@ -15,27 +15,27 @@ from harness.diagnose.snapshots.values import DeviceMemory, Holder, SnapshotSumm
 
 
 class RefusedPickleError(ValueError):
-    """The file is no pickle of plain values; nothing that it asked for was looked up or called."""
+    """The file is not a pickle of plain values. None of its code was looked up or called."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
     """Refuses every way in which a pickle can name code: globals, extension codes, persistent ids and buffers."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Every global comes by here, those of the extension registry as well."""
-        raise RefusedPickleError(f"it asks for {_shown(module)}.{_shown(name)}, and a snapshot holds plain values only")
+        """Refuse every global, also those of the extension registry."""
+        raise RefusedPickleError(f"it asks for {_shown(module)}.{_shown(name)}, but a snapshot holds only plain values")
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        """Objects that live outside of the file."""
+        """Refuse objects outside the file."""
         del pid
-        raise RefusedPickleError("it refers to objects outside of the file, and a snapshot holds plain values only")
+        raise RefusedPickleError("it refers to objects outside the file, but a snapshot holds only plain values")
 
     def get_extension(self, code: int) -> NoReturn:
         """The extension registry of Python's own unpickler; C's goes to :meth:`find_class`, or finds no such code."""
-        raise RefusedPickleError(f"it uses extension code {code}, and a snapshot holds plain values only")
+        raise RefusedPickleError(f"it uses extension code {code}, but a snapshot holds only plain values")
 
 
-# What C's unpickler raises for damaged files is not told apart any further by its documentation.
+# The documentation of C's unpickler does not list what it raises for damaged files.
 _WRONG_VALUE = (ValueError, TypeError, AttributeError, LookupError, OverflowError)
 _DAMAGED = (pickle.UnpicklingError, EOFError, RecursionError, ImportError, *_WRONG_VALUE)
 
@@ -48,12 +48,12 @@ def load_plain(stream: IO[bytes]) -> object:
         raise
     except _DAMAGED as error:
         raise RefusedPickleError(
-            f"it is damaged, cut short or no pickle ({type(error).__name__}: {_shown(str(error))})"
+            f"it is damaged, cut short or not a pickle ({type(error).__name__}: {_shown(str(error))})"
         ) from error
 
 
 def _shown(text: str) -> str:
-    """Text of a file that is not trusted, for people: short, and without control characters."""
+    """Text from an untrusted file, to print: short, without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text[:120])
 
 
@@ -62,10 +62,10 @@ REST = Owner("others", "")
 
 
 def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummary:
-    """All devices that have memory or a history. SnapshotFormatError, with the place of what is wrong."""
+    """All devices with memory or a history. SnapshotFormatError names the place of the problem."""
     content = mapping(snapshot, "the snapshot")
     if "segments" not in content:
-        raise SnapshotFormatError("it has no 'segments', which every memory snapshot of torch has")
+        raise SnapshotFormatError("it has no 'segments'; every memory snapshot of torch has them")
     stacks = Stacks()
     blocks, phases = blocks_by_device(content, stacks), spans_by_device(content)
     histories = {}
@@ -105,7 +105,7 @@ def _device(number: int, blocks: Blocks, history: History) -> DeviceMemory:
 
 
 def _holders(live: Mapping[Owner, Live], at_peak: Mapping[Owner, Live] | None) -> tuple[Holder, ...]:
-    """The largest first, by what they hold now or held at the peak, whichever is more."""
+    """Holders by the larger of their bytes now and at the peak, the largest first."""
     peak = at_peak or {}
     nothing = Live()
 
@@ -120,10 +120,10 @@ def _holders(live: Mapping[Owner, Live], at_peak: Mapping[Owner, Live] | None) -
         Holder(
             module=owner.module,
             site=owner.site,
-            live_bytes=sum(one.num_bytes for one in now),
-            num_live=sum(one.count for one in now),
-            peak_bytes=None if at_peak is None else sum(one.num_bytes for one in then),
-            num_peak=None if at_peak is None else sum(one.count for one in then),
+            live_bytes=sum(live.num_bytes for live in now),
+            num_live=sum(live.count for live in now),
+            peak_bytes=None if at_peak is None else sum(live.num_bytes for live in then),
+            num_peak=None if at_peak is None else sum(live.count for live in then),
         )
         for owner, now, then in rows
     )
@@ -145,7 +145,7 @@ def main() -> int:
         answer, code = str(error), 2
     except MemoryError:
         limit = f"{limit_bytes / 1e9:.1f} GB that {num_bytes / 1e6:.1f} MB may take"
-        answer, code = f"opening it takes more than the {limit}", 2
+        answer, code = f"opening it needs more than the {limit}", 2
     except RecursionError:
         answer, code = "its values are nested too deeply", 2
     sys.stdout.write(answer + "\n")

@@ -8,7 +8,7 @@ _LONGEST_TEXT = 400  # characters
 
 
 class SnapshotFormatError(ValueError):
-    """A pickle of plain values that is not laid out as torch lays snapshots out."""
+    """A pickle of plain values without the layout of torch's snapshots."""
 
 
 def mapping(value: object, where: str) -> dict[Any, Any]:
@@ -30,7 +30,7 @@ def size(entry: dict[Any, Any], name: str, where: str) -> int:
     value = entry.get(name)
     if type(value) is int and 0 <= value < _LARGEST:
         return value
-    raise SnapshotFormatError(f"{where}.{name} is {_kind(value)}, expected a whole number from 0 on")
+    raise SnapshotFormatError(f"{where}.{name} is {_kind(value)}, expected a whole number of at least 0")
 
 
 def optional_size(entry: dict[Any, Any], name: str, where: str) -> int | None:
@@ -47,7 +47,7 @@ def word(entry: dict[Any, Any], name: str, where: str) -> str:
 
 
 def text(value: object) -> str:
-    """``value`` as short text that can be printed anywhere; empty where it is no text."""
+    """``value`` as short text that can be printed anywhere; empty if it is not text."""
     if not isinstance(value, str):
         return ""
     return "".join(char if char.isprintable() else "?" for char in value[:_LONGEST_TEXT])
@@ -91,7 +91,7 @@ def spans_by_device(snapshot: dict[Any, Any]) -> dict[int, tuple[Span, ...]]:
 
 
 def _older(snapshot: dict[Any, Any]) -> Iterator[dict[str, object]]:
-    """Annotations among the events of the history, where some releases of torch write them, laid out as the others do it."""
+    """Annotations that some releases of torch write among the events, in the layout of the other releases."""
     for device, events in enumerate(sequence(snapshot.get("device_traces") or (), "device_traces")):
         for event in sequence(events, f"device_traces[{device}]"):
             if isinstance(event, dict) and event.get("action") == "user_defined":

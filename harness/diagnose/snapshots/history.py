@@ -1,4 +1,4 @@
-"""The recorded history of a device played through: levels over time, the peak and who held it, the failed request."""
+"""Replays the recorded history of a device: levels over time, the peak and its holders, the failed request."""
 
 from array import array
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from harness.diagnose.snapshots.values import FailedRequest, Levels, Phase
 
 NUM_POINTS = 600  # of a timeline; a picture is 760 pixels wide
 _MOST_BYTES = 2**62
-_INCOMPLETE = "its history does not lead to what is allocated: kinds of events were left out (skip_actions)"
+_INCOMPLETE = "its history does not add up to the allocated memory: some kinds of events are missing (skip_actions)"
 BEFORE = Owner("before the history", "")
 _RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CHANGES = frozenset({*_RESERVING, "alloc", "free_requested", "free_completed"})
@@ -20,7 +20,7 @@ _CHANGES = frozenset({*_RESERVING, "alloc", "free_requested", "free_completed"})
 
 @dataclass
 class History:
-    """What one device's history tells; empty where none was recorded. ``problem``: why its levels are not told."""
+    """The history of one device; empty where none was recorded. ``problem``: why it has no levels."""
 
     levels: Levels | None = None
     failure: FailedRequest | None = None
@@ -43,7 +43,7 @@ class _Steps:
 def play(
     entries: Sequence[Any], blocks: Blocks, phases: Sequence[tuple[str, int, int]], stacks: Stacks, where: str
 ) -> History:
-    """The history in ``entries``, anchored at its end: there the levels are those of ``blocks``.
+    """Replay ``entries`` back from the end, where the levels are those of ``blocks``.
 
     Histories are rings: what was allocated before the first entry is not in it. ``phases`` are name, begin and end in
     microseconds. SnapshotFormatError, with the place.
@@ -85,7 +85,7 @@ def _steps(entries: Sequence[Any], freeing: str, where: str) -> _Steps:
         if action in _CHANGES:
             steps.last_change = number
         if max(abs(allocated), abs(reserved)) >= _MOST_BYTES:
-            raise SnapshotFormatError(f"{at}: sizes up to there sum up to more than any device has")
+            raise SnapshotFormatError(f"{at}: the sizes up to there add up to more than any device has")
         steps.allocated.append(allocated)
         steps.reserved.append(reserved)
         time = optional_size(entry, "time_us", at)
@@ -149,7 +149,7 @@ def _phases(phases: Sequence[tuple[str, int, int]], start: int, end: int) -> tup
 
 
 def _holders(entries: Sequence[Any], freeing: str, peak: int, blocks: Blocks, stacks: Stacks) -> dict[Owner, Live]:
-    """Who held what at the peak: what the history allocated by then, and what stood before it began."""
+    """The holders at the peak: blocks that the history allocated by then, and blocks from before it began."""
     live: dict[Any, tuple[int, Any]] = {}
     met: set[Any] = set()
     older: list[tuple[int, Owner]] = []

@@ -1,4 +1,4 @@
-"""Snapshots of torch's CUDA allocator, opened in a process of their own that can neither run code nor fill the machine."""
+"""Opens snapshots of torch's CUDA allocator in a separate process, with limits and without running their code."""
 
 import stat
 import subprocess
@@ -15,12 +15,12 @@ from harness.records.redact import quoted_error
 from harness.units import GIB
 
 _CAP_BYTES = 2 * GIB
-_NOT_A_SNAPSHOT = "expected a file of torch.cuda.memory._dump_snapshot"
+_NOT_A_SNAPSHOT = "give a file written by torch.cuda.memory._dump_snapshot"
 
 
 @dataclass(frozen=True)
 class SnapshotLimits:
-    """What opening a file of a given size may take.
+    """Limits for opening a file of a given size.
 
     Dicts take about three times the bytes of their pickle (results/benchmarks/snapshot_memory.json); a minute per 100 MB.
     """
@@ -41,7 +41,7 @@ class SnapshotLimits:
 
 
 def looks_like_a_snapshot(path: Path) -> bool:
-    """Whether the file begins as pickles of Python 3 do: cheap, and no proof. False for what cannot be read, or only once."""
+    """Whether the file begins like a pickle of Python 3: a cheap hint. False if unreadable, or readable only once."""
     if not path.is_file():
         return False
     try:
@@ -53,23 +53,25 @@ def looks_like_a_snapshot(path: Path) -> bool:
 
 
 def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> SnapshotSummary:
-    """What the file holds. BadRequestError, with the file: unreadable, too large, hostile, damaged, or no snapshot."""
+    """Summarise the file. BadRequestError names the file: unreadable, too large, hostile, damaged or not a snapshot."""
     limits = limits or SnapshotLimits()
     try:
         status = path.stat()
         _require_file(path, status.st_mode)
         num_bytes = status.st_size
         if num_bytes == 0:
-            raise BadRequestError(f"{path}: is empty", remedy="it was cut short: is the disk full, was the job killed?")
+            raise BadRequestError(
+                f"{path}: is empty", remedy="check whether the disk is full or the job was killed, then record it again"
+            )
         if num_bytes > limits.largest_file_bytes:
             raise BadRequestError(
-                f"{path}: {num_bytes / 1e6:.0f} MB, and files up to {limits.largest_file_bytes / 1e6:.0f} MB are opened",
+                f"{path}: {num_bytes / 1e6:.0f} MB; mbr-perf opens files of up to {limits.largest_file_bytes / 1e6:.0f} MB",
                 remedy="record a shorter history: a smaller max_entries of _record_memory_history",
             )
         return SnapshotSummary.model_validate_json(_answer(path, num_bytes, limits))
     except ValidationError as error:
-        told = f"{path}: its summary is not whole: {error.errors()[0]['msg']}"
-        raise BadRequestError(told, remedy=_NOT_A_SNAPSHOT) from error
+        message = f"{path}: its summary is incomplete: {error.errors()[0]['msg']}"
+        raise BadRequestError(message, remedy=_NOT_A_SNAPSHOT) from error
     except FileNotFoundError as error:
         raise BadRequestError(f"{path}: no such file", remedy=_NOT_A_SNAPSHOT) from error
     except OSError as error:
@@ -77,15 +79,17 @@ def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> Snapsh
 
 
 def _require_file(path: Path, mode: int) -> None:
-    """BadRequestError, with the snapshots in it for a folder: what is no file has no size that limits could be taken from."""
+    """BadRequestError for anything but a file, as the limits need its size; for a folder, with the snapshots in it."""
     if stat.S_ISREG(mode):
         return
     if not stat.S_ISDIR(mode):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a device" if not stat.S_ISSOCK(mode) else "a socket"
-        raise BadRequestError(f"{path}: {kind}, no file", remedy=f"{_NOT_A_SNAPSHOT}; copy what comes into one first")
+        raise BadRequestError(
+            f"{path}: {kind}, not a file", remedy=f"{_NOT_A_SNAPSHOT}; copy its content to a file first"
+        )
     found = sorted([*path.glob("*.pickle"), *path.glob("ranks/*.pickle")])[:3]
     listed = f"name one of its files, e.g. {', '.join(map(str, found))}" if found else "it holds no *.pickle"
-    raise BadRequestError(f"{path}: a folder", remedy=f"{_NOT_A_SNAPSHOT}; {listed}")
+    raise BadRequestError(f"{path}: a folder, not a file", remedy=f"{_NOT_A_SNAPSHOT}; {listed}")
 
 
 def snapshot_summaries(paths: Iterable[Path]) -> list[SnapshotSummary]:
@@ -101,22 +105,24 @@ def snapshot_summaries(paths: Iterable[Path]) -> list[SnapshotSummary]:
 
 
 def fullest_device(summary: SnapshotSummary) -> DeviceMemory:
-    """The device with most reserved; a process of training has one. BadRequestError for a snapshot without any."""
+    """The device with the most reserved memory. BadRequestError for a snapshot without devices."""
     if not summary.devices:
-        raise BadRequestError(f"{summary.file}: it holds no memory of any device", remedy="take it while tensors live")
+        raise BadRequestError(
+            f"{summary.file}: it holds no memory of any device", remedy="take the snapshot while tensors are in memory"
+        )
     return max(summary.devices, key=lambda device: (device.reserved_bytes, device.levels is not None))
 
 
 def _answer(path: Path, num_bytes: int, limits: SnapshotLimits) -> str:
     limit, seconds = limits.memory_bytes(num_bytes), limits.time_s(num_bytes)
-    # -P: nothing of the folder that happens to be current is imported.
+    # -P: Python imports nothing from the current folder.
     command = [sys.executable, "-P", "-m", "harness.diagnose.snapshots.child", str(path), str(num_bytes), str(limit)]
     with path.open("rb") as file:
         try:
             done = subprocess.run(command, stdin=file, capture_output=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired as error:
-            told = f"{path}: reading it took more than {seconds:.0f} s"
-            raise BadRequestError(told, remedy=_NOT_A_SNAPSHOT) from error
+            message = f"{path}: reading it took more than {seconds:.0f} s"
+            raise BadRequestError(message, remedy=_NOT_A_SNAPSHOT) from error
     answer = done.stdout.decode("utf-8", "replace").strip()
     if done.returncode == 2 and answer:
         raise BadRequestError(f"{path}: {answer}", remedy=_NOT_A_SNAPSHOT)

@@ -25,24 +25,24 @@ _MOST_MODULES, _MOST_SITES, _MOST_POOLS = 12, 12, 3
 
 
 def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> Page:
-    """The fullest device; others are named in a line."""
+    """A page about the fullest device; a line names the others."""
     return Page((*about_snapshot(summary, device, verdict), *_holders(device)))
 
 
 def about_snapshot(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> tuple[Block, ...]:
-    """All but the tables."""
-    others = [str(one.device) for one in summary.devices if one.device != device.device]
-    also = f" (also in it: device {', '.join(others)})" if others else ""
+    """The page without the tables of holders."""
+    others = [str(other.device) for other in summary.devices if other.device != device.device]
+    also = f" (the file also has device {', '.join(others)})" if others else ""
     facts = [("Snapshot", f"{summary.file}, device {device.device}{also}"), *_failed(device, verdict)]
     return Facts(tuple(facts), 10), GAP, _sums(device), GAP
 
 
 def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> list[tuple[str, str]]:
     if verdict is None:
-        told = device.history_problem or "it holds no failed request"
+        text = device.history_problem or "the history has no failed request"
         if not device.levels and not device.history_problem:
-            told = "it holds no history, so no failed request"
-        return [("Failure", told)]
+            text = "the snapshot has no history, so no failed request"
+        return [("Failure", text)]
     more = f" ({device.num_failures} failed; this is the last)" if device.num_failures > 1 else ""
     return [("Failure", f"{verdict.line}{more}"), ("", verdict.reason), ("Next", verdict.next_experiment)]
 
@@ -56,26 +56,26 @@ def _sums(device: DeviceMemory) -> Table:
             f"{counted(device.num_segments, 'segment')}, {counted(device.num_blocks, 'block')}{expandable}",
         ),
         ("allocated", device.allocated_bytes, _rounding(device)),
-        ("pending", device.pending_bytes, "freed, another stream may still use it"),
-        ("releasable", device.releasable_bytes, "empty_cache gives it back"),
-        ("stranded", device.stranded_bytes, "free beside something live in its segment"),
+        ("pending", device.pending_bytes, "freed, but another stream may still use it"),
+        ("releasable", device.releasable_bytes, "torch.cuda.empty_cache() returns it to the device"),
+        ("stranded", device.stranded_bytes, "free, but in a segment with live blocks"),
         ("private free", device.private_free_bytes, _pools(device)),
-        ("largest free", device.largest_free_bytes, "one block, private pools left out"),
+        ("largest free", device.largest_free_bytes, "the largest free block outside private pools"),
     ]
     always = ("reserved", "allocated", "stranded", "largest free")
-    told = [(name, format_bytes(size), why) for name, size, why in rows if size or name in always]
-    return table(("Memory", "Size", Column("What it is", long=True)), told, right=("Size",))
+    shown = [(name, format_bytes(size), why) for name, size, why in rows if size or name in always]
+    return table(("Memory", "Size", Column("What it is", long=True)), shown, right=("Size",))
 
 
 def _rounding(device: DeviceMemory) -> str:
     if device.rounding_bytes is None:
-        return "in use; the snapshot does not tell what was requested"
+        return "in use; the snapshot lacks the requested sizes"
     return f"in use, {format_bytes(device.rounding_bytes)} of it rounding"
 
 
 def _pools(device: DeviceMemory) -> str:
     pools = device.private_pools
-    named = [f"{one.pool} {format_bytes(one.reserved_bytes)}" for one in pools[:_MOST_POOLS]]
+    named = [f"{pool.pool} {format_bytes(pool.reserved_bytes)}" for pool in pools[:_MOST_POOLS]]
     more = f" and {len(pools) - _MOST_POOLS} more" if len(pools) > _MOST_POOLS else ""
     return f"in private pools (CUDA graphs), reserved: {', '.join(named)}{more}"
 
@@ -86,7 +86,7 @@ def _holders(device: DeviceMemory) -> Iterator[Block]:
         f"at the peak of the history ({format_bytes(device.levels.peak_allocated_bytes)})" if device.levels else "now"
     )
     modules = by_module(device.holders)
-    yield f"Who held memory {when}, by megatron-core's modules:"
+    yield f"Memory {when}, by megatron-core module:"
     yield tabled(
         modules[:_MOST_MODULES],
         [
@@ -97,15 +97,19 @@ def _holders(device: DeviceMemory) -> Iterator[Block]:
     )
     yield listing(_rest(len(modules), _MOST_MODULES))
     yield GAP
-    yield "The sites that hold most:"
+    yield "The lines of code that hold most:"
     yield tabled(
         device.holders[:_MOST_SITES],
         [
-            (Column("Module"), lambda one: one.module),
-            (Column("Site"), lambda one: one.site),
-            (Column("Blocks", right=True), lambda one: str(max(one.num_live, one.num_peak or 0))),
-            (Column("Held now", right=True), lambda one: format_bytes(one.live_bytes)),
-            *([(Column("At peak", right=True), lambda one: format_bytes(one.peak_bytes or 0))] if at_peak else []),
+            (Column("Module"), lambda holder: holder.module),
+            (Column("Site"), lambda holder: holder.site),
+            (Column("Blocks", right=True), lambda holder: str(max(holder.num_live, holder.num_peak or 0))),
+            (Column("Held now", right=True), lambda holder: format_bytes(holder.live_bytes)),
+            *(
+                [(Column("At peak", right=True), lambda holder: format_bytes(holder.peak_bytes or 0))]
+                if at_peak
+                else []
+            ),
         ],
     )
     yield listing(_rest(len(device.holders), _MOST_SITES))
@@ -114,10 +118,10 @@ def _holders(device: DeviceMemory) -> Iterator[Block]:
 def by_module(holders: Sequence[Holder]) -> list[tuple[str, int, int]]:
     """Module, bytes now and at the peak; the largest first."""
     sums: dict[str, list[int]] = {}
-    for one in holders:
-        of = sums.setdefault(one.module, [0, 0])
-        of[0] += one.live_bytes
-        of[1] += one.peak_bytes or 0
+    for holder in holders:
+        of = sums.setdefault(holder.module, [0, 0])
+        of[0] += holder.live_bytes
+        of[1] += holder.peak_bytes or 0
     return sorted(((name, live, peak) for name, (live, peak) in sums.items()), key=lambda row: (-max(row[1:]), row[0]))
 
 
@@ -131,7 +135,7 @@ def difference_page(names: tuple[str, str], found: SnapshotDifference) -> Page:
         f"B holds {signed(total)} than A {when}.",
     )
     if not found.modules:
-        return Page((*head, GAP, "No module and no site differs."))
+        return Page((*head, GAP, "No module and no line of code differs."))
     return Page((*head, *_differing("Module", found.modules), *_differing("Site", found.sites)))
 
 

@@ -32,7 +32,7 @@ class Frame:
 
 _MCORE = "megatron/core/"
 _MLA = ("qkv_up_proj_and_rope_apply", "qkv_up_proj_and_rope_apply_for_cached_latent_kv")
-# The first row that a frame meets decides, and of a stack the innermost frame that meets one.
+# The first matching row decides for a frame; the innermost matching frame decides for a stack.
 ROWS = (
     ModuleRow(_MCORE + "transformer/moe/shared_experts.py", "shared_experts"),
     ModuleRow(_MCORE + "transformer/moe/experts.py", "moe_act", ("bias_act_func", "activation_func_with_probs", "glu")),
@@ -82,10 +82,10 @@ _KEPT_PARTS = 4
 
 
 def module_of(frames: Iterable[Frame]) -> str:
-    """The module of a stack, innermost frame first; with what it allocated for where the stack says so.
+    """The module of a stack (innermost frame first), with the purpose of the allocation where the stack shows it.
 
     ``mlp (weights)`` where a constructor allocated, ``mlp (recompute)`` inside a recomputation in the backward pass.
-    A backward function of megatron-core is called by autograd, so that nothing above it says whose it is.
+    A backward function of megatron-core is called by autograd, so the frames above it do not name its module.
     """
     found: ModuleRow | None = None
     constructing = recomputing = backward = False
@@ -103,7 +103,7 @@ def module_of(frames: Iterable[Frame]) -> str:
 
 
 def site_of(frames: Iterable[Frame]) -> str:
-    """``file:line function`` of the innermost frame that is not of a library beneath megatron-core; empty for no stack."""
+    """``file:line function`` of the innermost frame outside the libraries below megatron-core; empty without a stack."""
     first: Frame | None = None
     for frame in frames:
         if not frame.path or frame.path == "??":
@@ -119,7 +119,7 @@ def _is_megatron(frame: Frame) -> bool:
 
 
 def _within(inner: ModuleRow | None, outer: ModuleRow | None) -> ModuleRow | None:
-    """Experts are built of the dense block: memory of theirs is the experts'."""
+    """Experts contain the dense block, so its memory there belongs to the experts."""
     if inner is None or (outer is not None and outer.module in ("moe", "shared_experts")):
         return outer
     return inner
@@ -142,14 +142,14 @@ _DEEPEST = 400  # frames; torch's own limit on Python frames is lower
 
 
 class Owner(NamedTuple):
-    """The module and the line that memory is put down to."""
+    """The module and the line of code that allocated memory."""
 
     module: str
     site: str
 
 
 class Stacks:
-    """Owners of stacks. Frames and stacks are told apart by identity: the snapshot must stay in memory meanwhile."""
+    """Owners of stacks. It identifies frames and stacks by ``id``, so keep the snapshot in memory meanwhile."""
 
     def __init__(self) -> None:
         self._frames: dict[int, Frame] = {}
@@ -157,7 +157,7 @@ class Stacks:
         self._by_list: dict[int, Owner] = {}
 
     def owner(self, frames: object) -> Owner:
-        """The owner of ``frames``, a list of dicts, innermost first; what is no such list counts as no stack."""
+        """The owner of ``frames``, a list of dicts, innermost first; any other value counts as no stack."""
         if not isinstance(frames, (list, tuple)) or not frames:
             return Owner(NO_STACK, "")
         known = self._by_list.get(id(frames))

@@ -24,7 +24,7 @@ class Holder(Frozen):
 
 
 class PrivatePool(Frozen):
-    """A pool of its own, as CUDA graphs have; its free blocks serve nobody else."""
+    """A pool of its own, as CUDA graphs have; only its owner can use its free blocks."""
 
     pool: str
     reserved_bytes: int
@@ -159,8 +159,8 @@ def difference(before: DeviceMemory, after: DeviceMemory) -> SnapshotDifference:
         at_peak=at_peak,
         before_bytes=sum(held_by(before.holders, lambda _: "", at_peak=at_peak).values()),
         after_bytes=sum(held_by(after.holders, lambda _: "", at_peak=at_peak).values()),
-        modules=rows(lambda one: (one.module, "")),
-        sites=rows(lambda one: (one.module, site_without_line(one.site))),
+        modules=rows(lambda holder: (holder.module, "")),
+        sites=rows(lambda holder: (holder.module, site_without_line(holder.site))),
     )
 
 
@@ -174,6 +174,6 @@ def site_without_line(site: str) -> str:
 def held_by(holders: Iterable[Holder], key: Callable[[Holder], Of], *, at_peak: bool = False) -> dict[Of, int]:
     """Bytes of the holders by their key: those that live now, or with ``at_peak`` lived at the peak of the history."""
     sums: dict[Of, int] = {}
-    for one in holders:
-        sums[key(one)] = sums.get(key(one), 0) + (one.peak_bytes or 0 if at_peak else one.live_bytes)
+    for holder in holders:
+        sums[key(holder)] = sums.get(key(holder), 0) + (holder.peak_bytes or 0 if at_peak else holder.live_bytes)
     return sums

@@ -34,10 +34,10 @@ def chosen(data: SweepData, verdict: SweepVerdict) -> tuple[CellData, ...]:
 
 
 def left_out(data: SweepData) -> str:
-    """What is to be said of cells that were not chosen; empty where all were."""
+    """A sentence about the cells that are not drawn; empty where all are."""
     missing = len(_able(data)) - MAX_CELLS
     return (
-        f" Left out here: {counted(missing, 'further cell')} that ran; the table and report.json have them."
+        f" Not drawn: {counted(missing, 'more cell')} that ran. The table and report.json have them."
         if missing > 0
         else ""
     )
@@ -57,7 +57,7 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
     title, name = "Memory of every rank", "rank_memory"
     shown = [(cell.planned.name, [run for run in cell.runs if run.status == "ok"]) for cell in chosen(data, verdict)]
     if not any(readings.allocated(rank) for _, runs in shown for run in runs for rank in run.ranks):
-        return look.no_picture(name, title, "No rank left a memory reading.")
+        return look.no_picture(name, title, "No rank recorded its memory.")
     called = labels(verdict)
     unit, scale = memory_unit([verdict.capacity_bytes or 0, *(cell.peak_bytes or 0 for cell in verdict.cells)])
     rows = [row for cell, runs in shown for row in _rows(called[cell], runs, scale)]
@@ -124,21 +124,22 @@ def _caption(
     data: SweepData, verdict: SweepVerdict, rows: Sequence[look.Row], shown: Sequence[tuple[str, Sequence[RunRecord]]]
 ) -> str:
     parts = {row["part"] for row in rows if "part" in row}
-    said = []
+    sentences = []
     if any("low" in row for row in rows):
-        said.append("Thin lines reach from the lowest to the highest allocated peak of the repeats.")
+        sentences.append("Thin lines reach from the lowest to the highest allocated peak of the repeats.")
     if parts == {_TENSORS}:
-        said.append("Only allocated bytes exist: a processor has no caching allocator and no device memory.")
+        sentences.append("Only allocated bytes exist: a CPU has no caching allocator and no device memory.")
     elif _OUTSIDE not in parts:
-        said.append("What is in use outside torch is not known: no NVML samples.")
+        sentences.append("Memory in use outside torch is not known: no NVML samples.")
     if any(len(run.ranks) > _MAX_RANKS for _, runs in shown for run in runs[:1]):
-        said.append("Of each pipeline stage the fullest rank is shown.")
-    said.append(left_out(data).strip())
+        sentences.append("The picture shows the fullest rank of each pipeline stage.")
+    sentences.append(left_out(data).strip())
     without = [cell.name for cell in verdict.cells if cell.status == "oom"]
     if without:
-        said.append(f"Out of memory, so without bars: {'; '.join(without)}.")
+        sentences.append(f"No bars, because they ran out of memory: {'; '.join(without)}.")
     return (
-        " ".join(said) or "Tensors, what torch's allocator holds beside them, and what is in use on the device beyond."
+        " ".join(sentences)
+        or "Tensors, other memory that torch's allocator holds, and other memory in use on the device."
     )
 
 
@@ -147,7 +148,7 @@ _PAIR_COLOURS, _PAIR_DASHES = (look.BLACK, look.VERMILION), ([1, 0], [6, 3])
 
 
 def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
-    """The control, or else the fullest cell, and the recommended one, or else the leanest; each at its worst rank."""
+    """The control (else the fullest cell) and the recommended cell (else the smallest), each at its worst rank."""
     title, name = "Memory over time", "timeline"
     recorded = _recorded(data, verdict)
     pair = _pair(verdict, set(recorded))
@@ -155,17 +156,17 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
         return look.no_picture(name, title, "No two cells recorded their memory over time.")
     called = labels(verdict)
     series = [(f"{called[cell]}, rank {recorded[cell][0]}", recorded[cell][1]) for cell in pair]
-    unit, scale = memory_unit([value for _, one in series for value in one.max_bytes])
-    clock, seconds = time_unit([len(one.max_bytes) * one.interval_s for _, one in series])
+    unit, scale = memory_unit([value for _, memory in series for value in memory.max_bytes])
+    clock, seconds = time_unit([len(memory.max_bytes) * memory.interval_s for _, memory in series])
     of_step = all(recorded[cell][2] for cell in pair)
     rows: list[look.Row] = [
         {
             "cell": cell,
-            "time": 100 * place / len(one.max_bytes) if of_step else place * one.interval_s / seconds,
+            "time": 100 * place / len(memory.max_bytes) if of_step else place * memory.interval_s / seconds,
             "memory": value / scale,
         }
-        for cell, one in series
-        for place, value in enumerate(one.max_bytes)
+        for cell, memory in series
+        for place, value in enumerate(memory.max_bytes)
     ]
     names = [cell for cell, _ in series]
     across = "Share of the step (%)" if of_step else f"Time since the recording began ({clock})"
@@ -186,7 +187,7 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
     others = [cell.name for cell in verdict.cells if cell.metrics and cell.name not in pair]
     caption = f"Highest reading of each interval: {series[0][1].what}."
     if others:
-        caption += f" Only these two are drawn; left out: {'; '.join(others)}."
+        caption += f" Only these two cells are drawn. Not drawn: {'; '.join(others)}."
     return look.picture(name, title, _subtitle(verdict.title, others), chart, caption)
 
 
@@ -204,7 +205,7 @@ def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, tuple[int, Me
 
 def _series(run: RunRecord, rank: int) -> tuple[MemorySeries | None, bool]:
     """The rank's own series of one step, else that of its device over the whole run."""
-    record = next((one for one in run.ranks if one.rank == rank), None)
+    record = next((found for found in run.ranks if found.rank == rank), None)
     if record is None:
         return None, False
     if record.memory and record.memory.timeline:
@@ -215,10 +216,10 @@ def _series(run: RunRecord, rank: int) -> tuple[MemorySeries | None, bool]:
 
 
 def _subtitle(title: str, others: list[str]) -> str:
-    """The picture alone says what it leaves out, too: by name as long as there is room."""
+    """The title with the cells that are not drawn: their names where there is room, else their number."""
     named = "; ".join(others)
-    told = named if len(named) <= _ROOM else counted(len(others), "other cell")
-    return f"{title} (not drawn: {told})" if others else title
+    text = named if len(named) <= _ROOM else counted(len(others), "other cell")
+    return f"{title} (not drawn: {text})" if others else title
 
 
 def _pair(verdict: SweepVerdict, recorded: set[str]) -> tuple[str, str] | None:
@@ -240,7 +241,7 @@ _MAX_POINTS = 3000  # over all lines; each is 60 bytes of the page
 
 
 def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
-    """One small picture per cell on common axes, a line per repeat; steps outside of the window lie on grey."""
+    """One small picture per cell on common axes, a line per repeat; steps outside the window are on grey."""
     title, name = "Step times", "step_times"
     called = labels(verdict)
     found = [
@@ -250,7 +251,7 @@ def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
         if _seconds(run)
     ]
     if not found:
-        return look.no_picture(name, title, "No run left a step time.")
+        return look.no_picture(name, title, "No run recorded a step time.")
     unit, scale = time_unit([value for *_, seconds in found for value in seconds.values()])
     steps: list[look.Row] = [
         {"cell": cell, "run": f"run {number}", "step": step, "time": value / scale}
@@ -288,8 +289,8 @@ def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
         .resolve_axis(x="independent")  # a shared axis would also stand below an empty place
     )
     caption = (
-        "Slowest rank of each step, because the others wait for it. Only steps of the window, right of the grey and "
-        "between dashed lines, count. The axis does not begin at zero." + left_out(data)
+        "Each step shows its slowest rank, because the others wait for it. Only the steps between the dashed lines "
+        "count, not those on grey. The time axis does not begin at zero." + left_out(data)
     )
     return look.picture(name, title, verdict.title, chart, caption)
 
@@ -306,7 +307,7 @@ def _seconds(run: RunRecord) -> dict[int, float]:
 
 
 def _thinned(seconds: dict[int, float], num_runs: int) -> list[tuple[int, float]]:
-    """Of long runs the slowest step of each few, so that the page stays small and no hiccup is lost."""
+    """For long runs, the slowest of every few steps: the page stays small and keeps each slow step."""
     every = 1 + len(seconds) * num_runs // _MAX_POINTS
     items = list(seconds.items())
     return [max(items[at : at + every], key=lambda item: item[1]) for at in range(0, len(items), every)]

@@ -18,17 +18,17 @@ _SHAPE = {"predicted": "cross", "measured": "circle"}
 _SIDE = 430
 
 
-def foretelling(verdict: SweepVerdict) -> Picture:
+def predicted_and_measured(verdict: SweepVerdict) -> Picture:
     """A row per cell: the predicted range and figure, the measured one; beside it the change of time, both ways."""
     title, name = "Predicted and measured", "predicted_measured"
-    told = [cell for cell in verdict.cells if cell.predicted]
-    if not told:
+    predicted = [cell for cell in verdict.cells if cell.predicted]
+    if not predicted:
         return look.no_picture(name, title, "No cell has a prediction.")
     called = labels(verdict)
-    unit, scale = memory_unit([cell.predicted.prediction.range_bytes[1] for cell in told if cell.predicted])
+    unit, scale = memory_unit([cell.predicted.prediction.range_bytes[1] for cell in predicted if cell.predicted])
     peaks: list[look.Row] = []
     times: list[look.Row] = []
-    for cell in told:
+    for cell in predicted:
         assert cell.predicted is not None
         prediction, label = cell.predicted.prediction, called[cell.name]
         low, high = prediction.range_bytes
@@ -37,13 +37,14 @@ def foretelling(verdict: SweepVerdict) -> Picture:
         if cell.peak_bytes is not None:
             peaks.append({"cell": label, "kind": "measured", "value": cell.peak_bytes / scale})
         times += _changes(cell, label)
-    order = [called[cell.name] for cell in told]
+    order = [called[cell.name] for cell in predicted]
     left = _panel(peaks, order, f"Peak of the worst rank ({unit})", names=True)
-    right = _panel(times, order, "Step time against the control (%)", names=False)
+    right = _panel(times, order, "Change of step time from the control (%)", names=False)
     chart = alt.hconcat(left, right) if times else left
     caption = (
-        "Wide lines are predicted ranges, thin lines 95 % intervals of the measured change where there are enough repeats. A cell without a measured mark did not run to its end. Changes of time are "
-        "predicted from the GPU's speed or, on a processor, from FLOPs alone."
+        "Wide lines show predicted ranges. Thin lines show 95 % intervals of the measured change, where there are enough "
+        "repeats. A cell without a measured mark did not finish. Changes of time are predicted from the GPU's speed, "
+        "on a CPU from FLOPs alone."
     )
     return look.picture(name, title, verdict.title, chart, caption)
 
@@ -94,7 +95,9 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
     title, name = "Price of memory", "ms_per_gib"
     priced = [cell for cell in verdict.cells if _price(cell) is not None]
     if not priced:
-        return look.no_picture(name, title, f"No cell saved memory beyond noise against {_against(verdict)}.")
+        return look.no_picture(
+            name, title, f"No cell saved more memory than the noise, compared with {_against(verdict)}."
+        )
     called = labels(verdict)
     rows: list[look.Row] = []
     for cell in sorted(priced, key=lambda cell: _price(cell) or 0.0):
@@ -102,8 +105,8 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
         low, high = cell.versus.trade.interval or (None, None)
         kind = _ON_FRONT if cell.name in verdict.pareto else _BEATEN
         price = _price(cell) or 0.0
-        told: look.Row = {"cell": called[cell.name], "kind": kind, "text": four_figures(price)}
-        rows.append({**told, "price": price, "low": low, "high": high, "end": max(price, high or price, 0.0)})
+        row: look.Row = {"cell": called[cell.name], "kind": kind, "text": four_figures(price)}
+        rows.append({**row, "price": price, "low": low, "high": high, "end": max(price, high or price, 0.0)})
     y = alt.Y("cell:N", title=None, sort=[str(row["cell"]) for row in rows])
     across, axis = "Milliseconds per step and GiB saved (less is better)", alt.Axis(grid=False, tickCount=6)
     x = alt.X("price:Q", title=across, scale=_scale(rows), axis=axis)
@@ -143,11 +146,11 @@ def _against(verdict: SweepVerdict) -> str:
 def _caption(verdict: SweepVerdict) -> str:
     whiskers = any(cell.versus and cell.versus.trade.interval for cell in verdict.cells)
     against = _against(verdict) + (f", because {verdict.reference_why}" if verdict.reference_why else "")
-    said = f"Against {against}." + (
+    text = f"Compared with {against}." + (
         " Lines are 95 % intervals of the time." if whiskers else " Too few repeats for intervals."
     )
     without = [cell.name for cell in verdict.cells if cell.versus and cell.versus.trade.undefined]
-    return f"{said} Undefined, see below: {'; '.join(without)}." if without else said
+    return f"{text} Undefined, with the reason below: {'; '.join(without)}." if without else text
 
 
 def pictures(data: SweepData, verdict: SweepVerdict) -> tuple[Picture, ...]:
@@ -157,6 +160,6 @@ def pictures(data: SweepData, verdict: SweepVerdict) -> tuple[Picture, ...]:
         price_of_memory(verdict),
         rank_memory(data, verdict),
         timeline(data, verdict),
-        foretelling(verdict),
+        predicted_and_measured(verdict),
         step_times(data, verdict),
     )

@@ -37,18 +37,18 @@ class Scene:
         return _figures(cell, self.scale)
 
     def edge(self, number: int) -> tuple[float, float]:
-        """Where one of those that ran out of memory stands: down the right edge, for it has no throughput."""
+        """The place of a cell that ran out of memory: on the right edge, as it has no throughput."""
         num_lines = len(self.at_edge) + bool(self.num_beyond)
         return self.values(WIDTH - 12, 40 + min(20.0, (HEIGHT - 70) / num_lines) * number)
 
     @property
     def at_edge(self) -> tuple[CellVerdict, ...]:
-        """Those that ran out of memory and find room at the edge."""
+        """Cells that ran out of memory and fit at the edge."""
         return self.oom[:_MOST_AT_EDGE]
 
     @property
     def num_beyond(self) -> int:
-        """How many more ran out of memory; their number stands below the last."""
+        """The number of further cells that ran out of memory, written below the last."""
         return len(self.oom) - len(self.at_edge)
 
     def corners(self) -> list[tuple[float, float]]:
@@ -100,7 +100,7 @@ def scene_of(verdict: SweepVerdict) -> Scene | None:
         rate * (cell.cost_s or 0.0) / cost for cell, rate in zip(ran, means, strict=True) for cost in cell.costs_s
     ] or means
     least, most, limit = min(xs), max(xs), max(_limits(verdict), default=0) / scale
-    # A limit far beyond every point would squeeze them into a corner: it is then said in words at the edge.
+    # A limit far beyond every point would squeeze them into a corner: then a text at the edge gives it.
     if limit and limit - most < 2 * max(most - least, most * 0.1):
         most = max(most, limit)
     span_x, span_y = (most - least) or most * 0.1, (max(ys) - min(ys)) or max(ys) * 0.1
@@ -225,10 +225,10 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
     layers = [*_limit_layers(scene), _front(scene), *_spreads(scene), *label_layers(scene), _points(scene)]
     chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
     caption = (
-        "Up and to the left is better. For a cell of the Pareto set no other is established to be faster with no more "
-        "memory. "
+        "Up and to the left is better. No other cell is shown to be faster than a cell of the Pareto set without using "
+        "more memory. "
         + ("Vertical lines reach from the slowest to the fastest repeat. " if verdict.has_repeats else "")
-        + "A number in place of a name is the cell's number in the table."
+        + "Where a name does not fit, the picture shows the cell's number in the table."
         + _not_shown(scene)
     )
     return look.picture(name, title, verdict.title, chart, caption)

@@ -10,7 +10,7 @@ from harness.app import main
 from tests.snapshot_pickles import MIB, Allocator, fragmented, trained, written
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
     with pytest.raises(SystemExit) as ended:
         main(["snapshot", *map(str, arguments)])
     captured = capsys.readouterr()
@@ -19,14 +19,14 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
 
 
 def test_a_failed_request_is_explained_with_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    out, _ = said(capsys, written(tmp_path / "a.pickle", fragmented().snapshot()))
+    out, _ = printed(capsys, written(tmp_path / "a.pickle", fragmented().snapshot()))
     assert "class: fragmentation (high)" in out
     assert "stranded 4.30 GiB" in " ".join(out.split())
     assert "expandable_segments:True" in out
 
 
 def test_one_json_document_holds_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    out, _ = said(capsys, written(tmp_path / "a.pickle", fragmented().snapshot()), "--json")
+    out, _ = printed(capsys, written(tmp_path / "a.pickle", fragmented().snapshot()), "--json")
     document = json.loads(out)
     assert document["schema_version"] == 1
     assert document["verdict"]["class"] == "fragmentation"
@@ -36,10 +36,10 @@ def test_one_json_document_holds_it_all(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.slow
 def test_two_files_are_compared_by_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     files = [written(tmp_path / f"{name}.pickle", trained(keeps_scores=name == "b").snapshot()) for name in "ab"]
-    out, _ = said(capsys, *files)
+    out, _ = printed(capsys, *files)
     assert "B holds 384.00 MiB more than A at the peaks" in out
     assert any(line.split()[0] == "core_attn" and line.endswith("+384.00 MiB") for line in out.splitlines() if line)
-    document = json.loads(said(capsys, *files, "--json")[0])
+    document = json.loads(printed(capsys, *files, "--json")[0])
     assert document["difference"]["modules"][0]["more_bytes"] == 384 * 2**20
 
 
@@ -50,10 +50,10 @@ def test_names_in_a_stack_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFi
     empty.alloc(MIB, hostile)
     full.alloc(64 * MIB, hostile)
     files = [written(tmp_path / f"{name}.pickle", one.snapshot()) for name, one in (("a", empty), ("b", full))]
-    assert "[/red][link=x]model.py" in said(capsys, files[1])[0]
-    assert "[/red][link=x]model.py" in said(capsys, *files)[0]
+    assert "[/red][link=x]model.py" in printed(capsys, files[1])[0]
+    assert "[/red][link=x]model.py" in printed(capsys, *files)[0]
     picture = tmp_path / "a.html"
-    said(capsys, files[1], "--timeline", picture)
+    printed(capsys, files[1], "--timeline", picture)
     assert "</script><script>[/bold]" not in picture.read_text()
 
 
@@ -61,7 +61,7 @@ def test_names_in_a_stack_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("suffix", ["html", "png", "svg"])
 def test_a_timeline_is_drawn_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str):
     path, picture = written(tmp_path / "a.pickle", trained().snapshot()), tmp_path / f"a.{suffix}"
-    _, err = said(capsys, path, "--timeline", picture)
+    _, err = printed(capsys, path, "--timeline", picture)
     assert f"wrote {picture}" in err
     beginning = {"html": b"<!DOCTYPE html>", "png": b"\x89PNG", "svg": b"<svg"}[suffix]
     assert picture.read_bytes().startswith(beginning)
@@ -69,15 +69,15 @@ def test_a_timeline_is_drawn_in_every_format(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_snapshot_without_a_history_has_no_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "a.pickle", {**trained().snapshot(), "device_traces": []})
-    _, err = said(capsys, path, "--timeline", tmp_path / "a.png", code=2)
+    _, err = printed(capsys, path, "--timeline", tmp_path / "a.png", code=2)
     assert "No history was recorded" in err
-    assert "it holds no history" in said(capsys, path)[0]
+    assert "the snapshot has no history" in printed(capsys, path)[0]
 
 
 def test_a_hostile_file_is_a_wrong_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "a.pickle", {"segments": [Path("x")]})
-    _, err = said(capsys, path, code=2)
-    assert "a snapshot holds plain values only" in err
+    _, err = printed(capsys, path, code=2)
+    assert "a snapshot holds only plain values" in err
 
 
 @pytest.fixture(name="place")
@@ -92,24 +92,24 @@ def _place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
-        ("nosuch", "nosuch: no such file\n  expected a file of torch.cuda.memory._dump_snapshot"),
-        ("empty", "empty: is empty\n  it was cut short"),
-        ("pipe", "pipe: a pipe, no file\n  expected a file"),
-        ("/dev/zero", "/dev/zero: a device, no file\n  expected a file"),
+        ("nosuch", "nosuch: no such file\n  give a file written by torch.cuda.memory._dump_snapshot"),
+        ("empty", "empty: is empty\n  check whether the disk is full"),
+        ("pipe", "pipe: a pipe, not a file\n  give a file"),
+        ("/dev/zero", "/dev/zero: a device, not a file\n  give a file"),
         ("run", "/run/ranks/snapshot_000.pickle"),
-        ("text.pickle", "text.pickle: it is damaged, cut short or no pickle"),
+        ("text.pickle", "text.pickle: it is damaged, cut short or not a pickle"),
     ],
 )
 def test_what_is_no_snapshot_is_said_with_a_remedy(
-    place: Path, capsys: pytest.CaptureFixture[str], name: str, told: str
+    place: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
 ):
-    assert told in said(capsys, place / name, code=2)[1]
+    assert message in printed(capsys, place / name, code=2)[1]
 
 
 def test_all_that_cannot_be_read_is_said_at_once(place: Path, capsys: pytest.CaptureFixture[str]):
-    _, err = said(capsys, place / "nosuch", place / "empty", code=2)
+    _, err = printed(capsys, place / "nosuch", place / "empty", code=2)
     assert "no such file" in err
     assert "is empty" in err
 

@@ -30,7 +30,7 @@ def test_two_histories_lie_upon_each_other_from_their_beginnings():
     picture = snapshot_timeline((("a", device_of(trained())), ("b", device_of(trained(keeps_scores=True)))))
     drawn = rows(picture, "memory")
     assert {row["of"]: min(r["time"] for r in drawn if r["of"] == row["of"]) for row in drawn} == {"a": 0, "b": 0}
-    assert "Phases are those of a." in picture.caption
+    assert "The phases are from a." in picture.caption
 
 
 def test_a_phase_without_room_for_its_name_keeps_its_band():

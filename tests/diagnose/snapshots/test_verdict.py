@@ -15,7 +15,7 @@ def test_pieces_that_together_would_have_held_the_request_are_fragmentation():
     found = verdict_of(fragmented())
     assert found is not None
     assert (found.oom_class, found.confidence, found.request_bytes) == ("fragmentation", "high", 2 * GIB)
-    assert "the largest piece 22.00 MiB" in found.reason
+    assert "the largest free block 22.00 MiB" in found.reason
 
 
 def test_with_expandable_segments_fragmentation_is_hardly_believed():
