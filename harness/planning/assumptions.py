@@ -1,4 +1,4 @@
-"""What a prediction takes for granted, and how far each assumption may move the peak."""
+"""The assumptions behind a prediction, and how far each may move the peak."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _BIASED, _UNBIASED = 1.25, 1.8
 
 
 def imbalance_of(spec: ExperimentSpec) -> float:
-    """How many times its share of the tokens a rank may receive, at the upper end of the range; 1 where the share is fixed."""
+    """The largest factor on a rank's equal share of the tokens; 1 where the share is fixed."""
     if spec.model.moe is None or not spec.is_routed_naturally:
         return 1.0
     return _BIASED if spec.model.moe.moe_router_enable_expert_bias else _UNBIASED
@@ -26,7 +26,7 @@ def imbalance_of(spec: ExperimentSpec) -> float:
 
 @dataclass(frozen=True)
 class Assumption:
-    """One statement. ``lower`` and ``higher``: by which share the true peak may lie below or above because of it."""
+    """One statement. ``lower`` and ``higher``: the share by which the true peak may be below or above because of it."""
 
     text: str
     applies: Callable[[ExperimentSpec, Implementation], bool]
@@ -49,19 +49,19 @@ def _moe(spec: ExperimentSpec, _: Implementation) -> bool:
 
 ASSUMPTIONS = (
     Assumption(
-        "CUDA graphs: eager execution is predicted; private pools and static buffers of graphs are not modelled "
-        "(published runs with TE-scoped graphs lie up to 18 % lower)",
+        "CUDA graphs: predicted as eager execution, without the private pools and static buffers of graphs "
+        "(published peaks with TE-scoped graphs are up to 18 % lower)",
         _graphs, lower=0.18, higher=0.10,
     ),
     Assumption(
-        "tp_comm_overlap: user buffers lie outside of torch's allocator; they count where a setting is judged and are not in "
-        "the peak, and gathers that go through them are predicted as without overlap (up to 0.1 GB too much)",
+        "tp_comm_overlap: user buffers are outside torch's allocator; they are not part of the peak, but count when a setting "
+        "is judged; gathers through them are predicted as without overlap (up to 0.1 GB too much)",
         lambda spec, _: spec.makes_user_buffers, lower=0.005,
     ),
     Assumption(
-        "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0: outside of Hopper transformer-engine may give up cuDNN's attention, which is "
-        "predicted, for flash-attn (a few per cent more) or, where that is not installed, for scores in memory (much more); "
-        "kernels.attention_backend says which",
+        "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0: predicted with cuDNN's attention; outside Hopper transformer-engine may use "
+        "flash-attn instead (a few per cent more memory) or, without flash-attn, unfused attention (much more); "
+        "kernels.attention_backend sets the backend",
         lambda spec, impl: impl == "transformer_engine" and _may_lose_cudnn(spec), higher=0.04,
     ),
     Assumption(
@@ -69,46 +69,46 @@ ASSUMPTIONS = (
         lambda spec, _: spec.ddp.nccl_ub, higher=0.02,
     ),
     Assumption(
-        "flex dispatcher: predicted as alltoall; DeepEP and HybridEP keep buffers of their own",
+        "flex dispatcher: predicted as alltoall; the buffers of DeepEP and HybridEP are not modelled",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
         lower=0.05, higher=0.05,
     ),
     Assumption(
-        "overlapped expert-parallel communication: forward and backward of two micro-batches take turns layer by layer; "
+        "overlapped expert-parallel communication: forward and backward passes of two micro-batches alternate layer by layer; "
         "memory counts one layer of each at once, time counts one pass after the other",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.overlap_moe_expert_parallel_comm, higher=0.05,
     ),
     Assumption(
-        "shared experts overlap: predicted without streams of their own",
+        "shared experts overlap: predicted without separate streams",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.moe_shared_expert_overlap, higher=0.01,
     ),
     Assumption(
-        "expert routing: every rank receives its share of the tokens, at the upper end of the range "
-        f"{_BIASED:g} times as many",
+        "expert routing: every rank receives an equal share of the tokens; the upper end of the range assumes "
+        f"{_BIASED:g} times that share",
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _BIASED,
     ),
     Assumption(
-        "expert routing without a bias per expert: every rank receives its share of the tokens, at the upper end of the range "
-        f"{_UNBIASED:g} times as many",
+        "expert routing without a bias per expert: every rank receives an equal share of the tokens; the upper end of the range "
+        f"assumes {_UNBIASED:g} times that share",
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _UNBIASED,
     ),
     Assumption(
-        "Megatron-FSDP: shards, and the whole weights and gradients that its queues may hold, by megatron-core's own "
-        "rules; when a slow link lets a queue fill up is not known",
+        "Megatron-FSDP: memory holds the shards, and the whole weights and gradients that megatron-core's rules allow in its "
+        "queues; how far a slow link fills a queue is not known",
         lambda spec, _: spec.ddp.use_megatron_fsdp, lower=0.10, higher=0.03,
     ),
     Assumption(
-        "layer-wise offloading: copies are taken to be done when transformer-engine 2.11 waits for them; the host's link "
-        "is not part of the seconds, pinned host memory not part of the bytes",
+        "layer-wise offloading: copies end when transformer-engine 2.11 waits for them; the seconds leave out the host's link, "
+        "the bytes leave out pinned host memory",
         lambda spec, _: spec.offload.cpu_offloading_num_layers > 0, higher=0.02,
     ),
     Assumption(
-        "offload_modules: megatron-core 0.16.1's manager, each copy taken to be done at once; the host's link is not part "
-        "of the seconds, pinned host memory not part of the bytes; MTP layers are taken to stay whole",
+        "offload_modules: as in megatron-core 0.16.1, with instant copies; the seconds leave out the host's link, the bytes "
+        "leave out pinned host memory; MTP layers stay on the device",
         lambda spec, _: bool(spec.offload.offload_modules), lower=0.02, higher=0.05,
     ),
     Assumption(
-        "peft: predicted as training of all weights; adapters take less",
+        "peft: predicted as training of all weights; adapters need less memory",
         lambda spec, _: spec.task == "peft", lower=0.9,
     ),
     Assumption(
@@ -116,15 +116,15 @@ ASSUMPTIONS = (
         lambda spec, _: spec.task != "pretrain",
     ),
     Assumption(
-        "transformer-engine: what its kernels save was read from its source, not measured",
+        "transformer-engine: the tensors that its kernels save are read from its source, not measured",
         lambda _, impl: impl == "transformer_engine",
     ),
     Assumption(
-        "peaks are bytes of tensors in torch's allocator; fragmentation, the CUDA context and NCCL come on top",
+        "peaks are bytes of tensors in torch's allocator; fragmentation, the CUDA context and NCCL need memory beyond that",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        "seconds are a roofline at typical efficiencies; ratios between settings deserve more trust than they do",
+        "seconds are a roofline at typical efficiencies; trust the ratios between settings more than the seconds",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
@@ -139,8 +139,8 @@ ASSUMPTIONS = (
 
 
 TORCH_ADAM = Assumption(
-    "torch's AdamW steps, as transformer-engine is not installed: beside its states it holds the root of the second moment, 4 "
-    "bytes per parameter, counted in the optimizer step; Apex's fused one, where that is installed, does not",
+    "torch's AdamW steps, because transformer-engine is not installed: beside its states it holds the root of the second moment, "
+    "4 bytes per parameter, which the optimizer step counts; Apex's fused optimizer, if installed, does not",
     lambda _spec, _implementation: True,
 )
 
@@ -164,13 +164,13 @@ APEX_MISSING = Assumption(
 def assumptions(
     spec: ExperimentSpec, implementation: Implementation, *, torch_adam: bool = False, apex: bool | None = None
 ) -> tuple[Assumption, ...]:
-    """Those that ``spec`` rests on; ``torch_adam`` as in `model_states`, ``apex`` as in `Software`."""
+    """The assumptions that apply to ``spec``; ``torch_adam`` as in `model_states`, ``apex`` as in `Software`."""
     rows = (*ASSUMPTIONS, *(() if apex else (APEX_THERE if apex is None else APEX_MISSING,)))
     found = tuple(row for row in rows if row.applies(spec, implementation))
     return (*found, TORCH_ADAM) if torch_adam else found
 
 
 def band(rows: tuple[Assumption, ...]) -> tuple[float, float]:
-    """By which shares the true peak may lie below and above; every assumption widens."""
+    """The shares by which the true peak may be below and above; every assumption adds to them."""
     lower = min(0.95, EAGER_BAND + sum(row.lower for row in rows))
     return lower, EAGER_BAND + sum(row.higher for row in rows)

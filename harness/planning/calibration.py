@@ -22,7 +22,7 @@ _MAX_ROUNDS = 60
 def least_squares(
     residuals: Residuals, start: Sequence[float], bounds: Sequence[tuple[float, float]]
 ) -> tuple[float, ...]:
-    """Parameters that make the sum of squared ``residuals`` smallest, sought from ``start`` in their logarithms.
+    """Parameters with the smallest sum of squared ``residuals``, searched from ``start`` in their logarithms.
 
     All values are positive; a parameter that wants to leave its bounds stays on the bound.
     """
@@ -48,7 +48,7 @@ def least_squares(
 
 
 def slopes(residuals: Residuals, at: Sequence[float]) -> list[list[float]]:
-    """By how much each residual grows per unit of each parameter's logarithm: a column per parameter."""
+    """The slope of each residual in each parameter's logarithm: one column per parameter."""
     logs = [log(value) for value in at]
     return _slopes(residuals, logs, residuals(list(at)))
 
@@ -73,7 +73,7 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Gauss with the largest pivot; the damped normal equations are never singular."""
+    """Gaussian elimination with the largest pivot; the damped normal equations are never singular."""
     size = len(right)
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for i in range(size):
@@ -88,17 +88,17 @@ def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
     return out
 
 
-# A constant has to move some run's step time by this share of its own change, beside all that others explain.
+# A constant must move the step time of some run by this share of its own change, apart from the effect of the others.
 _LEAST_SLOPE = 0.05
 
 
 def determined(
     num_runs: int, errors_of: Callable[[Sequence[str]], Residuals]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Names of the efficiencies that can be fitted, and for the others why not.
+    """The efficiencies that these runs determine, and the reason for each other one.
 
-    One run tells one of them; several runs tell fewer than there are runs, so that some error is left to be seen. The
-    most telling one is taken first, then the one that tells most beside it (Gram-Schmidt with pivoting).
+    One run determines one efficiency. N runs determine at most N - 1, so that the fit still shows an error. The first is
+    the efficiency with the largest effect, then the one with the largest remaining effect (Gram-Schmidt with pivoting).
     """
     if not num_runs:
         return (), dict.fromkeys(EFFICIENCIES, "no run has a step time that is predicted")
@@ -114,7 +114,7 @@ def determined(
         axis = _unit(rest.pop(best))
         rest = {name: _without(column, axis) for name, column in rest.items()}
         chosen.append(best)
-    few = f"more than {num_runs} run{'s' * (num_runs > 1)} needed to tell it apart from {', '.join(chosen)}"
+    few = f"more than {num_runs} run{'s' * (num_runs > 1)} needed to separate it from {', '.join(chosen)}"
     alike = "its share of a step goes with another constant's in all runs: add runs of other shapes"
     return tuple(chosen), {
         name: few if len(chosen) == most and _largest(plain[name]) >= _LEAST_SLOPE else _reason(plain[name], alike)
@@ -164,20 +164,20 @@ class Observation:
     torch_adam: bool = False
 
     def predicted_peaks(self, constants: Constants) -> dict[int, int]:
-        """Peaks of the stages that were measured."""
+        """Peaks of the measured stages."""
         stages = (
             stage_memory(self.spec, pp_rank, self.costs[pp_rank], torch_adam=self.torch_adam) for pp_rank in self.peaks
         )
         return {stage.pp_rank: constants.added_to(stage).total for stage in stages}
 
     def peak_error(self, constants: Constants) -> float | None:
-        """Predicted over measured peak of the worst stage, less one."""
+        """Predicted over measured peak of the worst stage, minus 1."""
         if not self.peaks:
             return None
         return max(self.predicted_peaks(constants).values()) / max(self.peaks.values()) - 1
 
     def time_error(self, constants: Constants) -> float | None:
-        """Predicted over measured step time, less one."""
+        """Predicted over measured step time, minus 1."""
         if self.step_s is None:
             return None
         return likely_seconds(self.spec, self.costs, constants.likely) / self.step_s - 1
@@ -197,14 +197,14 @@ def fit(observations: Sequence[Observation]) -> tuple[FittedConstant, ...]:
 
 
 def left_out(observations: Sequence[Observation]) -> tuple[Constants | None, ...]:
-    """For every run the constants fitted to the others; None for all where there are too few."""
+    """For every run, the constants fitted to the other runs; None for each if there are too few."""
     if len(observations) < NUM_FOR_LEAVING_OUT:
         return (None,) * len(observations)
     return tuple(calibrated(fit([other for other in observations if other is not run])) for run in observations)
 
 
 def _beside_the_model(observations: Sequence[Observation]) -> list[int]:
-    """Measured less predicted bytes, one figure per run, so that a run of many stages has no more say."""
+    """Measured minus predicted bytes, one figure per run, so that every run has the same weight."""
     sizes = []
     for run in observations:
         predicted = run.predicted_peaks(BUILT_IN)
@@ -226,7 +226,7 @@ def _median_constant(name: str, sizes: Sequence[int], problem: str) -> FittedCon
 
 
 def _efficiencies(runs: Sequence[Observation]) -> tuple[FittedConstant, ...]:
-    """Those on which the step times of these runs depend, each in its own way."""
+    """The efficiencies on which the step times of these runs depend independently."""
     names, reasons = determined(len(runs), lambda chosen: _log_errors(runs, chosen))
     values: dict[str, float] = {}
     if names:

@@ -1,4 +1,4 @@
-"""Pieces of traces with the work in them, and the chunks composed of them."""
+"""Pieces of traces with their work, and the chunks composed of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from harness.records.trace import ChunkTrace, CommGroup, OpCost, OpKind, Phase
 
 
 class Op(NamedTuple):
-    """One execution of an operation of a trace; see `OpCost`. A plain tuple: compositions look millions of them up."""
+    """One execution of an operation of a trace; see `OpCost`. A plain tuple, because compositions read millions of them."""
 
     phase: Phase
     kind: OpKind
@@ -72,7 +72,7 @@ class Parameters:
 
     @staticmethod
     def of(trace: ChunkTrace) -> "Parameters":
-        """All of a chunk."""
+        """The sum over a chunk."""
         return Parameters(trace.num_parameters_dense, trace.num_parameters_expert, trace.parameter_bytes)
 
     def __add__(self, other: "Parameters") -> "Parameters":
@@ -162,7 +162,7 @@ def modules_piece(kept: Piece, whole: int, single: ChunkTrace, double: ChunkTrac
 
 
 def frame_piece(single: ChunkTrace, layer: Piece) -> Piece:
-    """What a chunk holds besides its layers: tokens and labels of the micro-batch, shared buffers."""
+    """The memory of a chunk besides its layers: tokens and labels of the micro-batch, shared buffers."""
     return Piece(
         saved=single.saved_bytes - layer.saved,
         forward_over=0,
@@ -285,7 +285,7 @@ def compose(
 
 
 def _sizes(frame: Piece, units: Sequence[Piece], ends: Ends, window: int) -> PassSizes:
-    """Forward: what was saved so far plus the running unit. Backward: the other way round, the loss first."""
+    """Forward: what was saved so far plus the running unit. Backward: in reverse order, the loss first."""
     tail = ends.last.saved if ends.last else 0
     left_by_loss = ends.last.lingering if ends.last else 0
     lingering = sum(unit.lingering for unit in units) + left_by_loss

@@ -38,11 +38,11 @@ class LayerFlops:
 
     @property
     def total(self) -> int:
-        """All of one layer."""
+        """The sum over one layer."""
         return self.projections + self.core_attn + self.mlp + self.experts + self.shared_experts
 
     def of_module(self, module: str) -> int:
-        """What recomputing ``module`` executes again in one layer; 0 for norms and activation functions."""
+        """FLOPs that recomputing ``module`` executes again in one layer; 0 for norms and activation functions."""
         by_module = {
             "core_attn": self.core_attn,
             "mlp": self.mlp,

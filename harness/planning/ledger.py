@@ -30,14 +30,14 @@ _PART = re.compile(r":(\d+):(\d+)")
 
 
 def workspace_bytes(spec: ExperimentSpec, *, has_experts: bool) -> int:
-    """Bytes on a rank of ``spec``; ``has_experts`` says whether the rank holds experts. None on a processor."""
+    """Bytes on a rank of ``spec``; ``has_experts``: whether the rank holds experts. None on a CPU."""
     if spec.gpu_type.is_cpu:
         return 0
     return _torch(spec) + _transformer_engine(spec, has_experts=has_experts)
 
 
 def user_buffer_bytes(spec: ExperimentSpec) -> int:
-    """Bytes of a rank's user buffers, which lie outside of torch's allocator (CommOverlapBase, CommOverlapP2PBase).
+    """Bytes of a rank's user buffers, which are outside torch's allocator (CommOverlapBase, CommOverlapP2PBase).
 
     Llama3-70B, 4096 tokens, TP 4, bf16, defaults: 12 buffers of 4096 x 8192 x 2 bytes are 805,306,368.
     """
@@ -90,7 +90,7 @@ PeakName = Literal["schedule", "loss and logits", "optimizer step"]
 
 
 class Moment(NamedTuple):
-    """What is alive at one moment of the schedule, in bytes, model states left out.
+    """Live bytes at one moment of the schedule, without model states.
 
     ``activations``: saved of all micro-batches in flight, and hidden states between stages. ``logits``: what the output
     layer, the loss and MTP layers add, deferred weight gradients included. ``transient``: the running pass, and what Megatron-FSDP gathers for it.
@@ -104,7 +104,7 @@ class Moment(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return self.activations + self.logits + self.transient
 
 
@@ -178,7 +178,7 @@ def _peaks(states: ModelStates, overhead: int, left: int, moments: tuple[Moment,
 
 
 def lingering_bytes(chunks: tuple[ChunkCost, ...]) -> int:
-    """What backward passes leave behind: alive between steps, until the next forward pass replaces it."""
+    """Memory that backward passes leave: alive between steps, until the next forward pass replaces it."""
     return sum(chunk.sizes.lingering for chunk in chunks)
 
 
@@ -190,7 +190,7 @@ def _fullest_passes(moments: tuple[Moment, ...], standing: int) -> dict[Pass, in
 
 
 def _bare(moments: tuple[Moment, ...]) -> int:
-    """The fullest moment outside of the chunk with the loss; everywhere, if that chunk is the only one."""
+    """The fullest moment outside the chunk with the loss; everywhere, if that chunk is the only one."""
     elsewhere = [moment.total for moment in moments if not moment.in_loss]
     return max(elsewhere or [moment.total - moment.logits for moment in moments])
 
@@ -249,19 +249,19 @@ def _gathered_inputs_bytes(spec: ExperimentSpec) -> int:
 
 
 def _tokens(spec: ExperimentSpec) -> int:
-    """Of a micro-batch on one rank, before sequence parallelism."""
+    """Tokens of a micro-batch on one rank, before sequence parallelism."""
     return spec.batch.micro_batch_size * spec.batch.seq_length // spec.parallelism.context_parallel_size
 
 
 def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
-    """What a pass takes beside what it saves, or has saved; ``again``: after a backward pass of the same chunk."""
+    """Memory of a pass beyond its saved tensors; ``again``: after a backward pass of the same chunk."""
     if event.direction == "forward":
         return (sizes.forward_again if again else sizes.forward_peak) - sizes.saved
     return sizes.backward_again if again else sizes.backward_peak
 
 
 def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
-    """What backward passes of the idle chunks left.
+    """Memory that backward passes of the idle chunks left.
 
     Of layers that are not run again it belongs to the micro-batch that came last, which is then the last to finish.
     """
@@ -285,7 +285,7 @@ def _overhead(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
 
 
 def library_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
-    """Workspaces of libraries on one rank, which no trace sees."""
+    """Workspaces of libraries on one rank, which no trace shows."""
     return workspace_bytes(spec, has_experts=any(chunk.parameters.expert for chunk in chunks))
 
 

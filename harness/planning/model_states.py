@@ -30,7 +30,7 @@ def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes:
 
 
 def _outside_of_layers(spec: ExperimentSpec) -> int:
-    """Elements of embedding and output layer on one rank that has both; where a stage has one, of that."""
+    """Most elements of the embedding and the output layer on one rank."""
     model, tp = spec.model, spec.parallelism.tensor_model_parallel_size
     table = model.padded_vocab_size(tp) // tp * model.hidden_size
     both = spec.parallelism.pipeline_model_parallel_size == 1 and not model.share_embeddings_and_output_weights
@@ -55,7 +55,7 @@ class ModelStates:
 
     @property
     def total(self) -> int:
-        """What is alive between steps."""
+        """Bytes that are alive between steps."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -141,7 +141,7 @@ def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> float:
 
 
 def _owned(spec: ExperimentSpec, parameters: Parameters) -> tuple[float, float]:
-    """Dense ones, and those of experts."""
+    """Parameters of dense layers, and of experts."""
     if not (spec.optimizer.use_distributed_optimizer or spec.ddp.use_megatron_fsdp):
         return parameters.dense, parameters.expert
     return parameters.dense / _dense_data_parallel_size(spec), parameters.expert / _expert_data_parallel_size(spec)

@@ -118,7 +118,7 @@ class Prediction:
 
     @property
     def hfu(self) -> float | None:
-        """As ``mfu``, with the FLOPs that recompute executes again."""
+        """``mfu`` plus the FLOPs that recompute executes again."""
         return self._utilization(self.model_flops + self.recompute_flops)
 
     def _utilization(self, num_flops: int) -> float | None:
@@ -129,17 +129,17 @@ class Prediction:
 
     @property
     def is_point_known(self) -> bool:
-        """Whether everything is modelled; else the range is what is known, not the peak."""
+        """Whether the model covers everything; if not, trust the range and not the peak."""
         return not (self.spec.is_routed_naturally or any(row.lower or row.higher for row in self.assumptions))
 
     def overhead_over(self, control: "Prediction") -> float:
-        """Share by which a step takes longer than the control's; by FLOPs where no seconds are predicted."""
+        """The share by which a step is slower than the control's; from FLOPs if no seconds are predicted."""
         if self.time and control.time:
             return self.time.likely_s / control.time.likely_s - 1
         return (self.model_flops + self.recompute_flops) / (control.model_flops + control.recompute_flops) - 1
 
     def record(self) -> PredictionRecord:
-        """What a run or a sweep keeps of it."""
+        """The part that a run or a sweep records."""
         time = self.time
         return PredictionRecord(
             peak_bytes=self.peak_bytes,
@@ -215,7 +215,7 @@ def verdict(peak_bytes: int, upper_bytes: int, budget_bytes: int) -> Verdict:
 
 @dataclass(frozen=True)
 class ExactPeak:
-    """Highest moment of one stage's schedule in bytes, composed and exact; ``problem`` says why there is no exact one.
+    """Highest moment of one stage's schedule in bytes, composed and exact; ``problem``: why there is no exact one.
 
     ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves.
     """
@@ -229,12 +229,12 @@ class ExactPeak:
 
     @property
     def error(self) -> float | None:
-        """Composed over exact, less one."""
+        """Composed over exact, minus 1."""
         return None if self.exact_bytes is None else self.composed_bytes / self.exact_bytes - 1
 
 
 def exact_spec(spec: ExperimentSpec, implementation: Implementation) -> ExperimentSpec:
-    """``spec`` as the tracer can run it: eagerly, with what chunk traces leave out left out here too."""
+    """``spec`` as the tracer can run it: eagerly, without the parts that chunk traces leave out."""
     return spec.model_copy(
         update={"kernels": traceable(spec.kernels, implementation), "cuda_graph": CudaGraphSpec(), "env": {}}
     )

@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What decides the order on one pipeline rank. ``group_size`` is `microbatch_group_size_per_vp_stage`.
+    """The settings that decide the order on one pipeline rank. ``group_size`` is `microbatch_group_size_per_vp_stage`.
 
     ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch: a backward pass and the
     forward pass beside it then take turns layer by layer (`TransformerModelChunkSchedulePlan.run`). ``num_deferred``:
@@ -113,7 +113,7 @@ def instants(schedule: Schedule) -> tuple[Instant, ...]:
 
 @cache
 def fullest_instants(schedule: Schedule) -> tuple[Instant, ...]:
-    """Those of :func:`instants` that may hold the most memory: no other of their kind holds at least as much of everything."""
+    """The :func:`instants` that may hold the most memory: no other of their kind holds as much of every part."""
     kinds: dict[object, list[Instant]] = {}
     for instant in instants(schedule):
         event = instant.event
@@ -168,7 +168,7 @@ _MicroBatch = tuple[int, int]  # chunk, and its number in that chunk
 
 
 class _Interleaved:
-    """Interleaved 1F1B: counts what is received ahead of use and what nobody has let go yet.
+    """Interleaved 1F1B: counts tensors received before their use, and tensors not yet freed.
 
     A chunk keeps the input of its latest forward pass (`TransformerBlock.input_tensor`), and with it the gradient of
     that input, until its next forward pass; the loop keeps the last input received during warm-up: two buffers each,
@@ -187,7 +187,7 @@ class _Interleaved:
         self._last_of_warmup: _MicroBatch | None = None
 
     def run(self) -> Iterator[Event]:
-        """All passes; the last input of a step is never followed by another."""
+        """All passes; no input follows the last one of a step."""
         s = self._s
         num_warmup, num_steady = s.num_warmup, s.num_passes - s.num_warmup
         for k in range(num_warmup):
@@ -219,7 +219,7 @@ class _Interleaved:
         return Event("forward", chunk, self._inputs + self._gradients + self._kept())
 
     def _backward(self, k: int, unsent_output: int) -> Event:
-        """The output of the pass before is freed at the next forward pass."""
+        """The output of the previous pass is freed at the next forward pass."""
         s = self._s
         chunk = s.vp_size - 1 - s.chunk_of[k]
         self._gradients -= int(not (s.is_last and chunk == s.vp_size - 1))

@@ -26,7 +26,7 @@ _OF_MEASURING = frozenset({"CPU17"})
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting: the request with it, what the rules say, and modules of it without effect, each with the reason."""
+    """One setting: the request with it, the findings of the rules, and its modules without effect, each with the reason."""
 
     spec: ExperimentSpec
     findings: tuple[Finding, ...]
@@ -39,7 +39,7 @@ class Candidate:
 
     @property
     def is_legal(self) -> bool:
-        """Whether a run with it may start, its window aside."""
+        """Whether a run with it may start, apart from its window."""
         return not any(finding.blocks for finding in self.findings)
 
     @property
@@ -50,7 +50,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Settings in the order none, modules, whole layers; the asked one is always among them.
+    """Settings in the order none, modules, whole layers; the requested one is always among them.
 
     ``inert``: modules that do nothing in this model and are therefore tried in no combination.
     """
@@ -117,7 +117,7 @@ def _full(spec: ExperimentSpec) -> Iterator[FullRecompute]:
 
 
 def _place(policy: RecomputePolicy, order: Iterable[RecomputePolicy]) -> int:
-    """Position among the enumerated; a setting of the request's own spelling behind those of its kind."""
+    """Position among all settings; a setting in the request's own spelling comes after those of its kind."""
     order = list(order)
     if policy in order:
         return order.index(policy)
@@ -132,7 +132,7 @@ _SAME_BYTES, _SAME_SHARE = 50_000_000, 1000
 
 @dataclass(frozen=True)
 class Limits:
-    """What a setting must keep. ``capacity_bytes`` None: the memory is not known, nothing is judged.
+    """The limits of a setting. ``capacity_bytes`` None: the memory is unknown, and nothing is judged.
 
     ``margin``: share of the memory that stays free of tensors. ``max_overhead``: share of the step time, None for any.
     ``user_buffer_bytes``: memory of tp_comm_overlap outside of torch's allocator. ``outside_bytes``: of a CUDA context and
@@ -170,7 +170,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Row:
-    """One setting. ``prediction`` is None for an illegal one and where the tracer declined; ``reason`` says which.
+    """One setting. ``prediction`` is None if it is illegal or the tracer declined; ``reason``: which of them.
 
     ``is_certain``: both ends of the range deserve the same verdict.
     """
@@ -232,13 +232,13 @@ class Plan:
         return min(tight, key=_cost, default=None)
 
     def seconds_per_token(self, row: Row) -> float:
-        """What layouts are compared by; 0 where no seconds are predicted."""
+        """The figure that orders layouts; 0 where no seconds are predicted."""
         time = row.prediction.time if row.prediction else None
         return time.likely_s / self.spec.tokens_per_step if time else 0.0
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the predictions rest on, in the order in which it applies; each once."""
+        """The assumptions of all predictions, in their order, each once."""
         predicted = (row.prediction.assumptions for row in self.rows if row.prediction)
         return tuple(dict.fromkeys(assumption.text for each in predicted for assumption in each))
 
@@ -252,7 +252,7 @@ def required_cases(found: Candidates, implementation: Implementation) -> tuple[T
 
 @dataclass(frozen=True)
 class Traces:
-    """What the tracer answered: chunks by key with even and with uneven routing, and reasons for those it declined."""
+    """The tracer's answers: chunks by key with even and with uneven routing, and reasons for those it declined."""
 
     even: Mapping[str, ChunkTrace]
     uneven: Mapping[str, ChunkTrace] | None
@@ -340,7 +340,7 @@ def _cost(row: Row) -> tuple[float, int]:
 
 
 def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
-    """Settings that another beats: no dearer and no larger than the eye can see, and better in one or simpler."""
+    """Settings that another beats: neither visibly dearer nor larger, and better in one of them or simpler."""
     known = [(place, *_cost(row)) for place, row in enumerate(rows) if row.prediction]
     return frozenset(
         rows[place].text for place, cost, peak in known if any(_beats(other, (place, cost, peak)) for other in known)

@@ -26,12 +26,12 @@ from harness.records.trace import ChunkTrace, LayerKind, TraceCase
 
 
 class MissingTraceError(LookupError):
-    """A trace that composition needs was not made: the tracer refused it, or nobody asked for it."""
+    """Composition needs a trace that does not exist: the tracer refused it, or it was not requested."""
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """What the settings of one request have in common. A reader holds its traces, so that their id stays theirs."""
+    """Values that the settings of one request share. A reader holds its traces, so that their ids stay valid."""
 
     cases: dict[object, TraceCase] = field(default_factory=dict)
     readers: dict[int, "_Reader"] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class _Shared:
 
 @dataclass(frozen=True)
 class Composer:
-    """One request and the means to compose it. Without ``traces`` it only says what has to be traced.
+    """One request and the means to compose it. Without ``traces`` it only lists the needed traces.
 
     Traces have Apex. Without ``apex`` the output layer, which is megatron-core's own, allocates its weight gradient.
     """
@@ -50,7 +50,7 @@ class Composer:
     _shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":
-        """The same request with another setting. Both share the cases and layers that either has made."""
+        """The same request with another setting. Both share their cases and layers."""
         return replace(self, spec=self.spec.model_copy(update={"recompute": policy}))
 
     @cached_property
@@ -138,7 +138,7 @@ class Composer:
         return Ends(first, self._last(chunk, book) if chunk.has_loss or chunk.mtp_layers else None)
 
     def _first(self, chunk: Chunk, book: "_Book") -> Piece:
-        """The gradient of an embedding is the larger beside what a layer kept, the less that was."""
+        """The less memory a layer kept, the more the gradient of an embedding adds."""
         policy: RecomputePolicy = self.spec.recompute
         policy = single(policy) if isinstance(policy, FullRecompute) else policy
         kind = kind_of(self.spec.model, chunk, 0)
@@ -175,7 +175,7 @@ class Composer:
         return elements * self.spec.precision.params_bytes
 
     def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
-        """What MTP layers of this chunk recompute: block leaves them out, uniform takes each by itself."""
+        """The recompute of this chunk's MTP layers: block leaves them out, uniform takes each separately."""
         policy = self.spec.recompute
         if not chunk.mtp_layers:
             return NoRecompute()
@@ -201,13 +201,13 @@ def _runs_dispatcher_again(policy: RecomputePolicy) -> bool:
 
 
 class _Book:
-    """Answers what a case cost, and makes every piece of a request once."""
+    """Returns the cost of a case, and makes every piece of a request once."""
 
     def __init__(self) -> None:
         self._made: dict[object, Piece] = {}
 
     def once(self, name: object, make: Callable[[], Piece]) -> Piece:
-        """The piece of that name."""
+        """The piece with this name."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
@@ -217,7 +217,7 @@ class _Book:
 
 
 class _Recorder(_Book):
-    """Answers every question with nothing, and remembers it."""
+    """Records every requested case, and returns no cost."""
 
     _NOTHING = ChunkTrace(
         saved_bytes=0,
@@ -240,7 +240,7 @@ class _Recorder(_Book):
 
 
 class _Reader(_Book):
-    """Looks traces up."""
+    """Reads costs from traces."""
 
     def __init__(self, traces: Mapping[str, ChunkTrace]) -> None:
         super().__init__()

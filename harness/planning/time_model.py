@@ -1,4 +1,4 @@
-"""Step time: a roofline per operation on what GPUs and links really reach, pipeline bubble, gradient reduction, optimizer step."""
+"""Step time: a roofline per operation at real efficiencies, pipeline bubble, gradient reduction, optimizer step."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ Group = Literal["tp", "cp", "ep", "etp", "dp", "edp"]
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Share of the data-sheet peak that is reached."""
+    """Reached share of the data-sheet peak."""
 
     gemm_bf16: float
     gemm_low_precision: float
@@ -29,7 +29,7 @@ class Efficiency:
 
 # Fixed before any comparison. With the likely column, a 22B layer on A100 comes out at 19.16 ms where Korthikanti et al.
 # 2022 (arXiv 2205.05198, table 4) measured 19.6, and at 26.36 for 27.2 with full recompute. Ratios between settings move
-# by less than one point between the columns; absolute times do not deserve more trust than the columns are apart.
+# by less than one point between the columns; absolute times are no more precise than the columns differ.
 LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80)
 FAST = Efficiency(gemm_bf16=0.85, gemm_low_precision=0.75, attention=0.70, memory=0.90, link=0.90)
 SLOW = Efficiency(gemm_bf16=0.55, gemm_low_precision=0.45, attention=0.40, memory=0.65, link=0.55)
@@ -40,7 +40,7 @@ SLOW_BLACKWELL = Efficiency(gemm_bf16=0.33, gemm_low_precision=0.30, attention=0
 
 
 def slowest(spec: ExperimentSpec) -> Efficiency:
-    """What is rarely missed on the GPU of ``spec``."""
+    """Efficiencies that the GPU of ``spec`` nearly always reaches."""
     return SLOW_BLACKWELL if spec.gpu_type.is_at_least(10) else SLOW
 
 
@@ -153,7 +153,7 @@ def step_time(
 ) -> StepTime:
     """Time of ``stages[pp_rank][vp_stage]``; for GPUs only.
 
-    ``spread``: by which share a step may take more or less, where it is known; else slow and fast efficiencies tell.
+    ``spread``: by which share a step may take more or less, where it is known; else slow and fast efficiencies give the range.
     """
     likely, fast, slow = (_Clock(spec, each).step(stages) for each in (efficiency, FAST, slowest(spec)))
     launches = max(sum(count for chunk in stage for _, count in chunk.work) for stage in stages)
@@ -221,7 +221,7 @@ class _Clock:
         )
 
     def passes(self, work: Work) -> "_Passes":
-        """Seconds of one micro-batch; overlapped communication costs what exceeds the computation beside it."""
+        """Seconds of one micro-batch; overlapped communication costs the part that computation does not hide."""
         computing, hidden, waiting = (dict.fromkeys(_Passes._fields, 0.0) for _ in range(3))
         for op, count in work:
             if op.kind != "comm":
@@ -269,7 +269,7 @@ class _Clock:
         return 2 * self.spec.num_microbatches * stage[0].hidden_bytes / self._sent_per_s["dp"]
 
     def _reduction(self, parameters: Parameters, backward_s: float, forward_s: float) -> float:
-        """Gradients to their owners and parameters back; overlapped, what one micro-batch does not hide."""
+        """Reduction of gradients and gathering of parameters; if overlapped, the part that one micro-batch does not hide."""
         ddp = self.spec.ddp
         per_gradient = state_bytes(self.spec).gradient
         per_weight = 1 if self.spec.precision.fp8_param_gather else 2

@@ -111,7 +111,7 @@ def _in_effect(spec: ExperimentSpec, policy: RecomputePolicy, implementation: Im
 def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementation, *, mtp: bool) -> ExperimentSpec:
     """``spec`` without anything that one chunk of one kind of layer does not depend on.
 
-    What the tracer cannot do is left out too; `assumptions` says so and widens the range.
+    Parts that the tracer cannot run are left out too; `assumptions` states them and widens the range.
     """
     model = spec.model.model_copy(
         update={
@@ -148,7 +148,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
 
 
 def traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec:
-    """``kernels`` without what the tracer cannot do."""
+    """``kernels`` without settings that the tracer cannot run."""
     flex = kernels.moe_token_dispatcher_type == "flex"  # noqa: S105 (a dispatcher of tokens)
     return kernels.model_copy(
         update={
@@ -161,7 +161,7 @@ def traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec
 
 
 class CachedTrace(Frozen):
-    """A traced chunk, or the reason why the tracer declined it; the versions are for people who look inside."""
+    """A traced chunk, or the reason why the tracer declined it; the versions are for readers of the file."""
 
     megatron_core: str
     torch: str
@@ -197,14 +197,14 @@ class TraceCache:
     folder: Path
 
     def read(self, key: str, imbalance: float) -> CachedTrace | None:
-        """None where there is nothing, or nothing readable: the trace is then made and written again."""
+        """None if the file is missing or unreadable; the caller then traces again."""
         try:
             return CachedTrace.model_validate_json(self._file(key, imbalance).read_bytes())
         except (OSError, ValidationError):
             return None
 
     def write(self, key: str, imbalance: float, trace: CachedTrace) -> None:
-        """Keep one trace. A folder that cannot be written costs time at the next question, not the answer to this one."""
+        """Keep one trace. If the folder is not writable, the next request traces again; this one still gets its answer."""
         file = self._file(key, imbalance)
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)

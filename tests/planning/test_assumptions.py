@@ -32,6 +32,6 @@ def test_seconds_on_blackwell_are_said_to_be_optimistic(make_spec):
 def test_a_prediction_says_that_torchs_own_adam_steps_and_where_it_is_counted(make_spec):
     spec = make_spec(gpu="h100", compute_dtype="bf16")
     row = assumptions(spec, "local", torch_adam=True)[-1]
-    assert row.text.startswith("torch's AdamW steps, as transformer-engine is not installed")
-    assert "counted in the optimizer step" in row.text
+    assert row.text.startswith("torch's AdamW steps, because transformer-engine is not installed")
+    assert "which the optimizer step counts" in row.text
     assert row not in assumptions(spec, "local")

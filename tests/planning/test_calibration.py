@@ -110,7 +110,7 @@ def test_one_run_tells_one_efficiency(observe):
     found = {c.name: c for c in fit([observe("one", gemm=0.05, attention=0.02, memory=0.03)])}
     fitted = [name for name in EFFICIENCIES if found[name].value is not None]
     assert fitted == ["gemm_bf16"]
-    assert found["attention"].reason == "more than 1 run needed to tell it apart from gemm_bf16"
+    assert found["attention"].reason == "more than 1 run needed to separate it from gemm_bf16"
 
 
 def test_a_constant_never_leaves_its_bounds_and_says_when_it_wants_to(observe):
