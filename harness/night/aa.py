@@ -1,4 +1,4 @@
-"""The A/A of a night: of which case it is made, what it proves and what it leaves in doubt."""
+"""Plans and judges the A/A of a night: one setting under two labels, which should not differ."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ from harness.records.run import RunRecord
 from harness.units import counted, format_percent, format_share
 
 MAX_PAIRS = 50
-"""More would keep the machine longer than they make the A/A surer: these find half the noise of one run."""
+"""More pairs cost more time than they add certainty: 50 find a difference of half the noise of one run."""
 
 
 MIN_PAIRS = 3
-"""Fewer would find no difference but a gross one: with two pairs, one of ten times the noise."""
+"""Fewer find only gross differences: two pairs find ten times the noise."""
 
 _PROCESSOR_FLOPS = 1e11  # FLOP/s of a rank on the CPU, roughly: a suite may hold both
 
@@ -51,9 +51,9 @@ def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadReques
 
 
 def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
-    """The plan with the A/A that is asked for: of the named case, else of the cheapest that can tell anything.
+    """Add the requested A/A to the plan: of the named case, or of the cheapest case that can be measured.
 
-    BadRequestError where there is none.
+    BadRequestError if no case can run as the A/A.
     """
     if asked is None:
         return plan
@@ -71,7 +71,7 @@ def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
 
 
 def _unfit(case: Case) -> str:
-    """Why times of its runs will not be known; empty where they will."""
+    """Why its runs will have no times; empty if they will."""
     if isinstance(case, RefusedCase):
         return f"refused: {case.refused}"
     if case.expected and case.expected.outcome in ("oom", "failed"):
@@ -147,7 +147,7 @@ _Sides = tuple[list[Metrics], list[Metrics]]  # of A and of A'
 
 
 def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
-    """Whether the A/A of ``case`` holds, whose ``runs`` have these ``numbers``; not where it is not whole or says nothing."""
+    """Judge the A/A of ``case``, whose ``runs`` have these ``numbers``. It does not hold if it is incomplete or not usable."""
     num_pairs = len(numbers) // 2
     fault = _fault(runs, numbers)
     if fault:
@@ -161,7 +161,7 @@ def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
 
 
 def _fault(runs: Sequence[CaseRun], numbers: range) -> str:
-    """Why there is nothing to compare; empty where there is."""
+    """Why the runs cannot be compared; empty if they can."""
     done = {run.number for run in runs if run.record is not None and run.record.status != "interrupted"}
     for run in runs:
         if fault := _ended_badly(run):
@@ -235,7 +235,7 @@ def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, li
 
 
 def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
-    """Each kind of metric is in doubt by its own; the first of a kind is told."""
+    """The first doubt about each kind of metric."""
     rows = {metric.name: metric for metric in METRICS}
     found: dict[GateKind, str] = {}
     for finding in findings:

@@ -93,7 +93,7 @@ def _retries(plan: NightPlan, planned: PlannedCase, case: NightCase, bad: Sequen
 
 
 def _confirmations(plan: NightPlan, planned: PlannedCase, case: NightCase, suspicion: Suspicion) -> Iterator[DueCase]:
-    """Once one was begun, all are made: what it measured must not decide whether the others are."""
+    """All of them, once the first has begun: its result must not decide whether the others run."""
     begun = [run for run in case.runs if run.purpose == "confirm"]
     left = plan.confirm - len(begun)
     reason = begun[0].reason if begun else suspicion(case) if left > 0 else ""
@@ -103,7 +103,7 @@ def _confirmations(plan: NightPlan, planned: PlannedCase, case: NightCase, suspi
 
 
 def _next_number(plan: NightPlan, case: NightCase) -> int:
-    """After those that are the repeats' and the A/A's."""
+    """The first number after the repeats and the A/A runs."""
     return max([plan.aa_numbers(case.planned).stop, *(run.number + 1 for run in case.runs)])
 
 
@@ -173,11 +173,11 @@ class NightBatch(Batch[PlannedCase]):
 
     @override
     def ended(self, due: DueCase, ran: Ran) -> tuple[()]:
-        """Runs of other cases teach nothing."""
+        """Close no other entry: cases are independent."""
         return ()
 
     def finished(self, at: str) -> None:
-        """Every case has what it needs, at the time that the reports tell."""
+        """Record that the night is finished, at the time that the reports show."""
         self.note(NightEvent(time=at, kind="finished"))
 
     def _event(self, kind: Kind, due: DueCase | None, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Judges one case of a night by its figures and by the nights in history that tell how noisy it is."""
+"""Judges one case of a night by its metrics, and by the noise of earlier nights in history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ _JUDGED = (Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT)
 
 @dataclass(frozen=True)
 class _Figures:
-    """What the runs that ended well measured, and what that says."""
+    """The metrics of the runs that ended well, and their findings."""
 
     metrics: Metrics
     speed: Speed | None
@@ -65,10 +65,9 @@ class _Figures:
 
 
 def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
-    """The verdict on a case, from whatever runs of it there are; asked again with more runs, it may say otherwise.
+    """Judge a case by the runs that exist so far. With more runs, the verdict may change.
 
-    How runs ended comes before what they measured: one that failed or ran out of memory is the outcome, unless a retry
-    took its place. Then the worst finding over the metric table: throughput by `analysis.time_rule`, memory and
+    How runs ended comes first: a run that failed or ran out of memory decides the outcome, unless a retry replaced it. Then the worst finding over the metric table: throughput by `analysis.time_rule`, memory and
     counted work by `analysis.memory_rule`. Pure: nothing is read or written.
     """
     counting = effective_runs(case.runs)
@@ -111,7 +110,7 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
 def suspected(verdict: CaseVerdict) -> bool:
     """Whether further runs should confirm a regression: a figure looks like one, and the suite does not expect it.
 
-    Also a case that passes may be suspected: with a change that is not yet shown, but probable.
+    A case that passes may be suspected, too, if a change is probable but not yet established.
     """
     if verdict.is_expected or verdict.outcome in ("failed", "oom"):
         return False
@@ -140,7 +139,7 @@ def _figures(case: CaseMaterial, counted: Sequence[RunRecord], rules: NightRules
 
 
 def _unless_in_doubt(finding: CaseFinding, rules: NightRules) -> CaseFinding:
-    """A verdict of a kind that the night itself puts in doubt is none."""
+    """Make a verdict inconclusive if the night's A/A puts its kind of metric in doubt."""
     gate = _METRIC[finding.metric].gate
     doubt = rules.doubts.get(gate) if gate else None
     if doubt is None or finding.verdict not in _JUDGED:
@@ -203,7 +202,7 @@ def _how_it_ended(run: CaseRun) -> str:
     return f"run {run.number}: {named}{first}"
 
 
-# Nights with a regression are of another level; of those that failed nothing is known.
+# Nights with a regression have another level. Failed nights have no measurements.
 _USABLE = ("pass", "improvement", "inconclusive")
 
 
@@ -214,7 +213,7 @@ def noise_of(
 
     Only runs that ended well and are not suspect count, of nights whose case was no regression and whose own A/A held.
     ``since``: when the
-    golden was promoted; older nights tell of the noise, not of the level. ``before``: when tonight began (UTC ISO-8601,
+    golden was promoted; older nights count for the noise, not for the level. ``before``: when tonight began (UTC ISO-8601,
     None: no limit).
     """
     end, promoted = (None if before is None else _moment(before)), _moment(since)

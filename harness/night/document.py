@@ -31,7 +31,7 @@ class AaRunRow(Shown):
 
 
 class AaRow(Shown):
-    """Two sets of runs of one setting. ``doubts``: by kind of metric, why nothing may be concluded of it tonight."""
+    """Two sets of runs with one setting. ``doubts``: by kind of metric, why tonight allows no conclusion about it."""
 
     case: str
     holds: bool
@@ -89,7 +89,7 @@ class CaseRow(Shown):
 
     @classmethod
     def of_case(cls, case: CaseVerdict) -> Self:
-        """Every run says whether it counts."""
+        """One case; each run has ``is_counted``."""
         counted = {record.run_id for record in case.counted}
 
         def row(run: CaseRun) -> RunRow:

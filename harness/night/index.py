@@ -66,7 +66,7 @@ class IndexCase(_Lenient):
     metrics: IndexMetrics | None = None
 
     def finding(self, metric: str) -> IndexFinding:
-        """About that metric; without figures where there is none."""
+        """The finding about that metric; an empty one if there is none."""
         return next((finding for finding in self.comparison if finding.metric == metric), IndexFinding(metric=metric))
 
     @property
@@ -77,7 +77,7 @@ class IndexCase(_Lenient):
 
     @property
     def peak_bytes(self) -> float | None:
-        """Peak allocated bytes of the worst rank; of a case that ran out of memory nothing, as it wanted more."""
+        """Peak allocated bytes of the worst rank; None if the case ran out of memory, because it needed more."""
         if self.outcome == "oom" or self.metrics is None or self.metrics.peak_allocated_bytes is None:
             return None
         return self.metrics.peak_allocated_bytes.value
@@ -98,7 +98,7 @@ class IndexNight(_Lenient):
 
 @dataclass(frozen=True)
 class NightEntry:
-    """A folder of a night. ``night`` is None where there is nothing to show, and ``problem`` says why."""
+    """A folder of a night. ``night`` is None if it cannot be shown; ``problem`` is the reason."""
 
     folder: Path
     night: IndexNight | None
@@ -177,7 +177,7 @@ _RUN_LINK = re.compile(rb'<a href="\.\./[^"<>]*">([^<]*)</a>')
 
 
 def _copy_page(entry: NightEntry, folder: Path) -> None:
-    """Without links to runs, which would lead nowhere."""
+    """Copy a page without its links to runs, which the copy would break."""
     if entry.page is None:
         return
     content, copy = _RUN_LINK.sub(rb"\1", entry.page.read_bytes()), folder / page_name(entry)
@@ -186,7 +186,7 @@ def _copy_page(entry: NightEntry, folder: Path) -> None:
 
 
 def _table(entries: Sequence[tuple[NightEntry, IndexNight]]) -> Table:
-    """Above the nights a line per case through its figures, where two nights or more have some."""
+    """The nights below a trend line per case, if at least two nights have its metric."""
     names = case_names(entry for entry, _ in entries)
     trends = [_trend_row(title, read, unit, entries, names) for title, read, unit in _TRENDS]
     rows = [row for row in trends if any(isinstance(cell, Span) and cell.trend for cell in row)]
@@ -258,6 +258,6 @@ def _figures(case: IndexCase) -> str:
 
 
 def _problem(entry: NightEntry) -> Line:
-    """Why there is nothing to show; a page that was written before the damage is linked."""
+    """Why a night cannot be shown, with a link to its page if there is one."""
     link = quote(page_name(entry)) if entry.page else ""
     return Line((Span(entry.folder.name, link=link), f": {entry.problem}"), "bad")

@@ -83,7 +83,7 @@ class NightJudge:
     def suspicion(self, case: NightCase) -> str:
         """Why the case looks like a regression so far; empty where it does not.
 
-        The A/A is left out of it: it may be at work still, and the same runs are to be made in whatever order.
+        This leaves out the A/A, which may still be running: the choice of runs must not depend on their order.
         """
         verdict = judge_case(self.material(case), rules_of(self.plan, _day_of(self.plan)))
         if not suspected(verdict):
@@ -91,7 +91,7 @@ class NightJudge:
         return verdict.reason or "worse than its golden, perhaps by chance"
 
     def verdict(self, data: NightData, num_due: int) -> NightVerdict:
-        """The verdict on what lies on disk, whole or not."""
+        """Judge what is on disk, finished or not."""
         return judge_night(
             data.night_dir,
             data.plan,
@@ -103,7 +103,7 @@ class NightJudge:
         )
 
     def material(self, case: NightCase) -> CaseMaterial:
-        """A run that was begun and left no record is due again, and says nothing of the case."""
+        """Collect what the judge needs. Leave out runs without a record: they will run again."""
         planned, runs = case.planned, tuple(run for run in case_runs(case) if run.record is not None)
         if planned.spec is None:
             return CaseMaterial(planned, runs, GoldenSearch(None, None, planned.refused))
@@ -124,7 +124,7 @@ def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | N
 
 
 def _finished_at(data: NightData) -> str:
-    """Of a finished night when it was, also when it is judged again."""
+    """When the night finished, also if it is judged again later."""
     finished = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
     return finished or datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -149,7 +149,7 @@ def _outlook(plan: NightPlan, case: Case, results: Path) -> CaseOutlook:
 
 
 def _last(runs: Sequence[HistoryRecord], suite: str, case: str) -> HistoryRecord | None:
-    """The newest run of this case of the suite, else of none: how another case of the same settings went says nothing."""
+    """The newest run of this case of the suite, else outside suites. Runs of other cases with the same settings do not count."""
     own = [run for run in runs if (run.suite, run.suite_case) == (suite, case)]
     outside = [run for run in runs if not run.suite_case]
     return next(reversed(own or outside), None)

@@ -16,10 +16,10 @@ from harness.showing.figures import BY_NAME
 from harness.showing.page import visible
 
 RUN = "run"
-"""Name of the test case that says whether the runs of a case ended well."""
+"""Name of the test case for how the runs of a case ended."""
 
 AA = "A/A"
-"""Name of the one that says whether the night's own A/A holds."""
+"""Name of the test case for the night's own A/A."""
 
 Element = Literal["failure", "error", "skipped"]
 
@@ -88,7 +88,7 @@ def _aa(suite: Xml.Element, verdict: NightVerdict) -> None:
 
 
 def _run_problem(case: CaseVerdict) -> _Problem | None:
-    """How the runs ended; also what keeps a whole case from a verdict where no metric says it."""
+    """How the runs ended. Also why the whole case has no verdict, if no metric explains it."""
     reason = case.planned.refused or case.reason or case.outcome
     if case.outcome in ("failed", "oom"):
         return _unless_expected(case, "error" if case.is_infrastructure else "failure", case.outcome, reason)

@@ -1,4 +1,4 @@
-"""How much runs of a case vary, and where that is known from."""
+"""Estimates how much runs of a case vary, from tonight, the golden and history."""
 
 import math
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from harness.judging.statistics import f_upper_tail, t_upper_tail
 _STEP_ALPHA = 0.01
 _MIN_NIGHTS_FOR_STEP = 4
 MIN_NIGHTS = 5
-"""Nights from which on it is known how nights differ."""
+"""This many nights show how much nights differ."""
 
 
 @dataclass(frozen=True)
 class KnownNoise:
-    """What nights of one case on one kind of machine say of it. Standard deviations are relative to the level.
+    """The noise in nights of one case on one kind of machine. Standard deviations are relative to the level.
 
     ``within_sd``: of runs of one night, ``within_df`` its degrees of freedom (0: every night had one run). ``night_sd``:
     of the means of nights with ``runs_per_night`` runs each, ``night_df`` its degrees of freedom. ``level``: mean of the
@@ -35,14 +35,14 @@ class KnownNoise:
 
     @property
     def knows_nights(self) -> bool:
-        """Whether it is known how nights differ: a change of less than the threshold may be the night's."""
+        """Whether there are enough nights to know how nights differ."""
         return self.night_df >= MIN_NIGHTS - 1
 
 
 def known_noise(nights: Sequence[Sequence[float]], num_before_golden: int = 0) -> KnownNoise | None:
     """The noise in ``nights``, oldest first, each with the figures of its runs; None for fewer than two runs.
 
-    The first ``num_before_golden`` nights tell of noise, not of the level. At most one step between nights is taken out:
+    The first ``num_before_golden`` nights count for the noise, not for the level. At most one step between nights is taken out:
     deviations are from the mean on either side of it. Worked example: the nights (99, 101), (100, 102) have deviations
     of 1 from their means 100 and 101, which makes a within_sd of about 1.41 % with 2 degrees of freedom, and a night_sd
     of about 0.70 % with 1.
@@ -94,8 +94,8 @@ def step_before(means: Sequence[float]) -> int:
     return best if 2 * t_upper_tail(t, n - 2) * (n - 1) <= _STEP_ALPHA else 0
 
 
-# Of the F tests that tell noises apart. A side that is set apart has few degrees of freedom and can show little, so that
-# chance must seldom do it; nights that add noise of their own must not be overlooked.
+# Of the F tests that separate noises. A side on its own has few degrees of freedom and can show little, so chance must
+# seldom cause it; nights that add noise of their own must not be overlooked.
 _SIDE_ALPHA, _NIGHTS_ALPHA = 0.01, 0.05
 
 
@@ -126,8 +126,8 @@ def noises(tonight: Variance | None, golden: Variance | None, history: KnownNois
     """One noise for all is better known than several, so that sources are pooled.
 
     A side that is noisier than the rest (F test at 1 %) keeps its own, as in Welch's test. Nights whose means differ by
-    more than their runs explain (F test at 5 %) add a variance of their own; otherwise their means tell of runs too.
-    Where every source is of single runs, the two cannot be told apart and all counts as the night's.
+    more than their runs explain (F test at 5 %) add a variance of their own; otherwise their means also
+    count as runs. If every source has single runs only, the two cannot be separated, and all variance counts as the night's.
     """
     within = Variance(history.within_sd**2, history.within_df) if history and history.within_df else None
     ours = tonight if _is_noisier(tonight, _pool(golden, within), _SIDE_ALPHA) else None

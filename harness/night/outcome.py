@@ -17,7 +17,7 @@ from harness.records.run import RunRecord
 class InfrastructureFault:
     """One row. ``pattern``: a regular expression for the words by which it is known; ``is_retried``: whether that helps.
 
-    A fault that is not retried stays until somebody acts, like a full disk.
+    A fault that is not retried stays until you repair it, such as a full disk.
     """
 
     name: str
@@ -71,7 +71,7 @@ def fault_in(texts: Iterable[str]) -> InfrastructureFault | None:
 
 
 def _texts(record: RunRecord) -> tuple[str, ...]:
-    """What was written down about the end. Notes are left out: they also tell of faults that were got over."""
+    """The recorded texts about the end of a run. Notes are left out: they also mention faults that did no harm."""
     ranks = [rank.failure.message for rank in record.ranks if rank.failure]
     samplers = [error for node in record.nodes for error in (node.error, *(d.error for d in node.devices)) if error]
     return (*filter(None, [record.failure]), *ranks, *samplers)
@@ -95,7 +95,7 @@ _BY_VERDICT: tuple[tuple[Verdict, CaseOutcome], ...] = (
 
 
 def effective_runs(runs: Sequence[CaseRun]) -> tuple[CaseRun, ...]:
-    """The runs that count: a retry stands in the place of the last run before it that a named fault of the machine ended."""
+    """The runs that count. A retry replaces the last run before it that an infrastructure fault ended."""
     kept = list[CaseRun]()
     for run in sorted(runs, key=lambda run: run.number):
         if run.purpose == "retry":
@@ -108,7 +108,7 @@ def effective_runs(runs: Sequence[CaseRun]) -> tuple[CaseRun, ...]:
 def bad_end(runs: Sequence[CaseRun]) -> tuple[CaseOutcome, CaseRun] | None:
     """The worst end among ``runs``, and the first run that came to it; None where none failed or ran out of memory.
 
-    A run without a record has failed: nothing says how it ended. So has one whose job was cancelled by hand.
+    A run without a record has failed, because its end is unknown. A run whose job a user cancelled has failed, too.
     """
     failed = [run for run in runs if run.record is None or run.cancelled or run.record.status == "failed"]
     oom = [run for run in runs if run.record is not None and run.record.status == "oom"]
@@ -163,7 +163,7 @@ def case_runs(case: NightCase) -> tuple[CaseRun, ...]:
 
 
 def aa_runs(case: NightCase) -> tuple[CaseRun, ...]:
-    """Those of the night's A/A likewise."""
+    """The runs of the night's A/A, likewise."""
     return tuple(_case_run(run) for run in case.aa_runs)
 
 

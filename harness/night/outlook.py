@@ -78,7 +78,7 @@ _COLUMNS = (
 
 
 def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Whether required or not, such a golden makes its case inconclusive."""
+    """Lines on goldens that cannot be read. Each makes its case inconclusive, required or not."""
     lines = [
         f"{item.case.name}: {item.no_golden}" for item in cases if item.is_golden_damaged and not item.case.refused
     ]
@@ -89,16 +89,16 @@ def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
 
 
 def _changed(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Such a golden makes its case inconclusive until a new one takes its place."""
+    """Lines on goldens of changed recipe points. Each makes its case inconclusive until it is replaced."""
     lines = [f"{item.case.name}: {item.no_golden}" for item in cases if _golden(item) == "changed"]
     fix = "inconclusive until `mbr-perf golden promote NIGHT --every --replace_other --reason ...` replaces the golden"
     return [*lines, fix] if lines else []
 
 
 def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Only where that will make a case inconclusive; one by one only what is more than a file that is not there.
+    """Lines on missing goldens, if a case requires one. Names a case only if its problem is more than a missing file.
 
-    All that the table has without one are counted, so also those that need none.
+    The count includes cases whose golden is optional.
     """
     without = [item for item in cases if _golden(item) == "no"]
     lacking = [item for item in without if item.case.is_golden_required]
@@ -112,7 +112,7 @@ def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
 
 
 def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Cases of which only one can have a golden."""
+    """Lines on cases that share one golden."""
     return shared_golden_lines(
         (item.case.name, f"{item.case.spec.gpu}/{item.case.spec.slug}", item.case.is_golden_required)
         for item in cases

@@ -1,4 +1,4 @@
-"""What one `mbr-perf nightly` asks for, and the plan of a night: its cases, and which of them cannot run."""
+"""The request of `mbr-perf nightly`, and the plan of a night: its cases, and which of them cannot run."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ class NightRequest:
 
 
 MOST_EXTRA_RUNS = 100
-"""Of one case, to confirm or to retry: more than that is a slip of the keyboard, and may keep the machine for days."""
+"""The most runs of one case to confirm or to retry. A larger number is a typing error and could block the machine for days."""
 
 
 def chosen_suite(request: NightRequest) -> Suite:
@@ -88,7 +88,7 @@ def chosen_suite(request: NightRequest) -> Suite:
 
 
 def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
-    """What is wrong with the launch of every case alike."""
+    """What is wrong with the launch, for all cases."""
     found = [*launcher_problems(launch), *launch.problems]
     if launch.launcher == "replay" and launch.replay_from is None:
         found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))

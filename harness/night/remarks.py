@@ -1,4 +1,4 @@
-"""What is to be said about the cases of a night below the table: why, what differs, which runs, how to look further."""
+"""Writes the remarks on a night's cases below the table: the reason, what differs, the runs, the next command."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from harness.units import format_percent, format_share
 
 @dataclass(frozen=True)
 class Story:
-    """A case: title with its owner, ``said`` in the order in which a person would ask, then paths and commands to copy."""
+    """A case: title with its owner, ``explanation`` in the order of a reader's questions, then paths and commands to copy."""
 
     case: CaseVerdict
     title: str
@@ -29,7 +29,7 @@ class Story:
 
 
 def story(case: CaseVerdict) -> Story:
-    """All there is to say about a case."""
+    """Return the remarks on one case."""
     owner = f"  (owner: {case.planned.owner})" if case.planned.owner else ""
     return Story(
         case, f"{case.planned.name}: {outcome_text(case)}{owner}", tuple(_explanation(case)), tuple(_to_copy(case))
@@ -37,7 +37,7 @@ def story(case: CaseVerdict) -> Story:
 
 
 def further_command(case: CaseVerdict) -> str:
-    """The command that tells more: what differs from the golden, else what one run left; empty without a run."""
+    """The command that shows details: a comparison with the golden, or one run. Empty without a run."""
     run_dir = _last_run(case)
     if run_dir is None:
         return ""
@@ -94,7 +94,7 @@ def _to_copy(case: CaseVerdict) -> Iterable[str]:
 
 
 def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
-    """What moved, one line each; what allows no verdict once for all the metrics that it touches."""
+    """One line for each change; one line for each reason that prevents a verdict, with all its metrics."""
     by_reason: dict[str, list[str]] = {}
     for finding in findings:
         if finding.verdict is Verdict.INCONCLUSIVE and finding.evidence is None:
@@ -117,7 +117,7 @@ _WITHHELD = {"time": "no time", "memory": "no memory", "exact": "no counted work
 
 
 def aa_lines(verdict: NightVerdict) -> tuple[str, ...]:
-    """Whether it holds and how its labels compare; where it does not, what is not judged and where its runs are."""
+    """Whether the A/A holds and how its labels compare. If it does not hold: what is not judged, and where its runs are."""
     aa = verdict.aa
     if aa is None:
         return ()

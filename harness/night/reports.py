@@ -35,7 +35,7 @@ class Outputs:
 
 
 def require_outputs(outputs: Outputs) -> None:
-    """BadRequestError, all at once, for what could not be written after hours of running."""
+    """Raise one BadRequestError for all outputs that cannot be written, before hours of running."""
     raise_all([problem for field in fields(outputs) for problem in _problems(field.name, getattr(outputs, field.name))])
 
 
@@ -63,7 +63,7 @@ def _unwritable(option: str, path: Path) -> list[BadRequestError]:
 
 @dataclass(frozen=True)
 class Written:
-    """The files that are there now, and what could not be written and why: that changes no verdict."""
+    """The files that were written, and which could not be written and why. That changes no verdict."""
 
     paths: tuple[Path, ...]
     problems: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Written:
 def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None) -> Written:
     """Write every format of :data:`FORMATS` into ``report/`` of the night, then what ``outputs`` asks for.
 
-    Files in the night's folder are replaced. One that cannot be written keeps no other from being written.
+    Files in the night's folder are replaced. If one cannot be written, the others still are.
     """
     folder, shown = verdict.night_dir / REPORT, _shown(verdict)
     jobs = [_Job(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
@@ -80,7 +80,7 @@ def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None) -
 
 
 def _shown(verdict: NightVerdict) -> NightVerdict:
-    """With folders that look like secrets masked, as files are given away."""
+    """Mask folders that look like secrets, because people share these files."""
     cases = (replace(case, runs=_runs(case.runs), golden_path=case.golden_path and redact_shapes(case.golden_path))
              for case in verdict.cases)  # fmt: skip
     aa = verdict.aa and replace(verdict.aa, runs=_runs(verdict.aa.runs))
@@ -129,7 +129,7 @@ def _written(jobs: Iterable[_Job]) -> Written:
 
 
 SUMMARY_LIMIT_BYTES = 1024 * 1024
-"""What GitHub takes of one step's summary, all of its parts together; of more it shows nothing at all."""
+"""GitHub's limit for one step's summary, all parts together. Beyond it, GitHub shows nothing."""
 
 
 def night_markdown(verdict: NightVerdict) -> str:
@@ -150,7 +150,7 @@ def append_summary(path: Path, verdict: NightVerdict) -> None:
 
 
 def night_summary(verdict: NightVerdict, limit_bytes: int) -> str:
-    """The longest report of at most ``limit_bytes`` in UTF-8; it says what is left out. Empty where not a line fits.
+    """The longest report of at most ``limit_bytes`` in UTF-8. It names what is left out. Empty if not even a line fits.
 
     Green cases go first, then the details, then rows from the end, then the table.
     """

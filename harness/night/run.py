@@ -65,7 +65,7 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
 
 
 def resume_night(reference: str, results: Path | None, audience: Audience) -> ExitCode:
-    """Run what is missing of a night, exactly as its own plan says, and judge it.
+    """Run what is missing of a night, exactly by its own plan, and judge it.
 
     BadRequestError for a night that another process works on, and where the software is no longer the same.
     """
@@ -97,7 +97,7 @@ def night_jobs(plan: NightPlan, options: SlurmOptions, host: Host, results: Path
 
 
 def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: int | None) -> ExitCode:
-    """Judge, keep and show what lies on disk, whole or not."""
+    """Judge, keep and show what is on disk, finished or not."""
     data = read_night(night.folder)
     num_due = len(due_round(data, judge.suspicion))
     verdict = judge.verdict(data, num_due)
@@ -115,7 +115,7 @@ def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: in
 
 
 def keep_history(verdict: NightVerdict, results: Path) -> tuple[str, ...]:
-    """Write the records; what could not be written, in words: that changes no verdict."""
+    """Write the history records. Return what could not be written; that changes no verdict."""
     problems = []
     for case in verdict.cases:
         for run in case.runs:

@@ -56,7 +56,7 @@ def night_page(
 ) -> Page:
     """A night, finished or not. Each case is at the anchor :func:`anchor` of its name.
 
-    ``cases``: the rows, if not all; ``left_out`` says what is missing. ``with_details``: what is told of each case, too.
+    ``cases``: the rows, if not all; ``left_out``: what is missing. ``with_details``: include the remarks on each case.
     """
     shown = verdict.cases if cases is None else cases
     room = f"Left out to save space: {left_out}. The full report is in {verdict.night_dir}."
@@ -79,7 +79,7 @@ def night_page(
 
 
 def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
-    """The cases to look at; on a page the others, too."""
+    """The cases that need attention; on an HTML page the others, too."""
     red = tuple(_section(case) for case in cases if is_red(case))
     green = tuple(_section(case) for case in cases if not is_red(case))
     if red:
@@ -94,12 +94,12 @@ def anchor(case: str) -> str:
 
 
 def outcome_style(outcome: str, *, is_expected: bool) -> Style:
-    """The colour of an outcome; what a suite expects is no news."""
+    """The colour of an outcome. An expected outcome has a neutral one."""
     return "expected" if is_expected else style_of(outcome)
 
 
 def case_table(cases: Sequence[CaseVerdict]) -> Table:
-    """A row per case. On a small screen the remarks stand below, but for those of red cases, which are told of anyway."""
+    """A row per case. On a narrow terminal the remarks follow below, except those of red cases, which have their own section."""
     remarks = [f"{case.planned.name}: {remark_text(case)}" for case in cases if remark_text(case) and not is_red(case)]
     instead: tuple[Block, ...] = (GAP, listing(remarks)) if remarks else (GAP,)
     return tabled(
@@ -127,7 +127,7 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
 
 
 def remark_text(case: CaseVerdict) -> str:
-    """What a row says in words: expectations, a missing golden, drift, retries; the reasons stand below the table."""
+    """The remarks in a row: expectations, a missing golden, drift, retries. The reasons follow below the table."""
     return "; ".join(one_line(text) for text in _remarks(case))
 
 
@@ -151,7 +151,7 @@ def _change(case: CaseVerdict) -> str:
 
 
 def _memory(case: CaseVerdict) -> str:
-    """Of a case that ran out of memory the peak is only what it had reached."""
+    """The peak. For a case that ran out of memory, it is only a lower bound."""
     finding = worst_memory(case)
     metric = BY_NAME[finding.metric if finding else "peak_allocated_bytes"]
     value = finding.current if finding else metric.read(case.metrics) if case.metrics else None
@@ -188,12 +188,12 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
 
 
 def _short(case: CaseVerdict) -> Iterable[str]:
-    """Why a speed is one of fewer steps than asked for; a golden's findings say it themselves."""
+    """Why the speed covers fewer steps than requested. Findings against a golden already say so."""
     return (text for name, text in case.metrics.problems.items() if name == "step_time_s") if case.metrics else ()
 
 
 def _section(case: CaseVerdict) -> Section:
-    """What is told of a case; a page folds what nobody has to look at."""
+    """The section of one case. An HTML page folds it unless the case needs attention."""
     shown = story(case)
     style: Style = (
         "plain" if shown.case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
@@ -244,12 +244,12 @@ class NightDisplay(BatchDisplay):
         self.batch_files(jobs)
 
     def begins(self, plan: NightPlan, night_dir: Path) -> None:
-        """Before the first run: what cannot run and why, and where everything will lie."""
+        """Print, before the first run, which cases cannot run and why, and where the results will be."""
         refused = [f"{case.name}: refused: {case.refused}" for case in plan.cases if case.refused]
         self.narrate(*(f"Note: {note}" for note in plan.notes), *refused, f"Kept in {night_dir}")
 
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
-        """The answer; also of a night that was cut short, which says how to go on."""
+        """Print the answer. For an interrupted night, also print how to continue."""
         if self.as_json:
             from harness.night.document import NightDocument
 

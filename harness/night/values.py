@@ -18,7 +18,7 @@ from harness.records.run import REPLAYED, RunRecord
 
 @dataclass(frozen=True)
 class Evidence:
-    """How sure a change of one metric is. Relative figures; None where they cannot be known.
+    """How certain a change of one metric is. Figures are relative; None if unknown.
 
     ``p_value``: one-sided, of a worsening (or improvement) at least this large where nothing changed. ``noise``: the
     relative standard deviation of one run that was reckoned with, ``basis`` in words where it comes from (these repeats,
@@ -45,7 +45,7 @@ class CaseFinding(Finding):
 class CaseRun:
     """One run of a case: ``record`` None where it was never committed. ``infrastructure``: the named fault, if one.
 
-    ``cancelled``: why it failed where somebody ended its job by hand.
+    ``cancelled``: why it failed, if a user cancelled its job.
     """
 
     number: int
@@ -59,10 +59,10 @@ class CaseRun:
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """What became of a case. ``outcome`` is the measured one; ``is_expected``: the suite knew, so that it is not red.
+    """How a case ended. ``outcome`` is the measured one; ``is_expected``: the suite expected it, so the case is not red.
 
-    ``remark``: about an expected failure that did not come, or is past its date. ``drift``: what differs from the
-    golden's environment, also where it did not stand in the way. ``counted``: runs behind the figures.
+    ``remark``: about an expected failure that did not happen, or whose date has passed. ``drift``: what differs from the
+    golden's environment, even if it blocked no comparison. ``counted``: runs behind the figures.
     ``speed``: of the runs behind the figures, as every report shows it; ``metrics`` holds the median over them.
     ``is_infrastructure``: the bad outcome is a named infrastructure fault that retries did not cure.
     ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
@@ -110,9 +110,9 @@ class AaFinding:
 
 @dataclass(frozen=True)
 class AaVerdict:
-    """Whether two sets of runs of one setting are found equal tonight, as far as they could be found unequal.
+    """Whether two sets of runs with the same setting show no difference tonight.
 
-    ``doubts``: by kind of metric, why nothing may be concluded of it tonight; empty where the A/A holds.
+    ``doubts``: by kind of metric, why tonight allows no conclusion about it; empty if the A/A holds.
     """
 
     case: str
@@ -128,13 +128,13 @@ class AaVerdict:
 
     @property
     def is_replayed(self) -> bool:
-        """Whether recorded runs stand for its own."""
+        """Whether its runs were replayed from recordings."""
         return any(note.startswith(REPLAYED) for run in self.runs if run.record for note in run.record.notes)
 
 
 @dataclass(frozen=True)
 class NightVerdict:
-    """All cases in the plan's order, and the one answer. ``num_due``: runs that are still to be done; ``aa``: None: no A/A."""
+    """All cases in the plan's order, and the overall verdict. ``num_due``: runs still to be done; ``aa``: None without an A/A."""
 
     night_dir: Path
     plan: NightPlan
@@ -153,10 +153,10 @@ FALSE_ALARMS_PER_NIGHT = 0.01
 
 @dataclass(frozen=True)
 class CaseMaterial:
-    """One case: its runs so far in the order of their numbers, its golden or why there is none, and its history.
+    """What the judge needs of one case: its runs so far by number, its golden or why it has none, and its history.
 
     ``history``: of this case, at least the runs since the golden; `analysis.noise_history` picks those that count.
-    ``aa_runs``: runs of the night's A/A, which are none of the case.
+    ``aa_runs``: runs of the night's A/A; they do not count for the case.
     """
 
     planned: Case
@@ -168,7 +168,7 @@ class CaseMaterial:
 
 @dataclass(frozen=True)
 class NightRules:
-    """How strictly. ``today``: the day (UTC) on which expected failures are still expected or not.
+    """How strictly to judge. ``today``: the day (UTC) that decides whether a failure is still expected.
 
     ``num_cases``: cases that share :data:`FALSE_ALARMS_PER_NIGHT`. ``before``: UTC ISO-8601; history counts up to there,
     so that a night that is judged again later says the same. ``doubts``: by kind of metric, why nothing may be

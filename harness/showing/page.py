@@ -1,4 +1,4 @@
-"""What a command answers, as one value: a page that is written for a terminal, a pipe, Markdown and HTML alike."""
+"""The page: a command's answer as one value, which is written to a terminal, a pipe, Markdown or HTML."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -124,7 +124,7 @@ class Table:
     sticks: bool = False
 
     def filled(self) -> "Table":
-        """Without optional columns in which no cell says anything; every row has all cells."""
+        """The table without optional columns that are empty. Every row has all cells."""
         rows = [(*row, *[""] * (len(self.columns) - len(row))) for row in self.rows]
         kept = [
             at
@@ -163,7 +163,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Picture:
-    """``name`` is the stem of its file; ``caption`` says what to see. ``vega_lite``: the picture's specification as JSON.
+    """``name`` is the stem of its file; ``caption`` explains it. ``vega_lite``: the picture's specification as JSON.
 
     ``vega_lite`` is None where there is no picture, and ``missing`` says why. Terminals show no pictures.
     """

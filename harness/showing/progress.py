@@ -127,16 +127,16 @@ class LogProgress:
 
 
 class CellProgress(Protocol):
-    """What is told as a sweep goes on. ``title`` names a run; ``show`` is that of :func:`step_progress`."""
+    """Receives the progress of a sweep. ``title`` names a run; ``show`` is that of :func:`step_progress`."""
 
     def start(self, title: str, num_steps: int) -> Show:
-        """A run begins."""
+        """Begin a run."""
 
     def finish(self, line: str) -> None:
-        """It has ended; ``line`` says how."""
+        """End the run; ``line`` is its result."""
 
     def note(self, line: str) -> None:
-        """Something else happened."""
+        """Show a line about anything else."""
 
 
 @contextmanager

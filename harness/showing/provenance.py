@@ -1,4 +1,4 @@
-"""Says in a report where its figures come from: machine, software, command, and links to runs and their logs."""
+"""Shows where the figures of a report come from: machine, software, command, and links to runs and their logs."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""What is asked for, as text and as a table, and what the rules find in it."""
+"""Shows the request as text and as a table, and what the rules find in it."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -18,7 +18,7 @@ VALUES = 13
 def request_facts(
     spec: ExperimentSpec, effective: EffectiveRecompute | None = None, *, without: Collection[str] = ()
 ) -> Facts:
-    """What is asked and, where it is known, what its recompute does; ``without``: names of rows to leave out."""
+    """The request and, if known, what its recompute does. ``without``: names of rows to leave out."""
     rows = [row for row in request_rows(spec) if row[0] not in without]
     return Facts((*rows, *(effect_rows(effective) if effective else ())), VALUES)
 
@@ -30,7 +30,7 @@ def record_facts(record: RunRecord) -> Facts:
 
 
 def request_rows(spec: ExperimentSpec) -> list[tuple[str, str]]:
-    """What is asked: recipe, layout, batch, recompute."""
+    """The request: recipe, layout, batch, recompute."""
     return [
         ("Recipe", f"{spec.recipe}, {spec.task}, {spec.compute_dtype}, {_gpus(spec)}"),
         ("Parallelism", _parallelism(spec)),

@@ -57,7 +57,7 @@ class Console(rich.console.Console):
 
 
 def narration() -> Console:
-    """The console on stderr, for what a command says and shows while it works."""
+    """The console on stderr, for messages and progress while a command works."""
     return Console(stderr=True, highlight=False)
 
 

@@ -106,7 +106,7 @@ def test_a_rank_that_leaves_early_without_an_error_fails_the_run(run, only_run):
 
 
 @pytest.mark.slow
-def test_a_clock_that_is_set_back_changes_no_duration_and_is_told(run, only_run, shifted_clock):
+def test_a_clock_that_is_set_back_changes_no_duration_and_is_reported(run, only_run, shifted_clock):
     began, variables = shifted_clock
     with run(
         "--pass_env", "LD_PRELOAD", "--pass_env", "CLOCK_SET_BACK", touch=str(began), variables=variables

@@ -73,7 +73,7 @@ def test_without_nvml_the_run_goes_on_and_device_memory_is_unknown(judged, stage
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_not_loaded_is_told_likewise(judged):
+def test_a_driver_that_is_not_loaded_is_reported_likewise(judged):
     record, out, verdict = judged("err nvmlInitWithFlags 9", "err nvmlInit_v2 9")
     assert record.nodes[0].error == "Driver Not Loaded (NVML 9)"
     assert f"{UNKNOWN}Driver Not Loaded (NVML 9)" in out

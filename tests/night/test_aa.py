@@ -125,7 +125,7 @@ def test_a_large_difference_that_noise_may_make_is_none_where_the_threshold_woul
     assert abs(found.findings[0].change) > 0.02
 
 
-def test_an_aa_in_whose_noise_the_threshold_would_not_show_could_not_tell_and_no_time_is_judged(material):
+def test_an_aa_in_whose_noise_the_threshold_would_not_show_is_inconclusive_and_no_time_is_judged(material):
     night = judged(material(noise=0.2))
     [finding] = (finding for finding in night.aa.findings if finding.p_value is not None)
     assert finding.p_value > AA_ALPHA and finding.visible > 0.5
@@ -161,14 +161,14 @@ def test_unequal_memory_leaves_no_verdict_on_memory_and_one_on_time(material):
         ({"ends": {6: {"suspect": ("throttled",)}}}, "A/A is not usable: run 6 is suspect: throttled"),
     ],
 )
-def test_an_aa_that_is_not_whole_or_says_nothing_is_no_pass(material, changes, why):
+def test_an_aa_that_is_incomplete_or_not_usable_is_no_pass(material, changes, why):
     night = judged(material(**changes))
     assert why in night.aa.doubts["time"]
     assert (night.outcome, night.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
     assert verdict_of(night, "peak_allocated_bytes") is Verdict.PASS
 
 
-def test_a_peak_that_only_one_label_tells_is_no_pass_and_no_difference(material):
+def test_a_peak_that_only_one_label_has_is_no_pass_and_no_difference(material):
     case, runs = material(), []
     for run in case.aa_runs:
         changes = {} if aa_label(NUMBERS.index(run.number)) == "A" else {"memory": None}
@@ -185,7 +185,7 @@ def test_a_case_that_ran_out_of_memory_stays_the_answer(material):
     assert (night.outcome, night.exit_code) == ("oom", ExitCode.OUT_OF_MEMORY)
 
 
-def test_an_expected_regression_that_cannot_be_judged_is_not_said_to_be_gone(material):
+def test_an_expected_regression_that_cannot_be_judged_is_not_reported_as_gone(material):
     expected = ExpectedFailureRecord(outcome="regression", until="2099-01-01", reason="slow")
     [case] = judged(material(seconds=1.2, slower=1.05, expected=expected)).cases
     assert (case.outcome, case.is_expected, case.remark) == ("inconclusive", False, "")

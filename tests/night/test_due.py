@@ -72,7 +72,7 @@ def test_a_suspected_regression_is_run_again_before_it_is_called_one(case):
     ]
 
 
-def test_confirmation_that_was_begun_is_finished_whatever_the_first_of_it_said(case):
+def test_confirmation_that_was_begun_is_finished_whatever_its_first_run_measured(case):
     assert listed(due_runs(plan(), case(*OK, (3, "confirm", "ok")), trusting)) == [(4, "confirm")]
 
 
@@ -89,7 +89,7 @@ def test_the_remaining_repeats_of_a_case_that_ended_badly_are_not_run(case, end)
     assert due_runs(plan(), case((0, "repeat", "ok"), (1, "repeat", end)), suspicious) == ()
 
 
-def test_a_named_fault_of_the_machines_is_tried_again_and_says_why(case):
+def test_a_named_fault_of_the_machines_is_tried_again_with_the_reason(case):
     (due,) = due_runs(plan(), case((0, "repeat", "port")), trusting)
     assert (due.number, due.purpose, due.reason) == (3, "retry", "run 0 ended by: port taken")
 

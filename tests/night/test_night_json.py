@@ -33,7 +33,7 @@ def test_a_case_carries_its_evidence_its_runs_and_what_differs(night):
     assert case["owner"] == "perf-team"
 
 
-def test_a_run_that_did_not_count_says_so_and_why(night):
+def test_a_run_that_did_not_count_shows_the_reason(night):
     run = told(NightDocument.of_night(night))["cases"][4]["runs"][0]
 
     assert (run["is_counted"], run["infrastructure"], run["status"]) == (False, "node_failure", "failed")

@@ -92,7 +92,7 @@ def test_an_improvement_is_a_failure_only_where_the_night_fails_on_it(make_night
     assert case_of(tree, "llama3_70b_core", "tflops_per_gpu").find("failure").get("type") == "improvement"
 
 
-def test_a_case_without_a_golden_is_skipped_and_says_why(make_night, night):
+def test_a_case_without_a_golden_is_skipped_with_the_reason(make_night, night):
     case = night.cases[0]
     ungated = tuple(replace(f, verdict=Verdict.NOT_GATED) for f in case.findings)
     missing = replace(
@@ -105,7 +105,7 @@ def test_a_case_without_a_golden_is_skipped_and_says_why(make_night, night):
     assert case_of(tree, "llama3_70b_none").find("skipped").get("message") == "no golden"
 
 
-def test_times_and_versions_are_told(tree):
+def test_times_and_versions_are_reported(tree):
     properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
 
     assert case_of(tree, "llama3_70b_mlp").get("time") == "420.000"

@@ -90,7 +90,7 @@ def test_a_summary_is_appended_and_keeps_below_the_limit_of_all_of_them(tmp_path
     assert path.stat().st_size <= SUMMARY_LIMIT_BYTES
 
 
-def test_a_full_summary_is_left_as_it_is_and_says_so(tmp_path, night):
+def test_a_full_summary_is_left_as_it_is_and_reports_it(tmp_path, night):
     path = tmp_path / "summary.md"
     path.write_text("x" * SUMMARY_LIMIT_BYTES)
 

@@ -65,7 +65,7 @@ def test_a_second_night_is_appended_to_the_summary_and_replaces_the_rest(written
     assert (tmp_path / "junit.xml").read_text() == once
 
 
-def test_what_cannot_be_written_is_told_and_keeps_nothing_else_from_being_written(written_night, tmp_path):
+def test_what_cannot_be_written_is_reported_and_keeps_nothing_else_from_being_written(written_night, tmp_path):
     (tmp_path / "file").write_text("in the way")
     outputs = Outputs(junit=tmp_path / "file" / "junit.xml", step_summary=tmp_path / "all.md")
 
@@ -91,7 +91,7 @@ def test_outputs_that_cannot_work_are_all_named_before_anything_runs(tmp_path):
         assert f"{option} {tmp_path}" in str(refused.value)
 
 
-def test_places_in_which_nothing_can_be_made_are_told_and_nothing_is_left_in_the_others(tmp_path):
+def test_places_in_which_nothing_can_be_made_are_reported_and_nothing_is_left_in_the_others(tmp_path):
     with pytest.raises(BadRequestError) as refused:
         require_outputs(Outputs(junit=Path("/proc/x"), html=Path("/proc/y/z"), step_summary=Path("/dev/null")))
     assert [line.split(": ")[0] for line in str(refused.value).splitlines() if line.startswith("--")] == [

@@ -35,20 +35,20 @@ def test_the_cases_keep_the_order_of_the_plan(night):
     assert rows == names
 
 
-def test_the_last_line_alone_says_how_it_went_and_names_the_worst_first(night):
+def test_the_last_line_alone_shows_the_outcome_and_names_the_worst_first(night):
     assert printed(night).splitlines()[-1] == (
         "FAILED (exit 3): look at llama3_70b_4nodes, deepseek_v3, qwen3_typo, llama3_8b_none, llama3_70b_mlp and 1 more"
     )
 
 
-def test_each_red_case_is_told_once_more_and_no_other(night):
+def test_each_red_case_is_reported_once_more_and_no_other(night):
     titles = [line.split(":")[0] for line in printed(night).splitlines() if line[:1] not in (" ", "") and ": " in line]
     red = ["llama3_70b_mlp", "llama3_8b_throttled", "llama3_70b_4nodes", "llama3_8b_none", "deepseek_v3", "qwen3_typo"]
 
     assert [name for name in titles if name in {case.planned.name for case in night.cases}] == red
 
 
-def test_a_red_case_says_why_who_and_how_to_look_further(night):
+def test_a_red_case_shows_its_reason_its_owner_and_the_next_command(night):
     text = printed(night)
     paragraph = text[text.index("llama3_70b_mlp: regression") : text.index("llama3_8b_throttled: inconclusive")]
 
@@ -70,13 +70,13 @@ def test_an_expected_failure_is_marked_and_needs_no_look(night):
     assert "expected until 2026-02-01: does not fit before the new allocator" in row
 
 
-def test_a_night_without_a_problem_says_so(make_night, night):
+def test_a_night_without_a_problem_reports_it(make_night, night):
     text = printed(make_night(cases=(night.cases[0],)))
 
     assert text.splitlines()[-1] == "PASS (exit 0): no case needs attention"
 
 
-def test_an_unfinished_night_says_how_much_is_left(make_night, night):
+def test_an_unfinished_night_shows_how_much_is_left(make_night, night):
     assert printed(make_night(cases=(night.cases[0],), num_due=3)).splitlines()[-1] == (
         "PASS (exit 0): no case needs attention; unfinished: 3 runs still to do"
     )
@@ -92,7 +92,7 @@ def test_no_color_leaves_no_escape_codes(night, monkeypatch):
     assert "\x1b[3" not in printed(night, force_terminal=True, width=200)
 
 
-def test_what_no_test_can_tell_has_no_p_value(night):
+def test_what_no_test_can_show_has_no_p_value(night):
     finding = next(f for f in night.cases[1].findings if f.metric == "tflops_per_gpu")
 
     assert change_text(replace(finding, evidence=Evidence(None, None, "", 1, 1))) == "-3.4 %, 1 run, golden 1"
@@ -154,7 +154,7 @@ def test_a_remark_names_the_metric_that_is_better_than_its_golden():
     assert "TFLOP/s/GPU better than its golden" in row[-1]
 
 
-def test_a_night_that_a_signal_ended_says_so_with_its_exit_code(night):
+def test_a_night_that_a_signal_ended_reports_it_with_its_exit_code(night):
     assert answer(replace(night, exit_code=ExitCode.INTERRUPTED)).startswith("INTERRUPTED (exit 130): ")
 
 

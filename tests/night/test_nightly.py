@@ -163,7 +163,7 @@ def test_a_case_that_a_rule_forbids_is_refused_and_the_others_run(stage, nightly
 
 
 @pytest.mark.slow
-def test_without_a_golden_a_case_is_inconclusive_and_says_where_one_would_be(stage, nightly):
+def test_without_a_golden_a_case_is_inconclusive_and_shows_where_one_would_be(stage, nightly):
     made = stage(dense="repeats: 1")
     made.record("dense", 0)
     answer = nightly(made, "--json")
@@ -286,7 +286,7 @@ def test_a_night_of_which_every_case_is_refused_is_a_wrong_request(stage, nightl
 
 
 @pytest.mark.slow
-def test_a_machine_on_which_no_case_can_start_is_told_before_anything_is_written(mbr_perf, tmp_path):
+def test_a_machine_on_which_no_case_can_start_is_reported_before_anything_is_written(mbr_perf, tmp_path):
     answer = mbr_perf("nightly", "h100_nightly", "--only", "llama3_70b.sft.*", "--results_dir", tmp_path)
     assert answer.code == 2
     assert "none of the 3 cases of h100_nightly can start on this machine" in answer.err
@@ -334,9 +334,7 @@ def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, m
         ),
     ],
 )
-def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it_and_what_to_do(
-    stage, nightly, case, expected
-):
+def test_cases_that_share_a_golden_name_get_a_message_that_only_one_can_have_it(stage, nightly, case, expected):
     seeded = "repeats: 1, request: {set_values: [measure.seed=7]}"
     answer = nightly(stage(dense=case, seeded=seeded), "--dryrun")
     assert "dense and seeded share a golden name, h100/" in answer.out
@@ -346,7 +344,7 @@ def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it_and_w
 
 
 @pytest.mark.slow
-def test_every_command_that_takes_no_night_says_that_it_is_one_and_what_to_name(measured, mbr_perf):
+def test_every_command_that_takes_no_night_reports_that_it_is_one_and_what_to_name(measured, mbr_perf):
     night_dir = measured().newest().night_dir
     run = str(run_dir_of(night_dir, "dense", 0))
     for command, expected, instead in (

@@ -59,7 +59,7 @@ def test_an_aa_that_holds_lets_the_night_be_judged_and_adds_nothing_to_history(r
 
 
 @pytest.mark.slow
-def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_every_report_says_it(
+def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_every_report_shows_it(
     recorded, nightly, mbr_perf, tmp_path
 ):
     stage = recorded(slower=1.1, dense="repeats: 3")
@@ -130,7 +130,7 @@ def test_a_night_with_an_aa_that_was_killed_and_resumed_equals_an_unbroken_one(r
 
 
 @pytest.mark.slow
-def test_the_cheapest_case_that_can_tell_anything_is_the_aa(tmp_path, nightly):
+def test_the_cheapest_case_that_can_be_measured_is_the_aa(tmp_path, nightly):
     stage = Stage(
         tmp_path,
         {

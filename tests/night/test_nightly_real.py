@@ -35,7 +35,7 @@ cases:
 
 @pytest.mark.train
 @pytest.mark.long
-def test_runs_of_one_setting_under_two_labels_need_the_same_memory_and_say_whether_times_can_be_trusted(tmp_path):
+def test_runs_of_one_setting_under_two_labels_need_the_same_memory_and_show_whether_times_can_be_trusted(tmp_path):
     (tmp_path / "suite.yaml").write_text(SUITE)
     asked = (
         str(tmp_path / "suite.yaml"),

@@ -17,7 +17,7 @@ def _nightly(mbr_perf):
     return lambda stage, *more: mbr_perf(*stage.arguments(*more))
 
 
-def test_what_is_wrong_with_the_request_is_told_at_once_and_nothing_is_written(stage, nightly, tmp_path):
+def test_what_is_wrong_with_the_request_is_reported_at_once_and_nothing_is_written(stage, nightly, tmp_path):
     made = stage(dense="repeats: 1")
     answer = nightly(made, "--confirm", "-1", "--shard", "3/2", "--only", "sparse*", "--golden_dir", tmp_path / "none")
     assert answer.code == 2
@@ -26,7 +26,7 @@ def test_what_is_wrong_with_the_request_is_told_at_once_and_nothing_is_written(s
     assert not made.nights.exists()
 
 
-def test_what_is_wrong_in_the_suite_is_told_with_what_is_wrong_with_the_options(stage, nightly, tmp_path):
+def test_what_is_wrong_in_the_suite_is_reported_with_what_is_wrong_with_the_options(stage, nightly, tmp_path):
     made = stage(dense="repeats: 1")
     made.suite.write_text(made.suite.read_text().replace("repeats: 1", "repeats: none"))
     answer = nightly(made, "--partition", "batch", "--junit", tmp_path / "none" / "junit.xml")
@@ -35,7 +35,7 @@ def test_what_is_wrong_in_the_suite_is_told_with_what_is_wrong_with_the_options(
         assert expected in answer.err
 
 
-def test_a_dry_run_is_told_where_results_could_not_be_kept(stage, mbr_perf):
+def test_a_dry_run_reports_where_results_could_not_be_kept(stage, mbr_perf):
     made = stage(dense="repeats: 1")
     answer = mbr_perf("nightly", made.suite, "--dryrun", "--results_dir", "/proc/none")
     assert (answer.code, "--results_dir /proc/none: cannot be made" in answer.err) == (2, True)
@@ -51,7 +51,7 @@ def test_recorded_runs_are_for_the_replay_launcher_only(stage, mbr_perf):
         assert (answer.code, "--from /none: only with --launcher replay" in answer.err) == (2, True)
 
 
-def test_limits_that_are_none_are_told_with_the_other_faults(stage, mbr_perf):
+def test_limits_that_are_none_are_reported_with_the_other_faults(stage, mbr_perf):
     made = stage(dense="repeats: 1, timeout: 900")
     answer = mbr_perf("nightly", made.suite, "--launcher", "replay", "--timeout", "-1", "--retries", "-1", "--dryrun")
     assert answer.code == 2

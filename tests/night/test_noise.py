@@ -22,12 +22,12 @@ def test_two_nights_of_two_runs_worked_by_hand():
     assert (noise.num_nights, noise.num_runs) == (2, 4)
 
 
-def test_one_run_says_nothing_of_noise():
+def test_one_run_shows_no_noise():
     assert known_noise([]) is None
     assert known_noise([[700.0]]) is None
 
 
-def test_nights_of_one_run_tell_only_of_nights():
+def test_nights_of_one_run_show_only_nights():
     noise = known_noise([[700.0], [707.0], [693.0]])
     assert noise is not None
     assert (noise.within_sd, noise.within_df) == (0.0, 0)
@@ -56,7 +56,7 @@ def test_a_step_between_nights_that_are_equal_otherwise_is_found():
     assert step_before([700.0, 680.0, 680.0]) == 0
 
 
-def test_nights_before_the_golden_tell_of_noise_and_not_of_the_level():
+def test_nights_before_the_golden_count_for_the_noise_and_not_for_the_level():
     nights = [[99.0, 101.0], [98.0, 102.0], [104.0, 106.0]]
     noise = known_noise(nights, num_before_golden=2)
     assert noise is not None
@@ -66,7 +66,7 @@ def test_nights_before_the_golden_tell_of_noise_and_not_of_the_level():
     assert (alone.level, alone.num_nights) == (None, 0)
 
 
-def test_five_nights_tell_how_nights_differ():
+def test_five_nights_show_how_nights_differ():
     nights = [[700.0 + i, 701.0 - i] for i in range(5)]
     known, few = known_noise(nights), known_noise(nights[:4])
     assert known is not None and few is not None
@@ -117,7 +117,7 @@ def test_history_becomes_noise_by_night_in_order_of_time(kept):
         {"started_at": "2026-01-20T03:00:00Z"}, {"voided": {"tflops_per_gpu": "tonight's own A/A differs"}},
     ],
 )  # fmt: skip
-def test_runs_that_say_nothing_of_tonight_are_left_out(kept, change):
+def test_runs_without_use_for_tonight_are_left_out(kept, change):
     run, build = kept
     history = [build(5, 99.0), build(5, 101.0), build(6, 500.0, **change)]
     noise = noise_of(history, "tflops_per_gpu", run, since=GOLDEN, before="2026-01-15T03:00:00Z")
@@ -133,7 +133,7 @@ def test_nights_older_than_the_golden_count_for_noise_only(kept):
     assert (noise.within_df, noise.num_nights, noise.level) == (2, 1, 105.0)
 
 
-def test_a_golden_without_a_date_is_told(kept):
+def test_a_golden_without_a_date_is_reported(kept):
     run, build = kept
     with pytest.raises(BadRequestError, match="'yesterday': not an ISO-8601 time"):
         noise_of([build(5, 99.0)], "tflops_per_gpu", run, since="yesterday")

@@ -166,7 +166,7 @@ def _verdict(case, make_record):
 @pytest.mark.parametrize(
     ("num_due", "expected"), [(0, []), (1, ["Not all runs are done. To continue: mbr-perf nightly --resume nights/x"])]
 )
-def test_a_night_that_is_not_done_says_how_to_go_on(verdict, capsys, num_due, expected):
+def test_a_night_that_is_not_done_shows_how_to_go_on(verdict, capsys, num_due, expected):
     NightDisplay(as_json=False).result(verdict("ok", num_due=num_due), ())
     printed = capsys.readouterr()
     assert [line for line in (printed.out + printed.err).splitlines() if "--resume" in line] == expected
@@ -178,7 +178,7 @@ def test_history_keeps_runs_that_came_to_an_end(verdict, tmp_path):
     assert kept == {"0": ("a", "ok"), "3": ("a", "failed")}
 
 
-def test_history_that_cannot_be_written_is_told_for_every_run(verdict, tmp_path):
+def test_history_that_cannot_be_written_is_reported_for_every_run(verdict, tmp_path):
     (tmp_path / "history").write_text("")
     problems = keep_history(verdict("ok", "ok"), tmp_path)
     assert [problem.startswith("history: ") for problem in problems] == [True, True]

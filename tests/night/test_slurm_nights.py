@@ -97,7 +97,7 @@ def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly,
     assert [(job["job_id"], job["state"]) for job in listed] == [("1", "interrupted"), ("2", "failed")]
 
 
-def test_a_resumed_night_submits_what_was_cancelled_by_hand_and_says_why(nightly, slurm):
+def test_a_resumed_night_submits_what_was_cancelled_by_hand_with_the_reason(nightly, slurm):
     slurm.says("cancelled")
     night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
     slurm.says("nodefail")

@@ -32,7 +32,7 @@ def test_five_repeats_with_known_nights(level, expected):
     assert verdict(runs(level)) == expected
 
 
-def test_a_change_that_hardly_is_noise_but_does_not_matter_passes_and_says_so():
+def test_a_change_that_hardly_is_noise_but_does_not_matter_passes_and_reports_it():
     found = judge_time(THROUGHPUT, runs(0.985), GOLDEN, NIGHTS, LIMITS)
     assert found.reason == "unlikely to be noise, but smaller than 2 %"
 

@@ -6,13 +6,13 @@ import sys
 ASKED = "from harness.showing.charts.drawing import obstacle; print(obstacle())"
 
 
-def test_a_limit_of_addresses_that_the_engine_dies_of_is_told():
+def test_a_limit_of_addresses_that_the_engine_dies_of_is_reported():
     limited = f"import resource as r; r.setrlimit(r.RLIMIT_AS, (12_000_000_000, r.RLIM_INFINITY)); {ASKED}"
     printed = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True).stdout
     assert "ulimit -v allows 12 GB" in printed
 
 
-def test_without_the_extra_report_commands_start_and_say_what_pictures_need():
+def test_without_the_extra_report_commands_start_and_show_what_pictures_need():
     lacking = "import sys; sys.modules |= {'altair': None, 'vl_convert': None}"
     users = "import harness.sweep.run, harness.diagnose.snapshots.show"
     printed = subprocess.run(

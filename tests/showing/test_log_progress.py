@@ -16,7 +16,7 @@ def test_a_file_that_was_read_at_once_has_no_progress(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_file_that_takes_long_is_told_of_until_its_end(tmp_path, capsys):
+def test_a_file_that_takes_long_is_reported_until_its_end(tmp_path, capsys):
     (tmp_path / "a.log").write_text("a line of a job\n" * 40_000)
     clock = itertools.count(0, 60)
     for _ in log_lines([tmp_path / "a.log"], passage=Passage(on_progress=LogProgress(lambda: next(clock)))):

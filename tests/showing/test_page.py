@@ -140,7 +140,7 @@ def test_code_that_holds_a_fence_stays_code():
     assert markdown(Page((Code("```\nx"),))) == "````\n```\nx\n````\n"
 
 
-def test_a_terminal_drops_columns_before_it_breaks_figures_and_says_so():
+def test_a_terminal_drops_columns_before_it_breaks_figures_and_reports_it():
     columns = (
         Column("Cell"),
         Column("Step", right=True),

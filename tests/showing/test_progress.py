@@ -35,13 +35,13 @@ def test_a_pipe_gets_one_line_per_phase():
     ]
 
 
-def test_steps_are_told_again_only_after_ten_seconds():
+def test_steps_are_reported_again_only_after_ten_seconds():
     steps = [("step", step, 0.01, 0.1) for step in range(12)]
     assert [line.split(",")[0] for line in lines_of(steps)] == ["step 1/12"]
     assert [line.split(",")[0] for line in lines_of(steps, every_s=2.5)] == ["step 1/12", "step 5/12", "step 9/12"]
 
 
-def test_the_same_step_is_not_told_twice():
+def test_the_same_step_is_not_reported_twice():
     assert len(lines_of([("step", 3, 0.01, 0.1)] * 5, every_s=60)) == 1
 
 

@@ -9,7 +9,7 @@ def effect_of(spec):
     return effective_recompute(spec, settled_implementation(spec))
 
 
-def test_a_request_is_told_in_five_lines(make_spec):
+def test_a_request_is_shown_in_five_lines(make_spec):
     spec = make_spec()
     assert request_rows(spec) == [
         ("Recipe", "llama3_70b, sft, fp8_cs, 32 x H100 80GB SXM"),
@@ -25,7 +25,7 @@ def test_rows_of_a_request_can_be_left_out(make_spec):
     assert [name for name, _ in facts.rows] == ["Recipe", "Parallelism", "Fingerprint"]
 
 
-def test_one_rank_is_not_told_in_the_plural(make_spec):
+def test_one_rank_is_not_shown_in_the_plural(make_spec):
     rows = request_rows(make_spec(gpu="cpu", num_gpus=1))
     assert rows[0] == ("Recipe", "llama3_8b, pretrain, fp32, 1 CPU rank")
     assert request_rows(make_spec(gpu="cpu"))[0][1].endswith("2 CPU ranks")
@@ -37,23 +37,23 @@ def test_the_effect_names_modules_with_their_layers(make_spec):
     assert lines[1] == ("In effect", "mlp: 80 of 80 layers")
 
 
-def test_modules_without_effect_are_told_with_the_reason(make_spec):
+def test_modules_without_effect_are_reported_with_the_reason(make_spec):
     lines = effect_rows(effect_of(make_spec(recompute="mlp,moe_act")))
     assert ("Inert", "moe_act: the model has no MoE layer") in lines
 
 
-def test_full_recompute_is_told_in_layers(make_spec):
+def test_full_recompute_is_shown_in_layers(make_spec):
     lines = effect_rows(effect_of(make_spec(recompute="full:block:1")))
     assert lines[0] == ("In effect", "20 of 80 layers recomputed whole")
 
 
-def test_a_setting_without_any_effect_says_so(make_spec):
+def test_a_setting_without_any_effect_has_a_line_about_it(make_spec):
     lines = effect_rows(effect_of(make_spec(recompute="moe_act")))
     assert lines[0] == ("In effect", "nothing: the run equals one without recompute")
     assert effect_rows(effect_of(make_spec(recompute="none"))) == []
 
 
-def test_findings_are_told_with_what_to_do():
+def test_findings_are_shown_with_what_to_do():
     found = [
         Finding(id="R10", severity="warning", message="frees nothing", fix="drop it"),
         Finding(id="A01", severity="error", message="does not divide", fix="use 6"),
@@ -61,7 +61,7 @@ def test_findings_are_told_with_what_to_do():
     assert finding_lines(found).items == ("Warning: R10: frees nothing; drop it", "Forced: A01: does not divide; use 6")
 
 
-def test_every_setting_is_told_with_its_source_and_defaults_come_last(make_spec):
+def test_every_setting_is_shown_with_its_source_and_defaults_come_last(make_spec):
     sources = {
         "recompute": "--recompute_modules",
         "model.num_layers": "llama3_70b.yaml:12",

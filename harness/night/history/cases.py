@@ -19,7 +19,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class NamedCase:
-    """What a name means: a case, and of it the runs of ``suite_case`` only where the name is a suite's."""
+    """The case that a name means; only its runs of ``suite_case`` if the name comes from a suite."""
 
     case: str
     suite_case: str = ""
@@ -46,7 +46,7 @@ class CaseSummary:
 
 
 def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[CaseSummary, ...]:
-    """Every case of ``records``, which are in order of time, by name; cases of suites that share settings are told apart."""
+    """Every case of ``records``, which are in order of time, by name; suite cases that share settings are separate."""
     by_case: dict[str, list[HistoryRecord]] = {}
     for record in records:
         by_case.setdefault(record.case, []).append(record)
@@ -174,9 +174,9 @@ Measured = tuple[tuple[Night, float], ...]
 
 @dataclass(frozen=True)
 class LevelChange:
-    """``night``: the first of the new level. ``changed``: what else changed there; ``where`` says so if one night off.
+    """``night``: the first of the new level. ``changed``: what else changed there; ``where``: set if that was one night off.
 
-    In noise a search for edges may be one night off: where nothing but the everyday changed, the neighbours are looked at.
+    With noise, a change point may be one night off: if nothing notable changed there, the nights beside it are checked.
     """
 
     point: ChangePoint
@@ -187,7 +187,7 @@ class LevelChange:
 
 @dataclass(frozen=True)
 class CaseHistory:
-    """``measured``: nights that have the figure, oldest first. ``no_points``: why no change points were looked for.
+    """``measured``: nights that have the figure, oldest first. ``no_points``: why there was no search for change points.
 
     ``no_golden`` says why there is no ``golden``; ``trend`` is None where nothing was measured.
     """

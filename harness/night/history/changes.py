@@ -36,7 +36,7 @@ class ChangePoint:
 
 
 def obstacle() -> str:
-    """Why no change points can be looked for, in one sentence; empty where they can. Imports nothing."""
+    """Why change points cannot be searched, in one sentence; empty if they can. Imports nothing."""
     missing = [name for name in ("ruptures", "scipy") if find_spec(name) is None]
     if not missing:
         return ""
@@ -145,14 +145,14 @@ def changes(before: Night, after: Night) -> tuple[Change, ...]:
 
 
 def _knows(night: Night, name: str) -> bool:
-    """Ranks tell versions, driver and devices, a launch its variables: where none ever ran, nothing is known of them."""
+    """Whether the night recorded it. Versions, driver and devices come from ranks, variables from the launch."""
     if name in EVERYDAY:
         return True
     return bool(night.last.environment if name.startswith("$") else night.last.versions)
 
 
 def notable(found: Sequence[Change]) -> tuple[Change, ...]:
-    """Those that are not everyday."""
+    """Changes other than commit and host."""
     return tuple(change for change in found if change.name not in EVERYDAY)
 
 

@@ -72,7 +72,7 @@ def list_cases(results: Path, metric: Metric, since: datetime | None) -> tuple[t
 
 
 def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:
-    """What history says of the case, and notes on how it was read. BadRequestError where there is no such case."""
+    """Read the history of a case, with notes. BadRequestError if there is no such case."""
     reading, meant = _meant(request)
     series = series_of(reading.records, request.fingerprint, request.branch, meant.suite_case)
     whole = _since(series, request.since)
@@ -98,7 +98,7 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
 
 
 def _ahead(reading: HistoryReading) -> tuple[str, ...]:
-    """Runs that stand for the newest until their day has come."""
+    """Notes on runs dated in the future: they count as the newest until that day."""
     now = datetime.now(UTC)
     found = [record for record in reading.records if is_ahead(record, now)]
     dated = (
@@ -112,7 +112,7 @@ def _ahead(reading: HistoryReading) -> tuple[str, ...]:
 
 
 def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:
-    """The runs that are asked for, at least one, and by which name. BadRequestError where there is none."""
+    """The requested runs, at least one, and the case that the name means. BadRequestError if there is none."""
     reading = survey_history(request.results, case=request.case)
     if reading.records:
         return reading, NamedCase(request.case)

@@ -44,7 +44,7 @@ class Night:
 
     @property
     def last(self) -> HistoryRecord:
-        """The run that speaks for what the night was measured with: the last that counts, else the last."""
+        """The run that shows what the night was measured with: the last that counts, else the last."""
         return (self.counted or self.records)[-1]
 
     @property
@@ -86,7 +86,7 @@ class Series:
 
     @property
     def title(self) -> str:
-        """The case, with the suite's name of it where that is needed to tell it from others."""
+        """The case, with its name in the suite if others share its settings."""
         return f"{self.case} ({self.suite_case})" if self.suite_case else self.case
 
     def measured(self, metric: Metric) -> tuple[tuple[Night, float], ...]:

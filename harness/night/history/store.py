@@ -35,7 +35,7 @@ from harness.units import counted
 
 @dataclass(frozen=True)
 class HistoryReading:
-    """What history says, oldest first. ``notes``: files that were skipped and why, and how else it was read."""
+    """The records of history, oldest first. ``notes``: which files were skipped and why, and other remarks."""
 
     records: tuple[HistoryRecord, ...]
     notes: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ def _updated(
     *,
     anew: bool,
 ) -> tuple[str, ...]:
-    """What is to be said where the index could not be written: history is whole without it, only slower to ask."""
+    """Update the index. Return a note if it cannot be written: history is complete without it, only slower."""
     try:
         update_index(folder, fresh, stale, stamps, anew=anew)
     except (OSError, sqlite3.Error) as error:
@@ -150,7 +150,7 @@ def _updated(
 
 @dataclass(frozen=True)
 class Addition:
-    """A run that was asked for. ``is_new`` False: history had it, and what it says stays as it is."""
+    """A requested run. ``is_new`` False: history already had it, and keeps its record unchanged."""
 
     record: HistoryRecord
     path: Path

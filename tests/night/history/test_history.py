@@ -77,7 +77,7 @@ def test_every_case_is_listed_with_where_it_stands(ask):
     assert lines[2].split()[-2:] == ["steady", "pass"]
 
 
-def test_the_list_says_which_runs_it_leaves_out_for_their_settings(ask, results, make_kept):
+def test_the_list_names_which_runs_it_leaves_out_for_their_settings(ask, results, make_kept):
     write_history(results, make_kept(31, fingerprint="other"))
     answer = ask()
     assert f"{CASE} 1 1 of 91" in " ".join(answer.out.split())
@@ -149,7 +149,7 @@ def test_a_case_is_found_by_its_suites_name_or_a_part(ask, name):
         (["l70b", "--branch", "mian"], ["did you mean 'main'?"]),
     ],
 )
-def test_a_wrong_request_says_what_would_be_right(ask, arguments, expected):
+def test_a_wrong_request_shows_what_would_be_right(ask, arguments, expected):
     answer = ask(*arguments)
     assert answer.code == 2
     assert [text for text in expected if text not in answer.err] == []
@@ -164,13 +164,13 @@ def test_runs_that_do_not_count_are_named_with_the_reason(ask, results, make_kep
     assert "Not counted: 20260101T020000Z-h100_nightly-0000001d.l70b.4: clocks throttled" in out
 
 
-def test_no_history_says_who_writes_it(mbr_perf, tmp_path):
+def test_no_history_names_who_writes_it(mbr_perf, tmp_path):
     answer = mbr_perf("history", "--results_dir", tmp_path)
     assert answer.code == 0 and "history add RUN" in answer.out
     assert mbr_perf("history", "x", "--results_dir", tmp_path).code == 2
 
 
-def test_a_damaged_file_is_told_and_does_not_stand_in_the_way(ask, results):
+def test_a_damaged_file_is_reported_and_does_not_stand_in_the_way(ask, results):
     damaged = results / "history" / "202601" / "adhoc.json"
     damaged.write_text("{")
     answer = ask(CASE)
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_told_and_does_not_stand_in_the_way(ask, results):
     assert str(damaged) in answer.err and "skipped" in answer.err
 
 
-def test_a_run_from_the_future_is_told_in_the_list_and_by_the_doctor(ask, mbr_perf, results):
+def test_a_run_from_the_future_is_reported_in_the_list_and_by_the_doctor(ask, mbr_perf, results):
     write_history(results, build_kept(31, 650.0, run_id="ahead", case=OTHER, started_at="2931-01-01T02:00:00Z"))
     for arguments in ((), (OTHER,)):
         assert f"{OTHER}: run ahead is dated 2931-01-01T02:00:00Z, in the future" in ask(*arguments).err
@@ -233,7 +233,7 @@ def test_per_run_there_is_a_row_for_every_run(ask):
     assert len(imported(ask(CASE, "--csv", "-", "--per_run").out, OTAVA)) == 90
 
 
-def test_a_metric_that_some_nights_lack_is_no_column_and_is_told(ask, results, make_kept):
+def test_a_metric_that_some_nights_lack_is_no_column_and_is_reported(ask, results, make_kept):
     record = nightly(make_kept, 30, 0, 665.0)
     write_history(results, record.model_copy(update={"metrics": {"tflops_per_gpu": record.metrics["tflops_per_gpu"]}}))
     answer = ask(CASE, "--csv", "-")

@@ -78,7 +78,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(results, make_kept, damage):
     assert len(indexed_stamps(results / "history")) == 3
 
 
-def test_where_no_index_can_be_kept_the_answer_is_the_same_and_says_so(results, make_kept):
+def test_where_no_index_can_be_kept_the_answer_is_the_same_and_reports_it(results, make_kept):
     path = index_of(results)
     path.unlink()
     path.mkdir()

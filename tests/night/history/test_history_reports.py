@@ -46,7 +46,7 @@ def test_texts_that_a_spreadsheet_would_run_are_quoted():
     assert csv_text(["commit", "branch"], [["=cmd()", "main"], [None, "-x"]]) == "commit,branch\n'=cmd(),main\n,'-x\n"
 
 
-def test_nights_without_the_figure_are_no_rows_and_are_told(nights):
+def test_nights_without_the_figure_are_no_rows_and_are_reported(nights):
     text, notes = history_csv(history_of(nights))
     assert len(text.splitlines()) == 1 + 8
     assert notes == ("not in the CSV: 1 night without tflops_per_gpu",)
@@ -82,7 +82,7 @@ def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):
     assert {row["change"] for row in rows if "change" in row} == {"-4.3 %"}
 
 
-def test_a_golden_far_off_is_told_and_not_drawn(nights, tmp_path):
+def test_a_golden_far_off_is_reported_and_not_drawn(nights, tmp_path):
     picture = trend_picture(history_of(nights, golden=GoldenBand(tmp_path / "golden.json", 70.0, 0.05)))
     assert [row for row in rows_of(picture) if "golden" in row] == []
     assert "The golden, 70, is outside the chart." in picture.caption
@@ -97,7 +97,7 @@ def test_one_night_is_a_picture_too(make_kept):
     assert trend_picture(history_of([make_kept(0)])).vega_lite is not None
 
 
-def test_what_changed_a_night_beside_the_point_is_told_as_that(nights):
+def test_a_change_one_night_beside_the_point_is_reported_with_its_night(nights):
     changes = {at: history_of(nights, [ChangePoint(at, 700.0, 670.0, 1e-6)]).level_changes[0] for at in (3, 4, 5, 6)}
     assert {at: found.where for at, found in changes.items()} == {
         3: "one night after",

@@ -52,7 +52,7 @@ def test_what_a_failed_run_did_not_measure_is_left_out_and_its_failure_is_one_li
     assert (kept.status, kept.failure, kept.metrics) == ("failed", "rank 3 died", {})
 
 
-def test_the_night_says_what_the_run_was_for(make_record):
+def test_the_night_shows_what_the_run_was_for(make_record):
     record = make_record()
     occasion = Occasion(suite="h100_nightly", night_id="n1", purpose="confirm", outcome="regression")
     kept = history_record(record, derive(record), occasion)

@@ -66,7 +66,7 @@ def test_the_outcome_is_the_cases_own_else_how_its_runs_ended(kept, runs, outcom
     assert only([kept(n, night_id="n", **run) for n, run in enumerate(runs)]).outcome == outcome
 
 
-def test_a_series_has_the_settings_of_the_newest_run_and_says_what_it_leaves_out(kept):
+def test_a_series_has_the_settings_of_the_newest_run_and_shows_what_it_leaves_out(kept):
     records = [kept(0, fingerprint="aaaa"), kept(1, fingerprint="bbbb"), kept(2, fingerprint="bbbb")]
     series = series_of(records)
     assert (series.fingerprint, len(series.nights)) == ("bbbb", 2)
@@ -80,7 +80,7 @@ def test_runs_of_another_branch_are_named_and_left_out_on_demand(kept):
     assert [night.id for night in series_of(records, branch="main").nights] == ["run0000"]
 
 
-def test_an_unknown_branch_or_fingerprint_is_told_what_there_is(kept):
+def test_an_unknown_branch_or_fingerprint_gets_the_known_ones(kept):
     with pytest.raises(BadRequestError, match="did you mean 'main'"):
         series_of([kept()], branch="mian")
     with pytest.raises(BadRequestError, match="known: 0123456789abcdef"):
@@ -160,6 +160,6 @@ def test_cases_of_a_suite_that_share_settings_are_listed_each_with_its_own_outco
     assert len(case_summaries([records[0], kept(2)], METRICS[0])) == 1
 
 
-def test_a_case_that_several_cases_of_suites_are_says_so(kept):
+def test_a_history_names_the_suite_cases_that_share_its_settings(kept):
     series = series_of([kept(0, suite_case="free"), kept(1, suite_case="limited")])
     assert series.notes == ("runs of several cases of suites: free, limited; `mbr-perf history NAME` shows one",)
