@@ -120,7 +120,7 @@ def _night_asked(
     slurm: SlurmLaunchOptions,
     output: NightOutputOptions,
 ) -> "tuple[NightRequest | None, Outputs]":
-    """The night that is asked for, None for one that is resumed, and where its reports go.
+    """The requested night (None if a night is resumed), and where its reports go.
 
     BadRequestError with everything that is wrong with the options, the suite and its cases.
     """

@@ -151,7 +151,7 @@ def write_index(nights_dir: Path, folder: Path) -> None:
 
 
 def index_html(entries: Sequence[NightEntry]) -> str:
-    """The page; a table per suite, the suite with the newest night first. Pages lie beside it, as ``<night>.html``."""
+    """The page; a table per suite, the suite with the newest night first. Pages are beside it, as ``<night>.html``."""
     suites: dict[str, list[tuple[NightEntry, IndexNight]]] = {}
     for entry in entries:
         if entry.night:

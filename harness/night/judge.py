@@ -116,7 +116,7 @@ class NightJudge:
 
 
 def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | None) -> GoldenSearch:
-    """The golden of a case's settings; one that cannot be read is damaged, with the reason."""
+    """The golden of a case's settings. If it cannot be read, it is marked as damaged, with the reason."""
     try:
         return find_golden(spec, Path(golden_dir) if golden_dir else None, sources)
     except BadRequestError as error:

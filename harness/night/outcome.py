@@ -65,7 +65,7 @@ def infrastructure_fault(record: RunRecord) -> InfrastructureFault | None:
 
 
 def fault_in(texts: Iterable[str]) -> InfrastructureFault | None:
-    """The first row that any of ``texts`` names: also for a run without a record, of which only Slurm's state is known."""
+    """The first fault that any of ``texts`` names. Also works without a record, from Slurm's state alone."""
     listed = tuple(texts)
     return next((row for row in FAULTS if any(re.search(row.pattern, text, re.IGNORECASE) for text in listed)), None)
 

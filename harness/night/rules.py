@@ -49,7 +49,7 @@ class Reference:
 
 
 def evidence_of(values: Sequence[float], golden: Reference, history: KnownNoise | None) -> Evidence:
-    """How likely runs that say ``values`` (one figure each, one at least) lie this far from ``golden`` by noise alone.
+    """How likely noise alone moves runs with ``values`` (one per run, at least one) this far from ``golden``.
 
     The p-value is one-sided, in the direction of the change of their mean against the golden. Where there are nights
     since the golden it is twice the smaller of two: against the golden, and against the level of those nights, which is
@@ -167,7 +167,7 @@ def judge_time(
 
 
 def is_suspicious(metric: Metric, finding: CaseFinding) -> bool:
-    """Whether more runs should say if this is a regression: it is one, is beyond the threshold, or is half shown already."""
+    """Whether more runs should confirm a regression: it is one, exceeds the threshold, or is half established."""
     change, evidence = finding.change, finding.evidence
     if change is None or evidence is None or evidence.smallest_change is None or not is_worse(metric, change):
         return False

@@ -211,7 +211,7 @@ def _cell(words: Words, kind: str) -> str:
 
 
 def _html_section(section: Section, level: int) -> str:
-    """The anchor of a folded section lies inside: a browser that goes there unfolds it."""
+    """A section. The anchor of a folded section is inside it, so that a browser that goes there unfolds it."""
     named = f' id="{escape(section.anchor)}"' if section.anchor else ""
     inner = "".join(_html(block, level + 1) for block in section.blocks)
     if section.folded:
@@ -220,7 +220,7 @@ def _html_section(section: Section, level: int) -> str:
 
 
 def _figure(picture: Picture, level: int) -> str:
-    """The heading takes the place of the title that the picture has where it stands alone."""
+    """A picture below its heading, which replaces the picture's own title."""
     title = f"<h{level}>{escape(picture.title)}</h{level}>"
     if picture.vega_lite is None:
         return f"{title}<p>{escape(picture.missing)}</p>"

@@ -134,7 +134,7 @@ class Table:
         return self.only(kept, rows)
 
     def only(self, kept: Sequence[int], rows: Sequence[tuple[Words, ...]] | None = None) -> "Table":
-        """With these columns."""
+        """The table with these columns only."""
         cut = tuple(tuple(row[at] for at in kept) for row in (self.rows if rows is None else rows))
         return Table(tuple(self.columns[at] for at in kept), cut, self.instead, self.whole, self.sticks)
 

@@ -37,7 +37,7 @@ class Run:
 
 @contextmanager
 def started(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Run]:
-    """It, killed at the end whatever happened."""
+    """The running command, killed at the end in any case."""
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as process:  # fmt: skip
         try:

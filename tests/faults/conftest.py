@@ -39,7 +39,7 @@ def _started(stage):
 
 @pytest.fixture(name="run")
 def _run(stage, started, tmp_path):
-    """`mbr-perf run` at work, with ranks that behave as said."""
+    """A running `mbr-perf run`, whose ranks behave as the arguments ask."""
 
     @contextmanager
     def start(*options, variables=None, **behaviour) -> Iterator[Run]:

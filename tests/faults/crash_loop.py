@@ -1,4 +1,4 @@
-"""Kills processes of running sweeps at random moments, resumes them, and says what was kept: a crash loop.
+"""Kills processes of running sweeps at random moments, resumes them, and reports what was kept: a crash loop.
 
 Exit code 1: something was lost, and the folder is kept. The seed decides who is killed and after what share of a run, the
 machine how far it had come by then.
@@ -31,7 +31,7 @@ SCENES: dict[str, type[Training] | type[Played]] = {"trained": Training, "played
 
 
 class Loop:
-    """Sweeps of one scene until ``num_kills`` were made; AssertionError at the first thing that does not hold."""
+    """Runs sweeps of one scene until ``num_kills`` kills. AssertionError at the first check that fails."""
 
     def __init__(self, scene: Scene, chance: random.Random, num_kills: int, seconds: float) -> None:
         self.scene, self.chance, self.num_kills = scene, chance, num_kills
@@ -104,7 +104,7 @@ class Loop:
             self._nothing_is_left()
 
     def _killed(self, kind: str, harness: int) -> bool:
-        """Whether one was killed, after a while of up to two sittings' way to a finished run for the harness."""
+        """Whether a process was killed, after a while of up to two sittings' way to a finished run for the harness."""
         if kind == "harness":
             time.sleep(self.chance.uniform(0, 2 * self.scene.pace_s))
         elif not _appears(kind, harness, within_s=4 * self.scene.pace_s):
@@ -151,7 +151,7 @@ def _appears(kind: str, harness: int, within_s: float) -> bool:
 
 
 def main() -> None:
-    """Run the loop, or several beside each other, and keep the figures."""
+    """Run the loop, or several in parallel, and write the figures."""
     parser = argparse.ArgumentParser(
         prog="scripts/crash-loop",
         description=__doc__,
@@ -161,11 +161,11 @@ def main() -> None:
         "scene", choices=(*SCENES, "both"), help="sweeps that train, or whose agent and ranks are played"
     )
     parser.add_argument(
-        "--kills", type=int, required=True, help="how many; for both, one in seven of them in sweeps that train"
+        "--kills", type=int, required=True, help="number of kills; with both, one in seven kills a sweep that trains"
     )
-    parser.add_argument("--repeats", type=int, default=2, help="of every cell")
+    parser.add_argument("--repeats", type=int, default=2, help="repeats of every cell")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=120.0, help="after which nothing more is killed")
+    parser.add_argument("--minutes", type=float, default=120.0, help="stop killing after this many minutes")
     parser.add_argument("--out", type=Path, help="a JSON file for the figures; default: none")
     asked = parser.parse_args()
     began = time.monotonic()

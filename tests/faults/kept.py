@@ -28,7 +28,7 @@ class Kept:
     records_compared: int = 0
 
     def look(self) -> SweepData | None:
-        """The sweep as it lies there; None where it had not decided on its cells. AssertionError says what is wrong."""
+        """The sweep as it lies there; None where it had not decided on its cells. AssertionError if anything is wrong."""
         for path in self._files():
             with suppress(FileNotFoundError):  # a sweep that goes on moves the folders of unfinished runs aside
                 self._read(path)

@@ -41,7 +41,7 @@ def rank(number: int, run_dir: Path, templates: Path) -> None:
 
 
 def behaviour(templates: Path) -> dict:
-    """What `behaviour.json` says; ``timed_step_s``: steps take so long and carry their times, as those of real ranks do."""
+    """The content of `behaviour.json`; ``timed_step_s``: steps take so long and carry their times, as those of real ranks do."""
     path = templates / "behaviour.json"
     return json.loads(path.read_text()) if path.exists() else {}
 

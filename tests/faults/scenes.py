@@ -44,12 +44,12 @@ class Scene(ABC):
         """A new sweep's folder, and the command that starts it."""
 
     def resumed(self, sweep_dir: Path) -> tuple[str, ...]:
-        """The command that goes on with it."""
+        """The command that resumes it."""
         return self.command("sweep", "--resume", sweep_dir, "--json")
 
     @abstractmethod
     def command(self, *words: object) -> tuple[str, ...]:
-        """How the product is called."""
+        """The command line of mbr-perf."""
 
     def start(self, command: tuple[str, ...], log: Path) -> "subprocess.Popen[bytes]":
         """A harness whose answer is in ``log.out`` and narration in ``log.err``."""

@@ -17,7 +17,7 @@ SETTINGS = ("kernels.transformer_impl=local", "measure.max_steps=4")
 
 
 class Stage:
-    """Everything below ``folder``. Neither megatron-core nor the tracer is asked: they are not what is tested here."""
+    """Everything below ``folder``. Skips megatron-core and the tracer, which other tests cover."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ esac
         self.python.chmod(self.python.stat().st_mode | stat.S_IXUSR)
 
     def _driver(self) -> str:
-        """Variables under which NVML is the scripted one, as a shell says them."""
+        """Variables under which NVML is the scripted one, in shell syntax."""
         folder = self.folder / "driver"
         folder.mkdir()
         scripted_nvml(folder)
@@ -81,7 +81,7 @@ esac
         return f"LD_LIBRARY_PATH={folder} FAKE_NVML_STATE={folder / 'state'}"
 
     def let_driver(self, *lines: str) -> None:
-        """What NVML says from now on, beyond two healthy H100: lines of `fake_nvml.c`. Read again whenever it changes."""
+        """Set what NVML reports from now on, in addition to two healthy H100: lines of `fake_nvml.c`. Read again whenever it changes."""
         gpus = (f"gpu {n} uuid=GPU-{n} name=NVIDIA_H100_80GB_HBM3 total=85899345920 used=1000000000" for n in (0, 1))
         state = self.folder / "driver" / "state"
         state.with_name("new").write_text("\n".join((*gpus, *lines)) + "\n")

@@ -1,4 +1,4 @@
-"""Every process of a run is killed once; the command tells what happened, and nothing of the run lives on."""
+"""Every process of a run is killed once; the command reports what happened, and no process survives."""
 
 import signal
 

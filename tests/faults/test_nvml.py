@@ -1,4 +1,4 @@
-"""What NVML may do to a run: figures that it does not give are unknown, what it tells of disturbances forbids a verdict."""
+"""Faults of NVML in a run: a missing figure is unknown, and a reported disturbance prevents a verdict."""
 
 import json
 import os

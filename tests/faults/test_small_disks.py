@@ -1,4 +1,4 @@
-"""Disks that fill up, as small file systems of their own: told as such, and nothing on them is half."""
+"""Full disks, as small file systems: mbr-perf names the cause, and no file is half written."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Processes of a sweep at work by what they are, told from the outside: by descent, command line and descriptors."""
+"""Finds the processes of a running sweep by kind, from their parents, command lines and descriptors."""
 
 import os
 from collections import defaultdict

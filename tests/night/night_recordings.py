@@ -1,4 +1,4 @@
-"""Nights of recorded runs: a suite, what its cases will measure, and goldens to hold them against."""
+"""Nights of recorded runs: a suite, what its cases will measure, and goldens to compare them with."""
 
 import json
 import shutil

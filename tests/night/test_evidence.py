@@ -48,7 +48,7 @@ def test_two_sides_of_like_noise_are_students_test_with_the_goldens_median_worth
     assert found.basis == "noise from these runs and the golden's runs"
 
 
-def test_a_golden_of_one_run_is_held_against_repeats_by_their_own_noise(stats):
+def test_a_golden_of_one_run_is_compared_with_repeats_by_their_own_noise(stats):
     found = evidence_of([value * 0.96 for value in ALIKE], Reference(700.0, None, 1), None)
     sd = statistics.stdev([value * 0.96 / 700 for value in ALIKE])
     assert found.p_value == pytest.approx(stats.t.sf(0.04 / (sd * math.sqrt(1 / 5 + 1)), 4), rel=1e-6)

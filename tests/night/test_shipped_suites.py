@@ -22,7 +22,7 @@ LEFT_OUT = {
 
 
 def selected(case):
-    """What chooses the operating point; everything about it is said in the file."""
+    """What chooses the operating point; the file states everything about it."""
     asked = case.request
     return asked.model_recipe_name, asked.task, asked.compute_dtype, asked.num_gpus, asked.variant
 

@@ -8,7 +8,7 @@ from harness.showing.progress import cell_progress
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """A clock that a test moves forward."""
 
     now = 0.0
 

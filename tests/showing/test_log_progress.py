@@ -1,4 +1,4 @@
-"""How far the reading of logs is: told while it goes on, and not once all is read."""
+"""Progress while logs are read: shown during reading, and not once all is read."""
 
 import itertools
 

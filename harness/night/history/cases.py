@@ -122,7 +122,7 @@ def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:
 
 @dataclass(frozen=True)
 class GoldenBand:
-    """``low`` to ``high`` are within ``threshold`` of ``value`` on either side; ``path`` says which golden."""
+    """``low`` to ``high`` are within ``threshold`` of ``value`` on either side; ``path``: the golden's file."""
 
     path: Path
     value: float
@@ -130,12 +130,12 @@ class GoldenBand:
 
     @property
     def low(self) -> float:
-        """The least that is within."""
+        """The lower edge of the band."""
         return self.value * (1 - self.threshold)
 
     @property
     def high(self) -> float:
-        """The most that is within."""
+        """The upper edge of the band."""
         return self.value * (1 + self.threshold)
 
 

@@ -103,7 +103,7 @@ EVERYDAY = (COMMIT, HOST)
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is not the same.
+    """One difference between two nights.
 
     ``name`` is that of a package, ``driver``, ``device``, ``container``, a variable with its ``$``, or of :data:`EVERYDAY`.
     """

@@ -14,7 +14,7 @@ from harness.showing.json import Document, Shown, Text, at
 
 
 class ChangeRow(Shown):
-    """One thing that is not the same."""
+    """One difference between two nights."""
 
     name: str
     before: str | None
@@ -95,7 +95,7 @@ class NightRow(Shown):
 
 
 class ChangePointRow(Shown):
-    """A new level. ``changed_where``: says so where what changed is one night off."""
+    """A new level. ``changed_where``: set if the change was one night before or after."""
 
     started_at: str = at("night", "started_at")
     night: str = at("night", "id")
@@ -153,7 +153,7 @@ def case_document(history: CaseHistory, notes: Sequence[str]) -> CaseDocument:
 
 
 class AddedRow(Shown):
-    """A run that was taken into history; ``added`` is false where it was there already."""
+    """A run that was added to history; ``added`` is false if history already had it."""
 
     run_id: str = at("record", "run_id")
     case: str = at("record", "case")

@@ -1,4 +1,4 @@
-"""Files of history, and an index over them, so that ten thousand runs are asked for in a fraction of a second.
+"""Reads the files of history, and an index over them that makes ten thousand runs fast to query.
 
 The files are the truth: an index that is missing, damaged or of another layout is made anew, one that is behind is brought
 up to date by names, times of change and sizes. It is written like every other file, whole and renamed, and read without
@@ -36,7 +36,7 @@ Stamp = tuple[int, int]  # time of the last change in ns, and bytes
 
 
 def history_dir(results: Path) -> Path:
-    """Where the history of a results folder lies, whether it is there or not."""
+    """The history folder of a results folder, which may not exist."""
     return results / HISTORY
 
 
@@ -87,7 +87,7 @@ def _entries(folder: Path) -> list[DirEntry[str]]:
 
 
 def _stamp(name: str, entry: DirEntry[str]) -> dict[str, Stamp]:
-    """Nothing for a file that has vanished meanwhile."""
+    """The stamp of a file; nothing if the file is gone by now."""
     try:
         stat = entry.stat()
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def _stamp(name: str, entry: DirEntry[str]) -> dict[str, Stamp]:
 
 
 def read_record(path: Path) -> HistoryRecord:
-    """One file. BadRequestError for one that is damaged, newer than this program, or has no start in time."""
+    """Read one record. BadRequestError if it is damaged, newer than this program, or has no valid start time."""
     record = read_document(path, HistoryRecord)
     started(record)
     return record

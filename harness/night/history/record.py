@@ -31,7 +31,7 @@ class HistoryFigure(Frozen):
 
 
 class HistoryRecord(Frozen):
-    """``results/history/<YYYYMM>/<run_id>.json``: written once by whoever ran it, so that many writers never meet.
+    """``results/history/<YYYYMM>/<run_id>.json``: one writer writes it once, so that writers never collide.
 
     ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with another
     ``fingerprint`` are another series.
@@ -39,7 +39,7 @@ class HistoryRecord(Frozen):
     ``outcome``: of the case in that night, where the run was part of one. Units are those of the metric table.
     ``sm_clock_mhz``: the median SM clock of the slowest GPU over the window; ``power_cap_share``: the time under the power cap
     of the most limited one (0 to 1); None where no GPU was sampled, and in older files.
-    ``voided``: figures, by name, of which that night could conclude nothing, with the reason: its own A/A did not hold.
+    ``voided``: metrics, by name, that the night's A/A put in doubt, with the reason.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -87,7 +87,7 @@ def case_of(spec: ExperimentSpec) -> str:
 class Occasion:
     """What a run was made for. The default is an ad-hoc run; ``outcome`` is that of the case in its night.
 
-    ``doubts``: by kind of metric, why that night could conclude nothing of it.
+    ``doubts``: by kind of metric, why that night allows no conclusion about it.
     """
 
     suite: str = ""

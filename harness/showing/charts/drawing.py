@@ -134,7 +134,7 @@ _FORMATS = (".html", ".png", ".svg")
 
 
 def require_chart(option: str, path: Path) -> None:
-    """BadRequestError for a name that says no format, and where nothing can be drawn."""
+    """Raise BadRequestError if the name has no known format, or if nothing can be drawn."""
     if path.suffix not in _FORMATS:
         raise BadRequestError(f"{option} {path}: of no known format", remedy=f"name a file *{', *'.join(_FORMATS)}")
     if why := obstacle():
@@ -185,7 +185,7 @@ def shortened(name: str) -> str:
 
 
 def frame(rows: Sequence[Row]) -> "alt.Chart":
-    """A chart of rows that lie inside the specification itself."""
+    """A chart whose rows are inside the specification itself."""
     import altair as alt
 
     return alt.Chart(alt.InlineData(values=list(rows)))

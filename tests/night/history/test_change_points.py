@@ -1,4 +1,4 @@
-"""Change points: found where one was planted, none in noise, told where the extra is not installed."""
+"""Finds a planted change point, none in noise, and reports that the extra is not installed."""
 
 import random
 import subprocess
