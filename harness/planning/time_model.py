@@ -35,7 +35,7 @@ FAST = Efficiency(gemm_bf16=0.85, gemm_low_precision=0.75, attention=0.70, memor
 SLOW = Efficiency(gemm_bf16=0.55, gemm_low_precision=0.45, attention=0.40, memory=0.65, link=0.55)
 
 # On Blackwell the 16 steps of a 12-layer Llama3-70B that SimuMax published for B200 took 1.5 to 2.3 times as long as the
-# likely column says; kernels for it are young, so the range reaches as far. The likely column was left as it was fixed.
+# likely column says; kernels for it are young, so the range reaches as far. The likely column keeps its fixed values.
 SLOW_BLACKWELL = Efficiency(gemm_bf16=0.33, gemm_low_precision=0.30, attention=0.20, memory=0.50, link=0.40)
 
 

@@ -34,11 +34,11 @@ class SweptAxis:
 
     @property
     def leaf(self) -> str:
-        """The path in an ExperimentSpec that it decides; itself for what is no leaf, such as ``variant``."""
+        """The path in an ExperimentSpec that it decides; the target itself if it is not a leaf, such as ``variant``."""
         return _LEAVES.get(self.target, self.target)
 
     def ask(self, asked: Request, value: str) -> Request:
-        """``asked`` with this axis at ``value``, whatever it said about it before."""
+        """``asked`` with this axis set to ``value``, in place of its own value."""
         if self.target == RECOMPUTE:
             return replace(asked, **dict.fromkeys(RECOMPUTE_OPTIONS) | {RECOMPUTE: value})  # type: ignore[arg-type]
         if "." not in self.target:
@@ -151,13 +151,13 @@ class Expansion:
 
 
 def control_values(axes: tuple[SweptAxis, ...], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Values of the control: those chosen, no recompute where recompute is varied, else what the request has."""
+    """Values of the control: the chosen ones, no recompute if recompute is varied, else those of the request."""
     swept = any(axis.target == RECOMPUTE for axis in axes)
     return ({RECOMPUTE: "none"} if swept else {}) | dict(chosen)
 
 
 def values_of(axes: tuple[SweptAxis, ...], cell: AskedCell, spec: ExperimentSpec | None) -> dict[str, str]:
-    """The cell's value of every axis as text; what it leaves to the request is read from its spec."""
+    """The cell's value of every axis as text; a value from the request is read from its spec."""
     return {axis.name: cell.values.get(axis.name) or (axis.read(spec) if spec else "as asked") for axis in axes}
 
 

@@ -1,4 +1,4 @@
-"""A sweep as a batch: which runs are due, where they lie, and what an out-of-memory error teaches about other cells."""
+"""A sweep as a batch: which runs are due, their folders, and which cells an out-of-memory error rules out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -41,9 +41,9 @@ class SweepBatch(Batch[PlannedCell]):
 
     @override
     def due(self) -> tuple[DueCell, ...]:
-        """Runs that are still to be done, from what lies on disk. A run that ended badly is not repeated.
+        """The runs still to do, by the records on disk. A run that ended badly is not repeated.
 
-        What an OOM taught is worked out again, for a kill may have come before it was noted.
+        It works out the lessons of an OOM again, because a kill may have come before they were recorded.
         """
         out_of_memory = list[tuple[PlannedCell, RunRecord]]()
         for run in self.every_run():
@@ -52,7 +52,7 @@ class SweepBatch(Batch[PlannedCell]):
             record = read_record(path) if is_new else None
             if record is not None and record.status != "interrupted":
                 self._done[_place(run)] = record.status
-                if record.status == "oom":  # all the records would fill the memory
+                if record.status == "oom":  # keep only these: all records would fill the memory
                     out_of_memory.append((run.entry, record))
         self._taught = {event.cell for event in read_events(self.folder, SweepEvent) if event.kind == "taught"}
         for cell, record in out_of_memory:
@@ -92,7 +92,7 @@ class SweepBatch(Batch[PlannedCell]):
 
     @override
     def ended(self, due: DueCell, ran: Ran) -> Sequence[Lesson]:
-        """What the run teaches about cells that have not run."""
+        """The lessons of the run about cells that have not run."""
         if ran.record.status == "interrupted":
             return ()
         self._done[_place(due)] = ran.record.status
@@ -129,7 +129,7 @@ class SweepBatch(Batch[PlannedCell]):
         problems.raise_if_any()
 
     def _learn(self, cell: PlannedCell, record: RunRecord) -> tuple[Lesson, ...]:
-        """Prune what an OOM shows to be hopeless, and log it; cells that have run already stand for themselves."""
+        """Prune the cells that cannot fit after an OOM, and log it; cells that have run keep their results."""
         if record.status != "oom" or not self.plan.prune:
             return ()
         ran = {index for index, _ in self._done}

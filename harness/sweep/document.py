@@ -20,7 +20,7 @@ from harness.sweep.values import CellStatus, CellVerdict, OomLine, SweepVerdict,
 
 
 class Versus(Shown):
-    """A cell against another. Intervals are 95 %; ``basis``: what the time rests on, or why there is none."""
+    """A cell against another. Intervals are 95 %; ``basis``: the runs behind the time, or why there is none."""
 
     time_change: float | None = at("time", "fraction")
     time_change_interval: tuple[float, float] | None = at("time", "interval")

@@ -1,4 +1,4 @@
-"""Judges what lies on disk and writes the reports of a sweep."""
+"""Judges a sweep from its folder and writes its reports."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ _WORST_FIRST = (ExitCode.RUN_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE,
 
 
 def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) -> ExitCode:
-    """Judge and show what lies on disk; ``signal`` ended the sitting. Starts nothing."""
+    """Judge the sweep on disk and show the answer; ``signal`` ended the sitting. Starts nothing."""
     num_due, data = len(batch.due()), read_sweep(batch.folder)
     gate = data.plan.gate
     try:
@@ -136,7 +136,7 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
 
 
 def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, signal: int | None) -> tuple[Path, ...]:
-    """What could be written; the answer must not be lost with a report. An interrupted sweep does not wait for pictures."""
+    """The files that could be written: a failed report must not hide the answer. An interrupted sweep skips PNG files."""
     try:
         if signal is None:
             return write_reports(verdict, data, data.sweep_dir / REPORT)

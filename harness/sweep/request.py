@@ -1,4 +1,4 @@
-"""What a sweep is asked for, and what it varies."""
+"""The request of a sweep, and its axes."""
 
 import shlex
 from collections.abc import Iterable

@@ -170,7 +170,7 @@ class CellVerdict:
 class Recommendation:
     """The cell to use, None where there is none, and why in one sentence.
 
-    ``tie`` says which cells' times cannot be told apart and why; empty where ``cell`` is established to be the fastest.
+    ``tie``: which cells may be equally fast, and why; empty where ``cell`` is established to be the fastest.
     """
 
     cell: str | None

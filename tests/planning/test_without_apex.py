@@ -27,7 +27,7 @@ def test_without_apex_the_last_stage_holds_one_weight_gradient_of_the_output_lay
 @pytest.mark.parametrize(("apex", "row"), [(None, APEX_THERE), (False, APEX_MISSING), (True, None)])
 def test_a_plan_for_another_machine_says_that_apex_is_assumed(make_spec, by_hand, apex, row):
     found = predicted(make_spec(), by_hand, apex).assumptions
-    assert [one for one in found if one in (APEX_THERE, APEX_MISSING)] == ([row] if row else [])
+    assert [assumption for assumption in found if assumption in (APEX_THERE, APEX_MISSING)] == ([row] if row else [])
 
 
 def test_nothing_is_said_of_apex_where_fusion_is_off(make_spec, by_hand):

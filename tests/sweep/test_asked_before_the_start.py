@@ -68,4 +68,4 @@ def test_cases_are_asked_about_at_once_and_what_is_not_answered_stands_in_nobody
     drafts = draft_cases(only(read_suite(request.suite), request.only).cases, request, host)
     judged, notes = ask_megatron(drafts, host)
     assert asked.read_text() == "None " * len(drafts) + "|"
-    assert ([one.problem for one in judged], notes) == ([""] * len(drafts), ())
+    assert ([draft.problem for draft in judged], notes) == ([""] * len(drafts), ())

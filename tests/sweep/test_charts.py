@@ -28,9 +28,9 @@ def box(label: Placed) -> tuple[float, float, float, float]:
 def overlapping(labels: tuple[Placed, ...]) -> list[tuple[str, str]]:
     shown_labels = [label for label in labels if label.text]
     return [
-        (one.text, other.text)
-        for one, other in combinations(shown_labels, 2)
-        if (a := box(one)) and (b := box(other)) and a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+        (label.text, other.text)
+        for label, other in combinations(shown_labels, 2)
+        if (a := box(label)) and (b := box(other)) and a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
     ]
 
 

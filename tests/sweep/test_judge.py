@@ -148,7 +148,7 @@ def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, mak
     found = told(SweepDocument.of_verdict(verdict))["cells"][1]
     assert (found["speed"]["step_time_s"], found["metrics"]["step_time_s"]["median"]) == (pytest.approx(0.12), 0.10)
     (control, row) = csv.DictReader(io.StringIO(sweep_csv(verdict)))
-    assert [float(one["step_time_s"]) for one in (control, row)] == pytest.approx([0.10, 0.12])
+    assert [float(line["step_time_s"]) for line in (control, row)] == pytest.approx([0.10, 0.12])
 
 
 def test_one_repeat_has_no_interval_and_says_so(runs, make_cell, make_sweep):

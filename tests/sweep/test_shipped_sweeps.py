@@ -48,7 +48,7 @@ def _drafts():
         control = control_values(axes, read_control(sweep.control or "", axes))
         cells = Expansion(request.asked, axes, control, lambda _asked: ()).cells(grid=sweep.grid)
         found = draft(request, axes, cells, this_host())
-        changes = [values_of(axes, one.asked, one.spec) for one in found]
+        changes = [values_of(axes, draft.asked, draft.spec) for draft in found]
         names = ["control", *(name_of(own, changes[0]) for own in changes[1:])]
         return dict(zip(names, found, strict=True))
 
@@ -65,15 +65,17 @@ def test_cells_run_or_do_not_as_documented(drafts, name):
     found = drafts(name)
     names = list(found)
     fates = {
-        cell: names[one.twin] if one.twin is not None else " ".join(sorted(finding.id for finding in one.blocking))
-        for cell, one in found.items()
+        cell: names[draft.twin]
+        if draft.twin is not None
+        else " ".join(sorted(finding.id for finding in draft.blocking))
+        for cell, draft in found.items()
     }
     assert fates == EXPECTED[name]
 
 
 @pytest.mark.slow
 def test_the_layouts_of_the_published_table_have_its_data_parallel_sizes(drafts):
-    found = {name: one.spec for name, one in drafts("llama3_70b_layouts").items()}
+    found = {name: draft.spec for name, draft in drafts("llama3_70b_layouts").items()}
     sizes = {name: found[name].data_parallel_size for name in ("control", "tp=8", "pp=8", "vp=10")}
     assert sizes == {"control": 2, "tp=8": 1, "pp=8": 1, "vp=10": 2}
     assert {spec.batch.global_batch_size for spec in found.values()} == {32}

@@ -36,7 +36,7 @@ def damaged_snapshots(seconds: float, seed: int) -> int:
     small = trained(num_layers=1, num_steps=1)
     small.oom(1 << 40, 0, MLP)
     seeds = [small.snapshot(), trained(num_layers=2).snapshot(), {**fragmented().snapshot(), "device_traces": []}]
-    files = [pickle.dumps(one, protocol=protocol) for one in seeds for protocol in (2, 4)]
+    files = [pickle.dumps(seed, protocol=protocol) for seed in seeds for protocol in (2, 4)]
     until, count, answers = time.monotonic() + seconds, 0, 0
     while time.monotonic() < until:
         draw = random.Random(seed + count)

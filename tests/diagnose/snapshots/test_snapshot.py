@@ -49,7 +49,9 @@ def test_names_in_a_stack_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFi
     empty, full = Allocator(), Allocator()
     empty.alloc(MIB, hostile)
     full.alloc(64 * MIB, hostile)
-    files = [written(tmp_path / f"{name}.pickle", one.snapshot()) for name, one in (("a", empty), ("b", full))]
+    files = [
+        written(tmp_path / f"{name}.pickle", allocator.snapshot()) for name, allocator in (("a", empty), ("b", full))
+    ]
     assert "[/red][link=x]model.py" in printed(capsys, files[1])[0]
     assert "[/red][link=x]model.py" in printed(capsys, *files)[0]
     picture = tmp_path / "a.html"
@@ -119,7 +121,7 @@ def test_on_a_processor_there_is_nothing_to_take_a_snapshot_of(capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main(["run", "-mr", "llama3_8b", "-g", "cpu", option, "--dryrun"])
     assert ended.value.code == 2
-    assert "CPU19: memory snapshots are of torch's CUDA allocator" in capsys.readouterr().err
+    assert "CPU19: memory snapshots need torch's CUDA allocator" in capsys.readouterr().err
 
 
 def test_a_run_that_is_recorded_throughout_says_that_it_is_slowed(capsys: pytest.CaptureFixture[str]):

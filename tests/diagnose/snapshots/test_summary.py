@@ -91,8 +91,8 @@ def test_an_expandable_segment_gives_back_whole_pages():
 def test_holders_at_the_peak_are_named_by_module():
     device = device_of(trained(keeps_scores=True).snapshot())
     at_peak: dict[str, int] = {}
-    for one in device.holders:
-        at_peak[one.module] = at_peak.get(one.module, 0) + (one.peak_bytes or 0)
+    for holder in device.holders:
+        at_peak[holder.module] = at_peak.get(holder.module, 0) + (holder.peak_bytes or 0)
     assert at_peak == {
         "mlp (weights)": 8 * 64 * MIB, "optimizer": 8 * 128 * MIB, "core_attn": 8 * 48 * MIB,
         "mlp": (8 * 144 + 96) * MIB,  # with the first gradient of the backward pass
@@ -109,7 +109,7 @@ def test_a_ring_that_lost_its_beginning_still_ends_at_what_is_there():
     assert cut.levels is not None and whole.levels is not None
     assert cut.levels.peak_allocated_bytes == whole.levels.peak_allocated_bytes
     assert cut.levels.allocated_bytes[-1] == whole.levels.allocated_bytes[-1]
-    assert sum(one.peak_bytes or 0 for one in cut.holders) == cut.levels.peak_allocated_bytes
+    assert sum(holder.peak_bytes or 0 for holder in cut.holders) == cut.levels.peak_allocated_bytes
 
 
 def test_a_history_without_its_frees_is_not_taken_for_levels():
@@ -118,7 +118,7 @@ def test_a_history_without_its_frees_is_not_taken_for_levels():
     device = device_of(snapshot)
     assert device.levels is None
     assert "skip_actions" in device.history_problem
-    assert all(one.peak_bytes is None for one in device.holders)
+    assert all(holder.peak_bytes is None for holder in device.holders)
     assert device.failure is None
 
 
@@ -141,14 +141,14 @@ def test_phases_are_spans_since_the_history_begins():
 def test_annotations_among_the_events_are_phases_too():
     snapshot = trained(num_steps=1).snapshot()
     younger = device_of(snapshot).levels
-    for one in snapshot.pop("external_annotations"):
-        frames = [{"name": one["stage"], "filename": one["name"], "line": 0}]
+    for annotation in snapshot.pop("external_annotations"):
+        frames = [{"name": annotation["stage"], "filename": annotation["name"], "line": 0}]
         event = {
             "action": "user_defined",
             "addr": 0,
             "size": 0,
             "stream": 0,
-            "time_us": one["time_us"],
+            "time_us": annotation["time_us"],
             "frames": frames,
         }
         snapshot["device_traces"][0].append(event)
@@ -216,13 +216,13 @@ def test_what_was_freed_by_the_event_at_the_peak_is_not_held_there():
     device = device_of(
         events(("free_requested", 1, 4 * MIB), ("free_completed", 1, 4 * MIB), ("free_requested", 2, MIB))
     )
-    assert [(one.module, one.peak_bytes) for one in device.holders] == [("before the history", MIB)]
+    assert [(holder.module, holder.peak_bytes) for holder in device.holders] == [("before the history", MIB)]
 
 
 def test_a_block_allocated_by_the_event_at_the_peak_is_held_there_and_a_later_one_is_not():
     made = ("alloc", 1, 4 * MIB), ("free_requested", 1, 4 * MIB), ("alloc", 2, MIB), ("free_requested", 2, MIB)
     device = device_of(events(*made))
-    assert [one.peak_bytes for one in device.holders] == [4 * MIB]
+    assert [holder.peak_bytes for holder in device.holders] == [4 * MIB]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,11 @@ def test_whatever_is_allocated_and_freed_the_sums_hold(moves: list[tuple[bool, i
     snapshot["device_traces"][0] = snapshot["device_traces"][0][lost:]
     device = device_of(snapshot)
     assert device.reserved_bytes == sum(segment.size for segment in allocator.segments)
-    assert device.allocated_bytes == sum(block.size for block in live) == sum(one.live_bytes for one in device.holders)
+    assert (
+        device.allocated_bytes
+        == sum(block.size for block in live)
+        == sum(holder.live_bytes for holder in device.holders)
+    )
     if device.levels is not None:
-        assert device.levels.peak_allocated_bytes == sum(one.peak_bytes or 0 for one in device.holders)
+        assert device.levels.peak_allocated_bytes == sum(holder.peak_bytes or 0 for holder in device.holders)
         assert device.levels.allocated_bytes[-1] >= sum(block.requested for block in live)
