@@ -1,4 +1,4 @@
-"""ExperimentSpec -> megatron-core configuration objects: one mapping, used by ranks and tracer alike."""
+"""Maps an ExperimentSpec to megatron-core configuration objects, for ranks and tracer alike."""
 
 import dataclasses
 from importlib.util import find_spec
@@ -20,18 +20,18 @@ ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gel
 
 # Fields that megatron-core renamed: our name -> names in newer releases, tried in order.
 RENAMED = {"cuda_graph_scope": ("cuda_graph_modules",), "fp4_param": ("fp4_param_gather",)}
-# Fields that only some releases have and whose absence changes nothing we asked for.
+# Fields that only some releases have; without them the request means the same.
 OPTIONAL = {"moe_use_legacy_grouped_gemm"}
 
 
 class UnknownFieldError(RuntimeError):
-    """The installed megatron-core has no field for something that was asked for."""
+    """The installed megatron-core has no field for a requested setting."""
 
 
 def fitted(config_class: type, fields: dict[str, Any]) -> dict[str, Any]:
     """``fields`` under the names that the installed ``config_class`` knows.
 
-    Raises UnknownFieldError where a field exists under no known name: dropping it would train something else.
+    Raises UnknownFieldError for a field without a known name: without the field, another model would train.
     """
     known = {f.name for f in dataclasses.fields(config_class)}
     out, missing = {}, []

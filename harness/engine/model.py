@@ -98,7 +98,7 @@ class FlashCoreAttention(MegatronModule):
 
 
 class UnfusedCoreAttention(DotProductAttention):
-    """megatron's own attention, which saves the score matrix; also for MLA, whose k and v have sizes of their own."""
+    """megatron's own attention, which saves the score matrix. Also serves MLA, whose k and v have different sizes."""
 
     def __init__(self, *args, v_channels=None, **kwargs):
         kwargs.pop("k_channels", None)  # the base class takes neither size
@@ -224,7 +224,7 @@ def _local_attention(spec: ExperimentSpec) -> type[torch.nn.Module]:
 
 
 def _use_local_parts(layer, attention: type[torch.nn.Module]) -> None:
-    """Replace norms and attention of one local layer spec by those that work on every machine."""
+    """Replace norms and attention of a local layer spec by versions that work on every machine."""
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = Norm
     attention_parts = parts.self_attention.submodules
@@ -247,7 +247,7 @@ FLAGS = {
 
 
 def read_back(chunks, config) -> LayerRecompute:
-    """Count the decoder layers of this rank that carry each active flag; full recompute is the block's own."""
+    """Count the decoder layers of this rank with each active flag. Full recompute is a setting of the block."""
     counts: Counter[str] = Counter()
     num_layers = full_layers = 0
     for chunk in chunks:

@@ -13,7 +13,7 @@ from harness.records.rank import Failure, Heartbeat, MemoryRecord, Phase, RankRe
 from harness.records.redact import redact
 from harness.records.store import write_atomically
 
-# Texts of torch 2.0 to 2.15 and of the libraries that allocate beside torch's caching allocator.
+# Texts of torch 2.0 to 2.15, and of libraries that allocate outside torch's caching allocator.
 OOM_PATTERNS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -30,7 +30,7 @@ REQUEST = re.compile(
     r"(?:[Tt]ried to allocate|Requested size:|CUDA calloc(?: async)?) (\d+(?:\.\d+)?) (bytes|[KMGT]iB)"
 )
 UNIT_BYTES = {"bytes": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
-MAX_TEXT = 8000  # characters; twice as many are searched for secrets, so that none is cut in two at the edge
+MAX_TEXT = 8000  # characters; the search for secrets takes twice as many, so that the cut splits none
 
 
 class NonFiniteLossError(RuntimeError):
@@ -38,7 +38,7 @@ class NonFiniteLossError(RuntimeError):
 
 
 def failure_of(error: BaseException, *, phase: Phase, step: int | None) -> Failure:
-    """Classify ``error``; the failed request in bytes is read from the text where torch gives one."""
+    """Classify ``error``. If torch's text names the failed request, read its bytes."""
     text = f"{type(error).__name__}: {error}"
     kind = "error"
     if isinstance(error, NonFiniteLossError):
@@ -57,7 +57,7 @@ def failure_of(error: BaseException, *, phase: Phase, step: int | None) -> Failu
 
 
 class RankLog:
-    """Context manager around a rank's life. Fields set on it end up in ``ranks/rank_NNN.json``."""
+    """Surrounds a rank's life as a context manager and writes its fields to ``ranks/rank_NNN.json``."""
 
     def __init__(self, run_dir: Path, rank: int, world_size: int):
         self.rank, self.world_size = rank, world_size
@@ -75,14 +75,14 @@ class RankLog:
         self._heartbeats = (run_dir / "ranks" / f"rank_{rank:03d}.progress.jsonl").open("a", buffering=1)
 
     def enter(self, phase: Phase) -> None:
-        """A new phase of the rank's life; the time of the last one is kept."""
+        """Begin a phase of the rank's life and keep the time of the last one."""
         now = time.perf_counter()
         self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + now - self._phase_began
         self.phase, self._phase_began, self.inside_step = phase, now, None
         self._beat(Heartbeat(time_s=time.time(), phase=phase, step=self.step_index))
 
     def within_step(self, phase: Phase) -> None:
-        """Where inside a step we are; kept in memory only, because it is on the measured path."""
+        """Note the place inside a step, in memory only, because writing would cost measured time."""
         self.inside_step = phase
 
     def finished_step(self, record: StepRecord) -> None:
@@ -125,7 +125,7 @@ class RankLog:
         write_atomically(self.path, record.model_dump_json(indent=1) + "\n")
 
     def _memory(self) -> MemoryRecord | None:
-        """The meter's reading; a device that failed may refuse it, which must not cost the rest of the record."""
+        """Read the meter. A failed device may refuse; the rest of the record must survive that."""
         if self.meter is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""One rank from process group to record: build, read back, train, measure."""
+"""Runs one rank from process group to record: build, read back, train, measure."""
 
 import gc
 import math
@@ -40,12 +40,12 @@ def run(spec: ExperimentSpec, log: RankLog) -> None:
         record_step(lambda on_phase: trainer.step(index=spec.measure.max_steps, on_phase=on_phase), log.snapshot_path)
     log.enter("finish")
     _synchronize(device)
-    log.write()  # the record is complete before communication ends, because that end can hang
+    log.write()  # complete the record first, because the end of communication can hang
     leave(spec, trainer, device)
 
 
 def join(spec: ExperimentSpec, log: RankLog) -> torch.device:
-    """The device of this rank, with every process group and random generator set up."""
+    """Return this rank's device, after setting up process groups and random generators."""
     device = _device(spec, log)
     log.enter("init_process_group")
     _adapt(spec)
@@ -93,7 +93,7 @@ def _device(spec: ExperimentSpec, log: RankLog) -> torch.device:
 
 
 def _pci_bus_id(properties) -> str | None:
-    """As NVML writes it; torch releases whose device properties lack it (their stubs still do) say None."""
+    """Return the UUID in NVML's form; None in torch releases without it."""
     if not hasattr(properties, "pci_domain_id"):
         return None
     return f"{properties.pci_domain_id:08X}:{properties.pci_bus_id:02X}:{properties.pci_device_id:02X}.0"
@@ -122,7 +122,7 @@ def _join(spec: ExperimentSpec, device: torch.device) -> None:
         dist.init_process_group("gloo", timeout=timeout)
     else:
         gpu_setup.leave_default(spec)
-        # No device_id: it would make every group at once, used or not, in a collective of all ranks.
+        # No device_id: with it, all ranks would create every group at once, used or not.
         dist.init_process_group("nccl", timeout=timeout)
         _barrier(device)
     join_model_parallel(spec)
@@ -149,7 +149,7 @@ def join_model_parallel(spec: ExperimentSpec) -> None:
         context_parallel_size=p.context_parallel_size,
         expert_model_parallel_size=p.expert_model_parallel_size,
         expert_tensor_parallel_size=p.expert_tensor_size,
-        # they only serve checkpoints, and on a node whose name does not resolve they cannot be made
+        # only checkpoints need them, and they fail on a node whose name does not resolve
         create_gloo_process_groups=False,
         **extra,
     )
@@ -177,7 +177,7 @@ def _coordinates() -> Coordinates:
 
 
 def build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
-    """The model as megatron builds it, read back into ``log``, with its optimizer and schedule."""
+    """Build model, optimizer and schedule as megatron does, and read the model back into ``log``."""
     log.enter("build_model")
     config = transformer_config(spec)
     chunks = wrap_ddp(spec, config, build_chunks(spec, config))
@@ -202,7 +202,7 @@ def _given_up(spec: ExperimentSpec) -> list[str]:
 
 
 def _config_after_init(config) -> dict[str, str]:
-    """megatron-core's own view of the request, after its `__post_init__` changed what it changes."""
+    """Return megatron-core's view of the request, after the changes of its `__post_init__`."""
     names = (
         "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
         "distribute_saved_activations", "cuda_graph_impl", "cuda_graph_scope", "attention_backend", "fp8", "fp8_recipe",
@@ -236,12 +236,12 @@ def measured_step(log: RankLog, trainer: Trainer, device: torch.device, index: i
 
 
 def _finite(value: float | None) -> float | None:
-    """``value`` where it is a number that a record can hold."""
+    """Return ``value`` if a record can hold it: a finite number."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def _require_finite(result: StepResult, index: int) -> None:
-    """NonFiniteLossError; without a loss scaler a gradient that is no number ruins the next step."""
+    """Raise NonFiniteLossError for NaN or infinity: without a loss scaler, such a gradient ruins the next step."""
     for name, value in (("loss", result.loss), ("gradient norm", result.grad_norm)):
         if value is not None and not math.isfinite(value):
             raise NonFiniteLossError(f"{name} is {value} at step {index}")

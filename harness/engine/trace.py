@@ -1,6 +1,6 @@
 """Entry point of the no-GPU tracer: ``python -m harness.engine.trace [--exact] --request FILE --out FILE``.
 
-A process of its own, because what it does to torch and megatron-core cannot be undone.
+It needs its own process: its changes to torch and megatron-core cannot be undone.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def _chunks(asked: str, out: Path) -> None:
-    """Every case of the request."""
+    """Trace every case of the request."""
     began = time.perf_counter()
     request = TraceRequest.model_validate_json(asked)
     stand_in = prepare(transformer_engine=request.implementation == "transformer_engine")
@@ -53,7 +53,7 @@ def _chunks(asked: str, out: Path) -> None:
 
 
 def _whole_steps(asked: str, out: Path) -> None:
-    """One step of every rank of the request."""
+    """Trace one step of every rank of the request."""
     request = ExactRequest.model_validate_json(asked)
     prepare(transformer_engine=request.implementation == "transformer_engine")
 
@@ -63,7 +63,7 @@ def _whole_steps(asked: str, out: Path) -> None:
 
 
 def prepare(*, transformer_engine: bool) -> str | None:
-    """Make this process a tracing one; returns the stand-in's version. Call before megatron.core is imported."""
+    """Prepare this process for tracing and return the stand-in's version. Call it before importing megatron.core."""
     from harness.engine import cpu_backend
     from harness.engine.tracing import adaptations
 

@@ -1,4 +1,4 @@
-"""Real training steps: mock batches, megatron's schedules, DDP and optimizer, and what is called around a step."""
+"""Runs real training steps: mock batches, megatron's schedules, DDP and optimizer, and the hooks around a step."""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
@@ -88,7 +88,7 @@ def collect_garbage(train: TrainSpec, index: int) -> None:
 MicroBatch = dict[str, torch.Tensor | None]
 
 LARGEST_POOL = 64
-"""Different micro-batches at most; a step with more of them repeats them in order."""
+"""Largest number of different micro-batches; a step with more repeats them in order."""
 
 # megatron-core 0.19 has a required parameter: whether the groups' sizes vary from sample to sample.
 _PLAIN_CP = {"is_hybrid_cp": False} if "is_hybrid_cp" in signature(get_batch_on_this_cp_rank).parameters else {}
@@ -158,7 +158,7 @@ def _micro_batch(spec: ExperimentSpec, generator: torch.Generator, positions: to
 
 @dataclass(frozen=True)
 class StepResult:
-    """Loss averaged over the micro-batches (None off the last pipeline stage) and the global gradient norm."""
+    """The loss averaged over micro-batches (None except on the last pipeline stage) and the global gradient norm."""
 
     loss: float | None
     grad_norm: float | None
@@ -205,7 +205,7 @@ class Trainer:
             self._graphs = graphs_around(self)
 
     def forward_backward_once(self) -> list[dict[str, torch.Tensor]]:
-        """All micro-batches forward and backward; gradients are left in the DDP buffers."""
+        """Run all micro-batches forward and backward. Gradients stay in the DDP buffers."""
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()

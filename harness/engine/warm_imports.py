@@ -1,6 +1,6 @@
-"""Every module that an agent and a rank import, by the time the rank has trained: what a warm parent imports once.
+"""Imports once, for a warm parent, every module that an agent and a trained rank import.
 
-A test compares: what a rank still imports by itself costs every launch anew.
+A test compares the lists: a module that a rank still imports itself costs time at every launch.
 """
 
 from importlib import import_module, metadata

@@ -1,8 +1,8 @@
-"""A process that has imported what agents and ranks need, once, and forks one agent per launch.
+"""A process that imports once what agents and ranks need, and forks an agent per launch.
 
-Started as ``python -m harness.engine.warm_parent --channel FD --device cpu|cuda`` by the harness, with the environment
-of the ranks, which libraries read while they load. It never uses a GPU, never computes and never starts a thread: a
-child gets only what was there after the imports. It refuses to fork when that does not hold.
+The harness starts ``python -m harness.engine.warm_parent --channel FD --device cpu|cuda`` with the environment of the
+ranks, because libraries read it while they load. The process uses no GPU, computes nothing and starts no thread, so a
+child gets only the state after the imports. Otherwise it refuses to fork.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from harness.records.collect import WarmAnswer, WarmRequest
 
 
 def main() -> NoReturn:
-    """Serve until the harness closes the channel, and end without the seconds that torch takes to be torn down."""
+    """Serve until the harness closes the channel, then end without torch's slow clean-up."""
     parser = argparse.ArgumentParser(prog="harness.engine.warm_parent")
     parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket")
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
@@ -37,9 +37,9 @@ def main() -> NoReturn:
 
 
 def be_parent(descriptor: int, device: str) -> None:
-    """Import, say whether that left a process that may be forked, and serve."""
+    """Import, report whether the process can still be forked, and serve."""
     die_with_parent()
-    # the harness has no patience left when it closes the channel early
+    # the harness closes the channel early when it stops waiting
     with socket.socket(fileno=descriptor) as channel, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         changed = import_everything(device)
         unusable = why_not_to_be_handed_over() or why_not_forkable()
@@ -53,7 +53,7 @@ def be_parent(descriptor: int, device: str) -> None:
 
 
 def import_everything(device: str) -> dict[str, str]:
-    """Import; the variables that the imports themselves have set, which a fresh process would have after them too."""
+    """Import, and return the variables that the imports set."""
     at_first = dict(os.environ)
     with importing_before_forks():
         if device == "cpu":
@@ -93,15 +93,15 @@ def _answer(channel: socket.socket, answer: WarmAnswer) -> None:
 def fork_agent(request: WarmRequest, channel: socket.socket, changed: dict[str, str]) -> tuple[int, int]:
     """Return the agent's pid, and the pipe on which it waits before it begins. OSError without memory or processes.
 
-    The agent is made by a child that ends at once, so that the kernel gives it to the harness, the next subreaper above:
-    it is the harness's own child, whose exit status it collects and with which it dies.
+    A child forks the agent and ends at once, so the kernel gives the agent to the harness, the next subreaper. The harness
+    then collects the agent's exit status, and the agent dies with the harness.
     """
     read, write = os.pipe()
     waits, go = os.pipe()
     between = os.fork()
     if between == 0:
         os.close(read)
-        os.close(go)  # of which the parent alone has the end, so that its death is noticed
+        os.close(go)  # only the parent keeps this end, so the agent notices its death
         run_and_end(lambda: _fork_again(request, channel, changed, write, waits))
     os.close(write)
     os.close(waits)
@@ -136,7 +136,7 @@ def _be_agent(request: WarmRequest, changed: dict[str, str], between: int, waits
     while os.getppid() == between:
         time.sleep(0.001)
     with os.fdopen(waits, "rb") as pipe:
-        if not pipe.read():  # the harness has given up, and may have started another agent for the same run
+        if not pipe.read():  # the harness stopped waiting and may have started another agent for this run
             return 0
     return agent(request.arguments, PreparedRanks(request.num_ranks))
 

@@ -1,4 +1,4 @@
-"""Entry point of a rank: reads ``spec.json``, trains, and leaves ``ranks/rank_NNN.json`` on every way out."""
+"""Entry point of a rank: reads ``spec.json``, trains, and writes ``ranks/rank_NNN.json``, also when it fails."""
 
 import argparse
 import os
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _own_log(path: Path) -> None:
-    """Everything this rank prints, C libraries included, goes to its own file."""
+    """Send all output of this rank, also that of C libraries, to its own file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,1 +1,1 @@
-"""What is asked: frozen values in megatron-core's names."""
+"""Describes a request as frozen values with megatron-core's names."""

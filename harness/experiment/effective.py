@@ -1,4 +1,4 @@
-"""What a recompute setting will really do in this model, against what was asked, and what CUDA graphs capture of it."""
+"""Compares what a recompute setting requests with its effect in this model, and with what CUDA graphs capture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,14 +35,14 @@ def is_local(graph: CudaGraphSpec) -> bool:
 
 
 def captures_whole_layers(graph: CudaGraphSpec) -> bool:
-    """Per-layer graphs with nothing of the layer left outside. A local `attn` scope on a GPT model is one of them."""
+    """Whether graphs capture whole layers. A local `attn` scope on a GPT model does, too."""
     if graph.impl == "none" or captures_iteration(graph):
         return False
     return not graph.scope or (graph.impl == "local" and "attn" in graph.scope)
 
 
 def captures(graph: CudaGraphSpec, module: str) -> bool:
-    """Whether a recompute module of a GPT layer lies inside a per-layer graph."""
+    """Whether a recompute module of a GPT layer is inside a per-layer graph."""
     if captures_whole_layers(graph):
         return True
     if graph.impl != "transformer_engine":
@@ -51,7 +51,7 @@ def captures(graph: CudaGraphSpec, module: str) -> bool:
 
 
 def captured_checkpoints(graph: CudaGraphSpec, modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of ``modules`` that run through a plain checkpoint inside a per-layer graph."""
+    """Return the ``modules`` that run through a plain checkpoint inside a per-layer graph."""
     return tuple(m for m in modules if m in MODULES and not MODULES[m].discards_output and captures(graph, m))
 
 
@@ -61,11 +61,11 @@ NO_SOFTWARE = Software()
 
 
 class EffectiveRecompute(Frozen):
-    """What recompute really does: modules in effect with their layer counts, and the inert ones with the reason.
+    """The effect of recompute: active modules with their layer counts, and inert modules with the reason.
 
     ``num_layers`` and ``modules`` count the transformer layers of the whole job, those inside MTP layers included;
     ``full_layers`` decoder layers only, and ``full_layers_of_chunk[pp_rank][vp_stage]`` says where they are. ``notes``
-    are modules that act but gain nothing.
+    names modules that act but save nothing.
     """
 
     recompute: str
@@ -139,7 +139,7 @@ def effective_recompute(
 
 
 def computation(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> object:
-    """What recompute settings of one request are compared by: modules, or the checkpointed units of every chunk."""
+    """Return the key by which recompute settings of one request are equal: modules, or checkpointed units of every chunk."""
     effect = effective_recompute(spec, settled_implementation(spec), software)
     policy = spec.recompute
     if not isinstance(policy, FullRecompute) or effect.does_nothing:
@@ -271,7 +271,7 @@ def pre_mlp_norm_stays_in_graph(spec: ExperimentSpec) -> bool:
 
 
 def _switched_off(layers: _Layers, module: str) -> _Reason | None:
-    """Why megatron-core leaves a module out that the model has."""
+    """Return why megatron-core skips a module that the model has."""
     spec, version = layers.spec, layers.version
     graph = spec.cuda_graph
     if module == "moe" and (graph.impl == "local" or (captures_iteration(graph) and version < parse_version("0.18"))):
@@ -287,10 +287,10 @@ def _switched_off(layers: _Layers, module: str) -> _Reason | None:
 
 
 def _flash_effect(layers: _Layers) -> str:
-    """What recomputing an attention without scores does to memory.
+    """Describe the effect on memory of recomputing an attention that saves no scores.
 
     transformer-engine copies V beside rotated Q and K and lets the QKV projection go (2.11 `get_qkv_layout`); a checkpoint
-    holds on to V as a view of it. Llama3-70B at TP 4: 18.6 MB more per layer of 281 MB.
+    keeps V as a view of it. Llama3-70B at TP 4: 18.6 MB more per layer of 281 MB.
     """
     model = layers.spec.model
     rotates_copies = model.position_embedding_type == "rope" and model.mla is None

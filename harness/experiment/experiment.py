@@ -1,4 +1,4 @@
-"""ExperimentSpec: all that is asked of one run, and its fingerprint."""
+"""Defines ExperimentSpec, the whole request of one run, and its fingerprint."""
 
 import hashlib
 import json
@@ -71,7 +71,7 @@ class CudaGraphSpec(Frozen):
 
 
 class KernelSpec(Frozen):
-    """Which implementation runs. ``auto`` is settled before launch by what the machine has, and recorded."""
+    """The implementations to use. Before launch mbr-perf replaces ``auto`` by what the machine has, and records it."""
 
     transformer_impl: Literal["auto", "transformer_engine", "local"] = "auto"
     attention_backend: Literal["auto", "flash", "fused", "unfused"] = "auto"
@@ -99,8 +99,8 @@ class TrainSpec(Frozen):
 class MeasureSpec(Frozen):
     """How many steps run and which of them count. The window is [start, end), 0-based, after the skipped share.
 
-    ``memory_limit_bytes`` holds every rank to less memory than its device has; a rank that needs more ends as out of
-    memory. ``memory_snapshot``: after the last step one more is run and recorded, which costs the measured ones nothing.
+    ``memory_limit_bytes`` limits every rank to less memory than its device has; a rank that needs more runs out of memory.
+    ``memory_snapshot`` records one more step after the last one, which costs the measured steps nothing.
     ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged.
     """
 
@@ -123,7 +123,7 @@ class MeasureSpec(Frozen):
 
     @property
     def window(self) -> tuple[int, int]:
-        """First and one past the last step that count; step 0 never does unless asked for by number."""
+        """Return the first step that counts and the step after the last. Step 0 counts only if the request names it."""
         start = self.eval_time_start_step
         if start is None:
             start = max(1, int(self.max_steps * self.skip_first_percent_time))
@@ -132,7 +132,7 @@ class MeasureSpec(Frozen):
 
 
 class ExperimentSpec(Frozen):
-    """One experiment, complete. Constructing it touches nothing outside."""
+    """One complete experiment. Construction has no side effects."""
 
     recipe: Name
     family: Name
@@ -190,7 +190,7 @@ class ExperimentSpec(Frozen):
 
     @property
     def data_parallel_size(self) -> int:
-        """Copies of the dense model."""
+        """Return the copies of the dense model."""
         return self.parallelism.data_parallel_size(self.num_gpus)
 
     def ranks_per_node(self, nnodes: int) -> int:
@@ -221,14 +221,14 @@ class ExperimentSpec(Frozen):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """What a rank may use: the memory limit or the GPU's memory, whichever is less; None where neither is known."""
+        """Return the memory limit or the GPU's memory, whichever is less; None if neither is known."""
         known = (self.measure.memory_limit_bytes, self.gpu_type.memory_bytes)
         return min((size for size in known if size), default=None)
 
     def identity(self) -> dict[str, object]:
-        """Everything that decides a result. Steps and window do not; the seed does (it routes tokens to experts).
+        """Return everything that decides a result: not steps and window, but the seed, which routes tokens to experts.
 
-        A memory limit does on a GPU, where the allocator frees and retries near it; on a processor it only ends runs.
+        A memory limit counts on a GPU, where the allocator frees and retries near it. On a CPU it only ends runs.
         """
         fields = self.without_former()
         fields["measure"] = {"seed": self.measure.seed}

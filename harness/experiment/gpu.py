@@ -132,7 +132,7 @@ GPUS: dict[str, GpuType] = {
 
 
 def gpu_named(product_name: str) -> GpuType | None:
-    """The row whose pattern matches NVML's product name (`NVIDIA H100 80GB HBM3`); None for an unknown product."""
+    """Return the row whose pattern matches NVML's product name (`NVIDIA H100 80GB HBM3`); None for an unknown product."""
     for row in GPUS.values():
         if row.name_pattern and re.search(row.name_pattern, product_name):
             return row
@@ -141,7 +141,7 @@ def gpu_named(product_name: str) -> GpuType | None:
 
 @dataclass(frozen=True)
 class Former:
-    """Marks a field that earlier versions lacked, with the value that they acted on.
+    """Marks a field that earlier versions lacked, with the value that they used.
 
     A fingerprint leaves the field out at this value, so that it equals the fingerprint of an earlier version.
     """

@@ -1,7 +1,7 @@
-"""Which layers every (pipeline rank, virtual stage) holds, and the grammar of layout strings.
+"""Computes the layers of every (pipeline rank, virtual stage), and parses layout strings.
 
 The arithmetic is that of megatron-core 0.16 (`transformer_config.py` for the checks, `transformer_block.py`
-get_num_layers_to_build and `pipeline_parallel_layer_layout.py` for the cut), which checks half of it only once GPUs run.
+get_num_layers_to_build and `pipeline_parallel_layer_layout.py` for the cut), which makes half of the checks only on GPUs.
 
 Grammar of ``pipeline_model_parallel_layout``, that of the same file: ``E`` embedding, ``t`` decoder layer, ``m`` MTP layer,
 ``L`` loss; ``|`` ends a stage; ``x*3`` and ``(xy|)*3`` repeat; commas mean nothing.
@@ -19,7 +19,7 @@ _SYMBOL = re.compile(r"\*\d+|.", re.DOTALL)
 
 
 class LayoutSyntaxError(ValueError):
-    """A character that the grammar does not have, or one in the wrong place."""
+    """The grammar does not allow this character in this place."""
 
     def __init__(self, character: str, reason: str) -> None:
         super().__init__(reason)
@@ -101,7 +101,7 @@ class LayoutError(BadRequestError):
 
 
 def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
-    """``stages[pp_rank][vp_stage]``; LayoutError for the first problem, the one megatron-core would stop at."""
+    """``stages[pp_rank][vp_stage]``; LayoutError for the first problem, as in megatron-core."""
     layout = parallelism.pipeline_model_parallel_layout
     if layout is None and not _has_uneven_ends(parallelism) and not _has_accounting(parallelism):
         _check_interleaving(parallelism)  # the config checks no even split; the others it checks before groups exist
@@ -115,7 +115,7 @@ def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
 
 
 def layout_problem(model: ModelSpec, parallelism: ParallelismSpec) -> LayoutError | None:
-    """What :func:`chunks` would raise, or None."""
+    """Return the error that :func:`chunks` would raise, or None."""
     try:
         chunks(model, parallelism)
     except LayoutError as problem:
@@ -124,7 +124,7 @@ def layout_problem(model: ModelSpec, parallelism: ParallelismSpec) -> LayoutErro
 
 
 def num_virtual_stages(parallelism: ParallelismSpec) -> int:
-    """Model chunks per pipeline rank, also where only the layout string tells; 1 without interleaving."""
+    """Return the model chunks per pipeline rank, if need be from the layout string; 1 without interleaving."""
     if parallelism.virtual_pipeline_model_parallel_size or parallelism.pipeline_model_parallel_layout is None:
         return parallelism.num_virtual_stages
     try:
@@ -225,7 +225,7 @@ def _uneven_chunks(per_stage: int, extra: int, vp: int) -> LayoutError:
 
 
 def _cut_with_uneven_ends(model: ModelSpec, par: ParallelismSpec) -> list[list[int]]:
-    """Given sizes of the first and/or last stage; the other stages share the rest."""
+    """Cut with given sizes of the first and/or last stage; the other stages share the rest."""
     if _has_accounting(par):
         raise LayoutError(
             "P10",

@@ -1,4 +1,4 @@
-"""Versions of the software that decides which rules hold, and how versions compare."""
+"""Versions of the software that decides which rules apply, and their comparison."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import cache
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.gpu import GPUS, Frozen
 
-# Rules of this release are assumed where megatron-core is not installed: the one this harness is tested with.
+# Rules of this release are assumed where megatron-core is not installed: the release that mbr-perf is tested with.
 ASSUMED_MEGATRON_CORE = "0.16.1"
 # Assumed for a GPU job that will run on another machine: the newest release in the range that megatron-core 0.16 declares.
 ASSUMED_TRANSFORMER_ENGINE = "2.11"
@@ -73,10 +73,10 @@ def parse_version(text: str) -> Version:
 
 
 class Software(Frozen):
-    """What a job would run with. None: not installed, and for ``megatron_core`` also unknown. ``gpu`` is a row of GPUS.
+    """The software of a job. None: not installed, and for ``megatron_core`` also unknown. ``gpu`` is a row of GPUS.
 
     A ``gpu`` that differs from the request's own is what the machine really has. ``apex``: whether its kernel for weight
-    gradients can be imported; None where nobody looked.
+    gradients can be imported; None if nobody looked.
     """
 
     megatron_core: str | None = None
@@ -88,7 +88,7 @@ class Software(Frozen):
 
 
 def parse_assume(text: str, installed: Software) -> Software:
-    """Replace parts of ``installed`` by what ``--assume`` says: ``megatron-core=0.19.2,transformer-engine=none,gpu=h100``.
+    """Replace parts of ``installed`` by the values of ``--assume``: ``megatron-core=0.19.2,transformer-engine=none,gpu=h100``.
 
     Raises BadRequestError naming every part that is wrong.
     """

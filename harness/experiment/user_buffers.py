@@ -1,4 +1,4 @@
-"""How transformer-engine overlaps tensor-parallel communication with matrix products: one buffer per GEMM."""
+"""Describes the buffers with which transformer-engine overlaps tensor-parallel communication and GEMMs."""
 
 import re
 from typing import Annotated, Literal
@@ -128,7 +128,7 @@ _NAME = re.compile(r"userbuffers_(bf16|fp8)_([a-z]+\d+)_h(\d+)_tp(\d+)(?:_cp(\d+
 
 
 def tuned_for(name: str) -> dict[str, str | int]:
-    """What the name of a row of ``NAMED`` says that its buffers were tuned for."""
+    """Return what the buffers of a row of ``NAMED`` were tuned for, from its name."""
     match = _NAME.fullmatch(name)
     assert match is not None  # a test reads every row
     precision, gpu, *sizes = match.groups(default="1")

@@ -1,4 +1,4 @@
-"""Where recipes, suites and sweep files are, and which file a name means; no file is parsed to find one."""
+"""Finds the file of a recipe, suite or sweep name, without parsing any file."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _NOT_FAMILIES = frozenset({SUITES, SWEEPS, EXAMPLES})
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """A recipe's file before it is read. ``label`` is how messages and sources name it."""
+    """A recipe's file, not read yet. Messages and sources call it ``label``."""
 
     path: Path
     label: str
@@ -69,7 +69,7 @@ def find_recipe_file(name: str, directory: Path | None = None, family: str | Non
 
 
 def open_recipe(name: str, directory: Path | None = None, family: str | None = None) -> Recipe:
-    """Find and read a recipe; a recipe of the directory must be called like its file and its folder."""
+    """Find and read a recipe; a recipe of the directory must have the name of its file and folder."""
     file = find_recipe_file(name, directory, family)
     recipe = load_recipe(file.path, file.label)
     check_names(recipe, file)
@@ -133,7 +133,7 @@ class NamedFiles:
     def find(self, name: str, directory: Path | None = None) -> tuple[Path, str]:
         """The file of that name, or at that path, and how messages call it.
 
-        A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name where there is none, and
+        A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name for an unknown one, and
         for a name that leaves the recipe directory through a link.
         """
         if _is_path(name):

@@ -1,4 +1,4 @@
-"""Which operating point a request means, and how its batch follows another number of GPUs."""
+"""Selects the operating point of a request, and scales its batch to another number of GPUs."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The point, the number of GPUs to use, what was settled without being asked, and whether the batch must follow."""
+    """The point, the number of GPUs, the notes about choices made for the user, and whether to scale the batch."""
 
     point: OperatingPoint
     num_gpus: int
@@ -31,7 +31,7 @@ class Choice:
 def choose_point(recipe: Recipe, request: Request) -> Choice:
     """The operating point that a request selects.
 
-    No GPU type stands in for another unless ``point_gpu`` says so. Raises BadRequestError naming what there is.
+    Only ``point_gpu`` borrows the point of another GPU type. Raises BadRequestError with the available points.
     """
     check_names(request)
     task, gpu = request.task or "pretrain", request.point_gpu or request.gpu
@@ -52,7 +52,7 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
 def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
     """The one runnable point on a GPU that fits the options of a request without GPU type.
 
-    SeveralMatchError where several fit, each with the options that choose it; BadRequestError where none does.
+    SeveralMatchError lists the options of each if several fit; BadRequestError if none fits.
     """
     task, name = request.task, recipe.header.name
     found = [p for p in recipe.points if p.key.gpu != "cpu" and not p.key.inconsistent]

@@ -1,4 +1,4 @@
-"""Strict files as pydantic models. Every refusal names the place of its value, and what to write instead."""
+"""Reads strict files as pydantic models. Every error names the place of the value and what to write instead."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,7 +93,7 @@ class FileModel(Frozen):
 
 
 class RefusedError(ValueError):
-    """What a validator refuses: problems without a place, each with the way from the validated value to the wrong one."""
+    """Problems that a validator found, each with the path from the validated value to the wrong one."""
 
     def __init__(self, found: list[tuple[Keys, BadRequestError]]) -> None:
         super().__init__("; ".join(error.message for _, error in found))
@@ -106,7 +106,7 @@ class RefusedError(ValueError):
 
 
 def refusing(read: Callable[..., Read]) -> Callable[[object], Read]:
-    """``read`` as a validator: what it raises as a wrong request is reported at the value."""
+    """Turn ``read`` into a validator. Its BadRequestError is reported at the value."""
 
     def validated(value: object) -> Read:
         problems = Problems()
@@ -118,7 +118,7 @@ def refusing(read: Callable[..., Read]) -> Callable[[object], Read]:
 
 
 def one_of(known: Collection[str], message: str = "no such value") -> AfterValidator:
-    """Refuse a text that is none of ``known``, and name the nearest."""
+    """Refuse a text that is not in ``known``, and name the nearest."""
 
     def validated(value: str) -> str:
         if value not in known:
@@ -205,7 +205,7 @@ def _own_words(detail: ErrorDetails) -> str:
 
 
 def in_words(value: object) -> str:
-    """A value for a message, never whole if it is large."""
+    """Format a value for a message; cut a large one."""
     if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
         return f"a text of {len(value)} characters"
     kinds = {dict: "a mapping", tuple: "a list", type(None): "empty"}
@@ -213,7 +213,7 @@ def in_words(value: object) -> str:
 
 
 def _unknown_key(keys: Keys, model: object, data: object) -> Iterator[Fault]:
-    """An unknown key of a model. A model that a tag chose says so; a wrong tag is reported alone."""
+    """Describe an unknown key. If a tag chose the model, the message names the tag; a wrong tag is reported alone."""
     *way, key = keys
     candidates = models_in(model)
     for part in way:
@@ -236,7 +236,7 @@ def _unknown_key(keys: Keys, model: object, data: object) -> Iterator[Fault]:
 
 
 def _steps(way: Iterable[str | int], model: object) -> Iterator[tuple[list[type[BaseModel]], str]]:
-    """The models that may stand at each step of a way, the root's first, and what the field there means."""
+    """List the possible models at each step of a path, from the root, and the meaning of the last field."""
     candidates = models_in(model)
     yield candidates, ""
     for part in way:
@@ -246,7 +246,7 @@ def _steps(way: Iterable[str | int], model: object) -> Iterator[tuple[list[type[
 
 
 def _meaning(keys: Keys, model: object) -> str:
-    """What the innermost field that leads to a value means, where its model says so."""
+    """Return the meaning of the innermost field that leads to a value, if its model documents it."""
     meanings = [meaning for _, meaning in _steps(keys, model) if meaning]
     return meanings[-1] if meanings else ""
 
@@ -295,7 +295,7 @@ class Document:
         return node
 
     def line(self, keys: Keys) -> int:
-        """The line of the key or the item; of the mapping that lacks it where there is none."""
+        """Return the line of the key or item; if it is missing, that of its mapping."""
         holder = self.at(keys[:-1])
         if isinstance(holder, Table) and keys and keys[-1] in holder.key_lines:
             return holder.key_lines[str(keys[-1])]
@@ -312,7 +312,7 @@ class Document:
 
     @contextmanager
     def collecting(self, keys: Keys) -> Iterator[None]:
-        """Keep what the block raises as a wrong request, at this place."""
+        """Collect a BadRequestError of the block as a problem at this place."""
         raised = Problems()
         with raised.collecting():
             yield

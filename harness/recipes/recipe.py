@@ -1,4 +1,4 @@
-"""A recipe, and what a user asks of it."""
+"""Defines a recipe and the request of a user."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ class RecipeHeader(Frozen):
 
 
 class PointKey(Frozen):
-    """What selects an operating point, and what is known about it."""
+    """The keys that select an operating point, and notes about it."""
 
     task: Task = Field(description="what is trained; a list gives one point for each")
     gpu: Annotated[str, one_of(GPUS)] = Field(description="GPU type")
@@ -78,7 +78,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Options as given. None and () mean that the option is absent: an absent option says nothing and clears nothing.
+    """Options as given. None and () mean that the option is absent: an absent option sets and clears nothing.
 
     ``gpu`` is settled by the caller (the machine's GPU type, or ``cpu``); ``point_gpu`` borrows the operating point of
     another GPU type. ``memory_limit`` is in GiB. ``env`` holds ``KEY=VALUE``, ``set_values`` holds ``section.field=value``.

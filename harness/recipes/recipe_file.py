@@ -1,4 +1,4 @@
-"""A recipe file: header, model, shared settings, operating points; read strictly, every fault at its line."""
+"""Reads a recipe file strictly: header, model, shared settings, operating points. Each problem has its line."""
 
 from collections.abc import Iterator
 from pathlib import Path

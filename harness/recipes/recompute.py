@@ -1,4 +1,4 @@
-"""Recompute settings as a section of a file, as text and as options: each way gives one whole policy."""
+"""Reads one whole recompute policy from a section of a file, from text or from options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ def canonical_fields(written: Sequence[Field], problems: Problems) -> dict[str, 
 def policy_from_fields(fields: Mapping[str, Field], place: str) -> tuple[Policy, str]:
     """The policy of canonical fields, and a note where a spelling was translated.
 
-    Raises BadRequestError for a combination that megatron-core refuses or would ignore without a word.
+    Raises BadRequestError for a combination that megatron-core refuses or silently ignores.
     """
     if "checkpoint_activations" in fields:
         raise BadRequestError(
@@ -207,8 +207,8 @@ _OPTIONS = ("recompute", "recompute_modules", "recompute_granularity", *_FULL_ON
 def recompute_setting(request: Request) -> Setting | None:
     """The policy that the options ask for; None when none of them is given.
 
-    ``--recompute_modules`` and ``-rl`` alone mean what they mean in Megatron-Bridge (selective; full, block), but the
-    recipe's policy is replaced whole, so that no field of it is left to contradict them.
+    ``--recompute_modules`` and ``-rl`` alone mean the same as in Megatron-Bridge (selective; full, block), but they replace
+    the recipe's whole policy, so none of its fields can contradict them.
     """
     policy = recompute_policy(request)
     if policy is None:
@@ -221,7 +221,7 @@ def recompute_setting(request: Request) -> Setting | None:
 
 
 def recompute_policy(request: Request) -> Policy | None:
-    """What the options ask for; None when none of them is given. BadRequestError for contradictions and unknown words."""
+    """Return the policy of the options; None without any. BadRequestError for contradictions and unknown words."""
     given = _given(request)
     if not given:
         return None

@@ -26,7 +26,7 @@ _GBS = "batch.global_batch_size"
 
 @dataclass(frozen=True)
 class Resolved:
-    """A spec, who said each of its leaves (``default``, ``file:line``, ``--option``), and notes for the person.
+    """A spec, the source of each leaf (``default``, ``file:line``, ``--option``), and notes for the user.
 
     ``sources`` also holds the options that selected the point: ``variant`` with ``--variant NAME``.
     """
@@ -102,7 +102,7 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
 
 
 def _selection(request: Request) -> dict[str, str]:
-    """Options that say which point is meant and set nothing themselves, each with its value: no leaf would tell them."""
+    """Return the options that only select the point, with their values: no leaf has them as source."""
     where = request.recipes_dir.absolute() if request.recipes_dir else None
     given = {"point_gpu": request.point_gpu, "variant": request.variant, "recipes_dir": where}
     return {name: f"--{name} {value}" for name, value in given.items() if value is not None}
@@ -114,7 +114,7 @@ def _limit_note(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def _identity(request: Request, choice: Choice) -> Layer:
-    """What the request says about GPUs, over what the point says."""
+    """Return the GPU settings of the request over those of the point."""
     settings: dict[str, Setting] = {}
     if request.point_gpu is not None and request.gpu != choice.point.key.gpu:
         settings["gpus_per_node"] = Setting(GPUS[request.gpu].gpus_per_node, "default")

@@ -19,7 +19,7 @@ Value = PlainValue | NoRecompute | SelectiveRecompute | FullRecompute
 
 @dataclass(frozen=True)
 class Setting:
-    """One leaf: its value, who said so (``recipes/llama/llama3_8b.yaml:23`` or ``--flag``), its path there, a note."""
+    """One leaf: its value, its source (``recipes/llama/llama3_8b.yaml:23`` or ``--flag``), its path there, a note."""
 
     value: Value
     source: str
@@ -36,7 +36,7 @@ Layer = Mapping[str, Setting]
 
 
 def merge(*layers: Layer) -> dict[str, Setting]:
-    """Later layers win, leaf by leaf; a leaf that a layer does not have says nothing.
+    """Later layers win, leaf by leaf; a leaf that a layer lacks changes nothing.
 
     ``recompute`` is one leaf, so a policy is always replaced whole.
     """
@@ -127,7 +127,7 @@ def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
 
 
 def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:
-    """Who said each leaf: ``default``, ``file:line`` or the option."""
+    """Return the source of each leaf: ``default``, ``file:line`` or the option."""
     sources: dict[str, str] = {}
     for path in LEAVES:
         section = path.rpartition(".")[0]

@@ -98,7 +98,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A mapping with text keys; ``key_lines`` says where each key stands."""
+    """A mapping with text keys; ``key_lines`` has the line of each key."""
 
     entries: dict[str, "Node"]
     key_lines: dict[str, int]
@@ -267,7 +267,7 @@ class _Reader:
         return Table(entries, key_lines, line)
 
     def require_one_line(self, key: str, node: Node) -> None:
-        """Refuse what breaks a line or steers a terminal in a text, or in a list of texts."""
+        """Refuse line breaks and terminal control characters in a text or a list of texts."""
         for each in node.nodes if isinstance(node, Items) else (node,):
             if isinstance(each, Scalar) and isinstance(each.value, str) and _CONTROL.search(each.value):
                 fix = "write it on one line; a block that > begins may fill several in the file"

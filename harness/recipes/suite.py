@@ -72,7 +72,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=-]*")
 def recompute_of(request: Request) -> str | None:
     """The recompute setting that the request's options ask for, modules in order; None where they ask for none.
 
-    BadRequestError for options that contradict each other or name what there is not.
+    BadRequestError for options that contradict each other or name unknown values.
     """
     policy = recompute_policy(request)
     return None if policy is None else canonical_text(policy)
@@ -105,7 +105,7 @@ def require_safe(name: str) -> str:
 
 
 def shared_golden_lines(places: Iterable[tuple[str, str, bool]]) -> list[str]:
-    """What to say of cases that share a golden: from each case's name, its golden's place, and whether it must have one.
+    """Describe cases that share a golden, from each case's name, the golden's path, and whether it is required.
 
     >>> cases = [("free", "cpu/a", True), ("limited", "cpu/a", False), ("b", "cpu/b", True)]
     >>> shared_golden_lines(cases)[0].partition("; ")[2]

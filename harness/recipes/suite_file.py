@@ -1,4 +1,4 @@
-"""Suite files: read strictly, every fault at its line; each case is a request over a recipe."""
+"""Reads suite files strictly, with the line of each problem. Each case is a request for a recipe."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +30,7 @@ _Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 def _settings(value: object) -> tuple[str, ...]:
-    """The recompute settings of a list, each told right; one may stand without brackets."""
+    """Read the recompute settings of a list; a single setting needs no brackets."""
     texts = as_texts(value)
     if not texts:
         raise RefusedError.at((), "must be text or a list of texts", "e.g. recompute: [none, core_attn]")
@@ -127,7 +127,7 @@ def suite_files(directory: Path | None = None) -> tuple[Path, ...]:
 
 
 def _require_recipes(file: Document, directory: Path | None) -> None:
-    """Refuse each recipe that there is not, where it is written."""
+    """Refuse each unknown recipe, at its line."""
     cases = file.at(("cases",))
     places = [("cases", place) for place in range(len(cases.nodes) if isinstance(cases, Items) else 0)]
     for keys in (("defaults",), *places):
@@ -187,7 +187,7 @@ def _require_new(case: SuiteCase, seen: dict[object, int], file: Document, keys:
 
 
 def _identity(request: Request) -> Request:
-    """Equal for requests that ask for the same thing in other words."""
+    """Return a key that is equal for requests with the same meaning."""
     silent = dict.fromkeys(RECOMPUTE_OPTIONS)
     assigned = {name: tuple(sorted(getattr(request, name))) for name in ("env", "set_values")}
     return replace(request, **{**silent, **assigned, "recompute": recompute_of(request)})  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def suite_rows(directory: Path | None) -> list[SuiteRow]:
 
 
 def suite_row(suite: Suite) -> SuiteRow:
-    """What a suite is about and what GPU types it asks for."""
+    """Summarise a suite with its GPU types."""
     gpus = sorted({case.request.gpu for case in suite.cases if case.request.gpu})
     return {
         "suite": suite.name,
@@ -65,7 +65,7 @@ def suite_row(suite: Suite) -> SuiteRow:
 
 
 def case_rows(suite: Suite) -> list[CaseRow]:
-    """Every case, as its operating point completes it where the GPU type is said.
+    """Return every case, completed by its operating point if the GPU type is known.
 
     BadRequestError with every case that has no operating point, or asks for what its recipe refuses.
     """

@@ -65,7 +65,7 @@ _ENV = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 
 
 def require_axis(name: str) -> None:
-    """BadRequestError with the nearest name for a name that nothing is varied by."""
+    """BadRequestError with the nearest name for an unknown axis."""
     known = (*SHORT_NAMES, *OPTION_NAMES, *settable_paths())
     if name not in known and not _ENV.fullmatch(name):
         raise BadRequestError(f"{name!r} cannot be varied", remedy=_remedy(name))
@@ -82,7 +82,7 @@ def _remedy(name: str) -> str:
     return nearest_setting(name, (*SHORT_NAMES, *OPTION_NAMES))
 
 
-# Names of `--over`, and the option each stands for.
+# Names of `--over`, each with its option.
 SIZES = {name: SHORT_NAMES[name] for name in ("tp", "pp", "vp", "cp", "ep", "et", "mb", "gb", "sl", "ng")}
 SWEPT = SIZES | {"vpp": SIZES["vp"], "mbs": SIZES["mb"], "gbs": SIZES["gb"]}
 
@@ -93,7 +93,7 @@ _FOR_RECIPE = ("recipe", "recipe_name", "model_recipe", "model_recipe_name")  # 
 
 
 class _Options(FileModel):
-    """Options of a `Request`; an option that is not set says nothing."""
+    """Options of a `Request`; an unset option changes nothing."""
 
     @property
     def given(self) -> dict[str, OptionValue]:
@@ -107,7 +107,7 @@ class _Options(FileModel):
 
 
 def _field(name: str, hint: object) -> tuple[Any, None]:
-    """The type of an option in a file, and None for an option that says nothing. A file does not write null."""
+    """The type of an option in a file, and None for an unset option. A file does not write null."""
     arms = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     annotation: Any = Union[tuple(arm for arm in arms if arm is not type(None))]  # noqa: UP007 (of a tuple)
     return (Annotated[annotation, one_of(KNOWN_NAMES[name])] if name in KNOWN_NAMES else annotation), None
@@ -121,7 +121,7 @@ else:
 
 
 class FileWithRequest(FileModel):
-    """A mapping with a ``request``: what belongs into it is sent there."""
+    """A mapping with a ``request``. An error for an option beside it names ``request``."""
 
     @classmethod
     def remedy_for(cls, key: str) -> str:
@@ -140,14 +140,14 @@ def as_texts(value: object) -> tuple[str, ...]:
 
 
 def request_of(options: Options) -> Request:
-    """A request that says what ``options`` of a file say, and nothing else."""
+    """Return a request with the ``options`` of a file and nothing else."""
     return Request(**{"model_recipe_name": "", "gpu": "", **options.given})  # type: ignore[arg-type]
 
 
 def laid_over(base: Request, given: Request) -> Request:
-    """``base`` with what ``given`` says over it, option by option.
+    """Return ``base`` with the options of ``given`` over it.
 
-    Recompute is one value: whoever says anything about it says all. ``env`` and ``set_values`` meet name by name.
+    Recompute is one value: a layer that sets a part of it replaces all. ``env`` and ``set_values`` merge name by name.
     """
     values = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
     if any(name in values for name in RECOMPUTE_OPTIONS):

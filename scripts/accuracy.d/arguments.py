@@ -78,7 +78,7 @@ _WORKSPACE_BEFORE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"}
 
 @dataclass(frozen=True)
 class Likeness:
-    """One thing that a spec cannot say, and what is predicted in its place because memory hardly tells them apart."""
+    """A setting that a spec cannot express, and the setting predicted instead, because their memory hardly differs."""
 
     text: str
     applies: Callable[[Row], bool]

@@ -82,7 +82,7 @@ def _measured(variant: Variant, recompute: str, host: Host) -> tuple[ExperimentS
 def _kept(
     variant: Variant, recompute: str, host: Host, rows: list[dict[str, Any]]
 ) -> tuple[ExperimentSpec, dict[int, int]]:
-    """Peaks by pipeline stage of a run that was made before."""
+    """Return the peaks by pipeline stage of an earlier run."""
     document = _document(variant, recompute, host, "--dryrun")
     own = [row for row in rows if (row["variant"], row["recompute"]) == (variant.name, recompute)]
     return ExperimentSpec.model_validate_json(json.dumps(document["spec"])), {

@@ -49,7 +49,7 @@ class Case:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the spec says all that the run did and the prediction models all of it."""
+        """Whether the spec describes the whole run and the prediction models all of it."""
         return not self.taken_as and not self.is_bounded
 
     @property
@@ -93,7 +93,7 @@ class Compared:
 
     @property
     def rival(self) -> int | None:
-        """What Megatron-Bridge's closed formula says of the most loaded GPU; None where it says nothing."""
+        """Return the figure of Megatron-Bridge's closed formula for the most loaded GPU; None where the formula has none."""
         if self.case.spec.recompute.granularity == "full":
             return None
         return formula_bytes(self.case.spec, self.prediction.worst)
@@ -106,7 +106,7 @@ class Compared:
 
     @property
     def is_in_range(self) -> bool:
-        """Whether the measurement lies where the prediction says that it may."""
+        """Whether the measurement is inside the predicted range."""
         low, high = self.range_bytes
         return low <= self.measured <= high
 
@@ -182,9 +182,9 @@ def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str
 
 
 def predictions(rows: Path, host: Host) -> dict[str, Any]:
-    """Predictions for rows whose measurements are not known here, made before anyone compares.
+    """Predict rows without known measurements, before anyone compares.
 
-    By path: the predicted peak of the recorded stage, its range, or why there is none.
+    By path: the predicted peak of the recorded stage, its range, or the reason why it is missing.
 
     A row needs ``path``, ``arguments``, ``hardware``, ``world_size``, ``environment``, ``software``, ``date`` and ``stage``,
     as in the inputs; ``peak_bytes`` and ``steady_bytes`` are not read.

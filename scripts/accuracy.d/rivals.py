@@ -1,8 +1,8 @@
-"""What the published closed formula of Megatron-Bridge says of the same request.
+"""Computes the published closed formula of Megatron-Bridge for the same request.
 
 `training/utils/theoretical_memory_utils.py` estimate_training_memory: 18 bytes per parameter, or 6 plus 12 shared by the
 distributed optimizer; activations of one fixed recompute setting (core attention under sequence parallelism). It reads
-neither recompute modules nor precision, and knows no full recompute. Held against its recorded outputs in a test.
+neither recompute modules nor precision, and knows no full recompute. A test compares it with recorded outputs.
 """
 
 from harness.experiment.experiment import ExperimentSpec

@@ -53,7 +53,7 @@ class Audit:
 
 
 def audit(folder: Path) -> Audit:
-    """Compare the container files of ``folder`` with our points; ``refused.json`` says what Bridge refused, and why."""
+    """Compare the container files of ``folder`` with our points; ``refused.json`` lists what Bridge refused, with reasons."""
     kept, points = read_kept(), {point.file: point for point in bridge_points()}
     refusals = folder / "refused.json"
     refused = json.loads(refusals.read_text()) if refusals.is_file() else {}

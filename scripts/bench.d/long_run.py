@@ -80,7 +80,7 @@ def long_run(size: Size) -> Result:
 
 
 def summary(found: dict[str, Growth], num_records: int) -> Result:
-    """The worst ratio, and all that was measured; where there is no ratio it is open whether the goal is met."""
+    """Return the worst ratio and all measurements. Without a ratio it is unknown whether the goal is met."""
     ratios = {f"{name} {what}": ratio for name, item in found.items() for what, ratio in item.ratios.items()}
     doubts = {f"{name} {what}": why for name, item in found.items() for what, why in item.doubts.items()}
     worst = max(ratios, key=lambda name: ratios[name])
@@ -96,7 +96,7 @@ def summary(found: dict[str, Growth], num_records: int) -> Result:
 
 
 def swept(setting: Setting, num_runs: int, results: Path, max_minutes: float) -> list[Look]:
-    """Runs of one setting, repeated by one harness; every one of them must have ended well."""
+    """Repeat one setting in one process of mbr-perf. Every run must succeed."""
     sweep_dir = results / "sweeps" / f"{num_runs}-runs-of-{Path(setting.options[1]).stem}"
     steps = f"measure.max_steps={setting.num_steps}"
     command = mbr_perf(
@@ -112,7 +112,7 @@ def swept(setting: Setting, num_runs: int, results: Path, max_minutes: float) ->
 
 
 def growth(looks: Sequence[Look]) -> Growth:
-    """The last fifth of the runs over the first; the very first, which maps what all need, counts for neither."""
+    """Compare the last fifth of the runs with the first fifth. The very first run, which maps what all need, does not count."""
     wall, cpu = per_run(looks)
     part = max(1, len(cpu) // SHARE)
     earlier, later = looks[: part + 1], looks[-part - 1 :]

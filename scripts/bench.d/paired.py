@@ -35,7 +35,7 @@ class Ratio:
     high: float
 
     def doubt(self, goal: float) -> str:
-        """Why nothing can be said about ``goal``; empty where the interval does not reach it."""
+        """Return why ``goal`` cannot be judged; empty if the interval does not reach it."""
         return f"the 95 % interval is {self.low:.4f} to {self.high:.4f}" if self.low <= goal <= self.high else ""
 
 

@@ -109,7 +109,7 @@ def _median(seconds: list[float]) -> float:
 
 
 def _where(cells: list[Cell]) -> dict[str, float]:
-    """Medians of the slowest rank's phases, and of what lies outside the ranks."""
+    """Return medians of the slowest rank's phases, and of the time outside the ranks."""
     phases = [phase for phase in cells[0].phases if phase not in TRAINING]
     where = {phase: _median([cell.phases.get(phase, 0.0) for cell in cells]) for phase in phases}
     return where | {"outside_ranks": _median([cell.wall_s - sum(cell.phases.values()) for cell in cells])}

@@ -27,7 +27,7 @@ class Look:
 def watched(command: Sequence[str], records: Sequence[Path], log: Path, max_s: float) -> list[Look]:
     """Start the sweep; a look per record, in the order in which they are committed, for at most ``max_s`` seconds.
 
-    It is ended after the last one: its report is no part of a run. BenchmarkFailedError where it ends before.
+    The command is ended after the last record: its report is not part of a run. BenchmarkFailedError if it ends earlier.
     """
     looks = list[Look]()
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:

@@ -48,7 +48,7 @@ class Row:
     detections: tuple[Detection, ...]
 
     def detected(self, change: float) -> Detection:
-        """That of a true change."""
+        """Return the detection of a true change."""
         return next(row for row in self.detections if row.change == change)
 
 
@@ -63,7 +63,7 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether it is."""
+        """Whether the value is inside the limit."""
         return self.value <= self.limit if self.is_upper else self.value >= self.limit
 
 

@@ -1,4 +1,4 @@
-"""Says which installed packages are of another version than a constraints file names; exit 1 if any.
+"""Lists installed packages whose version differs from a constraints file; exits with 1 if there are any.
 
 ``--list NAME ...`` names the installed versions instead.
 What follows a ``+`` (2.13.0+cpu) is the build, not the version.

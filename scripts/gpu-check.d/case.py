@@ -18,7 +18,7 @@ Figures = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Check:
-    """One check. ``found`` says what was seen, or why nothing was."""
+    """One check. ``found`` describes the observation, or why there is none."""
 
     name: str
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""What must hold of a run: each check reads records and says in words what it found."""
+"""Checks of a run: each reads records and describes what it found."""
 
 from case import Check, judged
 from runs import Ran
@@ -123,7 +123,7 @@ def out_of_memory(ran: Ran) -> tuple[Check, ...]:
     ended = judged("recorded_as_oom", holds=holds, found=f"exit {ran.exit_code}, {status}")
     failed = next((rank for rank in record.ranks if rank.failure), None) if record else None
     if failed is None or failed.failure is None:
-        return ended, judged("says_where", holds=False, found="no rank says why")
+        return ended, judged("says_where", holds=False, found="no rank gives a reason")
     failure = failed.failure
     asked = format_bytes(failure.request_bytes) if failure.request_bytes else "nothing"
     where = judged(

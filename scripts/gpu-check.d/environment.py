@@ -35,7 +35,7 @@ exit codes:
 
 
 class UnfitError(Exception):
-    """No environment can be used. ``str()`` says why and what to do; ``exit_code`` is that of the program."""
+    """No environment can be used. ``str()`` gives the reason and the remedy; ``exit_code`` is that of the program."""
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)
@@ -126,7 +126,7 @@ def remedy(root: Path, missing: list[str]) -> str:
 
 
 def is_container(shell: Mapping[str, str], filesystem: Path) -> bool:
-    """Tell whether this is a container, as docker, podman, Apptainer and NVIDIA's images mark it."""
+    """Return whether this is a container, as docker, podman, Apptainer and NVIDIA's images mark it."""
     marks = ("run/.containerenv", ".dockerenv")
     names = ("container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "NVIDIA_PYTORCH_VERSION")
     return any((filesystem / mark).exists() for mark in marks) or any(shell.get(name) for name in names)

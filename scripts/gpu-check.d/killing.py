@@ -101,7 +101,7 @@ def _wait_for_rank(process: "subprocess.Popen[bytes]", run_dir: Path, patience_s
 
 
 def _runs_worker(process: Process) -> bool:
-    """Tell a rank by its command line; the agent names the worker in its own command line, too."""
+    """Recognise a rank by its command line; the agent's command line names the worker, too."""
     try:
         words = (PROC / str(process.pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -130,7 +130,7 @@ def gpu_is_free(runs: Runs, name: str, before: dict[str, int] | Check) -> Check:
 
 
 def bytes_in_use(runs: Runs, name: str, num_gpus: int = 1) -> dict[str, int] | Check:
-    """Return the bytes that anyone holds on each of the first GPUs, by UUID; or the check that tells why not."""
+    """Return the bytes in use on each of the first GPUs, by UUID; or the check with the reason why not."""
     if runs.target.is_rehearsal:
         return Check(FREE, "skipped", GPU_ONLY)
     program = runs.program(f"{name}-use", "device_use.py", (), {})
@@ -139,5 +139,5 @@ def bytes_in_use(runs: Runs, name: str, num_gpus: int = 1) -> dict[str, int] | C
     use = json.loads((program.folder / "use.json").read_text()) if program.exit_code == 0 else {}
     uuids = runs.target.uuids[:num_gpus]
     if not set(uuids) <= set(use):
-        return judged(FREE, holds=False, found=f"NVML did not say what is in use: {program.output}")
+        return judged(FREE, holds=False, found=f"NVML did not report the memory in use: {program.output}")
     return {uuid: int(use[uuid]["used_bytes"]) for uuid in uuids}

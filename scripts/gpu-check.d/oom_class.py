@@ -1,4 +1,4 @@
-"""Makes memory run out in one given way and writes down what torch says: ``oom_class.py FOLDER WAY``.
+"""Makes memory run out in one given way and records torch's message: ``oom_class.py FOLDER WAY``.
 
 ``FOLDER/oom.json``: ``text`` (null where it fitted after all), ``error`` (the type), and what allocator and driver counted.
 Run without torch's CUDA it refuses every way but ``host_memory``. ``HOLD`` as a way is the neighbour of another process.
@@ -148,7 +148,7 @@ def library(kept: Kept) -> None:
 
 
 def from_driver(kept: Kept, num_bytes: int) -> None:
-    """Memory of the driver in torch's own context. SystemExit where there is none, for that is not what is tried."""
+    """Memory of the driver in torch's own context. SystemExit without any, because then the experiment is void."""
     torch.cuda.init()
     tensor(1)  # makes the context current
     address = ctypes.c_uint64()

@@ -120,7 +120,7 @@ class Cuts:
         self._scale.reset()
 
     def leave(self) -> None:
-        """End the phase. What lies before the first forward pass belongs to none."""
+        """End the phase. Time before the first forward pass belongs to none."""
         if self._open in PHASES:
             self._phases.note(self._open, self._scale.peak())
         self._open = ""

@@ -31,7 +31,7 @@ FILE = "phases.json"
 class Row:
     """One recompute setting. ``refused_by``: the rules that forbid it; then nothing else is known.
 
-    ``predicted`` and ``measured`` are bytes by phase; ``problem`` says why one of them is missing. ``unjudged``: phases
+    ``predicted`` and ``measured`` are bytes by phase; ``problem`` is the reason if one of them is missing. ``unjudged``: phases
     without a claim, each with the reason. ``fingerprint``: of the experiment.
     """
 

@@ -28,7 +28,7 @@ SAME_NUMBERS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as ranks number GPUs
 
 @dataclass(frozen=True)
 class Ran:
-    """A process that ended. ``folder`` holds its files, ``said`` the end of its stderr without secrets.
+    """A process that ended. ``folder`` holds its files, ``output`` the end of its stderr without secrets.
 
     ``record``: what a run of mbr-perf committed. ``was_killed``: it did not end in time.
     """
@@ -42,7 +42,7 @@ class Ran:
 
 
 def timed_out(record: RunRecord) -> bool:
-    """Tell whether a run was stopped at its time limit, and nothing else went wrong."""
+    """Return whether a run was stopped at its time limit, and nothing else went wrong."""
     return {rank.failure.kind for rank in record.ranks if rank.failure} == {"timeout"}
 
 

@@ -78,7 +78,7 @@ def legal_settings(settled: Settled) -> tuple[str, ...]:
 
 
 def acts(settled: Settled, text: str) -> bool:
-    """Tell whether a setting is legal for this request and software, and every module it names does something."""
+    """Return whether a setting is legal for this request and software, and every module it names does something."""
     spec = settled.spec.model_copy(update={"recompute": parse_recompute(text)})
     implementation = settled_implementation(spec)
     if any(finding.blocks for finding in check(spec, settled.software, implementation=implementation)):

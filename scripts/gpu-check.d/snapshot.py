@@ -1,4 +1,4 @@
-"""Leaves torch's allocator in every state that a snapshot tells apart, and takes one: ``snapshot.py FOLDER``.
+"""Brings torch's allocator into every state that a snapshot distinguishes, and takes a snapshot: ``snapshot.py FOLDER``.
 
 ``FOLDER/snapshot.pickle`` is torch's, ``FOLDER/stats.json`` what its own counters say at the same moment, in bytes.
 """

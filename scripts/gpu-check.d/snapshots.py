@@ -97,7 +97,7 @@ def _of_step(device: DeviceMemory, record: RunRecord) -> Iterator[Check]:
 
 
 def _of_failure(device: DeviceMemory, record: RunRecord) -> Iterator[Check]:
-    """Check that the last failure in the history is the one that ended the rank."""
+    """Check that the last failure in the history ended the rank."""
     asked = next((rank.failure.request_bytes for rank in record.ranks if rank.failure), None)
     if device.failure is None or not asked:
         found = device.history_problem or "no failed request in the history, or none in the record"

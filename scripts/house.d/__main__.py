@@ -25,7 +25,7 @@ class Goal:
     most: float | None = None
 
     def is_met(self, value: float) -> bool:
-        """Whether the figure lies within the limits."""
+        """Whether the figure is within the limits."""
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ def test_the_stack_is_really_absent_there(login_node):
     found = {line["name"]: line["found"] for line in json.loads(done.stdout)["lines"]}
     assert found["torch"].startswith("not installed")
     assert found["megatron-core"].startswith("not installed")
-    assert found["GPU"].startswith("none (")
+    assert found["GPU"].startswith("none found (")
 
 
 @pytest.mark.slow

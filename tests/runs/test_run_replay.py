@@ -267,7 +267,7 @@ def test_a_replayed_run_is_no_golden(replayed, mbr_perf, tmp_path):
 def test_a_recording_of_other_settings_is_refused(replay, tmp_path):
     answer = replay("ok", "--recompute_modules", "none")
     assert answer.code == 2
-    assert "is another experiment" in answer.err
+    assert "is a run of another experiment" in answer.err
     assert not (tmp_path / "results").exists()
 
 

@@ -1,7 +1,7 @@
-"""Everything that lets real megatron-core run on tensors without data, each with its reason.
+"""Adaptations that let real megatron-core run on tensors without data, each with its reason.
 
-None of it changes which modules run or what they save: kernels are those that torch would pick on the target device, where a
-tensor without data would get others. All of it is process-wide: a process that traces does nothing else.
+None changes which modules run or what they save: they select the kernels that torch would pick on the target device, because
+tensors without data would get others. All are process-wide, so a tracing process does nothing else.
 """
 
 import functools
@@ -86,7 +86,7 @@ def _target_picks_kernels() -> None:
 
 
 def _attention_kernel(query, value, dropout_p):
-    """What torch's `_fused_sdp_choice` takes on the target; None for the unfused composite."""
+    """Return the choice of torch's `_fused_sdp_choice` on the target; None for unfused attention."""
     same_width = query.shape[-1] == value.shape[-1]
     if PLACE.stands_for_cuda:
         return _cuda_flash if same_width else _cuda_efficient
@@ -112,12 +112,12 @@ _SHARED = ("no_cuda_sync", "streams_are_inert")
 
 
 def install_before_import() -> None:
-    """What must stand before megatron.core is imported: its package imports the fused functions."""
+    """Apply what the import of megatron.core needs: its package imports the fused functions."""
     torch.compile = lambda function=None, **_options: fusible if function is None else fusible(function)
 
 
 def install(*, transformer_engine: bool) -> None:
-    """Apply every adaptation; ``transformer_engine`` says that its stand-in is importable."""
+    """Apply every adaptation. ``transformer_engine``: whether its stand-in is importable."""
     rows = [row for row in cpu_backend.CPU_ADAPTATIONS if row.name in _SHARED]
     if not transformer_engine:
         rows += cpu_backend.LOCAL_ADAPTATIONS

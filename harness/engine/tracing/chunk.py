@@ -29,7 +29,7 @@ from harness.records.trace import OpCost, TraceCase
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Elements of dense and expert parameters of one rank, and the bytes of all that their modules store for compute."""
+    """Elements of one rank's dense and expert parameters, and the bytes that their modules store for compute."""
 
     dense: int
     expert: int
@@ -67,7 +67,7 @@ def workspaces(model: torch.nn.Module) -> int:
 
 
 def attach_main_grads(model: torch.nn.Module, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Give every parameter its gradient buffer and the hook by which megatron's DDP empties ``.grad`` into it.
+    """Give every parameter a gradient buffer and the hook with which megatron's DDP empties ``.grad`` into it.
 
     Returns the buffers: they belong to the optimizer's ledger, not to the chunk's.
     """
@@ -99,7 +99,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one pass took; fields as in `ChunkTrace`."""
+    """The memory of one pass; fields as in `ChunkTrace`."""
 
     saved_bytes: int
     forward_peak_bytes: int
@@ -124,7 +124,7 @@ class Chunk:
 
     @cached_property
     def _mask(self) -> torch.Tensor | None:
-        """Made once and given with every micro-batch, as the worker does."""
+        """Return the mask, made once for all micro-batches, as in the worker."""
         if not self.batch.needs_mask:
             return None
         length = self.batch.length
@@ -136,7 +136,7 @@ class Chunk:
         return prod(self.batch.hidden_shape) * self.batch.hidden_dtype.itemsize
 
     def measure(self) -> Measured:
-        """Two passes: the first leaves behind what stays allocated, the second is recorded."""
+        """Run two passes: the first allocates what stays, the second is recorded."""
         assert self._micro_batch
         ledger = StorageLedger()
         main_grads = attach_main_grads(self.model, self._main_grad_dtype)
@@ -163,7 +163,7 @@ class Chunk:
         )
 
     def _leaving_over(self, ledger: StorageLedger) -> int:
-        """A first step of modules offloaded, in which no layer stays; the next pass is of a later step."""
+        """Run the first step of offloading, in which no layer stays on the GPU; the next pass is then a later step."""
         gc.collect()
         offloading.forget()
         forward_peak, saved, _ = self._pass(self._tracer(ledger))
@@ -239,7 +239,7 @@ class Chunk:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """When Python collects cycles must not decide what counts as alive."""
+    """Keep Python's garbage collector from deciding which bytes are alive."""
     gc.disable()
     try:
         yield
@@ -313,7 +313,7 @@ class Groups:
 def stage_config(spec: ExperimentSpec) -> TransformerConfig:
     """megatron-core's configuration of a stage spec; on meta there is nothing to initialise.
 
-    Layers are offloaded all or none: megatron-core wants one of the job's to stay, which may lie in another trace.
+    A trace offloads all layers or none: the layer that megatron-core keeps may be in another trace.
     """
     offloads_layers = spec.offload.cpu_offloading_num_layers > 0
     config = transformer_config(spec.model_copy(update={"offload": OffloadSpec()}) if offloads_layers else spec)

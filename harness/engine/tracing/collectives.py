@@ -63,11 +63,11 @@ class Tally:
         self._count: Counter[Op] = Counter()
 
     def add(self, op: Op) -> None:
-        """One more ``op``."""
+        """Count ``op``."""
         self._count[op] += 1
 
     def rows(self) -> tuple[OpCost, ...]:
-        """All operations; figures of equal ones are multiplied by their number."""
+        """Return all operations. Figures of equal operations are multiplied by their number."""
         return tuple(
             OpCost(
                 phase=op.phase,
@@ -181,7 +181,7 @@ def _side(values: dict[str, object], side: str) -> object:
 
 
 def _label(group: ProcessGroup) -> CommGroup:
-    """The name of a megatron group; a group over several dimensions goes by the one its traffic is for."""
+    """Return the name of a megatron group. A group over several dimensions has the name of the one that its traffic serves."""
     from megatron.core import parallel_state as state  # not at the top: adaptations come first
 
     known: tuple[tuple[CommGroup, object], ...] = (

@@ -1,4 +1,4 @@
-"""Live and peak bytes, counted by storage: of every operation that a watch sees, on a device or traced. Views share one storage."""
+"""Counts live and peak bytes by storage, for every operation that a watch sees. Views share one storage."""
 
 import time
 import weakref
@@ -67,20 +67,20 @@ class StorageLedger:
         self._resize(entry, storage.nbytes())
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage changed its size in place; unknown ones are none of our business."""
+        """Note a storage's new size; ignore unknown storages."""
         entry = self._entries.get(storage._cdata)
         if entry is not None:
             self._resize(entry, storage.nbytes())
 
     def share(self, storage: torch.UntypedStorage, owner: torch.UntypedStorage) -> None:
-        """``storage`` is from now on another name for the bytes of ``owner``, which live as long as either."""
+        """Make ``storage`` another name for the bytes of ``owner``; they live as long as either."""
         entry = self._entries.get(storage._cdata)
         if entry is not None:
             self._resize(entry, 0)
             entry.names = owner
 
     def pass_through(self, num_bytes: int) -> None:
-        """Bytes that were alive for a moment beside everything else."""
+        """Count bytes that are alive for a moment on top of the rest."""
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + num_bytes)
 
     def knows(self, storage: torch.UntypedStorage) -> bool:
@@ -105,8 +105,7 @@ class StorageWatch(TorchDispatchMode):
     earlier watch has seen made.
 
     Whole storages count, once each, until the last tensor lets go of them, on whichever thread. What a kernel allocates
-    inside itself is not seen, nor are the buffers of gloo, which clones gradient buffers to reduce them: NCCL's lie
-    outside of torch's allocator too.
+    inside itself does not count. Nor do gloo's clones of gradient buffers: NCCL's buffers are outside torch's allocator, too.
     """
 
     def __init__(self, ledger: StorageLedger | None = None) -> None:
@@ -178,9 +177,9 @@ def watched_peak_bytes(
     base_bytes: int = 0,
     ledger: StorageLedger | None = None,
 ) -> int:
-    """Most bytes alive at once of those that ``run_step()`` allocates in tensors, and of those in ``ledger``.
+    """Return the peak of tensor bytes that ``run_step()`` allocates plus those in ``ledger``.
 
-    ``series`` receives what was alive when, ``base_bytes`` included.
+    ``series`` receives the live bytes over time, with ``base_bytes``.
     """
     watch = StorageWatch(ledger) if series is None else _TimedWatch(series, base_bytes, ledger)
     with watch:

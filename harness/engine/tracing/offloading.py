@@ -1,4 +1,4 @@
-"""megatron-core's fine-grained offloading without a GPU: its manager decides, and what it moves leaves device memory.
+"""Runs megatron-core's fine-grained offloading without a GPU: its manager decides which tensors leave device memory.
 
 Groups, minimum size, what stays and the order of reloads are megatron-core's own
 (`pipeline_parallel/fine_grained_activation_offload.py`). A copy is done at once: streams and events are inert.
@@ -68,7 +68,7 @@ def is_on(config: "TransformerConfig") -> bool:
 
 
 def end_step() -> None:
-    """What schedules do after a step; the first one tells megatron-core which groups are to stay on the device."""
+    """Do what schedules do after a step. After the first, megatron-core decides which groups stay on the device."""
     importlib.import_module(_MANAGER).PipelineOffloadManager.get_instance().reset()
 
 

@@ -1,4 +1,4 @@
-"""Traces cases one after the other: what it takes for granted, what it will not pretend to know, and the chunks."""
+"""Traces cases one after the other. Lists its assumptions and the cases that it refuses."""
 
 import gc
 import os
@@ -219,7 +219,7 @@ def _aux_losses() -> dict:
 
 
 def _stand_in_for(spec: ExperimentSpec) -> None:
-    """Tell the stand-in which GPU it is on; megatron-core sets the attention variables itself and refuses others."""
+    """Set the stand-in's GPU. megatron-core sets the attention variables itself and refuses other values."""
     from transformer_engine.pytorch.formats import MACHINE
 
     MACHINE.capability = spec.gpu_type.capability

@@ -1,1 +1,1 @@
-"""What megatron-core refuses, ignores or gets wrong, as a table."""
+"""Holds a table of what megatron-core refuses, ignores or gets wrong."""

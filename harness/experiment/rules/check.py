@@ -41,7 +41,7 @@ def applicable(situation: Situation) -> tuple[Rule, ...]:
     return RULES if situation.gpu.is_cpu else _EVERYWHERE
 
 
-# Warnings about a value that does nothing without a switch: rule -> dotted paths of the value and of the switch.
+# Warnings about a value that has no effect without a switch: rule -> dotted paths of the value and of the switch.
 _IDLE = {
     "B04b": ("kernels.tp_comm_overlap_cfg", "kernels.tp_comm_overlap"),
     "B18a": ("ddp.align_grad_reduce", "ddp.overlap_grad_reduce"),
@@ -61,11 +61,11 @@ def check(
     force: frozenset[str] = frozenset(),
     sources: Mapping[str, str] | None = None,
 ) -> tuple[Finding, ...]:
-    """Every rule that ``spec`` violates, errors first. A finding with ``blocks`` means: start nothing.
+    """Return every rule that ``spec`` violates, errors first. If a finding ``blocks``, nothing may start.
 
     ``env`` is the environment the ranks will have; without it only ``spec.env`` is judged. ``implementation`` is the
-    settled kernels.transformer_impl. ``force`` names errors to go past; BadRequestError for an id that is no rule.
-    ``sources`` says who set each value: a recipe's value whose switch an option turned off is a note, not a warning.
+    settled kernels.transformer_impl. ``force`` names errors to override; BadRequestError for an unknown id.
+    ``sources`` names the origin of each value: a recipe's value is a note, not a warning, if an option turned its switch off.
     """
     known = {rule.id for rule in RULES}
     raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])

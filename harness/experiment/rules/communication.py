@@ -1,4 +1,4 @@
-"""Gradient buckets, sharded optimizers and user buffers of tensor-parallel communication: idle, or impossible."""
+"""Rules for gradient buckets, sharded optimizers and user buffers of tensor-parallel communication."""
 
 from harness.experiment.gpu import GPUS
 from harness.experiment.rules.rule import ARGUMENTS, Rule, Situation, Values

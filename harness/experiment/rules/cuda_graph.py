@@ -1,4 +1,4 @@
-"""CUDA graphs against the model and recompute: refused, crashing in capture, or silently capturing nothing."""
+"""Rules for CUDA graphs that megatron-core refuses, that crash in capture, or that silently capture nothing."""
 
 from harness.experiment.effective import pre_mlp_norm_stays_in_graph
 from harness.experiment.recompute import MODULES
@@ -21,7 +21,7 @@ def _scope(s: Situation) -> frozenset[str]:
 
 
 def _holds(s: Situation, scope: str) -> bool:
-    """Whether graphs hold this part, by megatron-core's own reading of the scopes."""
+    """Whether graphs capture this part, as megatron-core reads the scopes."""
     return not s.graph.scope or s.graphs_iteration or scope in s.graph.scope
 
 
@@ -80,7 +80,7 @@ def _te_warms_up_with_grad(s: Situation) -> Values | None:
 
 
 def _skipped_in_capture(s: Situation) -> Values | None:
-    """Plain checkpoints, which are left out while a graph is captured; transformer-engine's own are not."""
+    """Plain checkpoints, which do not run while a graph is captured; those of transformer-engine do."""
     captured = _checkpoints(s, s.graph.impl)
     return joined(named=[m for m in captured if not s.quantized or m == "core_attn"])
 

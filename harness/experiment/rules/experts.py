@@ -32,7 +32,7 @@ def _permute_fusion_missing(s: Situation) -> Values | None:
 
 
 def _groups(s: Situation) -> dict[str, int] | None:
-    """How many groups of experts there are, and of how many of them a token may take experts, where both are given."""
+    """Return the number of expert groups and how many of them a token may use, if both are given."""
     if s.moe is None or not s.moe.moe_router_group_topk or not s.moe.moe_router_num_groups:
         return None
     return {"topk": s.moe.moe_router_group_topk, "groups": s.moe.moe_router_num_groups}

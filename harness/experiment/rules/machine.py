@@ -1,4 +1,4 @@
-"""What ranks meet: their variables, the GPUs and their software, and a processor with gloo instead of a GPU."""
+"""Rules for the ranks' variables, GPUs and software, and for a CPU with gloo instead of a GPU."""
 
 import math
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def _may_register(s: Situation) -> bool:
 
 
 def _one_connection_missing(s: Situation) -> Values | None:
-    """Asked only where the variable is known: in the whole environment, or as part of the request."""
+    """Judge only a known variable: in the whole environment, or in the request."""
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     if not _is_before_blackwell(s) or (s.tp == 1 and s.cp == 1):
         return None
@@ -180,7 +180,7 @@ def _limit_watches_what_is_measured(s: Situation) -> Values | None:
 
 
 def _fewest_steps(skipped: float) -> int | None:
-    """The fewest steps of which the share that does not count holds every watched one; None where none ever does."""
+    """Return the fewest steps whose skipped share contains every watched step; None if no number does."""
     if skipped == 0:
         return None
     steps = max(1, math.ceil(_WATCHED_STEPS / skipped) - 1)

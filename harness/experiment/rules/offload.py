@@ -1,4 +1,4 @@
-"""Activations in host memory, whole layers and named modules, against recompute and the rest."""
+"""Rules for activations in host memory: whole layers and named modules."""
 
 from harness.experiment.rules.rule import CONFIG, Rule, Situation, Values, joined
 
@@ -65,7 +65,7 @@ def _graph_offload_conflict(s: Situation) -> Values | None:
 
 
 def _local_graph_offload_conflict(s: Situation) -> Values | None:
-    """Releases before 0.19 allow none, later ones what lies inside experts outside captured layers."""
+    """Releases before 0.19 allow no modules; later ones allow those inside experts and outside captured layers."""
     if s.mcore_before("0.19"):
         text = (
             "fine-grained activation offloading is only supported with transformer_engine CUDA graph implementation or "

@@ -1,4 +1,4 @@
-"""Parallel sizes, pipeline layout and batch: what megatron-core's configs, groups and schedules refuse."""
+"""Rules for parallel sizes, pipeline layout and batch that megatron-core's configs, groups and schedules refuse."""
 
 from harness.experiment.layout import LAYER_CODES
 from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Predicate, Rule, Situation, Values

@@ -1,4 +1,4 @@
-"""Reduced precision against the GPU, transformer-engine and the shapes of the model."""
+"""Rules for reduced precision on this GPU, with this transformer-engine and these model shapes."""
 
 from harness.experiment.gpu import PRECISIONS
 from harness.experiment.rules.rule import CONFIG, Rule, Situation, Values, joined

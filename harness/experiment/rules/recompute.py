@@ -1,4 +1,4 @@
-"""Recompute against the model, precision and schedule: without effect, refused, ignored or wrong."""
+"""Rules for recompute that is without effect, refused, ignored or wrong for this request."""
 
 from difflib import get_close_matches
 from math import gcd

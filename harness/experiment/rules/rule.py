@@ -1,4 +1,4 @@
-"""What a rule sees (the request, its software and environment, what follows from them), what it is, and what it finds."""
+"""Defines the situation that a rule judges, the rule, and its finding."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ PULLS = "https://github.com/NVIDIA/Megatron-LM/pull"
 
 @dataclass(frozen=True)
 class Situation:
-    """One request under judgement. ``env`` is what ranks will see; None: only the request's own variables are known."""
+    """The request to judge. ``env`` is the environment of the ranks; None: only the request's own variables are known."""
 
     spec: ExperimentSpec
     software: Software
@@ -101,7 +101,7 @@ class Situation:
     # What the machine and its software are.
     @cached_property
     def gpu(self) -> GpuType:
-        """The assumed or detected GPU type, else the one asked for."""
+        """Return the assumed or detected GPU type, else that of the request."""
         return GPUS.get(self.software.gpu or "", self.spec.gpu_type)
 
     @cached_property
@@ -120,7 +120,7 @@ class Situation:
 
     @cached_property
     def te_is_missing(self) -> bool:
-        """Known to be missing: where megatron-core is unknown too, nothing was looked for."""
+        """Whether it is known to be missing. Without megatron-core, nobody has looked for it."""
         return self.software.transformer_engine is None and self.software.megatron_core is not None
 
     def te_before(self, version: str) -> bool:
@@ -152,7 +152,7 @@ class Situation:
 
     @cached_property
     def layout_error(self) -> LayoutError | None:
-        """Why the model cannot be cut over pipeline stages, or None."""
+        """Return why the model cannot be cut over pipeline stages, or None."""
         return layout_problem(self.spec.model, self.spec.parallelism)
 
     @cached_property
@@ -215,8 +215,8 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 class Finding(Frozen):
     """One violated rule, with the values of the request. ``mcore_text`` is what megatron-core or its launcher would say.
 
-    error: the run would be refused, crash, hang or train something else. warning: it runs, but something asked for has
-    no effect or is wasteful. note: worth knowing. ``overridden``: an error that the user forced past.
+    error: the run would be refused, crash, hang or train something else. warning: it runs, but a requested setting has
+    no effect or is wasteful. note: worth knowing. ``overridden``: an error that the user forced.
     """
 
     id: str
@@ -282,12 +282,12 @@ class Rule:
 
 
 def where(asked: Callable[[Situation], bool], condition: Predicate) -> Predicate:
-    """``condition`` in situations of which ``asked`` holds."""
+    """Restrict ``condition`` to situations for which ``asked`` holds."""
     return lambda s: asked(s) and condition(s)
 
 
 def joined(**words: Iterable[str]) -> Values | None:
-    """The words behind each name, joined by commas; None where one has none."""
+    """Join the words of all names by commas; None if a name has none."""
     texts: Values = {name: ", ".join(each) for name, each in words.items()}
     return texts if all(texts.values()) else None
 

@@ -1,4 +1,4 @@
-"""The list of all rules, also those that no request can break."""
+"""Lists all rules, also those that no request can break."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -123,7 +123,7 @@ EVIDENCE = {
     "issue": "reported upstream",
     "harness": "a limit or a judgement of mbr-perf itself",
 }
-# Rows whose whole message is computed by experiment/layout.py: what they are about.
+# Summaries of rows whose message experiment/layout.py computes.
 _ABOUT = {
     "P08": "num_layers is not a multiple of pipeline_model_parallel_size",
     "P09": "the layers of a pipeline stage are not a multiple of virtual_pipeline_model_parallel_size",
@@ -151,7 +151,7 @@ _ONLY_WITH_VALUES = "hint"  # a "did you mean" that a listing cannot have
 
 @dataclass(frozen=True)
 class Entry:
-    """One rule for people, values of a request as ``<name>``. ``versions`` are megatron-core's; ``severity`` is "closed" where no request can break it."""
+    """One rule as text, with a request's values as ``<name>``. ``versions`` are megatron-core's; ``severity`` is "closed" where no request can break it."""
 
     id: str
     severity: str
@@ -210,7 +210,7 @@ def _all() -> Iterable[Entry]:
 
 
 def readable(template: str) -> str:
-    """A template for people: ``{s.spec.num_gpus}`` is ``<num_gpus>``, ``{s.tp}`` is ``<TP>``."""
+    """Return a template as text: ``{s.spec.num_gpus}`` becomes ``<num_gpus>``, ``{s.tp}`` becomes ``<TP>``."""
     parts = Formatter().parse(template)
     return "".join(text + (_placeholder(field) if field is not None else "") for text, field, _, _ in parts)
 
@@ -224,7 +224,7 @@ def _placeholder(field: str) -> str:
 
 
 def _own_text(template: str | None) -> str | None:
-    """None also for a text that depends on the request as a whole."""
+    """Return megatron-core's text; None if it depends on the whole request."""
     return None if template in (None, "{mcore}") else readable(str(template))
 
 

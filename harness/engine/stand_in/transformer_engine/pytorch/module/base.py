@@ -65,7 +65,7 @@ def _copy(weight: torch.Tensor, fmt: QuantFormat) -> torch.Tensor:
 
 
 def weight_grad(weight: torch.Tensor, main_grad, like: torch.Tensor) -> torch.Tensor:
-    """What autograd is told is the gradient of ``weight``: the dummy when the GEMM accumulated it."""
+    """Return the gradient of ``weight`` for autograd: the dummy if the GEMM has accumulated it."""
     if main_grad is None:
         return torch.empty(weight.shape, dtype=weight.dtype, device=like.device)
     weight.grad_added_to_main_grad = True
