@@ -168,7 +168,7 @@ def test_renamed_fields_go_by_their_newest_name(engine):
 
 
 def test_a_field_that_no_release_knows_is_never_dropped(engine):
-    with pytest.raises(engine.UnknownFieldError, match="Older of this megatron-core has no fp8, moe_new"):
+    with pytest.raises(engine.UnknownFieldError, match="this megatron-core's Older has no fp8, moe_new"):
         engine.fitted(Older, {"cuda_graph_impl": "local", "fp8": "hybrid", "moe_new": 1})
     assert engine.fitted(Older, {"moe_use_legacy_grouped_gemm": True}) == {}
 

@@ -47,7 +47,7 @@ def test_the_output_has_the_heads_side_by_side(attention):
 
 def test_what_it_cannot_compute_it_refuses(attention):
     assert attention["refusals"] == {
-        "mask": "flash-like attention is causal only, not AttnMaskType.padding",
+        "mask": "flash-like attention supports causal masks only, not AttnMaskType.padding",
         "context": "context parallelism needs transformer-engine's attention",
     }
 

@@ -117,4 +117,4 @@ def test_a_clock_that_is_set_back_changes_no_duration_and_is_reported(run, only_
     assert record.provenance.finished_at < record.provenance.started_at
     assert 0.2 < record.provenance.duration_s < 100
     (note,) = [note for note in record.notes if "clock" in note]
-    assert note == "the clock of this machine was set back by 3600 s during the run; durations are not of it"
+    assert note == "the clock of this machine was set back by 3600 s during the run; durations are not affected"

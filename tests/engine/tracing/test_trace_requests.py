@@ -27,9 +27,9 @@ def refused(trace, models):
     ("key", "reason"),
     [
         ("bias", "recurses without end"),
-        ("flex", "flex dispatcher is not modelled"),
+        ("flex", "cannot trace the flex dispatcher"),
         ("modules", "offload_modules with recompute of whole layers"),
-        ("uneven", "multiple of recompute_num_layers"),
+        ("uneven", "recompute_num_layers must divide the layers of each model chunk"),
         ("heads", "num_attention_heads (64) must be a multiple of tensor_model_parallel_size (3)"),
     ],
 )
