@@ -50,7 +50,7 @@ def test_a_dry_run_names_a_damaged_golden_and_what_to_do(stage, mbr_perf, text):
     (row,) = (line for line in answer.out.splitlines() if line.startswith("dense "))
     assert "  damaged  " in row
     assert f"dense: {golden_of(stage)}" in answer.out.replace("\n", " ")
-    assert "1 golden cannot be read: inconclusive until the file is mended" in answer.out
+    assert "1 golden cannot be read: inconclusive until you repair the file or restore it from git" in answer.out
     assert "golden promote" not in answer.out
 
 

@@ -149,7 +149,7 @@ def test_history_shows_imported_runs_at_the_time_of_their_jobs_and_marks_unknown
     assert [line.split()[2] for line in listed[1:3]] == ["2023-05-05T20:00:00Z", "2024-08-01T10:00:01Z"]
     assert listed[3].split()[2].endswith("Z?")
     assert shown.out.count("Z? ") == 1
-    assert "?: when 1 of 3 runs were made is not known" in shown.out
+    assert "?: 1 of 3 runs have no start time; the date is that of their import" in shown.out
     assert any("set it with import --started_at TIME" in note for note in answers["unknown"]["notes"])
 
 

@@ -111,7 +111,7 @@ def test_ranks_that_end_well_are_ok_and_the_outcome_says_that_they_were_forked(
     outcome = run(plan, parents)
     assert (outcome.status, outcome.exit_code, outcome.num_killed, outcome.warm) == ("ok", 0, 0, True)
     assert outcome.agent == AgentRecord.model_validate_json(plan.agent_file.read_text())
-    assert outcome.notes == ("ranks were forked from a warm parent: no import is in their times",)
+    assert outcome.notes == ("ranks were forked from a warm parent, so their times contain no imports",)
 
 
 @pytest.mark.long

@@ -168,7 +168,7 @@ def test_an_aa_that_cannot_be_is_a_wrong_request(tmp_path, nightly):
             "--shard 5/3",
         ),
         (("--aa", "--aa_case", "lost"), "--aa_case lost: refused: ", "name another case"),
-        (("--aa", "--only", "lost"), "--aa: no case can be the A/A"),
+        (("--aa", "--only", "lost"), "--aa: no case can run as the A/A"),
         (("--aa", "--only", "short"), "1 step in its window, at least 3 are needed", "more steps: max_steps"),
         (
             ("--aa", "--aa_case", "short"),
