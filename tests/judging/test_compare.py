@@ -63,7 +63,7 @@ def test_the_window_may_be_chosen_again(make_record):
 
 
 def test_a_window_without_a_step_names_the_options_that_make_it(make_spec):
-    with pytest.raises(BadRequestError, match=r"--eval_time_start_step, --eval_time_end_step: .* holds none"):
+    with pytest.raises(BadRequestError, match=r"--eval_time_start_step, --eval_time_end_step: .* has no steps"):
         WindowOptions(eval_time_start_step=9, eval_time_end_step=9).over(make_spec().measure)
 
 
