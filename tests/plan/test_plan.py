@@ -6,6 +6,7 @@ import pty
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -199,13 +200,17 @@ def test_a_terminal_names_the_request_before_it_counts_stages_and_a_pipe_stays_s
     command = (sys.executable, "-m", "harness.app", "plan", "-mr", recipe, "--over", "mb=1,2", "--json")
     env = {**os.environ, "XDG_CACHE_HOME": str(cache), "TERM": "xterm", "COLUMNS": "100"}
     ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=env) as planning:
+    with (
+        ThreadPoolExecutor(1) as reader,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=env) as planning,
+    ):
         os.close(theirs)
-        shown, document = b"", json.loads(planning.stdout.read())
-        while part := _read(ours):
-            shown += part
+        shown = reader.submit(
+            _all_of, ours
+        )  # while the answer is waited for: a terminal that nobody reads holds its writer up
+        document = json.loads(planning.stdout.read())
     os.close(ours)
-    said = shown.decode()
+    said = shown.result().decode()
     assert said.index("Planning replayed, pretrain, bf16, 2 x H100") < said.rindex("Stages traced")
     assert "pretrain h100 bf16 2 GPUs (tests/data/replay/replayed.yaml:" in document["notes"][0]
     piped = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
@@ -213,8 +218,11 @@ def test_a_terminal_names_the_request_before_it_counts_stages_and_a_pipe_stays_s
     assert json.loads(piped.stdout) == document
 
 
-def _read(terminal):
+def _all_of(terminal):
+    shown = b""
     try:
-        return os.read(terminal, 65536)
+        while part := os.read(terminal, 65536):
+            shown += part
     except OSError:  # Linux: the other end is closed
-        return b""
+        pass
+    return shown
