@@ -56,6 +56,11 @@ def at_terminal(page: Page, width: int) -> str:
     return out.getvalue()
 
 
+def cells(page: Page, width: int) -> list[list[str]]:
+    """The cells of each line at a terminal; how wide a table is drawn differs between releases of rich."""
+    return [re.split(r" {2,}", line.strip()) for line in at_terminal(page, width).splitlines()]
+
+
 def test_a_pipe_gets_the_title_first_and_the_answer_last():
     assert piped(PAGE) == [
         "A sweep: 2 cells", "On cpu.", "Note: a note", "", "Cell   Step", "none  1.0 s", "mlp   1.2 s", "", "About", "first",
@@ -159,25 +164,19 @@ def test_a_terminal_drops_columns_before_it_breaks_figures_and_reports_it():
 def test_names_are_folded_between_words_where_a_table_finds_no_room():
     made = table(("Cell", "Step"), [("full:uniform:1 (control)", "12.5 s")], right=("Step",))
 
-    assert [line.rstrip() for line in at_terminal(Page((made,)), 24).splitlines()] == [
-        "Cell                Step", "full:uniform:1    12.5 s", "(control)",
-    ]  # fmt: skip
+    assert cells(Page((made,)), 24) == [["Cell", "Step"], ["full:uniform:1", "12.5 s"], ["(control)"]]
 
 
 def test_a_narrow_cell_is_folded_as_often_as_it_takes_and_no_figure_leaves_its_unit():
     made = table(("Noise", "Steps"), [("drifts by 2 % over a month", "12 steps")], right=("Steps",))
 
-    assert [line.rstrip() for line in at_terminal(Page((made,)), 20).splitlines()] == [
-        "Noise          Steps", "drifts by   12 steps", "2 % over a", "month",
-    ]  # fmt: skip
+    assert cells(Page((made,)), 20) == [["Noise", "Steps"], ["drifts by", "12 steps"], ["2 % over a"], ["month"]]
 
 
 def test_settings_are_folded_after_commas_and_figures_stay_whole():
     made = table(("Recompute", "Step"), [("layernorm,mlp,shared_experts", "12.5 s")], right=("Step",))
 
-    assert [line.rstrip() for line in at_terminal(Page((made,)), 24).splitlines()] == [
-        "Recompute           Step", "layernorm,mlp,    12.5 s", "shared_experts",
-    ]  # fmt: skip
+    assert cells(Page((made,)), 24) == [["Recompute", "Step"], ["layernorm,mlp,", "12.5 s"], ["shared_experts"]]
 
 
 def test_what_stands_instead_of_dropped_columns_is_shown_only_then():
