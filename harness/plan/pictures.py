@@ -69,11 +69,9 @@ def _about(plan: Plan, layout: str) -> list[str]:
 
 
 def _named(plan: Plan) -> list[Row]:
-    """Settings to show beside each other, at most three: recommended, wholly fitting, asked for, none, least memory."""
+    """Settings to show beside each other, at most three: recommended, asked for, none, least memory."""
     asked = (row for row in plan.rows if row.text == plan.spec.recompute.text)
-    rows = [
-        row for row in (plan.recommended, plan.safe, *asked, plan.control, _smallest(plan)) if row and row.prediction
-    ]
+    rows = [row for row in (plan.recommended, *asked, plan.control, _smallest(plan)) if row and row.prediction]
     return list({row.text: row for row in rows}.values())[:_MOST_PANELS]
 
 
@@ -91,7 +89,7 @@ def _limits(plan: Plan, unit_bytes: float, most: float) -> list[look.Row]:
         return []
     return [
         {"at": size / unit_bytes, "text": f"memory {format_bytes(size)}", "kind": "memory"},
-        {"at": budget / unit_bytes, "text": f"less {plan.limits.margin * 100:g} % margin", "kind": "margin"},
+        {"at": budget / unit_bytes, "text": plan.limits.free_text, "kind": "margin"},
     ]
 
 

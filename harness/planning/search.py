@@ -160,12 +160,14 @@ class Limits:
     def text(self) -> str:
         """Describe the memory that a peak must fit into; only for known memory."""
         buffers = f" and {format_bytes(self.user_buffer_bytes)} of user buffers" if self.user_buffer_bytes else ""
-        free = (
-            f"{self.margin * 100:g} % margin"
-            if self._margin_bytes >= self.outside_bytes
-            else f"{format_bytes(self.outside_bytes)} outside torch's allocator"
-        )
-        return f"{format_bytes(self.capacity_bytes or 0)} less {free}{buffers}"
+        return f"{format_bytes(self.capacity_bytes or 0)} {self.free_text}{buffers}"
+
+    @property
+    def free_text(self) -> str:
+        """What stays free of tensors: the margin, or where that is less, what is outside of torch's allocator."""
+        if self._margin_bytes >= self.outside_bytes:
+            return f"less {self.margin * 100:g} % margin"
+        return f"less {format_bytes(self.outside_bytes)} outside torch's allocator"
 
 
 @dataclass(frozen=True)
@@ -277,12 +279,13 @@ def plan(
         Row(
             candidate=candidate,
             prediction=prediction,
-            verdict=_verdict(prediction, limits),
+            verdict=found_verdict,
             overhead=prediction.overhead_over(control) if prediction and control else None,
             reason=reason,
-            is_certain=_is_certain(prediction, limits),
+            is_certain=is_certain,
         )
         for candidate, prediction, reason in predicted
+        for found_verdict, is_certain in [_judged(prediction, limits)]
     )
     return Plan(spec, rows, found.inert, found.skipped, limits, recommended(rows, limits))
 
@@ -303,17 +306,14 @@ def _predicted(
     return found, ""
 
 
-def _verdict(prediction: Prediction | None, limits: Limits) -> Verdict | None:
+def _judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | None, bool]:
+    """The verdict, None where nothing is judged, and whether no end of the range deserves another."""
     budget = limits.budget_bytes
     if prediction is None or budget is None:
-        return None
-    return verdict(prediction.peak_bytes, prediction.range_bytes[1], budget)
-
-
-def _is_certain(prediction: Prediction | None, limits: Limits) -> bool:
-    """Whether no end of the range deserves another verdict."""
-    found, budget = _verdict(prediction, limits), limits.budget_bytes
-    return found != "TIGHT" and (found != "OOM" or prediction is None or prediction.range_bytes[0] > (budget or 0))
+        return None, True
+    low, high = prediction.range_bytes
+    found = verdict(prediction.peak_bytes, high, budget)
+    return found, found == "FITS" or low > budget
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:

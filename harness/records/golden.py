@@ -275,5 +275,5 @@ def _files(folder: Path) -> list[Path]:
 
 
 def retirement_text(golden: GoldenRecord) -> str:
-    """Return text such as ``was retired 2026-03-04 by somebody: the cluster is gone``."""
+    """Return text such as ``was retired 2026-03-04 by ada: the cluster is gone``."""
     return f"was retired {(golden.retired_at or '')[:10]} by {golden.retired_by}: {golden.retired_reason}"

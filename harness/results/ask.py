@@ -182,14 +182,15 @@ def export(
     A run that is already there stays in MLflow; Weights & Biases replaces it. Needs mbr-perf[export].
     """
     from harness.records.inventory import find_stored
-    from harness.records.store import checkout_dir
     from harness.records.store import results_dir as settled_results_dir
     from harness.results.export import export as send
-    from harness.results.export import exported_runs, places_of, summary
+    from harness.results.export import exported_runs, summary
+    from harness.results.show import places_of
     from harness.showing.page import Page
 
-    entry = find_stored(reference, settled_results_dir(results_dir))
-    sent = send(exported_runs(entry, places_of(entry, checkout_dir())), to, project=project, uri=uri)
+    folder = settled_results_dir(results_dir)
+    entry = find_stored(reference, folder)
+    sent = send(exported_runs(entry, places_of(entry, folder)), to, project=project, uri=uri)
     if as_json:
         from harness.results.document import ExportDocument
         from harness.showing import json

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from harness.errors import BadRequestError, closest
 from harness.judging.derive import derive
@@ -17,7 +16,6 @@ from harness.records.store import read_run
 from harness.records.sweep import read_sweep
 from harness.units import counted
 
-TO = ("mlflow", "wandb")
 _ID = "mbr_perf.run_id"
 _MOST_PARAMS, _MOST_METRICS, _LONGEST = 100, 1000, 6000  # MLflow's limits per request, and characters of a value
 
@@ -123,11 +121,11 @@ def export(runs: Sequence[ExportedRun], to: str, *, project: str, uri: str | Non
 
     BadRequestError: the tracker is unknown, not installed, or refuses the runs.
     """
-    if to not in TO:
-        near = closest(to, TO)
+    if to not in _TRACKERS:
+        near = closest(to, list(_TRACKERS))
         raise BadRequestError(
             f"--to {to!r}: no such tracker",
-            remedy=f"did you mean {near[0]}?" if near else f"name one of: {', '.join(TO)}",
+            remedy=f"did you mean {near[0]}?" if near else f"name one of: {', '.join(_TRACKERS)}",
         )
     if to == "wandb" and uri is not None:
         raise BadRequestError("--uri is for mlflow", remedy="Weights & Biases reads WANDB_BASE_URL and WANDB_MODE")
@@ -208,8 +206,3 @@ def summary(sent: Sequence[Sent], to: str, project: str) -> str:
     new = sum(run.is_new for run in sent)
     there = f"; {counted(len(sent) - new, 'run')} already there" if new < len(sent) else ""
     return f"{counted(new, 'run')} sent to {to}, project {project}{there}"
-
-
-def places_of(entry: Stored, checkout: Path | None) -> Places:
-    """Return the folders whose names must not leave this machine."""
-    return Places.of(((entry.path, entry.id), (checkout, "CHECKOUT"), (Path.home(), "~")))

@@ -34,7 +34,7 @@ def as_markdown(text: str) -> str:
 def markdown(page: Page, *, level: int = 1, with_images: bool = False) -> str:
     """The page below a heading of ``level``. ``with_images``: the pictures are PNG files beside it.
 
-    Without them only the captions are told.
+    Without them only the captions are written.
     """
     about = ". ".join(part for part in (page.headline, page.about) if part)
     answer = page.closing

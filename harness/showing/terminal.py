@@ -166,7 +166,7 @@ class _Writer:
             self._hanging(text, line.hang + indent)
 
     def _hanging(self, text: Text, indent: int) -> None:
-        """One paragraph; where somebody watches, its further lines begin ``indent`` columns in. No word is broken."""
+        """One paragraph; on a terminal its further lines begin ``indent`` columns in. No word is broken."""
         if not self._console.is_terminal:
             self._console.print(text, soft_wrap=True)
             return

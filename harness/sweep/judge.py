@@ -1,7 +1,7 @@
 """Judges a sweep: Pareto set, reference and recommendation."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,47 +15,42 @@ from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measu
 from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict
 from harness.units import format_bytes, format_percent
 
-Costs = Mapping[str, Sequence[float]]
-
 
 @dataclass(frozen=True)
 class Times:
-    """Which of two cells is faster, as far as their runs establish it.
+    """Which of two comparable cells is faster, as far as their runs establish it.
 
-    ``costs``: seconds of every repeat by the cell's name, for the same tokens. From three repeats on both sides a cell is
-    faster where Welch's 95 % interval of the difference leaves 0 out; with fewer, where the difference exceeds
-    ``threshold``, the fraction by which single runs of one setting may differ.
+    From three repeats on both sides a cell is faster where Welch's 95 % interval of the difference leaves 0 out; with fewer,
+    where the difference exceeds ``threshold``, the fraction by which single runs of one setting may differ.
     """
 
-    costs: Costs
     threshold: float
 
-    def is_faster(self, name: str, other: str) -> bool:
+    def is_faster(self, cell: CellVerdict, other: CellVerdict) -> bool:
         """Whether it is established that the first cell's steps take less time than the second's."""
-        difference = statistics.mean(self.costs[other]) - statistics.mean(self.costs[name])
-        half = half_width(self.costs[other], self.costs[name])
-        return difference > (self.threshold * statistics.mean(self.costs[other]) if half is None else half)
+        ours, theirs = _cost(cell)[0], _cost(other)[0]
+        half = half_width(other.costs_s, cell.costs_s)
+        return theirs - ours > (self.threshold * theirs if half is None else half)
 
-    def noise(self, names: Sequence[str]) -> str:
-        """What keeps the cells of these names apart from being ranked, in one clause."""
-        best = min(names, key=lambda name: statistics.mean(self.costs[name]))
-        mean = statistics.mean(self.costs[best])
-        halves = [half_width(self.costs[name], self.costs[best]) for name in names if name != best]
+    def noise(self, tied: Sequence[CellVerdict]) -> str:
+        """Why these cells, the fastest first, cannot be ranked, in one clause."""
+        best, *rest = tied
+        halves = [half_width(cell.costs_s, best.costs_s) for cell in rest]
         known = [half for half in halves if half is not None]
         if len(known) < len(halves):
             return f"differences below {self.threshold * 100:g} % need 3 repeats or more (--repeats 3)"
-        return f"the 95 % interval of the difference is up to +-{max(known) / mean * 100:.2g} %"
+        return f"the 95 % interval of the difference is up to +-{max(known) / _cost(best)[0] * 100:.2g} %"
 
 
-def pareto(peaks: Mapping[str, float], times: Times) -> tuple[str, ...]:
-    """Names of the cells for which no other is established to be faster with no more memory; the fastest first."""
+def pareto(cells: Sequence[CellVerdict], times: Times) -> tuple[str, ...]:
+    """Names of the comparable cells for which no other is established to be faster with no more memory; the fastest first."""
+    able = [cell for cell in cells if cell.is_comparable]
 
-    def is_beaten(name: str) -> bool:
-        return any(peaks[other] <= peaks[name] and times.is_faster(other, name) for other in peaks)
+    def is_beaten(cell: CellVerdict) -> bool:
+        return any(_cost(other)[1] <= _cost(cell)[1] and times.is_faster(other, cell) for other in able)
 
-    return tuple(
-        sorted((name for name in peaks if not is_beaten(name)), key=lambda name: statistics.mean(times.costs[name]))
-    )
+    left = [cell for cell in able if not is_beaten(cell)]
+    return tuple(cell.name for cell in sorted(left, key=lambda cell: _cost(cell)[0]))
 
 
 # A cell that can still run is waited for, and one in doubt is named; these never have figures.
@@ -78,34 +73,29 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
     if not fitting:
         return Recommendation(None, _nothing(cells, able, margin))
     best, rest = fitting[0], fitting[1:]
-    tied = [best, *(cell for cell in rest if not times.is_faster(best.name, cell.name))]
+    tied = [best, *(cell for cell in rest if not times.is_faster(best, cell))]
     reference = next((cell.name for cell in cells if cell.is_reference), "the control")
     if len(tied) > 1:
         return _by_memory(tied, fitting, reference, times, _room(cells, margin, leaves="leave"))
     room = _room(cells, margin, leaves="leaves" if len(fitting) == 1 else "leave")
     parts = [f"{best.name} is the fastest of {len(fitting)} {'cell' if len(fitting) == 1 else 'cells'} that {room}"]
     parts.append(_own(best, reference))
-    if dearer := [cell.name for cell in able if cell.fits is False and times.is_faster(cell.name, best.name)]:
-        parts.append(f"{'; '.join(dearer)} would be faster but {_does(dearer)} not leave that much memory free")
+    if dearer := [cell.name for cell in able if cell.fits is False and times.is_faster(cell, best)]:
+        does = "does" if len(dearer) == 1 else "do"
+        parts.append(f"{'; '.join(dearer)} would be faster but {does} not leave that much memory free")
     parts.append(_next(best, rest, times))
     return Recommendation(best.name, "; ".join(parts) + ".")
-
-
-def _does(names: Sequence[str]) -> str:
-    return "does" if len(names) == 1 else "do"
 
 
 def _by_memory(
     tied: Sequence[CellVerdict], fitting: Sequence[CellVerdict], reference: str, times: Times, room: str
 ) -> Recommendation:
     """The cell with the least memory among those that may be the fastest."""
-    use, names = _smallest(tied), [cell.name for cell in tied]
+    use, names = _smallest(tied), "; ".join(cell.name for cell in tied)
     slower = len(fitting) - len(tied)
     rest = f"; {slower} of them {'is' if slower == 1 else 'are'} slower" if slower else ""
     why = f"It takes the least memory of these: {_own(use, reference, with_time=False)}. {len(fitting)} cells {room}{rest}."
-    return Recommendation(
-        use.name, why, f"No difference in time is established between {'; '.join(names)}: {times.noise(names)}"
-    )
+    return Recommendation(use.name, why, f"No difference in time is established between {names}: {times.noise(tied)}")
 
 
 def _smallest(tied: Sequence[CellVerdict]) -> CellVerdict:
@@ -165,7 +155,7 @@ def _next(best: CellVerdict, rest: Sequence[CellVerdict], times: Times) -> str:
     text = (
         f"next is {second.name}, {slower} time and {format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'} memory"
     )
-    if half_width(times.costs[second.name], times.costs[best.name]) is not None:
+    if half_width(second.costs_s, best.costs_s) is not None:
         return text
     return f"{text} (more than the {times.threshold * 100:g} % by which single runs may differ; --repeats 3 gives an interval)"
 
@@ -204,9 +194,8 @@ def judge_sweep(
     instead = stand_in(found, control)
     frame = Frame(control, instead, plan.margin, gate)
     cells = tuple(judged(cell, frame) for cell in found)
-    peaks = {cell.name: float(cell.peak_bytes) for cell in cells if cell.is_comparable and cell.peak_bytes is not None}
     threshold = default_thresholds(reference, plan.repeats).time if reference else 0.0
-    times = Times({cell.name: cell.costs_s for cell in found}, threshold)
+    times = Times(threshold)
     num_due = data.num_due
     return SweepVerdict(
         sweep_id=plan.sweep_id,
@@ -221,7 +210,7 @@ def judge_sweep(
         capacity_bytes=plan.capacity_bytes,
         margin=plan.margin,
         cells=cells,
-        pareto=pareto(peaks, times),
+        pareto=pareto(cells, times),
         recommendation=unfinished(num_due, data.sweep_dir) if num_due else recommend(cells, times, plan.margin),
         num_due=num_due,
         notes=(*plan.notes, *_unused_golden(cells, gate)),

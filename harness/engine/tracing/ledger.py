@@ -134,7 +134,7 @@ class StorageWatch(TorchDispatchMode):
             before = self.ledger.live_bytes
             given = {tensor.untyped_storage()._cdata for tensor in tensors_in((args, kwargs))}
             for storage in produced:
-                if storage._cdata in given and not fresh:  # in place, or a view: memory that somebody else made
+                if storage._cdata in given and not fresh:  # in place, or a view: memory made elsewhere
                     self.ledger.resized(storage)
                 else:
                     self.ledger.add_storage(storage)
