@@ -54,3 +54,14 @@ def test_what_developers_have_serves_to_train_and_not_the_other_way_round(tmp_pa
     (tmp_path / ".venv" / ".mbr-perf-train").unlink()
     assert set_up(tmp_path, variables, "train")[0] == 0
     assert installed(tmp_path) == [".[train]", ".[dev,export]"]
+
+
+def test_an_environment_of_other_extras_is_set_up_again(tmp_path):
+    variables = checkout(tmp_path)
+    script = tmp_path / "scripts" / "setup"
+    now = script.read_text()
+    script.write_text(now.replace("dev,export", "dev"))
+    assert set_up(tmp_path, variables, "dev")[0] == 0
+    script.write_text(now)
+    assert [set_up(tmp_path, variables, "dev")[0] for _ in range(2)] == [0, 0]
+    assert installed(tmp_path) == [".[dev]", ".[dev,export]"]
