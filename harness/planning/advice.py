@@ -26,7 +26,7 @@ class ModuleWorth:
 
     @property
     def price(self) -> float:
-        """Seconds (FLOPs if no seconds are predicted) per freed byte; infinite if it frees nothing."""
+        """Return the seconds (FLOPs if no seconds are predicted) per freed byte; infinite if it frees nothing."""
         cost = self.extra_flops if self.extra_s is None else self.extra_s
         return cost / self.saved_bytes if self.saved_bytes > 0 else float("inf")
 
@@ -41,7 +41,7 @@ class Advice:
 
 
 def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
-    """Single modules, the cheapest per byte first."""
+    """Return the worth of each single module, the cheapest per freed byte first."""
     control = plan.control
     if control is None or control.prediction is None:
         return ()
@@ -58,7 +58,7 @@ def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
 
 
 def advice(plan: Plan) -> tuple[Advice, ...]:
-    """The ladder from the control to the first sufficient step; empty if nothing is judged or needed."""
+    """Return the steps from the control to the first sufficient one; empty if nothing is judged or needed."""
     control = plan.control
     if control is None or control.prediction is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
         return ()
@@ -68,7 +68,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
 
 
 def why_none(plan: Plan) -> str:
-    """Why no setting is recommended; empty if one is."""
+    """Say why no setting is recommended; empty if one is."""
     limits = plan.limits
     if plan.recommended is not None:
         return ""
@@ -84,7 +84,7 @@ def why_none(plan: Plan) -> str:
 
 
 def safe_instead(plan: Plan) -> str:
-    """What fits with its whole range, if the recommended setting's does not; else empty."""
+    """Name a setting that fits with its whole range, if the recommended one does not; else empty."""
     if plan.recommended is None or plan.safe is not None:
         return ""
     other = plan.without_graphs.safe if plan.without_graphs else None
@@ -93,7 +93,7 @@ def safe_instead(plan: Plan) -> str:
 
 
 def riskier_text(plan: Plan) -> str:
-    """The cheaper setting that may not fit, and why; empty if there is none."""
+    """Name the cheaper setting that may not fit, and say why; empty without such a setting."""
     row = plan.riskier
     if row is None or row.prediction is None:
         return ""
@@ -131,7 +131,7 @@ def _layers(plan: Plan) -> Advice:
 
 
 def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute], order: str) -> Advice:
-    """The cheapest fitting setting of one kind. It settles the ladder if it is the recommended one."""
+    """Return the cheapest fitting setting of one kind. It settles the ladder if it is the recommended one."""
     rows = tuple(row for row in plan.rows if isinstance(row.candidate.spec.recompute, kind))
     fitting = recommended(rows, plan.limits)
     if fitting is None or fitting.verdict != "FITS":
@@ -155,7 +155,7 @@ def _why_unplanned(rows: tuple[Row, ...]) -> str:
 
 
 def _graphs(plan: Plan) -> tuple[Advice, ...]:
-    """What fits without CUDA graphs, which forbid settings and widen ranges."""
+    """Return the setting that fits without CUDA graphs, which forbid settings and widen ranges."""
     other = plan.without_graphs
     if other is None:
         return ()

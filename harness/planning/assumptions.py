@@ -18,7 +18,7 @@ _BIASED, _UNBIASED = 1.25, 1.8
 
 
 def imbalance_of(spec: ExperimentSpec) -> float:
-    """The largest factor on a rank's equal share of the tokens; 1 where the share is fixed."""
+    """Return the largest factor on a rank's equal share of the tokens; 1 where the share is fixed."""
     if spec.model.moe is None or not spec.is_routed_naturally:
         return 1.0
     return _BIASED if spec.model.moe.moe_router_enable_expert_bias else _UNBIASED
@@ -164,13 +164,13 @@ APEX_MISSING = Assumption(
 def assumptions(
     spec: ExperimentSpec, implementation: Implementation, *, torch_adam: bool = False, apex: bool | None = None
 ) -> tuple[Assumption, ...]:
-    """The assumptions that apply to ``spec``; ``torch_adam`` as in `model_states`, ``apex`` as in `Software`."""
+    """Return the assumptions that apply to ``spec``; ``torch_adam`` as in `model_states`, ``apex`` as in `Software`."""
     rows = (*ASSUMPTIONS, *(() if apex else (APEX_THERE if apex is None else APEX_MISSING,)))
     found = tuple(row for row in rows if row.applies(spec, implementation))
     return (*found, TORCH_ADAM) if torch_adam else found
 
 
 def band(rows: tuple[Assumption, ...]) -> tuple[float, float]:
-    """The shares by which the true peak may be below and above; every assumption adds to them."""
+    """Return the shares by which the true peak may be below and above; every assumption adds to them."""
     lower = min(0.95, EAGER_BAND + sum(row.lower for row in rows))
     return lower, EAGER_BAND + sum(row.higher for row in rows)

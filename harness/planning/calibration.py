@@ -22,7 +22,7 @@ _MAX_ROUNDS = 60
 def least_squares(
     residuals: Residuals, start: Sequence[float], bounds: Sequence[tuple[float, float]]
 ) -> tuple[float, ...]:
-    """Parameters with the smallest sum of squared ``residuals``, searched from ``start`` in their logarithms.
+    """Find the parameters with the smallest sum of squared ``residuals``, from ``start`` in their logarithms.
 
     All values are positive; a parameter that wants to leave its bounds stays on the bound.
     """
@@ -48,7 +48,7 @@ def least_squares(
 
 
 def slopes(residuals: Residuals, at: Sequence[float]) -> list[list[float]]:
-    """The slope of each residual in each parameter's logarithm: one column per parameter."""
+    """Return the slope of each residual in each parameter's logarithm: one column per parameter."""
     logs = [log(value) for value in at]
     return _slopes(residuals, logs, residuals(list(at)))
 
@@ -73,7 +73,7 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Gaussian elimination with the largest pivot; the damped normal equations are never singular."""
+    """Solve by Gaussian elimination with the largest pivot; the damped normal equations are never singular."""
     size = len(right)
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for i in range(size):
@@ -95,7 +95,7 @@ _LEAST_SLOPE = 0.05
 def determined(
     num_runs: int, errors_of: Callable[[Sequence[str]], Residuals]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The efficiencies that these runs determine, and the reason for each other one.
+    """Return the efficiencies that these runs determine, and for each other efficiency why they do not.
 
     One run determines one efficiency. N runs determine at most N - 1, so that the fit still shows an error. The first is
     the efficiency with the largest effect, then the one with the largest remaining effect (Gram-Schmidt with pivoting).
@@ -164,27 +164,27 @@ class Observation:
     torch_adam: bool = False
 
     def predicted_peaks(self, constants: Constants) -> dict[int, int]:
-        """Peaks of the measured stages."""
+        """Return the predicted peak in bytes of each measured stage."""
         stages = (
             stage_memory(self.spec, pp_rank, self.costs[pp_rank], torch_adam=self.torch_adam) for pp_rank in self.peaks
         )
         return {stage.pp_rank: constants.added_to(stage).total for stage in stages}
 
     def peak_error(self, constants: Constants) -> float | None:
-        """Predicted over measured peak of the worst stage, minus 1."""
+        """Return predicted over measured peak of the worst stage, minus 1."""
         if not self.peaks:
             return None
         return max(self.predicted_peaks(constants).values()) / max(self.peaks.values()) - 1
 
     def time_error(self, constants: Constants) -> float | None:
-        """Predicted over measured step time, minus 1."""
+        """Return predicted over measured step time, minus 1."""
         if self.step_s is None:
             return None
         return likely_seconds(self.spec, self.costs, constants.likely) / self.step_s - 1
 
 
 def fit(observations: Sequence[Observation]) -> tuple[FittedConstant, ...]:
-    """Every constant: its fitted value, or why these runs do not determine it."""
+    """Return for every constant its fitted value, or why these runs do not determine it."""
     return (
         _median_constant("allocator_bytes", _beside_the_model(observations), "no run measured allocated bytes"),
         _median_constant(
@@ -197,14 +197,14 @@ def fit(observations: Sequence[Observation]) -> tuple[FittedConstant, ...]:
 
 
 def left_out(observations: Sequence[Observation]) -> tuple[Constants | None, ...]:
-    """For every run, the constants fitted to the other runs; None for each if there are too few."""
+    """Return for every run the constants fitted to the other runs; None for each if there are too few."""
     if len(observations) < NUM_FOR_LEAVING_OUT:
         return (None,) * len(observations)
     return tuple(calibrated(fit([other for other in observations if other is not run])) for run in observations)
 
 
 def _beside_the_model(observations: Sequence[Observation]) -> list[int]:
-    """Measured minus predicted bytes, one figure per run, so that every run has the same weight."""
+    """Return measured minus predicted bytes, one figure per run, so that every run has the same weight."""
     sizes = []
     for run in observations:
         predicted = run.predicted_peaks(BUILT_IN)
@@ -226,7 +226,7 @@ def _median_constant(name: str, sizes: Sequence[int], problem: str) -> FittedCon
 
 
 def _efficiencies(runs: Sequence[Observation]) -> tuple[FittedConstant, ...]:
-    """The efficiencies on which the step times of these runs depend independently."""
+    """Fit the efficiencies on which the step times of these runs depend independently."""
     names, reasons = determined(len(runs), lambda chosen: _log_errors(runs, chosen))
     values: dict[str, float] = {}
     if names:
@@ -246,7 +246,7 @@ def _efficiencies(runs: Sequence[Observation]) -> tuple[FittedConstant, ...]:
 
 
 def _log_errors(runs: Sequence[Observation], names: Sequence[str]) -> Callable[[Sequence[float]], list[float]]:
-    """Logarithms of predicted over measured step times as a function of the named efficiencies."""
+    """Return a function from the named efficiencies to the logarithms of predicted over measured step times."""
 
     def errors(values: Sequence[float]) -> list[float]:
         likely = replace(BUILT_IN.likely, **dict(zip(names, values, strict=True)))

@@ -29,7 +29,7 @@ class Work:
 
     @staticmethod
     def of(ops: tuple[OpCost, ...]) -> "Work":
-        """The rows of a trace, whose figures are totals over ``count`` executions."""
+        """Make the work from the rows of a trace, whose figures are totals over ``count`` executions."""
         counts: dict[Op, int] = {}
         for op in ops:
             n = op.count
@@ -58,7 +58,7 @@ class Work:
         return iter(self.counts.items())
 
     def flops(self, *phases: str) -> int:
-        """FLOPs in the named phases; in all of them without a name."""
+        """Return the FLOPs of the named phases; of all phases without a name."""
         return sum(op.flops * count for op, count in self if not phases or op.phase in phases)
 
 
@@ -72,7 +72,7 @@ class Parameters:
 
     @staticmethod
     def of(trace: ChunkTrace) -> "Parameters":
-        """The sum over a chunk."""
+        """Add up the parameters of a chunk."""
         return Parameters(trace.num_parameters_dense, trace.num_parameters_expert, trace.parameter_bytes)
 
     def __add__(self, other: "Parameters") -> "Parameters":
@@ -84,7 +84,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one layer, one checkpointed unit, or an end of the model adds to a chunk.
+    """The memory and work that one layer, one checkpointed unit, or an end of the model adds to a chunk.
 
     ``saved``: bytes kept from forward to backward. ``forward_over``: peak of its forward pass above the state after it.
     ``backward_over``: peak of its backward pass above the state before it. ``persistent``: bytes that stay.
@@ -115,7 +115,7 @@ class Piece:
 
 
 def layer_piece(single: ChunkTrace, double: ChunkTrace, *, runs_again: bool = False) -> Piece:
-    """The layer of chunks with one and with two of them."""
+    """Return one layer, from the traces of a chunk with one layer and of a chunk with two."""
     saved = double.saved_bytes - single.saved_bytes
     lingering = double.lingering_bytes - single.lingering_bytes
     apart = single.backward_peak_bytes - saved + lingering
@@ -133,7 +133,7 @@ def layer_piece(single: ChunkTrace, double: ChunkTrace, *, runs_again: bool = Fa
 
 
 def offloaded_piece(kept: Piece, single: ChunkTrace, double: ChunkTrace) -> Piece:
-    """``kept`` where layers are offloaded, from traces with all of them away.
+    """Return the layer ``kept`` as it is under layer-wise offloading, from traces with all layers on the host.
 
     transformer-engine holds on to all that a layer saved until the next one's backward pass, so nothing goes early.
     """
@@ -142,7 +142,7 @@ def offloaded_piece(kept: Piece, single: ChunkTrace, double: ChunkTrace) -> Piec
 
 
 def modules_piece(kept: Piece, whole: int, single: ChunkTrace, double: ChunkTrace, triple: ChunkTrace) -> Piece:
-    """``kept`` where modules are offloaded, from traces of chunks whose last layer stays, as megatron-core has it.
+    """Return ``kept`` with its modules offloaded, from traces of chunks whose last layer stays, as in megatron-core.
 
     ``whole``: bytes that the layer of ``one`` saved. The second of three layers is the one that no end of the chunk
     touches; in the backward pass of the one behind it, it comes back.
@@ -162,7 +162,7 @@ def modules_piece(kept: Piece, whole: int, single: ChunkTrace, double: ChunkTrac
 
 
 def frame_piece(single: ChunkTrace, layer: Piece) -> Piece:
-    """The memory of a chunk besides its layers: tokens and labels of the micro-batch, shared buffers."""
+    """Return the memory of a chunk besides its layers: tokens and labels of the micro-batch, shared buffers."""
     return Piece(
         saved=single.saved_bytes - layer.saved,
         forward_over=0,
@@ -174,7 +174,7 @@ def frame_piece(single: ChunkTrace, layer: Piece) -> Piece:
 
 
 def end_piece(with_end: ChunkTrace, without: ChunkTrace) -> Piece:
-    """What an embedding, or an output layer with its loss, adds to the same chunk of one layer."""
+    """Return what an embedding, or an output layer with its loss, adds to the same chunk of one layer."""
     return Piece(
         saved=with_end.saved_bytes - without.saved_bytes,
         forward_over=with_end.forward_peak_bytes - with_end.saved_bytes,
@@ -187,7 +187,7 @@ def end_piece(with_end: ChunkTrace, without: ChunkTrace) -> Piece:
 
 
 def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -> Piece:
-    """Layers under one checkpoint, from the same layers recomputed singly and kept.
+    """Return the layers under one checkpoint, from the same layers recomputed singly and kept.
 
     Of the inputs, ``input_bytes`` each, only the unit's is saved. Its backward pass recomputes all layers before the
     last one's gradients are due, so the others are held as if nothing were recomputed. Inside its forward pass one more

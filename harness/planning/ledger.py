@@ -30,14 +30,14 @@ _PART = re.compile(r":(\d+):(\d+)")
 
 
 def workspace_bytes(spec: ExperimentSpec, *, has_experts: bool) -> int:
-    """Bytes on a rank of ``spec``; ``has_experts``: whether the rank holds experts. None on a CPU."""
+    """Return the workspace bytes on a rank of ``spec``, 0 on a CPU. ``has_experts``: whether the rank holds experts."""
     if spec.gpu_type.is_cpu:
         return 0
     return _torch(spec) + _transformer_engine(spec, has_experts=has_experts)
 
 
 def user_buffer_bytes(spec: ExperimentSpec) -> int:
-    """Bytes of a rank's user buffers, which are outside torch's allocator (CommOverlapBase, CommOverlapP2PBase).
+    """Return the bytes of a rank's user buffers, outside torch's allocator (CommOverlapBase, CommOverlapP2PBase).
 
     Llama3-70B, 4096 tokens, TP 4, bf16, defaults: 12 buffers of 4096 x 8192 x 2 bytes are 805,306,368.
     """
@@ -133,7 +133,7 @@ class StageMemory:
 def stage_memory(
     spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...], *, torch_adam: bool = False
 ) -> StageMemory:
-    """The ledger of one stage; ``chunks`` in order of their virtual stage. ``torch_adam`` as in `model_states`."""
+    """Return the ledger of one stage; ``chunks`` in order of virtual stages, ``torch_adam`` as in `model_states`."""
     parameters = Parameters()
     for chunk in chunks:
         parameters = parameters + chunk.parameters
@@ -178,7 +178,7 @@ def _peaks(states: ModelStates, overhead: int, left: int, moments: tuple[Moment,
 
 
 def lingering_bytes(chunks: tuple[ChunkCost, ...]) -> int:
-    """Memory that backward passes leave: alive between steps, until the next forward pass replaces it."""
+    """Return the bytes that backward passes leave: alive between steps, until the next forward pass replaces them."""
     return sum(chunk.sizes.lingering for chunk in chunks)
 
 
@@ -190,7 +190,7 @@ def _fullest_passes(moments: tuple[Moment, ...], standing: int) -> dict[Pass, in
 
 
 def _bare(moments: tuple[Moment, ...]) -> int:
-    """The fullest moment outside the chunk with the loss; everywhere, if that chunk is the only one."""
+    """Return the bytes at the fullest moment outside the loss's chunk; at any moment if that is the only chunk."""
     elsewhere = [moment.total for moment in moments if not moment.in_loss]
     return max(elsewhere or [moment.total - moment.logits for moment in moments])
 
@@ -229,7 +229,7 @@ def _moments(
 
 
 def deferred_bytes(spec: ExperimentSpec) -> int:
-    """What one micro-batch keeps after its backward pass until its weight gradient of the output layer is computed.
+    """Return the bytes that a micro-batch keeps after its backward pass for the output layer's weight gradient.
 
     The gradient of its logits and the hidden states that went into the output layer, both in the weights' precision
     (megatron-core 0.16 `tensor_parallel/layers.py`, `grad_output_buffer` and `embedding_activation_buffer`).
@@ -241,7 +241,7 @@ def deferred_bytes(spec: ExperimentSpec) -> int:
 
 
 def _gathered_inputs_bytes(spec: ExperimentSpec) -> int:
-    """megatron-core's two buffers in which the flush gathers hidden states of the output layer; they stay."""
+    """Return the bytes of megatron-core's two buffers that gather the output layer's hidden states; they stay."""
     p = spec.parallelism
     if not p.sequence_parallel or p.tensor_model_parallel_size == 1:
         return 0
@@ -249,19 +249,19 @@ def _gathered_inputs_bytes(spec: ExperimentSpec) -> int:
 
 
 def _tokens(spec: ExperimentSpec) -> int:
-    """Tokens of a micro-batch on one rank, before sequence parallelism."""
+    """Return the number of tokens of a micro-batch on one rank, before sequence parallelism."""
     return spec.batch.micro_batch_size * spec.batch.seq_length // spec.parallelism.context_parallel_size
 
 
 def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
-    """Memory of a pass beyond its saved tensors; ``again``: after a backward pass of the same chunk."""
+    """Return the bytes that a pass needs beyond its saved tensors."""
     if event.direction == "forward":
         return (sizes.forward_again if again else sizes.forward_peak) - sizes.saved
     return sizes.backward_again if again else sizes.backward_peak
 
 
 def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
-    """Memory that backward passes of the idle chunks left.
+    """Return the bytes that backward passes of the idle chunks left.
 
     Of layers that are not run again it belongs to the micro-batch that came last, which is then the last to finish.
     """
@@ -273,24 +273,24 @@ def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
 
 
 def _keeps_outputs(spec: ExperimentSpec) -> bool:
-    """Whether sent outputs stay alive until their backward pass: interleaving over gloo, see `harness/engine/config`."""
+    """Return whether sent outputs live until their backward pass: interleaving over gloo, see `harness/engine/config`."""
     return spec.gpu_type.is_cpu and schedule_of(spec, 0).vp_size > 1
 
 
 def _overhead(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
-    """Buffers that stay: those of layers, those shared by all chunks, rotary tables, workspaces of libraries."""
+    """Return the bytes that stay: buffers of layers and of all chunks, rotary tables, workspaces of libraries."""
     tables = (sum(bool(chunk.sizes.saved) for chunk in chunks) - 1) * _rotary_table_bytes(spec)
     shared = max(chunk.shared for chunk in chunks)
     return sum(chunk.persistent for chunk in chunks) + shared + tables + library_bytes(spec, chunks)
 
 
 def library_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
-    """Workspaces of libraries on one rank, which no trace shows."""
+    """Return the bytes of libraries' workspaces on one rank, which no trace shows."""
     return workspace_bytes(spec, has_experts=any(chunk.parameters.expert for chunk in chunks))
 
 
 def _rotary_table_bytes(spec: ExperimentSpec) -> int:
-    """The fp32 table that every further chunk caches; the first one's is among the traced buffers."""
+    """Return the bytes of the fp32 tables that chunks cache beside the first chunk's, which is traced."""
     model = spec.model
     if model.position_embedding_type != "rope" or model.mla is not None:
         return 0

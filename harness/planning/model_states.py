@@ -11,7 +11,7 @@ _SMALLEST_UNIT = 1_000_000_000
 
 
 def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes: int) -> int:
-    """Most bytes of whole weights and gradients on a rank whose unsharded stage holds ``parameters``.
+    """Return the most bytes of whole weights and gradients on a rank whose unsharded stage holds ``parameters``.
 
     ``gradient_bytes``: of one element of a gradient. The queue of gradients is full late in the backward pass only, so
     this is an upper bound where activations matter more.
@@ -30,7 +30,7 @@ def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes:
 
 
 def _outside_of_layers(spec: ExperimentSpec) -> int:
-    """Most elements of the embedding and the output layer on one rank."""
+    """Return the most elements of the embedding and the output layer on one rank."""
     model, tp = spec.model, spec.parallelism.tensor_model_parallel_size
     table = model.padded_vocab_size(tp) // tp * model.hidden_size
     both = spec.parallelism.pipeline_model_parallel_size == 1 and not model.share_embeddings_and_output_weights
@@ -55,7 +55,7 @@ class ModelStates:
 
     @property
     def total(self) -> int:
-        """Bytes that are alive between steps."""
+        """Return the bytes that are alive between steps."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -74,7 +74,7 @@ class StateBytes:
 
 
 def state_bytes(spec: ExperimentSpec) -> StateBytes:
-    """Bytes per parameter under ``spec``'s optimizer.
+    """Return the bytes per parameter under ``spec``'s optimizer.
 
     transformer-engine's FusedAdam, used with ``use_precision_aware_optimizer``, stores only the lower 16 bits beside a
     bf16 weight where its own fp32 master weight is asked for (`store_param_remainders`), and reads gradients where they
@@ -104,9 +104,9 @@ def _adam_owns_master(spec: ExperimentSpec) -> bool:
 
 
 def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bool = False) -> ModelStates:
-    """The states of one rank that holds ``parameters``, or under Megatron-FSDP a shard of them.
+    """Return the states of one rank that holds ``parameters``, or under Megatron-FSDP a shard of them.
 
-    ``torch_adam``: what steps is torch's own AdamW, see :func:`steps_with_torch_adam`.
+    ``torch_adam``: torch's own AdamW runs the optimizer step, see :func:`steps_with_torch_adam`.
     """
     per = state_bytes(spec)
     owned = _owned(spec, parameters)
@@ -123,7 +123,7 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bo
 
 
 def _expert_data_parallel_size(spec: ExperimentSpec) -> int:
-    """Ranks that hold the same experts and share their optimizer state."""
+    """Return the number of ranks that hold the same experts and share their optimizer state."""
     p = spec.parallelism
     return max(
         1, spec.num_gpus // (p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size)
@@ -131,26 +131,26 @@ def _expert_data_parallel_size(spec: ExperimentSpec) -> int:
 
 
 def _dense_data_parallel_size(spec: ExperimentSpec) -> int:
-    """Ranks that share the optimizer state of dense parameters: data-parallel and context-parallel ones."""
+    """Return the number of ranks that share dense optimizer state: data-parallel times context-parallel."""
     return max(1, spec.data_parallel_size * spec.parallelism.context_parallel_size)
 
 
 def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> float:
-    """Parameters whose optimizer state one rank holds."""
+    """Return the number of parameters whose optimizer state one rank holds."""
     return sum(_owned(spec, parameters))
 
 
 def _owned(spec: ExperimentSpec, parameters: Parameters) -> tuple[float, float]:
-    """Parameters of dense layers, and of experts."""
+    """Return that number for dense layers and for experts."""
     if not (spec.optimizer.use_distributed_optimizer or spec.ddp.use_megatron_fsdp):
         return parameters.dense, parameters.expert
     return parameters.dense / _dense_data_parallel_size(spec), parameters.expert / _expert_data_parallel_size(spec)
 
 
 def steps_with_torch_adam(spec: ExperimentSpec, software: Software | None) -> bool:
-    """Whether torch's own AdamW steps on a GPU: megatron-core's fallback where transformer-engine is known to be absent.
+    """Return whether torch's AdamW runs on a GPU: megatron-core's fallback without transformer-engine.
 
-    Apex, which nobody is asked about, has a fused one too.
+    mbr-perf does not check for Apex, which has a fused Adam too.
     """
     if software is None or software.megatron_core is None or spec.gpu_type.is_cpu:
         return False
@@ -158,7 +158,7 @@ def steps_with_torch_adam(spec: ExperimentSpec, software: Software | None) -> bo
 
 
 def _stepped_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:
-    """Parameters whose temporaries are alive together: those of one optimizer.
+    """Return the number of parameters whose temporaries are alive together: those of one optimizer.
 
     transformer-engine's FusedAdam widens the states of one group of parameters at a time. torch's AdamW on CUDA holds the
     root of the second moment, in fp32, of all parameters (`foreach`, torch/optim/adam.py `_multi_tensor_adam`), but not of the

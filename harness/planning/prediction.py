@@ -54,7 +54,7 @@ class Constants:
         return value
 
     def added_to(self, stage: StageMemory) -> StageMemory:
-        """The ledger of a stage with what the allocator holds beside it."""
+        """Return the ledger of a stage with the bytes that the allocator holds beside it."""
         more = self.allocator_bytes
         if not more:
             return stage
@@ -67,7 +67,7 @@ BUILT_IN = Constants()
 
 
 def calibrated(fitted: Iterable[FittedConstant], time_spread: float | None = None, origin: str = "") -> Constants:
-    """The built-in constants with those of ``fitted`` that were determined."""
+    """Return the built-in constants, replaced by those of ``fitted`` that were determined."""
     found = {constant.name: constant.value for constant in fitted if constant.value is not None}
     speeds = {name: value for name, value in found.items() if name in EFFICIENCIES}
     sizes = {name: round(value) for name, value in found.items() if name not in EFFICIENCIES}
@@ -103,22 +103,22 @@ class Prediction:
 
     @property
     def peak_bytes(self) -> int:
-        """The peak of the worst stage."""
+        """Return the peak of the worst stage, in bytes."""
         return self.worst.total
 
     @property
     def tflops_per_gpu(self) -> float | None:
-        """Model TFLOP/s of each GPU at the likely step time."""
+        """Return the model TFLOP/s of each GPU at the likely step time; None without a step time."""
         return achieved_tflops(self.model_flops, self.time.likely_s, self.spec.num_gpus) if self.time else None
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs over the GPU's peak at the likely step time; None where either is not known."""
+        """Return the model FLOP/s as a share of the GPU's peak at the likely step time; None where either is unknown."""
         return self._utilization(self.model_flops)
 
     @property
     def hfu(self) -> float | None:
-        """``mfu`` plus the FLOPs that recompute executes again."""
+        """Return ``mfu`` with the FLOPs that recompute executes again included."""
         return self._utilization(self.model_flops + self.recompute_flops)
 
     def _utilization(self, num_flops: int) -> float | None:
@@ -129,17 +129,17 @@ class Prediction:
 
     @property
     def is_point_known(self) -> bool:
-        """Whether the model covers everything; if not, trust the range and not the peak."""
+        """Return whether the model covers everything; if not, trust the range and not the peak."""
         return not (self.spec.is_routed_naturally or any(row.lower or row.higher for row in self.assumptions))
 
     def overhead_over(self, control: "Prediction") -> float:
-        """The share by which a step is slower than the control's; from FLOPs if no seconds are predicted."""
+        """Return the share by which a step is slower than the control's; from FLOPs if no seconds are predicted."""
         if self.time and control.time:
             return self.time.likely_s / control.time.likely_s - 1
         return (self.model_flops + self.recompute_flops) / (control.model_flops + control.recompute_flops) - 1
 
     def record(self) -> PredictionRecord:
-        """The part that a run or a sweep records."""
+        """Return the part that a run or a sweep records."""
         time = self.time
         return PredictionRecord(
             peak_bytes=self.peak_bytes,
@@ -207,7 +207,7 @@ def _stages(
 
 
 def verdict(peak_bytes: int, upper_bytes: int, budget_bytes: int) -> Verdict:
-    """FITS where the upper end of the range keeps the budget, TIGHT where the predicted peak alone does, else OOM."""
+    """Return FITS if the upper end of the range keeps the budget, TIGHT if only the predicted peak does, else OOM."""
     if upper_bytes <= budget_bytes:
         return "FITS"
     return "TIGHT" if peak_bytes <= budget_bytes else "OOM"
@@ -229,12 +229,12 @@ class ExactPeak:
 
     @property
     def error(self) -> float | None:
-        """Composed over exact, minus 1."""
+        """Return composed over exact peak, minus 1."""
         return None if self.exact_bytes is None else self.composed_bytes / self.exact_bytes - 1
 
 
 def exact_spec(spec: ExperimentSpec, implementation: Implementation) -> ExperimentSpec:
-    """``spec`` as the tracer can run it: eagerly, without the parts that chunk traces leave out."""
+    """Return ``spec`` as the tracer can run it: eagerly, without the parts that chunk traces leave out."""
     return spec.model_copy(
         update={"kernels": traceable(spec.kernels, implementation), "cuda_graph": CudaGraphSpec(), "env": {}}
     )
@@ -248,7 +248,7 @@ def exact_peaks(
     *,
     torch_adam: bool = False,
 ) -> tuple[ExactPeak, ...]:
-    """Every stage of ``costs[pp_rank][vp_stage]``; ``problem`` for those that are not in ``traced``.
+    """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problem`` applies to stages that are not in ``traced``.
 
     ``torch_adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a schedule sees them.
     """

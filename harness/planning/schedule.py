@@ -46,22 +46,22 @@ class Schedule:
 
     @property
     def is_first(self) -> bool:
-        """Whether the rank holds the embedding."""
+        """Return whether the rank holds the embedding."""
         return self.pp_rank == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether the rank computes the loss."""
+        """Return whether the rank computes the loss."""
         return self.pp_rank == self.pp_size - 1
 
     @property
     def num_passes(self) -> int:
-        """Forward passes of a step on this rank, over all its chunks."""
+        """Return the number of forward passes of a step on this rank, over all its chunks."""
         return self.num_microbatches * self.vp_size
 
     @property
     def num_warmup(self) -> int:
-        """Forward passes before the first backward pass of the steady phase (`get_pp_rank_microbatches`)."""
+        """Return the number of forward passes before the steady phase (`get_pp_rank_microbatches`)."""
         behind = self.pp_size - self.pp_rank - 1
         if self.vp_size == 1:
             return min(behind, self.num_microbatches)
@@ -70,14 +70,14 @@ class Schedule:
 
     @cached_property
     def chunk_of(self) -> tuple[int, ...]:
-        """Model chunk of every forward pass in order (`get_schedule_table`); backward passes mirror the chunks."""
+        """Return the model chunk of every forward pass in order (`get_schedule_table`); backward passes mirror it."""
         group = self.group_size or self.pp_size
         starts = range(0, self.num_microbatches, group)
         sizes = (min(group, self.num_microbatches - start) for start in starts)
         return tuple(chunk for size in sizes for chunk in range(self.vp_size) for _ in range(size))
 
     def events(self) -> tuple[Event, ...]:
-        """All passes of one step in order."""
+        """Return all passes of one step in order."""
         if self.vp_size > 1:
             return tuple(_Interleaved(self).run())
         return tuple(_one_forward_one_backward(self) if self.pp_size > 1 else _no_pipelining(self))
@@ -98,7 +98,7 @@ class Instant(NamedTuple):
 
 @cache
 def instants(schedule: Schedule) -> tuple[Instant, ...]:
-    """All different instants of a step, in order of their first occurrence; a steady phase repeats few."""
+    """Return the different instants of a step, in order of their first occurrence; a steady phase repeats few."""
     in_flight, ended = [0] * schedule.vp_size, [False] * schedule.vp_size
     deferred, last = 0, schedule.vp_size - 1
     seen: dict[Instant, None] = {}
@@ -113,7 +113,7 @@ def instants(schedule: Schedule) -> tuple[Instant, ...]:
 
 @cache
 def fullest_instants(schedule: Schedule) -> tuple[Instant, ...]:
-    """The :func:`instants` that may hold the most memory: no other of their kind holds as much of every part."""
+    """Return the :func:`instants` that may hold the most memory: no other of their kind holds as much of every part."""
     kinds: dict[object, list[Instant]] = {}
     for instant in instants(schedule):
         event = instant.event
@@ -130,7 +130,7 @@ def _holds_all_of(first: Instant, second: Instant) -> bool:
 
 
 def schedule_of(spec: ExperimentSpec, pp_rank: int) -> Schedule:
-    """The schedule of one pipeline rank of ``spec``."""
+    """Return the schedule of one pipeline rank of ``spec``."""
     parallelism = spec.parallelism
     defers = parallelism.defer_embedding_wgrad_compute and pp_rank == parallelism.pipeline_model_parallel_size - 1
     limit = parallelism.wgrad_deferral_limit or spec.num_microbatches
@@ -229,7 +229,7 @@ class _Interleaved:
         return Event("backward", chunk, buffers)
 
     def _kept(self) -> int:
-        """Inputs and their gradients of finished micro-batches; the gradient sent last may be one of them."""
+        """Count the inputs of finished micro-batches and their gradients; the gradient sent last may be among them."""
         over = enumerate(zip(self._begun, self._finished, strict=True))
         kept = {
             (chunk, begun - 1) for chunk, (begun, done) in over if begun == done and begun and self._has_input[chunk]
@@ -252,10 +252,10 @@ class _Interleaved:
         return chunk, self._s.chunk_of[:k].count(chunk)
 
     def _receives(self, k: int, *, forward: bool) -> bool:
-        """Whether a message for a later pass is awaited after pass ``k`` (`recv_tensor_from_previous_stage`).
+        """Return whether the rank awaits a message for a later pass after pass ``k`` (`recv_tensor_from_previous_stage`).
 
-        The leading rank of a direction hears from the rank at the other end, which is PP - 1 passes behind it and whose
-        last chunk sends nothing on.
+        The leading rank of a direction receives from the rank at the other end. That rank is PP - 1 passes behind, and
+        its last chunk sends nothing on.
         """
         s = self._s
         leads = s.is_first if forward else s.is_last

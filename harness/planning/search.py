@@ -1,4 +1,4 @@
-"""Every recompute setting of a request that computes something else, judged against the GPU's memory, and the cheapest."""
+"""Plan a request: predict every distinct recompute setting, judge it by the GPU's memory, choose the cheapest."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from harness.units import format_bytes
 
 # Above this many combinations, modules that free almost nothing are tried alone only.
 _MANY = 16
-# What forbids the window of steps to be measured, of which a prediction has none.
+# These rules concern the window of measured steps, which a prediction does not have.
 _OF_MEASURING = frozenset({"CPU17"})
 
 
@@ -39,12 +39,12 @@ class Candidate:
 
     @property
     def is_legal(self) -> bool:
-        """Whether a run with it may start, apart from its window."""
+        """Return whether a run with it may start, apart from its window of measured steps."""
         return not any(finding.blocks for finding in self.findings)
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Ids of the rules that forbid it."""
+        """Return the ids of the rules that forbid it."""
         return tuple(finding.id for finding in self.findings if finding.blocks)
 
 
@@ -61,7 +61,7 @@ class Candidates:
 
 
 def candidates(spec: ExperimentSpec, software: Software, implementation: Implementation) -> Candidates:
-    """All settings for ``spec``; LayoutError where the model cannot be cut over its pipeline stages."""
+    """Return all settings for ``spec``; LayoutError where the model cannot be cut over its pipeline stages."""
     every = effective_recompute(_with(spec, SelectiveRecompute(modules=tuple(MODULES))), implementation, software)
     modules = tuple(name for name in MODULES if name in every.modules)
     weak = _weak(spec, modules)
@@ -87,7 +87,7 @@ def _with(spec: ExperimentSpec, policy: RecomputePolicy) -> ExperimentSpec:
 
 
 def _weak(spec: ExperimentSpec, modules: tuple[str, ...]) -> frozenset[str]:
-    """core_attn behind flash-like attention, where there are many combinations without it."""
+    """Return {core_attn} under flash-like attention if there are many combinations without it, else nothing."""
     if len(list(_subsets(modules))) <= _MANY or spec.kernels.attention_backend == "unfused":
         return frozenset()
     return frozenset({"core_attn"}) & set(modules)
@@ -100,7 +100,7 @@ def _selective(modules: tuple[str, ...], weak: frozenset[str]) -> Iterator[Selec
 
 
 def _subsets(modules: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Non-empty subsets, small ones first; without parts of `moe` beside `moe`, which would run a third time for nothing."""
+    """Yield non-empty subsets, small ones first; no parts of `moe` beside `moe`, which would run a third time for nothing."""
     for size in range(1, len(modules) + 1):
         for subset in combinations(modules, size):
             if "moe" not in subset or not {"moe_act", "shared_experts"} & set(subset):
@@ -108,7 +108,7 @@ def _subsets(modules: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _full(spec: ExperimentSpec) -> Iterator[FullRecompute]:
-    """Uniform N for every N that divides some chunk, block N up to the largest chunk; the rules remove what does not fit."""
+    """Yield uniform N for every N that divides some chunk, block N up to the largest chunk; the rules forbid the rest."""
     sizes = {len(chunk.layers) for stage in chunks(spec.model, spec.parallelism) for chunk in stage if chunk.layers}
     for n in sorted({n for size in sizes for n in range(1, size + 1) if size % n == 0}):
         yield FullRecompute(method="uniform", num_layers=n)
@@ -117,7 +117,7 @@ def _full(spec: ExperimentSpec) -> Iterator[FullRecompute]:
 
 
 def _place(policy: RecomputePolicy, order: Iterable[RecomputePolicy]) -> int:
-    """Position among all settings; a setting in the request's own spelling comes after those of its kind."""
+    """Return the sort key among all settings; the request's own spelling comes after the others of its kind."""
     order = list(order)
     if policy in order:
         return order.index(policy)
@@ -147,7 +147,7 @@ class Limits:
 
     @property
     def budget_bytes(self) -> int | None:
-        """The largest peak that fits."""
+        """Return the largest peak that fits, in bytes."""
         if self.capacity_bytes is None:
             return None
         return self.capacity_bytes - max(self._margin_bytes, self.outside_bytes) - self.user_buffer_bytes
@@ -164,7 +164,7 @@ class Limits:
 
     @property
     def free_text(self) -> str:
-        """What stays free of tensors: the margin, or where that is less, what is outside of torch's allocator."""
+        """Describe what stays free of tensors: the margin, or the memory outside torch's allocator if that is more."""
         if self._margin_bytes >= self.outside_bytes:
             return f"less {self.margin * 100:g} % margin"
         return f"less {format_bytes(self.outside_bytes)} outside torch's allocator"
@@ -207,12 +207,12 @@ class Plan:
 
     @property
     def control(self) -> Row | None:
-        """The row that every overhead refers to."""
+        """Return the row that every overhead refers to."""
         return next((row for row in self.rows if row.text == NoRecompute().text and row.prediction), None)
 
     @property
     def too_dear(self) -> Row | None:
-        """The cheapest setting that fits, where it is above the limit of cost and therefore not recommended."""
+        """Return the cheapest setting that fits if its cost is above the limit, so that it is not recommended."""
         cheapest = recommended(self.rows, replace(self.limits, max_overhead=None))
         if cheapest is None or cheapest.verdict != "FITS" or _is_affordable(cheapest, self.limits):
             return None
@@ -220,12 +220,12 @@ class Plan:
 
     @property
     def safe(self) -> Row | None:
-        """The cheapest setting within the limit of cost whose whole range fits; None also where nothing is judged."""
+        """Return the cheapest setting within the limit of cost whose whole range fits; None also if nothing is judged."""
         return self.recommended if self.recommended and self.recommended.verdict == "FITS" else None
 
     @property
     def riskier(self) -> Row | None:
-        """The cheapest setting that costs less than the safe one but may not fit: the upper end of its range is too high."""
+        """Return the cheapest setting that costs less than the safe one but may not fit: its range ends too high."""
         if self.safe is None:
             return None
         tight = [
@@ -234,19 +234,19 @@ class Plan:
         return min(tight, key=_cost, default=None)
 
     def seconds_per_token(self, row: Row) -> float:
-        """The figure that orders layouts; 0 where no seconds are predicted."""
+        """Return predicted seconds per token, by which layouts are ordered; 0 where no seconds are predicted."""
         time = row.prediction.time if row.prediction else None
         return time.likely_s / self.spec.tokens_per_step if time else 0.0
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """The assumptions of all predictions, in their order, each once."""
+        """Return the assumptions of all predictions, in their order, each once."""
         predicted = (row.prediction.assumptions for row in self.rows if row.prediction)
         return tuple(dict.fromkeys(assumption.text for each in predicted for assumption in each))
 
 
 def required_cases(found: Candidates, implementation: Implementation) -> tuple[TraceCase, ...]:
-    """All traces that the legal settings need, each once."""
+    """Return all traces that the legal settings need, each once."""
     composer = Composer(found.rows[0].spec, implementation)
     legal = (candidate.spec.recompute for candidate in found.rows if candidate.is_legal)
     return tuple({case.key: case for policy in legal for case in composer.with_recompute(policy).cases()}.values())
@@ -307,7 +307,7 @@ def _predicted(
 
 
 def _judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | None, bool]:
-    """The verdict, None where nothing is judged, and whether no end of the range deserves another."""
+    """Return the verdict (None if nothing is judged), and whether both ends of the range get the same one."""
     budget = limits.budget_bytes
     if prediction is None or budget is None:
         return None, True
@@ -317,7 +317,7 @@ def _judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | No
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:
-    """The cheapest setting whose whole range fits, else the cheapest tight one; of equally cheap ones the smallest.
+    """Return the cheapest setting whose whole range fits, else the cheapest tight one; the smallest if equally cheap.
 
     None where nothing fits, or where the memory is not known.
     """
@@ -340,7 +340,7 @@ def _cost(row: Row) -> tuple[float, int]:
 
 
 def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
-    """Settings that another beats: neither visibly dearer nor larger, and better in one of them or simpler."""
+    """Return the settings that another beats: visibly neither dearer nor larger, and better in one or simpler."""
     known = [(place, *_cost(row)) for place, row in enumerate(rows) if row.prediction]
     return frozenset(
         rows[place].text for place, cost, peak in known if any(_beats(other, (place, cost, peak)) for other in known)
@@ -348,7 +348,7 @@ def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
 
 
 def _beats(first: tuple[int, float, int], second: tuple[int, float, int]) -> bool:
-    """Place in order of simplicity, cost, peak of two settings."""
+    """Return whether ``first`` beats ``second``; both are (place in order of simplicity, cost, peak)."""
     cheaper, smaller = second[1] - first[1], second[2] - first[2]
     same_bytes = min(_SAME_BYTES, second[2] // _SAME_SHARE)
     if cheaper < -_SAME_COST or smaller < -same_bytes:

@@ -59,17 +59,17 @@ class Composer:
 
     @cached_property
     def stages(self) -> Stages:
-        """Layers of every chunk; LayoutError where the model cannot be cut as asked."""
+        """Return the layers of every chunk; LayoutError where the model cannot be cut as asked."""
         return chunks(self.spec.model, self.spec.parallelism)
 
     def cases(self) -> tuple[TraceCase, ...]:
-        """All traces that :meth:`chunk_costs` reads."""
+        """Return all traces that :meth:`chunk_costs` reads."""
         recorder = _Recorder()
         self._costs(recorder)
         return tuple({case.key: case for case in recorder.cases}.values())
 
     def chunk_costs(self, traces: Mapping[str, ChunkTrace]) -> tuple[tuple[ChunkCost, ...], ...]:
-        """``costs[pp_rank][vp_stage]``; MissingTraceError for a trace that is not there."""
+        """Return ``costs[pp_rank][vp_stage]``; MissingTraceError for a missing trace."""
         return self._costs(self._shared.readers.setdefault(id(traces), _Reader(traces)))
 
     def _costs(self, book: "_Book") -> tuple[tuple[ChunkCost, ...], ...]:
@@ -92,7 +92,7 @@ class Composer:
         return compose(frame, units, self._ends(chunk, book), single.hidden_bytes, self._window(len(units)))
 
     def _window(self, num_units: int) -> int | None:
-        """Layers that layer-wise offloading leaves on the device at once."""
+        """Return how many layers layer-wise offloading leaves on the device at once; None without it."""
         num_offloaded = self.spec.offload.cpu_offloading_num_layers
         return max(1, num_units - num_offloaded) if num_offloaded else None
 
@@ -108,7 +108,7 @@ class Composer:
         return offloaded_piece(kept, single, double)
 
     def _without_modules(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
-        """The layer, some of whose modules go to the host."""
+        """Return the layer with some of its modules on the host."""
         single, double, triple = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2, 3))
         plain = self._make.layers(kind, NoRecompute(), 1)
         frame = frame_piece(book[plain], self._layer(kind, NoRecompute(), book))
@@ -166,7 +166,7 @@ class Composer:
 
     @property
     def _allocated_weight_gradient(self) -> int:
-        """Bytes of the output layer's weight gradient where fusion was asked for and its kernel is missing."""
+        """Return the bytes of the output layer's weight gradient if fusion is on and its kernel is missing, else 0."""
         fuses = self.implementation == "transformer_engine" and self.spec.kernels.gradient_accumulation_fusion
         if self.apex or not fuses:
             return 0
@@ -175,7 +175,7 @@ class Composer:
         return elements * self.spec.precision.params_bytes
 
     def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
-        """The recompute of this chunk's MTP layers: block leaves them out, uniform takes each separately."""
+        """Return the recompute of this chunk's MTP layers: block leaves them out, uniform takes each separately."""
         policy = self.spec.recompute
         if not chunk.mtp_layers:
             return NoRecompute()
@@ -185,7 +185,7 @@ class Composer:
 
 
 def _in_place(units: list[Piece], chunk: Chunk) -> list[Piece]:
-    """Layers whose modules are offloaded, as the chunk's place has it.
+    """Return the layers with offloaded modules, adjusted to the chunk's place in the pipeline.
 
     An earlier stage sent what the first layer would offload. Before the loss, another micro-batch runs backward next,
     whose last layer is on the device while all of these go.
@@ -196,7 +196,7 @@ def _in_place(units: list[Piece], chunk: Chunk) -> list[Piece]:
 
 
 def _runs_dispatcher_again(policy: RecomputePolicy) -> bool:
-    """Whether the part of a layer that leaves something behind, its token dispatcher, runs again in the backward pass."""
+    """Return whether the token dispatcher, which leaves memory behind, runs again in the backward pass."""
     return isinstance(policy, FullRecompute) or (isinstance(policy, SelectiveRecompute) and "moe" in policy.modules)
 
 
@@ -207,7 +207,7 @@ class _Book:
         self._made: dict[object, Piece] = {}
 
     def once(self, name: object, make: Callable[[], Piece]) -> Piece:
-        """The piece with this name."""
+        """Return the piece with this name; make it if it is new."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]

@@ -40,11 +40,11 @@ SLOW_BLACKWELL = Efficiency(gemm_bf16=0.33, gemm_low_precision=0.30, attention=0
 
 
 def slowest(spec: ExperimentSpec) -> Efficiency:
-    """Efficiencies that the GPU of ``spec`` nearly always reaches."""
+    """Return the efficiencies that the GPU of ``spec`` nearly always reaches."""
     return SLOW_BLACKWELL if spec.gpu_type.is_at_least(10) else SLOW
 
 
-# From launch of one kernel to the next on the host, eager execution; only a doubt is drawn from it.
+# From launch of one kernel to the next on the host, eager execution; used only to set ``host_bound``.
 LAUNCH_S = 5e-6
 
 
@@ -79,7 +79,7 @@ LINKS: dict[str, Links] = {
 
 
 def group_bandwidth(spec: ExperimentSpec, group: Group) -> float:
-    """Bytes/s at which one rank sends to the others of its group, at 100 % efficiency.
+    """Return the bytes/s at which one rank sends to the others of its group, at 100 % efficiency.
 
     Ranks are numbered tp-cp-dp-pp and etp-ep-edp-pp (megatron-core `parallel_state`). What leaves the NVLink domain goes
     over the network, at a rate that the share of it lowers.
@@ -94,12 +94,12 @@ def group_bandwidth(spec: ExperimentSpec, group: Group) -> float:
 
 
 def group_size(spec: ExperimentSpec, group: Group) -> int:
-    """Ranks in the group."""
+    """Return the number of ranks in the group."""
     return _extent(spec, group)[0]
 
 
 def _extent(spec: ExperimentSpec, group: Group) -> tuple[int, int]:
-    """Size of a group, and the distance between its neighbours in rank numbers."""
+    """Return the size of a group, and the distance between its neighbours in rank numbers."""
     p = spec.parallelism
     tp, cp, ep, etp = (
         p.tensor_model_parallel_size,
@@ -141,7 +141,7 @@ class StepTime:
 
 
 def likely_seconds(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...], likely: Efficiency) -> float:
-    """Seconds of one step at the given efficiencies."""
+    """Return the seconds of one step at the given efficiencies."""
     return _Clock(spec, likely).step(stages).total
 
 
@@ -151,7 +151,7 @@ def step_time(
     efficiency: Efficiency = LIKELY,
     spread: float | None = None,
 ) -> StepTime:
-    """Time of ``stages[pp_rank][vp_stage]``; for GPUs only.
+    """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
 
     ``spread``: by which share a step may take more or less, where it is known; else slow and fast efficiencies give the range.
     """
@@ -200,7 +200,7 @@ class _Clock:
     efficiency: Efficiency
 
     def step(self, stages: tuple[tuple[ChunkCost, ...], ...]) -> _Step:
-        """1F1B: every stage works M micro-batches; first and last wait PP - 1 micro-batches of one chunk."""
+        """Time a step of 1F1B: every stage runs M micro-batches; first and last wait PP - 1 micro-batches of one chunk."""
         schedule = schedule_of(self.spec, 0)
         chunks = {id(chunk): chunk for stage in stages for chunk in stage}  # stages share chunks that are alike
         passes = {key: self.passes(chunk.work) for key, chunk in chunks.items()}
@@ -221,7 +221,7 @@ class _Clock:
         )
 
     def passes(self, work: Work) -> "_Passes":
-        """Seconds of one micro-batch; overlapped communication costs the part that computation does not hide."""
+        """Return the seconds of one micro-batch; of overlapped communication, only what computation does not hide."""
         computing, hidden, waiting = (dict.fromkeys(_Passes._fields, 0.0) for _ in range(3))
         for op, count in work:
             if op.kind != "comm":
@@ -262,14 +262,14 @@ class _Clock:
         return op.comm_bytes / self._sent_per_s[op.comm_group] if op.comm_group else 0.0
 
     def _messages(self, stage: tuple[ChunkCost, ...]) -> float:
-        """Hidden states and gradients between stages; interleaved schedules send them beside computation."""
+        """Return the seconds of hidden states and gradients between stages; interleaved schedules hide them."""
         if self.spec.parallelism.pipeline_model_parallel_size == 1 or len(stage) > 1:
             return 0.0
-        # the next stage lies at least as far away as the next data-parallel rank
+        # the next stage is at least as far away as the next data-parallel rank
         return 2 * self.spec.num_microbatches * stage[0].hidden_bytes / self._sent_per_s["dp"]
 
     def _reduction(self, parameters: Parameters, backward_s: float, forward_s: float) -> float:
-        """Reduction of gradients and gathering of parameters; if overlapped, the part that one micro-batch does not hide."""
+        """Return the seconds to reduce gradients and gather parameters; overlapped, what one micro-batch does not hide."""
         ddp = self.spec.ddp
         per_gradient = state_bytes(self.spec).gradient
         per_weight = 1 if self.spec.precision.fp8_param_gather else 2
@@ -282,7 +282,7 @@ class _Clock:
         )
 
     def _exchanged(self, parameters: Parameters, bytes_each: int) -> float:
-        """Seconds of a reduce-scatter or all-gather of ``bytes_each`` per parameter."""
+        """Return the seconds of a reduce-scatter or all-gather of ``bytes_each`` per parameter."""
         seconds = 0.0
         owners: dict[Group, int] = {"dp": parameters.dense, "edp": parameters.expert}
         for group, count in owners.items():
@@ -292,7 +292,7 @@ class _Clock:
         return seconds
 
     def _optimizer(self, parameters: Parameters) -> float:
-        """Adam reads and writes its state, reads gradients, writes weights: bound by memory."""
+        """Return Adam's seconds: it reads and writes its state, reads gradients, writes weights; bound by memory."""
         per = state_bytes(self.spec)
         moved = owned_parameters(self.spec, parameters) * (
             2 * per.optimizer + 2 * (per.cast + per.widened) + per.gradient + 2

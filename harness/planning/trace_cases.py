@@ -37,7 +37,7 @@ class CaseMaker:
         return self._case(kind, policy, num_layers=num_layers)
 
     def offloaded(self, kind: LayerKind, policy: RecomputePolicy, num_layers: int) -> TraceCase:
-        """The same with layers or modules in host memory between the passes, as asked."""
+        """The same chunk with layers or modules in host memory between the passes, as asked."""
         return self._case(kind, policy, num_layers=num_layers, offloads=True)
 
     def first(self, kind: LayerKind, policy: RecomputePolicy) -> TraceCase:
@@ -74,33 +74,33 @@ class CaseMaker:
 
 
 def keyed(case: TraceCase, implementation: Implementation) -> TraceCase:
-    """The case with the key under which its trace is kept: equal cases have equal keys."""
+    """Return the case with the key under which its trace is kept: equal cases have equal keys."""
     text = f"{implementation} {case.model_copy(update={'key': ''}).model_dump_json()}"
     return case.model_copy(update={"key": hashlib.sha256(text.encode()).hexdigest()[:24]})
 
 
 def base_policies(policy: RecomputePolicy) -> tuple[RecomputePolicy, ...]:
-    """What is traced for ``policy``: full recompute of any N is composed of kept and singly recomputed layers."""
+    """Return the policies to trace for ``policy``: full recompute of any N is composed of kept and single layers."""
     if not isinstance(policy, FullRecompute):
         return (policy,)
     return NoRecompute(), single(policy)
 
 
 def single(policy: FullRecompute) -> FullRecompute:
-    """Full recompute with one layer per checkpoint."""
+    """Return full recompute with one layer per checkpoint."""
     return FullRecompute(
         method="uniform", num_layers=1, distribute_saved_activations=policy.distribute_saved_activations
     )
 
 
 def kind_of(model: ModelSpec, chunk: Chunk, layer: int) -> LayerKind:
-    """Kind of the chunk's ``layer``-th layer; of the model's last one where the chunk has none."""
+    """Return the kind of the chunk's ``layer``-th layer; of the model's last one for a chunk without layers."""
     pattern = model.moe_layer_pattern
     return KINDS[pattern[chunk.layers[layer]] if chunk.layers else pattern[-1]]
 
 
 def _in_effect(spec: ExperimentSpec, policy: RecomputePolicy, implementation: Implementation) -> RecomputePolicy:
-    """``policy`` without modules that this kind of layer lacks, so that equal computations are traced once."""
+    """Return ``policy`` without modules that this kind of layer lacks, so that equal computations are traced once."""
     if not isinstance(policy, SelectiveRecompute):
         return policy
     asked = spec.model_copy(update={"recompute": policy})
@@ -109,7 +109,7 @@ def _in_effect(spec: ExperimentSpec, policy: RecomputePolicy, implementation: Im
 
 
 def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementation, *, mtp: bool) -> ExperimentSpec:
-    """``spec`` without anything that one chunk of one kind of layer does not depend on.
+    """Return ``spec`` without the settings that do not change one chunk of one kind of layer.
 
     Parts that the tracer cannot run are left out too; `assumptions` states them and widens the range.
     """
@@ -148,7 +148,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
 
 
 def traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec:
-    """``kernels`` without settings that the tracer cannot run."""
+    """Return ``kernels`` without settings that the tracer cannot run."""
     flex = kernels.moe_token_dispatcher_type == "flex"  # noqa: S105 (a dispatcher of tokens)
     return kernels.model_copy(
         update={
@@ -171,7 +171,7 @@ class CachedTrace(Frozen):
 
 
 def tracer_fingerprint(package: Path, installed: Iterable[str | None]) -> str:
-    """Sixteen hex digits of the tracer's sources, the tables behind specs, and what is ``installed``.
+    """Hash the tracer's sources, the tables behind specs, and what is ``installed``, to sixteen hex digits.
 
     ``package`` is the folder of this package; ``installed``: versions, and stamps of files where a version says too
     little. A changed stand-in, adaptation or precision row never meets old traces.
@@ -180,7 +180,7 @@ def tracer_fingerprint(package: Path, installed: Iterable[str | None]) -> str:
 
 
 def source_fingerprint(package: Path, parts: Iterable[str], installed: Iterable[str | None]) -> str:
-    """Sixteen hex digits of what is ``installed`` and of the sources in ``parts``, files and folders of ``package``."""
+    """Hash what is ``installed`` and the sources in ``parts`` (files, folders of ``package``) to sixteen hex digits."""
     digest = hashlib.sha256("\n".join(map(str, installed)).encode())
     for part in parts:
         root = package / part
@@ -197,7 +197,7 @@ class TraceCache:
     folder: Path
 
     def read(self, key: str, imbalance: float) -> CachedTrace | None:
-        """None if the file is missing or unreadable; the caller then traces again."""
+        """Return the trace; None if the file is missing or unreadable, and the caller then traces again."""
         try:
             return CachedTrace.model_validate_json(self._file(key, imbalance).read_bytes())
         except (OSError, ValidationError):
