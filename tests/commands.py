@@ -20,16 +20,16 @@ from harness.showing.terminal import Console, print_page
 
 ROOT = Path(__file__).parents[1]
 REPLAYS = ROOT / "tests" / "data" / "replay"
-SAID = ROOT / "tests" / "data" / "slurm" / "said"
+SLURM_OUTPUT = ROOT / "tests" / "data" / "slurm" / "said"
 
 
-def told(document):
-    """What a program reads of a document."""
+def json_of(document):
+    """Return the JSON of a document, read back."""
     return json.loads(text(document))
 
 
 def piped(page):
-    """The lines that a pipe gets of a page."""
+    """Return the lines of a page as a pipe gets them."""
     out = io.StringIO()
     print_page(Console(file=out, highlight=False), page)
     return out.getvalue().splitlines()
@@ -37,7 +37,7 @@ def piped(page):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command left: exit code, answer, narration."""
+    """The exit code, standard output and standard error of a command."""
 
     code: int
     out: str
@@ -51,10 +51,10 @@ def mbr_perf(capsys):
     def run(*arguments):
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
-        told = capsys.readouterr()
+        captured = capsys.readouterr()
         if "--json" in arguments:
-            _require_its_schema(arguments, told.out)
-        return Answer(int(ended.value.code or 0), told.out, told.err)
+            _require_its_schema(arguments, captured.out)
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
 
     return run
 
@@ -123,7 +123,7 @@ class FakeSlurm:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def says(self, recorded):
-        self.answers("scontrol", f"cat {SAID}/{recorded}.scontrol")
+        self.answers("scontrol", f"cat {SLURM_OUTPUT}/{recorded}.scontrol")
 
     def calls(self, command):
         noted = self.folder / "calls"

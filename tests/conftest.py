@@ -64,11 +64,11 @@ _CLEARLY_SLOW_S = 2.0
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many inputs every fuzz test had time for, and which tests should be marked slow."""
     for report in terminalreporter.getreports("passed"):
-        for name, told in report.user_properties:
+        for name, value in report.user_properties:
             if name == "fuzzed":
-                terminalreporter.write_line(f"fuzzed {told}")
-            elif name == "cpu_s" and told > _CLEARLY_SLOW_S and not {"slow", "train"} & report.keywords.keys():
-                terminalreporter.write_line(f"mark this test slow: {told:.1f} s of processor time: {report.nodeid}")
+                terminalreporter.write_line(f"fuzzed {value}")
+            elif name == "cpu_s" and value > _CLEARLY_SLOW_S and not {"slow", "train"} & report.keywords.keys():
+                terminalreporter.write_line(f"mark this test slow: {value:.1f} s of processor time: {report.nodeid}")
 
 
 pytest_plugins = ["tests.commands"]

@@ -66,7 +66,7 @@ def _walk(schema, path, types, found, inside) -> None:
 def pinned(command) -> Keys:
     """What the file of the command says."""
     lines = file_of(command).read_text().splitlines()
-    return {path: set(told.split(" | ")) for path, _, told in (line.partition(": ") for line in lines)}
+    return {path: set(types.split(" | ")) for path, _, types in (line.partition(": ") for line in lines)}
 
 
 def file_of(command):

@@ -109,7 +109,7 @@ def test_a_wrong_request_is_a_json_document_when_json_is_asked_for(mbr_perf):
 
 
 @pytest.mark.parametrize(
-    ("typed", "told", "help_of"),
+    ("typed", "expected", "help_of"),
     [
         (("run", "--recompute_module", "mlp"), "Possible options: --recompute", "mbr-perf run"),
         (("doktor",), "No such command 'doktor'", "mbr-perf"),
@@ -118,11 +118,11 @@ def test_a_wrong_request_is_a_json_document_when_json_is_asked_for(mbr_perf):
         (("run", "-mq", "llama"), "did you mean -m or", "mbr-perf run"),
     ],
 )
-def test_a_command_line_that_cannot_be_parsed_is_a_wrong_request(mbr_perf, typed, told, help_of):
+def test_a_command_line_that_cannot_be_parsed_is_a_wrong_request(mbr_perf, typed, expected, help_of):
     answer = mbr_perf(*typed, "--json")
     document = json.loads(answer.out)
     assert (answer.code, document["exit_code"], document["remedy"]) == (2, 2, f"try '{help_of} -h' for help")
-    assert told in document["error"]
+    assert expected in document["error"]
     assert answer.err == f"error: {document['error']}\n  {document['remedy']}\n"
 
 

@@ -77,18 +77,18 @@ def test_the_command_keeps_its_name_and_its_words(command):
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "expected"),
     [
         (["-nn", "a"], "no such option: -nn (did you mean -nm?)"),
         (["-nm", "a", "-fthere"], "no such option: -fthere (write the value apart: -f there)"),
         (["-nm", "a", "-zq"], "no such option: -zq (short options: -nm, -f)"),
     ],
 )
-def test_a_slip_in_a_short_option_is_an_error_and_no_value(command, typed, told):
+def test_a_slip_in_a_short_option_is_an_error_and_no_value(command, typed, expected):
     app, received = command
     done = CliRunner().invoke(app, typed)
     assert done.exit_code == 2
-    assert f"Error: {told}" in done.output
+    assert f"Error: {expected}" in done.output
     assert received == []
 
 

@@ -15,7 +15,7 @@ from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, build_plan, fr
 from harness.records.batches import LaunchSettings
 from harness.run.document import launch_document
 from harness.showing.json import text
-from tests.commands import told
+from tests.commands import json_of
 
 MakeSpec = Callable[..., ExperimentSpec]
 TWO_NODES = Nodes(nnodes=2, node_rank=1, master_addr="node-0")
@@ -55,7 +55,7 @@ def test_gpus_are_sampled_under_the_name_of_the_node(h100: MakeSpec, host: Host)
 
 def test_the_sampler_can_be_switched_off(h100: MakeSpec, host: Host) -> None:
     assert plan_of(h100(), host, sample_interval_ms=0).sampler is None
-    assert told(launch_document(plan_of(h100(), host, sample_interval_ms=0)))["sampler"] is None
+    assert json_of(launch_document(plan_of(h100(), host, sample_interval_ms=0)))["sampler"] is None
 
 
 def test_each_node_of_several_has_its_ranks_and_its_own_files(h100: MakeSpec, host: Host) -> None:
@@ -93,13 +93,13 @@ def test_a_plan_tells_no_secret(cpu: MakeSpec, host: Host) -> None:
 
 
 def test_the_document_is_json_and_says_who_set_what(h100: MakeSpec, host: Host) -> None:
-    document = told(launch_document(plan_of(h100(), host, timeout_s=60.0)))
+    document = json_of(launch_document(plan_of(h100(), host, timeout_s=60.0)))
     assert (document["num_local_ranks"], document["timeout_s"]) == (8, 60.0)
     assert {v["name"]: v["source"] for v in document["environment"]}["CUDA_DEVICE_ORDER"] == "table"
 
 
 @pytest.mark.parametrize(
-    ("num_gpus", "nodes", "told"),
+    ("num_gpus", "nodes", "expected"),
     [
         (16, Nodes(), "num_gpus 16 is more than the 8 of one node"),
         (16, Nodes(), "--nnodes 2 --node_rank 0..1 --master_addr HOST"),
@@ -112,10 +112,12 @@ def test_the_document_is_json_and_says_who_set_what(h100: MakeSpec, host: Host) 
         (8, Nodes(nnodes=0), "--nnodes 0: at least one node"),
     ],
 )
-def test_nodes_that_cannot_meet_are_refused(h100: MakeSpec, host: Host, num_gpus: int, nodes: Nodes, told: str) -> None:
+def test_nodes_that_cannot_meet_are_refused(
+    h100: MakeSpec, host: Host, num_gpus: int, nodes: Nodes, expected: str
+) -> None:
     with pytest.raises(BadRequestError, match=r".") as refused:
         plan_of(h100(num_gpus=num_gpus), host, nodes=nodes)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_problems_of_nodes_limits_and_environment_are_told_together(h100: MakeSpec, host: Host) -> None:
@@ -123,10 +125,10 @@ def test_problems_of_nodes_limits_and_environment_are_told_together(h100: MakeSp
         plan_of(
             h100(num_gpus=16), host, timeout_s=0.0, hang_timeout_s=-1.0, sample_interval_ms=-5, pass_env=("NOWHERE",)
         )
-    told = str(refused.value)
+    text = str(refused.value)
     for part in ("--timeout 0 must be above 0", "--hang_timeout -1", "num_gpus 16", "--pass_env NOWHERE",
                  "--sample_interval_ms -5 must not be below 0"):  # fmt: skip
-        assert part in told
+        assert part in text
 
 
 def test_a_new_port_changes_nothing_else(cpu: MakeSpec, host: Host) -> None:

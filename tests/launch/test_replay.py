@@ -16,7 +16,7 @@ from harness.records.batches import LaunchSettings
 from harness.records.collect import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.run.document import launch_document
-from tests.commands import told
+from tests.commands import json_of
 
 MakeSpec = Callable[..., ExperimentSpec]
 
@@ -62,7 +62,7 @@ def test_the_records_of_the_ranks_are_copied_and_nothing_else(request_for: Launc
 def test_planning_a_replay_writes_nothing(request_for: LaunchRequest, recorded: Path) -> None:
     plan = LAUNCHERS["replay"](request_for)
     assert f"# replay of {recorded}" in plan.render()
-    assert told(launch_document(plan))["files"][0] == "rank_000.json"
+    assert json_of(launch_document(plan))["files"][0] == "rank_000.json"
     assert not request_for.run_dir.exists()
 
 
@@ -108,11 +108,13 @@ def test_a_run_is_not_replayed_into_itself(request_for: LaunchRequest, recorded:
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"), [("spec.json", "is not a run folder"), ("ranks", "has no records or heartbeats of ranks")]
+    ("missing", "expected"), [("spec.json", "is not a run folder"), ("ranks", "has no records or heartbeats of ranks")]
 )
-def test_a_folder_without_a_run_is_refused(request_for: LaunchRequest, recorded: Path, missing: str, told: str) -> None:
+def test_a_folder_without_a_run_is_refused(
+    request_for: LaunchRequest, recorded: Path, missing: str, expected: str
+) -> None:
     (recorded / missing).rename(recorded / "elsewhere")
-    with pytest.raises(BadRequestError, match=told):
+    with pytest.raises(BadRequestError, match=expected):
         LAUNCHERS["replay"](request_for)
 
 

@@ -14,7 +14,7 @@ from harness.planning.prediction import Prediction
 from harness.planning.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 from harness.showing.terminal import Console, print_page
-from tests.commands import told
+from tests.commands import json_of
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
 TE = "transformer_engine"
@@ -95,7 +95,7 @@ def test_layouts_stand_side_by_side_and_an_illegal_one_says_why(spec):
 
 
 def test_json_names_the_layout_of_every_setting(spec):
-    document = told(plan_document([("tp=4", planned(spec), ""), ("tp=3", None, "A01")], "tp=4"))
+    document = json_of(plan_document([("tp=4", planned(spec), ""), ("tp=3", None, "A01")], "tp=4"))
     assert {setting["layout"] for setting in document["settings"]} == {"tp=4"}
     assert [layout["problem"] for layout in document["layouts"]] == [None, "A01"]
 
@@ -120,7 +120,7 @@ def test_a_range_that_reaches_beyond_the_memory_is_told(spec):
 
 
 def test_the_hardware_utilization_counts_what_runs_again(spec):
-    rows = {row["recompute"]: row for row in told(plan_document([("", planned(spec), "")], None))["settings"]}
+    rows = {row["recompute"]: row for row in json_of(plan_document([("", planned(spec), "")], None))["settings"]}
     assert rows["none"]["hfu"] == rows["none"]["mfu"] > 0
     again = rows["full:uniform:1"]
     assert again["hfu"] / again["mfu"] == pytest.approx(
@@ -137,7 +137,7 @@ def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts
     layouts = [("tp=4", unsure, ""), ("tp=2", made, "")]
     several = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
     assert [line for line in several if "Faster, but the upper end of its range does not fit: tp=4" in line]
-    row = next(row for row in told(plan_document(layouts, "tp=4"))["settings"] if row["recompute"] == "none")
+    row = next(row for row in json_of(plan_document(layouts, "tp=4"))["settings"] if row["recompute"] == "none")
     assert (row["verdict"], row["verdict_is_certain"]) == ("TIGHT", False)
 
 

@@ -23,7 +23,7 @@ SHELL = {
     "AWS_ACCESS_KEY_ID": "AKIACANARY0123456789",
     "NCCL_CANARY": TOKEN,  # ranks inherit NCCL_*, and records name them
 }
-SAID = (
+FAILURE_TEXT = (
     f"RuntimeError: GET https://me:CANARYpassword@hub/x, Authorization: Bearer CANARYbearer0123, HF_TOKEN=CANARYvalue, "
     f"password: 'my CANARYquoted; phrase', {TOKEN} sk-CANARYcanary0123456789 AKIACANARY0123456789 --api-key CANARYargument "
     "GITHUB_PAT=CANARYpat accessToken=a,CANARYaccess"
@@ -112,7 +112,7 @@ def test_the_shell_is_in_nothing_that_runs_and_their_reports_leave(mbr_perf, rep
     for run_dir in (results / "runs").iterdir():
         silent(mbr_perf("history", "add", run_dir, "--results_dir", results))
         silent(mbr_perf("diagnose", run_dir, "--json"))
-    signed = ("--reason", SAID, "--golden_dir", results / "golden", "--markdown", results / "golden.md")
+    signed = ("--reason", FAILURE_TEXT, "--golden_dir", results / "golden", "--markdown", results / "golden.md")
     silent(mbr_perf("golden", "promote", run("measured"), *signed))
     assert "Authorization: Bearer ***" in next((results / "golden").rglob("*.json")).read_text()
     assert holders(results) == []
@@ -149,7 +149,9 @@ def test_the_shell_is_in_nothing_that_slurm_is_given(mbr_perf, slurm, tmp_path):
 
 def test_what_a_foreign_log_tells_is_repeated_without_its_secrets(mbr_perf, tmp_path):
     log, results = tmp_path / "log", tmp_path / "results"
-    log.write_text("\n".join([iteration(1), iteration(2), f"HF_TOKEN={TOKEN} NCCL_DEBUG=INFO", traceback(SAID)]) + "\n")
+    log.write_text(
+        "\n".join([iteration(1), iteration(2), f"HF_TOKEN={TOKEN} NCCL_DEBUG=INFO", traceback(FAILURE_TEXT)]) + "\n"
+    )
     for form in ((), ("--json",)):
         assert "Authorization: Bearer ***" in silent(mbr_perf("diagnose", log, *form)).out
     silent(mbr_perf("import", "--log", log, *OPTIONS, "--results_dir", results), code=3)
@@ -162,7 +164,7 @@ def test_an_archive_masks_what_a_program_printed_into_its_log(mbr_perf, replay, 
     silent(replay("ok"))
     (run_dir,) = (tmp_path / "results" / "runs").iterdir()
     (run_dir / "logs").mkdir(exist_ok=True)
-    (run_dir / "logs" / "rank_000.log").write_text(SAID)
+    (run_dir / "logs" / "rank_000.log").write_text(FAILURE_TEXT)
     silent(mbr_perf("results", "archive", run_dir, "-o", tmp_path / "a.tar.gz"))
     with tarfile.open(tmp_path / "a.tar.gz") as tar:
         texts = [tar.extractfile(member).read() for member in tar.getmembers() if member.isfile()]
@@ -183,7 +185,7 @@ def test_nobody_asks_git_where_the_checkout_is_from():
 def test_neither_the_shell_nor_an_exception_of_a_rank_reaches_a_file_under_any_umask(tmp_path):
     """megatron-core imports apex where there is one; this one breaks the ranks. Nobody else may read what they leave."""
     (tmp_path / "packages").mkdir()
-    apex = f"import os\nif 'RANK' not in os.environ:\n    raise ImportError\nraise RuntimeError({SAID!r})\n"
+    apex = f"import os\nif 'RANK' not in os.environ:\n    raise ImportError\nraise RuntimeError({FAILURE_TEXT!r})\n"
     (tmp_path / "packages" / "apex.py").write_text(apex)
     results = tmp_path / "results"
     command = [sys.executable, "-m", "harness.app", "run", "-mr", "llama3_8b", "-g", "cpu", "--max_steps", "2"]

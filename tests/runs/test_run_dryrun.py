@@ -7,7 +7,7 @@ from harness.asking.requests import run_request
 from harness.launch.environment import this_host
 from harness.run.document import launch_document
 from harness.run.understanding import understand
-from tests.commands import told
+from tests.commands import json_of
 
 PORT = 29511
 REQUEST = ("-m", "llama", "-mr", "llama3_8b", "-g", "cpu", "--recompute_modules", "core_attn,layernorm")
@@ -51,7 +51,7 @@ def test_nothing_is_written_or_started(mbr_perf, tmp_path):
 def test_the_json_document_is_the_same_plan(mbr_perf, tmp_path):
     document = json.loads(dry_run(mbr_perf, tmp_path / "run", "--json"))
     expected = understood(tmp_path / "run")
-    assert document["plan"] == told(launch_document(expected.plan))
+    assert document["plan"] == json_of(launch_document(expected.plan))
     assert document["spec"] == expected.spec.model_dump(mode="json")
     assert document["prediction"].keys() >= {"reason"} or document["prediction"]["peak_bytes"] > 0
     assert document["fingerprint"] == expected.spec.fingerprint

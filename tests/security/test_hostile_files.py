@@ -29,24 +29,24 @@ ASKED_BY = {"recipe": ("run", "-mr"), "suite": ("nightly",), "sweep": ("sweep", 
 def test_no_file_of_ours_may_do_more_than_say_values(mbr_perf, tmp_path, kind, attack):
     path, marker = tmp_path / "file.yaml", tmp_path / "ran"
     path.write_text("name: mine\n" + YAML_ATTACKS[attack].replace("{marker}", str(marker)) + "\n")
-    told = mbr_perf(*ASKED_BY[kind], path, "--dryrun", "--results_dir", tmp_path / "results")
-    assert (told.code, f"{path}:2: " in told.err) == (2, True), told.err
+    answer = mbr_perf(*ASKED_BY[kind], path, "--dryrun", "--results_dir", tmp_path / "results")
+    assert (answer.code, f"{path}:2: " in answer.err) == (2, True), answer.err
     assert not marker.exists()
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("text", ["!!python/object/apply:os.system [false]", "&a 3", "1e-3", "010", ".nan"])
 def test_an_option_may_not_either(mbr_perf, text):
-    told = mbr_perf("check", "-mr", "llama3_8b", "-g", "cpu", "--set", f"model.num_layers={text}")
-    assert (told.code, "--set model.num_layers: " in told.err) == (2, True)
+    answer = mbr_perf("check", "-mr", "llama3_8b", "-g", "cpu", "--set", f"model.num_layers={text}")
+    assert (answer.code, "--set model.num_layers: " in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize("kind", ASKED_BY)
 @pytest.mark.parametrize("name", ["../../../../etc/passwd", "a\0b", "..", "/dev/zero"])
 def test_a_name_that_leads_elsewhere_is_a_wrong_request(mbr_perf, tmp_path, kind, name):
-    told = mbr_perf(*ASKED_BY[kind], name, "--dryrun", "--results_dir", tmp_path / "results")
-    assert told.code == 2, told.err
-    assert "root:" not in told.err
+    answer = mbr_perf(*ASKED_BY[kind], name, "--dryrun", "--results_dir", tmp_path / "results")
+    assert answer.code == 2, answer.err
+    assert "root:" not in answer.err
     assert not (tmp_path / "results").exists()
 
 
@@ -56,14 +56,14 @@ def test_a_link_out_of_the_recipe_directory_is_not_followed(mbr_perf, tmp_path):
         (tmp_path / "recipes" / folder).mkdir(parents=True)
         (tmp_path / "recipes" / folder / "replayed.yaml").symlink_to(tmp_path / "outside.yaml")
     for command in ASKED_BY.values():
-        told = mbr_perf(*command, "replayed", "--recipes_dir", tmp_path / "recipes", "--dryrun")
-        assert (told.code, "is a link that leaves" in told.err) == (2, True), told.err
+        answer = mbr_perf(*command, "replayed", "--recipes_dir", tmp_path / "recipes", "--dryrun")
+        assert (answer.code, "is a link that leaves" in answer.err) == (2, True), answer.err
 
 
 @pytest.mark.parametrize("family", ["../llama", "/", "llama/../llama", "\0"])
 def test_a_family_is_a_name(mbr_perf, family):
-    told = mbr_perf("run", "-m", family, "-mr", "llama3_8b", "--dryrun")
-    assert (told.code, "unknown model family" in told.err) == (2, True)
+    answer = mbr_perf("run", "-m", family, "-mr", "llama3_8b", "--dryrun")
+    assert (answer.code, "unknown model family" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_record_of_somebody_else_writes_nothing_outside(mbr_perf, run, tmp_pat
     record.write_text(json.dumps(document | {name: value for name, value in changes.items() if name != "spec"}))
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     own = ("--results_dir", tmp_path / "results")
-    told = [
+    answers = [
         mbr_perf(
             "golden", "promote", record.parent, "--reason", "x", "--golden_dir", tmp_path / "deep" / "er" / "golden"
         ),
@@ -91,8 +91,8 @@ def test_a_record_of_somebody_else_writes_nothing_outside(mbr_perf, run, tmp_pat
     made = {path for path in tmp_path.rglob("*") if path.is_file()} - before
     inside = (tmp_path / "deep" / "er" / "golden", tmp_path / "results" / "history")
     assert [path for path in made if not any(path.is_relative_to(folder) for folder in inside)] == []
-    assert 2 in {answer.code for answer in told}
-    assert {answer.code for answer in told} <= {0, 2}
+    assert 2 in {answer.code for answer in answers}
+    assert {answer.code for answer in answers} <= {0, 2}
 
 
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "a\0b", "*"])
@@ -110,7 +110,7 @@ def test_no_command_takes_a_name_for_what_it_is_not(mbr_perf, tmp_path, name):
         ("jobs", "status", name, *own),
         ("snapshot", name),
     ):
-        told = mbr_perf(*command)
-        assert told.code == 2, (command, told.err)
-        assert "root:" not in told.out + told.err
+        answer = mbr_perf(*command)
+        assert answer.code == 2, (command, answer.err)
+        assert "root:" not in answer.out + answer.err
     assert list(tmp_path.iterdir()) == []

@@ -141,12 +141,12 @@ def test_what_a_file_says_on_one_line_breaks_no_line_and_steers_nothing(mbr_perf
     }[file]
     path = tmp_path / file
     path.parent.mkdir()
-    said = re.sub(rf"(?m)^( *){key}: .*$", lambda found: f"{found[1]}{key}: {json.dumps(text)}", written, count=1)
-    path.write_text(said)
-    told = harmless(mbr_perf(*asks, tmp_path), code=2)
-    line = 1 + said[: said.index(f"{key}: ")].count("\n")
-    assert f"mine.yaml:{line}: {key}: holds a " in told
-    assert not [line for line in told.splitlines() if line.startswith("PASS")]
+    changed = re.sub(rf"(?m)^( *){key}: .*$", lambda found: f"{found[1]}{key}: {json.dumps(text)}", written, count=1)
+    path.write_text(changed)
+    errors = harmless(mbr_perf(*asks, tmp_path), code=2)
+    line = 1 + changed[: changed.index(f"{key}: ")].count("\n")
+    assert f"mine.yaml:{line}: {key}: holds a " in errors
+    assert not [line for line in errors.splitlines() if line.startswith("PASS")]
 
 
 def test_a_line_break_in_an_old_record_is_shown_as_it_would_be_written(mbr_perf, run, tmp_path):

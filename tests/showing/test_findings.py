@@ -10,7 +10,7 @@ from harness.experiment.rules.rule import Finding
 from harness.run.document import CheckDocument
 from harness.showing.request_text import check_page
 from harness.showing.terminal import Console, print_page
-from tests.commands import told
+from tests.commands import json_of
 
 REFUSED = Finding(
     id="R09", severity="error", message="mla_up_proj needs multi-latent attention", fix="drop mla_up_proj",
@@ -89,7 +89,7 @@ def test_sources_are_shown_when_asked_for(printed):
 
 def test_the_document_holds_every_finding_with_its_override(make_spec):
     spec = make_spec()
-    document = told(
+    document = json_of(
         CheckDocument.of(
             spec=spec, effective=None, findings=(FORCED, WASTEFUL), exit_code=ExitCode.OK, sources={}, notes=("a note",)
         )

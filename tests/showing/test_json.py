@@ -9,7 +9,7 @@ from harness.records.goldens import GateOptions, GoldenSearch
 from harness.records.rank import Failure
 from harness.run import document
 from harness.showing import json
-from tests.commands import told
+from tests.commands import json_of
 
 RUN_KEYS = {
     "schema_version", "run_id", "outcome", "exit_code", "run_dir", "spec", "effective", "metrics", "ranks", "comparison",
@@ -23,7 +23,7 @@ def run_document(record, golden=None):
     search = GoldenSearch(golden, Path("golden.json") if golden else None, "none there")
     metrics, comparison = compare_runs([record], search, GateOptions())
     verdict = run_outcome(record.status, comparison)
-    return told(document.run_document(record, metrics, comparison, verdict, Path("runs/x"), [record.run_id]))
+    return json_of(document.run_document(record, metrics, comparison, verdict, Path("runs/x"), [record.run_id]))
 
 
 def test_a_run_has_the_keys_of_the_contract(make_record, make_golden):
@@ -65,7 +65,7 @@ def test_a_comparison_has_the_keys_of_the_contract(make_record, make_golden):
     record = make_record(seconds=2.5)
     golden = make_golden(make_record(provenance={"driver_version": "1"}), {"tflops_per_gpu": 709.0})
     metrics, comparison = compare_runs([record], GoldenSearch(golden, Path("g.json")), GateOptions())
-    answer = told(document.compare_document((record,), metrics, comparison, comparison_outcome(comparison)))
+    answer = json_of(document.compare_document((record,), metrics, comparison, comparison_outcome(comparison)))
     assert answer.keys() >= {"schema_version", "outcome", "exit_code", "comparison"}
     assert (answer["outcome"], answer["exit_code"]) == ("inconclusive", 6)
     (difference,) = answer["differences"]
@@ -79,7 +79,7 @@ class Figures(json.Document):
 
 def test_not_a_number_never_reaches_a_reader():
     figures = Figures(value=math.nan, values=(1.5, math.inf))
-    assert told(figures) == {"schema_version": 1, "value": None, "values": [1.5, None]}
+    assert json_of(figures) == {"schema_version": 1, "value": None, "values": [1.5, None]}
 
 
 def test_a_run_that_was_out_of_memory_has_the_class_and_the_figures_behind_it(make_spec, make_rank, make_record):

@@ -142,11 +142,11 @@ def end_leftovers() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def eventually(what, told: str, within_s: float = 60.0):
-    """The first true answer. AssertionError, saying ``told``, where none comes."""
+def eventually(what, name: str, within_s: float = 60.0):
+    """The first true answer. AssertionError, with ``name``, where none comes."""
     deadline = time.monotonic() + within_s
     while not (answer := what()):
-        assert time.monotonic() < deadline, f"{told}: not within {within_s:g} s"
+        assert time.monotonic() < deadline, f"{name}: not within {within_s:g} s"
         time.sleep(0.1)
     return answer
 
@@ -220,9 +220,9 @@ class Results:
         return str(json.loads(path.read_text())["job_id"])
 
     def with_steps(self, num_steps: int = 2, num_ranks: int = 2) -> Path:
-        """The run folder once every rank has told of so many steps."""
+        """The run folder once every rank has reported so many steps."""
 
-        def told() -> Path | None:
+        def advanced() -> Path | None:
             for folder in self.runs:
                 ranks = [
                     read_heartbeats(folder / "ranks" / f"rank_{r:03d}.progress.jsonl")[0] for r in range(num_ranks)
@@ -231,7 +231,7 @@ class Results:
                     return folder
             return None
 
-        return eventually(told, "steps of every rank", 400)
+        return eventually(advanced, "steps of every rank", 400)
 
     @staticmethod
     def rank_pids(run_dir: Path) -> dict[int, int]:

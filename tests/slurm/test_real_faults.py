@@ -97,9 +97,9 @@ def test_whoever_stops_waiting_collects_it_later_from_another_process(slurm, res
     with slurm.begin(*results.run("-ms", "150")) as running:
         run_dir = results.with_steps()
         running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=30)
+        _, errors = running.communicate(timeout=30)
     assert running.returncode == 130
-    assert f"jobs wait {results.jobs[0]}" in told
+    assert f"jobs wait {results.jobs[0]}" in errors
     assert not (run_dir / "record.json").exists()
     done = slurm.mbr_perf("jobs", "wait", results.job_id(), *results.option, "--json")
     assert (done.returncode, json.loads(done.stdout)["outcome"]) == (0, "pass")

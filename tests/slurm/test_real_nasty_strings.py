@@ -53,9 +53,9 @@ def test_what_a_shell_or_a_request_holds_arrives_in_a_real_job_as_it_is(slurm, r
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert slurm.ended(results.job_id())["JobState"] == "COMPLETED"
-    words = (tmp_path / "words").read_text().split("\0")
-    assert words[:4] == ["-m", "harness.batch.slurm.task", "--job_dir", str(results.jobs[0])]
-    job = read_job(Path(words[3]))
+    arguments = (tmp_path / "words").read_text().split("\0")
+    assert arguments[:4] == ["-m", "harness.batch.slurm.task", "--job_dir", str(results.jobs[0])]
+    job = read_job(Path(arguments[3]))
     assert {f"NASTY_{number}": value for number, value in enumerate(NASTY)} == job.runs[0].spec.env
     for node in ("0", "1"):
         entries = (tmp_path / f"env.{node}").read_bytes().decode().split("\0")
@@ -117,8 +117,8 @@ def test_a_directive_is_refused_or_holds_the_string_and_nothing_else_changes(hos
     plain, taken = directives(job_of(host).render()), 0
     for value in NASTY:
         if not is_refused(host, **{field: value}):
-            told = directives(job_of(host, **{field: value}).render())
-            assert [line for line in told if line not in plain] == [f"#SBATCH --{field}={value}"]
+            lines = directives(job_of(host, **{field: value}).render())
+            assert [line for line in lines if line not in plain] == [f"#SBATCH --{field}={value}"]
             taken += 1
     assert 0 < taken < 40
     assert not is_refused(host, **{field: "name"})
@@ -149,9 +149,9 @@ def test_words_of_the_containers_and_of_python_reach_srun_as_they_are(host, tmp_
             continue
         script = job_of(host, container_mounts=mounts, **words).render()
         subprocess.run(["/bin/bash"], input=script, env={}, cwd=tmp_path, text=True, timeout=20, check=True)
-        told = (tmp_path / "words").read_text().split("\0")
-        assert f"--container-image={value}" in told
-        [listed] = [word for word in told if word.startswith("--container-mounts=")]
+        arguments = (tmp_path / "words").read_text().split("\0")
+        assert f"--container-image={value}" in arguments
+        [listed] = [word for word in arguments if word.startswith("--container-mounts=")]
         assert listed.endswith(",".join(mounts))
-        assert told[told.index("-m") - 1] == value
+        assert arguments[arguments.index("-m") - 1] == value
     assert not (tmp_path / CANARY).exists()

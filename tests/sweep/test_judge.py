@@ -14,7 +14,7 @@ from harness.sweep.page import cell_table
 from harness.sweep.remarks import closing_lines
 from harness.sweep.values import SweepVerdict
 from harness.units import GIB
-from tests.commands import told
+from tests.commands import json_of
 
 
 @pytest.fixture(name="three_settings")
@@ -145,7 +145,7 @@ def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, mak
     )
     assert cell.speed.tokens_per_s_per_gpu == pytest.approx(8 * 4096 / 8 / 0.12)
     assert cell.speed.step_time_s == pytest.approx(cell.cost_s)
-    found = told(SweepDocument.of_verdict(verdict))["cells"][1]
+    found = json_of(SweepDocument.of_verdict(verdict))["cells"][1]
     assert (found["speed"]["step_time_s"], found["metrics"]["step_time_s"]["median"]) == (pytest.approx(0.12), 0.10)
     (control, row) = csv.DictReader(io.StringIO(sweep_csv(verdict)))
     assert [float(line["step_time_s"]) for line in (control, row)] == pytest.approx([0.10, 0.12])

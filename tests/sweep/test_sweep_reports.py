@@ -25,7 +25,7 @@ from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
 from harness.sweep.reports import write_at_once, write_reports
-from tests.commands import told
+from tests.commands import json_of
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 HOSTILE = "=1+1 | `x` [bold]<script>alert(1)</script> </script>"
@@ -103,7 +103,7 @@ def test_no_color_leaves_no_escape_codes(recorded, monkeypatch):
 
 
 def test_json_keeps_the_keys_of_the_contract(recorded):
-    document = told(SweepDocument.of_verdict(judge_sweep(recorded), (Path("report/report.html"),)))
+    document = json_of(SweepDocument.of_verdict(judge_sweep(recorded), (Path("report/report.html"),)))
 
     assert document["control"] == "none"
     assert document["recommended"] == "full:uniform:1"
@@ -118,7 +118,7 @@ def test_json_keeps_the_keys_of_the_contract(recorded):
 
 
 def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
-    document = told(SweepDocument.of_verdict(judge_sweep(recorded)))
+    document = json_of(SweepDocument.of_verdict(judge_sweep(recorded)))
     mlp = document["cells"][1]
 
     assert (document["control"], document["reference"]) == ("none", "full:uniform:1")
@@ -130,7 +130,7 @@ def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
 def test_json_metrics_are_those_of_a_run(recorded):
     from harness.judging.derive import derive
 
-    cell = told(SweepDocument.of_verdict(judge_sweep(recorded)))["cells"][1]
+    cell = json_of(SweepDocument.of_verdict(judge_sweep(recorded)))["cells"][1]
 
     assert cell["metrics"] == json.loads(json.dumps(asdict(derive(recorded.cells[1].runs[0]))))
 

@@ -20,7 +20,7 @@ from harness.records.job import (
 )
 from harness.records.store import read_run
 
-SAID = Path(__file__).parents[2] / "data" / "slurm" / "said"
+SLURM_OUTPUT = Path(__file__).parents[2] / "data" / "slurm" / "said"
 REPLAYS = Path(__file__).parents[2] / "data" / "replay"
 SUBMITTED = SubmittedRecord(job_id="7", submitted_at="2026-01-02T03:04:05+00:00", sbatch=("sbatch",))
 
@@ -50,7 +50,7 @@ def make_job(tmp_path, make_spec):
 
 
 def slurm_states(name):
-    return from_scontrol((SAID / f"{name}.scontrol").read_text())
+    return from_scontrol((SLURM_OUTPUT / f"{name}.scontrol").read_text())
 
 
 def leave_ranks(job, name):

@@ -12,7 +12,7 @@ from harness.records.job import JobRecord, JobRun, SlurmOptions, SubmittedRecord
 from harness.records.store import read_run
 from harness.run.show import Display
 
-SAID = Path(__file__).parents[2] / "data" / "slurm" / "said"
+SLURM_OUTPUT = Path(__file__).parents[2] / "data" / "slurm" / "said"
 DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 
 
@@ -53,7 +53,7 @@ def slurm(tmp_path):
             path.chmod(0o755)
         return Slurm({"PATH": f"{folder}:/usr/bin:/bin"})
 
-    answers.says = lambda name: answers(f"cat {SAID}/{name}.scontrol")
+    answers.says = lambda name: answers(f"cat {SLURM_OUTPUT}/{name}.scontrol")
     answers.cancelled = lambda: "scancel 7" in (folder / "calls").read_text()
     return answers
 

@@ -17,7 +17,7 @@ from harness.run.predicting.prediction import NOT_TRACED, predict, predict_with,
 from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.show import Display
 from harness.run.understanding import RunRequest, understand
-from tests.commands import told
+from tests.commands import json_of
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_request_that_the_tracer_declines_has_no_prediction_but_a_reason(spec,
     offloading = spec.model_copy(update={"offload": spec.offload.model_copy(update={"cpu_offloading_num_layers": 1})})
     made = predict(offloading, installed_software(), "local", host)
     assert made.prediction is None
-    assert told(prediction_document(made.prediction, made.reason)) == {"reason": made.reason}
+    assert json_of(prediction_document(made.prediction, made.reason)) == {"reason": made.reason}
     assert "offloading" in made.reason.lower()
 
 
@@ -48,7 +48,7 @@ def test_a_request_is_predicted_at_once_from_the_cache_and_what_is_not_there_sta
     assert (before.prediction, before.reason) == (None, NOT_TRACED)
     traced = predict(spec, software, "local", host)
     assert predict_with(at_once, spec, software, "local") == traced
-    document = told(prediction_document(traced.prediction.record(), traced.reason))
+    document = json_of(prediction_document(traced.prediction.record(), traced.reason))
     stage = document["stages"][document["worst_stage"]]
     assert document["peak_bytes"] == sum(stage[key] for key in stage.keys() - {"pp_rank", "total", "peak"})
 

@@ -8,7 +8,7 @@ from harness.judging.derive import derive
 from harness.records.run import PredictionRecord, RunRecord, StagePrediction
 from harness.run.document import prediction_document
 from harness.run.predicting.prediction import misfit_line, prediction_line, whole_run
-from tests.commands import told
+from tests.commands import json_of
 
 
 def stage(pp_rank, activations):
@@ -34,7 +34,7 @@ def predicted():
 
 def test_the_error_is_predicted_over_measured_less_one(make_record, predicted):
     record = make_record(prediction=predicted)
-    document = told(prediction_document(record.prediction, "", derive(record)))
+    document = json_of(prediction_document(record.prediction, "", derive(record)))
     assert (document["measured_peak_bytes"], document["measured_step_time_s"]) == (58_000_000_000, 1.0)
     assert document["peak_error"] == pytest.approx(0.05)
     assert document["step_time_error"] == pytest.approx(-0.1)
@@ -50,13 +50,13 @@ def test_one_line_holds_both_peaks_and_both_times(make_record, predicted):
 
 
 def test_a_run_without_measurement_shows_the_prediction_alone(make_record, predicted):
-    document = told(prediction_document(predicted, "", derive(make_record(ranks=()))))
+    document = json_of(prediction_document(predicted, "", derive(make_record(ranks=()))))
     assert (document["measured_peak_bytes"], document["peak_error"], document["step_time_error"]) == (None, None, None)
     assert prediction_line(predicted, "").endswith("stage 0; step 900.0 ms, 800.0 ms to 1.200 s")
 
 
 def test_the_reason_stands_where_there_is_no_prediction():
-    assert told(prediction_document(None, "the tracer failed")) == {"reason": "the tracer failed"}
+    assert json_of(prediction_document(None, "the tracer failed")) == {"reason": "the tracer failed"}
     assert prediction_line(None, "the tracer failed") == "Not predicted: the tracer failed"
 
 
