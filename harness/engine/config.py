@@ -29,7 +29,7 @@ class UnknownFieldError(RuntimeError):
 
 
 def fitted(config_class: type, fields: dict[str, Any]) -> dict[str, Any]:
-    """``fields`` under the names that the installed ``config_class`` knows.
+    """Return ``fields`` under the names that the installed ``config_class`` knows.
 
     Raises UnknownFieldError for a field without a known name: without the field, another model would train.
     """
@@ -49,7 +49,7 @@ def fitted(config_class: type, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def transformer_config(spec: ExperimentSpec) -> TransformerConfig:
-    """The `TransformerConfig` (or `MLATransformerConfig`) of ``spec``; ``kernels.transformer_impl`` must be settled."""
+    """Build the `TransformerConfig` (or `MLATransformerConfig`) of ``spec``; ``kernels.transformer_impl`` must be settled."""
     config_class = MLATransformerConfig if spec.model.mla else TransformerConfig
     fields = {
         **_architecture(spec),
@@ -137,7 +137,7 @@ def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _fusible_activation(model: ModelSpec) -> bool:
-    """Whether megatron-core has a fused kernel: SwiGLU everywhere; GEGLU, and GELU with a bias, outside experts."""
+    """Return whether megatron-core has a fused kernel: SwiGLU everywhere; GEGLU, and GELU with a bias, outside experts."""
     if model.activation_func == "silu":
         return model.gated_linear_unit
     return model.moe is None and (model.gated_linear_unit or model.add_bias_linear)
@@ -152,7 +152,7 @@ def has_weight_gradient_kernel() -> bool:
 
 
 def has_softmax_kernel() -> bool:
-    """Whether Apex's fused causal softmax is there, for megatron-core's own attention."""
+    """Return whether Apex's fused causal softmax is installed, for megatron-core's own attention."""
     return find_spec("scaled_upper_triang_masked_softmax_cuda") is not None
 
 
@@ -230,7 +230,7 @@ def _offload(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
-    """Gradient buffers and their reduction. NaN checks are off: the worker checks the loss itself, after timing."""
+    """Build the settings of gradient buffers and their reduction. NaN checks are off: the worker checks after timing."""
     d = spec.ddp
     mxfp8 = spec.precision.name == "fp8_mx"
     fields = {
@@ -253,13 +253,13 @@ def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
 
 
 def _bucket_size(spec: ExperimentSpec) -> int:
-    """Elements of a gradient bucket; megatron's launcher takes 40M, or 1M per data-parallel rank if that is more."""
+    """Return the elements of a gradient bucket; megatron's launcher takes 40M, or 1M per data-parallel rank if more."""
     dp_cp = spec.data_parallel_size * spec.parallelism.context_parallel_size
     return spec.ddp.bucket_size or max(40_000_000, 1_000_000 * dp_cp)
 
 
 def optimizer_config(spec: ExperimentSpec) -> OptimizerConfig:
-    """Adam with the dtypes of ``spec``."""
+    """Build the settings of Adam with the dtypes of ``spec``."""
     o = spec.optimizer
     fields: dict[str, Any] = {
         "optimizer": "adam",

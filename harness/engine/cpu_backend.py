@@ -42,7 +42,7 @@ def block_transformer_engine() -> None:
     """Make `import transformer_engine` an ImportError; call before megatron is imported.
 
     A transformer-engine wheel on a machine without CUDA raises RuntimeError on import, and megatron guards only
-    against ImportError, so `import megatron.core` itself would die.
+    against ImportError, so `import megatron.core` itself would fail.
     """
     sys.modules["transformer_engine"] = None  # type: ignore[assignment]
 

@@ -71,11 +71,11 @@ class CudaMeter:
         return nullcontext()
 
     def after_setup(self, _chunks, _optimizer) -> None:
-        """Parameters and gradient buffers stand; optimizer state does not yet."""
+        """Note the memory once parameters and gradient buffers exist; optimizer state does not yet."""
         self._after_setup = torch.cuda.memory_allocated()
 
     def after_first_step(self) -> None:
-        """Everything that lives between steps stands."""
+        """Note the memory once everything that lives between steps exists."""
         torch.cuda.synchronize()
         self._static = torch.cuda.memory_allocated()
 
@@ -123,13 +123,13 @@ class CpuMeter:
         return self._limit.step(self._after_setup, self._ledger) if index < WATCHED_STEPS else nullcontext()
 
     def after_setup(self, chunks, optimizer) -> None:
-        """Parameters and gradient buffers stand; optimizer state does not yet. MemoryLimitError."""
+        """Note the memory once parameters and gradient buffers exist; optimizer state does not yet. MemoryLimitError."""
         self._after_setup = static_bytes(chunks, optimizer)
         if self._limit is not None:
             self._limit.hold(self._after_setup)
 
     def after_first_step(self) -> None:
-        """Everything that lives between steps stands."""
+        """Note the memory once everything that lives between steps exists."""
         self._static = self._after_setup + self._ledger.live_bytes
 
     def probe(self, run_step) -> int | None:

@@ -108,7 +108,7 @@ class UnfusedCoreAttention(DotProductAttention):
 
 
 def build_chunks(spec: ExperimentSpec, config: TransformerConfig) -> list[torch.nn.Module]:
-    """One GPTModel per virtual pipeline stage of this rank, on its device, in the parameters' precision."""
+    """Build one GPTModel per virtual pipeline stage of this rank, on its device, in the parameters' precision."""
     chunks = []
     for vp_stage in range(num_virtual_stages(spec.parallelism)):
         chunk = _chunk(spec, config, vp_stage if num_virtual_stages(spec.parallelism) > 1 else None)
@@ -118,14 +118,14 @@ def build_chunks(spec: ExperimentSpec, config: TransformerConfig) -> list[torch.
         if not spec.gpu_type.is_cpu:
             chunk.cuda(torch.cuda.current_device())
         chunks.append(Float16Module(config, chunk) if config.bf16 or config.fp16 else chunk)
-    correct_amax_history_if_needed(chunks)  # the cast above must not count in the amax history of delayed scaling
+    correct_amax_history_if_needed(chunks)  # the cast above must not enter the amax history of delayed scaling
     return chunks
 
 
 def wrap_ddp(
     spec: ExperimentSpec, config: TransformerConfig, chunks: list[torch.nn.Module]
 ) -> list[DistributedDataParallel]:
-    """The chunks under megatron's DistributedDataParallel (or its FSDP)."""
+    """Wrap the chunks in megatron's DistributedDataParallel (or its FSDP)."""
     wrapper = DistributedDataParallel
     if spec.ddp.use_megatron_fsdp:
         from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
@@ -152,7 +152,7 @@ def _chunk(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int | None
 def gpt_model(
     spec: ExperimentSpec, config: TransformerConfig, vp_stage: int | None, *, pre_process: bool, post_process: bool
 ) -> GPTModel:
-    """The GPTModel of one stage: with the embedding where ``pre_process``, with output layer and loss where ``post_process``."""
+    """Build the GPTModel of one stage: the embedding if ``pre_process``, output layer and loss if ``post_process``."""
     m = spec.model
     block, mtp = _block_specs(spec, config, vp_stage)
     lacks_apex = config.gradient_accumulation_fusion and not has_weight_gradient_kernel()

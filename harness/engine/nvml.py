@@ -119,13 +119,13 @@ class Track:
         self.clocks.add(time.monotonic(), clock, reasons)
 
     def sample_power(self) -> None:
-        """The highest power drawn so far."""
+        """Sample the power and keep the highest, in watts."""
         power = self.gpu.power_w()
         if power is not None:
             self.max_power_w = max(power, self.max_power_w or 0.0)
 
     def sample(self) -> DeviceSample:
-        """The record of this GPU up to now."""
+        """Return the record of this GPU up to now."""
         gaps = self.num_samples - 1
         return DeviceSample(
             uuid=self.gpu.uuid,
@@ -166,7 +166,7 @@ class Sampler:
         self._driver = pynvml.nvmlSystemGetDriverVersion()
 
     def run(self) -> None:
-        """Sample until stopped; the file is whole after the first look and after every rewrite."""
+        """Sample until stopped; the file is complete after the first sample and after every rewrite."""
         self._look_at_processes(Neighbours.before_ranks)
         self._sweep(time.monotonic(), power=True)
         self._publish()
@@ -214,7 +214,7 @@ class Sampler:
 
 
 def document(sample: NodeSample) -> str:
-    """The file's text."""
+    """Return the text of the file."""
     return sample.model_dump_json(indent=1) + "\n"
 
 
@@ -236,7 +236,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def listing() -> dict:
-    """``{"driver": ..., "cuda": ..., "gpus": [{index, name, uuid, total_bytes}]}``, or ``{"error": ...}``."""
+    """Return ``{"driver": ..., "cuda": ..., "gpus": [{index, name, uuid, total_bytes}]}``, or ``{"error": ...}``."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -251,7 +251,7 @@ def listing() -> dict:
 
 
 def _cuda_of_driver() -> str | None:
-    """The newest CUDA that the driver supports, which NVML codes as 1000 x major + 10 x minor."""
+    """Return the newest CUDA that the driver supports, which NVML codes as 1000 x major + 10 x minor."""
     code = optional(pynvml.nvmlSystemGetCudaDriverVersion_v2)
     return None if code is None else f"{code // 1000}.{code % 1000 // 10}"
 

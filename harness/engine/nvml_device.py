@@ -40,7 +40,7 @@ class Gpu:
         self.memory_api: Literal["v1", "v2"] = "v2"
 
     def memory(self) -> tuple[int, int, int | None]:
-        """Bytes used, total, and reserved by the driver (None with v1, where ``used`` includes them)."""
+        """Return bytes used, total, and reserved by the driver (None with v1, where ``used`` includes them)."""
         if self.memory_api == "v2":
             try:
                 info = pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
@@ -54,12 +54,12 @@ class Gpu:
         return info.used, info.total, None
 
     def power_w(self) -> float | None:
-        """Watts drawn now."""
+        """Return the power drawn now, in watts."""
         milliwatts = optional(pynvml.nvmlDeviceGetPowerUsage, self._handle)
         return None if milliwatts is None else milliwatts / 1000
 
     def sm_clock_mhz(self) -> int | None:
-        """Clock of the streaming multiprocessors now."""
+        """Return the clock of the streaming multiprocessors now, in MHz."""
         return optional(pynvml.nvmlDeviceGetClockInfo, self._handle, pynvml.NVML_CLOCK_SM)
 
     def clock_reasons(self) -> int | None:
@@ -77,7 +77,7 @@ PROC = Path("/proc")
 
 
 def in_initial_namespace() -> bool:
-    """Whether the driver uses the same process ids as this namespace. Only the first namespace shows the kernel's thread 2."""
+    """Return whether the driver uses this namespace's process ids. Only the first namespace shows the kernel's thread 2."""
     try:
         return (PROC / "2" / "comm").read_text().strip() == "kthreadd"
     except OSError:
@@ -85,7 +85,7 @@ def in_initial_namespace() -> bool:
 
 
 def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether ``pid`` is ``ancestor`` or one of its children, their children and so on."""
+    """Return whether ``pid`` is ``ancestor`` or a descendant of it."""
     while pid > 1:
         if pid == ancestor:
             return True
@@ -118,7 +118,7 @@ class Neighbours:
     unidentified: set[int] = field(default_factory=set)
 
     def before_ranks(self, processes: dict[int, int | None]) -> None:
-        """Note the processes that are there before the run uses a GPU: all of them are foreign."""
+        """Note the processes that run before the run uses a GPU: all of them are foreign."""
         self.foreign |= {pid: _process_text(pid, used) for pid, used in processes.items()}
 
     def during_run(self, processes: dict[int, int | None]) -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats, the record of a rank, and how its failures read."""
+"""Heartbeats, the record of a rank, and the classification of its failures."""
 
 import json
 import os

@@ -116,7 +116,7 @@ def _adapt(spec: ExperimentSpec) -> None:
 
 
 def _join(spec: ExperimentSpec, device: torch.device) -> None:
-    """The default process group, megatron's groups, and every random generator."""
+    """Set up the default process group, megatron's groups, and every random generator."""
     timeout = timedelta(minutes=30)
     if device.type == "cpu":
         dist.init_process_group("gloo", timeout=timeout)
@@ -131,7 +131,7 @@ def _join(spec: ExperimentSpec, device: torch.device) -> None:
 
 
 def join_model_parallel(spec: ExperimentSpec) -> None:
-    """Megatron's process groups over the default one."""
+    """Create megatron's process groups over the default one."""
     p = spec.parallelism
     extra = {}
     if spec.model.mtp_num_layers:

@@ -44,7 +44,7 @@ class TritonKernel:
     """A Triton kernel that reads and writes its tensors once; the functions around it allocate as they do on a GPU."""
 
     def __getitem__(self, _grid):
-        """How Triton is given the grid of a launch."""
+        """Accept the grid of a launch in Triton's notation."""
         return self._launch
 
     def _launch(self, *arguments, **_constants) -> None:

@@ -37,7 +37,7 @@ class ParameterCount:
 
 
 def count(model: torch.nn.Module) -> ParameterCount:
-    """Experts are the routed ones; shared experts are dense parameters. Tied parameters count once."""
+    """Count parameters. Experts are the routed ones; shared experts count as dense, tied parameters once."""
     dense = expert = num_bytes = 0
     for name, parameter in model.named_parameters():
         if ".experts." in name:
@@ -49,19 +49,19 @@ def count(model: torch.nn.Module) -> ParameterCount:
 
 
 def buffer_bytes(model: torch.nn.Module) -> int:
-    """Bytes of registered buffers: expert biases, and the two tables that YaRN keeps in every MLA layer."""
+    """Return the bytes of registered buffers: expert biases, and the two tables that YaRN keeps in every MLA layer."""
     storages = [buffer.untyped_storage() for buffer in model.buffers()]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def stored_bytes(parameter: torch.nn.Parameter) -> int:
-    """Bytes of data and, for parameters that transformer-engine keeps quantised, of their transposes and scales."""
+    """Return the bytes of data and, for parameters that transformer-engine keeps quantised, of transposes and scales."""
     quantized = getattr(parameter, "stand_in_quantized_bytes", None)
     return parameter.numel() * parameter.element_size() if quantized is None else quantized
 
 
 def workspaces(model: torch.nn.Module) -> int:
-    """Bytes of quantised copies that layers keep of weights stored in high precision."""
+    """Return the bytes of quantised copies that layers keep of weights stored in high precision."""
     tensors = [t for module in model.modules() for t in getattr(module, "stand_in_workspace", ())]
     return sum(t.untyped_storage().nbytes() for t in tensors)
 
@@ -132,7 +132,7 @@ class Chunk:
 
     @property
     def hidden_bytes(self) -> int:
-        """Bytes of the hidden states that pass between pipeline stages."""
+        """Return the bytes of the hidden states that pass between pipeline stages."""
         return prod(self.batch.hidden_shape) * self.batch.hidden_dtype.itemsize
 
     def measure(self) -> Measured:
@@ -174,7 +174,7 @@ class Chunk:
         return Tracer(ledger, PLACE.device.type, fuses=PLACE.stands_for_cuda)
 
     def _pass(self, tracer: Tracer) -> tuple[int, int, int]:
-        """Forward peak over the start, bytes saved, backward peak over the saved."""
+        """Return three byte counts: forward peak above the start, saved, backward peak above the saved."""
         ledger = tracer.ledger
         with _no_collection(), tracer:
             start = ledger.mark()
@@ -218,7 +218,7 @@ class Chunk:
 
     @cached_property
     def _micro_batch(self) -> dict[str, torch.Tensor]:
-        """Tokens, labels, loss mask; not part of a pass, because the worker makes them before the first step."""
+        """Make tokens, labels and loss mask before the pass, as the worker makes them before the first step."""
         size, length, device = self.batch.size, self.batch.length, PLACE.device
         ids = [torch.zeros(size, length, dtype=torch.long, device=device) for _ in range(2)]
         return {
@@ -248,7 +248,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def stage_spec(case: TraceCase, implementation: Implementation) -> ExperimentSpec:
-    """The spec of a job whose only pipeline stage is the chunk: the same layers, widths and settings."""
+    """Return the spec of a job whose only pipeline stage is the chunk: the same layers, widths and settings."""
     spec = case.spec
     num_layers = max(case.num_layers, 1)  # a chunk without layers is built with one and loses it
     model = {"num_layers": num_layers, "mtp_num_layers": spec.model.mtp_num_layers if case.mtp else None}
@@ -274,7 +274,7 @@ def stage_spec(case: TraceCase, implementation: Implementation) -> ExperimentSpe
 
 
 def world_size(p: ParallelismSpec) -> int:
-    """The smallest job in which the dense and the expert groups of one stage both fit."""
+    """Return the ranks of the smallest job in which the dense and the expert groups of one stage both fit."""
     return lcm(
         p.tensor_model_parallel_size * p.context_parallel_size, p.expert_tensor_size * p.expert_model_parallel_size
     )
@@ -290,7 +290,7 @@ class Groups:
         self._sizes: _Sizes | None = None
 
     def join(self, p: ParallelismSpec) -> None:
-        """Groups of the sizes of ``p``, without pipeline or data parallelism."""
+        """Create groups of the sizes of ``p``, without pipeline or data parallelism."""
         tp, cp, ep, etp = sizes = (
             p.tensor_model_parallel_size, p.context_parallel_size, p.expert_model_parallel_size, p.expert_tensor_size,
         )  # fmt: skip
@@ -311,7 +311,7 @@ class Groups:
 
 
 def stage_config(spec: ExperimentSpec) -> TransformerConfig:
-    """megatron-core's configuration of a stage spec; on meta there is nothing to initialise.
+    """Build megatron-core's configuration of a stage spec; meta tensors need no initialisation.
 
     A trace offloads all layers or none: the layer that megatron-core keeps may be in another trace.
     """
@@ -325,7 +325,7 @@ def stage_config(spec: ExperimentSpec) -> TransformerConfig:
 
 
 def build(case: TraceCase, spec: ExperimentSpec, config: TransformerConfig) -> Chunk:
-    """The chunk of ``case``; ``spec`` and ``config`` are its stage's."""
+    """Build the chunk of ``case``; ``spec`` and ``config`` are its stage's."""
     # Parameters are made on the traced device, but the forward pass runs outside: host integers stay on the host.
     with nullcontext() if PLACE.is_real else PLACE.device:
         model = gpt_model(spec, config, None, pre_process=case.pre, post_process=case.post)

@@ -16,12 +16,12 @@ _PEAKS: dict[torch.dtype, PeakKey] = {torch.bfloat16: "bf16", torch.float16: "bf
 
 
 def peak_key(dtype: torch.dtype) -> PeakKey:
-    """The peak of `GpuType.peak_flops` that bounds arithmetic in ``dtype``; integers go with fp32."""
+    """Return the key of `GpuType.peak_flops` whose peak bounds arithmetic in ``dtype``; integers count as fp32."""
     return _PEAKS.get(dtype, "fp32")
 
 
 def tensor_bytes(tensor: torch.Tensor | None) -> int:
-    """Bytes that reading ``tensor`` once moves: expanded dimensions count once, None is nothing."""
+    """Return the bytes that reading ``tensor`` once moves: expanded dimensions count once, None counts 0."""
     if tensor is None:
         return 0
     size = tensor.element_size()
@@ -32,7 +32,7 @@ def tensor_bytes(tensor: torch.Tensor | None) -> int:
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """The tensors among (nested) arguments; quicker than torch's pytree, which looks at every leaf's type."""
+    """Yield the tensors among (nested) arguments; quicker than torch's pytree, which looks at every leaf's type."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -116,19 +116,19 @@ class UnknownCollectiveError(RuntimeError):
 
 
 def refuse_meta() -> bool:
-    """Whether this torch has no collectives of meta tensors (2.6 has none)."""
+    """Return whether this torch has no collectives of meta tensors, as torch 2.6."""
     return not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta")
 
 
 def install() -> None:
-    """Meta tensors take the kernels of the processor, which hand them to the group: a fake one reads no data."""
+    """Let meta tensors take the processor's kernels, which pass them to the group: a fake group reads no data."""
     for packet in (*_BASES, c10d.barrier, c10d.send, c10d.recv_):
         kernel = functools.partial(packet.default._op_dk, torch._C.DispatchKey.CPU)
         _ADDED_KERNELS.impl(packet.__name__, kernel, "Meta")
 
 
 def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | None:
-    """The cost of a c10d call; None for a group of one, for barriers, and for receiving, which the sender's rank counts."""
+    """Return the cost of a c10d call; None for a group of one, for barriers, and for receiving (the sender counts it)."""
     packet = func._overloadpacket
     if packet in (c10d.barrier, c10d.monitored_barrier_, c10d.recv_):
         return None
@@ -152,7 +152,7 @@ def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | No
 
 
 def _names_the_waiting(func: torch._ops.OpOverload) -> bool:
-    """Before torch 2.8 most operations do not."""
+    """Return whether the operation has an argument for waiting; most do not before torch 2.8."""
     return any(argument.name == "async_op" for argument in func._schema.arguments)
 
 

@@ -23,7 +23,7 @@ class _Entry:
 class StorageLedger:
     """Counts each storage once, from the first tensor seen on it until it is freed or resized.
 
-    Everything goes by storage, never by tensor: V is a view of the QKV projection's output and keeps all of it alive,
+    It counts storages, never tensors: V is a view of the QKV projection's output and keeps all of it alive,
     and output-discarding checkpoints empty a storage under living tensors. ``live_bytes`` and ``peak_bytes`` are those
     of storages made since the last :meth:`new_epoch`, so what an earlier pass left behind never counts as freed by a
     later one.
@@ -36,20 +36,20 @@ class StorageLedger:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes alive of this epoch."""
+        """Return the live bytes of this epoch."""
         return self._live[-1]
 
     def live_of(self, epoch: int) -> int:
-        """Bytes alive of an earlier epoch, counted from 0."""
+        """Return the live bytes of an earlier epoch, counted from 0."""
         return self._live[epoch]
 
     def new_epoch(self) -> None:
-        """Count from zero; what is alive stays known."""
+        """Count from zero; live storages stay known."""
         self._live.append(0)
         self.peak_bytes = 0
 
     def mark(self) -> int:
-        """Forget the peak so far; returns the bytes alive now."""
+        """Forget the peak so far; return the live bytes."""
         self.peak_bytes = self.live_bytes
         return self.live_bytes
 
@@ -80,11 +80,11 @@ class StorageLedger:
             entry.names = owner
 
     def pass_through(self, num_bytes: int) -> None:
-        """Count bytes that are alive for a moment on top of the rest."""
+        """Count bytes that live only for a moment on top of the rest."""
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + num_bytes)
 
     def knows(self, storage: torch.UntypedStorage) -> bool:
-        """Whether the storage is counted."""
+        """Return whether the storage is counted."""
         return storage._cdata in self._entries
 
     def _resize(self, entry: _Entry, num_bytes: int) -> None:
@@ -154,19 +154,19 @@ class StorageWatch(TorchDispatchMode):
         return resize_
 
     def grown(self, before: int, where: str) -> None:  # noqa: ARG002 (for those who judge)
-        """After an operation named ``where``, ``before`` which so many bytes were alive; may raise."""
+        """Called after operation ``where`` grew the live bytes from ``before``; may raise."""
         self.peak_bytes = max(self.peak_bytes, self.ledger.live_bytes)
 
 
 class _TimedWatch(StorageWatch):
-    """Writes down when how much was alive, beside ``base_bytes`` that were there before."""
+    """Records the live bytes over time, on top of ``base_bytes`` that existed before."""
 
     def __init__(self, series: SeriesRecorder, base_bytes: int, ledger: StorageLedger | None) -> None:
         super().__init__(ledger)
         self._series, self._base = series, base_bytes
 
     def grown(self, before: int, where: str) -> None:
-        """One point of the series."""
+        """Add one point to the series."""
         super().grown(before, where)
         self._series.add(time.perf_counter(), self._base + self.ledger.live_bytes)
 

@@ -19,17 +19,17 @@ _MANAGER = "megatron.core.pipeline_parallel.fine_grained_activation_offload"
 
 @dataclass(frozen=True)
 class OnHost:
-    """What is needed to make a tensor again that was copied to the host; it has the size that megatron-core asks for."""
+    """The facts needed to make a tensor again that was copied to the host, and its size, for which megatron-core asks."""
 
     shape: torch.Size
     dtype: torch.dtype
 
     def numel(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return self.shape.numel()
 
     def element_size(self) -> int:
-        """Bytes of one element."""
+        """Return the bytes of one element."""
         return self.dtype.itemsize
 
 
@@ -43,7 +43,7 @@ class Event:
 
 
 def install() -> None:
-    """Replace what moves bytes; releases without the manager have nothing to replace."""
+    """Replace the functions that move bytes; releases without the manager have none."""
     if importlib.util.find_spec(_MANAGER) is None:
         return
     manager = importlib.import_module(_MANAGER)
@@ -57,13 +57,13 @@ def install() -> None:
 
 
 def forget() -> None:
-    """Start as a new process does: the manager is one per process, and knows the chunks of its first step."""
+    """Start as a new process does: the one manager of a process knows the chunks of its first step."""
     if importlib.util.find_spec(_MANAGER) is not None:
         importlib.import_module(_MANAGER).PipelineOffloadManager.OFFLOAD_MGR = None
 
 
 def is_on(config: "TransformerConfig") -> bool:
-    """Whether modules are offloaded; older releases do not know the setting."""
+    """Return whether modules are offloaded; older releases do not know the setting."""
     return getattr(config, "fine_grained_activation_offloading", False)
 
 
@@ -73,7 +73,7 @@ def end_step() -> None:
 
 
 def _is_no_parameter(tensor: torch.Tensor) -> bool:
-    """Asked by newer releases."""
+    """Return whether the tensor is no parameter; newer releases ask."""
     return not isinstance(tensor, torch.nn.Parameter)
 
 
@@ -81,7 +81,7 @@ _View = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset in the s
 
 
 def _offload(handler, tensor: torch.Tensor, pin_memory=True, use_cpu_pool=True) -> tuple:  # noqa: ARG001, FBT002
-    """Copy as `ChunkOffloadHandler.offload` does: a view is made whole first, or goes with the storage that it covers."""
+    """Copy as `ChunkOffloadHandler.offload` does: a view is made contiguous, or moves with the storage that it covers."""
     view: _View | None = None
     if _goes_with_its_storage(handler, tensor):
         view = tensor.size(), tensor.stride(), tensor.storage_offset()
@@ -91,7 +91,7 @@ def _offload(handler, tensor: torch.Tensor, pin_memory=True, use_cpu_pool=True) 
 
 
 def _goes_with_its_storage(handler, tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is a view of most of its storage; releases that gather every view have no such share."""
+    """Return whether ``tensor`` is a view of most of its storage; releases that gather every view have no such share."""
     share = getattr(handler, "BASE_OFFLOAD_MIN_COVERAGE", None)
     if share is None or tensor.is_contiguous():
         return False

@@ -13,19 +13,19 @@ import torch
 
 @dataclass
 class Place:
-    """``device``: meta, or cpu for a check on real tensors. ``target``: whose kernels decide what is saved."""
+    """``device``: meta, or cpu for a check on real tensors. ``target``: the device whose kernels decide what is saved."""
 
     device: torch.device
     target: Literal["cpu", "cuda"] = "cuda"
 
     @property
     def is_real(self) -> bool:
-        """Whether tensors have data."""
+        """Return whether tensors have data."""
         return self.device.type == "cpu"
 
     @property
     def stands_for_cuda(self) -> bool:
-        """Whether the kernels of a GPU are imitated."""
+        """Return whether the kernels of a GPU are imitated."""
         return self.target == "cuda"
 
 
@@ -35,7 +35,7 @@ PLACE = Place(torch.device("meta"))
 
 @dataclass
 class Routing:
-    """What every dispatcher of this process assumes."""
+    """The load that every dispatcher of this process assumes."""
 
     imbalance: float = 1.0
 
@@ -47,25 +47,25 @@ class HostCounts(list):
     """Token counts on the host, with the few methods of tensors and arrays that megatron calls on them."""
 
     def tolist(self) -> list[int]:
-        """A plain list."""
+        """Return a plain list."""
         return list(self)
 
     def ravel(self) -> "HostCounts":
-        """Already flat."""
+        """Return the counts, which are flat already."""
         return self
 
     def numel(self) -> int:
-        """How many counts."""
+        """Return the number of counts."""
         return len(self)
 
     @property
     def T(self) -> "HostCounts":  # noqa: N802 (numpy's name)
-        """Equal counts look the same transposed."""
+        """Return the counts: equal counts look the same transposed."""
         return self
 
 
 def spread(num_tokens: int, num_ways: int) -> HostCounts:
-    """Counts that add up to ``num_tokens`` and differ by one at most.
+    """Return ``num_ways`` counts that add up to ``num_tokens`` and differ by one at most.
 
     >>> spread(5, 2)
     [3, 2]
@@ -123,13 +123,13 @@ def _alltoall_counts(static_counts: Callable) -> Callable:
 
 
 def _imbalance(dispatcher) -> float:
-    """Tokens beyond the capacity factor are dropped, so it bounds what a rank receives."""
+    """Return the factor on a rank's tokens. The capacity factor bounds it: tokens beyond that are dropped."""
     limit = dispatcher.config.moe_expert_capacity_factor
     return ROUTING.imbalance if limit is None else min(ROUTING.imbalance, limit)
 
 
 def _allgather_postprocess(dispatcher, hidden_states, probs):
-    """As megatron's own method, with known counts: all tokens are gathered, those of the local experts selected."""
+    """Replace megatron's method, with known counts: gather all tokens, select those of the local experts."""
     from megatron.core.transformer.moe import token_dispatcher
 
     first, last = dispatcher.local_expert_indices[0], dispatcher.local_expert_indices[-1] + 1
@@ -163,7 +163,7 @@ def _expecting(num_selected: int) -> Iterator[None]:
 
 
 def _counting(function: Callable, count_of: Callable[[dict], int]) -> Callable:
-    """``function`` knowing how many elements its `masked_select` finds."""
+    """Wrap ``function`` so that its `masked_select` knows how many elements it finds."""
     parameters = inspect.signature(function)
 
     @wraps(function)

@@ -32,7 +32,7 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a case cannot be traced; any number from it would be wrong."""
+    """The reason why a case cannot be traced; any number from it would be wrong."""
 
     reason: str
     applies: Callable[[TraceCase], bool]
@@ -112,7 +112,7 @@ ASSUMPTIONS = (
 
 
 def refusal(case: TraceCase, request: TraceRequest) -> str | None:
-    """The first reason why ``case`` cannot be traced, or None."""
+    """Return the first reason why ``case`` cannot be traced, or None."""
     if request.implementation == "local" and case.spec.parallelism.context_parallel_size > 1:
         return "context parallelism needs transformer-engine's attention"
     if request.implementation == "local" and case.spec.offload.offload_modules:
@@ -123,7 +123,7 @@ def refusal(case: TraceCase, request: TraceRequest) -> str | None:
 
 
 def notes_of(case: TraceCase, implementation: Implementation) -> tuple[str, ...]:
-    """The assumptions that ``case`` rests on."""
+    """Return the assumptions of ``case``."""
     notes = [row.text for row in ASSUMPTIONS if row.applies(case)]
     if implementation == "transformer_engine":
         notes.append("workspaces inside cuBLAS, cuDNN and NCCL are not counted")
@@ -134,7 +134,7 @@ _INSTALLED = Software(megatron_core=metadata.version("megatron-core"))
 
 
 def trace_all(request: TraceRequest, done: Callable[[], object]) -> tuple[dict[str, ChunkTrace], dict[str, str]]:
-    """The traced chunks by key, and the refused cases with the reason each. Calls ``done`` after each traced case."""
+    """Return the traced chunks by key, and the reasons of refused cases by key. Calls ``done`` after each traced case."""
     PLACE.device = torch.device(request.device)
     ROUTING.imbalance = request.imbalance
     groups = Groups()
@@ -149,14 +149,14 @@ def trace_all(request: TraceRequest, done: Callable[[], object]) -> tuple[dict[s
             chunks[case.key] = trace(case, request.implementation, groups)
         except (ValueError, AssertionError) as error:  # how megatron-core turns down a configuration
             refused[case.key] = f"megatron-core: {error or type(error).__name__}"
-        except UnknownCollectiveError as error:  # its own case alone: others are planned
+        except UnknownCollectiveError as error:  # it refuses this case only; the plan may use others
             refused[case.key] = str(error)
         done()
     return chunks, refused
 
 
 def prepared(case: TraceCase, implementation: Implementation, groups: Groups) -> ExperimentSpec:
-    """The stage spec of ``case``, with groups joined and the process set up for it."""
+    """Return the stage spec of ``case``, after joining groups and setting up the process for it."""
     spec = stage_spec(case, implementation)
     groups.join(spec.parallelism)
     set_up(spec, implementation)
@@ -164,17 +164,17 @@ def prepared(case: TraceCase, implementation: Implementation, groups: Groups) ->
 
 
 def set_up(spec: ExperimentSpec, implementation: Implementation) -> None:
-    """The process made ready for ``spec``: whose kernels are imitated, shared buffers as at the start."""
+    """Prepare the process for ``spec``: choose the imitated kernels, and reset shared buffers."""
     PLACE.target = "cpu" if spec.gpu_type.is_cpu else "cuda"
     if implementation == "transformer_engine":
         _stand_in_for(spec)
     _forget_shared_buffers()
     gc.collect()
-    gc.freeze()  # what imports and first calls made never dies: looking through it again would outlast a trace
+    gc.freeze()  # objects of imports and first calls never die: collecting among them again would take longer than a trace
 
 
 def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> ChunkTrace:
-    """One case; ValueError or AssertionError where megatron-core refuses its configuration."""
+    """Trace one case; ValueError or AssertionError if megatron-core refuses its configuration."""
     spec = prepared(case, implementation, groups)
     chunk = build(case, spec, stage_config(spec))
     measured = chunk.measure()
@@ -197,7 +197,7 @@ def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> Ch
 
 
 def _forget_shared_buffers() -> None:
-    """Buffers and tables that megatron-core keeps per process, so that every case finds the same start."""
+    """Forget buffers and tables that megatron-core keeps per process, so that every case starts alike."""
     parallel_state.destroy_global_memory_buffer()
     parallel_state._set_global_memory_buffer()
     _aux_losses().clear()
@@ -213,7 +213,7 @@ def _forget_shared_buffers() -> None:
 
 
 def _aux_losses() -> dict:
-    """By name, with an entry per layer; of the name that newer releases deprecate they hand out a copy."""
+    """Return the auxiliary losses by name, an entry per layer; newer releases return a copy under the older name."""
     tracker = getattr(moe_utils, "get_moe_metrics_tracker", None)
     return tracker().metrics if tracker else moe_utils.get_moe_layer_wise_logging_tracker()
 

@@ -49,7 +49,7 @@ def _attention(packet: object, args: tuple) -> int:
 
 
 def classify(packet: object, args: tuple, kwargs: dict, out: object) -> tuple[OpKind, int]:
-    """What kind of operation an aten packet is, and its FLOPs (multiply and add are two)."""
+    """Return the kind of operation of an aten packet, and its FLOPs (multiply and add are two)."""
     if packet in _KERNELS:
         return "attention", _attention(packet, args)
     formula = flop_registry.get(packet)
@@ -78,7 +78,7 @@ class _Recording:
 
 
 def active() -> "Tracer | None":
-    """The tracer that is recording now."""
+    """Return the tracer that is recording now, or None."""
     return _Recording.tracer
 
 
@@ -124,7 +124,7 @@ class Tracer(TorchDispatchMode):
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:
-        """What runs inside is the repetition of a forward pass."""
+        """Mark operations inside the block as the repetition of a forward pass."""
         before, self.phase = self.phase, "recompute"
         try:
             yield
@@ -141,7 +141,7 @@ class Tracer(TorchDispatchMode):
 
     @contextmanager
     def one_kernel(self, inputs: object, kind: OpKind = "elementwise", flops: int = 0) -> Iterator[None]:
-        """What runs inside is one kernel: intermediate results never reach memory, what outlives the block does."""
+        """Record the block as one kernel: only tensors that outlive the block reach memory."""
         if self._region is not None:
             yield
             return
@@ -177,7 +177,7 @@ class Tracer(TorchDispatchMode):
 
 
 def fusible(function: Callable) -> Callable:
-    """Stands for `torch.compile` under megatron's `jit_fuser`: one kernel when the active tracer fuses, else eager."""
+    """Replace `torch.compile` in megatron's `jit_fuser`: one kernel if the active tracer fuses, else eager."""
 
     @wraps(function)
     def call(*args, **kwargs):

@@ -25,7 +25,7 @@ from harness.records.trace import ExactFile, ExactRequest, ExactStage
 
 
 def trace_ranks(request: ExactRequest, keep: Callable[[ExactFile], None]) -> None:
-    """Every rank of the request in order; what is known so far is kept after each, for who cannot wait for the rest."""
+    """Trace every rank of the request in order; keep the results after each rank, so that a timeout loses little."""
     PLACE.device = torch.device("meta")
     stages: tuple[ExactStage, ...] = ()
     try:
@@ -37,7 +37,7 @@ def trace_ranks(request: ExactRequest, keep: Callable[[ExactFile], None]) -> Non
 
 
 def trace_rank(spec: ExperimentSpec, implementation: Implementation, pp_rank: int) -> ExactStage:
-    """One step of the first rank of a stage; ValueError or AssertionError where megatron-core refuses."""
+    """Trace a step of the first rank of a stage; ValueError or AssertionError if megatron-core refuses."""
     began = time.perf_counter()
     _join(spec, pp_rank)
     set_up(spec, implementation)
@@ -52,11 +52,11 @@ def trace_rank(spec: ExperimentSpec, implementation: Implementation, pp_rank: in
         ledger.add(tensor)
     ledger.new_epoch()
     batches = batches_of_chunks(spec, PLACE.device, chunks)
-    gc.disable()  # when Python collects cycles must not decide what counts as alive
+    gc.disable()  # the time of Python's collections must not decide which tensors count as alive
     try:
         with BytesOnly(ledger, PLACE.device.type, fuses=PLACE.stands_for_cuda):
             _step(spec, chunks, batches)
-            if spec.offload.offload_modules:  # the first step only shows megatron-core what there is to offload
+            if spec.offload.offload_modules:  # in the first step megatron-core only learns what it can offload
                 gc.collect()
                 ledger.mark()
                 _step(spec, chunks, batches)
@@ -71,7 +71,7 @@ def trace_rank(spec: ExperimentSpec, implementation: Implementation, pp_rank: in
 
 
 class BytesOnly(Tracer):
-    """Counts bytes: what operations cost does not depend on their order."""
+    """Counts only bytes: the cost of operations does not depend on their order."""
 
     def _record(self, *_operation) -> None:
         pass
@@ -81,7 +81,7 @@ class BytesOnly(Tracer):
 
 
 def _join(spec: ExperimentSpec, pp_rank: int) -> None:
-    """The first rank of the stage in the smallest job of these sizes; its process groups send nothing."""
+    """Join as the first rank of the stage in the smallest job of these sizes; its process groups send nothing."""
     p = spec.parallelism
     per_stage = lcm(
         p.tensor_model_parallel_size * p.context_parallel_size, p.expert_tensor_size * p.expert_model_parallel_size

@@ -6,7 +6,7 @@ from transformer_engine.pytorch.formats import record_gemm
 
 
 def general_gemm(A, B, out_dtype=None, layout="TN", **_options):  # noqa: N803 (transformer-engine's names)
-    """The product as cuBLAS has it, columns first, so that rows first it is ``B @ A``; T and N say of A and B which to turn.
+    """Multiply as cuBLAS does, column-major: row-major it is ``B @ A``. T and N in ``layout``: transpose A, B or not.
 
     The router calls it from megatron-core 0.17 on; older ones ask for a `get_workspace`, which 2.11 lacks.
     """

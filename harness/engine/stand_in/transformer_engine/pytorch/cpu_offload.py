@@ -1,4 +1,4 @@
-"""Activations moved to the host, layer by layer (2.11 `cpu_offload.py`); when each layer moves is for composition to say."""
+"""Activations moved to the host, layer by layer (2.11 `cpu_offload.py`); composition decides when each layer moves."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,14 +11,14 @@ CPUOffloadEnabled = False
 
 
 class Away:
-    """A tensor on the host: what is needed to make it again."""
+    """A tensor on the host: the facts needed to make it again."""
 
     def __init__(self, tensor: torch.Tensor, layer: "LayerOffload") -> None:
         self._shape, self._dtype, self._layer = tensor.shape, tensor.dtype, layer
         self.storage = tensor.untyped_storage()._cdata
 
     def back(self) -> torch.Tensor:
-        """The tensor, which came back together with all others of its layer."""
+        """Return the tensor, which came back together with all others of its layer."""
         self._layer.reload()
         return self._layer.buffers[self.storage].view(self._dtype).as_strided(self._shape, _strides(self._shape))
 
@@ -28,7 +28,7 @@ def _strides(shape: torch.Size) -> list[int]:
 
 
 class LayerOffload:
-    """What autograd saves in one layer's forward pass. Tensors that share a storage go, and come back, as one."""
+    """The tensors that autograd saves in one layer's forward pass. Those that share a storage move together."""
 
     def __init__(self) -> None:
         self._held: dict[int, torch.Tensor] = {}
@@ -77,5 +77,5 @@ def get_cpu_offload_context(
     enabled=False, num_layers=1, model_layers=1, offload_activations=True, offload_weights=False, double_buffering=False,  # noqa: ARG001, FBT002
     retain_pinned_cpu_buffers=False,  # noqa: ARG001, FBT002
 ) -> tuple[AbstractContextManager, Callable]:  # fmt: skip
-    """A context for every layer, and what its output passes through."""
+    """Return a context for every layer, and the function that each layer's output passes through."""
     return (OffloadContext() if enabled else nullcontext()), lambda hidden_states: hidden_states

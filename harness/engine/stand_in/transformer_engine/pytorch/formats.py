@@ -1,4 +1,4 @@
-"""Quantised formats and the bytes they take, the GPU that is stood for, and matrix products: an output and a cost."""
+"""Quantised formats and their bytes, the imitated GPU, and matrix products: an output and a cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class QuantFormat:
         return self.per_tensor and not MACHINE.needs_transposes
 
     def weight_bytes(self, rows: int, columns: int) -> int:
-        """A weight with everything that forward and backward GEMMs need."""
+        """Return the bytes of a weight with everything that forward and backward GEMMs need."""
         copies = 1 if self.shares_data else 2
         return copies * (rows * columns * self.bits // 8 + self.weight_scale_bytes(rows, columns))
 
@@ -108,19 +108,19 @@ class Quantized:
     ahead: torch.Tensor | None = None
 
     def only_rows(self) -> "Quantized":
-        """Column data let go."""
+        """Return the matrix without its column data."""
         return Quantized(self.format, self.shape, self.rows, None)
 
     def only_columns(self) -> "Quantized":
-        """Row data let go, unless it serves columns too."""
+        """Return the matrix without its row data, unless that serves columns too."""
         return Quantized(self.format, self.shape, None, self.columns)
 
     def tensors(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """What autograd has to save."""
+        """Return the tensors that autograd must save."""
         return self.rows, self.columns
 
     def with_columns(self) -> "Quantized":
-        """Per-tensor row data transposed where the GPU needs it; all others were quantised both ways from the start."""
+        """Transpose per-tensor row data if the GPU needs it; other formats were quantised both ways from the start."""
         if self.columns is not None:
             return self
         if self.format.shares_data:
@@ -130,7 +130,7 @@ class Quantized:
         return Quantized(self.format, self.shape, self.rows, columns)
 
     def in_order(self) -> "Quantized":
-        """Column data that was gathered rank by rank, copied into its order.
+        """Copy column data that was gathered rank by rank into its order.
 
         Blockwise and NVFP4 need it (`_post_process_fp8_blockwise_gather`, `_post_process_nvfp4_gather`).
         """
@@ -166,9 +166,9 @@ def _buffer(x: torch.Tensor, fmt: QuantFormat, scale_bytes: int) -> torch.Tensor
 
 
 def gemm(sizes: tuple[int, int, int], like: torch.Tensor, fmt: QuantFormat | None, out: torch.Tensor | None = None):
-    """[m, k] x [k, n] -> [m, n] in the type of ``like``; ``out`` is accumulated into instead.
+    """Multiply [m, k] x [k, n] -> [m, n] in the type of ``like``, or accumulate into ``out``.
 
-    Operands are of one type: quantised by ``fmt``, or that of ``like``. ``sizes`` is (m, k, n).
+    Both operands have one type: quantised by ``fmt``, or the type of ``like``. ``sizes`` is (m, k, n).
     """
     record_gemm(sizes, like, fmt)
     m, _, n = sizes
@@ -176,7 +176,7 @@ def gemm(sizes: tuple[int, int, int], like: torch.Tensor, fmt: QuantFormat | Non
 
 
 def record_gemm(sizes: tuple[int, int, int], like: torch.Tensor, fmt: QuantFormat | None, num_weights: int = 1) -> None:
-    """The cost of a product; ``num_weights`` matrices of [k, n] in a grouped one."""
+    """Record the cost of a product; ``num_weights`` matrices of [k, n] in a grouped one."""
     m, k, n = sizes
     bits = like.element_size() * 8 if fmt is None else fmt.bits
     moved = bits * (m * k + num_weights * k * n) // 8 + like.element_size() * m * n

@@ -51,25 +51,25 @@ class Plan:
         return self.parallel_mode == "row" and self.sequence_parallel
 
     def quantized_input(self, x: torch.Tensor) -> Quantized:
-        """The input for this GEMM, with what the weight gradient will read unless the original is kept for that."""
+        """Quantise the input for this GEMM, and for the weight gradient unless that reads the original."""
         needs_columns = self.records_grad and not self.saves_original_input
         columns = needs_columns and not (self.gathers_input and self.fmt.per_tensor)
         return quantize(x, self.fmt, rows=True, columns=columns)
 
     def kept_of(self, operand: Operand) -> Operand:
-        """What the weight gradient needs of a quantised input: row data only where it must be gathered as such."""
+        """Return the part of a quantised input that the weight gradient needs: row data only if it must be gathered."""
         if isinstance(operand, torch.Tensor):
             return operand
         return operand.only_rows() if self.gathers_input and self.fmt.per_tensor else operand.only_columns()
 
     def kept_of_norm(self, operand: Operand) -> Operand:
-        """Likewise of a norm's output; 2.11 `layernorm_linear.py` drops row data by format, and knows none of NVFP4."""
+        """As :meth:`kept_of`, for a norm's output; 2.11 `layernorm_linear.py` drops row data by format, but not for NVFP4."""
         is_nvfp4 = isinstance(operand, Quantized) and operand.format.name == "nvfp4"
         return operand if is_nvfp4 and self.gathers_input else self.kept_of(operand)
 
 
 def product(plan: Plan, operand: Operand, weight: torch.Tensor) -> torch.Tensor:
-    """Input gathered, multiplied, output summed over the ranks; the gathered input is gone afterwards."""
+    """Gather the input, multiply, and sum the output over the ranks; the gathered input is freed afterwards."""
     num_out, num_in = weight.shape
     if plan.gathers_input:
         total = gather(operand, plan.group) if isinstance(operand, torch.Tensor) else gather_rows(operand, plan.group)
@@ -86,7 +86,7 @@ def product(plan: Plan, operand: Operand, weight: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Gradients:
-    """Of input, weight and bias; ``buffers`` live as long as 2.11's local variables: until the layer's backward returns."""
+    """Gradients of input, weight and bias; ``buffers`` live as long as 2.11's locals: until the layer's backward returns."""
 
     input: torch.Tensor
     weight: torch.Tensor
@@ -97,7 +97,7 @@ class Gradients:
 def gradients(
     plan: Plan, grad: torch.Tensor, kept: Operand, weight: torch.Tensor, main_grad, *, bias: bool
 ) -> Gradients:
-    """Both backward GEMMs with their communication; ``kept`` is the input as saved, the layer's own unless original."""
+    """Run both backward GEMMs with their communication; ``kept`` is the saved input, the layer's own unless original."""
     num_out, num_in = weight.shape
     grad = grad.reshape(-1, num_out).contiguous()
     if plan.fmt:
@@ -124,7 +124,7 @@ def gradients(
 
 
 def _input_for_weight_grad(plan: Plan, kept: Operand) -> Operand:
-    """The saved input, gathered; quantised first where the original was kept."""
+    """Gather the saved input; quantise it first if the original was kept."""
     if plan.fmt is None:
         return gather(kept, plan.group, overlapped=True) if plan.gathers_input else kept
     if isinstance(kept, torch.Tensor):
@@ -189,7 +189,7 @@ class _NormLinear(torch.autograd.Function):
 
 
 def _normalized(plan: Plan, matrix: torch.Tensor, normalization: str):
-    """The norm's output as the GEMM takes it; some recipes quantise inside the norm kernel and write nothing else."""
+    """Return the norm's output as the GEMM takes it; some recipes quantise in the norm kernel and write nothing else."""
     if plan.fmt and plan.fmt.fused_norm:
         statistics = [torch.empty(matrix.shape[0], dtype=torch.float32, device=matrix.device) for _ in range(2)]
         return plan.quantized_input(matrix), statistics[0] if normalization == "LayerNorm" else None, statistics[1]
@@ -212,7 +212,7 @@ def _restore(ctx) -> tuple[Operand, tuple]:
 
 
 def _main_grad(layer, weight):
-    """The buffer that the weight gradient is accumulated into, where `fuse_wgrad_accumulation` is on."""
+    """Return the buffer that accumulates the weight gradient; None without `fuse_wgrad_accumulation`."""
     return weight.main_grad if layer.fuse_wgrad_accumulation and hasattr(weight, "main_grad") else None
 
 
@@ -238,7 +238,7 @@ class Linear(TransformerEngineBaseModule):
         self.bias = Parameter(torch.empty(self.out_features, dtype=params_dtype, device=device)) if bias else None
 
     def plan(self) -> Plan:
-        """How a call now would run."""
+        """Return how a call would run now."""
         state = FP8GlobalStateManager
         return Plan(
             parallel_mode=self.parallel_mode,

@@ -41,7 +41,7 @@ def fused_attention(query, key, value, *, batch_first: bool = False):
 
 
 def row_statistics(query: torch.Tensor, *, batch_first: bool = False) -> torch.Tensor:
-    """One fp32 per row of scores: [b, h, s, 1]."""
+    """Allocate one fp32 per row of scores: [b, h, s, 1]."""
     length, batch = query.shape[1::-1] if batch_first else query.shape[:2]
     return torch.empty((batch, query.shape[2], length, 1), dtype=torch.float32, device=query.device)
 
@@ -51,13 +51,13 @@ def _generator_state(query: torch.Tensor) -> torch.Tensor:
 
 
 def causal_flops(query, key, value, *, batch_first: bool = False) -> int:
-    """FLOPs of the forward kernel."""
+    """Return the FLOPs of the forward kernel."""
     order = (0, 2, 1, 3) if batch_first else (1, 2, 0, 3)
     return attention_flops(*(t.permute(order) for t in (query, key, value)), causal=True)
 
 
 def record(flops: int, *moved: torch.Tensor) -> None:
-    """The cost of a kernel that reads or writes each of ``moved`` once."""
+    """Record the cost of a kernel that reads or writes each of ``moved`` once."""
     active().kernel("attention", peak_key(moved[0].dtype), flops=flops, num_bytes=sum(map(tensor_bytes, moved)))
 
 
@@ -139,7 +139,7 @@ def fitted(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple
 
 
 def _same_steps(key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Strides equal but for the width of a head."""
+    """Return whether the strides are equal except for the width of a head."""
     scaled = zip(key.stride()[:-1], value.stride()[:-1], strict=True)
     return all(k * value.shape[-1] == v * key.shape[-1] for k, v in scaled)
 

@@ -12,7 +12,7 @@ _dummy_wgrads: dict[tuple, torch.Tensor] = {}
 
 
 def get_dummy_wgrad(shape: list[int], dtype: torch.dtype, zero: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002
-    """An empty gradient for autograd's books, one per shape, kept for good: the real one was accumulated by the GEMM."""
+    """Return an empty gradient for autograd, one per shape, kept for good: the GEMM accumulated the real one."""
     key = (*shape, dtype)
     if key not in _dummy_wgrads:
         _dummy_wgrads[key] = torch.empty(shape, dtype=dtype, device="cuda")
@@ -22,7 +22,7 @@ def get_dummy_wgrad(shape: list[int], dtype: torch.dtype, zero: bool = False) ->
 
 
 def forget_dummy_wgrads() -> None:
-    """As in a fresh process."""
+    """Start as a fresh process does."""
     _dummy_wgrads.clear()
 
 
@@ -34,7 +34,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         self.tp_group = tp_group
 
     def make_weight(self, name: str, shape: tuple[int, int], dtype: torch.dtype, device) -> None:
-        """A weight; inside `fp8_model_init` it is stored quantised only."""
+        """Create a weight; inside `fp8_model_init` it is stored quantised only."""
         weight = Parameter(torch.empty(shape, dtype=dtype, device=device))
         recipe = FP8GlobalStateManager.MODEL_INIT_RECIPE
         if recipe is not None:
@@ -42,7 +42,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         self.register_parameter(name, weight)
 
     def quantized_weights(self, weights, fmt: QuantFormat, is_first_microbatch):
-        """Quantised copies of weights in high precision, to be saved for backward; kept ones need no saving.
+        """Return quantised copies of high-precision weights, to be saved for backward; kept copies need no saving.
 
         With ``is_first_microbatch`` known, 2.11 keeps the copy on the layer and refreshes it once per step
         (`get_weight_workspace`); the refresh is priced in the warm-up pass only, as one micro-batch of many.
@@ -57,7 +57,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
 
 
 def _copy(weight: torch.Tensor, fmt: QuantFormat) -> torch.Tensor:
-    """Row and column data with their scales, as one buffer: neither is ever let go alone."""
+    """Allocate row and column data with their scales as one buffer: neither is ever freed alone."""
     copy = torch.empty(fmt.weight_bytes(*weight.shape), dtype=torch.uint8, device=weight.device)
     copy._TE_do_not_offload, copy.offloading_activation = True, False  # transformer-engine, megatron-core
     active().kernel("elementwise", fmt.peak, num_bytes=fmt.reads * tensor_bytes(weight) + tensor_bytes(copy))
