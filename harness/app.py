@@ -17,7 +17,7 @@ from harness.catalogue import ask as catalogue
 from harness.catalogue import schema
 from harness.diagnose import ask as diagnose
 from harness.diagnose.snapshots import ask as snapshot
-from harness.errors import BadRequestError, ExitCode, HarnessError, SeveralMatchError
+from harness.errors import BadRequestError, ExitCode, HarnessError, ManyProblemsError, SeveralMatchError
 from harness.explain import ask as explain
 from harness.goldens import ask as golden
 from harness.imports import ask as import_command
@@ -204,7 +204,8 @@ def _tell(error: HarnessError, arguments: Sequence[str]) -> None:
         print(json.dumps(document, indent=2))
     from harness.showing.page import visible
 
-    print(f"error: {visible(redact_shapes(str(error)))}", file=sys.stderr)
+    for problem in error.problems if isinstance(error, ManyProblemsError) else (error,):
+        print(f"error: {visible(redact_shapes(str(problem)))}", file=sys.stderr)
 
 
 def _completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> list[str]:

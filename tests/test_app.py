@@ -108,6 +108,16 @@ def test_a_wrong_request_is_a_json_document_when_json_is_asked_for(mbr_perf):
     assert answer.err == "error: unknown recipe 'llama3_8bb'\n  did you mean 'llama3_8b'?\n"
 
 
+def test_each_of_several_problems_is_marked_as_an_error(mbr_perf):
+    answer = mbr_perf("run", "-mr", "llama3_8b", "-g", "h10", "-c", "fp88", "--recompute_modules", "foo")
+    assert answer.code == 2
+    assert [line for line in answer.err.splitlines() if not line.startswith("  ")] == [
+        "error: --gpu: no such value 'h10'",
+        "error: --compute_dtype: no such value 'fp88'",
+        "error: --recompute_modules: unknown recompute module 'foo'",
+    ]
+
+
 @pytest.mark.parametrize(
     ("typed", "expected", "help_of"),
     [

@@ -131,7 +131,7 @@ jobs logs JOB --follow
 jobs logs JOB --rank 3
 
 recipes list
-recipes list --recipes_dir my_recipes
+recipes list --gpu h100
 recipes list --json
 
 recipes show llama3_70b

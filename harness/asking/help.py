@@ -155,7 +155,7 @@ def _wrapped(text: str, indent: int, width: int) -> str:
 
 def _nearest_command(group: HelpedGroup, ctx: Any, typed: str) -> str:
     """Commands of this group by name, and those of groups within it by their last word."""
-    from harness.errors import nearest
+    from harness.errors import closest
 
     known: dict[str, list[str]] = {}
     for name in group.list_commands(ctx):
@@ -163,8 +163,18 @@ def _nearest_command(group: HelpedGroup, ctx: Any, typed: str) -> str:
         known.setdefault(name, []).insert(0, name)
         for inner in getattr(command, "commands", ()):
             known.setdefault(inner, []).append(f"{name} {inner}")
-    hint = nearest(typed, known)
-    if not hint.startswith("did you mean"):
-        return ""
-    full = known[hint.removeprefix("did you mean '").removesuffix("'?")]
-    return f"Did you mean {' or '.join(repr(words) for words in full)}?"
+    full = [words for match in closest(typed, known) for words in known[match]] or _entries_meant(group, ctx, typed)
+    before = f"{group.name} " if ctx.parent else ""
+    return f"Did you mean {' or '.join(repr(before + words) for words in full)}?" if full else ""
+
+
+def _entries_meant(group: HelpedGroup, ctx: Any, typed: str) -> list[str]:
+    """``show G22`` for ``rules G22``: the nearest of the names that the group's `show` completes."""
+    from harness.errors import closest
+
+    show = group.get_command(ctx, "show")
+    if show is None:
+        return []
+    asked = show.make_context("show", [], parent=ctx, resilient_parsing=True)
+    names = [item.value for argument in show.params[:1] for item in argument.shell_complete(asked, "")]
+    return [f"show {name}" for name in closest(typed, names)]

@@ -18,11 +18,24 @@ Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory
 
 
 @recipes.command("list")
-def list_recipes(recipes_dir: Directory = None, as_json: Json = False) -> None:
+def list_recipes(
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            "-g",
+            metavar="GPU",
+            autocompletion=completion.gpus,
+            help="List only the operating points of this GPU type.",
+        ),
+    ] = None,
+    recipes_dir: Directory = None,
+    as_json: Json = False,
+) -> None:
     """List every recipe with its size, and the GPU types, precisions and GPU counts of its operating points."""
     from harness.recipes.listing import summaries
 
-    rows = summaries(recipes_dir)
+    rows = summaries(recipes_dir, gpu)
     if as_json:
         from harness.catalogue.document import RecipesDocument
         from harness.showing import json
@@ -137,9 +150,18 @@ def list_rules(
     _show(rules_page(found))
 
 
+def _rule_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids of all rules, closed ones too."""
+    from harness.experiment.rules.rulebook import every_id
+
+    del ctx, incomplete
+    return list(every_id())
+
+
 @rules.command("show")
 def show_rule(
-    rule: Annotated[str, typer.Argument(metavar="ID", help="A rule id, e.g. T08.")], as_json: Json = False
+    rule: Annotated[str, typer.Argument(metavar="ID", autocompletion=_rule_ids, help="A rule id, e.g. T08.")],
+    as_json: Json = False,
 ) -> None:
     """Explain a rule: its message, the fix, megatron-core's own message, the versions it applies to, and the evidence."""
     from harness.experiment.rules.rulebook import entries_named

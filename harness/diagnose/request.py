@@ -7,6 +7,7 @@ from pathlib import Path
 from harness.diagnose.snapshots.reading import looks_like_a_snapshot
 from harness.errors import BadRequestError, raise_all
 from harness.recipes.recipe import Request
+from harness.records.folders import nearest_folder
 from harness.records.logs.sources import STDIN, Passage
 from harness.records.other_kinds import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
@@ -103,7 +104,8 @@ def located(reference: str, results: Path | None) -> Path:
     refuse_other_kinds(reference, _TAKEN, results, failed=True)
     raise BadRequestError(
         f"{reference}: no such file or folder, and no run or sweep with that id in {root}",
-        remedy="name a run, a sweep, a log, a folder of logs, a snapshot, or - for standard input",
+        remedy=nearest_folder(reference, folders)
+        or "name a run, a sweep, a log, a folder of logs, a snapshot, or - for standard input",
     )
 
 

@@ -59,10 +59,11 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
     try:
         where, golden = named_golden(reference, goldens)
         return Named(_short(where, golden_dir(goldens)), golden=golden)
-    except BadRequestError:
+    except BadRequestError as error:
         if path.is_file():
             refuse_other_kinds(reference, ("run",), results)
             raise
+        golden_hint = error.remedy
     if ":" in reference:
         return _at_revision(reference, golden_dir(goldens))
     try:
@@ -71,7 +72,7 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
         refuse_other_kinds(reference, ("run",), results)
         raise BadRequestError(
             f"{reference!r} is neither a golden nor a run: {error.message}",
-            remedy=f"{error.remedy}; mbr-perf golden list prints the goldens",
+            remedy=golden_hint if golden_hint.startswith("did you mean") else f"{error.remedy}; {golden_hint}",
         ) from error
 
 

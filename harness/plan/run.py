@@ -75,7 +75,9 @@ def plan_request(
     legal = [layout for layout in found if isinstance(layout, _Found)]
     if not legal:
         problems = [layout.problem for layout in found if isinstance(layout, Layout)]
-        raise BadRequestError("\n".join(dict.fromkeys(problems)), remedy="`mbr-perf check` explains each rule")
+        *others, last = dict.fromkeys(problems)
+        explained = BadRequestError(last, remedy="`mbr-perf check` explains each rule")
+        raise_all([*map(BadRequestError, others), explained])
     if begin:
         begin(legal[0].settled.spec)
     tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None, progress=progress)

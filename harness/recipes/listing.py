@@ -4,7 +4,8 @@ from pathlib import Path
 
 from typing_extensions import TypedDict
 
-from harness.errors import BadRequestError, Problems
+from harness.errors import BadRequestError, Problems, nearest
+from harness.experiment.gpu import GPUS
 from harness.experiment.model import ModelSpec, MoeModel
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
@@ -109,14 +110,18 @@ def summary(recipe: Recipe) -> RecipeRow:
     }
 
 
-def summaries(directory: Path | None) -> list[RecipeRow]:
-    """:func:`summary` of every recipe of the directory."""
+def summaries(directory: Path | None, gpu: str | None = None) -> list[RecipeRow]:
+    """:func:`summary` of every recipe of the directory; with ``gpu`` of those with points on it, and only of these points."""
+    if gpu is not None and gpu not in GPUS:
+        raise BadRequestError(f"--gpu {gpu!r}: no such GPU type", remedy=nearest(gpu, GPUS))
     rows: list[RecipeRow] = []
     for file in all_recipe_files(recipes_dir(directory)):
         recipe = load_recipe(file.path, file.label)
         check_names(recipe, file)
         rows.append(summary(recipe))
-    return rows
+    if gpu is None:
+        return rows
+    return [{**row, "gpus": {gpu: row["gpus"][gpu]}} for row in rows if gpu in row["gpus"]]
 
 
 def model_settings(recipe: Recipe) -> dict[str, object]:

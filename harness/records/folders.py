@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.errors import BadRequestError, RunFailedError
+from harness.errors import BadRequestError, RunFailedError, closest
 from harness.units import MIB, format_bytes
 
 
@@ -58,6 +58,14 @@ def named(start: str, among: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(path for path in among if start and (path.name.startswith(start) or path.name.endswith(f"-{start}")))
 
 
+def nearest_folder(typed: str, among: Iterable[Path]) -> str:
+    """``did you mean ID?`` for a slip in an id or in its last eight digits; empty where no folder is near."""
+    names = [path.name for path in among]
+    by_end = {name.rpartition("-")[2]: name for name in names}
+    near = closest(typed, names) or [by_end[end] for end in closest(typed, by_end)]
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
 def folder_meant(reference: str | Path, parent: Path, kind: str, mark: str) -> Path:
     """Find the folder that ``reference`` names: a folder, its file ``mark``, or an id for :func:`folder_named`.
 
@@ -83,7 +91,8 @@ def folder_named(start: str, parent: Path, kind: str) -> Path:
     newest = ", ".join(path.name for path in every[-3:])
     raise BadRequestError(
         f"no {kind} {start!r}: it is neither a path nor the start of a {kind}'s id in {parent}",
-        remedy=f"the newest {kind}s are: {newest}" if newest else f"this folder has no {kind}s yet",
+        remedy=nearest_folder(start, every)
+        or (f"the newest {kind}s are: {newest}" if newest else f"this folder has no {kind}s yet"),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import model_validator
 
 import harness
-from harness.errors import BadRequestError, ManyProblemsError, raise_all
+from harness.errors import BadRequestError, ManyProblemsError, closest, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.records.golden import (
@@ -181,9 +181,11 @@ def named_golden(name: str, override: Path | None = None) -> tuple[Path, GoldenR
     for path in (Path(name), folder / name, folder / f"{name}.json"):
         if path.is_file():
             return path, read_golden(path)
+    names = [path.relative_to(folder).with_suffix("").as_posix() for path in sorted(folder.glob("*/*.json"))]
+    near = [f"did you mean {match!r}?" for match in closest(name, names)]
     raise BadRequestError(
         f"no golden {name!r}: it is neither a file nor a name below {folder}",
-        remedy="mbr-perf golden list prints the names",
+        remedy=near[0] if near else "mbr-perf golden list prints the names",
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
-from harness.records.folders import folders, named
+from harness.records.folders import folders, named, nearest_folder
 from harness.records.night import NIGHT, NIGHTS, NightCase, read_night, verdict_text
 from harness.records.rank import OWNER
 from harness.records.run import RunRecord
@@ -244,6 +244,5 @@ def find_stored(reference: str | Path, results: Path) -> Stored:
     if found:
         names = ", ".join(path.name for path in found[-5:])
         raise BadRequestError(f"{name!r} matches {len(found)} folders in {results}", remedy=f"name one of: {names}")
-    raise BadRequestError(
-        f"no run, sweep or night {name!r} in {results}", remedy="`mbr-perf results list` prints all of them"
-    )
+    hint = nearest_folder(name, every) or "`mbr-perf results list` prints all of them"
+    raise BadRequestError(f"no run, sweep or night {name!r} in {results}", remedy=hint)

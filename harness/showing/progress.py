@@ -74,14 +74,14 @@ class PlainLines:
 
 @contextmanager
 def counting(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields ``show(number done, number to do)``. A bar on a terminal, from the beginning; nothing elsewhere."""
+    """Yields ``show(number done, number to do)``. A bar on a terminal, from the first call on; nothing elsewhere."""
     if not console.is_terminal:
         yield lambda _done, _of: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+        task = bar.add_task(title, total=None, visible=False)
+        yield lambda done, of: bar.update(task, completed=done, total=of, visible=True)
 
 
 def counted_off(

@@ -100,7 +100,14 @@ def test_options_that_change_nothing_are_taken_but_not_shown(mbr_perf):
         ("pln", "'plan'"),
         ("promote", "'golden promote'"),
         ("doktor", "'doctor' or 'results doctor'"),
+        ("rules G22", "'rules show G22'"),
+        ("rules T8", "'rules show T08'"),
+        ("recipes llama3_7b", "'recipes show llama3_8b'"),
+        ("help pln", "'plan'"),
+        ("help rules shw", "'rules show'"),
     ],
 )
 def test_an_unknown_command_names_the_nearest_of_all(mbr_perf, typed, meant):
-    assert f"No such command '{typed}'. Did you mean {meant}?" in mbr_perf(typed).err
+    answer = mbr_perf(*typed.split())
+    assert f"No such command '{typed.split()[-1]}'. Did you mean {meant}?" in answer.err
+    assert answer.code == 2

@@ -28,6 +28,20 @@ def test_list_as_json_is_one_document():
     assert llama["gpus"]["cpu"] == {"tasks": ["pretrain", "sft"], "compute_dtypes": ["fp32"], "num_gpus": [2]}
 
 
+def test_list_shows_only_the_points_of_one_gpu_type():
+    every = json.loads(run("list", "--json").stdout)["recipes"]
+    some = json.loads(run("list", "--gpu", "a100", "--json").stdout)["recipes"]
+    assert some == [{**row, "gpus": {"a100": row["gpus"]["a100"]}} for row in every if "a100" in row["gpus"]]
+    assert 0 < len(some) < len(every)
+    lines = run("list", "-g", "a100").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["recipe", *(row["recipe"] for row in some)]
+
+
+def test_list_names_the_nearest_gpu_type():
+    with pytest.raises(BadRequestError, match="no such GPU type\n  did you mean 'h100'"):
+        run("list", "--gpu", "h10")
+
+
 def test_show_prints_model_and_points():
     text = run("show", "mixtral_8x7b").stdout
     assert "moe.num_moe_experts" in text

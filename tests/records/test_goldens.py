@@ -121,6 +121,8 @@ def test_goldens_are_listed_and_named(tmp_path, make_record, make_golden):
         assert named_golden(name, tmp_path)[0] == path
     with pytest.raises(BadRequestError, match="no golden 'other'"):
         named_golden("other", tmp_path)
+    with pytest.raises(BadRequestError, match=r"did you mean 'h100/llama3_70b\.sft\.fp8_cs\.32gpu\.core_attn'"):
+        named_golden("h100/llama3_70b.sft.fp8_cs.32gpu.core_atn", tmp_path)
 
 
 def test_the_published_golden_is_external_and_says_what_it_lacks(make_spec):

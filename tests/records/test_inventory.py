@@ -81,6 +81,12 @@ def test_a_reference_to_nothing_is_told(committed, results):
         find_stored("zzz", results)
 
 
+def test_a_slip_in_an_id_gets_the_nearest_entry(committed, results):
+    run_dir = committed()
+    with pytest.raises(BadRequestError, match=f"did you mean '{run_dir.name}'"):
+        find_stored(run_dir.name.replace("T", "t"), results)
+
+
 def test_a_folder_that_is_neither_run_nor_sweep_is_refused(tmp_path):
     with pytest.raises(BadRequestError, match="not a run, sweep or night"):
         find_stored(tmp_path, tmp_path)

@@ -99,6 +99,14 @@ def test_an_ambiguous_or_unknown_run_names_candidates(tmp_path, make_record):
         read_run("1999", tmp_path)
 
 
+@pytest.mark.parametrize("slip", ["20260304T050607Z-lama3_8b-0a1b2c3d", "0a1b2c3e"])
+def test_a_slip_in_an_id_gets_the_nearest_run(tmp_path, make_record, slip):
+    stored(tmp_path, make_record, "20260304T050607Z-llama3_8b-0a1b2c3d")
+    stored(tmp_path, make_record, "20260305T050607Z-llama3_8b-99999999")
+    with pytest.raises(BadRequestError, match="did you mean '20260304T050607Z-llama3_8b-0a1b2c3d'"):
+        read_run(slip, tmp_path)
+
+
 def test_a_run_that_was_never_committed_says_so(tmp_path):
     with pytest.raises(BadRequestError, match=r"no record\.json: the run is not finished"):
         read_run(tmp_path)

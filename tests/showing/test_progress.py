@@ -5,7 +5,7 @@ import itertools
 
 from rich.console import Console
 
-from harness.showing.progress import counted_off, step_progress
+from harness.showing.progress import counted_off, counting, step_progress
 
 
 def lines_of(reports, *, terminal=False, every_s=0.01):
@@ -66,6 +66,18 @@ def test_counting_draws_on_a_terminal_and_is_silent_on_a_pipe():
     assert "Reading logs" in terminal.getvalue()
     assert "2/3" in terminal.getvalue()
     assert pipe.getvalue() == ""
+
+
+def test_counting_shows_no_number_before_it_is_known():
+    out = io.StringIO()
+    with counting(Console(file=out, force_terminal=True, width=80), "Stages traced") as show:
+        pass
+    assert "Stages traced" not in out.getvalue()
+    with counting(Console(file=out, force_terminal=True, width=80), "Stages traced") as show:
+        show(0, 7)
+    assert "Stages traced" in out.getvalue()
+    assert "0/7" in out.getvalue()
+    assert "?" not in out.getvalue().replace("\x1b[?25", "")
 
 
 def test_counting_draws_nothing_for_work_that_is_done_at_once():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from string import Formatter
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, nearest
 from harness.experiment.rules.check import RULES
 from harness.experiment.rules.rule import SEVERITIES
 
@@ -170,7 +170,7 @@ def entries(severity: str | None = None) -> tuple[Entry, ...]:
     """
     allowed = (*SEVERITIES, "closed")
     if severity is not None and severity not in allowed:
-        raise BadRequestError(f"--severity {severity!r}: no such severity", remedy=f"one of {', '.join(allowed)}")
+        raise BadRequestError(f"--severity {severity!r}: no such severity", remedy=nearest(severity, allowed))
     found = (entry for entry in _all() if entry.severity == (severity or entry.severity))
     judged = (entry for entry in found if severity or entry.severity != "closed")
     return tuple(sorted(judged, key=lambda entry: _order(entry.id)))
@@ -185,6 +185,11 @@ def entries_named(rule: str) -> tuple[Entry, ...]:
         hint = f"did you mean {', '.join(dict.fromkeys(near))}? " if near else ""
         raise BadRequestError(f"no rule {rule!r}", remedy=f"{hint}`mbr-perf rules list` prints all")
     return found
+
+
+def every_id() -> tuple[str, ...]:
+    """Return the ids that :func:`entries_named` knows, in order."""
+    return tuple(sorted({entry.id for entry in _all()}, key=_order))
 
 
 def _order(identifier: str) -> tuple[str, int, str]:

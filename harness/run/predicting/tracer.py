@@ -146,6 +146,8 @@ class Tracing:
         even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)
         due, also_due = self._due(cases, even), self._due(experts, unevenly)
         num_due = len(due) + len(also_due)
+        if num_due:
+            self._show(0, num_due)
         lost = self._add(even, due, implementation, 1.0, lambda done: self._show(done, num_due))
         lost |= self._add(
             unevenly, also_due, implementation, imbalance, lambda done: self._show(len(due) + done, num_due)

@@ -52,7 +52,7 @@ def test_rules_of_one_severity_are_picked():
 def test_a_severity_that_there_is_not_is_refused():
     with pytest.raises(BadRequestError, match="'fatal': no such severity") as caught:
         entries("fatal")
-    assert caught.value.remedy == "one of error, warning, note, closed"
+    assert caught.value.remedy == "known: error, warning, note, closed"
 
 
 def test_a_rule_is_found_in_either_case_with_its_versions_and_evidence():

@@ -94,6 +94,7 @@ def test_tracers_report_how_many_cases_are_done(tracing, cases, make_spec):
     with_experts = tuple(case.model_copy(update={"spec": spec, "layer_kind": "moe"}) for case in cases)
     counting.traces(with_experts, "local", imbalance=1.25)
     assert {num_due for _, num_due in seen} == {48}
+    assert seen[0] == (0, 48)
     assert seen[-1] == (48, 48)
 
 
