@@ -25,24 +25,24 @@ _SCOPES_WITH = {
 
 
 def captures_iteration(graph: CudaGraphSpec) -> bool:
-    """Whether one graph holds forward and backward of a whole step, under either of its two spellings."""
+    """Return whether one graph holds forward and backward of a whole step, under either of its two spellings."""
     return graph.impl == "full_iteration" or (graph.impl == "local" and "full_iteration" in graph.scope)
 
 
 def is_local(graph: CudaGraphSpec) -> bool:
-    """Whether megatron-core's own per-layer graphs are asked for."""
+    """Return whether the request uses megatron-core's own per-layer graphs."""
     return graph.impl == "local" and not captures_iteration(graph)
 
 
 def captures_whole_layers(graph: CudaGraphSpec) -> bool:
-    """Whether graphs capture whole layers. A local `attn` scope on a GPT model does, too."""
+    """Return whether graphs capture whole layers. A local `attn` scope on a GPT model does, too."""
     if graph.impl == "none" or captures_iteration(graph):
         return False
     return not graph.scope or (graph.impl == "local" and "attn" in graph.scope)
 
 
 def captures(graph: CudaGraphSpec, module: str) -> bool:
-    """Whether a recompute module of a GPT layer is inside a per-layer graph."""
+    """Return whether a recompute module of a GPT layer is inside a per-layer graph."""
     if captures_whole_layers(graph):
         return True
     if graph.impl != "transformer_engine":
@@ -79,7 +79,7 @@ class EffectiveRecompute(Frozen):
 
     @property
     def does_nothing(self) -> bool:
-        """Whether a run would equal one without recompute although recompute was asked for."""
+        """Return whether the requested recompute changes nothing."""
         return self.recompute != "none" and not self.modules and not self.full_layers
 
 
@@ -114,7 +114,7 @@ _Effect = int | _Reason
 
 
 def settled_implementation(spec: ExperimentSpec) -> Implementation:
-    """``kernels.transformer_impl``, with ``auto`` read as: local on a processor, transformer_engine on a GPU."""
+    """Return ``kernels.transformer_impl``; ``auto`` means local on a processor, transformer_engine on a GPU."""
     asked = spec.kernels.transformer_impl
     if asked != "auto":
         return asked
@@ -124,7 +124,7 @@ def settled_implementation(spec: ExperimentSpec) -> Implementation:
 def effective_recompute(
     spec: ExperimentSpec, implementation: Implementation, software: Software = NO_SOFTWARE
 ) -> EffectiveRecompute:
-    """Which modules act on how many layers of the whole job, from the wiring of megatron-core's layer specs.
+    """Count the layers of the whole job on which each module acts, from the wiring of megatron-core's layer specs.
 
     A ``software`` without megatron-core stands for the release this harness is tested with. Raises LayoutError for full
     recompute of a model that cannot be cut as asked.
@@ -261,7 +261,7 @@ _WIRING: dict[str, Callable[[_Layers], _Effect]] = {
 
 
 def pre_mlp_norm_stays_in_graph(spec: ExperimentSpec) -> bool:
-    """Whether a transformer_engine router graph keeps the pre-MLP norm's output in a static buffer (G28)."""
+    """Return whether a transformer_engine router graph keeps the pre-MLP norm's output in a static buffer (G28)."""
     graph, kernels = spec.cuda_graph, spec.kernels
     if graph.impl != "transformer_engine" or "moe_router" not in graph.scope or spec.model.moe is None:
         return False

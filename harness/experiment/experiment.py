@@ -11,9 +11,9 @@ from harness.experiment.model import BatchSpec, Count, ModelSpec, ParallelismSpe
 from harness.experiment.recompute import NoRecompute, RecomputePolicy, canonical_text
 from harness.experiment.user_buffers import UserBufferConfig
 
-NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,63}$"  # of recipes and families, which become names of files and folders
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,63}$"  # names of recipes and families become names of files and folders
 
-Name = Annotated[str, Field(pattern=rf"{NAME_PATTERN}|^$")]  # empty: of no recipe, as a trace is
+Name = Annotated[str, Field(pattern=rf"{NAME_PATTERN}|^$")]  # empty: no recipe, as in a trace
 
 Task = Literal["pretrain", "sft", "peft"]
 StateDtype = Literal["fp32", "bf16", "fp16", "fp8"]
@@ -51,7 +51,7 @@ class DdpSpec(Frozen):
 
     @property
     def gathers_in_forward(self) -> bool:
-        """Whether forward pre-hooks of megatron-core's DDP gather parameters. Megatron-FSDP gathers without such hooks."""
+        """Return whether forward pre-hooks of megatron-core's DDP gather parameters. Megatron-FSDP has no such hooks."""
         return self.overlap_param_gather and not self.use_megatron_fsdp
 
 
@@ -164,17 +164,17 @@ class ExperimentSpec(Frozen):
 
     @property
     def gpu_type(self) -> GpuType:
-        """The row of ``gpu``."""
+        """Return the row of ``gpu``."""
         return GPUS[self.gpu]
 
     @property
     def precision(self) -> Precision:
-        """The row of ``compute_dtype``."""
+        """Return the row of ``compute_dtype``."""
         return PRECISIONS[self.compute_dtype]
 
     @property
     def makes_user_buffers(self) -> bool:
-        """Whether tp_comm_overlap has something to overlap; ``kernels.transformer_impl`` must be settled.
+        """Return whether tp_comm_overlap has something to overlap; ``kernels.transformer_impl`` must be settled.
 
         With multi-latent attention megatron-core itself switches it off: its projections have no buffers.
         """
@@ -184,38 +184,38 @@ class ExperimentSpec(Frozen):
 
     @property
     def user_buffer_shape(self) -> tuple[int, int]:
-        """Tokens of a micro-batch on a context-parallel rank, and hidden size: elements of one user buffer."""
+        """Return the shape of one user buffer: tokens of a micro-batch on a context-parallel rank, hidden size."""
         tokens = self.batch.seq_length * self.batch.micro_batch_size // self.parallelism.context_parallel_size
         return tokens, self.model.hidden_size
 
     @property
     def data_parallel_size(self) -> int:
-        """Return the copies of the dense model."""
+        """Return the number of copies of the dense model."""
         return self.parallelism.data_parallel_size(self.num_gpus)
 
     def ranks_per_node(self, nnodes: int) -> int:
-        """Ranks on each node: all of them on one node, ``gpus_per_node`` on each of several."""
+        """Return the number of ranks on each node: all of them on one node, ``gpus_per_node`` on each of several."""
         return self.num_gpus if nnodes == 1 else self.gpus_per_node
 
     @property
     def is_routed_naturally(self) -> bool:
-        """Whether the router decides how many tokens a rank receives."""
+        """Return whether the router decides how many tokens a rank receives."""
         moe, shares_experts = self.model.moe, self.parallelism.expert_model_parallel_size > 1
         return moe is not None and shares_experts and not moe.moe_router_force_load_balancing
 
     @property
     def num_microbatches(self) -> int:
-        """Micro-batches per step and GPU."""
+        """Return the number of micro-batches per step and GPU."""
         return self.batch.num_microbatches(self.data_parallel_size)
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one optimizer step over all GPUs."""
+        """Return the number of tokens of one optimizer step over all GPUs."""
         return self.batch.global_batch_size * self.batch.seq_length
 
     @property
     def slug(self) -> str:
-        """``<recipe>.<task>.<dtype>.<n>gpu.<recompute>``, the stem of its golden file."""
+        """Return ``<recipe>.<task>.<dtype>.<n>gpu.<recompute>``, the stem of its golden file."""
         recompute = canonical_text(self.recompute)
         return f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu.{recompute}"
 
@@ -240,7 +240,7 @@ class ExperimentSpec(Frozen):
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hex digits of :meth:`identity`; equal fingerprints may be compared."""
+        """Hash :meth:`identity` to sixteen hex digits; runs with equal fingerprints may be compared."""
         canonical = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

@@ -31,7 +31,7 @@ class Precision:
 
     @property
     def params_bytes(self) -> int:
-        """Bytes of one element of ``params_dtype``."""
+        """Return the bytes of one element of ``params_dtype``."""
         return 4 if self.params_dtype == "fp32" else 2
 
 
@@ -88,11 +88,11 @@ class GpuType:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether ranks run on the host processor through gloo."""
+        """Return whether ranks run on the host processor through gloo."""
         return self.capability is None
 
     def is_at_least(self, major: int) -> bool:
-        """Whether it is of this compute capability or a later one; 9 is Hopper, 10 Blackwell. The CPU is of none."""
+        """Return whether its compute capability is at least ``major``: 9 is Hopper, 10 Blackwell. A CPU has none."""
         return self.capability is not None and self.capability[0] >= major
 
 
@@ -155,7 +155,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
     def without_former(self) -> dict[str, Any]:
-        """The JSON form without fields at their former value (:class:`Former`)."""
+        """Return the JSON form without fields at their former value (:class:`Former`)."""
         fields = self.model_dump(mode="json")
         for name, info in type(self).model_fields.items():
             value = getattr(self, name)
@@ -167,7 +167,7 @@ class Frozen(BaseModel):
 
 
 def former_values(model: type[Frozen], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The marked fields of ``model`` and of the models in it, by dotted path."""
+    """Yield the marked fields of ``model`` and of the models in it, by dotted path."""
     for name, info in model.model_fields.items():
         marks = [mark.value for mark in info.metadata if isinstance(mark, Former)]
         for value in marks:

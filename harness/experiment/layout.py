@@ -27,7 +27,7 @@ class LayoutSyntaxError(ValueError):
 
 
 def parse_layout(text: str) -> tuple[str, ...]:
-    """Stages in the order of megatron-core: virtual stage outermost, pipeline rank innermost.
+    """Return the stages in the order of megatron-core: virtual stage outermost, pipeline rank innermost.
 
     >>> parse_layout("Et*3|(tt|)*2L")
     ('Ettt', 'tt', 'tt', 'L')
@@ -96,12 +96,12 @@ class LayoutError(BadRequestError):
         self._texts = (mcore_text, newer_text or mcore_text)
 
     def mcore_text(self, version: Version) -> str | None:
-        """What this megatron-core would say."""
+        """Return the text of this megatron-core."""
         return self._texts[not version < parse_version("0.17")]
 
 
 def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
-    """``stages[pp_rank][vp_stage]``; LayoutError for the first problem, as in megatron-core."""
+    """Return ``stages[pp_rank][vp_stage]``; LayoutError for the first problem, as in megatron-core."""
     layout = parallelism.pipeline_model_parallel_layout
     if layout is None and not _has_uneven_ends(parallelism) and not _has_accounting(parallelism):
         _check_interleaving(parallelism)  # the config checks no even split; the others it checks before groups exist
@@ -173,7 +173,7 @@ def _numbered(sizes: list[list[int]], num_mtp: int) -> Stages:
 
 
 def _cut_evenly(model: ModelSpec, par: ParallelismSpec) -> list[list[int]]:
-    """Equal stages; embedding and loss may each count as one layer of the first and last chunk."""
+    """Cut into equal stages; embedding and loss may each count as one layer of the first and last chunk."""
     pp, vp = par.pipeline_model_parallel_size, par.num_virtual_stages
     extra = par.account_for_embedding_in_pipeline_split + par.account_for_loss_in_pipeline_split
     counted = model.num_layers + extra
@@ -257,7 +257,7 @@ def _check_end(end: str, layers: int | None, vp: int) -> None:
 
 
 def _middle_size(layers: int, stages: int, vp: int) -> int:
-    """Layers of one middle stage."""
+    """Return the number of layers of one middle stage."""
     if layers < 0 or stages < 0 or bool(layers) != bool(stages):
         text = f"Mismatch: {layers} middle layers remaining but {stages} middle PP stages available."
         raise LayoutError("P15", f"first and last stage leave {layers} layers for {stages} stages between them", text)
@@ -309,7 +309,7 @@ def _cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:
 
 def _check_vp_of_layout(par: ParallelismSpec, found: int) -> None:
     asked = par.virtual_pipeline_model_parallel_size
-    # 1 means no interleaving; only then may a single row of stages disagree with nothing.
+    # 1 means no interleaving, so that a layout with one chunk per rank agrees with it.
     if asked is not None and asked != found:
         raise LayoutError(
             "P14",

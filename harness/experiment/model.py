@@ -94,17 +94,17 @@ class ModelSpec(Frozen):
 
     @property
     def head_dim(self) -> int:
-        """Channels of one attention head (`kv_channels`)."""
+        """Return the channels of one attention head (`kv_channels`)."""
         return self.kv_channels or self.hidden_size // self.num_attention_heads
 
     @property
     def query_groups(self) -> int:
-        """Key/value heads; equal to the attention heads without grouped-query attention."""
+        """Return the number of key/value heads: all attention heads without grouped-query attention."""
         return self.num_query_groups or self.num_attention_heads
 
     @property
     def moe_layer_pattern(self) -> tuple[int, ...]:
-        """One 0 (dense) or 1 (MoE) per decoder layer, as megatron-core reads `moe_layer_freq`."""
+        """Return one 0 (dense) or 1 (MoE) per decoder layer, as megatron-core reads `moe_layer_freq`."""
         if self.moe is None:
             return (0,) * self.num_layers
         freq = self.moe.moe_layer_freq
@@ -113,7 +113,7 @@ class ModelSpec(Frozen):
         return tuple(1 if i % freq == 0 else 0 for i in range(self.num_layers))
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
-        """Vocabulary rounded up to a multiple of ``make_vocab_size_divisible_by * TP``."""
+        """Return the vocabulary rounded up to a multiple of ``make_vocab_size_divisible_by * TP``."""
         unit = self.make_vocab_size_divisible_by * tensor_model_parallel_size
         return -(-self.vocab_size // unit) * unit
 
@@ -143,21 +143,21 @@ class ParallelismSpec(Frozen):
 
     @property
     def model_parallel_size(self) -> int:
-        """GPUs that hold one copy of the dense model: TP x PP x CP."""
+        """Return the number of GPUs that hold one copy of the dense model: TP x PP x CP."""
         return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
 
     @property
     def expert_tensor_size(self) -> int:
-        """`expert_tensor_parallel_size`, which megatron-core defaults to TP."""
+        """Return `expert_tensor_parallel_size`, which megatron-core defaults to TP."""
         return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
 
     @property
     def num_virtual_stages(self) -> int:
-        """Model chunks per pipeline rank (1 without interleaving)."""
+        """Return the number of model chunks per pipeline rank (1 without interleaving)."""
         return self.virtual_pipeline_model_parallel_size or 1
 
     def data_parallel_size(self, num_gpus: int) -> int:
-        """Copies of the dense model on ``num_gpus`` GPUs; 0 when not even one fits."""
+        """Return the number of copies of the dense model on ``num_gpus`` GPUs; 0 when not even one fits."""
         return num_gpus // self.model_parallel_size
 
 
@@ -169,7 +169,7 @@ class BatchSpec(Frozen):
     seq_length: Annotated[int, Field(ge=2)]
 
     def num_microbatches(self, data_parallel_size: int) -> int:
-        """Micro-batches of one step on one GPU: GBS / (MBS x DP); 0 where not one model copy fits."""
+        """Return the micro-batches of one step on one GPU: GBS / (MBS x DP); 0 where not one model copy fits."""
         if data_parallel_size == 0:
             return 0
         return self.global_batch_size // (self.micro_batch_size * data_parallel_size)

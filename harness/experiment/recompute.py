@@ -44,7 +44,7 @@ class NoRecompute(Frozen):
 
     @property
     def text(self) -> str:
-        """The stable spelling used on the command line, in file names and in JSON."""
+        """Return the stable spelling used on the command line, in file names and in JSON."""
         return "none"
 
 
@@ -62,7 +62,7 @@ class SelectiveRecompute(Frozen):
 
     @property
     def text(self) -> str:
-        """The modules as they were asked for."""
+        """Return the modules in the order of the request."""
         return ",".join(self.modules)
 
 
@@ -76,13 +76,13 @@ class FullRecompute(Frozen):
 
     @property
     def text(self) -> str:
-        """The stable spelling, e.g. ``full:uniform:1``; ``:distributed`` when the saved inputs are split over TP."""
+        """Return the stable spelling, e.g. ``full:uniform:1``; ``:distributed`` if the saved inputs are split over TP."""
         suffix = ":distributed" if self.distribute_saved_activations else ""
         return f"full:{self.method}:{self.num_layers}{suffix}"
 
 
 def canonical_text(policy: "NoRecompute | SelectiveRecompute | FullRecompute") -> str:
-    """The spelling with modules in alphabetical order, so that equal settings have equal fingerprints and files."""
+    """Return the spelling with modules in alphabetical order: equal settings have equal fingerprints and files."""
     if isinstance(policy, SelectiveRecompute):
         return ",".join(sorted(policy.modules))
     return policy.text
@@ -102,7 +102,7 @@ class RecomputeFields(Frozen):
 
 
 def megatron_fields(policy: NoRecompute | SelectiveRecompute | FullRecompute) -> RecomputeFields:
-    """The policy as megatron-core fields."""
+    """Convert the policy to megatron-core fields."""
     match policy:
         case NoRecompute():
             return RecomputeFields()

@@ -64,16 +64,16 @@ class UserBuffers(Frozen):
 
     @property
     def ub_cfgs(self) -> dict[str, dict[str, object]]:
-        """The argument of `initialize_ub`."""
+        """Return the argument of `initialize_ub`."""
         return self.model_dump(exclude_none=True)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Known configurations with these very buffers; two of them may be equal."""
+        """Return the names of the known configurations with exactly these buffers; two may be equal."""
         return tuple(name for name, buffers in NAMED.items() if buffers == self)
 
     def __str__(self) -> str:
-        """GEMMs with their SMs by method, as in ``bulk qkv_dgrad 4 SMs, fc1_dgrad 2 SMs; pipeline proj_fprop 24 SMs``."""
+        """List GEMMs with their SMs by method: ``bulk qkv_dgrad 4 SMs, fc1_dgrad 2 SMs; pipeline proj_fprop 24 SMs``."""
         by_method: dict[str, list[str]] = {}
         for name, buffer in self:
             if buffer is not None:

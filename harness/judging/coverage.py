@@ -14,33 +14,33 @@ _EQUAL = 0.0005  # half of the last digit printed, 0.1 %
 
 @dataclass(frozen=True)
 class Coverage:
-    """A run by mbr-perf: every rank must have recorded every step and its memory. ``unknown``: text for absent software."""
+    """A run by mbr-perf: every rank must have recorded every step and its memory. ``unknown``: the text for absent software."""
 
     record: RunRecord
     unknown: str | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether all expected ranks finished."""
+        """Return whether all expected ranks finished."""
         ranks = self.record.ranks
         return len(ranks) >= self.record.spec.num_gpus and all(rank.finished for rank in ranks)
 
     @property
     def device_name(self) -> str | None:
-        """The product name of the GPU, or of the processor for a CPU run."""
+        """Return the product name of the GPU, or of the processor for a CPU run."""
         where = self.record.provenance
         return where.processor if self.record.spec.gpu_type.is_cpu else where.device_name
 
     def window(self, start: int, end: int) -> Window:
-        """Step times over ``[start, end)``."""
+        """Return the step times over ``[start, end)``."""
         return window_of(self.record.ranks, self.record.spec.num_gpus, start, end)
 
     def peak(self, read: Callable[[RankRecord], int | None]) -> Peak | None:
-        """The worst rank's reading."""
+        """Return the worst rank's reading."""
         return worst_rank(self.record.ranks, self.record.spec.num_gpus, read)
 
     def no_peak(self, name: str) -> str:
-        """Why the run has no such peak."""
+        """Say why the run has no such peak."""
         record = self.record
         if name != "peak_device_bytes":
             measured = any(rank.memory for rank in record.ranks)
@@ -90,7 +90,7 @@ class LogCoverage(Coverage):
         return replace(peak, missing_ranks=tuple(rank for rank in peak.missing_ranks if parts[rank] not in known))
 
     def no_peak(self, name: str) -> str:
-        """The reason is the same for all peaks."""
+        """Say why; the reason is the same for all peaks."""
         del name
         return "not in the log"
 

@@ -1,4 +1,4 @@
-"""What two measurements must have in common before their figures are compared."""
+"""Finds differences of two measurements that mean that their figures must not be compared."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -54,7 +54,7 @@ class Metrics:
 
     @property
     def peaks(self) -> dict[str, Peak | None]:
-        """The three peaks by the names of their metrics."""
+        """Return the three peaks by the names of their metrics."""
         return {
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
@@ -75,7 +75,7 @@ class Metric:
 
     @property
     def kind(self) -> GateKind:
-        """The kind of figure. Rows without a gate are the throughput in other units."""
+        """Return the kind of figure. Rows without a gate are the throughput in other units."""
         return self.gate or "time"
 
 

@@ -33,7 +33,7 @@ class Window:
 
     @property
     def problem(self) -> str | None:
-        """Why the window does not allow a verdict; None if it does."""
+        """Say why the window does not allow a verdict; None if it does."""
         if self.end <= self.start:
             return f"the window [{self.start}, {self.end}) has no steps"
         if self.missing:

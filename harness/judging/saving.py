@@ -43,7 +43,7 @@ class MemorySaving:
 
     @property
     def is_noise(self) -> bool:
-        """Whether identical runs can differ by as much."""
+        """Return whether identical runs can differ by as much."""
         return abs(self.saved_bytes) <= self.noise_bytes
 
 

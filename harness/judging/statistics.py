@@ -113,7 +113,7 @@ class TimeChange:
 
     @property
     def is_settled(self) -> bool | None:
-        """Whether the interval excludes 0; None without an interval."""
+        """Return whether the interval excludes 0; None without an interval."""
         return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
 
 

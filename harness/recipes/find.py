@@ -25,7 +25,7 @@ class RecipeFile:
 
 
 def recipes_dir(override: Path | None = None) -> Path:
-    """The directory of families: ``override``, else the checkout's ``recipes/``, else the installed copy."""
+    """Return the directory of families: ``override``, else the checkout's ``recipes/``, else the installed copy."""
     package = Path(harness.__file__).parent
     candidates = [override] if override else [package.parent / "recipes", package / "_data" / "recipes"]
     for candidate in candidates:
@@ -35,7 +35,7 @@ def recipes_dir(override: Path | None = None) -> Path:
 
 
 def all_recipe_files(directory: Path) -> list[RecipeFile]:
-    """Every recipe of the directory, by family and name, without opening one."""
+    """List the recipes of the directory by family and name, without opening any."""
     return [
         RecipeFile(path, f"{directory.name}/{path.parent.name}/{path.name}", path.stem, path.parent.name)
         for path in sorted(directory.glob("*/*.yaml"))
@@ -44,7 +44,7 @@ def all_recipe_files(directory: Path) -> list[RecipeFile]:
 
 
 def find_recipe_file(name: str, directory: Path | None = None, family: str | None = None) -> RecipeFile:
-    """The file of ``-mr NAME``, or the given path when NAME is one (has a separator or ends in .yaml/.yml).
+    """Find the file of ``-mr NAME``, or of a path (has a separator or ends in .yaml/.yml).
 
     Raises BadRequestError with the nearest name for an unknown recipe or family, and for a path that leaves the
     recipe directory through a link.
@@ -82,7 +82,7 @@ def open_recipe(name: str, directory: Path | None = None, family: str | None = N
 
 
 def check_names(recipe: Recipe, file: RecipeFile) -> None:
-    """Names inside the file agree with its place, so that a name alone finds it."""
+    """Require that names inside the file agree with its place, so that a name alone finds it."""
     for field, inside, outside in (
         ("name", recipe.header.name, file.name),
         ("family", recipe.header.family, file.family),
@@ -127,11 +127,11 @@ class NamedFiles:
     asked_by: str
 
     def all(self, directory: Path | None = None) -> tuple[Path, ...]:
-        """Every file of this kind in the recipe directory, by name."""
+        """List the files of this kind in the recipe directory, by name."""
         return tuple(sorted((recipes_dir(directory) / self.folder).glob("*.yaml")))
 
     def find(self, name: str, directory: Path | None = None) -> tuple[Path, str]:
-        """The file of that name, or at that path, and how messages call it.
+        """Return the file of that name, or at that path, and its name in messages.
 
         A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name for an unknown one, and
         for a name that leaves the recipe directory through a link.

@@ -18,7 +18,7 @@ from harness.recipes.settings import LEAVES, build_spec
 
 
 def parameter_count(model: ModelSpec) -> int:
-    """Parameters of all layers, norms, embedding and output; without learned positions and multi-token prediction.
+    """Count the parameters of layers, norms, embedding and output, without learned positions and multi-token prediction.
 
     >>> round(parameter_count(ModelSpec(num_layers=32, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32,
     ...     num_query_groups=8, vocab_size=128256)) / 1e6)
@@ -86,13 +86,13 @@ class RecipeRow(TypedDict):
 
 
 def full_model(recipe: Recipe) -> ModelSpec:
-    """The model at full size: that of the first point on a GPU, else of the first point."""
+    """Return the model at full size: that of the first point on a GPU, else of the first point."""
     point = next((p for p in recipe.points if p.key.gpu != "cpu"), recipe.points[0])
     return build_spec(point.layer, point.place).model
 
 
 def summary(recipe: Recipe) -> RecipeRow:
-    """Name, size, and the GPUs, precisions and counts of the operating points."""
+    """Summarise a recipe: name, size, and the GPUs, precisions and counts of the operating points."""
     gpus: dict[str, GpuRow] = {}
     for point in recipe.points:
         row = gpus.setdefault(point.key.gpu, {"tasks": [], "compute_dtypes": [], "num_gpus": []})
@@ -111,7 +111,7 @@ def summary(recipe: Recipe) -> RecipeRow:
 
 
 def summaries(directory: Path | None, gpu: str | None = None) -> list[RecipeRow]:
-    """:func:`summary` of every recipe of the directory; with ``gpu`` of those with points on it, and only of these points."""
+    """Summarise every recipe of the directory; with ``gpu`` only recipes and points of that GPU type."""
     if gpu is not None and gpu not in GPUS:
         raise BadRequestError(f"--gpu {gpu!r}: no such GPU type", remedy=nearest(gpu, GPUS))
     rows: list[RecipeRow] = []
@@ -125,14 +125,14 @@ def summaries(directory: Path | None, gpu: str | None = None) -> list[RecipeRow]
 
 
 def model_settings(recipe: Recipe) -> dict[str, object]:
-    """Model settings that the recipe states, at full size, by path below ``model``."""
+    """Return the model settings that the recipe states, at full size, by path below ``model``."""
     point = next((p for p in recipe.points if p.key.gpu != "cpu"), recipe.points[0])
     stated = {path: s.value for path, s in point.layer.items() if path.startswith("model.")}
     return {path.removeprefix("model."): stated[path] for path in LEAVES if path in stated}
 
 
 def point_row(point: OperatingPoint) -> dict[str, object]:
-    """What an operating point sets, flat."""
+    """Return the settings of an operating point, flat."""
     spec = build_spec(point.layer, point.place)
     graph = spec.cuda_graph
     return {
@@ -171,8 +171,8 @@ class CheckedFile(TypedDict):
 def check_files(paths: list[Path], directory: Path | None) -> tuple[list[CheckedFile], list[BadRequestError]]:
     """Check files (all recipes when ``paths`` is empty): schema, names, that every runnable point resolves, and rules.
 
-    A point that breaks a rule of megatron-core 0.16.1 is listed under ``refused``: it is published, and it may be legal
-    in another release; a run of it is refused there and then.
+    A point that breaks a rule of megatron-core 0.16.1 is no problem but a row under ``refused``: it is published, and
+    another release may accept it.
     """
     files = [RecipeFile(path, str(path), None, None) for path in paths] or all_recipe_files(recipes_dir(directory))
     problems = Problems()
@@ -193,7 +193,7 @@ def check_files(paths: list[Path], directory: Path | None) -> tuple[list[Checked
 
 
 def refusals(recipe: Recipe, point: OperatingPoint) -> list[RefusedPoint]:
-    """The errors of the rule table at one point; none for one that is listed as inconsistent anyway."""
+    """Return the errors of the rule table at one point; none for a point that its file marks as inconsistent."""
     if point.key.inconsistent:
         return []
     software = Software(megatron_core=ASSUMED_MEGATRON_CORE, transformer_engine=ASSUMED_TRANSFORMER_ENGINE)

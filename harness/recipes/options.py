@@ -44,10 +44,10 @@ _GRAPH_SCOPES = get_args(get_args(CudaGraphSpec.model_fields["scope"].annotation
 
 
 def options_layer(request: Request, problems: Problems) -> Layer:
-    """What the options say; all that is wrong in them goes to ``problems``, so that the rest can still be looked at.
+    """Return the settings of the options; append every fault to ``problems``, so that the rest is still checked.
 
     ``-tp N`` also sets sequence parallelism (on for N > 1) and ``--cuda_graph_impl none`` clears the scope, as in
-    Megatron-Bridge; ``--set`` wins over such a consequence, but not silently over an option of the same name.
+    Megatron-Bridge; ``--set`` overrides such a consequence, but contradicting an option of the same name is an error.
     """
     direct = _direct(request, problems)
     with problems.collecting():
@@ -82,7 +82,7 @@ def _direct(request: Request, problems: Problems) -> Layer:
 
 
 def _memory_limit(request: Request) -> Layer:
-    """GiB as bytes."""
+    """Convert GiB to bytes."""
     limit = request.memory_limit
     if limit is None:
         return {}
@@ -125,7 +125,7 @@ _TERM = re.compile(r"\[([01])\]\*([1-9][0-9]{0,3})")
 
 
 def read_layer_freq(text: str) -> tuple[int, ...]:
-    """One 0 or 1 per layer.
+    """Expand a pattern to one 0 or 1 per layer.
 
     >>> read_layer_freq("[0]*1+[1]*3")
     (0, 1, 1, 1)
@@ -140,7 +140,7 @@ def read_layer_freq(text: str) -> tuple[int, ...]:
 
 
 def with_num_layers(pattern: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
-    """The pattern for another depth: the leading dense layers stay, the rest are MoE.
+    """Return the pattern for another depth: the leading dense layers stay, the rest are MoE.
 
     >>> with_num_layers((0, 0, 0, 1, 1, 1, 1), 5)
     (0, 0, 0, 1, 1)
@@ -157,12 +157,12 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def set_settings(assignments: Iterable[str], problems: Problems) -> dict[str, Setting]:
-    """Settings of all well-formed ``--set``; every bad path, value and repetition goes to ``problems``."""
+    """Return the settings of all well-formed ``--set``; append every bad path, value and repetition to ``problems``."""
     return _collect(assignments, "--set", _set_value, problems)
 
 
 def env_settings(assignments: Iterable[str], problems: Problems) -> dict[str, Setting]:
-    """Settings of all well-formed ``-E KEY=VALUE``; the first ``=`` splits, the value is taken as it is."""
+    """Return the settings of all well-formed ``-E KEY=VALUE``; the first ``=`` splits, the value is taken as it is."""
     return _collect(assignments, "--env", _env_value, problems)
 
 

@@ -15,7 +15,7 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "compute_dtype": tuple(PRECISIONS),
     "task": TASKS,
 }
-"""Options of a `Request` whose values are names, and the names that there are."""
+"""Options of a `Request` whose values are names, with the known names."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Choice:
 
 
 def choose_point(recipe: Recipe, request: Request) -> Choice:
-    """The operating point that a request selects.
+    """Return the operating point that a request selects.
 
     Only ``point_gpu`` borrows the point of another GPU type. Raises BadRequestError with the available points.
     """
@@ -50,7 +50,7 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
 
 
 def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
-    """The one runnable point on a GPU that fits the options of a request without GPU type.
+    """Return the one runnable point on a GPU that fits the options of a request without GPU type.
 
     SeveralMatchError lists the options of each if several fit; BadRequestError if none fits.
     """
@@ -85,7 +85,7 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
 
 
 def _choosing(point: OperatingPoint, request: Request) -> tuple[str, ...]:
-    """The options that choose this point and are not in the request."""
+    """Return the options that choose this point and are not in the request."""
     key = point.key
     task = None if key.task == "pretrain" else key.task
     options = (
@@ -99,7 +99,7 @@ def _choosing(point: OperatingPoint, request: Request) -> tuple[str, ...]:
 
 
 def check_names(request: Request) -> None:
-    """GPU types, precision and task exist; all problems at once."""
+    """Require that GPU types, precision and task exist; BadRequestError with all problems."""
     problems = Problems()
     for option, known in KNOWN_NAMES.items():
         value = getattr(request, option)
@@ -111,7 +111,7 @@ def check_names(request: Request) -> None:
 
 
 def data_parallel_size(parallelism: ParallelismSpec, num_gpus: int) -> int:
-    """Copies of the model on exactly ``num_gpus``; BadRequestError when the model's cut does not divide them."""
+    """Return the copies of the model on exactly ``num_gpus``; BadRequestError if the model's cut does not divide them."""
     copy = parallelism.model_parallel_size
     if num_gpus % copy:
         raise BadRequestError(
@@ -123,7 +123,7 @@ def data_parallel_size(parallelism: ParallelismSpec, num_gpus: int) -> int:
 
 
 def weak_scaled(global_batch_size: int, base_data_parallel: int, data_parallel: int) -> int:
-    """The global batch size that keeps each GPU's work, as Megatron-Bridge scales it: GBS x DP / base DP.
+    """Return the global batch size that keeps each GPU's work, as Megatron-Bridge scales it: GBS x DP / base DP.
 
     >>> weak_scaled(192, 32, 4)
     24

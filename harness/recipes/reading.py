@@ -20,7 +20,7 @@ Read = TypeVar("Read")
 Model = TypeVar("Model", bound=BaseModel)
 
 TYPES = "see recipes/README.md for types and ranges"
-_LONGEST_SHOWN = 80  # characters; a wrong file is not to be printed whole
+_LONGEST_SHOWN = 80  # characters; messages must not print a whole wrong file
 _PHRASES = {
     "string_type": ("must be text", "quote it"),
     "string_too_short": ("must not be empty", "write a text"),
@@ -80,7 +80,7 @@ class FileModel(Frozen):
 
     @classmethod
     def remedy_for(cls, key: str) -> str:
-        """What to write instead of a key that there is not; empty: the nearest name."""
+        """Say what to write instead of an unknown key; empty: suggest the nearest name."""
         del key
         return ""
 
@@ -101,7 +101,7 @@ class RefusedError(ValueError):
 
     @classmethod
     def at(cls, keys: Keys, message: str, remedy: str) -> "RefusedError":
-        """One problem."""
+        """Refuse with one problem."""
         return cls([(keys, BadRequestError(message, remedy=remedy))])
 
 
@@ -139,9 +139,9 @@ class Fault:
 
 
 def faults(error: ValidationError, model: type[BaseModel] | object, data: object) -> Iterator[Fault]:
-    """What is wrong in ``data``, which ``model`` refused: one fault for each wrong value.
+    """Yield the faults of ``data``, which ``model`` refused: one for each wrong value.
 
-    A union reports each of its arms. Arms at one value become one fault, and the innermost value counts.
+    A union reports each of its arms. Arms at one value become one fault, at the innermost value.
     """
     found: dict[Keys, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
@@ -163,7 +163,7 @@ def faults(error: ValidationError, model: type[BaseModel] | object, data: object
 
 
 def _keys(detail: ErrorDetails, data: object) -> Keys:
-    """The location without the names of a union's arms and of validators, which are no keys of the data."""
+    """Return the location without the names of a union's arms and of validators, which are no keys of the data."""
     keys: list[str | int] = []
     for part in detail["loc"]:
         is_item = isinstance(data, tuple) and isinstance(part, int)
@@ -252,7 +252,7 @@ def _meaning(keys: Keys, model: object) -> str:
 
 
 def _tags(model: type[BaseModel]) -> list[tuple[str, object]]:
-    """Fields that can hold one value only: they choose the model in a union."""
+    """Return the fields that can hold one value only: they choose the model in a union."""
     values = (
         (name, get_args(info.annotation))
         for name, info in model.model_fields.items()
@@ -262,7 +262,7 @@ def _tags(model: type[BaseModel]) -> list[tuple[str, object]]:
 
 
 def models_in(annotation: object) -> list[type[BaseModel]]:
-    """The models that an annotation names: ``MoeModel | None`` gives MoeModel."""
+    """Return the models that an annotation names: ``MoeModel | None`` gives MoeModel."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for inner in get_args(annotation) for model in models_in(inner)]
@@ -270,7 +270,7 @@ def models_in(annotation: object) -> list[type[BaseModel]]:
 
 @dataclass(frozen=True)
 class Document:
-    """A strict file. ``label`` is how messages call it; problems are collected, none stops the reading."""
+    """A strict file. Messages call it ``label``; problems are collected, and reading goes on."""
 
     label: str
     root: Node
@@ -282,7 +282,7 @@ class Document:
         return cls(label, read_yaml(path, label))
 
     def at(self, keys: Keys) -> Node | None:
-        """The node there; None where the file has none."""
+        """Return the node at ``keys``; None if the file has no such node."""
         node: Node | None = self.root
         for key in keys:
             match node, key:
@@ -303,11 +303,11 @@ class Document:
         return node.line if node else self.line(keys[:-1]) if holder is None else holder.line
 
     def place(self, keys: Keys) -> str:
-        """``file:line: points[2].recompute``, which opens every message."""
+        """Return ``file:line: points[2].recompute``, which opens every message."""
         return f"{self.label}:{self.line(keys)}: {path_text(keys) or 'the file'}"
 
     def refuse(self, keys: Keys, message: str, remedy: str = "") -> None:
-        """Note one problem at its place."""
+        """Add one problem at its place."""
         self.problems.add(f"{self.place(keys)}: {message}", remedy)
 
     @contextmanager
@@ -320,7 +320,7 @@ class Document:
             self.refuse(keys, problem.message, problem.remedy)
 
     def table(self, keys: Keys) -> Table | None:
-        """The mapping there; a problem and None where there is something else, None where there is nothing."""
+        """Return the mapping at ``keys``; None if it is missing, a problem and None if it is something else."""
         node = self.at(keys)
         if isinstance(node, Table) or node is None:
             return node
@@ -328,14 +328,14 @@ class Document:
         return None
 
     def require_known(self, keys: Keys, known: Collection[str]) -> None:
-        """Refuse keys of the mapping there that are none of ``known``."""
+        """Refuse keys of the mapping at ``keys`` that are not in ``known``."""
         table = self.table(keys)
         for key in table.entries if table else ():
             if key not in known:
                 self.refuse((*keys, key), "no such setting", nearest_setting(key, known))
 
     def read(self, model: type[Model], keys: Keys = (), values: Mapping[str, object] | None = None) -> Model | None:
-        """The node there, or ``values`` of it, as a model; None with every problem where the model refuses it."""
+        """Return the node at ``keys``, or its ``values``, as a model; None with every problem if the model refuses it."""
         data = plain(self.at(keys) or Scalar(None, 0)) if values is None else dict(values)
         try:
             return model.model_validate(data)
@@ -346,5 +346,5 @@ class Document:
 
 
 def path_text(keys: Keys) -> str:
-    """``points[2].recompute``."""
+    """Return ``points[2].recompute`` for its keys."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")

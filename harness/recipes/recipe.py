@@ -17,7 +17,7 @@ TASKS: tuple[str, ...] = get_args(Task)
 
 
 class RecipeHeader(Frozen):
-    """What a recipe is called and where its figures come from. ``name`` is the file's stem, ``family`` its folder."""
+    """Name and source of a recipe. ``name`` is the file's stem, ``family`` its folder."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, description="the file's stem; lower-case letters, digits, _ . -")]
     family: Annotated[str, Field(pattern=NAME_PATTERN, description="the folder")]
@@ -47,7 +47,7 @@ class PointKey(Frozen):
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """Names of the shared settings, in the order in which they apply."""
+        """Return the names of the shared settings, in the order in which they apply."""
         return (self.profile,) if isinstance(self.profile, str) else self.profile or ()
 
 
@@ -61,14 +61,14 @@ class OperatingPoint:
 
     @property
     def title(self) -> str:
-        """``pretrain h100 bf16 8 GPUs (variant large_scale)``."""
+        """Describe the point: ``pretrain h100 bf16 8 GPUs (variant large_scale)``."""
         variant = f" (variant {self.key.variant})" if self.key.variant else ""
         return f"{self.key.task} {self.key.gpu} {self.key.compute_dtype} {counted(self.key.num_gpus, 'GPU')}{variant}"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One recipe file. ``label`` is its path as people write it."""
+    """One recipe file. Messages call it ``label``."""
 
     header: RecipeHeader
     path: Path

@@ -28,7 +28,7 @@ from harness.recipes.settings import (
 )
 from harness.recipes.strict_yaml import Items, Node, PlainValue, Table, plain
 
-_REFUSED = "refused"  # in place of a name that was refused already
+_REFUSED = "refused"  # replaces a name that was refused already
 
 
 def load_recipe(path: Path, label: str) -> Recipe:
@@ -51,7 +51,7 @@ class _LayerReader:
         return Setting(value, source, path_text(keys), f"{source}: {note}" if note else "")
 
     def layer(self, keys: Keys, own_keys: tuple[str, ...] = ()) -> Layer:
-        """All sections of a mapping; ``own_keys`` belong to the caller and are passed over."""
+        """Read all sections of a mapping; skip ``own_keys``, which the caller reads."""
         table = self.file.table(keys)
         if table is None:
             return {}
@@ -68,7 +68,7 @@ class _LayerReader:
         return settings
 
     def section(self, name: str, keys: Keys) -> Layer:
-        """One section: ``recompute`` is one leaf, ``env`` is open, the others follow the ExperimentSpec."""
+        """Read one section: ``recompute`` is one leaf, ``env`` takes any name, the others follow the ExperimentSpec."""
         node = self.file.at(keys)
         if name == "recompute" and isinstance(node, Table):
             return self.recompute_of(list(node.entries), keys, keys)
@@ -80,7 +80,7 @@ class _LayerReader:
         return dict(self.env(table, keys) if name == "env" else self.leaves(table, name, keys))
 
     def leaves(self, table: Table, section: str, keys: Keys) -> Iterator[tuple[str, Setting]]:
-        """Leaves of a modelled section by full path. Their values are checked where a whole spec is built."""
+        """Yield leaves of a modelled section by full path. Their values are checked where a whole spec is built."""
         self.file.require_known(keys, SECTION_MODELS[section].model_fields)
         label, where = self.file.label, path_text(keys)
         for key, node in table.entries.items():
@@ -93,7 +93,7 @@ class _LayerReader:
                 yield path, Setting(value, f"{label}:{table.key_lines[key]}", f"{where}.{key}")
 
     def leaf_value(self, path: str, node: Node, keys: Keys) -> Value:
-        """The value of one leaf; layer patterns may be written short."""
+        """Read the value of one leaf; layer patterns may be written short."""
         value = plain(node)
         if path == "model.moe.moe_layer_freq" and isinstance(value, str):
             try:
@@ -103,7 +103,7 @@ class _LayerReader:
         return value
 
     def env(self, table: Table, keys: Keys) -> Iterator[tuple[str, Setting]]:
-        """Environment variables: text, or whole numbers taken as text; null takes a variable away."""
+        """Yield environment variables: text, or whole numbers taken as text; null removes a variable."""
         for name, node in table.entries.items():
             value = plain(node)
             text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -113,14 +113,14 @@ class _LayerReader:
                 self.file.refuse((*keys, name), f"must be text, is {in_words(value)}", "quote the value")
 
     def recompute_text(self, value: PlainValue, keys: Keys) -> Layer:
-        """The policy of a text or a list."""
+        """Read the policy of a text or a list."""
         settings: dict[str, Setting] = {}
         with self.file.problems.collecting():
             settings["recompute"] = self.setting(read_recompute_text(value, self.file.place(keys)), keys)
         return settings
 
     def recompute_of(self, names: list[str], keys: Keys, place: Keys) -> Layer:
-        """The policy of fields of the mapping at ``keys``; ``said_at`` is its place."""
+        """Read the policy from fields of the mapping at ``keys``; ``place`` opens messages."""
         nodes = {name: self.file.at((*keys, name)) for name in names}
         written = [Field(name, plain(node), self.file.place((*keys, name))) for name, node in nodes.items() if node]
         policy: Policy | None = None
@@ -172,7 +172,7 @@ class _RecipeReader:
     def point(
         self, keys: Keys, header: RecipeHeader | None, shared: Layer, profiles: dict[str, Layer]
     ) -> Iterator[OperatingPoint]:
-        """The point, once per task: ``task`` may be a list."""
+        """Yield the point, once per task: ``task`` may be a list."""
         table = self.file.table(keys)
         if table is None:
             return
@@ -195,7 +195,7 @@ class _RecipeReader:
         return not unknown
 
     def identity(self, key: PointKey, header: RecipeHeader | None, keys: Keys) -> Layer:
-        """Leaves that the header and the key of the point set."""
+        """Return the leaves that the header and the key of the point set."""
         setting, nodes = self.layers.setting, key.gpus_per_node
         own = {
             name: setting(getattr(key, name), (*keys, name)) for name in ("task", "gpu", "compute_dtype", "num_gpus")

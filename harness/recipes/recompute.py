@@ -23,7 +23,7 @@ Policy = NoRecompute | SelectiveRecompute | FullRecompute
 
 
 def selective(names: Sequence[str], where: str) -> SelectiveRecompute:
-    """A selective policy of one or more modules; ``where`` opens every message, where it is not empty.
+    """Return a selective policy of one or more modules; a non-empty ``where`` opens every message.
 
     Raises BadRequestError for an unknown, empty or repeated name, all at once.
     """
@@ -41,7 +41,7 @@ def selective(names: Sequence[str], where: str) -> SelectiveRecompute:
 
 
 def policy_from_text(text: str, where: str = "") -> Policy:
-    """The stable spelling: ``none``, ``mlp,core_attn``, ``full:uniform:1``, ``full:block:4``."""
+    """Read the stable spelling: ``none``, ``mlp,core_attn``, ``full:uniform:1``, ``full:block:4``."""
     text = text.strip()
     if text == "none":
         return NoRecompute()
@@ -70,7 +70,7 @@ _FIELDS = {
     for name in names
 }
 TOP_LEVEL_NAMES = frozenset(name for name in _FIELDS if "_" in name and name != "num_layers")
-"""Spellings that may also stand beside the sections, as the frameworks have them."""
+"""Spellings of other frameworks that a file may use beside the sections."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Field:
 
 
 def canonical_fields(written: Sequence[Field], problems: Problems) -> dict[str, Field] | None:
-    """Fields by our names; None when a name is unknown or a field is spelled twice, which goes to ``problems``."""
+    """Return the fields by our names; None, and an entry in ``problems``, for an unknown name or a field given twice."""
     fields: dict[str, Field] = {}
     for field in written:
         canonical = _FIELDS.get(field.name)
@@ -97,7 +97,7 @@ def canonical_fields(written: Sequence[Field], problems: Problems) -> dict[str, 
 
 
 def policy_from_fields(fields: Mapping[str, Field], place: str) -> tuple[Policy, str]:
-    """The policy of canonical fields, and a note where a spelling was translated.
+    """Return the policy of canonical fields, and a note if a spelling was translated.
 
     Raises BadRequestError for a combination that megatron-core refuses or silently ignores.
     """
@@ -143,7 +143,7 @@ _NEEDED = {"method": "uniform or block", "num_layers": "1 or more"}
 
 
 def _validated(values: Mapping[str, PlainValue], fields: Mapping[str, Field]) -> Policy:
-    """The policy that the fields are. BadRequestError with every fault at its field."""
+    """Return the policy of the fields. BadRequestError with every fault at its field."""
     try:
         adapter: TypeAdapter[Policy] = TypeAdapter(RecomputePolicy)  # here, because most requests need none
         return adapter.validate_python(values)
@@ -186,7 +186,7 @@ def _names(modules: Field) -> list[str]:
 
 
 def read_recompute_text(value: PlainValue, place: str) -> Policy:
-    """`recompute:` as one text; a list of modules is read too."""
+    """Read `recompute:` from one text or a list of modules."""
     if isinstance(value, str):
         return policy_from_text(value, place)
     if isinstance(value, tuple):
@@ -205,7 +205,7 @@ _OPTIONS = ("recompute", "recompute_modules", "recompute_granularity", *_FULL_ON
 
 
 def recompute_setting(request: Request) -> Setting | None:
-    """The policy that the options ask for; None when none of them is given.
+    """Return the policy of the options; None without any.
 
     ``--recompute_modules`` and ``-rl`` alone mean the same as in Megatron-Bridge (selective; full, block), but they replace
     the recipe's whole policy, so none of its fields can contradict them.
@@ -265,7 +265,7 @@ def _check_words(request: Request) -> None:
 
 
 def _check_combination(given: Mapping[str, object]) -> None:
-    """Refuse options that ask for two policies at once, or for half of one."""
+    """Refuse options that ask for two policies at once, or for an incomplete one."""
     problems = Problems()
     for first, second in _contradictions(given):
         problems.add(f"--{first} {given[first]} contradicts --{second} {given[second]}", "give one of them")

@@ -1,6 +1,6 @@
 """The tables of recipes/README.md: keys of recipe, suite and sweep files, from their models; files of this checkout.
 
-The text of the README is its own. `python -m harness.recipes.reference` renews what stands between its marks.
+`python -m harness.recipes.reference` renews only the blocks between the marks of the README.
 """
 
 import re
@@ -26,7 +26,7 @@ _BLOCK = re.compile(r"(?<=<!-- generated: )([a-z ]+)( -->\n).*?(?=<!-- end -->)"
 
 
 def renewed(readme: str) -> str:
-    """The README with every generated block as the models and the files of this checkout have it."""
+    """Return the README with every generated block renewed from the models and the files of this checkout."""
     return _BLOCK.sub(lambda block: f"{block[1]}{block[2]}\n{BLOCKS[block[1]]().strip()}\n\n", readme)
 
 
@@ -83,7 +83,7 @@ def _suite_files() -> str:
 
 
 def _user_buffers() -> str:
-    """What ``kernels.tp_comm_overlap_cfg`` may hold."""
+    """Return the tables of values that ``kernels.tp_comm_overlap_cfg`` may hold."""
     gemms = [
         f"| `{name}` | {' '.join(f'`{method}`' for method in _methods(info))} |"
         for name, info in UserBuffers.model_fields.items()
@@ -113,7 +113,7 @@ def _user_buffers() -> str:
 
 
 def _methods(info: FieldInfo) -> tuple[str, ...]:
-    """Methods that a buffer may have."""
+    """Return the methods that a buffer may have."""
     offered = str(info.annotation)
     return tuple(_method_of(model) for model in METHODS if model.__name__ in offered)
 
@@ -160,7 +160,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def _yaml(value: object) -> str:
-    """A default as it would be written in a recipe: 1.0e-05, not 1e-05, which YAML 1.1 reads as text."""
+    """Format a default as a recipe writes it: 1.0e-05, not 1e-05, which YAML 1.1 reads as text."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = str(value)
@@ -339,7 +339,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "keys of a suite": _suite_keys,
     "suites": _suite_files,
 }
-"""What stands between the marks of the README, by the name in the mark."""
+"""The function that makes each generated block of the README, by the name in its mark."""
 
 if __name__ == "__main__":
     README = recipes_dir() / "README.md"

@@ -37,9 +37,9 @@ class Resolved:
 
 
 def resolve(request: Request) -> Resolved:
-    """Default < recipe < operating point < option, leaf by leaf; ``recompute`` is one leaf.
+    """Merge default < recipe < operating point < option, leaf by leaf; ``recompute`` is one leaf.
 
-    Raises BadRequestError with all that is wrong.
+    Raises BadRequestError with all problems.
     """
     problems = Problems()
     recipe: Recipe | None = None
@@ -55,7 +55,7 @@ def resolve(request: Request) -> Resolved:
 
 
 def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
-    """A request without GPU type, completed by the options that choose the only GPU point that matches, and the point.
+    """Complete a request without GPU type by the options that choose the only matching GPU point; return both.
 
     BadRequestError as :func:`only_gpu_point`, and with all that is wrong with other options.
     """
@@ -75,7 +75,7 @@ def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
 
 
 def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
-    """:func:`resolve` for a recipe that is already read."""
+    """Do as :func:`resolve`, for a recipe that is already read."""
     problems = Problems()
     choice: Choice | None = None
     with problems.collecting():
@@ -114,7 +114,7 @@ def _limit_note(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def _identity(request: Request, choice: Choice) -> Layer:
-    """Return the GPU settings of the request over those of the point."""
+    """Merge the GPU settings of the request over those of the point."""
     settings: dict[str, Setting] = {}
     if request.point_gpu is not None and request.gpu != choice.point.key.gpu:
         settings["gpus_per_node"] = Setting(GPUS[request.gpu].gpus_per_node, "default")
@@ -129,7 +129,7 @@ def _identity(request: Request, choice: Choice) -> Layer:
 
 
 def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
-    """A depth from the command line: the MoE pattern keeps its leading dense layers, a pipeline layout is dropped."""
+    """Apply a depth from the command line: the MoE pattern keeps its leading dense layers, a pipeline layout goes."""
     depth = layer.get("model.num_layers")
     if depth is None or not depth.from_command_line or not isinstance(depth.value, int) or depth.value < 1:
         return layer, ()
@@ -146,7 +146,7 @@ def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
 
 
 def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> tuple[Layer, str]:
-    """The point's global batch size for another number of data-parallel copies."""
+    """Scale the point's global batch size to another number of data-parallel copies."""
     key = choice.point.key
     published = build_spec(choice.point.layer, choice.point.place)
     base = data_parallel_size(published.parallelism, key.num_gpus)

@@ -36,7 +36,7 @@ Layer = Mapping[str, Setting]
 
 
 def merge(*layers: Layer) -> dict[str, Setting]:
-    """Later layers win, leaf by leaf; a leaf that a layer lacks changes nothing.
+    """Merge layers, of which later ones win, leaf by leaf; a leaf that a layer lacks changes nothing.
 
     ``recompute`` is one leaf, so a policy is always replaced whole.
     """
@@ -47,7 +47,7 @@ def merge(*layers: Layer) -> dict[str, Setting]:
 
 
 def _walk(model: type[Frozen], prefix: str) -> Iterator[tuple[str, FieldInfo, type[Frozen] | None]]:
-    """Every field by path; with its model where it is a section. User buffers and policies are leaves."""
+    """Yield every field by path, with its model if it is a section. User buffers and policies are leaves."""
     for name, info in model.model_fields.items():
         models = [each for each in models_in(info.annotation) if issubclass(each, Frozen)]
         section = models[0] if len(models) == 1 and models[0] is not UserBuffers else None
@@ -68,16 +68,16 @@ IDENTITY = tuple(path for path in LEAVES if "." not in path and path not in ("re
 """Leaves that the choice of the operating point sets, not a section."""
 
 TOP_SECTIONS = (*(path for path in SECTION_MODELS if "." not in path), "recompute", "env")
-"""What a recipe file may hold at ``defaults``, in a profile and at a point."""
+"""Keys that a recipe file may hold at ``defaults``, in a profile and at a point."""
 
 
 def settable_paths() -> tuple[str, ...]:
-    """Every path that ``--set`` accepts, without the open-ended ``env.NAME``."""
+    """Return every path that ``--set`` accepts, without the open-ended ``env.NAME``."""
     return tuple(path for path in LEAVES if path not in IDENTITY and path != "env")
 
 
 def build_spec(layer: Layer, place: str) -> ExperimentSpec:
-    """The spec of a complete layer. ``place`` (``file:line: points[2]``) opens messages about what is missing.
+    """Build the spec of a complete layer. ``place`` (``file:line: points[2]``) opens messages about missing values.
 
     Raises BadRequestError with every wrong value at its own source.
     """
@@ -108,7 +108,7 @@ def _nested(layer: Layer) -> dict[str, object]:
 
 
 def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
-    """The message of a fault at the file or the option that set the value, and the remedy."""
+    """Return the message of a fault at the file or the option that set the value, and the remedy."""
     path = path_text(fault.keys)
     leaf = next((known for known in layer if path == known or path.startswith(f"{known}.")), None)
     if leaf is None and fault.is_missing:

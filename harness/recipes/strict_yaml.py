@@ -47,7 +47,7 @@ class AmbiguousScalarError(ValueError):
 
 
 def read_plain(text: str) -> ScalarValue:
-    """The value of an unquoted scalar; AmbiguousScalarError when its meaning depends on who reads it."""
+    """Read the value of an unquoted scalar; AmbiguousScalarError if readers of YAML disagree on it."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in _MAY_BE_A_TRAP:
@@ -109,7 +109,7 @@ Node = Scalar | Items | Table
 
 
 def plain(node: Node) -> PlainValue:
-    """The value without lines; sequences become tuples."""
+    """Return the value without lines; sequences become tuples."""
     match node:
         case Scalar(value=value):
             return value
@@ -120,7 +120,7 @@ def plain(node: Node) -> PlainValue:
 
 
 def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Node:
-    """The one document of a file; every problem is reported as ``label:line: message``.
+    """Read the one document of a file; every problem is reported as ``label:line: message``.
 
     Raises BadRequestError for a file that cannot be read, is not UTF-8, or exceeds 1 MiB, and for all that
     :func:`parse_yaml` refuses.
@@ -144,7 +144,7 @@ def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Node:
 
 
 def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: bool = False) -> Node:
-    """The one document of ``text``.
+    """Read the one document of ``text``.
 
     Refuses, all at once: duplicate keys, anchors, aliases, merge keys, tags, several documents, ambiguous scalars,
     keys that are not text, line breaks and control characters in text, more than 12 levels. ``with_lines=False`` leaves
@@ -287,7 +287,7 @@ class _Reader:
 
 
 def _yaml_1_1(text: str) -> ScalarValue:
-    """What YAML 1.1 reads, as PyYAML writes it; dates stay text."""
+    """Read a scalar as YAML 1.1 does, because PyYAML wrote it; dates stay text."""
     value = yaml.safe_load(text)
     return value if isinstance(value, bool | int | float | str | None) else text
 

@@ -17,11 +17,11 @@ from harness.recipes.recompute import recompute_policy
 
 ExpectedOutcome = Literal["oom", "failed", "regression", "inconclusive"]
 THRESHOLD_METRICS = ("tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
-"""Metrics whose allowed worsening a case may set: those that are gated by a fraction."""
+"""Metrics whose allowed worsening a case may set: those gated by a fraction."""
 
 
 def _day(value: object) -> object:
-    """A day as a file has it: text, because YAML versions differ on dates."""
+    """Check a day as a file writes it: text, because YAML versions differ on dates."""
     try:
         return date.fromisoformat(value) if isinstance(value, str) else value
     except ValueError as error:
@@ -70,7 +70,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=-]*")
 
 
 def recompute_of(request: Request) -> str | None:
-    """The recompute setting that the request's options ask for, modules in order; None where they ask for none.
+    """Return the recompute setting of the request's options, modules in order; None without such options.
 
     BadRequestError for options that contradict each other or name unknown values.
     """
@@ -79,7 +79,7 @@ def recompute_of(request: Request) -> str | None:
 
 
 def case_name(given: str, request: Request, recompute: str | None) -> str:
-    """The given name; without one recipe, task, precision, GPUs and variant as far as said, like a golden's name.
+    """Return the given name; else join recipe, task, precision, GPUs and variant where given, like a golden's name.
 
     ``recompute`` ends it where it is not None.
 
@@ -93,7 +93,7 @@ def case_name(given: str, request: Request, recompute: str | None) -> str:
 
 
 def require_safe(name: str) -> str:
-    """The name. BadRequestError for a name that could not be a folder's on every file system, or would read as an option."""
+    """Return the name. BadRequestError if it cannot name a folder on every file system, or reads as an option."""
     if len(name) > _MAX_LENGTH:
         raise BadRequestError(f"{len(name)} characters", remedy=f"{_MAX_LENGTH} at most")
     if not _SAFE.fullmatch(name) or ".." in name or name.endswith("."):

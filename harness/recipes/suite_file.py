@@ -54,7 +54,7 @@ class _CaseOptions(Options):
 
 
 class SuiteSettings(FileWithRequest):
-    """What `defaults` and a case have in common. None and empty say nothing."""
+    """Keys that `defaults` and a case share. None and empty values set nothing."""
 
     request: Options = Field(
         default=_DefaultOptions(),
@@ -82,7 +82,7 @@ class SuiteDefaults(SuiteSettings):
 
 
 class CaseEntry(SuiteSettings):
-    """One case as the file has it."""
+    """One case as the file writes it."""
 
     request: _CaseOptions = _CaseOptions()
     name: Annotated[str, AfterValidator(refusing(require_safe))] = Field(
@@ -105,7 +105,7 @@ class SuiteFile(FileModel):
 
 
 def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
-    """The suite of that name in ``suites/`` of the recipe directory, or at that path.
+    """Read the suite of that name in ``suites/`` of the recipe directory, or at that path.
 
     A path has a separator or ends in .yaml or .yml. Requests carry ``directory`` as their ``recipes_dir``.
     BadRequestError with every problem, each at its ``file:line``.
@@ -122,7 +122,7 @@ def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
 
 
 def suite_files(directory: Path | None = None) -> tuple[Path, ...]:
-    """All suites of the recipe directory, by name."""
+    """List the suites of the recipe directory, by name."""
     return _FILES.all(directory)
 
 
@@ -138,7 +138,7 @@ def _require_recipes(file: Document, directory: Path | None) -> None:
 
 
 def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator[SuiteCase]:
-    """Every case, or one for each recompute setting of a list. No two have the same name or ask for the same."""
+    """Yield every case, or one for each recompute setting of a list. Names and requests must differ."""
     seen: dict[object, int] = {}
     for place, entry in enumerate(suite.cases):
         keys: Keys = ("cases", place)
@@ -174,7 +174,7 @@ def _cases_of(entry: CaseEntry, defaults: SuiteDefaults) -> Iterator[SuiteCase]:
 
 
 def _require_new(case: SuiteCase, seen: dict[object, int], file: Document, keys: Keys) -> None:
-    """Refuse a name or a request that an earlier case has; ``seen`` is keyed by both."""
+    """Refuse the name or the request of an earlier case; ``seen`` is keyed by both."""
     line = file.line(keys)
     for key, identity, what, fix in (
         ("name", case.name.casefold(), f"{case.name!r} is", "give each its own name"),

@@ -28,7 +28,7 @@ class SuiteRow(TypedDict):
 
 
 class CaseRow(TypedDict):
-    """One case. What is None is left to the machine; ``expected``: a known failure."""
+    """One case. The machine decides each None; ``expected``: a known failure."""
 
     case: str
     recipe: str
@@ -48,7 +48,7 @@ class CaseRow(TypedDict):
 
 
 def suite_rows(directory: Path | None) -> list[SuiteRow]:
-    """Every suite of the directory. BadRequestError for a file with faults."""
+    """Read every suite of the directory. BadRequestError for a file with faults."""
     return [suite_row(read_suite(path.stem, directory)) for path in suite_files(directory)]
 
 
@@ -106,7 +106,7 @@ _NAMED_AT_MOST = 12
 
 
 def only(suite: Suite, patterns: Sequence[str]) -> Suite:
-    """The cases whose names match any of the shell ``patterns``, in the suite's order; all of them without a pattern.
+    """Select the cases whose names match any of the shell ``patterns``, in the suite's order; all without a pattern.
 
     BadRequestError naming every pattern that matches no case.
     """
@@ -122,7 +122,7 @@ def only(suite: Suite, patterns: Sequence[str]) -> Suite:
 
 
 def shard(suite: Suite, text: str) -> Suite:
-    """Shard ``i/n``: every n-th case from the i-th on, so that each case is in exactly one shard.
+    """Select shard ``i/n``: every n-th case from the i-th on, so that each case is in exactly one shard.
 
     Shards differ by at most one case. BadRequestError for anything but 1 <= i <= n, and for a shard without cases.
     """

@@ -56,7 +56,7 @@ NO_AXIS = {
 """Fields of a `Request` that are not varied, and what to do instead."""
 
 RECOMPUTE_OPTIONS = ("recompute", *(name for name, instead in NO_AXIS.items() if instead is _AS_RECOMPUTE))
-"""Fields of a `Request` that say something about recompute."""
+"""Fields of a `Request` that set recompute."""
 
 OPTION_NAMES = tuple(field.name for field in fields(Request) if field.name not in NO_AXIS)
 """Long names of the options that can be varied."""
@@ -65,7 +65,7 @@ _ENV = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 
 
 def require_axis(name: str) -> None:
-    """BadRequestError with the nearest name for an unknown axis."""
+    """Raise BadRequestError with the nearest name for an unknown axis."""
     known = (*SHORT_NAMES, *OPTION_NAMES, *settable_paths())
     if name not in known and not _ENV.fullmatch(name):
         raise BadRequestError(f"{name!r} cannot be varied", remedy=_remedy(name))
@@ -89,7 +89,12 @@ SWEPT = SIZES | {"vpp": SIZES["vp"], "mbs": SIZES["mb"], "gbs": SIZES["gb"]}
 
 OptionValue = str | int | float | bool | tuple[str, ...]
 
-_FOR_RECIPE = ("recipe", "recipe_name", "model_recipe", "model_recipe_name")  # what people write for the recipe's name
+_FOR_RECIPE = (
+    "recipe",
+    "recipe_name",
+    "model_recipe",
+    "model_recipe_name",
+)  # users write `recipe` for the recipe's name
 
 
 class _Options(FileModel):
@@ -97,17 +102,17 @@ class _Options(FileModel):
 
     @property
     def given(self) -> dict[str, OptionValue]:
-        """The options that are given."""
+        """Return the given options."""
         return self.model_dump(exclude_unset=True)
 
     @classmethod
     def remedy_for(cls, key: str) -> str:
-        """People write `recipe` for the recipe's name."""
+        """Suggest `model_recipe_name` for `recipe`."""
         return "did you mean 'model_recipe_name'?" if key in _FOR_RECIPE else ""
 
 
 def _field(name: str, hint: object) -> tuple[Any, None]:
-    """The type of an option in a file, and None for an unset option. A file does not write null."""
+    """Return the type of an option in a file, and None for an unset option. A file does not write null."""
     arms = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     annotation: Any = Union[tuple(arm for arm in arms if arm is not type(None))]  # noqa: UP007 (of a tuple)
     return (Annotated[annotation, one_of(KNOWN_NAMES[name])] if name in KNOWN_NAMES else annotation), None
@@ -125,14 +130,14 @@ class FileWithRequest(FileModel):
 
     @classmethod
     def remedy_for(cls, key: str) -> str:
-        """Options that stand beside `request`."""
+        """Say where an option beside `request` belongs."""
         if key in _FOR_RECIPE:
             return "write model_recipe_name under request"
         return "write it under request" if key in Options.model_fields else ""
 
 
 def as_texts(value: object) -> tuple[str, ...]:
-    """One value or a list of them as on the command line; empty where one of them is no single value."""
+    """Return one value or a list as texts of the command line; empty if an item is no single value."""
     values = value if isinstance(value, tuple) else (value,)
     if any(each is None or each == "" or isinstance(each, tuple | dict) for each in values):
         return ()
@@ -167,7 +172,7 @@ _FILES = NamedFiles(SWEEPS, "sweep file", "--file")
 
 
 def _axes(value: object) -> object:
-    """The values of every axis as text. RefusedError with every fault at its axis."""
+    """Return the values of every axis as text. RefusedError with every fault at its axis."""
     if not isinstance(value, Mapping):
         return value
     if not value:
@@ -194,7 +199,7 @@ def _axes(value: object) -> object:
 
 
 class SweepFile(FileWithRequest):
-    """A sweep as a file asks for it; the command line wins over it. ``over`` has its values as text, in the file's order."""
+    """The request of a sweep file; the command line overrides it. ``over`` has values as text, in the file's order."""
 
     title: str = Field(description="what the comparison is about")
     source: str = Field(default="", description="where it is known from")
@@ -218,7 +223,7 @@ class SweepFile(FileWithRequest):
 
 
 def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFile:
-    """The sweep file of that name in ``sweeps/`` of the recipe directory, or at that path.
+    """Read the sweep file of that name in ``sweeps/`` of the recipe directory, or at that path.
 
     A path has a separator or ends in .yaml or .yml. BadRequestError with every problem, each at its ``file:line``.
     """
@@ -232,5 +237,5 @@ def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFi
 
 
 def sweep_files(directory: Path | None = None) -> tuple[Path, ...]:
-    """All sweep files of the recipe directory, by name."""
+    """List the sweep files of the recipe directory, by name."""
     return _FILES.all(directory)

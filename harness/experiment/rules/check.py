@@ -37,7 +37,7 @@ RULES: tuple[Rule, ...] = (*_EVERYWHERE, *machine.CPU_RULES)
 
 
 def applicable(situation: Situation) -> tuple[Rule, ...]:
-    """The rows to judge: those about processors only where ranks run on one."""
+    """Return the rows to judge; the rows about processors only if ranks run on one."""
     return RULES if situation.gpu.is_cpu else _EVERYWHERE
 
 

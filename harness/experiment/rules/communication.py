@@ -28,12 +28,12 @@ def _has_sharded_optimizer(s: Situation) -> bool:
 
 OPTIMIZER = (
     Rule("B05", "error", lambda s: s.spec.ddp.overlap_param_gather and not _has_sharded_optimizer(s),
-         "overlap_param_gather without a distributed optimizer has nothing to gather",
+         "overlap_param_gather needs the distributed optimizer: without it there are no parameters to gather",
          "set optimizer.use_distributed_optimizer",
          ARGUMENTS, "source",
          "--overlap-param-gather only supported with distributed optimizer or megatron fsdp"),
     Rule("B05", "error", lambda s: s.spec.ddp.overlap_param_gather and not s.spec.ddp.overlap_grad_reduce,
-         "overlap_param_gather without overlap_grad_reduce",
+         "overlap_param_gather needs overlap_grad_reduce, which is off",
          "set ddp.overlap_grad_reduce",
          ARGUMENTS, "source",
          "Must use --overlap-param-gather with --overlap-grad-reduce"),
@@ -47,7 +47,7 @@ OPTIMIZER = (
          "megatron/training/training.py at core_v0.16.1", "source"),
     Rule("B18c", "error",
          lambda s: s.spec.ddp.align_param_gather and s.spec.ddp.overlap_param_gather and s.vp == 1,
-         "align_param_gather without interleaved stages: only their schedule starts the aligned gathers",
+         "align_param_gather needs virtual stages: only the interleaved schedule starts aligned gathers",
          "drop ddp.align_param_gather, or set virtual_pipeline_model_parallel_size",
          ARGUMENTS, "source",
          "non-interleaved schedule does not support overlapping p2p communication and aligned param AG"),
@@ -67,7 +67,7 @@ OPTIMIZER = (
     Rule("B10", "error",
          lambda s: s.spec.ddp.grad_reduce_in_fp32 and s.spec.optimizer.use_precision_aware_optimizer
          and s.spec.optimizer.main_grads_dtype != "fp32",
-         "main_grads_dtype {s.spec.optimizer.main_grads_dtype} while gradients are reduced in fp32",
+         "main_grads_dtype {s.spec.optimizer.main_grads_dtype} contradicts grad_reduce_in_fp32",
          "use ddp.grad_reduce_in_fp32=false, or main_grads_dtype fp32",
          ARGUMENTS, "source"),
     Rule("B13", "warning", lambda s: s.graph.impl == "local" and s.ep > 1,
@@ -78,7 +78,7 @@ OPTIMIZER = (
          until="0.20.0dev0"),
     Rule("B15a", "error",
          lambda s: s.spec.optimizer.use_precision_aware_optimizer and not s.spec.optimizer.use_distributed_optimizer,
-         "use_precision_aware_optimizer without use_distributed_optimizer",
+         "use_precision_aware_optimizer needs use_distributed_optimizer, which is off",
          "set optimizer.use_distributed_optimizer",
          "optimizer/optimizer_config.py:379", "run",
          "--use-precision-aware-optimizer only supported with distributed optimizer"),
@@ -89,7 +89,7 @@ OPTIMIZER = (
          "optimizer/optimizer_config.py:409", "run",
          "--use-precision-aware-optimizer requires FusedAdam from TransformerEngine, but not found."),
     Rule("B15c", "error", _reduced_state,
-         "{reduced} without use_precision_aware_optimizer",
+         "{reduced} needs use_precision_aware_optimizer, which is off",
          "set optimizer.use_precision_aware_optimizer, or use fp32",
          "optimizer/optimizer_config.py:415", "run",
          "{first} can only be fp32 when not using precision-aware optimizer"),
@@ -130,7 +130,7 @@ def _uneven_rows(s: Situation) -> Values | None:
 
 
 def _tuned_for_another(s: Situation) -> Values | None:
-    """The known configuration that fits best, where it differs; GPUs of one generation have equal buffers."""
+    """Return the known configuration that fits best, if it differs; GPUs of one generation have equal buffers."""
     buffers = s.spec.kernels.tp_comm_overlap_cfg
     if buffers is None or not buffers.names or not _overlaps(s):
         return None
@@ -175,12 +175,12 @@ USER_BUFFERS = (
          "set kernels.tp_comm_overlap, or drop the buffers",
          "mbr-perf", "harness"),
     Rule("B04c", "error", _unread_operands,
-         "tp_comm_overlap with {s.spec.compute_dtype}: user buffers carry BF16, FP8 with one scale per tensor, and MXFP8",
+         "tp_comm_overlap does not work with {s.spec.compute_dtype}: user buffers carry BF16, per-tensor FP8 and MXFP8",
          "use kernels.tp_comm_overlap=false, or another --compute_dtype",
          _BASE, "source",
          "Unsupported quantizer for Userbuffers"),
     Rule("B04d", "error", lambda s: _overlaps(s) and s.tp > s.spec.gpus_per_node and s.gpu.name not in _RACKS,
-         "tp_comm_overlap with TP {s.tp} over nodes of {s.spec.gpus_per_node} GPUs: user buffers need NVLink between all",
+         "tp_comm_overlap needs NVLink between all TP ranks, but TP {s.tp} spans nodes of {s.spec.gpus_per_node} GPUs",
          "use a tensor_model_parallel_size within one node, or kernels.tp_comm_overlap=false",
          _BASE, "source"),
     Rule("B04e", "error", lambda s: _overlaps(s) and s.te_before("2.7"),

@@ -12,7 +12,7 @@ def _graphed(s: Situation) -> bool:
 
 
 def _scoped(s: Situation) -> bool:
-    """Whether graphs have scopes; a captured iteration has none (G20)."""
+    """Return whether graphs have scopes; a captured iteration has none (G20)."""
     return s.graph.impl in ("local", "transformer_engine")
 
 
@@ -21,7 +21,7 @@ def _scope(s: Situation) -> frozenset[str]:
 
 
 def _holds(s: Situation, scope: str) -> bool:
-    """Whether graphs capture this part, as megatron-core reads the scopes."""
+    """Return whether graphs capture this part, as megatron-core reads the scopes."""
     return not s.graph.scope or s.graphs_iteration or scope in s.graph.scope
 
 
@@ -67,7 +67,7 @@ def _both_moe_scopes(s: Situation) -> Values | None:
 
 
 def _checkpoints(s: Situation, impl: str, *, quantized_only: bool = False) -> list[str]:
-    """Checkpoints that graphs of ``impl`` capture; ``quantized_only``: those that go through transformer-engine's."""
+    """List the checkpoints that graphs of ``impl`` capture; ``quantized_only``: only transformer-engine's checkpoints."""
     if s.graph.impl != impl:
         return []
     reaching = [m for m in s.captured_checkpoints if not (m == "moe" and impl == "local")]
@@ -80,7 +80,7 @@ def _te_warms_up_with_grad(s: Situation) -> Values | None:
 
 
 def _skipped_in_capture(s: Situation) -> Values | None:
-    """Plain checkpoints, which do not run while a graph is captured; those of transformer-engine do."""
+    """Name plain checkpoints, which do not run while a graph is captured; transformer-engine's do."""
     captured = _checkpoints(s, s.graph.impl)
     return joined(named=[m for m in captured if not s.quantized or m == "core_attn"])
 
@@ -105,7 +105,7 @@ RULES = (
     Rule("G05", "error",
          lambda s: s.graph.impl != "none" and s.spec.offload.cpu_offloading_num_layers > 0
          and (s.mcore_before("0.18") or not s.graphs_iteration),
-         "CUDA graphs with offloading of layers",
+         "CUDA graphs do not work with offloading of layers (cpu_offloading_num_layers)",
          "drop one of the two",
          f"{CONFIG}:1722", "run", "CUDA graphs not supported with CPU offloading."),
     Rule("G06", "error", _iteration_by_transformer_engine,
@@ -119,16 +119,16 @@ RULES = (
     Rule("G08", "error",
          lambda s: s.graph.impl == "transformer_engine" and "moe_preprocess" in s.graph.scope
          and "moe_router" not in s.graph.scope,
-         "cuda_graph_scope moe_preprocess without moe_router",
+         "cuda_graph_scope moe_preprocess needs moe_router, which is not in the scope",
          "add moe_router",
          f"{CONFIG}:1747", "run", "moe_preprocess cuda graph is only supported with moe_router cuda graph."),
     Rule("G09", "error",
          where(_scoped, lambda s: s.moe is None and not _scope(s).isdisjoint(_MOE_SCOPES)),
-         "an MoE scope on a dense model",
-         "drop the scope",
+         "cuda_graph_scope names MoE parts, but the model is dense",
+         "drop the MoE parts from --cuda_graph_scope",
          f"{CONFIG}:1751", "run", "moe cuda graph is only supported for MoE."),
     Rule("G10", "error", where(_scoped, lambda s: "mlp" in s.graph.scope and _no_dense_layer(s)),
-         "cuda_graph_scope mlp on a model whose layers are all MoE layers",
+         "cuda_graph_scope mlp captures dense layers, but all layers of this model are MoE layers",
          "drop mlp",
          f"{CONFIG}:1757", "run",
          "mlp cuda graph is only supported for dense layers, but not found in the model."),
@@ -137,14 +137,14 @@ RULES = (
          "set moe_expert_capacity_factor and moe_pad_expert_input_to_capacity, or use moe_router",
          f"{CONFIG}:1764", "run", "moe cuda graph is only supported with drop-padding MoE."),
     Rule("G12", "error", where(_scoped, _preprocess_syncs),
-         "cuda_graph_scope moe_preprocess with a capacity factor but without padding copies counts to the host",
+         "cuda_graph_scope moe_preprocess with a capacity factor needs padding: else token counts are copied to the host",
          "set moe_pad_expert_input_to_capacity, or drop moe_preprocess",
          f"{CONFIG}:1771", "run",
          "moe_preprocess cuda graph is not supported when there are DtoH copies and synchronizations in the "
          "preprocess step."),
     Rule("G14", "error",
          lambda s: s.graph.impl == "transformer_engine" and "moe" in s.modules and "moe_router" in s.graph.scope,
-         "moe recompute covers the captured router",
+         "moe recompute does not work with the moe_router scope: it would run the captured router again",
          "drop moe, or the moe_router scope",
          f"{CONFIG}:1788", "run", "moe recompute is not supported with moe_router CUDA graph with: "),
     Rule("G15", "error",
@@ -168,22 +168,23 @@ RULES = (
          f"Megatron-LM main {CONFIG}:2794", "source",
          'cuda_graph_modules must be empty when cuda_graph_impl="full_iteration".'),
     Rule("G21", "error", lambda s: joined(named=_checkpoints(s, "local")),
-         "{named}: checkpoint inside a locally captured layer fails at capture",
+         "{named}: the capture fails, because local graphs cannot capture a layer with a checkpoint",
          "drop the graphs or the modules, or use megatron-core 0.18",
          f"transformer/cuda_graphs.py:924; {ISSUES}/2758", "issue",
          "Checkpointing is not compatible with .grad(), please use .backward() if possible", until="0.18"),
     Rule("G22", "error", _te_warms_up_with_grad,
-         "{named}: checkpoint inside a layer captured by transformer-engine {s.software.transformer_engine} fails at "
-         "capture",
+         "{named}: the capture fails, because transformer-engine {s.software.transformer_engine} cannot capture a layer "
+         "with a checkpoint",
          "use transformer-engine 2.12, or a scope without these modules",
          "transformer_engine/pytorch/graph.py; https://github.com/NVIDIA/TransformerEngine/pull/2518", "source",
          "Checkpointing is not compatible with .grad(), please use .backward() if possible"),
     Rule("G23", "warning", _skipped_in_capture,
-         "{named}: inside the captured region no checkpoint runs; nothing is recomputed there",
+         "{named}: not recomputed, because no checkpoint runs inside the captured region",
          "use a scope without these modules, or drop them",
          f"Megatron-LM main tensor_parallel/random.py:680; {PULLS}/3919", "source", since="0.18"),
     Rule("G24", "error", lambda s: joined(named=_checkpoints(s, "local", quantized_only=True)),
-         "{named} under {s.spec.compute_dtype}: checkpoint inside a locally captured layer fails at capture",
+         "{named} under {s.spec.compute_dtype}: the capture fails, because local graphs cannot capture a layer with a "
+         "checkpoint",
          "drop the graphs or the modules",
          f"Megatron-LM main {CONFIG}:2908", "source",
          "te_checkpoint requires .backward(), but the local fwd-graph warmup uses .grad().", since="0.18"),
@@ -194,19 +195,19 @@ RULES = (
     Rule("G26", "error",
          lambda s: s.full is not None and s.graphs_iteration
          and max(s.spec.model.attention_dropout, s.spec.model.hidden_dropout) > 0,
-         "full recompute inside a captured iteration draws other dropout masks the second time",
-         "set both dropouts to 0",
+         "full recompute inside a captured iteration draws other dropout masks than the forward pass",
+         "use model.attention_dropout=0 and model.hidden_dropout=0",
          f"{PULLS}/6661", "issue"),
     Rule("G27", "error", where(_graphed, _dropless_capture),
          "dropless MoE layers synchronise with the host, which breaks the capture",
-         "pad experts to capacity, or use a scope of attn and moe_router",
+         "set moe_expert_capacity_factor and moe_pad_expert_input_to_capacity, or use a scope of attn and moe_router",
          "transformer/moe/token_dispatcher.py:871", "source"),
     Rule("G28", "warning", lambda s: "layernorm" in s.modules and pre_mlp_norm_stays_in_graph(s.spec),
          "the pre-MLP norm is not recomputed: the router graph returns its output in a static buffer",
-         "add moe_preprocess with the alltoall dispatcher, and no shared-expert overlap",
+         "add moe_preprocess to the scope, use the alltoall dispatcher, and drop moe_shared_expert_overlap",
          "transformer_layer.py:389", "source", "Disabling pre_mlp_layernorm recompute."),
     Rule("G29", "error", lambda s: s.graphs_locally and "mlp" in s.graph.scope and "attn" not in s.graph.scope,
-         "local graphs of mlp fail when the model is built",
+         "megatron-core fails to build the model with local graphs of mlp",
          "use --cuda_graph_impl transformer_engine",
          f"transformer_layer.py:480; {PULLS}/6167", "run",
          "'TransformerLayer' object has no attribute 'is_moe_layer'"),

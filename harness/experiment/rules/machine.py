@@ -22,7 +22,7 @@ _GRAPH_REGISTER_TEXT = (
 
 
 def _expandable(env: Mapping[str, str]) -> bool:
-    """Whether the allocator uses expandable segments: torch reads both names, megatron-core's guards only the older one."""
+    """Return whether segments are expandable: torch reads both variables, megatron-core's guards only the older one."""
     return any("expandable_segments:True" in env.get(name, "").split(",") for name in _ALLOC_NAMES)
 
 
@@ -31,7 +31,7 @@ def _is_before_blackwell(s: Situation) -> bool:
 
 
 def _may_register(s: Situation) -> bool:
-    """Expandable segments while NCCL may register graph buffers."""
+    """Return whether segments are expandable while NCCL may register graph buffers."""
     return _expandable(s.env) and s.env.get("NCCL_GRAPH_REGISTER") != "0"
 
 
@@ -70,34 +70,34 @@ def _weights_offloaded(s: Situation) -> bool:
 
 ENVIRONMENT = (
     Rule("V01", "error", _one_connection_missing,
-         "CUDA_DEVICE_MAX_CONNECTIONS is {found}; with TP or CP on {s.gpu.name} it must be 1, or communication runs "
+         "CUDA_DEVICE_MAX_CONNECTIONS is {found}; with TP or CP on {s.gpu.name} it must be 1, or communication starts "
          "late",
-         "-E CUDA_DEVICE_MAX_CONNECTIONS=1",
+         "use -E CUDA_DEVICE_MAX_CONNECTIONS=1",
          ARGUMENTS, "source",
          "Using tensor model parallelism or context parallelism require setting the environment variable "
          "CUDA_DEVICE_MAX_CONNECTIONS to 1"),
     Rule("V03", "error", lambda s: s.graph.impl == "transformer_engine" and _may_register(s),
          "transformer_engine graphs with expandable segments need NCCL_GRAPH_REGISTER=0",
-         "-E NCCL_GRAPH_REGISTER=0",
+         "use -E NCCL_GRAPH_REGISTER=0",
          f"transformer/cuda_graphs.py:1682; {ARGUMENTS}", "source", _GRAPH_REGISTER_TEXT),
     Rule("V04", "error",
          lambda s: (s.graph.impl == "local" or s.graphs_iteration) and _is_before_blackwell(s) and _may_register(s),
          "local graphs with expandable segments need NCCL_GRAPH_REGISTER=0 on {s.gpu.name}",
-         "-E NCCL_GRAPH_REGISTER=0",
+         "use -E NCCL_GRAPH_REGISTER=0",
          "transformer/cuda_graphs.py:1413; https://github.com/NVIDIA/Megatron-LM/issues/5474", "source",
          _GRAPH_REGISTER_TEXT, until="0.18"),
     Rule("V04", "error", lambda s: s.graphs_locally and _is_before_blackwell(s) and _may_register(s),
          "local graphs with expandable segments need NCCL_GRAPH_REGISTER=0 on {s.gpu.name}",
-         "-E NCCL_GRAPH_REGISTER=0",
+         "use -E NCCL_GRAPH_REGISTER=0",
          "transformer/cuda_graphs.py:1413; https://github.com/NVIDIA/Megatron-LM/issues/5474", "source",
          _GRAPH_REGISTER_TEXT, since="0.18", until="0.19"),
     Rule("V04", "warning", lambda s: s.graphs_locally and _may_register(s),
          "local graphs with expandable segments: megatron-core {s.mcore_name} no longer checks NCCL_GRAPH_REGISTER",
-         "-E NCCL_GRAPH_REGISTER=0 keeps the older, safe setting",
+         "use -E NCCL_GRAPH_REGISTER=0, the setting that older releases require",
          "https://github.com/NVIDIA/Megatron-LM/issues/5474", "source", since="0.19"),
     Rule("V05", "warning", lambda s: s.graphs_iteration and _may_register(s),
-         "a captured iteration with expandable segments has no safety check",
-         "-E NCCL_GRAPH_REGISTER=0",
+         "megatron-core does not check NCCL_GRAPH_REGISTER for a captured iteration with expandable segments",
+         "use -E NCCL_GRAPH_REGISTER=0",
          "Megatron-LM main full_cuda_graph.py", "source", since="0.18"),
     Rule("V06", "error", _two_allocators,
          "PYTORCH_CUDA_ALLOC_CONF is {old!r} and PYTORCH_ALLOC_CONF is {new!r}: torch reads one, megatron-core the "
@@ -105,8 +105,8 @@ ENVIRONMENT = (
          "set one of them, or give both the same value",
          "torch c10/cuda/CUDAAllocatorConfig; transformer/cuda_graphs.py:1413", "source"),
     Rule("V07", "error", lambda s: s.spec.ddp.nccl_ub and _expandable(s.env),
-         "nccl_ub with expandable segments",
-         "drop expandable_segments:True, or ddp.nccl_ub",
+         "nccl_ub does not work with expandable segments",
+         "drop expandable_segments:True, or use ddp.nccl_ub=false",
          "distributed/distributed_data_parallel_config.py:157", "run",
          "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True is currently not supported with nccl_ub due to "
          "compatibility issue with torch.cuda.MemPool API."),
@@ -116,26 +116,26 @@ ENVIRONMENT = (
          "models/common/language_module/language_module.py:98", "source",
          "{name} set to {found}, but expected {expected} for attention backend type "),
     Rule("V10", "error", lambda s: s.uses_te and s.env.get("NVTE_APPLY_QK_LAYER_SCALING", "0") != "0",
-         "NVTE_APPLY_QK_LAYER_SCALING={s.env[NVTE_APPLY_QK_LAYER_SCALING]}, but no model of mbr-perf uses it",
+         "NVTE_APPLY_QK_LAYER_SCALING is {s.env[NVTE_APPLY_QK_LAYER_SCALING]}, but no model of mbr-perf uses it",
          "unset it",
          "extensions/transformer_engine.py:1179", "source",
          "apply_query_key_layer_scaling is False but environment variable NVTE_APPLY_QK_LAYER_SCALING is "
          "{s.env[NVTE_APPLY_QK_LAYER_SCALING]}."),
     Rule("F06", "error", _weights_offloaded,
          "offload_modules with transformer-engine 2.10 or newer needs NVTE_CPU_OFFLOAD_V1=1, or weights move too",
-         "-E NVTE_CPU_OFFLOAD_V1=1",
+         "use -E NVTE_CPU_OFFLOAD_V1=1",
          ARGUMENTS, "source",
          "For fine-grained activation offloading with TE >= 2.10.0, NVTE_CPU_OFFLOAD_V1 should be set to 1 to avoid "
          "offloading weights."),
     Rule("B09", "error",
          lambda s: s.spec.ddp.use_megatron_fsdp and s.env.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1",
-         "CUDA_DEVICE_MAX_CONNECTIONS=1 with megatron-fsdp serialises its prefetches",
+         "CUDA_DEVICE_MAX_CONNECTIONS=1 serialises the prefetches of megatron-fsdp",
          "unset it, or use a larger value",
          ARGUMENTS, "source",
          "FSDP requires CUDA_DEVICE_MAX_CONNECTIONS > 1 or unset."),
     Rule("ENV00", "note", lambda s: s.software.megatron_core is None,
          "megatron-core is not installed here: the rules of {s.mcore_name} are assumed",
-         "name what the job will run with: --assume megatron-core=0.19.0,transformer-engine=2.11",
+         "name the versions of the job: --assume megatron-core=0.19.0,transformer-engine=2.11",
          "mbr-perf", "harness"),
     Rule("ENV01", "warning", lambda s: s.mcore_before("0.16.0rc0"),
          "megatron-core {s.mcore_name} is older than the releases that these rules cover (0.16 to 0.20)",
@@ -143,7 +143,7 @@ ENVIRONMENT = (
          "mbr-perf", "harness"),
     Rule("ENV02", "note", lambda s: not s.mcore_before("0.21.0dev0"),
          "megatron-core {s.mcore_name} is newer than the releases that these rules cover (0.16 to 0.20)",
-         "a request without findings may still be illegal",
+         "expect that a request without findings may still be illegal",
          "mbr-perf", "harness"),
 )  # fmt: skip
 
@@ -209,11 +209,11 @@ CPU_RULES = (
          "use --compute_dtype fp32 or bf16",
          _CPU, "source"),
     Rule("CPU05", "error", lambda s: s.graph.impl != "none",
-         "cuda_graph_impl {s.graph.impl} on a processor",
+         "cuda_graph_impl {s.graph.impl} needs a GPU",
          "use --cuda_graph_impl none",
          _CPU, "source"),
     Rule("CPU06", "error", lambda s: s.spec.offload.cpu_offloading_num_layers > 0,
-         "on a CPU the activations are already in host memory",
+         "offloading of layers has no effect on a CPU: activations are in host memory already",
          "use --activation_offload_layers 0",
          "transformer_block.py:319", "run",
          "CPU Offloading is enabled when TE is not present"),
@@ -233,11 +233,11 @@ CPU_RULES = (
          "transformer/moe/experts.py:225", "run",
          "Currently GroupedMLP for MoE only supports bf16.", until="0.17"),
     Rule("CPU10", "error", lambda s: s.spec.kernels.tp_comm_overlap,
-         "tp_comm_overlap is transformer-engine's userbuffers on NVLink",
+         "tp_comm_overlap needs transformer-engine's user buffers, which need NVLink",
          "use kernels.tp_comm_overlap=false",
          _CPU, "source"),
     Rule("CPU11", "error", lambda s: s.spec.ddp.use_megatron_fsdp,
-         "megatron-fsdp allocates through CUDA streams and memory pools",
+         "megatron-fsdp needs CUDA streams and memory pools",
          "use ddp.use_megatron_fsdp=false",
          _CPU, "source"),
     Rule("CPU12", "error", lambda s: s.spec.ddp.nccl_ub,
@@ -245,12 +245,12 @@ CPU_RULES = (
          "use ddp.nccl_ub=false",
          _CPU, "source"),
     Rule("CPU13", "error", lambda s: s.moe is not None and s.spec.kernels.moe_permute_fusion,
-         "moe_permute_fusion is a transformer-engine kernel",
+         "moe_permute_fusion needs a kernel of transformer-engine",
          "use kernels.moe_permute_fusion=false",
          f"{_CPU}; transformer_config.py:1834", "run",
          "fused permutation is not available. Please install TE >= 2.1.0."),
     Rule("CPU14", "error", lambda s: s.spec.kernels.attention_backend == "fused",
-         "attention_backend fused: the local layers have flash-like and unfused attention",
+         "attention_backend fused needs transformer-engine; the local layers have flash-like and unfused attention",
          "use kernels.attention_backend=auto",
          _CPU, "source"),
     Rule("CPU15", "error", lambda s: s.spec.optimizer.use_precision_aware_optimizer,
@@ -259,15 +259,15 @@ CPU_RULES = (
          "optimizer/optimizer_config.py:409", "source",
          "--use-precision-aware-optimizer requires FusedAdam from TransformerEngine, but not found."),
     Rule("CPU16", "error", lambda s: s.overlaps_experts,
-         "overlap_moe_expert_parallel_comm schedules on CUDA streams",
+         "overlap_moe_expert_parallel_comm needs CUDA streams",
          "use kernels.overlap_moe_expert_parallel_comm=false",
          _CPU, "source"),
     Rule("CPU17", "error", _limit_watches_what_is_measured,
-         "a memory limit slows the first two steps, and the request measures step {s.spec.measure.window[0]}",
+         "a memory limit slows steps 0 and 1, but the request measures step {s.spec.measure.window[0]}",
          "measure from step 2 on: {ways}",
          "mbr-perf", "harness"),
     Rule("CPU18", "error", lambda s: s.dispatcher == "alltoall" and s.ep > 1 and s.etp > 1 and s.is_dropless,
-         "experts over {s.ep} ranks with {s.etp} tensor-parallel parts each: gloo gathers equal shares of tokens only",
+         "EP {s.ep} with ETP {s.etp} does not work on gloo, which gathers only equal shares of tokens",
          "use -et 1, or kernels.moe_token_dispatcher_type=allgather",
          f"{_CPU}; tensor_parallel/mappings.py:150", "run",
          "ProcessGroupGloo::allgather: invalid tensor size"),
@@ -279,12 +279,12 @@ CPU_RULES = (
 
 RUN_RULES = (
     Rule("RUN01", "error", lambda s: s.spec.task == "peft",
-         "task peft: the worker trains all weights, it has no LoRA adapters",
-         "use --task sft; figures of a full fine-tune are not those of LoRA",
+         "task peft cannot run: mbr-perf trains all weights and has no LoRA adapters",
+         "use --task sft; LoRA needs less memory and time than such a full fine-tune",
          "mbr-perf", "harness"),
     Rule("RUN02", "error", _nodes_not_full,
          "num_gpus {s.spec.num_gpus} is not a multiple of gpus_per_node {s.spec.gpus_per_node}",
-         "use whole nodes, or say how many GPUs each has with --gpus_per_node",
+         "use whole nodes, or set --gpus_per_node to the GPUs of each node",
          "mbr-perf", "harness"),
     Rule("RUN03", "warning", _other_gpu,
          "the request is for {s.spec.gpu}, the machine has {found}",
@@ -300,8 +300,8 @@ RUN_RULES = (
          "install grouped_gemm, or use kernels.transformer_impl=transformer_engine",
          "transformer/moe/experts.py:81", "source", until="0.17"),
     Rule("RUN06", "error", _limit_above_device,
-         "a memory limit of {limit} on a {s.gpu.title}, which has {there}",
-         "use a --memory_limit below what the device has, or leave it out",
+         "the memory limit {limit} exceeds the memory of a {s.gpu.title}, {there}",
+         "use a --memory_limit below the device's memory, or leave it out",
          "mbr-perf", "harness"),
     Rule("RUN07", "warning", lambda s: s.spec.measure.snapshot_on_oom and not s.gpu.is_cpu,
          "with --snapshot_on_oom the allocator records every allocation of every step, which takes time",

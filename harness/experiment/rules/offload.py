@@ -35,7 +35,7 @@ def _inside_recomputed_experts(s: Situation) -> Values | None:
 
 
 def _absent_parts(s: Situation) -> Values | None:
-    """Named parts that no layer of the model has, from the wiring of the transformer_engine layer spec."""
+    """Name parts that no layer of the model has, from the wiring of the transformer_engine layer spec."""
     present = set(_MODULES) | {"fused_group_mlp", "gdp_qkv"}
     if s.moe is None:
         present -= {"expert_fc1", "moe_act", "mlp_norm"}
@@ -46,7 +46,7 @@ def _absent_parts(s: Situation) -> Values | None:
 
 
 def _graph_offload_conflict(s: Situation) -> Values | None:
-    """The refusals of megatron-core from 0.18 on, in its order."""
+    """Return the first refusal of megatron-core from 0.18 on, in its order."""
     if not s.spec.offload.offload_modules or s.graph.impl == "none":
         return None
     if s.graphs_locally and (refused := _local_graph_offload_conflict(s)):
@@ -65,7 +65,7 @@ def _graph_offload_conflict(s: Situation) -> Values | None:
 
 
 def _local_graph_offload_conflict(s: Situation) -> Values | None:
-    """Releases before 0.19 allow no modules; later ones allow those inside experts and outside captured layers."""
+    """Return the refusal. Before 0.19 no module is allowed; later, modules in experts outside captured layers."""
     if s.mcore_before("0.19"):
         text = (
             "fine-grained activation offloading is only supported with transformer_engine CUDA graph implementation or "
@@ -90,18 +90,19 @@ def _local_graph_offload_conflict(s: Situation) -> Values | None:
 
 RULES = (
     Rule("R16", "error", lambda s: _offloads_layers(s) and s.spec.recompute.granularity != "none",
-         "cpu_offloading_num_layers {s.spec.offload.cpu_offloading_num_layers} together with recompute "
+         "cpu_offloading_num_layers {s.spec.offload.cpu_offloading_num_layers} does not work with recompute "
          "{s.spec.recompute.text}",
          "use one of the two, or name modules in offload.offload_modules",
          f"{CONFIG}:1149", "run",
          "CPU offloading does not work when activation recomputation is enabled"),
     Rule("R17", "error", lambda s: s.spec.offload.cpu_offloading_num_layers >= s.spec.model.num_layers,
-         "cpu_offloading_num_layers {s.spec.offload.cpu_offloading_num_layers} of {s.spec.model.num_layers} layers",
+         "cpu_offloading_num_layers {s.spec.offload.cpu_offloading_num_layers} must be less than num_layers "
+         "{s.spec.model.num_layers}",
          "leave at least one layer on the device",
          f"{CONFIG}:1137", "run",
          "CPU offloading can be done only for layers less than {s.spec.model.num_layers}"),
     Rule("R18", "error", lambda s: _offloads_layers(s) and s.pp > 1,
-         "offloading of layers with PP {s.pp}",
+         "offloading of layers does not work with pipeline parallelism; PP is {s.pp}",
          "use -pp 1, or name modules in offload.offload_modules",
          f"{CONFIG}:1144", "run",
          "Currently there is no support for Pipeline parallelism with CPU offloading"),
@@ -121,22 +122,22 @@ RULES = (
          f"{CONFIG}:1273", "run",
          "Invalid choices for offload_modules: {listed}. Allowed modules are: "),
     Rule("F04", "error", lambda s: "attn_proj" in _named(s) and "core_attn" not in _named(s),
-         "attn_proj cannot be offloaded without core_attn, whose output is its input",
+         "offload_modules attn_proj needs core_attn: the output of core_attn is the input of attn_proj",
          "add core_attn",
          f"{CONFIG}:1287", "run",
          "attn_proj cannot be set to offload_modules alone without core_attn because the input of attn_proj is the "
          "output of core_attn, which is needed in core_attn.backward()."),
     Rule("F05", "error", lambda s: bool(s.spec.offload.offload_modules) and not s.uses_te and not s.gpu.is_cpu,
-         "offload_modules with the local layers",
+         "offload_modules does not work with the local layers",
          "use kernels.transformer_impl=transformer_engine",
          "megatron/training/arguments.py at core_v0.16.1", "source",
          "Fine-grained activation offloading is only supported with transformer_engine implementation"),
     Rule("F07", "warning", lambda s: "core_attn" in _named(s) and "core_attn" in s.modules,
-         "core_attn is both offloaded and recomputed: megatron-core recomputes it and never offloads it",
+         "core_attn is in offload_modules and in recompute_modules: megatron-core recomputes it and never offloads it",
          "keep one of the two",
          "transformer/attention.py:1134", "source"),
     Rule("F08", "warning", lambda s: bool(s.spec.offload.offload_modules) and s.full is not None,
-         "full recompute stores nothing inside layers that could be offloaded",
+         "offload_modules has no effect: full recompute stores nothing inside layers",
          "keep one of the two",
          "transformer_block.py:446", "source"),
     Rule("F09", "error", _inside_recomputed_experts,
@@ -152,7 +153,7 @@ RULES = (
          since="0.19"),
     Rule("F11", "error", _graph_offload_conflict,
          "offload_modules with {s.graph.impl} CUDA graphs: {why}",
-         "drop the graphs, or the offloading",
+         "drop the graphs, or drop offload_modules",
          f"Megatron-LM main {CONFIG}:2930", "source", "{mcore}", since="0.18"),
     Rule("F12", "warning", _absent_parts,
          "offload_modules {absent}: no layer of this model has them as separate modules",

@@ -5,7 +5,7 @@ from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Predicate, Rule, Si
 
 
 def _layout(rule: str) -> Predicate:
-    """The predicate of a rule that :mod:`harness.experiment.layout` judges."""
+    """Return the predicate of a rule that :mod:`harness.experiment.layout` judges."""
 
     def fires(s: Situation) -> Values | None:
         error = s.layout_error
@@ -60,7 +60,7 @@ def _tokens_over_tp(s: Situation) -> Values | None:
 
 
 def _uneven_ffn(s: Situation) -> int | None:
-    """The first MLP width that TP cannot split."""
+    """Return the first MLP width that TP cannot split."""
     widths = [s.spec.model.ffn_hidden_size] if 0 in s.spec.model.moe_layer_pattern else []
     if s.moe is not None and s.moe.moe_shared_expert_intermediate_size:
         widths.append(s.moe.moe_shared_expert_intermediate_size)
@@ -83,8 +83,8 @@ def _fused_plain_rope(s: Situation) -> Values | None:
 
 RULES = (
     Rule("P01", "error", lambda s: s.spec.parallelism.sequence_parallel and s.tp == 1,
-         "sequence_parallel with tensor_model_parallel_size 1",
-         "use parallelism.sequence_parallel=false",
+         "sequence_parallel needs tensor parallelism, but tensor_model_parallel_size is 1",
+         "use parallelism.sequence_parallel=false, or -tp 2 or more",
          "model_parallel_config.py:410", "run",
          "Cannot use sequence parallelism without tensor parallelism"),
     Rule("S01", "error",
@@ -118,7 +118,7 @@ RULES = (
          "expect each GPU to need more memory than 1/TP",
          f"{CONFIG}:939", "source"),
     Rule("P05", "error", lambda s: s.ep > 1 and s.moe is None,
-         "expert_model_parallel_size {s.ep} on a model without experts",
+         "expert_model_parallel_size {s.ep} needs experts, and the model has none",
          "use -ep 1",
          f"{CONFIG}:1048", "run",
          "num_moe_experts must be non None to use expert-parallel."),
@@ -145,7 +145,7 @@ RULES = (
          "{problem}", "write PP x VP stages, each ended by '|' but the last",
          "transformer/pipeline_parallel_layer_layout.py:40", "run", "{mcore}"),
     Rule("P13", "error", _layout("P13"),
-         "{problem}", f"stages of {', '.join(LAYER_CODES)} such as Et*3|(tt|)*29m|L",
+         "{problem}", f"write stages of {', '.join(LAYER_CODES)}, such as Et*3|(tt|)*29m|L",
          "transformer/pipeline_parallel_layer_layout.py:94", "run", "{mcore}"),
     Rule("P14", "error", _layout("P14"),
          "{problem}", "drop virtual_pipeline_model_parallel_size: the layout already sets it",
@@ -164,7 +164,7 @@ RULES = (
          "leave it out",
          ARGUMENTS, "source"),
     Rule("P31", "error", lambda s: s.cp > 1 and not s.uses_te and not s.gpu.is_cpu,
-         "context_parallel_size {s.cp} with the local attention",
+         "context_parallel_size {s.cp} does not work with the local attention",
          "use kernels.transformer_impl=transformer_engine, or -cp 1",
          "transformer/dot_product_attention.py:57", "source",
          "Context parallelism is only supported by TEDotProductAttention!"),
@@ -186,27 +186,27 @@ RULES = (
          "global batch size ({s.spec.batch.global_batch_size}) is not divisible by micro batch size "
          "({s.spec.batch.micro_batch_size}) times data parallel size ({dp})"),
     Rule("A07", "error", _group_out_of_range,
-         "interleaved schedule: groups of {group} micro-batches do not fit between PP {s.pp} and "
-         "{s.num_microbatches} micro-batches",
+         "interleaved schedule: the group size {group} must be at least PP {s.pp} and at most the "
+         "{s.num_microbatches} micro-batches of a step",
          "use a global_batch_size of at least PP micro-batches per GPU, or no virtual stages",
          "pipeline_parallel/schedules.py:995", "source",
          "The number of contiguous micro-batches in a virtual pipeline stageshould range in "
          "[PP={s.pp} , M={s.num_microbatches}]"),
     Rule("P34a", "error", lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and s.pp == 1,
-         "defer_embedding_wgrad_compute without pipeline stages",
-         "drop it, or use a pipeline_model_parallel_size of 2 or more",
+         "defer_embedding_wgrad_compute needs pipeline parallelism; PP is 1",
+         "drop the deferral, or use a pipeline_model_parallel_size of 2 or more",
          "model_parallel_config.py:425", "run",
          "Cannot defer embedding wgrad compute when pipeline model parallel is not used"),
     Rule("P34b", "error",
          lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and s.pp > 1 and not _fuses_accumulation(s),
-         "defer_embedding_wgrad_compute without gradient accumulation fusion, which needs transformer-engine",
+         "defer_embedding_wgrad_compute needs gradient accumulation fusion, which needs transformer-engine",
          "set kernels.gradient_accumulation_fusion with transformer-engine layers, or drop the deferral",
          "model_parallel_config.py:430", "run",
          "Cannot defer embedding wgrad compute when gradient accumulation fusion is not used"),
     Rule("P34c", "error",
          lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and bool(s.spec.model.mtp_num_layers),
-         "defer_embedding_wgrad_compute with multi-token prediction: the output layer runs several times per micro-batch, "
-         "and megatron-core pairs its inputs and gradients by their order, which gives wrong weight gradients",
+         "defer_embedding_wgrad_compute gives wrong weight gradients with multi-token prediction: megatron-core pairs "
+         "inputs and gradients of the output layer by their order, but the layer runs several times per micro-batch",
          "drop the deferral",
          "tensor_parallel/layers.py:1003", "source"),
     Rule("P34d", "error", lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and s.software.apex is False,
@@ -228,7 +228,7 @@ RULES = (
          "pipeline stage) should be 0, or larger than or equal to the pipeline-parallel size, but it is {rest}."),
     Rule("A16", "error", lambda s: s.cp > 1 and s.spec.batch.seq_length % (2 * s.cp) != 0,
          "seq_length {s.spec.batch.seq_length} is not a multiple of 2 x CP {s.cp}",
-         "use a multiple: context parallelism gives each rank two slices",
+         "use a seq_length that is a multiple: context parallelism gives each rank two slices",
          ARGUMENTS, "source",
          "seq-length should be a multiple of 2 * context-parallel-size if context-parallel-size > 1."),
     Rule("A17", "error", _tokens_over_tp,
@@ -237,8 +237,8 @@ RULES = (
          "tensor_parallel/mappings.py:70", "source",
          "First dimension of the tensor should be divisible by tensor parallel size"),
     Rule("P25a", "error", _fused_plain_rope,
-         "apply_rope_fusion with rope_type {rope_type}",
-         "use model.mla.rope_type yarn, or drop apply_rope_fusion",
+         "apply_rope_fusion needs rope_type yarn; it is {rope_type}",
+         "use model.mla.rope_type=yarn, or drop apply_rope_fusion",
          "transformer_config.py:2068", "run",
          "apply_rope_fusion for MLA only works with YARN RoPE."),
     Rule("P25b", "error", lambda s: s.gpu.is_cpu and _fused_latent_rope(s) is not None,
@@ -247,14 +247,14 @@ RULES = (
          "fusions/fused_mla_yarn_rope_apply.py", "source"),
     Rule("A22", "error",
          lambda s: s.spec.model.mla is not None and s.spec.model.query_groups != s.spec.model.num_attention_heads,
-         "grouped-query attention on a model with multi-latent attention",
+         "multi-latent attention excludes grouped-query attention (num_query_groups)",
          "drop model.num_query_groups",
          ARGUMENTS, "source",
          "Group query attention is mutually exclusive with multi latent attention."),
     Rule("A24", "warning",
          lambda s: bool(s.spec.model.mtp_num_layers) and s.spec.model.position_embedding_type == "learned_absolute",
-         "MTP layers with learned position embeddings: megatron-core's own launcher refuses them",
-         "use rope",
+         "megatron-core's own launcher refuses MTP layers with learned position embeddings",
+         "use model.position_embedding_type=rope",
          ARGUMENTS, "source", until="0.20.0dev0"),
     Rule("A25", "warning", lambda s: s.tp > s.spec.gpus_per_node,
          "TP {s.tp} spans nodes of {s.spec.gpus_per_node} GPUs: every layer waits for the network",

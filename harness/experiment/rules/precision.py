@@ -5,7 +5,7 @@ from harness.experiment.rules.rule import CONFIG, Rule, Situation, Values, joine
 
 _TE = "transformer_engine/pytorch/fp8.py and module/linear.py"
 
-# What the quantised GEMMs of a recipe need of the token and of the feature dimension.
+# The quantised GEMMs of a recipe need these multiples in the token and the feature dimension.
 _MULTIPLES = {"delayed": (8, 16), "tensorwise": (8, 16), "blockwise": (8, 16), "mxfp8": (32, 32), "nvfp4": (16, 16)}
 
 
@@ -46,7 +46,7 @@ def _te_too_old(s: Situation) -> Values | None:
 
 
 def _features(s: Situation) -> dict[str, int]:
-    """Widths of the GEMMs of one TP rank."""
+    """Return the widths of the GEMMs of one TP rank, by name."""
     heads, groups = s.spec.model.num_attention_heads, s.spec.model.query_groups
     features = {"hidden_size": s.spec.model.hidden_size, "ffn_hidden_size / TP": s.spec.model.ffn_hidden_size // s.tp}
     if s.spec.model.mla is None:
@@ -64,9 +64,11 @@ def _shapes_do_not_fit(s: Situation) -> Values | None:
         return None
     token_unit, feature_unit = _MULTIPLES[str(recipe)]
     tokens = s.spec.batch.micro_batch_size * s.spec.batch.seq_length // s.cp
-    wrong = [f"{name} {size} of {feature_unit}" for name, size in _features(s).items() if size % feature_unit]
+    wrong = [
+        f"{name} {size} is no multiple of {feature_unit}" for name, size in _features(s).items() if size % feature_unit
+    ]
     if tokens % token_unit:
-        wrong.append(f"tokens per micro-batch {tokens} of {token_unit}")
+        wrong.append(f"tokens per micro-batch {tokens} is no multiple of {token_unit}")
     return joined(wrong=wrong)
 
 
@@ -88,16 +90,16 @@ RULES = (
          "upgrade transformer-engine",
          "fp8_utils.py:536; megatron/training/arguments.py at core_v0.16.1", "source"),
     Rule("Q14", "error", lambda s: s.quantized and not s.uses_te and not s.gpu.is_cpu,
-         "{s.spec.compute_dtype} with the local layers would train in bf16",
+         "the local layers ignore {s.spec.compute_dtype} and would train in bf16",
          "use kernels.transformer_impl=transformer_engine",
          f"{CONFIG}:985", "source"),
     Rule("Q15", "error", _shapes_do_not_fit,
-         "{s.spec.compute_dtype} GEMMs need multiples: {wrong}",
+         "sizes do not fit {s.spec.compute_dtype} GEMMs: {wrong}",
          "change the sizes or the parallelism, or use bf16",
          _TE, "source",
          "FP8 execution requires the product of all dimensions except the last to be divisible by"),
     Rule("Q16", "note", lambda s: s.spec.compute_dtype == "fp8_sc" and s.gpu.is_at_least(10),
-         "fp8_sc on {s.gpu.name}: newer transformer-engine emulates block scaling through MXFP8 there",
-         "prefer fp8_mx",
+         "newer transformer-engine emulates the block scaling of fp8_sc through MXFP8 on {s.gpu.name}",
+         "use fp8_mx",
          "transformer_engine/pytorch/fp8.py", "source"),
 )  # fmt: skip

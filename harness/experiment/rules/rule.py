@@ -38,22 +38,22 @@ class Situation:
 
     @property
     def graph(self) -> CudaGraphSpec:
-        """What CUDA graphs capture."""
+        """Return the settings of CUDA graphs."""
         return self.spec.cuda_graph
 
     @property
     def moe(self) -> MoeModel | None:
-        """Its mixture-of-experts part."""
+        """Return the model's mixture-of-experts part; None for a dense model."""
         return self.spec.model.moe
 
     @property
     def dispatcher(self) -> str | None:
-        """Token dispatcher of the MoE layers."""
+        """Return the token dispatcher of the MoE layers; None for a dense model."""
         return self.spec.kernels.moe_token_dispatcher_type if self.moe else None
 
     @property
     def overlaps_experts(self) -> bool:
-        """Whether MoE communication is overlapped with another micro-batch; a dense model has none."""
+        """Return whether MoE communication is overlapped with another micro-batch; a dense model has none."""
         return self.moe is not None and self.spec.kernels.overlap_moe_expert_parallel_comm
 
     @cached_property
@@ -88,7 +88,7 @@ class Situation:
 
     @cached_property
     def num_microbatches(self) -> int | None:
-        """None where GPUs or samples do not divide."""
+        """Return the micro-batches of a step; None if GPUs or samples do not divide."""
         samples = self.spec.batch.micro_batch_size * self.spec.data_parallel_size
         if (
             not samples
@@ -98,7 +98,7 @@ class Situation:
             return None
         return self.spec.batch.global_batch_size // samples
 
-    # What the machine and its software are.
+    # The machine and its software.
     @cached_property
     def gpu(self) -> GpuType:
         """Return the assumed or detected GPU type, else that of the request."""
@@ -106,48 +106,48 @@ class Situation:
 
     @cached_property
     def mcore_name(self) -> str:
-        """The megatron-core version whose rules hold, as text."""
+        """Return the megatron-core version whose rules hold, as text."""
         return self.software.megatron_core or ASSUMED_MEGATRON_CORE
 
     @cached_property
     def mcore(self) -> Version:
-        """The same, comparable."""
+        """Return that version in comparable form."""
         return parse_version(self.mcore_name)
 
     def mcore_before(self, version: str) -> bool:
-        """Whether megatron-core is older than ``version``."""
+        """Return whether megatron-core is older than ``version``."""
         return self.mcore < parse_version(version)
 
     @cached_property
     def te_is_missing(self) -> bool:
-        """Whether it is known to be missing. Without megatron-core, nobody has looked for it."""
+        """Return whether transformer-engine is known to be missing. Without megatron-core, that is unknown."""
         return self.software.transformer_engine is None and self.software.megatron_core is not None
 
     def te_before(self, version: str) -> bool:
-        """Whether transformer-engine is known and older than ``version``."""
+        """Return whether transformer-engine is known and older than ``version``."""
         te = self.software.transformer_engine
         return te is not None and parse_version(te) < parse_version(version)
 
     @cached_property
     def uses_te(self) -> bool:
-        """Whether layers are transformer-engine's."""
+        """Return whether layers are transformer-engine's."""
         return self.implementation == "transformer_engine"
 
     @cached_property
     def env(self) -> Mapping[str, str]:
-        """Variables that are known, those of the request included."""
+        """Return the known variables, with those of the request."""
         return {**self.spec.env, **(self.rank_env or {})}
 
     # Recompute.
     @cached_property
     def modules(self) -> tuple[str, ...]:
-        """Modules of selective recompute, else none."""
+        """Return the modules of selective recompute; empty for other policies."""
         policy = self.spec.recompute
         return policy.modules if isinstance(policy, SelectiveRecompute) else ()
 
     @cached_property
     def full(self) -> FullRecompute | None:
-        """The policy, where it is full recompute."""
+        """Return the policy if it is full recompute, else None."""
         return self.spec.recompute if isinstance(self.spec.recompute, FullRecompute) else None
 
     @cached_property
@@ -157,7 +157,7 @@ class Situation:
 
     @cached_property
     def chunk_sizes(self) -> tuple[int, ...]:
-        """Decoder layers of every chunk that has any; empty where the model cannot be cut."""
+        """Return the decoder layers of every chunk that has any; empty if the model cannot be cut."""
         if self.layout_error:
             return ()
         stages = chunks(self.spec.model, self.spec.parallelism)
@@ -165,7 +165,7 @@ class Situation:
 
     @cached_property
     def effective(self) -> EffectiveRecompute | None:
-        """None where full recompute meets a model that cannot be cut."""
+        """Return the effect of recompute; None for full recompute of a model that cannot be cut."""
         if self.full and self.layout_error:
             return None
         return effective_recompute(self.spec, self.implementation, self.software)
@@ -174,33 +174,33 @@ class Situation:
 
     @cached_property
     def quantized(self) -> bool:
-        """Whether GEMMs run in FP8 or FP4."""
+        """Return whether GEMMs run in FP8 or FP4."""
         return self.spec.precision.peak in ("fp8", "fp4")
 
     @cached_property
     def fp8_recipe(self) -> object:
-        """Megatron-core's name of the FP8 scaling."""
+        """Return megatron-core's name of the FP8 scaling."""
         return self.spec.precision.transformer_config.get("fp8_recipe")
 
     # CUDA graphs.
     @cached_property
     def graphs_iteration(self) -> bool:
-        """Whether one graph holds the whole step."""
+        """Return whether one graph holds the whole step."""
         return captures_iteration(self.graph)
 
     @cached_property
     def graphs_locally(self) -> bool:
-        """Whether graphs are megatron-core's own, per layer."""
+        """Return whether graphs are megatron-core's own, per layer."""
         return is_local(self.graph)
 
     @cached_property
     def captured_checkpoints(self) -> tuple[str, ...]:
-        """Asked modules that run through a plain checkpoint inside a captured layer."""
+        """Return the requested modules that run through a plain checkpoint inside a captured layer."""
         return captured_checkpoints(self.graph, self.modules)
 
     @cached_property
     def is_dropless(self) -> bool:
-        """MoE without drop-and-pad: token counts per expert are only known on the device."""
+        """Return whether the model is MoE without drop-and-pad: only the device knows the token counts per expert."""
         padded = (
             self.spec.kernels.moe_expert_capacity_factor is not None
             and self.spec.kernels.moe_pad_expert_input_to_capacity
@@ -228,7 +228,7 @@ class Finding(Frozen):
 
     @property
     def blocks(self) -> bool:
-        """Whether nothing may be started."""
+        """Return whether a run with this finding must not start."""
         return self.severity == "error" and not self.overridden
 
 
@@ -259,13 +259,13 @@ class Rule:
     until: str | None = None
 
     def holds_in(self, version: Version) -> bool:
-        """Whether the row speaks about this megatron-core."""
+        """Return whether the row covers this megatron-core."""
         if self.since and version < parse_version(self.since):
             return False
         return not self.until or version < parse_version(self.until)
 
     def judge(self, situation: Situation) -> Finding | None:
-        """The finding, or None where the request keeps the rule."""
+        """Return the finding, or None if the request keeps the rule."""
         if not self.holds_in(situation.mcore):
             return None
         verdict = self.when(situation)
@@ -293,5 +293,5 @@ def joined(**words: Iterable[str]) -> Values | None:
 
 
 def has_shared_experts(s: Situation) -> bool:
-    """Whether MoE layers hold experts that every token passes."""
+    """Return whether MoE layers hold experts that every token passes."""
     return s.moe is not None and s.moe.moe_shared_expert_intermediate_size is not None

@@ -108,7 +108,7 @@ class Occupants:
 
     @property
     def foreign_bytes(self) -> int:
-        """Bytes of other processes, as far as known. A gap below the threshold belongs to the driver."""
+        """Return the bytes of other processes, as far as known. A gap below the threshold belongs to the driver."""
         listed = sum(process.used_bytes or 0 for process in self.others)
         return listed + (self.unlisted_bytes if self.unlisted_bytes >= threshold("foreign_bytes") else 0)
 
@@ -257,7 +257,7 @@ def _graph_pools(figures: AllocatorFigures) -> Found | None:
 
 
 def _outside(figures: AllocatorFigures, who: Occupants) -> Found | None:
-    """Memory of this process that torch's allocator does not hold: contexts, NCCL, workspaces."""
+    """Match much memory of this process outside torch's allocator: contexts, NCCL, workspaces."""
     reserved, total = figures.reserved_bytes, figures.total_bytes
     if reserved is None or total is None:
         return None

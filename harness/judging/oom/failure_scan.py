@@ -110,7 +110,7 @@ class RankFailure:
 
     @property
     def where(self) -> str:
-        """The file and line of the best evidence."""
+        """Return the file and line of the best evidence."""
         return self.evidence[0].where
 
 

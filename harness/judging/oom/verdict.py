@@ -40,7 +40,7 @@ class AllocatorFigures:
 
     @property
     def reserved_bytes(self) -> int | None:
-        """The bytes that the caching allocator holds."""
+        """Return the bytes that the caching allocator holds."""
         if self.allocated_bytes is None or self.unallocated_bytes is None:
             return None
         return self.allocated_bytes + self.unallocated_bytes
@@ -93,17 +93,17 @@ class OomVerdict:
 
     @property
     def next_experiment(self) -> str:
-        """What to run to confirm or avoid the failure."""
+        """Say what to run to confirm or avoid the failure."""
         return self.advice or NEXT_EXPERIMENT[self.oom_class]
 
     @property
     def is_oom(self) -> bool:
-        """Whether memory ran out. A SIGKILL alone does not show it."""
+        """Return whether memory ran out. A SIGKILL alone does not show it."""
         return self.oom_class not in _NOT_MEMORY
 
     @property
     def line(self) -> str:
-        """The verdict as text: ``class: fragmentation (high)``."""
+        """Return the verdict as text: ``class: fragmentation (high)``."""
         return f"class: {self.oom_class} ({self.confidence})"
 
 

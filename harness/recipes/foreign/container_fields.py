@@ -1,4 +1,4 @@
-"""Which setting of a Megatron-Bridge `ConfigContainer` is which leaf of an ExperimentSpec, and how its value reads here."""
+"""Maps settings of a Megatron-Bridge `ConfigContainer` to leaves of an ExperimentSpec, with the translation of each value."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ Read = Callable[[Container, str], Value]
 
 
 def as_written(container: Container, path: str) -> Value:
-    """The value of the file; both sides spell it the same way."""
+    """Return the value of the file; both sides spell it the same way."""
     return container.value(path)
 
 
@@ -40,8 +40,8 @@ def as_written(container: Container, path: str) -> Value:
 class Field:
     """One leaf of an ExperimentSpec, the container's paths for it (the first with a value counts), and how to read the value.
 
-    A row without paths reads several settings of the file. ``only`` names a setting that must be truthy for the row to
-    say anything: Bridge writes defaults of parts that the model does not have.
+    A row without paths reads several settings of the file. The row applies only if the setting ``only`` is truthy,
+    because Bridge writes defaults of parts that the model does not have.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Field:
 
 
 def _alike(section: str, theirs: str, names: str, *, only: str | None = None) -> Iterator[Field]:
-    """Rows of settings that have the same name on both sides, in sections of different names."""
+    """Yield rows of settings that have the same name on both sides, in sections of different names."""
     for name in names.split():
         yield Field(f"{section}.{name}", (f"{theirs}.{name}",), only=only)
 

@@ -27,7 +27,7 @@ class Container:
     root: Table
 
     def find(self, *paths: str) -> Found | None:
-        """The first of ``paths``, such as ``ddp.bucket_size``, that has a value, else the first that is null, else None.
+        """Return the first of ``paths``, such as ``ddp.bucket_size``, that has a value, else the first null one, else None.
 
         ``model.X`` is also looked for as ``model.transformer.X``, where newer model classes keep megatron-core's fields.
         """
@@ -42,12 +42,12 @@ class Container:
         return null
 
     def value(self, *paths: str) -> PlainValue:
-        """The value that :meth:`find` finds; None where the file has none."""
+        """Return the value that :meth:`find` finds; None if the file has no value."""
         found = self.find(*paths)
         return None if found is None else found.value
 
     def place(self, path: str) -> str:
-        """``file:line: path`` for messages."""
+        """Return ``file:line: path`` for messages."""
         found = self.find(path)
         return f"{self.label}:{found.line}: {path}" if found else f"{self.label}: {path}"
 
@@ -83,7 +83,7 @@ def _container(root: Node, label: str) -> Container:
 
 
 def _plain(node: Node, label: str) -> PlainValue:
-    """The value; an enum becomes the name of its member, a class or function its dotted path."""
+    """Return the value; an enum becomes the name of its member, a class or function its dotted path."""
     match node:
         case Scalar(value=value):
             return value
@@ -102,7 +102,7 @@ def _named(node: Table, label: str) -> str:
     if not isinstance(named, Scalar) or not isinstance(named.value, str):
         key = "_name_" if is_enum else "_target_"
         raise BadRequestError(
-            f"{label}:{node.line}: a value with _call_ or _partial_ lacks {key}, or it is no text",
+            f"{label}:{node.line}: a value with _call_ or _partial_ needs {key} as text",
             remedy="write the file with Megatron-Bridge's to_yaml, not by hand",
         )
     return named.value

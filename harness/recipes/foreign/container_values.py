@@ -27,7 +27,7 @@ _LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def precision(container: Container, path: str) -> Value:
-    """`compute_dtype`, from the model's fp4, fp8 and bf16 settings."""
+    """Derive `compute_dtype` from the model's fp4, fp8 and bf16 settings."""
     if container.value("model.fp4"):
         return "nvfp4"
     if container.value("model.fp8"):
@@ -38,7 +38,7 @@ def precision(container: Container, path: str) -> Value:
 
 
 def world_size(container: Container, path: str) -> Value:
-    """Number of all GPUs: data-parallel copies times TP x PP x CP. A file that is not finalised does not state it."""
+    """Return the number of GPUs: data-parallel copies times TP x PP x CP. A file that is not finalised does not state it."""
     size = container.value(path)
     for each in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
         cut = container.value(f"model.{each}")
@@ -47,35 +47,35 @@ def world_size(container: Container, path: str) -> Value:
 
 
 def whole_number(container: Container, path: str) -> Value:
-    """A count; Bridge writes some as floats, such as 500000.0."""
+    """Return a count; Bridge writes some as floats, such as 500000.0."""
     value = container.value(path)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def short_name(container: Container, path: str) -> Value:
-    """The last part of a dotted name: `silu` of `torch.nn.functional.silu`."""
+    """Return the last part of a dotted name: `silu` of `torch.nn.functional.silu`."""
     value = container.value(path)
     return value.rpartition(".")[2] if isinstance(value, str) else value
 
 
 def rope_scaling_factor(container: Container, path: str) -> Value:
-    """The factor of Llama 3.1's scaling; None if the scaling is off."""
+    """Return the factor of Llama 3.1's scaling; None if the scaling is off."""
     return container.value(path) if container.value("model.rope_scaling") else None
 
 
 def dtype(container: Container, path: str) -> Value:
-    """A dtype's short name."""
+    """Return a dtype's short name."""
     return _known(container, path, _DTYPES)
 
 
 def router_dtype(container: Container, path: str) -> Value:
-    """Precision of routing; None if it is bf16, the precision of the activations."""
+    """Return the precision of routing; None if it is bf16, the precision of the activations."""
     name = None if container.value(path) is None else dtype(container, path)
     return None if name == "bf16" and container.value("model.bf16") else name
 
 
 def layout(container: Container, path: str) -> Value:
-    """Layers per chunk as megatron-core's letters; Bridge also writes lists of layer names, one for each chunk."""
+    """Return the layers per chunk as megatron-core's letters; Bridge also writes one list of layer names per chunk."""
     value = container.value(path)
     if isinstance(value, str) and "." in value:
         raise BadRequestError(
@@ -88,12 +88,12 @@ def layout(container: Container, path: str) -> Value:
 
 
 def deferral_limit(container: Container, path: str) -> Value:
-    """Micro-batches whose embedding gradients wait; 0 without deferral, for which megatron-core has -1."""
+    """Return the number of micro-batches whose embedding gradients wait; 0 (megatron-core: -1) without deferral."""
     return container.value(path) if container.value("model.defer_embedding_wgrad_compute") else 0
 
 
 def recompute(container: Container, path: str) -> Value:
-    """The recompute policy of megatron-core's fields; selective recompute without a list means `core_attn`."""
+    """Return the recompute policy of megatron-core's fields; selective recompute without a list means `core_attn`."""
     granularity = container.value(path)
     if granularity is None:
         return NoRecompute()
@@ -115,7 +115,7 @@ def recompute(container: Container, path: str) -> Value:
 
 
 def implementation(container: Container, path: str) -> Value:
-    """An enum's member or text in lower case; null stands for the default."""
+    """Return an enum's member or text in lower case; null means the default."""
     value = container.value(path)
     if value is None:
         return "none" if path.endswith("cuda_graph_impl") else "auto"
@@ -123,7 +123,7 @@ def implementation(container: Container, path: str) -> Value:
 
 
 def graph_modules(container: Container, path: str) -> Value:
-    """Captured parts, which recipes also give as `cuda_graph_scope`; null, an empty list and `full` are whole layers."""
+    """Return the captured parts, also given as `cuda_graph_scope`; null, an empty list and `full` mean whole layers."""
     value = container.value(path)
     if value in (None, "full"):
         value = container.value("model.cuda_graph_scope")
@@ -131,17 +131,17 @@ def graph_modules(container: Container, path: str) -> Value:
 
 
 def cpu_offloading_layers(container: Container, path: str) -> Value:
-    """Layers whose activations move to the host; 0 if `cpu_offloading` is off."""
+    """Return the number of layers whose activations move to the host; 0 if `cpu_offloading` is off."""
     return container.value(path) if container.value("model.cpu_offloading") else 0
 
 
 def offloaded_modules(container: Container, path: str) -> Value:
-    """Modules of fine-grained offloading; empty if it is off."""
+    """Return the modules of fine-grained offloading; empty if it is off."""
     return (container.value(path) or ()) if container.value("model.fine_grained_activation_offloading") else ()
 
 
 def user_buffers(container: Container, path: str) -> Value:
-    """Buffers per GEMM; None if `tp_comm_overlap` is off. Bridge writes fp8_buf of a pipeline as a list."""
+    """Return the buffers per GEMM; None if `tp_comm_overlap` is off. Bridge writes fp8_buf of a pipeline as a list."""
     value = container.value(path)
     if not container.value("model.tp_comm_overlap") or not isinstance(value, dict):
         return None
@@ -149,7 +149,7 @@ def user_buffers(container: Container, path: str) -> Value:
 
 
 def environment(container: Container, path: str) -> Value:
-    """Environment variables, with their values as text."""
+    """Return the environment variables, with their values as text."""
     value = container.value(path)
     return {name: str(each) for name, each in value.items()} if isinstance(value, dict) else {}
 

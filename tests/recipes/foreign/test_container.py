@@ -121,7 +121,7 @@ def test_values_that_are_spelled_otherwise(body, path, value):
         ("model:\n  pipeline_model_parallel_layout: {_call_: true, _target_: megatron.core.Layout}\n",
          "f.yaml:3: model.pipeline_model_parallel_layout: Megatron-Bridge wrote an object without its layout"),
         ("model:\n  pipeline_model_parallel_layout: [[embedding], [decodr]]\n", "no such layer 'decodr'"),
-        ("model: {bf16: {_call_: true}}\n", "f.yaml:2: a value with _call_ or _partial_ lacks _target_"),
+        ("model: {bf16: {_call_: true}}\n", "f.yaml:2: a value with _call_ or _partial_ needs _target_ as text"),
         ("optimizer: {exp_avg_dtype: torch.int8}\n", "f.yaml:2: optimizer.exp_avg_dtype: no such value 'torch.int8'"),
         ("model: {tp_comm_overlap: true}\n"
          "comm_overlap: {tp_comm_overlap_cfg: {proj_fprop: {method: pipeline, atomic_gemm: true}}}\n",
