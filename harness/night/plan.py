@@ -1,7 +1,7 @@
 """The request of `mbr-perf nightly`, and the plan of a night: its cases, and which of them cannot run."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
 from harness.errors import BadRequestError, ManyProblemsError, Problems
 from harness.experiment.gpu import GPUS
 from harness.judging.likeness import impossible_names
+from harness.judging.readings import too_few_steps
 from harness.launch.environment import Host
 from harness.launch.slurm.job import option_problems
 from harness.night.aa import AaRequest, aa_problems, with_aa
@@ -166,8 +167,20 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, narrate: Call
     unasked = tuple[str, ...]()
     if starts and request.launch.launcher != "replay" and request.slurm is None:  # a job asks on its nodes
         drafts, unasked = ask_megatron(drafts, host)
-    plan = _plan(request, suite, drafts, host).model_copy(update={"notes": unasked})
+    plan = _plan(request, suite, drafts, host)
+    plan = plan.model_copy(update={"notes": (*unasked, *_short_cases(plan))})
     return with_aa(_startable(plan, host) if starts else plan, request.aa)
+
+
+def _short_cases(plan: NightPlan) -> Iterable[str]:
+    """Yield one note for all cases that count the same steps, and too few of them."""
+    cases: dict[str, list[str]] = {}
+    for case in plan.planned:
+        is_measured = case.expected is None or case.expected.outcome not in ("oom", "failed")
+        if is_measured and (few := too_few_steps(case.spec.measure)):
+            cases.setdefault(few, []).append(case.name)
+    for few, names in cases.items():
+        yield f"{'every case' if len(names) == len(plan.cases) else ', '.join(names)}: {few}"
 
 
 def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host: Host) -> NightPlan:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from harness.errors import (
     BadRequestError,
@@ -19,6 +20,7 @@ from harness.experiment.layout import LayoutError
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import SEVERITIES, Finding
 from harness.experiment.software import Software, parse_assume
+from harness.judging.readings import too_few_steps
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
@@ -103,7 +105,7 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
     effective = effective_recompute(spec, implementation, settled.software)
-    return Understood(**vars(settled), findings=findings, effective=effective, launch=launch, plan=plan)
+    return Understood(**_noted(settled), findings=findings, effective=effective, launch=launch, plan=plan)
 
 
 def settle(
@@ -258,7 +260,13 @@ def check_request(
     if ask_megatron and assume is None:
         findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return Checked(**vars(settled), findings=tuple(findings), effective=_effective(spec, software), env=env)
+    return Checked(**_noted(settled), findings=tuple(findings), effective=_effective(spec, software), env=env)
+
+
+def _noted(settled: Settled) -> dict[str, Any]:
+    """The fields, with a note where a run will have too few steps: a plan, which starts nothing, does without it."""
+    few = too_few_steps(settled.spec.measure)
+    return vars(settled) | {"notes": (*settled.notes, *([few] if few else []))}
 
 
 def _with_others(secrets: list[BadRequestError], findings: Iterable[Finding]) -> list[BadRequestError]:

@@ -12,6 +12,7 @@ from harness.experiment.effective import Implementation, computation, settled_im
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.software import Software
+from harness.judging.readings import too_few_steps
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
 from harness.planning.assumptions import imbalance_of
@@ -209,6 +210,7 @@ def plan_sweep(
         drafts = tuple(with_twins(judged))
         require_one(drafts)
     running = [cell.spec for cell in drafts if cell.may_run and cell.spec]
+    few_steps = [few for spec in running if (few := too_few_steps(spec.measure))]
     if request.launch.launcher == "replay":
         answers: Sequence[RunPrediction] = [RunPrediction(None, _REPLAYED)] * len(running)
     else:
@@ -232,7 +234,7 @@ def plan_sweep(
         launch=request.launch,
         gate=request.gate,
         software=first.software,
-        notes=_notes(cells, (*first.notes, *unasked)),
+        notes=_notes(cells, tuple(dict.fromkeys((*first.notes, *few_steps, *unasked)))),
         command=tuple(redact(argument) for argument in sys.argv),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         mbr_perf=harness.__version__,

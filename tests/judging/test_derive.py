@@ -4,7 +4,7 @@ import pytest
 
 from harness.experiment.experiment import MeasureSpec
 from harness.judging.derive import combine, derive, summarize
-from harness.judging.readings import Peak
+from harness.judging.readings import Peak, too_few_steps
 from harness.planning.flops import model_flops_per_step, recompute_flops_per_step
 from harness.records.rank import Device, MemoryRecord
 from harness.records.run import DeviceSample, NodeSample
@@ -61,6 +61,23 @@ def test_too_few_steps_are_a_problem(make_spec, make_record, max_steps, window, 
     metrics = derive(make_record(spec))
     assert spec.measure.window == window
     assert metrics.problems.get("tflops_per_gpu") == problem
+
+
+@pytest.mark.parametrize(
+    ("measure", "fix"),
+    [
+        ({"max_steps": 3, "skip_first_percent_time": 0.2}, "only 2 of 3 steps will count"),
+        ({"max_steps": 3, "skip_first_percent_time": 0.2}, "use max_steps 4 or more (-ms 4)"),
+        ({"max_steps": 6}, "use max_steps 7 or more (-ms 7)"),
+        ({"eval_time_start_step": 8, "eval_time_end_step": 10}, "use a wider window"),
+    ],
+)
+def test_too_few_steps_are_noted_before_the_start(measure, fix):
+    assert fix in str(too_few_steps(MeasureSpec(**measure)))
+
+
+def test_the_number_of_steps_that_the_note_names_is_the_fewest():
+    assert [too_few_steps(MeasureSpec(max_steps=number)) is None for number in (5, 6, 7)] == [False, False, True]
 
 
 def test_another_window_needs_no_new_run(make_spec, make_record):

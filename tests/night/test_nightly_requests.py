@@ -57,3 +57,9 @@ def test_limits_that_are_none_are_reported_with_the_other_faults(stage, mbr_perf
     assert answer.code == 2
     for expected in ("--timeout -1 must be above 0", "--retries -1", "add --from RUN"):
         assert expected in answer.err
+
+
+def test_cases_with_too_few_steps_are_named_before_the_night(mbr_perf):
+    notes = [line for line in mbr_perf("nightly", "cpu_smoke", "--dryrun").out.splitlines() if "will count" in line]
+    assert len(notes) == 1
+    assert notes[0].startswith("Note: dense.none, dense.mlp, dense.core_attn,layernorm: only 2 of 3 steps will count")

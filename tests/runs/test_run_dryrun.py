@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from harness.asking.options import ExperimentOptions, JudgeOptions, LaunchOptions
 from harness.asking.requests import run_request
 from harness.launch.environment import this_host
@@ -123,3 +125,18 @@ def test_gpus_that_fill_no_whole_nodes_are_refused_in_a_dry_run_too(mbr_perf):
     answer = mbr_perf("run", "-mr", "llama3_70b", "-g", "h100", "-ng", "36", "-tp", "4", "-pp", "1", "--dryrun")
     assert answer.code == 2
     assert "num_gpus 36 is not" in answer.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "-mr", "llama3_8b", "-g", "cpu", "-ms", "3", "--dryrun"),
+        ("check", "-mr", "llama3_8b", "-g", "cpu", "-ms", "3"),
+        ("sweep", "-mr", "llama3_8b", "-g", "cpu", "--over", "recompute=none;mlp", "-ms", "3", "--dryrun"),
+    ],
+)
+def test_too_few_steps_are_noted_before_anything_starts(mbr_perf, command):
+    few = "Note: only 2 of 3 steps will count"
+    assert few in mbr_perf(*command).out
+    assert few not in mbr_perf(*(word if word != "3" else "4" for word in command)).out
