@@ -112,7 +112,10 @@ def _version(*, value: bool) -> None:
 def root(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=lambda value: _version(value=value), is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=lambda value: _version(value=value), is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Performance harness for activation-recompute sweeps on megatron-core.

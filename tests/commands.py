@@ -122,7 +122,7 @@ class FakeSlurm:
         path.write_text(f'#!/bin/sh\necho {command} "$@" >> {self.folder}/calls\n{script}\n')
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    def says(self, recorded):
+    def reports(self, recorded):
         self.answers("scontrol", f"cat {SLURM_OUTPUT}/{recorded}.scontrol")
 
     def calls(self, command):

@@ -5,7 +5,7 @@ import pytest
 from harness.units import counted, four_figures
 
 
-def test_one_of_a_kind_is_told_in_the_singular():
+def test_a_single_item_is_in_the_singular():
     assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
 
 

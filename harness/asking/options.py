@@ -57,9 +57,9 @@ class ExperimentOptions:
     compute_dtype: Annotated[str | None, _option("--compute_dtype", "-c", metavar="DTYPE", panel=MODEL,
         completes=completion.precisions, help=f"{', '.join(completion.PRECISIONS)}; fp32 on cpu alone.")] = None
     num_gpus: Annotated[int | None, _option("--num_gpus", "-ng", metavar="N", panel=MODEL,
-        help="GPUs in all. Default: what the operating point says.")] = None
+        help="GPUs in all. Default: those of the operating point.")] = None
     gpus_per_node: Annotated[int | None, _option("--gpus_per_node", "-gn", metavar="N", panel=MODEL,
-        help="Default: the GPU type's.")] = None
+        help="GPUs per node. Default: as many as the GPU type has.")] = None
     variant: Annotated[str | None, _option("--variant", "-cv", metavar="NAME", panel=MODEL,
         help="A named variant of the operating point.")] = None
     set_values: Annotated[list[str] | None, _option("--set", metavar="SECTION.FIELD=VALUE", panel=MODEL,
@@ -89,7 +89,7 @@ class ExperimentOptions:
     hidden_size: Annotated[int | None, _option("--hidden_size", metavar="N", help="Hidden size.", panel=_SIZES)] = None
     seed: Annotated[int | None, _option("--seed", metavar="N", help="Seed of weights and data.", panel=_SIZES)] = None
     memory_limit: Annotated[float | None, _option("--memory_limit", metavar="GIB", panel=_MEMORY,
-        help="Hold every rank to this much memory; one that needs more ends as out of memory "
+        help="Limit every rank to this much memory. A rank that needs more ends as out of memory "
         "(exit 4). On cpu the first two steps are watched for it: measure from step 2 on, e.g. with --eval_time_start_step 2.")] = None
     memory_snapshot: Annotated[bool | None, _option("--memory_snapshot", panel=_MEMORY,
         help="On a GPU: after the last step run one more and record it with torch's allocator, "
@@ -152,7 +152,7 @@ class LocalLaunchOptions:
     hang_timeout_s: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,
         help="A rank this long without a sign of life hangs; at least 20 steps are allowed.")] = HANG_TIMEOUT_S
     sample_interval_ms: Annotated[int, _option("--sample_interval_ms", metavar="MS", panel=_LAUNCH,
-        help="How often the memory in use on the GPUs is looked at; 0: never, and that figure is missing.")] = SAMPLE_INTERVAL_MS
+        help="How often to read memory, power and clocks of the GPUs; 0: never, and these figures are missing.")] = SAMPLE_INTERVAL_MS
     pass_env: Annotated[list[str] | None, _option("--pass_env", metavar="NAME", panel=_LAUNCH,
         help="Hand this variable of your shell to the ranks; it is never recorded. Repeatable.")] = None
     results_dir: Annotated[Path | None, _option("--results_dir", metavar="DIR", panel=_LAUNCH,
@@ -203,16 +203,16 @@ class SlurmLaunchOptions:
     """What Slurm is asked for. None and False: not said."""
 
     time_limit: Annotated[str | None, _slurm("--time_limit", metavar="MINUTES|HH:MM:SS",
-        help="After this Slurm ends the job. Mandatory; whole minutes, rounded up.")] = None
+        help="Slurm ends the job after this time. Required; rounded up to whole minutes.")] = None
     partition: Annotated[str | None, _slurm("--partition", metavar="NAME", help="Slurm's --partition.")] = None
     account: Annotated[str | None, _slurm("--account", metavar="NAME", help="Slurm's --account.")] = None
     qos: Annotated[str | None, _slurm("--qos", metavar="NAME", help="Slurm's --qos.")] = None
     reservation: Annotated[str | None, _slurm("--reservation", metavar="NAME", help="Slurm's --reservation.")] = None
     constraint: Annotated[str | None, _slurm("--constraint", metavar="FEATURES", help="Slurm's --constraint.")] = None
     gpus: Annotated[str | None, _slurm("--slurm_gpus", metavar="HOW",
-        help="How GPUs are asked for: gpus-per-node (default), gres, or none where Slurm knows no GPUs.")] = None
+        help="How to request GPUs: gpus-per-node (default), gres, or none if Slurm does not know GPUs.")] = None
     no_exclusive: Annotated[bool, _slurm("--no_exclusive",
-        help="Share the nodes with other jobs: what is measured is then theirs too.")] = False
+        help="Share the nodes with other jobs. The measurement then includes their load.")] = False
     segment: Annotated[int | None, _slurm("--segment", metavar="N", help="Slurm's --segment: nodes per NVLink domain.")] = None
     container_image: Annotated[str | None, _slurm("--container_image", metavar="IMAGE",
         help="Run in this container (pyxis). mbr-perf must be importable there by --slurm_python; results and the checkout are mounted.")] = None

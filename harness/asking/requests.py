@@ -84,7 +84,7 @@ def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> Slurm
 
 
 def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> dict[str, object]:
-    """Options that say which nodes take part, by name; None where they are as they are by default."""
+    """Return the options that choose the nodes, by name; None for a default."""
     return {
         "nnodes": None if nodes.nnodes == 1 else nodes.nnodes,
         "node_rank": None if nodes.node_rank == 0 else nodes.node_rank,
@@ -94,7 +94,7 @@ def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> d
 
 
 def batch_launch(launch: LocalLaunchOptions) -> BatchLaunch:
-    """How runs are launched on this node, as plans on disk say it. BadRequestError for limits that plans cannot hold."""
+    """How runs are launched on this node, as plans on disk store it. BadRequestError for limits that plans cannot hold."""
     settings = read(LaunchSettings, launch)
     if not all(math.isfinite(limit) for limit in (launch.timeout_s, launch.hang_timeout_s) if limit is not None):
         raise_all(settings.problems)
@@ -103,7 +103,7 @@ def batch_launch(launch: LocalLaunchOptions) -> BatchLaunch:
 
 
 def require_nothing_else(what: str, may: str, groups: tuple[object, ...], but: Container[str]) -> None:
-    """BadRequestError naming every option that says again what a resumed ``what`` has decided already.
+    """BadRequestError naming every option that a resumed ``what`` takes from its plan.
 
     ``may``: the options that go with `--resume`, in words; ``but``: their names.
     """
@@ -143,12 +143,12 @@ _MINUTES = re.compile(r"\d{1,7}")
 def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, object]) -> SlurmRequest | None:
     """The options as one value; None for another launcher.
 
-    ``local``: options that say which nodes take part, by name, where they are not as they are by default. BadRequestError,
-    all at once, for options that contradict each other or the launcher.
+    ``local``: the options that choose the nodes, by name; None for a default.
+    BadRequestError, all at once, for options that contradict each other or the launcher.
     """
     if launcher != "slurm":
-        if said := given_options(given, but=()):
-            raise BadRequestError(f"{', '.join(said)}: only with --launcher slurm", remedy="add it, or leave them out")
+        if names := given_options(given, but=()):
+            raise BadRequestError(f"{', '.join(names)}: only with --launcher slurm", remedy="add it, or leave them out")
         return None
     problems = [*_local_problems(local), *_value_problems(given)]
     minutes = 1
@@ -163,11 +163,11 @@ def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, 
 
 
 def limit_minutes(text: str | None) -> int:
-    """``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up. BadRequestError for what is none of these."""
+    """``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up. BadRequestError for any other text."""
     remedy = "--time_limit 30 (minutes) or 01:30:00"
     if text is None:
         raise BadRequestError(
-            "--launcher slurm needs a time limit: a job without one may hold its nodes for ever", remedy=remedy
+            "--launcher slurm needs a time limit: a job without a limit may hold its nodes for ever", remedy=remedy
         )
     match = _TIME.fullmatch(text)
     if match:
@@ -176,16 +176,16 @@ def limit_minutes(text: str | None) -> int:
     else:
         total = int(text) if _MINUTES.fullmatch(text) else 0
     if total < 1:
-        raise BadRequestError(f"--time_limit {text!r} is no time of a minute or more", remedy=remedy)
+        raise BadRequestError(f"--time_limit {text!r} must be a time of at least one minute", remedy=remedy)
     return total
 
 
 def _local_problems(local: Mapping[str, object]) -> list[BadRequestError]:
-    said = [f"--{name}" for name, value in local.items() if value is not None]
-    if not said:
+    names = [f"--{name}" for name, value in local.items() if value is not None]
+    if not names:
         return []
-    remedy = "leave them out: Slurm gives the nodes, as many as --num_gpus and --gpus_per_node need"
-    return [BadRequestError(f"{', '.join(said)} cannot be said with --launcher slurm", remedy=remedy)]
+    remedy = "leave them out: Slurm chooses the nodes; --num_gpus and --gpus_per_node decide how many"
+    return [BadRequestError(f"{', '.join(names)} cannot be combined with --launcher slurm", remedy=remedy)]
 
 
 def _value_problems(given: SlurmLaunchOptions) -> list[BadRequestError]:
@@ -197,7 +197,7 @@ def _value_problems(given: SlurmLaunchOptions) -> list[BadRequestError]:
     ways = get_args(SlurmOptions.model_fields["gpus"].annotation)
     if given.gpus is not None and given.gpus not in ways:
         problems.append(
-            BadRequestError(f"--slurm_gpus {given.gpus!r}: no such way", remedy=f"one of {', '.join(ways)}")
+            BadRequestError(f"--slurm_gpus {given.gpus!r}: no such value", remedy=f"one of {', '.join(ways)}")
         )
     if given.detach and given.no_submit:
         problems.append(BadRequestError("--detach and --no_submit exclude each other", remedy="leave one of them out"))

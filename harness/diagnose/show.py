@@ -28,7 +28,7 @@ def _lines(answer: Diagnosis) -> Iterator[tuple[str, str] | Line]:
     """Yield facts, and commands to copy, which must stay on one line."""
     yield "Job", _title(answer.case)
     if answer.reference is not None:
-        yield "Against", _title(answer.reference)
+        yield "Reference", _title(answer.reference)
     yield from _failure(answer)
     for label, texts in (("Evidence", answer.evidence), ("Notes", answer.case.notes[:_MOST_NOTES])):
         for number, text in enumerate(texts):

@@ -69,7 +69,7 @@ def explain(what: ExplainOptions) -> None:
         from harness.run.predicting.prediction import prediction_line, whole_run
         from harness.showing.terminal import show_page
 
-        runs = [(name, side.run) for name, side in (("Run", ours), ("Against", theirs)) if side.run is not None]
+        runs = [(name, side.run) for name, side in (("Run", ours), ("Reference", theirs)) if side.run is not None]
         lines = [
             (name, prediction_line(run.prediction, run.no_prediction, whole_run(run, derive(run))))
             for name, run in runs

@@ -161,7 +161,7 @@ class Effect:
 
 
 _SETTINGS: tuple[Effect, ...] = (
-    Effect("another recompute setting", "settings", ("recompute",), WORK, "time up to a third, memory several times",
+    Effect("another recompute setting", "settings", ("recompute",), WORK, "time by up to a third, memory by a factor of several",
            "recompute repeats forward work instead of keeping its results; full recompute repeats the whole forward pass, a third of all work",
            recompute),
     Effect("other work in a step", "settings", ("model.*", "batch.*", "num_gpus", "task", "recipe"), WORK,
@@ -220,7 +220,7 @@ _SOFTWARE: tuple[Effect, ...] = (
     Effect("another container image", "software", ("container",), BOTH, "that of its libraries",
            "the versions above cover most of it; the image also contains system libraries and patches"),
     Effect("other packages", "software", ("*",), TIME, "usually none", "they contain no kernel of a step"),
-    Effect("another driver", "driver", ("*",), (*TIME, *DEVICE), "0 to some percent",
+    Effect("another driver", "driver", ("*",), (*TIME, *DEVICE), "0 to a few percent",
            "clocks, power management and the driver's own device memory differ"),
 )  # fmt: skip
 
@@ -243,14 +243,14 @@ EFFECTS: tuple[Effect, ...] = (
            "a step ends with its slowest rank; other ranks' waiting hides part of the delay, so the true delay may be larger", imbalance),
     *_ENVIRONMENT,
     *_SOFTWARE,
-    Effect("less steady steps", "window", ("spread_of_steps",), TIME, "0 to some percent",
+    Effect("less steady steps", "window", ("spread_of_steps",), TIME, "0 to a few percent",
            "single slow steps do not change the median; many slow steps mean that something disturbs the machine",
            unsteadiness),
-    Effect("another window", "window", ("*",), TIME, "0 to some percent",
+    Effect("another window", "window", ("*",), TIME, "0 to a few percent",
            "early steps contain warm-up (compilation, allocator, clocks); the median of few steps is less certain"),
     Effect("the highest peak is on another rank", "memory", ("worst_rank.*",), (), "none by itself",
            "it shows where to look: the memory of another pipeline stage grew"),
-    Effect("other hosts", "place", ("*",), BOTH, "0 to some percent",
+    Effect("other hosts", "place", ("*",), BOTH, "0 to a few percent",
            "cooling, silicon and cabling differ between nodes of one kind"),
     Effect("another formula", "formula", ("*",), ("tflops_per_gpu",), "in proportion to the formulas",
            "TFLOP/s are calculated from step times, which do not depend on the formula"),

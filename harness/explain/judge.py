@@ -179,7 +179,7 @@ def _fit(measured: float, expected: float | None, sign: int | None) -> tuple[Fit
         return "possible", f"may explain {change}; neither its direction nor its size can be calculated"
     if direction * measured <= 0:
         makes = {1: "a rise", -1: "a fall", 0: "no change"}[direction]
-        return "no", f"no: it predicts {makes}, but the change is {change}"
+        return "no", f"cannot explain it: it predicts {makes}, but the change is {change}"
     if expected is None:
         return "direction", f"its direction agrees with {change}; its size cannot be calculated"
     if abs(expected) >= _ALL * abs(measured):

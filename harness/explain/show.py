@@ -18,7 +18,7 @@ def explanation_page(found: Explanation, predictions: Sequence[str]) -> Page:
     rest = [cause for cause in found.causes if not cause.can_explain]
     has_moved = any(moved(change) for change in found.changes)
     likely_first = f"Differences{' that can explain the change' * has_moved}, the likeliest first:"
-    other = "against" if found.theirs.kind == "run" else found.theirs.kind
+    other = "reference" if found.theirs.kind == "run" else found.theirs.kind
     sides = ((found.ours.kind, found.ours), (other, found.theirs))
     return Page(
         (

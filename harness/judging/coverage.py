@@ -98,7 +98,8 @@ class LogCoverage(Coverage):
         """Count the ranks without memory in the log, as the notes of the record do."""
         unread = self.record.spec.num_gpus - sum(rank.memory is not None for rank in self.record.ranks)
         copies = unread - len(peak.missing_ranks)
-        which = f" ({copies} of them are copies of reported ranks)" if copies > 0 else ""
+        them = "is a copy of a reported rank" if copies == 1 else "are copies of reported ranks"
+        which = f" ({copies} of them {them})" if copies > 0 else ""
         return f"{unread} of {self.record.spec.num_gpus} ranks{which}"
 
 

@@ -206,7 +206,9 @@ def _request_problems(records: Sequence[RunRecord], reason: str, author: str) ->
     if not records:
         problems.append(BadRequestError("no run to promote"))
     if not reason.strip():
-        problems.append(BadRequestError("--reason is empty", remedy="say why this run becomes the reference"))
+        problems.append(
+            BadRequestError("--reason is empty", remedy="give the reason why this run becomes the reference")
+        )
     if not author.strip():
         problems.append(BadRequestError("--author is empty", remedy="pass --author, or set git config user.name"))
     ids = [record.run_id for record in records]

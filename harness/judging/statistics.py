@@ -164,4 +164,8 @@ def _basis(
 def _spread(who: str, runs: Sequence[float], steps: float | None) -> str:
     if len(runs) > 1:
         return f"runs of {who} differ by {(max(runs) - min(runs)) / mean(runs) * 100:.1f} %"
-    return "" if steps is None else f"steps of {who} spread by {steps * 100:.1f} % (standard deviation)"
+    return (
+        ""
+        if steps is None
+        else f"steps of {'the ' * (who in ('control', 'reference'))}{who} spread by {steps * 100:.1f} % (standard deviation)"
+    )

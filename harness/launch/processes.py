@@ -209,7 +209,7 @@ def started_at(owner: Owner) -> float | None:
 def life_of(folder: Path) -> Life:
     """Return whether the process that claimed ``folder`` lives; unknown for another machine."""
     if not (folder / OWNER).is_file():
-        return Life("unknown", f"no {OWNER} says which process fills it")
+        return Life("unknown", f"no {OWNER} names the process that writes it")
     try:
         owner = read_document(folder / OWNER, Owner)
     except BadRequestError as error:

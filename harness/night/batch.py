@@ -149,7 +149,7 @@ class NightBatch(Batch[PlannedCase]):
         runs = [path for path in (source / CASES / due.entry.name).glob("[0-9]*") if path.name.isdecimal()]
         if not runs:
             raise BadRequestError(
-                f"{source}: holds no run of {due.entry.name}", remedy="replay a night of the same cases"
+                f"{source}: contains no run of {due.entry.name}", remedy="replay a night of the same cases"
             )
         runs = sorted(runs, key=lambda path: (len(path.name), path.name))
         return next((path for path in runs if path.name == str(due.number)), runs[-1])

@@ -41,7 +41,7 @@ FAULTS: tuple[InfrastructureFault, ...] = (
     InfrastructureFault("job failed to start", r"\bBOOT_FAIL\b|\bLAUNCH_FAILED\b", True,
                         "Slurm could not start the job on its nodes"),
     InfrastructureFault("refused by Slurm", r"^Slurm refused the job: ", False,
-                        "request what the cluster offers; Slurm's message says what it refused"),
+                        "request what the cluster offers; Slurm's message names what it refused"),
     InfrastructureFault("Slurm not reached", r"^Slurm could not be reached: ", True,
                         "its controller did not answer; check it with sinfo"),
     InfrastructureFault("preempted", r"\bPREEMPTED\b", True, "another job was given the nodes"),
@@ -148,7 +148,7 @@ def expectation(
     if not came:
         return False, f"expected {expected.outcome} did not happen: remove the entry ({expected.reason})"
     if today > until:
-        return False, f"the suite expected {outcome} only until {expected.until} ({expected.reason})"
+        return False, f"the suite expected the outcome {outcome} only until {expected.until} ({expected.reason})"
     return True, f"expected until {expected.until}: {expected.reason}"
 
 

@@ -1,4 +1,4 @@
-"""All that one `mbr-perf plan` asks for, and what is wrong with it whatever the recipe says."""
+"""The request of `mbr-perf plan`, and the checks that need no recipe."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -45,15 +45,22 @@ class PlanRequest:
 
 
 def check_plan(request: PlanRequest) -> None:
-    """BadRequestError with everything that is wrong whatever the recipe says."""
+    """Raise BadRequestError with everything that is wrong in any recipe."""
     problems = []
     if not 0 <= request.margin < 1:
-        problems.append(BadRequestError(f"--margin {request.margin:g} is no share of the memory", remedy="e.g. 0.06"))
+        problems.append(
+            BadRequestError(
+                f"--margin {request.margin:g} must be a share of the memory, from 0 to below 1", remedy="e.g. 0.06"
+            )
+        )
     if request.fit_into_gib is not None and request.fit_into_gib <= 0:
         problems.append(BadRequestError(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB"))
     if request.max_overhead is not None and request.max_overhead < 0:
         problems.append(
-            BadRequestError(f"--max_overhead {request.max_overhead:g} is no share of the step time", remedy="e.g. 0.1")
+            BadRequestError(
+                f"--max_overhead {request.max_overhead:g} must be 0 or more, as a share of the step time",
+                remedy="e.g. 0.1",
+            )
         )
     if not request.exact_timeout_s > 0:
         problems.append(BadRequestError(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds"))

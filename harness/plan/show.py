@@ -164,7 +164,7 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     if any(row.verdict == "OOM" and not row.is_certain for row in plan.rows):
         yield "?: the predicted peak does not fit, the lower end of its range does"
     if num_folded:
-        yield f"Not shown: {counted(num_folded, 'setting')}, which are worse than another or between two others (--all shows them)"
+        yield f"Not shown: {counted(num_folded, 'setting')}; another setting is better, or they lie between two better ones (--all shows them)"
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
     for why, names in _by_reason(declined).items():
         yield f"Not predicted: {' '.join(names)} ({why})"
@@ -208,7 +208,7 @@ def _ranking(plan: Plan) -> list[Line]:
 def _answer(plan: Plan) -> Iterator[Line]:
     best = plan.recommended
     if plan.limits.capacity_bytes is None:
-        yield Line("mbr-perf cannot say what fits: the memory of this GPU is unknown (set it with --fit_into GIB)")
+        yield Line("mbr-perf does not know what fits: the memory of this GPU is unknown (set it with --fit_into GIB)")
         return
     if best is None or best.prediction is None:
         why = why_none(plan)
@@ -319,7 +319,7 @@ def _shared_request(plans: Sequence[Plan], notes: Sequence[str]) -> Iterator[Blo
         return
     limits, varied = plans[0].limits, ("Parallelism", "Recompute", "Fingerprint")
     yield request_facts(plans[0].spec, without=varied)
-    limit = "unknown memory, so mbr-perf cannot say what fits" if limits.capacity_bytes is None else limits.text
+    limit = "unknown memory, so mbr-perf does not know what fits" if limits.capacity_bytes is None else limits.text
     most = (
         ""
         if limits.max_overhead is None

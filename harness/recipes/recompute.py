@@ -90,7 +90,7 @@ def canonical_fields(written: Sequence[Field], problems: Problems) -> dict[str, 
         if canonical is None:
             problems.add(f"{field.place}: no such setting", nearest(field.name, _FIELDS))
         elif canonical in fields:
-            problems.add(f"{field.place}: says the same as {fields[canonical].name}", "keep one of them")
+            problems.add(f"{field.place}: sets the same value as {fields[canonical].name}", "keep one of them")
         else:
             fields[canonical] = field
     return fields if len(fields) == len(written) else None

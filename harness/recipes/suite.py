@@ -119,7 +119,7 @@ def shared_golden_lines(places: Iterable[tuple[str, str, bool]]) -> list[str]:
 
 def _shared_line(place: str, cases: Sequence[tuple[str, bool]]) -> str:
     optional = [name for name, is_required in cases if not is_required]
-    what_to_do = "say `golden: optional` of all but one, or give them suites of their own, each with its --golden_dir"
+    what_to_do = "write `golden: optional` for all but one of them, or put them into separate suites, each with its own --golden_dir"
     if len(cases) - len(optional) <= 1:
         passes = "it passes" if len(optional) == 1 else "they pass"
         what_to_do = f"that of {_listed(optional)} is optional: {passes} without one"

@@ -184,7 +184,7 @@ def _axes(value: object) -> object:
         with problems.collecting():
             require_axis(name)
         if (twice := SHORT_NAMES.get(name)) in axes:
-            problems.add(f"says the same as {twice}", "keep one of them")
+            problems.add(f"sets the same value as {twice}", "keep one of them")
         if not texts:
             problems.add("must be a list of values", f"e.g. {name}: [..., ...]")
         for text in sorted({text for text in texts if texts.count(text) > 1}):

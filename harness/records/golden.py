@@ -247,7 +247,7 @@ def _write(folder: Path, stem: str, text: str, now: datetime) -> Path:
 
 def _check(folder: Path, path: Path, reason: str, author: str) -> None:
     if not reason.strip():
-        raise BadRequestError("--reason is empty", remedy="say why this golden must not be used any more")
+        raise BadRequestError("--reason is empty", remedy="give the reason why nobody should use this golden any more")
     if not author.strip():
         raise BadRequestError("--author is empty", remedy="pass --author, or set git config user.name")
     if path.resolve().parent.parent != folder.resolve():

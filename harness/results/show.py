@@ -154,7 +154,7 @@ def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
         (Column("Started", drop=2), _when),
         (Column("State"), _state),
         (Column("Size", right=True, drop=3), lambda entry: format_bytes(entry.num_bytes)),
-        (Column("What", long=True), _short),
+        (Column("Summary", long=True), _short),
     ]
     total = format_bytes(sum(entry.num_bytes for entry in entries))
     return Page((tabled(entries, columns), f"{len(entries)} in {results}, {total}"))

@@ -58,7 +58,7 @@ def _rank_blocks(record: RunRecord) -> Iterator[Block]:
     columns = (Column(name, right=True, drop=int(name in CLOCKS)) for name in names)
     yield table((*columns, Column("State", long=True)), rows)
     if len(shown) < len(record.ranks):
-        yield f"{len(record.ranks)} ranks: this table shows the fullest of each stage and the failed ranks; record.json has all."
+        yield f"{len(record.ranks)} ranks. The table shows the fullest rank of each stage and every failed rank; record.json lists all ranks."
 
 
 def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:

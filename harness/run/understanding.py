@@ -218,7 +218,7 @@ def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
 
 def rule_problem(finding: Finding) -> BadRequestError:
     """A violated rule as an error: its id, the problem, the fix, and megatron-core's message."""
-    own = f"\n  megatron-core would say: {finding.mcore_text}" if finding.mcore_text else ""
+    own = f"\n  megatron-core's message: {finding.mcore_text}" if finding.mcore_text else ""
     forced = "" if finding.id == "MCORE" else f"\n  (--force {finding.id} runs it anyway)"
     return BadRequestError(f"{finding.id}: {finding.message}", remedy=f"{finding.fix}{own}{forced}")
 

@@ -85,7 +85,7 @@ class SweepBatch(Batch[PlannedCell]):
         twin = next((other for other in recorded.cells if other.planned.spec == due.entry.spec and other.runs), None)
         if twin is None:
             raise BadRequestError(
-                f"{source}: holds no run of {due.entry.name}", remedy="replay a sweep of the same cells"
+                f"{source}: contains no run of {due.entry.name}", remedy="replay a sweep of the same cells"
             )
         found = run_dir_of(recorded.sweep_dir, twin.planned.index, due.number)
         return found if found.is_dir() else run_dir_of(recorded.sweep_dir, twin.planned.index, 0)

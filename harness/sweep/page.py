@@ -226,17 +226,17 @@ def _bars(verdict: SweepVerdict) -> list[Bars]:
     return charts
 
 
-_FATES = {"run": "run", "pruned": "pruned", "skipped_inert": "skipped, inert", "illegal": "illegal"}
+_DECISIONS = {"run": "run", "pruned": "pruned", "skipped_inert": "skipped, inert", "illegal": "illegal"}
 
 
 def plan_page(plan: SweepPlan) -> Page:
-    """`sweep --dryrun`: every cell with its prediction and fate, and why cells do not run."""
+    """`sweep --dryrun`: every cell with its prediction, what mbr-perf decided, and why cells do not run."""
     cells = tabled(
         plan.cells,
         [
             (Column("#", right=True), lambda cell: f"{cell.index}"),
             (Column("Cell"), lambda cell: f"{cell.name} (control)" if cell.name == plan.control else cell.name),
-            (Column("Fate"), lambda cell: _FATES[cell.fate]),
+            (Column("Decision"), lambda cell: _DECISIONS[cell.fate]),
             *((Column(title, right=True), _predicted_column(at)) for at, title in enumerate(_PREDICTED_COLUMNS)),
         ],
     )
@@ -268,7 +268,7 @@ def summary_lines(plan: SweepPlan) -> list[str]:
 
 
 def _reasons(plan: SweepPlan) -> list[str]:
-    return [f"{cell.name}: {_FATES[cell.fate]}: {cell.reason}" for cell in plan.cells if cell.fate != "run"]
+    return [f"{cell.name}: {_DECISIONS[cell.fate]}: {cell.reason}" for cell in plan.cells if cell.fate != "run"]
 
 
 def _unpredicted(plan: SweepPlan) -> list[str]:

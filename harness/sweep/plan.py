@@ -248,7 +248,7 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
     if request.repeats < 1:
         problems.add(f"--repeats {request.repeats} must be at least 1")
     if not 0 <= request.margin < 1:
-        problems.add(f"--margin {request.margin:g} is not a share of the memory (0 to below 1)", "e.g. 0.06")
+        problems.add(f"--margin {request.margin:g} must be a share of the memory, from 0 to below 1", "e.g. 0.06")
     if request.max_minutes is not None and not request.max_minutes > 0:
         problems.add(f"--max_minutes {request.max_minutes:g} must be above 0")
     if request.launch.launcher in LAUNCHERS:  # for other launchers, the checks of every cell report it

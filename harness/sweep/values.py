@@ -37,7 +37,7 @@ def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
     if memory.saved_bytes <= memory.noise_bytes:
         return TradeOff(None, undefined=_too_little(memory))
     if time.is_settled is False:
-        return TradeOff(None, undefined="no difference in time is established (its 95 % interval holds 0)")
+        return TradeOff(None, undefined="no difference in time is established (its 95 % interval contains 0)")
     per_gib = 1000 / (memory.saved_bytes / GIB)
     interval = None
     if time.interval is not None and time.fraction:

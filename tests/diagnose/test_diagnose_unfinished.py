@@ -78,7 +78,7 @@ def test_a_run_that_no_process_claimed_is_diagnosed_by_its_ranks(mbr_perf, begun
     document = json.loads(mbr_perf("diagnose", begun(rank_001=rank), "--no_plan", "--json").out)
     verdict = document["verdict"]
     assert (verdict["is_oom"], verdict["rank"], verdict["when"]) == (True, 1, "in forward_backward of step 2")
-    assert document["job"]["notes"][0] == "No record was committed: no harness.json says which process fills it."
+    assert document["job"]["notes"][0] == "No record was committed: no harness.json names the process that writes it."
 
 
 def test_a_folder_in_which_nothing_has_begun_is_refused(mbr_perf, tmp_path, make_spec):

@@ -71,7 +71,7 @@ def test_the_memory_of_a_single_rank_is_not_the_peak_of_the_job(imported):
 
     assert document["metrics"]["peak_allocated_bytes"]["rank"] == 0
     problem = document["metrics"]["problems"]["peak_allocated_bytes"]
-    assert problem.startswith("no reading from 31 of 32 ranks (1 of them are copies of reported ranks), so the peak")
+    assert problem.startswith("no reading from 31 of 32 ranks (1 of them is a copy of a reported rank), so the peak")
     assert any("memory of 31 of 32 ranks" in note for note in document["notes"])
 
 
@@ -331,7 +331,7 @@ def test_cells_with_the_memory_of_the_same_rank_are_compared(mbr_perf, tmp_path,
     assert answer.code == 0
     assert "+4.10 GiB" in answer.out
     assert "the logs do not contain the memory of 31 of 32 ranks; only that of rank 0" in answer.out
-    assert "none; mlp: allocated: no reading from 31 of 32 ranks (1 of them are copies of reported ranks)" in answer.out
+    assert "none; mlp: allocated: no reading from 31 of 32 ranks (1 of them is a copy of a reported rank)" in answer.out
     assert "leave 6 % of 80.00 GiB free on the ranks whose memory is known" in answer.out
 
 

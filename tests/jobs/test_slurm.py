@@ -131,7 +131,7 @@ def test_a_committed_failure_ends_the_waiting_and_drops_the_other_repeats(on_slu
     ],
 )
 def test_a_job_that_ended_without_a_record_is_collected(on_slurm, slurm, job_dir, jobs, recorded, code, failure):
-    slurm.says(recorded)
+    slurm.reports(recorded)
     on_slurm("--detach")
     answer = jobs("wait", job_dir())
     record = read_run(read_job(job_dir()).runs[0].run_dir)
@@ -140,7 +140,7 @@ def test_a_job_that_ended_without_a_record_is_collected(on_slurm, slurm, job_dir
 
 
 def test_after_the_timeout_the_job_continues_and_the_message_names_the_next_step(on_slurm, slurm, job_dir, jobs):
-    slurm.says("held")
+    slurm.reports("held")
     on_slurm("--detach")
     answer = jobs("wait", job_dir(), "--timeout", "0")
     assert answer.code == 6
@@ -174,7 +174,7 @@ def test_an_answer_without_a_number_is_no_refusal(on_slurm, slurm):
 
 def test_the_state_of_a_job_is_read_from_its_cluster(on_slurm, slurm, jobs):
     slurm.answers("sbatch", "echo 'sbatch: a word from the site'; echo '7;blue'")
-    slurm.says("held")
+    slurm.reports("held")
     on_slurm("--detach")
     assert jobs("status", "7").code == 0
     assert slurm.calls("scontrol") == ["scontrol --clusters=blue -o show job 7"]
@@ -195,7 +195,7 @@ def test_jobs_are_listed_with_their_states(on_slurm, slurm, job_dir, jobs):
 
 
 def test_the_status_of_a_job_names_its_runs(on_slurm, slurm, job_dir, jobs):
-    slurm.says("never")
+    slurm.reports("never")
     on_slurm("--detach")
     answer = json.loads(jobs("status", "7", "--json").out)
     assert answer["slurm"][0]["reason"] == "PartitionNodeLimit"
@@ -204,7 +204,7 @@ def test_the_status_of_a_job_names_its_runs(on_slurm, slurm, job_dir, jobs):
 
 
 def test_cancelling_asks_slurm_and_keeps_the_folders(on_slurm, slurm, job_dir, jobs):
-    slurm.says("held")
+    slurm.reports("held")
     on_slurm("--detach")
     assert jobs("cancel", "7").code == 0
     assert slurm.calls("scancel") == ["scancel 7"]
@@ -264,9 +264,9 @@ def test_logs_are_followed_until_the_job_has_ended(on_slurm, slurm, job_dir, job
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--nnodes", "2", "--master_addr", "n1"), "--nnodes, --master_addr cannot be said with --launcher slurm"),
+        (("--nnodes", "2", "--master_addr", "n1"), "--nnodes, --master_addr cannot be combined with --launcher slurm"),
         (("--segment", "0"), "--segment 0 must be at least 1"),
-        (("--slurm_gpus", "all"), "--slurm_gpus 'all': no such way"),
+        (("--slurm_gpus", "all"), "--slurm_gpus 'all': no such value"),
         (("--detach", "--no_submit"), "--detach and --no_submit exclude each other"),
         (("--partition", "a b"), "--partition 'a b' cannot be in a batch file"),
         (("--container_image", "i", "--container_mounts", "foo"), "--container_mounts 'foo' is not a mount"),
@@ -315,7 +315,7 @@ def test_a_time_limit_is_whole_minutes(on_slurm, text, minutes):
 @pytest.mark.parametrize("text", ["0", "-5", "1:30", "1h", "00:00:00", "1:99:00", "30 "])
 def test_an_invalid_time_limit_is_refused(on_slurm, text):
     answer = on_slurm("--dryrun", f"--time_limit={text}", time_limit="")
-    assert (answer.code, "is no time of a minute or more" in answer.err) == (2, True)
+    assert (answer.code, "must be a time of at least one minute" in answer.err) == (2, True)
 
 
 def test_without_slurm_the_run_is_refused(on_slurm, tmp_path, monkeypatch):
@@ -364,7 +364,7 @@ def test_a_job_whose_folder_another_job_filled_names_that_job(on_slurm, slurm, j
     record = commit(run, make_record)
     other = record.model_copy(update={"provenance": record.provenance.model_copy(update={"job_id": "8"})})
     (Path(run.run_dir) / "record.json").write_text(other.model_dump_json())
-    slurm.says("cancelled")
+    slurm.reports("cancelled")
     assert json.loads(jobs("status", "7", "--json").out)["state"] == (
         "CANCELLED; it left no run: its folder contains the run of job 8"
     )

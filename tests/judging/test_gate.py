@@ -50,7 +50,7 @@ def finding(comparison, name):
         (1.0, -2.0, "the golden's value is -2.0"),
     ],
 )
-def test_a_figure_that_is_none_is_told_apart_from_one_that_is_missing(current, golden, reason):
+def test_a_figure_that_is_none_differs_from_a_missing_figure(current, golden, reason):
     found = compare_values(THROUGHPUT, current, golden, 0.05)
     assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, reason)
 

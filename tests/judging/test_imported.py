@@ -35,7 +35,7 @@ def _logged(make_record):
         (0.9, "-10.0 % from mbr-perf's value"),
     ],
 )
-def test_it_is_told_how_far_it_is_from_ours(logged, factor, expected):
+def test_the_difference_from_our_figure_is_reported(logged, factor, expected):
     assert expected in throughput_text(*logged(factor))
 
 
@@ -62,7 +62,7 @@ def test_a_run_of_our_own_has_none(make_record):
         # Tensor-parallel ranks hold different parts, data-parallel ones copies.
         ({"tensor_model_parallel_size": 2}, (0, 1), (), "2 of 4 ranks (2 of them are copies of reported ranks)"),
         ({"tensor_model_parallel_size": 2}, (0, 2), (1, 3), "2 of 4 ranks"),
-        ({"context_parallel_size": 2}, (0,), (1, 3), "3 of 4 ranks (1 of them are copies of reported ranks)"),
+        ({"context_parallel_size": 2}, (0,), (1, 3), "3 of 4 ranks (1 of them is a copy of a reported rank)"),
         ({"pipeline_model_parallel_size": 2}, (0, 1), (2, 3), "2 of 4 ranks"),
         # Experts are spread over data-parallel ranks: none of those is a copy of another.
         ({"expert_model_parallel_size": 1}, (0,), (), "3 of 4 ranks (3 of them are copies of reported ranks)"),

@@ -157,7 +157,7 @@ def test_verdict_words_are_those_of_the_contract():
     assert [str(v) for v in Verdict] == ["pass", "regression", "improvement", "inconclusive", "not_gated"]
 
 
-def test_names_that_can_be_no_difference_of_any_case_are_told_before_a_night():
+def test_names_that_no_case_can_differ_in_are_refused_before_a_night():
     accept = ("softwear", "driver_version", "model.moe.moe_router_topk", "parallelism", "modell.x")
     problems = impossible_names(accept)
     assert [problem.message for problem in problems] == [

@@ -66,7 +66,7 @@ def refused(records, **changes):
     return str(caught.value)
 
 
-def test_every_reason_against_is_told_at_once(make_spec, make_record):
+def test_every_reason_against_is_reported_at_once(make_spec, make_record):
     short = make_spec(measure={"max_steps": 3})
     text = refused([make_record(short, suspect=("GPU 3 was throttled",), status="failed", failure="rank 7 died")])
     assert "suspect: GPU 3 was throttled" in text

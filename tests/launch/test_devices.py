@@ -46,12 +46,12 @@ def test_a_driver_that_hangs_does_not_hang_us(answering: Host) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_crash_is_told_with_its_last_line(answering: Host) -> None:
+def test_a_crash_is_reported_with_its_last_line(answering: Host) -> None:
     answer(answering, "echo one >&2; echo 'ModuleNotFoundError: pynvml' >&2; exit 1")
     assert detect_gpus(answering).error == "asking NVML failed with exit code 1: ModuleNotFoundError: pynvml"
 
 
-def test_an_answer_that_is_no_listing_is_told(answering: Host) -> None:
+def test_an_answer_that_is_no_listing_is_reported(answering: Host) -> None:
     answer(answering, "echo hello")
     assert detect_gpus(answering).error == "NVML's answer cannot be read: hello\n"
 

@@ -212,7 +212,7 @@ def test_graph_registration_is_free_on_blackwell_with_local_graphs(h100: MakeSpe
     assert values(spec)["NCCL_GRAPH_REGISTER"] == "1"
 
 
-def test_all_contradictions_are_told_at_once(h100: MakeSpec) -> None:
+def test_all_contradictions_are_reported_at_once(h100: MakeSpec) -> None:
     shell = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "NVTE_FLASH_ATTN": "0"}
     message = refusal(h100(parallelism=TP2), shell, pass_env=("HF_TOKEN",))
     assert "CUDA_DEVICE_MAX_CONNECTIONS=8" in message

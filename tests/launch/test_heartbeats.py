@@ -19,11 +19,11 @@ class Ranks:
         with (self.folder / "ranks" / f"rank_{rank:03d}.progress.jsonl").open("a") as file:
             file.write(text)
 
-    def say(self, rank: int, phase: str, time_s: float = 0.0, **fields: float) -> None:
+    def write(self, rank: int, phase: str, time_s: float = 0.0, **fields: float) -> None:
         self.raw(rank, json.dumps({"time_s": time_s, "phase": phase, **fields}) + "\n")
 
     def step(self, rank: int, step: int, seconds: float = 1.0, time_s: float = 0.0) -> None:
-        self.say(rank, "step", time_s, step=step, seconds=seconds)
+        self.write(rank, "step", time_s, step=step, seconds=seconds)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def follow(ranks: Ranks, count: int = 2, num_steps: int = 10) -> Heartbeats:
     return Heartbeats(ranks.folder, range(count), num_steps, now=100.0)
 
 
-def test_nothing_said_is_no_news(ranks: Ranks) -> None:
+def test_an_empty_file_has_no_news(ranks: Ranks) -> None:
     heartbeats = follow(ranks)
     assert not heartbeats.read(101.0)
     progress = heartbeats.progress(101.0)
@@ -106,7 +106,7 @@ def test_long_steps_earn_twenty_times_their_patience(ranks: Ranks) -> None:
 def test_importing_may_take_two_minutes(ranks: Ranks, phases: tuple[str, ...]) -> None:
     heartbeats = follow(ranks, count=1)
     for phase in phases:
-        ranks.say(0, phase)
+        ranks.write(0, phase)
     heartbeats.read(100.0)
     assert heartbeats.silence(219.0, floor_s=10.0) is None
     assert heartbeats.silence(221.0, floor_s=10.0) is not None
@@ -135,7 +135,7 @@ def test_among_equals_the_one_that_fell_silent_first_is_named(ranks: Ranks) -> N
 
 def test_a_finished_rank_may_wait_for_the_others(ranks: Ranks) -> None:
     heartbeats = follow(ranks)
-    ranks.say(0, "finish")
+    ranks.write(0, "finish")
     ranks.step(1, 5, seconds=0.1)
     heartbeats.read(101.0)
     ranks.step(1, 6, seconds=0.1)
@@ -145,7 +145,7 @@ def test_a_finished_rank_may_wait_for_the_others(ranks: Ranks) -> None:
 
 def test_ranks_that_all_finished_but_do_not_end_hang(ranks: Ranks) -> None:
     heartbeats = follow(ranks)
-    ranks.say(0, "finish")
-    ranks.say(1, "finish")
+    ranks.write(0, "finish")
+    ranks.write(1, "finish")
     heartbeats.read(101.0)
     assert heartbeats.silence(112.0, floor_s=10.0) is not None

@@ -120,7 +120,7 @@ def test_nodes_that_cannot_meet_are_refused(
     assert expected in str(refused.value)
 
 
-def test_problems_of_nodes_limits_and_environment_are_told_together(h100: MakeSpec, host: Host) -> None:
+def test_problems_of_nodes_limits_and_environment_are_reported_together(h100: MakeSpec, host: Host) -> None:
     with pytest.raises(BadRequestError) as refused:
         plan_of(
             h100(num_gpus=16), host, timeout_s=0.0, hang_timeout_s=-1.0, sample_interval_ms=-5, pass_env=("NOWHERE",)

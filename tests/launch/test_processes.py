@@ -64,7 +64,7 @@ def test_grandchildren_are_found() -> None:
         os.kill(grandchild, signal.SIGKILL)
 
 
-def test_only_a_process_with_a_handler_is_said_to_catch_a_signal(child: Child) -> None:
+def test_only_a_process_with_a_handler_catches_a_signal(child: Child) -> None:
     former = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         me = identify(os.getpid())

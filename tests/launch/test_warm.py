@@ -320,7 +320,7 @@ def test_a_parent_with_a_thread_refuses_and_a_fresh_torchrun_takes_over_with_a_n
 
 
 @pytest.mark.long
-def test_a_parent_that_cannot_import_is_told_and_not_tried_again(two: Plans, tmp_path: Path) -> None:
+def test_a_parent_that_cannot_import_is_reported_and_not_tried_again(two: Plans, tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "megatron"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('no megatron today')\n")

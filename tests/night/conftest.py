@@ -187,7 +187,7 @@ def late_expectation() -> CaseVerdict:
     record = replayed("non_finite_loss", status="failed", failure="rank 1: loss is nan at step 4")
     return build_case(
         "deepseek_v3", [record], outcome="failed", exit_code=ExitCode.RUN_FAILED, planned={"expected": expected},
-        reason="rank 1: loss is nan at step 4", remark="the suite expected failed only until 2026-01-01 (upstream hangs)",
+        reason="rank 1: loss is nan at step 4", remark="the suite expected the outcome failed only until 2026-01-01 (upstream hangs)",
     )  # fmt: skip
 
 

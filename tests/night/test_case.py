@@ -251,7 +251,12 @@ def test_a_refused_case_failed_without_a_run(case):
     ("until", "exit_code", "is_expected", "remark"),
     [
         ("2026-02-01", ExitCode.OK, True, "expected until 2026-02-01: too big"),
-        ("2026-01-31", ExitCode.OUT_OF_MEMORY, False, "the suite expected oom only until 2026-01-31 (too big)"),
+        (
+            "2026-01-31",
+            ExitCode.OUT_OF_MEMORY,
+            False,
+            "the suite expected the outcome oom only until 2026-01-31 (too big)",
+        ),
     ],
 )
 def test_an_expected_failure_is_not_red_until_its_day_is_over(case, failed, until, exit_code, is_expected, remark):

@@ -32,7 +32,7 @@ def nightly(mbr_perf, results, tmp_path):
 
 def test_a_night_goes_on_after_a_submission_that_nobody_knows_the_end_of(nightly, slurm):
     slurm.answers("sbatch", 'case "$*" in *-first-*) ;; *) echo 7 ;; esac')
-    slurm.says("nodefail")
+    slurm.reports("nodefail")
     answered = nightly()
     answer = json.loads(answered.out)
     assert {case["name"]: case["outcome"] for case in answer["cases"]} == {"first": "inconclusive", "second": "failed"}
@@ -76,7 +76,7 @@ def test_an_account_that_only_the_submission_finds_wrong_ends_the_night_without_
     assert (answer.code, len(slurm.submissions()), list(results.glob("nights/*/cases/*/*"))) == (2, 1, [])
     [night_dir] = (results / "nights").iterdir()
     slurm.answers("sbatch", "echo 7")
-    slurm.says("nodefail")
+    slurm.reports("nodefail")
     assert nightly("--resume", night_dir).code == 3
 
 
@@ -89,18 +89,18 @@ def test_a_case_that_slurm_refuses_for_its_size_is_an_error_of_infrastructure(ni
 
 def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly, slurm, mbr_perf, results):
     slurm.answers("sbatch", f"ls {results}/jobs | wc -l")
-    slurm.says("cancelled")
+    slurm.reports("cancelled")
     night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
-    slurm.says("nodefail")
+    slurm.reports("nodefail")
     nightly("--resume", night_dir)
     listed = json.loads(mbr_perf("jobs", "list", "--results_dir", results, "--json").out)["jobs"]
     assert [(job["job_id"], job["state"]) for job in listed] == [("1", "interrupted"), ("2", "failed")]
 
 
 def test_a_resumed_night_submits_what_was_cancelled_by_hand_with_the_reason(nightly, slurm):
-    slurm.says("cancelled")
+    slurm.reports("cancelled")
     night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
-    slurm.says("nodefail")
+    slurm.reports("nodefail")
     answer = json.loads(nightly("--resume", night_dir).out)
     assert [case["reason"] for case in answer["cases"]] == [
         "run 0: infrastructure (node failed): Slurm: NODE_FAIL (NodeDown) on n2"
@@ -133,7 +133,7 @@ def test_a_night_takes_up_a_job_that_slurm_took_without_saying_so(nightly, slurm
     late = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{late}" >&2; exit 1 ;; esac')
     slurm.answers("squeue", f'for script in {results}/jobs/*/job.sbatch; do echo "9|$script"; done')
-    slurm.says("nodefail")
+    slurm.reports("nodefail")
     answer = json.loads(nightly("--only", "first").out)
     assert answer["cases"][0]["reason"].startswith("run 0: infrastructure (node failed)")
     assert len(slurm.submissions()) == 1

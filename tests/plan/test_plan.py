@@ -158,10 +158,10 @@ def test_all_wrong_limits_are_reported_at_once(plan):
         (("--over", "tp=0"), "--over tp=0: values are counts"),
         (("--over", "mb=1,2", "mbs=4"), "--over mbs=4: varied twice"),
         (("--over", "tp=1", "pp=x"), "--over pp=x: values are counts"),
-        (("--margin", "1.5"), "--margin 1.5 is no share of the memory"),
+        (("--margin", "1.5"), "--margin 1.5 must be a share of the memory, from 0 to below 1"),
         (("--fit_into", "60GB"), "--fit_into 60GB: a plain number of GiB\n  e.g. --fit_into 60"),
         (("--fit_into", "-1"), "--fit_into -1 must be above 0 GiB"),
-        (("--max_overhead", "-0.1"), "--max_overhead -0.1 is no share of the step time"),
+        (("--max_overhead", "-0.1"), "--max_overhead -0.1 must be 0 or more, as a share of the step time"),
         (("-tp", "3"), "S02: ffn_hidden_size"),
     ],
 )

@@ -84,7 +84,7 @@ def test_where_nothing_fits_the_ladder_ends_at_parallelism(spec):
 
 def test_without_a_known_memory_nothing_is_judged(spec):
     lines = shown(120, lambda: plan_page(planned(spec, None), ()), terminal=False)
-    assert [line for line in lines if line.startswith("mbr-perf cannot say what fits")]
+    assert [line for line in lines if line.startswith("mbr-perf does not know what fits")]
 
 
 def test_layouts_stand_side_by_side_and_an_illegal_one_says_why(spec):
@@ -108,7 +108,7 @@ def test_a_peak_that_is_not_fully_modelled_is_no_point(spec):
     assert "~: the prediction does not model everything; rely on the range" in unsure
 
 
-def test_a_range_that_reaches_beyond_the_memory_is_told(spec):
+def test_a_range_that_reaches_beyond_the_memory_is_reported(spec):
     made = planned(spec)
     peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
     tight, roomy = (
@@ -144,9 +144,7 @@ def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts
 def test_settings_that_another_beats_are_hidden_however_few_there_are(spec):
     lines = shown(200, lambda: plan_page(planned(spec), ()), terminal=False)
     assert not [line for line in lines if line.startswith("full:uniform:4 ")]
-    assert [
-        line for line in lines if line.startswith("Not shown: ") and "settings, which are worse than another" in line
-    ]
+    assert [line for line in lines if line.startswith("Not shown: ") and "settings; another setting is better" in line]
 
 
 def test_a_table_says_when_the_peak_is_and_what_its_marks_mean(spec):

@@ -24,7 +24,7 @@ def test_deterministic_mode_may_change_the_attention_kernel_outside_of_hopper(ma
     assert band(assumptions(made["a100"], TE))[1] > EAGER_BAND
 
 
-def test_seconds_on_blackwell_are_said_to_be_optimistic(make_spec):
+def test_seconds_on_blackwell_are_called_optimistic(make_spec):
     found = {gpu: "Blackwell" in texts(make_spec(gpu=gpu, compute_dtype="bf16")) for gpu in ("h100", "b200", "gb300")}
     assert found == {"h100": False, "b200": True, "gb300": True}
 

@@ -98,7 +98,7 @@ def test_what_no_step_depends_on_is_not_fitted(observe):
     assert (found.value, found.reason) == (None, "at most 0.0 % of a step depends on it")
 
 
-def test_what_goes_together_in_all_runs_cannot_be_told_apart(observe):
+def test_constants_that_vary_together_in_all_runs_are_not_separated(observe):
     alike = [observe(str(i), gemm=0.05 * i, attention=0.02 * i) for i in range(1, 5)]
     found = {c.name: c for c in fit(alike)}
     assert found["gemm_bf16"].value is not None

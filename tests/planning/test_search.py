@@ -192,7 +192,7 @@ def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
     assert why_none(beside).endswith("; without CUDA graphs (--cuda_graph_impl none) full:block:1 does")
 
 
-def test_of_modules_that_were_not_planned_nothing_is_said(planned):
+def test_modules_that_were_not_planned_are_not_mentioned(planned):
     made = planned(capacity_bytes=1000)
     only = replace(made, rows=tuple(row for row in made.rows if row.text in ("none", "full:block:1")))
     assert [step.text for step in advice(only) if step.step == "modules"] == ["modules: no setting was planned"]
@@ -210,7 +210,7 @@ def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is
     assert (riskier_text(planned()), safe_instead(made)) == ("", "")
 
 
-def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_and_that_is_said(planned):
+def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_as_tight(planned):
     smallest = min((row.prediction for row in planned().rows), key=lambda found: found.peak_bytes)
     budget = (smallest.peak_bytes + smallest.range_bytes[1]) // 2
     made = planned(capacity_bytes=budget + OUTSIDE_ALLOCATOR_BYTES, margin=0.0)

@@ -30,7 +30,7 @@ def test_a_plan_for_another_machine_says_that_apex_is_assumed(make_spec, by_hand
     assert [assumption for assumption in found if assumption in (APEX_THERE, APEX_MISSING)] == ([row] if row else [])
 
 
-def test_nothing_is_said_of_apex_where_fusion_is_off(make_spec, by_hand):
+def test_apex_is_not_mentioned_where_fusion_is_off(make_spec, by_hand):
     spec = make_spec(kernels={"gradient_accumulation_fusion": False})
     prediction = predicted(spec, by_hand, apex=False)
     assert APEX_MISSING not in prediction.assumptions

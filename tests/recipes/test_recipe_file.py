@@ -190,7 +190,7 @@ WRONG_POLICIES = [
     ("recompute: mlp\n    recompute_activations: true",
      "tiny.yaml:26: points[0].recompute_activations: recompute is given twice, as recompute and as recompute_activations"),
     ("recompute: {granularity: selective, recompute_granularity: selective}",
-     "tiny.yaml:25: points[0].recompute.recompute_granularity: says the same as granularity"),
+     "tiny.yaml:25: points[0].recompute.recompute_granularity: sets the same value as granularity"),
 ]  # fmt: skip
 
 

@@ -89,7 +89,7 @@ def test_recompute_may_be_left_to_the_planner(read):
         ("  mb: [1, 2]", "  mb: []", ":11: over.mb: must be a list of values"),
         ("  mb: [1, 2]", "  mb: [1, [2]]", ":11: over.mb: must be a list of values"),
         ("  mb: [1, 2]", "  mb: [1, 1]", ":11: over.mb: '1' is given twice"),
-        ("  mb: [1, 2]", "  mb: [1]\n  micro_batch_size: [2]", ":11: over.mb: says the same as micro_batch_size"),
+        ("  mb: [1, 2]", "  mb: [1]\n  micro_batch_size: [2]", ":11: over.mb: sets the same value as micro_batch_size"),
         ('"mlp,core_attn"', "core_atn", ":10: over.recompute: unknown recompute module 'core_atn'"),
         ('"mlp,core_attn"', "auto", "over.recompute: unknown recompute module 'auto'"),
         ("grid: true", "grid: 1", ":14: grid: must be true or false, is 1"),

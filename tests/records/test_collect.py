@@ -40,13 +40,13 @@ def test_finished_ranks_come_back_in_rank_order(tmp_path, ranks_dir, make_spec, 
     assert (found.ranks, found.nodes, found.notes) == (tuple(written), (sample,), ())
 
 
-def test_what_samplers_of_any_node_did_not_see_is_told(tmp_path, ranks_dir):
+def test_gaps_of_the_samplers_of_all_nodes_are_reported(tmp_path, ranks_dir):
     write(ranks_dir, "outcome_node_000.json", LaunchOutcome(status="ok"))
     write(ranks_dir, "outcome_node_001.json", LaunchOutcome(status="ok", unwatched="the sampler was killed"))
     assert collect(tmp_path, 0).unwatched == ("the sampler was killed",)
 
 
-def test_a_killed_rank_keeps_the_steps_it_had_told_of(tmp_path, ranks_dir):
+def test_a_killed_rank_keeps_the_steps_it_had_reported(tmp_path, ranks_dir):
     beats(ranks_dir, 0, STARTED, *STEPS, tail='{"time_s": 9.0, "pha')
     exited = RankExit(rank=0, local_rank=0, pid=4711, exit_code=-9, signal="SIGKILL")
     write(ranks_dir, "launch.json", AgentRecord(status="failed", failures=(exited,)))

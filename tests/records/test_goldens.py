@@ -24,7 +24,7 @@ PUBLISHED = ROOT / "results/golden/h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.js
 VALUES = {"tflops_per_gpu": 700.5, "peak_allocated_bytes": 58_800_000_000}
 
 
-def test_goldens_lie_in_the_checkout_unless_told_otherwise(tmp_path):
+def test_goldens_are_in_the_checkout_by_default(tmp_path):
     assert golden_dir() == writable_golden_dir() == ROOT / "results/golden"
     assert golden_dir(tmp_path) == writable_golden_dir(tmp_path) == tmp_path
 
@@ -139,7 +139,7 @@ def test_leaves_are_dotted_paths():
     assert leaves({"a": {"b": 1, "c": [1, 2]}, "d": None}) == {"a.b": "1", "a.c": "[1, 2]", "d": "None"}
 
 
-def test_a_golden_that_cannot_be_written_is_told_with_the_way_out(tmp_path, make_record, make_golden):
+def test_a_golden_that_cannot_be_written_is_reported_with_a_remedy(tmp_path, make_record, make_golden):
     (tmp_path / "file").write_text("")
     record = make_record()
     with pytest.raises(BadRequestError, match="cannot be written: Not a directory\\n  name a writable folder"):
@@ -160,7 +160,7 @@ def test_a_golden_that_cannot_be_written_is_told_with_the_way_out(tmp_path, make
         ("NaN", "metrics.tflops_per_gpu.value: NaN is not a number"),
     ],
 )
-def test_a_damaged_golden_is_told_in_a_line_and_what_to_do(tmp_path, make_record, make_golden, value, expected):
+def test_a_damaged_golden_is_reported_in_a_line_with_a_remedy(tmp_path, make_record, make_golden, value, expected):
     path = tmp_path / "golden.json"
     path.write_text(golden_text(make_golden(make_record(), VALUES)).replace('"value": 700.5', f'"value": {value}'))
     with pytest.raises(BadRequestError) as caught:

@@ -75,7 +75,7 @@ def test_an_entry_is_found_by_its_id_its_start_or_its_last_digits(committed, res
     assert find_stored(run_dir.name[cut], results).path == run_dir
 
 
-def test_a_reference_to_nothing_is_told(committed, results):
+def test_a_reference_to_nothing_is_reported(committed, results):
     committed()
     with pytest.raises(BadRequestError, match="no run, sweep or night 'zzz'"):
         find_stored("zzz", results)

@@ -45,7 +45,7 @@ def test_results_that_cannot_be_written_are_a_bad_request(tmp_path):
         new_run_dir(tmp_path, "llama3_8b")
 
 
-def test_results_lie_in_the_checkout_unless_told_otherwise(tmp_path):
+def test_results_are_in_the_checkout_by_default(tmp_path):
     assert checkout_dir() == ROOT
     assert results_dir() == ROOT / "results"
     assert results_dir(tmp_path) == tmp_path
@@ -148,7 +148,7 @@ def test_something_else_than_an_object_is_refused(tmp_path, make_record):
     assert ": must be an object, is a list" in edited(tmp_path, make_record, lambda _: "[]")
 
 
-def test_all_problems_of_a_record_are_told_together(tmp_path, make_record):
+def test_all_problems_of_a_record_are_reported_together(tmp_path, make_record):
     def twice(text):
         return text.replace('"status": "ok"', '"status": "fine"', 1).replace('"pid": 1003', '"pid": "x"', 1)
 

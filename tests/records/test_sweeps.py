@@ -86,13 +86,13 @@ def test_a_cell_with_fewer_runs_than_asked_for_says_why(sweep, make_record):
     assert fates(sweep)["mlp"] == (1, "run", "1 of 2 runs: a run that is oom is not repeated")
 
 
-def test_the_folder_of_a_run_is_said_to_be_one(sweep, make_record):
+def test_the_folder_of_a_run_is_recognised(sweep, make_record):
     commit(sweep, 0, 0, make_record())
     with pytest.raises(BadRequestError, match="a run, not a sweep"):
         read_sweep(run_dir_of(sweep, 0, 0))
 
 
-def test_an_interrupted_run_is_said_to_be_repeated(sweep, make_record):
+def test_an_interrupted_run_is_announced_as_repeated(sweep, make_record):
     commit(sweep, 0, 0, make_record())
     commit(sweep, 0, 1, make_record(status="interrupted"))
     assert fates(sweep)["none"] == (2, "run", "1 of 2 runs: a run was interrupted; --resume repeats it")

@@ -91,7 +91,10 @@ def test_few_ranks_are_all_shown_and_many_by_the_fullest_of_each_stage(make_spec
     assert len(ranks) > MAX_ROWS
     shown = [line.split()[0] for line in many.splitlines() if line.rstrip().endswith((" ok", "oom after step 4"))]
     assert shown == ["0", "8", "13", "16", "24"]
-    assert "32 ranks: this table shows the fullest of each stage and the failed ranks; record.json has all." in many
+    assert (
+        "32 ranks. The table shows the fullest rank of each stage and every failed rank; record.json lists all ranks."
+        in many
+    )
 
 
 def test_figures_that_are_absent_give_their_reason_once(make_spec, make_record):

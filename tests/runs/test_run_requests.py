@@ -40,8 +40,8 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
         ((*RECIPE, "--recompute_granularity", "full"), "full needs --recompute_num_layers"),
         ((*RECIPE, "--recompute_granularity", "selective", "--recompute_modules", ","), "an empty module name"),
         ((*RECIPE, "--recompute", "full:uniform:1", "--cuda_graph_impl", "transformer_engine", "--cuda_graph_scope", "attn"),
-         "megatron-core would say: full recompute is only supported with full iteration CUDA graph."),
-        ((*RECIPE, "-gb", "5", "-mb", "2"), "megatron-core would say: "),
+         "megatron-core's message: full recompute is only supported with full iteration CUDA graph."),
+        ((*RECIPE, "-gb", "5", "-mb", "2"), "megatron-core's message: "),
         ((*RECIPE, "-pp", "3"), "num_gpus 2 is not a multiple of TP 1 x PP 3 x CP 1"),
     ],
 )  # fmt: skip

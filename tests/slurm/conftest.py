@@ -48,7 +48,7 @@ class Cluster:
             self.stop()
         raise AssertionError(f"no Slurm could be started:\n{started.stdout}{started.stderr}{self._logs()}")
 
-    def say(self, *words: object) -> str:
+    def call(self, *words: object) -> str:
         """What a command of Slurm answers; empty where it fails."""
         done = subprocess.run(
             [str(word) for word in words], env=self.shell, capture_output=True, text=True, timeout=60, check=False
@@ -74,7 +74,7 @@ class Cluster:
 
     def job(self, job_id: str) -> dict[str, str]:
         """What the controller says of a job: ``JobState``, ``Reason``, ``ExitCode``, ``Restarts``."""
-        return dict(re.findall(r"(\w+)=(\S*)", self.say("scontrol", "-o", "show", "job", job_id)))
+        return dict(re.findall(r"(\w+)=(\S*)", self.call("scontrol", "-o", "show", "job", job_id)))
 
     def ended(self, job_id: str) -> dict[str, str]:
         """The same once the job has ended: Slurm says so a moment after its processes are gone."""
@@ -99,10 +99,10 @@ class Cluster:
 
     def tidy(self) -> None:
         """Cancel what a test left, and wait until the nodes are free."""
-        jobs = self.say("squeue", "--noheader", "--format=%A").split()
+        jobs = self.call("squeue", "--noheader", "--format=%A").split()
         if jobs:
-            self.say("scancel", *jobs)
-            eventually(lambda: self.say("sinfo", "-h", "-N", "-o", "%T").split() == ["idle", "idle"], "idle nodes")
+            self.call("scancel", *jobs)
+            eventually(lambda: self.call("sinfo", "-h", "-N", "-o", "%T").split() == ["idle", "idle"], "idle nodes")
 
     def stop(self) -> None:
         """End everything that was started there, whoever started it."""

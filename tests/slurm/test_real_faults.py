@@ -64,12 +64,12 @@ def test_a_job_that_slurm_puts_back_runs_nothing_again(own_slurm, results, event
     assert submitted.returncode == 0, submitted.stderr
     run_dir, number = results.with_steps(), results.job_id()
     attempts = results.jobs[0] / "attempts"
-    own_slurm.say("scontrol", "update", f"JobId={number}", "Requeue=1")
-    own_slurm.say("scontrol", "requeue", number)
+    own_slurm.call("scontrol", "update", f"JobId={number}", "Requeue=1")
+    own_slurm.call("scontrol", "requeue", number)
     eventually((run_dir / "record.json").is_file, "the record of the first attempt")
     committed = (run_dir / "record.json").read_bytes()
     eventually(lambda: own_slurm.job(number)["JobState"] == "PENDING", "the job in the queue again")
-    own_slurm.say("scontrol", "update", f"JobId={number}", "StartTime=now")
+    own_slurm.call("scontrol", "update", f"JobId={number}", "StartTime=now")
     eventually((attempts / f"{number}.1.json").is_file, "the second attempt", 180)
     assert own_slurm.ended(number)["JobState"] == "FAILED"
     first, second = (json.loads((attempts / f"{number}.{count}.json").read_text()) for count in (0, 1))

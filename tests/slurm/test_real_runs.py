@@ -84,4 +84,4 @@ def test_a_partition_that_is_not_there_is_a_wrong_request(slurm, results):
     assert done.returncode == 2
     assert "invalid partition specified: nowhere" in done.stderr.lower()
     assert results.runs == []
-    assert slurm.say("squeue", "--noheader") == ""
+    assert slurm.call("squeue", "--noheader") == ""

@@ -131,7 +131,7 @@ def test_bars_of_a_rank_add_up_to_what_the_device_held(make_spec, make_rank, mak
 
 
 @draws
-def test_only_allocated_bytes_on_a_processor_is_said():
+def test_a_cpu_report_names_allocated_bytes_as_its_only_memory_figure():
     from harness.sweep.pictures.cells import rank_memory
 
     data = read_sweep(RECORDED)

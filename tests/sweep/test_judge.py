@@ -88,7 +88,7 @@ def test_a_cell_whose_allocator_had_to_retry_does_not_fit(runs, make_cell, make_
     assert verdict.cell("none").fits is False
 
 
-def test_overlapping_intervals_are_said(runs, make_cell, make_sweep):
+def test_overlapping_intervals_are_reported(runs, make_cell, make_sweep):
     verdict = judge_sweep(make_sweep([
         make_cell("none", runs("none", [1.00, 1.10, 0.90], 70)),
         make_cell("mlp", runs("mlp", [1.05, 1.15, 0.95], 60)),
@@ -117,7 +117,7 @@ def test_of_cells_that_may_be_the_fastest_the_smallest_is_used_and_slower_ones_a
     assert verdict.pareto == ("none", "core_attn", "mlp")
 
 
-def test_a_sweep_with_three_repeats_is_not_told_to_ask_for_three(runs, make_cell, make_sweep):
+def test_a_sweep_with_three_repeats_is_not_asked_for_three(runs, make_cell, make_sweep):
     verdict = judge_sweep(make_sweep([
         make_cell("none", runs("none", [1.00, 1.01, 0.99], 70)),
         make_cell("mlp", runs("mlp", [1.10], 60)),

@@ -51,7 +51,7 @@ def test_a_golden_file_is_for_the_cell_of_its_settings_alone(cells, golden_file,
     assert sweep_exit_code(verdict, gate, 0) is code
 
 
-def test_a_golden_file_for_none_of_the_cells_is_said_and_inconclusive(cells, golden_file, make_sweep):
+def test_a_golden_file_for_none_of_the_cells_is_reported_and_inconclusive(cells, golden_file, make_sweep):
     gate = GateOptions(golden_values_path=golden_file("core_attn"))
     verdict = judge_sweep(make_sweep(cells(none=1.0, mlp=1.0)), gate)
 

@@ -50,7 +50,7 @@ def test_a_value_that_is_asked_for_is_read_back(text, value, before, after):
     assert found.read(resolve(found.ask(ASKED, value)).spec) == after
 
 
-def test_a_varied_setting_replaces_what_the_request_said_about_it():
+def test_a_varied_setting_replaces_that_of_the_request():
     asked = Request(model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32,
                     recompute_modules="mlp", env=("A=1", "B=2"), set_values=("ddp.nccl_ub=true",))  # fmt: skip
     for text, value in (("recompute=x", "full:uniform:1"), ("env.A=x", "3"), ("ddp.nccl_ub=x", "false")):
@@ -60,7 +60,7 @@ def test_a_varied_setting_replaces_what_the_request_said_about_it():
     assert (spec.recompute.text, spec.env["A"], spec.env["B"], spec.ddp.nccl_ub) == ("full:uniform:1", "3", "2", False)
 
 
-def test_every_problem_of_every_axis_is_told_at_once():
+def test_every_problem_of_every_axis_is_reported_at_once():
     with pytest.raises(ManyProblemsError) as raised:
         read_axes(map(split_over, ("tp=2,x,2", "recompute=mlq", "recomptue=mlp", "kernels.attention_backnd=flash")))
     message = str(raised.value)
@@ -91,7 +91,7 @@ def test_one_leaf_is_varied_once():
 
 
 @pytest.mark.parametrize("text", ["tp", "tp=", "recompute=none;;mlp"])
-def test_a_missing_value_is_told(text):
+def test_a_missing_value_is_reported(text):
     with pytest.raises(BadRequestError, match=r"no '='|empty value|empty module"):
         axis(text)
 
@@ -119,7 +119,7 @@ def test_a_quoted_value_of_the_control_may_hold_blanks():
 
 
 @pytest.mark.parametrize("text", ["recompute=none,mlp", "recompute=mlp,full:uniform:1", "recompute=auto,mlp;core_attn"])
-def test_settings_that_commas_separate_are_told_to_be_separated_by_semicolons(text):
+def test_settings_that_commas_separate_are_refused_with_the_semicolon_as_remedy(text):
     with pytest.raises(BadRequestError, match="commas join the modules") as refused:
         axis(text)
     assert refused.value.remedy.startswith("separate settings with ';': recompute='")

@@ -125,7 +125,7 @@ def peak(cell):
 
 
 @pytest.mark.long
-def test_a_mixture_of_experts_is_swept_and_an_inert_module_is_told(tmp_path):
+def test_a_mixture_of_experts_is_swept_and_an_inert_module_is_reported(tmp_path):
     code, answer = answered(*MOE, "--results_dir", tmp_path)
     assert code == 0
     assert statuses(answer) == {

@@ -78,7 +78,7 @@ def test_where_the_control_ran_out_of_memory_the_reference_and_the_reason_are_na
 
     assert "Compared with full:uniform:1, the fastest cell that ran, because the control none ran out of memory" in text
     assert "Time vs reference" in text
-    assert "steps of reference spread by" in text
+    assert "steps of the reference spread by" in text
     assert "not compared" not in text
 
 

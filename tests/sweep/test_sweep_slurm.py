@@ -56,11 +56,11 @@ def test_what_is_missing_of_a_sweep_makes_tasks_without_gaps(make_job):
     ]
 
 
-def test_every_option_that_cannot_be_is_told_at_once(mbr_perf):
+def test_every_impossible_option_is_reported_at_once(mbr_perf):
     answer = mbr_perf(*SWEEP, "--array", "--no_warm", "--max_minutes", "5", "--nnodes", "2")
     assert answer.code == 2
     for message in (
-        "--nnodes cannot be said",
+        "--nnodes cannot be combined",
         "needs a time limit",
         "--no_warm cannot be used",
         "--max_minutes cannot be used with an",

@@ -139,7 +139,7 @@ RULES = (
          "{problem}", "keep one of the two",
          f"{CONFIG}:1294", "run", "{mcore}"),
     Rule("P11", "error", _layout("P11"),
-         "{problem}", "say where embedding and loss are inside the layout",
+         "{problem}", "write where embedding and loss are in the layout",
          f"{CONFIG}:1305", "run", "{mcore}"),
     Rule("P12", "error", _layout("P12"),
          "{problem}", "write PP x VP stages, each ended by '|' but the last",

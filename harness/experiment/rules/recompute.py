@@ -36,7 +36,7 @@ def _reasons(inert: dict[str, str]) -> str:
 
 EFFECT = (
     Rule("EFF01", "error", _nothing_in_effect,
-         "recompute {asked} has no effect, the run would equal recompute none ({reasons})",
+         "recompute {asked} has no effect: the run would equal one with recompute none ({reasons})",
          "name a module that this model has, or pass --recompute_modules none",
          "mbr-perf", "harness"),
     Rule("EFF02", "warning", _part_inert,

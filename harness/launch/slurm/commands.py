@@ -62,7 +62,7 @@ class Slurm:
         Where the controller does not answer the job is looked for, and submitted again if it is not there:
         NotSubmittedError if that does not help, RunFailedError where Slurm does not say whether the job is there.
         """
-        answer = self.say(job.sbatch)
+        answer = self.call(job.sbatch)
         for pause_s in self._look_after_s:
             if not _is_unreached(answer):
                 break
@@ -70,7 +70,7 @@ class Slurm:
             found = self.find(job, submitted_at)
             if isinstance(found, SubmittedRecord):
                 return found
-            answer = self.say(job.sbatch) if found is None else answer
+            answer = self.call(job.sbatch) if found is None else answer
         if _is_unreached(answer):
             return self._looked_for(job, submitted_at, answer)
         if answer.code is None:
@@ -99,7 +99,7 @@ class Slurm:
     def find(self, job: SlurmJob, submitted_at: str) -> SubmittedRecord | Answer | None:
         """The job of this batch file, the latest where there are several; what Slurm said where it does not tell."""
         words = ("--noheader", "--states=all", f"--name={job.record.name}", "--format=%F|%o")
-        answer = self.say(("squeue", *words))
+        answer = self.call(("squeue", *words))
         if answer.code != 0:
             return answer
         cluster, found = None, None
@@ -118,7 +118,7 @@ class Slurm:
 
         Whatever else stands in the way of this job says nothing of others with the same options.
         """
-        answer = self.say(job.test_only)
+        answer = self.call(job.test_only)
         if answer.code is None and "no answer" not in answer.err:
             raise BadRequestError(answer.err, remedy="submit where Slurm is installed")
         if answer.code and names_wrong_option(answer.err):
@@ -126,26 +126,26 @@ class Slurm:
 
     def show(self, job: SubmittedRecord) -> Answer:
         """``scontrol``: what the controller still knows, for minutes after the end."""
-        return self.say(("scontrol", *_cluster(job), "-o", "show", "job", job.job_id))
+        return self.call(("scontrol", *_cluster(job), "-o", "show", "job", job.job_id))
 
     def queue(self, job: SubmittedRecord) -> Answer:
         """``squeue``: one line per task, ``task|state|reason|nodes``."""
         words = ("--noheader", "--states=all", f"--jobs={job.job_id}", "--format=%K|%T|%r|%N")
-        return self.say(("squeue", *_cluster(job), *words))
+        return self.call(("squeue", *_cluster(job), *words))
 
     def account(self, job: SubmittedRecord) -> Answer:
         """``sacct``: one line per task, ``id|state|exit code|nodes``, where accounting is kept."""
         words = ("--noheader", "--parsable2", "--allocations", f"--jobs={job.job_id}")
-        return self.say(("sacct", *_cluster(job), *words, "--format=JobID,State,ExitCode,NodeList"))
+        return self.call(("sacct", *_cluster(job), *words, "--format=JobID,State,ExitCode,NodeList"))
 
     def cancel(self, job: SubmittedRecord) -> None:
         """``scancel``; no error for a job that has ended. RunFailedError where Slurm does not do it."""
-        answer = self.say(("scancel", *_cluster(job), job.job_id))
+        answer = self.call(("scancel", *_cluster(job), job.job_id))
         if answer.code != 0 and "Invalid job id" not in answer.err:
             message = _plain(answer.err) or "no answer"
             raise RunFailedError(f"job {job.job_id} was not cancelled: {message}", remedy=f"scancel {job.job_id}")
 
-    def say(self, words: Sequence[str]) -> Answer:
+    def call(self, words: Sequence[str]) -> Answer:
         """Run one command; its answer, or why there is none."""
         try:
             done = subprocess.run(

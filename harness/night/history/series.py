@@ -168,7 +168,7 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
         num_voided = sum(any(_KIND_OF.get(name) == kind for name in record.voided) for record in ours)
         if num_voided:
             notes.append(
-                f"not shown: {figures} of {num_voided} of {len(ours)} runs, because the A/A of their nights did not hold"
+                f"not shown: {figures} of {num_voided} of {len(ours)} runs, because their nights failed the A/A check"
             )
     named = sorted({record.suite_case for record in ours} - {""})
     if len(named) > 1:

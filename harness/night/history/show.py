@@ -22,7 +22,7 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> P
     if not cases:
         return Page((f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it",))
     others = sum(case.num_others for case in cases)
-    left_out = f"Left out: {counted(others, 'run')} with other settings than their case's newest run; `mbr-perf history CASE` says how to show them"
+    left_out = f"Left out: {counted(others, 'run')} whose settings differ from the newest run of their case; `mbr-perf history CASE` names the option that shows them"
     about = f"{counted(len(cases), 'case')}. Trend compares the newest night with the 20 before it. A change within their noise is steady."
     listed = tabled(
         cases,

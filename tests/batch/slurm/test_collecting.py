@@ -113,7 +113,7 @@ def test_what_the_ranks_left_is_in_the_record(make_job):
     assert [len(rank.steps) > 0 for rank in record.ranks] == [True, True]
 
 
-def test_a_rank_that_said_why_it_failed_knows_better_than_a_failed_job(make_job):
+def test_the_reason_that_a_rank_recorded_beats_the_state_of_its_job(make_job):
     job = make_job()
     leave_ranks(job, "non_finite_loss")
     record = collected(job, slurm_states("failed"))

@@ -53,7 +53,7 @@ def slurm(tmp_path):
             path.chmod(0o755)
         return Slurm({"PATH": f"{folder}:/usr/bin:/bin"})
 
-    answers.says = lambda name: answers(f"cat {SLURM_OUTPUT}/{name}.scontrol")
+    answers.reports = lambda name: answers(f"cat {SLURM_OUTPUT}/{name}.scontrol")
     answers.cancelled = lambda: "scancel 7" in (folder / "calls").read_text()
     return answers
 
@@ -100,20 +100,20 @@ def failure_of(job):
 def test_a_record_ends_the_waiting_although_slurm_still_says_that_it_runs(wait, slurm, make_job, clock, make_record):
     job = make_job()
     clock.at(3, lambda: commit(job, make_record))
-    assert wait(job, slurm.says("array")).is_done
+    assert wait(job, slurm.reports("array")).is_done
     assert clock.now == 1003.0
 
 
 def test_a_record_that_comes_a_little_after_the_end_of_the_job_counts(wait, slurm, make_job, clock, make_record):
     job = make_job()
     clock.at(3, lambda: commit(job, make_record))
-    assert wait(job, slurm.says("nodefail")).is_done
+    assert wait(job, slurm.reports("nodefail")).is_done
     assert failure_of(job) is None
 
 
 def test_a_controller_that_is_away_for_a_while_ends_nothing(wait, slurm, make_job, clock, capsys):
     job = make_job()
-    clock.at(600, lambda: slurm.says("timeout"))
+    clock.at(600, lambda: slurm.reports("timeout"))
     assert wait(job, slurm(DOWN)).is_done
     assert failure_of(job) == "Slurm: TIMEOUT after 30 min on n1"
     assert "job 7: unknown: slurm_load_jobs error: Unable to contact" in capsys.readouterr().err
@@ -130,7 +130,7 @@ def test_a_controller_that_never_comes_back_leaves_the_run_uncommitted(wait, slu
 
 def test_a_job_that_can_never_start_is_cancelled_after_a_minute(wait, slurm, make_job, clock):
     job = make_job()
-    assert wait(job, slurm.says("never")).is_done
+    assert wait(job, slurm.reports("never")).is_done
     assert failure_of(job) == "Slurm: never started: PartitionNodeLimit; cancelled by mbr-perf"
     assert (slurm.cancelled(), 1060 < clock.now < 1080) == (True, True)
 
@@ -138,20 +138,20 @@ def test_a_job_that_can_never_start_is_cancelled_after_a_minute(wait, slurm, mak
 @pytest.mark.slow
 def test_a_held_job_is_waited_for(wait, slurm, make_job, clock):
     job = make_job()
-    assert not wait(job, slurm.says("held"), timeout_s=3600).is_done
+    assert not wait(job, slurm.reports("held"), timeout_s=3600).is_done
     assert not slurm.cancelled()
 
 
 def test_a_job_that_does_not_start_in_time_is_cancelled(wait, slurm, make_job, clock):
     job = make_job(pending_timeout_minutes=20)
-    assert wait(job, slurm.says("held")).is_done
+    assert wait(job, slurm.reports("held")).is_done
     assert failure_of(job) == "Slurm: never started within 20 min: JobHeldUser; cancelled by mbr-perf"
     assert 1000 + 20 * 60 < clock.now < 1000 + 21 * 60
 
 
 def test_time_in_the_queue_counts_from_submission(wait, slurm, make_job, clock):
     job = make_job(queued_before_s=1190.0, pending_timeout_minutes=20)
-    assert wait(job, slurm.says("held")).is_done
+    assert wait(job, slurm.reports("held")).is_done
     assert clock.now < 1030
 
 
@@ -164,8 +164,8 @@ def test_what_is_requeued_and_held_is_given_up(wait, slurm, make_job):
 
 def test_a_state_is_shown_once(wait, slurm, make_job, clock, capsys):
     job = make_job()
-    clock.at(100, lambda: slurm.says("timeout"))
-    wait(job, slurm.says("held"))
+    clock.at(100, lambda: slurm.reports("timeout"))
+    wait(job, slurm.reports("held"))
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "job 7: PENDING (JobHeldUser); it is held, release it with scontrol release",
@@ -175,6 +175,6 @@ def test_a_state_is_shown_once(wait, slurm, make_job, clock, capsys):
 
 @pytest.mark.slow
 def test_the_controller_is_asked_ever_more_seldom(wait, slurm, make_job, tmp_path):
-    wait(make_job(), slurm.says("held"), timeout_s=3600)
+    wait(make_job(), slurm.reports("held"), timeout_s=3600)
     asked = (tmp_path / "bin" / "calls").read_text().count("scontrol")
     assert 100 < asked < 400

@@ -178,6 +178,6 @@ def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path):
     assert "3221 MB; mbr-perf opens files of up to 2147 MB" in refused(path)
 
 
-def test_no_file_is_said_to_be_none(tmp_path: Path):
+def test_a_missing_file_is_an_error(tmp_path: Path):
     assert "no such file" in refused(tmp_path / "absent.pickle")
     assert "a folder" in refused(tmp_path)

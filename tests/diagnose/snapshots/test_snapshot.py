@@ -104,13 +104,13 @@ def _place(tmp_path: Path) -> Path:
         ("text.pickle", "text.pickle: it is damaged, cut short or not a pickle"),
     ],
 )
-def test_what_is_no_snapshot_is_said_with_a_remedy(
+def test_a_file_that_is_no_snapshot_is_refused_with_a_remedy(
     place: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
 ):
     assert message in printed(capsys, place / name, code=2)[1]
 
 
-def test_all_that_cannot_be_read_is_said_at_once(place: Path, capsys: pytest.CaptureFixture[str]):
+def test_all_unreadable_files_are_reported_at_once(place: Path, capsys: pytest.CaptureFixture[str]):
     _, err = printed(capsys, place / "nosuch", place / "empty", code=2)
     assert "no such file" in err
     assert "is empty" in err

@@ -123,7 +123,7 @@ def test_a_history_without_its_frees_is_not_taken_for_levels():
 
 
 @pytest.mark.parametrize("is_now", [True, False])
-def test_of_a_history_without_its_frees_only_a_failure_at_its_end_is_told(is_now: bool):
+def test_a_history_without_frees_reports_only_a_failure_at_its_end(is_now: bool):
     oom = {"action": "oom", "addr": 0, "size": GIB, "device_free": 0, "stream": 0, "frames": []}
     snapshot = events(("alloc", 1, MIB), ("alloc", 2, MIB))
     snapshot["device_traces"][0].insert(2 if is_now else 0, oom)
@@ -197,7 +197,7 @@ def events(*entries: tuple[str, int, int], times: tuple[int, ...] = ()) -> dict[
     return {"segments": [], "device_traces": [history]}
 
 
-def test_a_history_without_any_time_between_its_events_is_told_by_their_number():
+def test_a_history_without_time_between_its_events_counts_them():
     pair = ("alloc", 1, MIB), ("free_requested", 1, MIB)
     clocks = [device_of(events(*pair, times=times)).levels for times in ((5, 5), (5, 9))]
     assert [levels and (levels.clock, levels.interval) for levels in clocks] == [("events", 1.0), ("s", 2e-6)]
@@ -236,7 +236,7 @@ def test_a_block_allocated_by_the_event_at_the_peak_is_held_there_and_a_later_on
         (12, 17, (2e-6, 7e-6)),
     ],
 )
-def test_a_phase_is_told_where_it_lies_within_the_history(begin: int, end: int, inside: tuple[float, float] | None):
+def test_a_phase_is_placed_within_the_history(begin: int, end: int, inside: tuple[float, float] | None):
     snapshot = events(("alloc", 1, MIB), ("free_requested", 1, MIB), times=(10, 20))
     snapshot["external_annotations"] = [
         {"stage": stage, "name": "forward", "device": 0, "time_us": time}

@@ -36,7 +36,7 @@ def test_a_device_full_of_live_memory_is_capacity():
     assert (found.oom_class, found.confidence) == ("capacity", "high")
 
 
-def test_memory_that_only_graphs_can_use_is_told_apart_from_fragmentation():
+def test_memory_that_only_graphs_can_use_is_not_fragmentation():
     allocator = Allocator()
     allocator.alloc(40 * GIB, MLP)
     allocator.free(allocator.alloc(20 * GIB, MLP, pool=(0, 1)))

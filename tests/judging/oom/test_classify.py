@@ -237,7 +237,7 @@ def test_what_2_0_reserved_is_split_into_what_is_live_and_what_is_not():
     assert figures.unallocated_bytes == pytest.approx(21.8 * GIB, abs=2)
 
 
-def test_the_request_is_told_whoever_refused_it():
+def test_the_refused_request_is_reported_for_every_allocator():
     assert classify(VARIANTS["2.12 rejected"][0]).request_bytes == 2 * GIB
     assert classify(VARIANTS["NCCL"][0]).request_bytes == 2097152
     assert classify(VARIANTS["host"][0]).request_bytes == 17179869184

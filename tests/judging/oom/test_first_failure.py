@@ -311,7 +311,7 @@ def test_a_log_without_a_failure_has_none(tmp_path):
         (["main.py|main"], None),
     ],
 )  # fmt: skip
-def test_the_phase_is_told_by_the_innermost_frame_that_is_known(tmp_path, frames, phase):
+def test_the_innermost_known_frame_gives_the_phase(tmp_path, frames, phase):
     lines = ['  File "/x/{}", line 7, in {}'.format(*frame.split("|")) for frame in frames]
     assert found(tmp_path, TRACEBACK, *lines, OOM).failure.phase == phase
 

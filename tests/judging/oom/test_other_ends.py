@@ -51,7 +51,7 @@ def _first(tmp_path):
          "fewer steps"),
     ],
 )  # fmt: skip
-def test_every_end_is_told_with_its_own_advice(text, oom_class, reason, advice):
+def test_every_end_has_its_own_advice(text, oom_class, reason, advice):
     verdict = classify(text)
     assert (verdict.oom_class, verdict.confidence) == (oom_class, "high")
     assert reason in verdict.reason
@@ -69,7 +69,7 @@ def test_every_end_is_told_with_its_own_advice(text, oom_class, reason, advice):
         (-9, "killed", "SIGKILL", "dmesg"),
     ],
 )
-def test_a_signal_is_told_by_its_number(exit_code, oom_class, reason, advice):
+def test_a_signal_is_recognised_by_its_number(exit_code, oom_class, reason, advice):
     verdict = classify("failed", Ending(exit_code=exit_code))
     assert verdict.oom_class == oom_class
     assert reason in verdict.reason
@@ -104,7 +104,7 @@ NAN_IN_LOSS = (
 
 
 @pytest.mark.parametrize(("line", "what", "rank"), [(NAN_IN_GRADIENTS, "a gradient", 3), (NAN_IN_LOSS, "the loss", 0)])
-def test_a_result_that_is_not_finite_is_told_with_its_rank_and_iteration(first, line, what, rank):
+def test_a_result_that_is_not_finite_is_reported_with_its_rank_and_iteration(first, line, what, rank):
     found = first(line, "[rank5]: RuntimeError: Connection closed by peer [10.0.0.2]:30711")
     assert found.verdict.reason == f"{what} was not finite (nan) on rank 3 at iteration 12"
     assert (found.verdict.oom_class, found.verdict.confidence) == ("not_oom", "high")

@@ -61,7 +61,7 @@ def test_bash_accepts_the_file(make_job):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_sbatch_is_told_to_hand_over_nothing(make_job):
+def test_sbatch_hands_over_nothing(make_job):
     assert make_job().sbatch == ("sbatch", "--parsable", "--export=NIL", "/scratch/results/jobs/JOB/job.sbatch")
 
 

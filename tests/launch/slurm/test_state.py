@@ -34,7 +34,7 @@ def slurm(tmp_path):
 
 
 def test_slurm_commands_are_looked_up_where_the_shell_says(slurm):
-    assert slurm(sacct="echo hello").say(("sacct",)).out == "hello\n"
+    assert slurm(sacct="echo hello").call(("sacct",)).out == "hello\n"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_word_that_no_table_has_concludes_nothing():
 def test_what_would_change_the_batch_file_does_not_reach_sbatch():
     shell = {"PATH": "/usr/bin:/bin", "SBATCH_PARTITION": "other", "SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/slurm.conf"}
     slurm = Slurm(shell)
-    names = slurm.say(("env",)).out
+    names = slurm.call(("env",)).out
     assert slurm.ignored == ("SBATCH_PARTITION",)
     assert "SBATCH_PARTITION" not in names
     assert "SLURM_JOB_ID" not in names

@@ -81,7 +81,10 @@ def test_the_list_names_which_runs_it_leaves_out_for_their_settings(ask, results
     write_history(results, make_kept(31, fingerprint="other"))
     answer = ask()
     assert f"{CASE} 1 1 of 91" in " ".join(answer.out.split())
-    assert "Left out: 90 runs with other settings than their case's newest run; `mbr-perf history CASE`" in answer.out
+    assert (
+        "Left out: 90 runs whose settings differ from the newest run of their case; `mbr-perf history CASE`"
+        in answer.out
+    )
     counted = {case["case"]: case["num_runs_of_other_settings"] for case in json.loads(ask("--json").out)["cases"]}
     assert counted == {OTHER: 0, CASE: 90}
 

@@ -147,7 +147,7 @@ def test_what_is_wrong_names_the_file_and_the_key(read, document, expected):
     assert "g.json" in str(refused.value)
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(BadRequestError, match=r"none\.json: cannot be read: No such file or directory"):
         read_foreign_golden(tmp_path / "none.json")
 

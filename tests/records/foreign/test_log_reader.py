@@ -24,7 +24,7 @@ def throughputs(log):
     return {item.number: item.tflops_per_gpu for item in log.iterations}
 
 
-def test_bridge_and_megatron_lm_are_told_apart(read):
+def test_bridge_and_megatron_lm_are_distinguished(read):
     assert read(bridge_log([700.0])).format == "bridge"
     assert read(megatron_lm_log([0.9])).format == "megatron-lm"
     assert read(memory_mb(0, 1, 1.0, 2.0, 3.0, 4.0)).format == "megatron-lm"
@@ -112,7 +112,7 @@ def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
     assert (memory.max_allocated_bytes, memory.max_reserved_bytes) == (round(56079.48 * 2**20), None)
 
 
-def test_a_restart_is_told_and_the_later_attempt_counts(read):
+def test_a_restart_is_reported_and_the_later_attempt_counts(read):
     before = [iteration(number, 6, 1.0, loss=10.0) for number in (1, 2, 3, 4)]
     after = [iteration(number, 6, 2.0, loss=9.0) for number in (3, 4, 5, 6)]
     log = read("\n".join(before + after))
@@ -129,7 +129,7 @@ def test_what_the_restarted_job_did_not_reach_again_is_gone(read):
     assert log.truncated == f"the log ends at iteration 5 of 9 ({log.sources[0]}:10)"
 
 
-def test_of_very_many_iterations_the_first_are_let_go_and_that_is_told():
+def test_of_very_many_iterations_the_first_are_dropped_with_a_note():
     attempts = Attempts(most=3)
     for number in range(1, 11):
         attempts.add(Iteration(number, "run.log:1", loss=float(number)))
@@ -169,11 +169,11 @@ def test_the_worst_rank_is_found_over_all_reports(read):
     assert (worst.value, worst.rank, worst.iteration) == (71_500_000_000, 0, 2)
 
 
-def test_the_number_of_ranks_is_read_where_it_is_told(read):
+def test_the_number_of_ranks_is_read_where_the_log_has_it(read):
     assert read("using world size: 32, data-parallel size: 4\n" + iteration(1, 1)).world_size == 32
     assert read(iteration(1, 1)).world_size is None
 
 
-def test_a_missing_log_is_told():
+def test_a_missing_log_is_reported():
     with pytest.raises(BadRequestError, match=r"none\.log: no such file"):
         read_logs(["none.log"])

@@ -18,7 +18,7 @@ def _endless():
         process.kill()
 
 
-def test_a_pipe_without_end_is_read_up_to_a_limit_and_that_is_said(endless):
+def test_a_pipe_without_end_is_read_up_to_a_limit_with_a_note(endless):
     passage = Passage(most_pipe_bytes=1 << 20)
     assert sum(1 for _ in log_lines(["-"], endless, passage)) == (1 << 20) // 16
     assert passage.notes == ["<stdin>: only the first 0.000977 GiB were read, the limit for a pipe."]
