@@ -69,6 +69,7 @@ PRECISIONS: dict[str, Precision] = {
 class GpuType:
     """One `-g`. Peaks are dense (no sparsity), FLOP/s; bandwidth bytes/s; ``name_pattern`` matches NVML's product name.
 
+    ``driver_bytes``: of ``memory_bytes``, what no program can have; 0 where the data sheet's decimal GB are already less than that.
     ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only where
     repeated runs were measured to need it.
     """
@@ -83,8 +84,14 @@ class GpuType:
     default_compute_dtype: str
     name_pattern: str | None
     source: str
+    driver_bytes: int = 0
     timing_threshold: float = 0.05
     memory_threshold: float = 0.05
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory that programs can have."""
+        return self.memory_bytes - self.driver_bytes
 
     @property
     def is_cpu(self) -> bool:
@@ -105,13 +112,16 @@ def _peaks(bf16: float, fp8: float | None = None, fp4: float | None = None) -> d
     return peaks
 
 
+# Cards of 80 GiB offer 79.2 GiB (`torch.cuda.mem_get_info`).
+_DRIVER_BYTES = 8 * GIB // 10
+
 GPUS: dict[str, GpuType] = {
     row.name: row
     for row in (
         GpuType("a100", "A100 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0), 8, "bf16", r"\bA100\b.*80GB",
-                "NVIDIA A100 data sheet"),
+                "NVIDIA A100 data sheet", driver_bytes=_DRIVER_BYTES),
         GpuType("h100", "H100 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0), 8, "bf16", r"\bH100\b(?! PCIe| NVL)",
-                "NVIDIA H100 data sheet (halved: it prints sparse figures)"),
+                "NVIDIA H100 data sheet (halved: it prints sparse figures)", driver_bytes=_DRIVER_BYTES),
         GpuType("h200", "H200 141GB SXM", _peaks(989.4, 1978.9), 141 * GB, 4.8e12, (9, 0), 8, "bf16", r"\bH200\b(?! NVL)",
                 "NVIDIA H200 data sheet (halved)"),
         GpuType("b200", "HGX B200", _peaks(2250, 4500, 9000), 180 * GB, 7.7e12, (10, 0), 8, "bf16", r"\bB200\b",

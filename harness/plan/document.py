@@ -7,6 +7,7 @@ from typing import Self
 from harness.experiment.experiment import ExperimentSpec
 from harness.plan.run import Planned
 from harness.planning.advice import Advice, ModuleWorth, advice, module_worths, riskier_text, safe_instead, why_none
+from harness.planning.device import DeviceNeeds
 from harness.planning.ledger import PeakName
 from harness.planning.prediction import ExactPeak, Verdict
 from harness.planning.search import Plan, Row
@@ -32,6 +33,8 @@ class SettingRow(Shown):
     reason: Text
     peak_bytes: int | None = at("prediction", "peak_bytes")
     peak_range_bytes: tuple[int, int] | None = at("prediction", "range_bytes")
+    device_bytes: int | None
+    device_range_bytes: tuple[int, int] | None
     worst_stage: int | None = at("prediction", "worst", "pp_rank")
     peak: str | None = at("prediction", "worst", "peak")
     stages: tuple[StageRow, ...]
@@ -48,16 +51,17 @@ class SettingRow(Shown):
     verdict_is_certain: bool | None
 
     @classmethod
-    def of_row(cls, row: Row, layout: str) -> Self:
-        """``layout``: the name of its layout, empty for the only one."""
-        time = row.prediction.time if row.prediction else None
+    def of_row(cls, row: Row, layout: str, needs: DeviceNeeds) -> Self:
+        """``layout``: the name of its layout, empty for the only one. ``needs``: of its device beside tensors."""
+        found = row.prediction
+        time = found.time if found else None
         return cls.of(
             row,
             layout=layout,
             inert_modules=tuple(row.candidate.inert_modules),
-            stages=[StageRow.model_validate(stage, from_attributes=True) for stage in row.prediction.stages]
-            if row.prediction
-            else (),
+            stages=[StageRow.model_validate(stage, from_attributes=True) for stage in found.stages] if found else (),
+            device_bytes=needs.device_bytes(found.peak_bytes) if found else None,
+            device_range_bytes=tuple(map(needs.device_bytes, found.range_bytes)) if found else None,
             step_time_range_s=(time.low_s, time.high_s) if time else None,
             verdict_is_certain=row.is_certain if row.verdict else None,
         )
@@ -71,7 +75,8 @@ class LayoutRow(Shown):
     spec: ExperimentSpec
     capacity_bytes: int | None = at("limits", "capacity_bytes")
     margin: float = at("limits", "margin")
-    user_buffer_bytes: int = at("limits", "user_buffer_bytes")
+    user_buffer_bytes: int = at("limits", "needs", "user_buffer_bytes")
+    beside_tensors: DeviceNeeds = at("limits", "needs")
     max_overhead: float | None = at("limits", "max_overhead")
     recommended: str | None = at("recommended", "text")
     not_recommended_because: Text
@@ -148,7 +153,7 @@ def plan_document(
     plans = [(name, plan) for name, plan, _ in layouts if plan is not None]
     chosen = next((plan.recommended for name, plan in plans if name == best), None)
     return PlanDocument.of(
-        settings=[SettingRow.of_row(row, name) for name, plan in plans for row in plan.rows],
+        settings=[SettingRow.of_row(row, name, plan.limits.needs) for name, plan in plans for row in plan.rows],
         recommended=chosen.text if chosen else None,
         recommended_layout=best if chosen else None,
         assumptions=tuple(dict.fromkeys(text for _, plan in plans for text in plan.assumptions)),

@@ -37,10 +37,10 @@ class PlanRequest:
         return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in self.over))]
 
     def capacity_bytes(self, spec: ExperimentSpec) -> int | None:
-        """`--fit_into`, else what the GPU has, or what of it a memory limit leaves; None where nothing is known."""
+        """`--fit_into`, else what programs can have of the GPU, or what of it a memory limit leaves; None where nothing is known."""
         if self.fit_into_gib is not None:
             return int(self.fit_into_gib * GIB)
-        known = (spec.gpu_type.memory_bytes, spec.measure.memory_limit_bytes)
+        known = (spec.gpu_type.usable_bytes, spec.measure.memory_limit_bytes)
         return min((size for size in known if size), default=None)
 
 

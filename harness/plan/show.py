@@ -31,8 +31,8 @@ _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transie
 # Above this many settings those between two others are folded.
 _MANY_ROWS = 20
 _LEGEND = (
-    "*: recommended; asked: the setting of the request; Cost: compared with the step without recompute; Transient: only during the running "
-    "pass; Overhead: buffers that stay, and workspaces of libraries"
+    "*: recommended; asked: the setting of the request; Device: predicted memory in use on the GPU; Cost: compared with the step "
+    "without recompute; Transient: only during the running pass; Overhead: buffers that stay, and workspaces of libraries"
 )
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10
@@ -84,6 +84,7 @@ def _table(plan: Plan, rows: Sequence[Row]) -> Table:
         (Column("Recompute"), lambda row: _name(plan, row)),
         (Column(f"Peak {unit}", right=True), _of(lambda found: peak_text(found, unit))),
         (Column(f"Range {unit}", right=True), _of(lambda found: range_text(found, unit))),
+        (Column(f"Device {unit}", right=True, drop=3), _of(lambda found: _size(plan.limits.needs.device_bytes(found.peak_bytes), unit))),
         (Column("Stage", drop=2), _of(lambda found: str(found.worst.pp_rank))),
         (Column("Peak at", drop=4), _of(lambda found: found.worst.peak)),
         (Column("Step", right=True, drop=1), _of(lambda found: format_seconds(found.time.likely_s) if found.time else "-")),
@@ -159,6 +160,8 @@ def _size(value: float, unit: str) -> str:
 def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     """Explain the marks, and list the settings that are not in the table, each reason once."""
     yield _LEGEND
+    if plan.limits.needs.outside_bytes:
+        yield f"Beside tensors the device holds {plan.limits.needs.text}"
     if any(row.prediction and not row.prediction.is_point_known for row in plan.rows):
         yield "~: the prediction does not model everything; rely on the range"
     if any(row.verdict == "OOM" and not row.is_certain for row in plan.rows):
@@ -219,7 +222,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
     high = format_bytes(best.prediction.range_bytes[1])
     doubt = "" if best.verdict == "FITS" else f", TIGHT: the upper end of its range, {high}, does not fit"
     about = "" if best.prediction.is_point_known else "~"
-    used = f"{about}{format_bytes(best.prediction.peak_bytes)} of {plan.limits.text}{cost}{doubt}"
+    used = f"{plan.limits.use_text(best.prediction.peak_bytes, about)}{cost}{doubt}"
     yield Line((Span("Use ", "strong"), Span(_option(best), "chosen"), f"  ({used})"), hang=4)
     for text in (safe_instead(plan), riskier_text(plan)):
         if text:

@@ -54,8 +54,7 @@ ASSUMPTIONS = (
         _graphs, lower=0.18, higher=0.10,
     ),
     Assumption(
-        "tp_comm_overlap: user buffers are outside torch's allocator; they are not part of the peak, but count when a setting "
-        "is judged; gathers through them are predicted as without overlap (up to 0.1 GB too much)",
+        "tp_comm_overlap: gathers through user buffers are predicted as without overlap (up to 0.1 GB too much)",
         lambda spec, _: spec.makes_user_buffers, lower=0.005,
     ),
     Assumption(
@@ -69,7 +68,7 @@ ASSUMPTIONS = (
         lambda spec, _: spec.ddp.nccl_ub, higher=0.02,
     ),
     Assumption(
-        "flex dispatcher: predicted as alltoall; the buffers of DeepEP and HybridEP are not modelled",
+        "flex dispatcher: tensors are predicted as with alltoall; the buffers of DeepEP and HybridEP are beside tensors",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
         lower=0.05, higher=0.05,
     ),
@@ -120,7 +119,8 @@ ASSUMPTIONS = (
         lambda _, impl: impl == "transformer_engine",
     ),
     Assumption(
-        "peaks are bytes of tensors in torch's allocator; fragmentation, the CUDA context and NCCL need memory beyond that",
+        "peaks are bytes of tensors in torch's allocator; what the device holds beside them follows from NCCL's source and "
+        "from measured communicators and jobs of up to 64 GPUs, and decides what fits",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(

@@ -9,6 +9,7 @@ from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.software import Software
 from harness.planning.assumptions import Assumption, assumptions, band
 from harness.planning.compose import ChunkCost
+from harness.planning.device import OUTSIDE_ALLOCATOR_BYTES
 from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.planning.ledger import StageMemory, library_bytes, stage_memory
 from harness.planning.model_states import steps_with_torch_adam
@@ -18,10 +19,6 @@ from harness.planning.trace_cases import traceable
 from harness.records.run import PredictionRecord, StagePrediction
 from harness.records.trace import ChunkTrace, ExactStage, FittedConstant
 from harness.units import GIB, MIB
-
-# What a rank takes of a GPU beside torch's allocator: a CUDA context with its kernels is about half a GiB, NCCL's
-# communicators as much again. A run records the real figure: peak_device_bytes less peak_reserved_bytes.
-OUTSIDE_ALLOCATOR_BYTES = 1_000_000_000
 
 EFFICIENCIES = ("gemm_bf16", "gemm_low_precision", "attention", "memory", "link")
 
@@ -36,7 +33,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Constants:
-    """``allocator_bytes``: in torch's allocator beside everything modelled. ``outside_allocator_bytes``: context, NCCL.
+    """``allocator_bytes``: in torch's allocator beside everything modelled. ``outside_allocator_bytes``: context and libraries.
 
     ``time_spread``: by which share a step may take more or less; None: the range of efficiencies built in.
     ``origin``: what they were calibrated on, empty for those built in.

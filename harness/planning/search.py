@@ -1,7 +1,7 @@
 """Plan a request: predict every distinct recompute setting, judge it by the GPU's memory, choose the cheapest."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from harness.experiment.effective import Implementation, computation, effective_recompute
@@ -12,7 +12,7 @@ from harness.experiment.recompute import MODULES, FullRecompute, NoRecompute, Re
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
-from harness.planning.ledger import user_buffer_bytes
+from harness.planning.device import DeviceNeeds, device_needs
 from harness.planning.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
 from harness.planning.stages import Composer, MissingTraceError
 from harness.records.trace import ChunkTrace, TraceCase
@@ -135,39 +135,43 @@ class Limits:
     """The limits of a setting. ``capacity_bytes`` None: the memory is unknown, and nothing is judged.
 
     ``margin``: share of the memory that stays free of tensors. ``max_overhead``: share of the step time, None for any.
-    ``user_buffer_bytes``: memory of tp_comm_overlap outside of torch's allocator. ``outside_bytes``: of a CUDA context and
-    NCCL, which the margin must hold.
+    ``needs``: what the device holds beside tensors. It must fit beside them, and the margin must stay free of tensors.
     """
 
     capacity_bytes: int | None
     margin: float = MARGIN
     max_overhead: float | None = None
-    user_buffer_bytes: int = 0
-    outside_bytes: int = 0
+    needs: DeviceNeeds = field(default_factory=DeviceNeeds)
 
     @property
     def budget_bytes(self) -> int | None:
         """Return the largest peak that fits, in bytes."""
         if self.capacity_bytes is None:
             return None
-        return self.capacity_bytes - max(self._margin_bytes, self.outside_bytes) - self.user_buffer_bytes
+        return min(int(self.capacity_bytes * (1 - self.margin)), self.needs.room_bytes(self.capacity_bytes))
 
     @property
-    def _margin_bytes(self) -> int:
-        return (self.capacity_bytes or 0) - int((self.capacity_bytes or 0) * (1 - self.margin))
+    def _beside_bytes(self) -> int:
+        """Return what tensors leave free of the memory where they take all that fits."""
+        return (self.capacity_bytes or 0) - (self.budget_bytes or 0)
 
     @property
     def text(self) -> str:
         """Describe the memory that a peak must fit into; only for known memory."""
-        buffers = f" and {format_bytes(self.user_buffer_bytes)} of user buffers" if self.user_buffer_bytes else ""
-        return f"{format_bytes(self.capacity_bytes or 0)} {self.free_text}{buffers}"
+        return f"{format_bytes(self.capacity_bytes or 0)} {self.free_text}"
+
+    def use_text(self, peak_bytes: int, mark: str = "") -> str:
+        """Set a peak beside the memory, and say what the device then has in use; ``mark`` precedes both sizes."""
+        device = f", {mark}{format_bytes(self.needs.device_bytes(peak_bytes))} in use on the device"
+        return f"{mark}{format_bytes(peak_bytes)} of {self.text}{device if self.needs.outside_bytes else ''}"
 
     @property
     def free_text(self) -> str:
-        """Describe what stays free of tensors: the margin, or the memory outside torch's allocator if that is more."""
-        if self._margin_bytes >= self.outside_bytes:
+        """Describe what stays free of tensors: the margin, or what the device needs beside them if that is more."""
+        capacity = self.capacity_bytes or 0
+        if int(capacity * (1 - self.margin)) <= self.needs.room_bytes(capacity):
             return f"less {self.margin * 100:g} % margin"
-        return f"less {format_bytes(self.outside_bytes)} outside torch's allocator"
+        return f"less {format_bytes(self._beside_bytes)} beside tensors"
 
 
 @dataclass(frozen=True)
@@ -270,8 +274,8 @@ def plan(
     software: Software,
     constants: Constants = BUILT_IN,
 ) -> Plan:
-    """Predict every legal setting and choose. Subtract the user buffers of ``spec`` from the memory in ``limits``."""
-    limits = replace(limits, user_buffer_bytes=user_buffer_bytes(spec), outside_bytes=constants.outside_allocator_bytes)
+    """Predict every legal setting and choose. ``limits`` get what the device of ``spec`` needs beside tensors."""
+    limits = replace(limits, needs=device_needs(spec, constants.outside_allocator_bytes))
     composer = Composer(spec, implementation)
     predicted = [(row, *_predicted(row, composer, traces, software, constants)) for row in found.rows]
     control = next((p for candidate, p, _ in predicted if p and candidate.text == NoRecompute().text), None)

@@ -31,7 +31,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transien
 
 
 def test_the_parts_of_a_stage_are_stacked_up_to_its_peak(spec):
-    plan = planned(spec)
+    plan = planned(spec, 200 * GIB)
     rows, control = rows_of(plan), plan.control.prediction
     panels = [row for row in rows if "part" in row]
     for stage in control.stages:

@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES
-
 KEYS = {
     "recompute", "legal", "rules", "inert_modules", "peak_bytes", "worst_stage", "stages", "step_time_s",
     "tflops_per_gpu", "recompute_overhead", "verdict",
@@ -62,8 +60,8 @@ def test_the_table_has_a_row_per_setting_and_is_not_cut_when_piped(plan):
 @pytest.mark.train
 def test_a_small_memory_changes_the_answer_and_gives_the_ladder(plan):
     plenty = json.loads(plan(*LLAMA, "--json").stdout)["settings"]
-    upper = {setting["recompute"]: setting["peak_range_bytes"][1] for setting in plenty}
-    enough = (upper["full:block:1"] + OUTSIDE_ALLOCATOR_BYTES) / 1024**3 + 0.001
+    upper = {setting["recompute"]: setting["device_range_bytes"][1] for setting in plenty}
+    enough = upper["full:block:1"] / 1024**3 + 0.001
     document = json.loads(plan(*LLAMA, "--json", "--fit_into", f"{enough:.3f}", "--margin", "0").stdout)
     assert document["recommended"] == "full:block:1"
     assert [step["step"] for step in document["layouts"][0]["advice"]] == ["allocator", "modules", "layers"]

@@ -6,7 +6,7 @@ import pytest
 
 from harness.experiment.software import Software
 from harness.plan.run import Layout, Planned
-from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES
+from harness.planning.device import device_needs
 from harness.planning.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 
@@ -32,7 +32,7 @@ def planned(make_spec):
         first = plan(spec, found, traces, Limits(None), TE, SOFTWARE)
         peak = max(row.prediction.peak_bytes for row in first.rows if row.prediction)
         capacity = peak * 2 if verdict == "FITS" else peak + 10
-        return plan(spec, found, traces, Limits(capacity + OUTSIDE_ALLOCATOR_BYTES, margin=0.0), TE, SOFTWARE)
+        return plan(spec, found, traces, Limits(device_needs(spec).device_bytes(capacity), margin=0.0), TE, SOFTWARE)
 
     return made
 

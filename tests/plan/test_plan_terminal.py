@@ -112,7 +112,7 @@ def test_a_range_that_reaches_beyond_the_memory_is_reported(spec):
     made = planned(spec)
     peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
     tight, roomy = (
-        shown(200, lambda c=c: plan_page(planned(spec, int(c / 0.94)), ()), terminal=False)
+        shown(200, lambda c=c: plan_page(planned(spec, made.limits.needs.device_bytes(int(c))), ()), terminal=False)
         for c in ((peak + high) / 2, high * 1.01)
     )
     assert "Cheaper, but it may not fit: none at +0.0 %" in " ".join(tight)
@@ -131,7 +131,7 @@ def test_the_hardware_utilization_counts_what_runs_again(spec):
 def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts(spec):
     made = planned(spec)
     peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
-    unsure = planned(spec, int((peak + high) / 2 / 0.94))
+    unsure = planned(spec, made.limits.needs.device_bytes((peak + high) // 2))
     alone = shown(200, lambda: plan_page(unsure, ()), terminal=False)
     assert next(line for line in alone if line.startswith("none ")).endswith("TIGHT")
     layouts = [("tp=4", unsure, ""), ("tp=2", made, "")]
@@ -179,4 +179,4 @@ def test_layouts_are_headed_by_what_they_share(spec):
     layouts = [("tp=4", planned(spec), ""), ("tp=3", None, "A01: does not divide")]
     lines = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
     assert lines[0].startswith("Recipe")
-    assert "Limit        80.00 GiB less 6 % margin" in lines
+    assert f"Limit        80.00 GiB {layouts[0][1].limits.free_text}" in lines

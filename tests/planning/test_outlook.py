@@ -7,7 +7,6 @@ import pytest
 from harness.diagnose.plan import asked_row, outlook_of
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
-from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES
 from harness.planning.search import Limits, candidates, plan, required_cases
 from tests.planning.conftest import row_of
 
@@ -29,7 +28,8 @@ def _planned(spec_of, by_hand):
 
 def test_a_change_is_predicted_to_need_less_than_the_job_as_it_is(planned):
     upper = row_of(planned("none"), "full:block:1").prediction.range_bytes[1]
-    change = outlook_of(planned("none", upper + OUTSIDE_ALLOCATOR_BYTES)).change
+    made = planned("none")
+    change = outlook_of(planned("none", made.limits.needs.device_bytes(upper))).change
     assert change.peak_bytes < row_of(planned("none"), "none").prediction.peak_bytes
 
 

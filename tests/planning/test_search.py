@@ -4,8 +4,9 @@ import pytest
 
 from harness.experiment.software import Software
 from harness.planning.advice import advice, module_worths, riskier_text, safe_instead, why_none
+from harness.planning.device import DeviceNeeds, device_needs
 from harness.planning.ledger import user_buffer_bytes
-from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES, verdict
+from harness.planning.prediction import verdict
 from harness.planning.search import Limits, Traces, candidates, dominated, plan, recommended, required_cases
 from harness.units import format_bytes, format_percent
 from tests.planning.conftest import row_of
@@ -28,7 +29,7 @@ def planned(spec_of, by_hand):
 def tight(planned, text: str, slack: int = 10, **limits):
     """A plan whose memory fits the whole range of ``text`` with ``slack`` bytes to spare."""
     upper = row_of(planned(), text).prediction.range_bytes[1]
-    return planned(capacity_bytes=upper + slack + OUTSIDE_ALLOCATOR_BYTES, margin=0.0, **limits)
+    return planned(capacity_bytes=planned().limits.needs.device_bytes(upper + slack), margin=0.0, **limits)
 
 
 def without_tight_ones(made):
@@ -107,12 +108,12 @@ def test_a_setting_fits_with_its_whole_range_and_is_tight_with_its_peak_alone(pe
     ("capacity", "margin", "budget", "text"),
     [
         (100 * 10**9, 0.06, 94 * 10**9, "93.13 GiB less 6 % margin"),
-        (100 * 10**9, 0.005, 99 * 10**9, "93.13 GiB less 953.67 MiB outside torch's allocator"),
+        (100 * 10**9, 0.005, 99 * 10**9, "93.13 GiB less 953.67 MiB beside tensors"),
         (None, 0.06, None, None),
     ],
 )
-def test_the_margin_holds_at_least_what_is_outside_of_the_allocator(capacity, margin, budget, text):
-    limits = Limits(capacity, margin, outside_bytes=OUTSIDE_ALLOCATOR_BYTES)
+def test_the_margin_holds_at_least_what_the_device_needs_beside_tensors(capacity, margin, budget, text):
+    limits = Limits(capacity, margin, needs=DeviceNeeds(context_bytes=10**9))
     assert limits.budget_bytes == budget
     assert text is None or limits.text == text
 
@@ -124,11 +125,11 @@ def test_user_buffers_take_room_from_the_tensors(planned, spec_of):
     overlapping = spec.model_copy(update={"kernels": kernels})
     buffers = user_buffer_bytes(overlapping)
     upper = row_of(planned(overlapping), "none").prediction.range_bytes[1]
-    taken = upper + buffers + OUTSIDE_ALLOCATOR_BYTES
-    fits, not_quite = (planned(overlapping, capacity_bytes=taken + spare, margin=0.0) for spare in (0, -1))
+    taken = device_needs(overlapping).device_bytes(upper)
+    fits, not_quite = (planned(overlapping, capacity_bytes=taken + spare, margin=0.0) for spare in (1, -1))
     assert (row_of(fits, "none").verdict, row_of(not_quite, "none").verdict) == ("FITS", "TIGHT")
-    assert fits.limits.text.endswith(f"outside torch's allocator and {format_bytes(buffers)} of user buffers")
-    assert planned(spec).limits.user_buffer_bytes == 0
+    assert f"{format_bytes(buffers)} of user buffers" in fits.limits.needs.text
+    assert planned(spec).limits.needs.user_buffer_bytes == 0
 
 
 def test_a_setting_that_costs_more_and_saves_nothing_is_beaten(planned):
@@ -201,7 +202,7 @@ def test_modules_that_were_not_planned_are_not_mentioned(planned):
 def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is_named(planned):
     none, block = (row_of(planned(), text).prediction for text in ("none", "full:block:1"))
     budget = (max(none.peak_bytes, block.range_bytes[1]) + none.range_bytes[1]) // 2
-    made = planned(capacity_bytes=budget + OUTSIDE_ALLOCATOR_BYTES, margin=0.0)
+    made = planned(capacity_bytes=planned().limits.needs.device_bytes(budget), margin=0.0)
     assert made.recommended.verdict == "FITS"
     assert made.recommended.prediction.range_bytes[1] <= budget < none.range_bytes[1]
     assert (made.riskier.text, made.riskier.verdict, made.riskier.is_certain) == ("none", "TIGHT", False)
@@ -213,6 +214,6 @@ def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is
 def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_as_tight(planned):
     smallest = min((row.prediction for row in planned().rows), key=lambda found: found.peak_bytes)
     budget = (smallest.peak_bytes + smallest.range_bytes[1]) // 2
-    made = planned(capacity_bytes=budget + OUTSIDE_ALLOCATOR_BYTES, margin=0.0)
+    made = planned(capacity_bytes=planned().limits.needs.device_bytes(budget), margin=0.0)
     assert (made.recommended.verdict, made.safe) == ("TIGHT", None)
     assert safe_instead(made) == "no planned setting fits with its whole range"

@@ -12,7 +12,7 @@ from harness.judging import readings
 from harness.judging.derive import derive
 from harness.launch.environment import Host
 from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
-from harness.planning.ledger import user_buffer_bytes
+from harness.planning.device import device_needs
 from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.prediction import BUILT_IN, Constants, calibrated
 from harness.planning.search import Traces
@@ -180,11 +180,11 @@ def _peaks_by_stage(record: RunRecord) -> dict[int, int]:
 
 
 def _outside(record: RunRecord) -> tuple[int, ...]:
-    """Memory of context and NCCL on each rank, without user buffers, whose size is known and depends on the recipe."""
+    """Memory outside the allocator on each rank, without what the planner models: NCCL, user and dispatcher buffers."""
     used_of = readings.device_used(record.nodes)
     pairs = ((used_of(rank), readings.reserved(rank)) for rank in record.ranks)
-    buffers = user_buffer_bytes(record.spec)
-    return tuple(used - reserved - buffers for used, reserved in pairs if used is not None and reserved is not None)
+    modelled = device_needs(record.spec, context_bytes=0).outside_bytes
+    return tuple(used - reserved - modelled for used, reserved in pairs if used is not None and reserved is not None)
 
 
 def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refused: dict[str, str]) -> Calibration:
