@@ -207,7 +207,7 @@ def night_html(verdict: NightVerdict) -> str:
         for name, found in _all_runs(verdict)
         for run in found
     ]
-    facts = machine_facts(record for *_, record in runs if record)
+    facts = machine_facts(record.provenance for *_, record in runs if record)
     head = Only("html", (facts, Code(command_text(verdict.plan.command))))
     table = run_table("Run", runs, verdict.night_dir / REPORT, with_host=True)
     page = night_page(verdict)

@@ -9,6 +9,7 @@ from harness.showing.page import (
     Bars,
     Block,
     Code,
+    Column,
     Facts,
     Gap,
     Line,
@@ -46,13 +47,13 @@ dt { font-size: 12px; color: var(--soft); } dd { margin: 0; } dl .full { grid-co
 table { border-collapse: collapse; font-size: 13px; overflow-wrap: normal; } .wide, .chart { overflow-x: auto; max-width: 100%; }
 th, td { padding: 4px 7px; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap; vertical-align: top; }
 thead th, thead td { vertical-align: bottom; border-bottom: 2px solid var(--line); } tbody th { font-weight: normal; }
-th.right, td.right { text-align: right; font-variant-numeric: tabular-nums; } td.long { white-space: normal; min-width: 16em; overflow-wrap: anywhere; }
+th.right, td.right { text-align: right; font-variant-numeric: tabular-nums; } th.long, td.long { white-space: normal; min-width: 16em; overflow-wrap: anywhere; }
 .good { background: var(--good); } .better { background: var(--better); } .doubt { background: var(--doubt); }
 .expected { background: var(--expected); } .worse { background: var(--worse); font-weight: bold; }
 .failed { background: var(--failed); font-weight: bold; } .oom { background: var(--oom); font-weight: bold; }
-.strong, .chosen { font-weight: bold; } .dim, small { color: var(--soft); } td small { color: inherit; } li.bad, p.bad, span.bad { color: var(--bad); }
+.strong, .chosen { font-weight: bold; } .dim, small { color: var(--soft); } td small, th small { color: inherit; } li.bad, p.bad, span.bad { color: var(--bad); }
 .sticks { max-height: 85vh; overflow: auto; } .sticks thead th { position: sticky; top: 0; background: var(--paper); z-index: 1; }
-.sticks thead th:first-child { left: 0; z-index: 2; } .sticks tbody td:first-child { position: sticky; left: 0; background: var(--paper); }
+.sticks thead th:first-child { left: 0; z-index: 2; } .sticks tbody :is(th, td):first-child { position: sticky; left: 0; background: var(--paper); }
 figure { margin: 0; } figcaption { color: var(--soft); font-size: 13.5px; margin-top: .5em; } .chart .vega-embed { display: block; width: 100%; }
 .chart svg { display: block; width: 100%; max-width: calc(var(--wide) * 1.3); min-width: min(38rem, var(--wide)); height: auto; }
 .bars svg { fill: currentColor; } .bars rect { fill: var(--mark); } .bars line { stroke: currentColor; } .chart.bars svg { filter: none; }
@@ -188,7 +189,11 @@ def _html_table(table: Table) -> str:
         f'<th scope="col" class="{kind}">{escape(column.title)}</th>' if column.title else f'<td class="{kind}"></td>'
         for column, kind in zip(table.columns, kinds, strict=True)
     )
-    rows = ("".join(_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True)) for row in table.rows)
+    heading = next((at for at, column in enumerate(table.columns) if _heads_rows(column)), None)
+    rows = (
+        "".join(_cell(cell, kinds[at], is_heading=at == heading and bool(plain(cell))) for at, cell in enumerate(row))
+        for row in table.rows
+    )
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     sticks = " sticks" if table.sticks else ""
     return (
@@ -200,14 +205,20 @@ def _html_table(table: Table) -> str:
 _LONGEST_WHOLE = 48  # characters; a longer text folds, so that the columns after it stay in sight
 
 
-def _cell(words: Words, kind: str) -> str:
-    """A cell; one span with a style is tinted and signed as a whole."""
+def _heads_rows(column: Column) -> bool:
+    """Whether the column may name the rows: neither marks, which have no title, nor numbers."""
+    return bool(column.title) and column.title != "#" and not column.right
+
+
+def _cell(words: Words, kind: str, *, is_heading: bool = False) -> str:
+    """A cell; one span with a style is tinted and signed as a whole. A heading names its row for a screen reader."""
+    opening, closing = ('th scope="row"', "th") if is_heading else ("td", "td")
     if kind == "left" and max((len(span.text) for span in spans(words)), default=0) > _LONGEST_WHOLE:
         kind = "long"
     if not isinstance(words, Span):
-        return f'<td class="{kind}">{_spans(words)}</td>'
+        return f'<{opening} class="{kind}">{_spans(words)}</{closing}>'
     signed = replace(words, text=_SIGNS.get(words.style, "") + words.text, style="plain")
-    return f'<td class="{kind} {words.style}">{_span(signed)}</td>'
+    return f'<{opening} class="{kind} {words.style}">{_span(signed)}</{closing}>'
 
 
 def _html_section(section: Section, level: int) -> str:

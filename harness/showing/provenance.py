@@ -27,9 +27,9 @@ def command_text(command: Sequence[str]) -> str:
     return shlex.join([program, *command[1:]])
 
 
-def machine_facts(records: Iterable[RunRecord], first: Sequence[tuple[str, Words]] = ()) -> Facts:
+def machine_facts(runs: Iterable[Provenance], first: Sequence[tuple[str, Words]] = ()) -> Facts:
     """``first``, then hardware, host, driver and software of the runs. Runs that differ give several values; none: left out."""
-    where = [record.provenance for record in records]
+    where = list(runs)
     rows = ((name, _values(read(provenance) for provenance in where)) for name, read in _ROWS.items())
     return Facts((*first, *((name, value) for name, value in rows if value)), WIDTH)
 

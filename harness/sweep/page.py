@@ -56,7 +56,7 @@ def origin_of(data: SweepData, folder: Path) -> Origin:
     table = run_table("Run", runs, folder, with_host=True)
     return Origin(
         (
-            machine_facts([run for *_, run in runs], [*settings, ("Varied", varied)]),
+            machine_facts([run.provenance for *_, run in runs], [*settings, ("Varied", varied)]),
             Code(command_text(data.plan.command)),
         ),
         (Section("Runs and logs", (table,), folded=True),) if runs else (),

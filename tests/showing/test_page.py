@@ -88,6 +88,14 @@ def test_html_has_the_answer_below_the_title_and_a_sign_beside_a_colour():
     assert "script" not in page
 
 
+def test_the_first_column_of_words_names_the_rows_of_a_table():
+    columns = ("", "#", "Cell", Column("Step", right=True))
+    page = html(Page((table(columns, [("*", "0", "none", "1.0 s"), ("", "1", "", "1.2 s")]),), title="A sweep"))
+    assert re.findall(r'<th scope="row"[^>]*>([^<]*)', page) == ["none"]
+    assert '<td class="left">0</td>' in page
+    assert '<td class="left"></td>' in page
+
+
 def test_bars_stand_on_an_axis_that_begins_at_zero():
     page = html(Page((Bars("Peak", (("none", 2.0, "2 GiB"), ("mlp", 1.0, "1 GiB"))),), title="A sweep"))
 

@@ -239,7 +239,7 @@ class TestWithPictures:
         assert tags.levels[0] == 1 and tags.levels.count(1) == 1
         assert all(after - before <= 1 for before, after in pairwise(tags.levels))
         assert {"header", "main", "footer"} <= set(tags.tags)
-        assert set(tags.scopes) == {"col"}
+        assert set(tags.scopes) == {"col", "row"}
 
     def test_the_head_says_where_the_figures_come_from(self, recorded, written):
         where = recorded.cells[0].runs[0].provenance

@@ -11,13 +11,16 @@ import altair as alt
 from harness.night.history.cases import CaseHistory, GoldenBand, LevelChange
 from harness.night.history.changes import changes, notable, setup_of
 from harness.night.history.files import started
+from harness.night.history.record import HistoryRecord
 from harness.night.history.series import Night
 from harness.night.history.show import level_change_text
+from harness.records.run import Provenance
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit, time_unit
 from harness.showing.figures import figure
 from harness.showing.html import html
 from harness.showing.page import Facts, Page, Picture, Section, listing, plain
+from harness.showing.provenance import machine_facts
 from harness.units import counted, format_percent
 
 _HEIGHT = 340
@@ -203,7 +206,21 @@ def write_trend(history: CaseHistory, path: Path) -> Path:
     newest = [(name, value) for setup in setups for name, value in setup.items() if value and not name.startswith("$")]
     below = (
         listing((*lines, *history.series.notes)),
-        Section("The newest night was measured with", (Facts(tuple(newest), 20),)),
+        Section("The newest night was measured with", (Facts(tuple(newest), 20),), folded=True),
     )
-    page = Page((drawn, *below), title=f"History of {history.series.case}")
+    page = Page((*_head(history), drawn, *below), title=f"History of {history.series.case}")
     return look.write_chart("--chart", path, drawn, partial(html, page), remedy="name another --metric")
+
+
+def _head(history: CaseHistory) -> list[Facts]:
+    """Hardware and software of the newest night, as other reports begin with them."""
+    newest = history.series.nights[-1:]
+    runs = [_provenance(record) for night in newest for record in night.counted or night.records]
+    return [machine_facts(runs, [("Newest night", started(night.records[0]).isoformat()[:10])]) for night in newest]
+
+
+def _provenance(record: HistoryRecord) -> Provenance:
+    """What history keeps of a run's provenance; the rest is empty, and the head leaves it out."""
+    kept = {name: getattr(record, name) for name in Provenance.model_fields if name in HistoryRecord.model_fields}
+    absent = dict.fromkeys(("finished_at", "mbr_perf", "platform", "processor"), "")
+    return Provenance.model_validate({**kept, **absent, "command": (), "git_branch": record.branch})
