@@ -38,7 +38,7 @@ class DiagnoseOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedOptions(ExperimentOptions):
-    """The settings of a job of which there are only logs. The planner predicts its memory from them."""
+    """The settings of a job that left only logs. The planner predicts its memory from them."""
 
     model_recipe_name: Annotated[
         str,

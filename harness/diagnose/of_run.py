@@ -216,7 +216,7 @@ def _end(rank: RankRecord, spec: ExperimentSpec) -> str:
 
 
 def _names(numbers: Sequence[int]) -> str:
-    """``rank 3``, ``ranks 0 to 7``, ``ranks 0, 2``."""
+    """Return ``rank 3``, ``ranks 0 to 7`` or ``ranks 0, 2``."""
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
     if list(numbers) == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2:

@@ -121,12 +121,12 @@ class FailedRun:
 
     @property
     def command(self) -> str:
-        """The command that diagnoses it, to paste."""
+        """Return the command that diagnoses it, to paste."""
         return f"mbr-perf diagnose {quote(str(self.run_dir))}"
 
     @property
     def line(self) -> str:
-        """Its cell, how it ended and the summary."""
+        """Return its cell, how it ended and the summary."""
         rank = f" on rank {self.rank}" if self.rank is not None else ""
         return f"{self.cell}: {self.status}{rank}: {self.summary}"
 
@@ -143,7 +143,7 @@ class SweepOverview:
 
     @property
     def is_conclusive(self) -> bool:
-        """False for an A/B of which one side has not run."""
+        """Return False for an A/B with a side that has not run."""
         return bool(self.failed) or self.ab is None or self.ab.differs is not None
 
 

@@ -139,7 +139,7 @@ def given_env(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, str
 
 
 def _environment(spec: ExperimentSpec, host: Host) -> tuple[dict[str, str] | None, tuple[Finding, ...]]:
-    """The variables that ranks would have, started from this shell; what contradicts the spec among them."""
+    """Return the variables of ranks started from this shell, and the findings on those that contradict the spec."""
     nodes = without_asking(spec, Nodes())
     try:
         found = child_environment(

@@ -52,7 +52,7 @@ class Inputs:
 
     @property
     def num_jobs(self) -> int:
-        """The number of runs, plus one if there are logs."""
+        """Return the number of runs, plus one if there are logs."""
         return len(self.runs) + len(self.unfinished) + bool(self.logs)
 
 

@@ -229,7 +229,7 @@ def exit_code_of_overview(found: SweepOverview) -> ExitCode:
 
 
 def _killed(data: SweepData) -> list[tuple[Path, str, str]]:
-    """Return the runs without a record, and why there is none."""
+    """Return the runs without a record, each with the reason."""
     found = []
     for cell in data.cells:
         for repeat in range(data.plan.repeats):

@@ -61,13 +61,13 @@ _ON_THE_DEVICE = frozenset({"fragmentation", "capacity", "cuda_graph_pools", "ou
 
 
 def is_device_oom(case: Case) -> bool:
-    """Whether this job alone filled the device, or the memory limit that stands for a smaller device."""
+    """Return whether this job alone filled the device, or the memory limit that stands for a smaller device."""
     is_stand_in = case.spec is not None and case.spec.measure.memory_limit_bytes is not None
     return case.verdict.oom_class in _ON_THE_DEVICE or (case.verdict.oom_class == "self_imposed_limit" and is_stand_in)
 
 
 def one_rank_beside_headroom(facts: Facts) -> str:
-    """Exactly one rank is out of memory, and the others hold less; expandable segments are off or unknown."""
+    """See exactly one rank out of memory while the others hold less; expandable segments are off or unknown."""
     case = facts.case
     full = [rank for rank in case.ranks if rank.has_oom]
     if len(full) != 1 or not is_device_oom(case) or case.expandable_segments or case.is_on_cpu:
@@ -87,7 +87,7 @@ def one_rank_beside_headroom(facts: Facts) -> str:
 
 
 def with_expandable_segments(facts: Facts) -> str:
-    """The device was full with expandable segments on."""
+    """See a device that was full with expandable segments on."""
     case = facts.case
     if case.verdict.oom_class not in ("capacity", "fragmentation") or not case.expandable_segments:
         return ""
@@ -95,7 +95,7 @@ def with_expandable_segments(facts: Facts) -> str:
 
 
 def predicted_too_large(facts: Facts) -> str:
-    """The predicted peak does not fit; names the largest part of the worst stage. Empty for a job that ended well."""
+    """See a predicted peak that does not fit; name the worst stage's largest part. Empty for a job that ended well."""
     case = facts.case
     capacity = case.spec.capacity_bytes if case.spec else None
     if case.prediction is None or capacity is None or case.status == "ok":
@@ -109,7 +109,7 @@ def predicted_too_large(facts: Facts) -> str:
 
 
 def layernorm_still_oom(facts: Facts) -> str:
-    """Out of memory, with layernorm among the modules and nothing that frees much."""
+    """See a job out of memory with layernorm among its modules and no module that frees much."""
     case = facts.case
     if not is_device_oom(case) or "layernorm" not in case.modules or case.modules & {"mlp", "moe"}:
         return ""
@@ -121,7 +121,7 @@ def layernorm_still_oom(facts: Facts) -> str:
 
 
 def recompute_still_oom(facts: Facts) -> str:
-    """Out of memory for lack of capacity, although recompute is on."""
+    """See a job out of memory for lack of capacity, although recompute is on."""
     case = facts.case
     if case.spec is None or case.spec.recompute.text == "none" or not is_device_oom(case):
         return ""
@@ -144,7 +144,7 @@ def loss_of_speed(facts: Facts) -> float | None:
 
 
 def drop_with_mlp(facts: Facts) -> str:
-    """Slower than a job without mlp; without such a job, recompute adds too many FLOPs."""
+    """See a job slower than a job without mlp; without such a job, see that recompute adds too many FLOPs."""
     case, reference = facts.case, facts.reference
     if "mlp" not in case.modules or case.has_oom:
         return ""
@@ -155,7 +155,7 @@ def drop_with_mlp(facts: Facts) -> str:
 
 
 def _by_flops(case: Case) -> str:
-    """Recompute's share of the FLOPs; only without a measured job to compare with."""
+    """Return recompute's share of the FLOPs as text; only without a measured job to compare with."""
     if case.prediction is None or not case.prediction.model_flops or case.status != "ok":
         return ""
     executed = case.prediction.model_flops + case.prediction.recompute_flops
@@ -164,7 +164,7 @@ def _by_flops(case: Case) -> str:
 
 
 def core_attn_beside_mlp(facts: Facts) -> str:
-    """Both modules are recomputed; compared with mlp alone if there is such a job."""
+    """See both modules recomputed; compare with a job with mlp alone, if given."""
     case, reference = facts.case, facts.reference
     if not {"mlp", "core_attn"} <= case.modules or case.has_oom:
         return ""
@@ -175,7 +175,7 @@ def core_attn_beside_mlp(facts: Facts) -> str:
 
 
 def slow_with_full(facts: Facts) -> str:
-    """Slower than a job without full recompute; without such a job, by the FLOPs."""
+    """See a job slower than a job without full recompute; without such a job, judge by the FLOPs."""
     case, reference = facts.case, facts.reference
     if case.spec is None or not isinstance(case.spec.recompute, FullRecompute) or case.has_oom:
         return ""
@@ -187,7 +187,7 @@ def slow_with_full(facts: Facts) -> str:
 
 
 def more_tensor_parallelism(facts: Facts) -> str:
-    """Slower than a job with less TP."""
+    """See a job slower than a job with less TP."""
     case, reference, lost = facts.case, facts.reference, loss_of_speed(facts)
     if case.has_oom or case.spec is None or reference is None or reference.spec is None:
         return ""
@@ -198,7 +198,7 @@ def more_tensor_parallelism(facts: Facts) -> str:
 
 
 def virtual_stages(facts: Facts) -> str:
-    """Two jobs differ in interleaving, and only one ran out of memory."""
+    """See two jobs that differ in interleaving, of which only one ran out of memory."""
     case, reference = facts.case, facts.reference
     if case.spec is None or reference is None or reference.spec is None or case.has_oom == reference.has_oom:
         return ""
@@ -220,7 +220,7 @@ def _versus(case: Case, reference: Case) -> str:
 
 
 def full_recompute_with_graphs(facts: Facts) -> str:
-    """Whole layers are recomputed, with graphs of parts of the iteration."""
+    """See whole layers recomputed, with graphs of parts of the iteration."""
     spec = facts.case.spec
     if spec is None or not isinstance(spec.recompute, FullRecompute) or spec.cuda_graph.impl == "none":
         return ""
@@ -231,7 +231,7 @@ def full_recompute_with_graphs(facts: Facts) -> str:
 
 
 def pipeline_with_offloading(facts: Facts) -> str:
-    """Whole layers are offloaded with several pipeline stages."""
+    """See whole layers offloaded with several pipeline stages."""
     spec = facts.case.spec
     if spec is None or not spec.offload.cpu_offloading_num_layers:
         return ""
@@ -240,7 +240,7 @@ def pipeline_with_offloading(facts: Facts) -> str:
 
 
 def user_buffers_with_expandable_segments(facts: Facts) -> str:
-    """Both are on."""
+    """See both settings on."""
     spec = facts.case.spec
     if spec is None or not spec.ddp.nccl_ub or not facts.case.expandable_segments:
         return ""
@@ -248,7 +248,7 @@ def user_buffers_with_expandable_segments(facts: Facts) -> str:
 
 
 def nan_with_fp8(facts: Facts) -> str:
-    """A loss or a gradient is not finite, with FP8 and recompute."""
+    """See a loss or a gradient that is not finite, with FP8 and recompute."""
     case = facts.case
     if case.spec is None or not case.has_nan or case.spec.recompute.text == "none":
         return ""

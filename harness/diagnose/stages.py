@@ -120,7 +120,7 @@ def allocator_trial(cases: Sequence[Case]) -> Trial | None:
 
 
 def _are_alike(cases: Sequence[Case]) -> bool:
-    """Whether all known settings agree, except the allocator's variables."""
+    """Return whether all known settings agree, except the allocator's variables."""
     known = [_but_allocator(case.spec) for case in cases if case.spec]
     return len(known) in (0, len(cases)) and all(settings == known[0] for settings in known)
 

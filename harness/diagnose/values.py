@@ -32,7 +32,7 @@ class RankFigures:
 
     @property
     def held_bytes(self) -> int | None:
-        """The allocator's reserved peak; its allocated peak if that is unknown."""
+        """Return the allocator's reserved peak in bytes; its allocated peak if that is unknown."""
         return self.reserved_bytes if self.reserved_bytes is not None else self.allocated_bytes
 
 
@@ -84,22 +84,22 @@ class Case:
 
     @property
     def modules(self) -> frozenset[str]:
-        """Modules of selective recompute; empty without a spec."""
+        """Return the modules of selective recompute; empty without a spec."""
         return frozenset(getattr(self.spec.recompute, "modules", ())) if self.spec else frozenset()
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether its ranks ran on the CPU."""
+        """Return whether its ranks ran on the CPU."""
         return self.spec is not None and self.spec.gpu_type.is_cpu
 
     @property
     def has_oom(self) -> bool:
-        """Whether it ran out of memory."""
+        """Return whether it ran out of memory."""
         return self.verdict.is_oom
 
     @property
     def peak_bytes(self) -> int | None:
-        """The highest allocated peak of any rank."""
+        """Return the highest allocated peak of any rank, in bytes."""
         return max((rank.allocated_bytes for rank in self.ranks if rank.allocated_bytes is not None), default=None)
 
 
@@ -178,6 +178,6 @@ def findings_text(findings: Iterable[Finding]) -> str:
 
 
 def is_doubted(case: Case, rulings: Rulings) -> bool:
-    """Whether the rules refuse settings that the user gave for a job that trained all the same."""
+    """Return whether the rules refuse settings that the user gave for a job that trained all the same."""
     has_trained = case.has_oom or case.step_time_s is not None or case.status == "ok"
     return case.has_given_settings and bool(rulings.job) and has_trained

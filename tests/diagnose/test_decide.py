@@ -126,7 +126,7 @@ def test_a_refused_setting_is_no_out_of_memory_and_says_why(case):
     answer = diagnose(case(words, failed=FailedRank(0, "error", words, where="rank.log:1")))
     assert (answer.oom_class, answer.confidence) == ("not_oom", "high")
     assert answer.reason == "activations of whole layers are offloaded to the host while PP is above 1"
-    assert answer.fixes[0].text == "No offloading (--activation_offload_layers 0), or one pipeline stage (-pp 1)."
+    assert answer.fixes[0].text == "Use no offloading (--activation_offload_layers 0), or one pipeline stage (-pp 1)."
 
 
 def test_settings_explain_no_crash(case):

@@ -79,7 +79,7 @@ def test_the_fix_for_nan_with_fp8_is_to_recompute_core_attn_only(case):
 def test_one_rank_out_of_memory_beside_headroom_points_at_the_allocator(case, figures):
     ranks = figures((0, 74, True), (1, 60, False), (2, 58, False))
     row = found(case(FRAGMENTED, ranks=ranks, expandable_segments=False))["rank_out_of_memory_beside_headroom"]
-    assert row.fix.startswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first")
+    assert row.fix.startswith("first set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     assert row.evidence == "only rank 0; the other 2 held at most 60.00 GiB of 79.11 GiB; no expandable segments"
 
 
@@ -139,7 +139,7 @@ def test_layernorm_and_still_out_of_memory(case, figures):
     before = case(FULL, {"recompute": "core_attn"}, ranks=figures((0, 58.8, True)))
     row = found(with_norm, before)["layernorm_and_still_out_of_memory"]
     assert row.cause == "the activations of the norms are too small to lower the peak"
-    assert row.fix.startswith("a module that frees more (mlp, moe), or whole layers")
+    assert row.fix.startswith("recompute a module that frees more (mlp, moe), or whole layers")
     assert row.evidence.endswith("the peak moved from 58.80 GiB to 59.60 GiB")
 
 

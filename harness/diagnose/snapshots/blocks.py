@@ -43,17 +43,17 @@ class Blocks:
     has_expandable: bool = False
     pools: dict[str, list[int]] = field(default_factory=dict)
     live: dict[Owner, Live] = field(default_factory=dict)
-    # By address, for the history: bytes as requested, and whose.
+    # By address, for the history: requested bytes, and the owner.
     standing: dict[int, tuple[int, Owner]] = field(default_factory=dict)
 
     @property
     def stranded(self) -> int:
-        """Free bytes that cannot go back to the device, because their segment also has live blocks."""
+        """Return the free bytes that cannot go back to the device, because their segment also has live blocks."""
         return self.inactive - self.releasable - self.private_free
 
     @property
     def private_pools(self) -> tuple[PrivatePool, ...]:
-        """The largest first."""
+        """Return the pools, the largest first."""
         rows = sorted(self.pools.items(), key=lambda item: -item[1][0])[:_MOST_POOLS]
         return tuple(PrivatePool(pool=name, reserved_bytes=r, allocated_bytes=a) for name, (r, a) in rows)
 
@@ -68,7 +68,7 @@ class _Segment:
 
 
 def blocks_by_device(snapshot: dict[Any, Any], stacks: Stacks) -> dict[int, Blocks]:
-    """Sums for every device with a segment. SnapshotFormatError names the place."""
+    """Return the sums of every device with a segment. SnapshotFormatError names the place."""
     found: dict[int, Blocks] = {}
     for number, value in enumerate(sequence(snapshot.get("segments"), "segments")):
         where = f"segments[{number}]"
@@ -90,7 +90,7 @@ def _segment(entry: dict[Any, Any], where: str) -> _Segment:
 
 
 def _pool(value: object, where: str) -> str:
-    """The pool's name; empty for the default pool, which is the only one in snapshots without names."""
+    """Return the pool's name; empty for the default pool, the only pool in snapshots without names."""
     if value is None:
         return ""
     parts = sequence(value, f"{where}.segment_pool_id")
@@ -124,7 +124,7 @@ def _add(device: Blocks, entry: dict[Any, Any], segment: _Segment, stacks: Stack
 
 
 def _blocks(entry: dict[Any, Any], segment: _Segment) -> Iterator[tuple[int, int, str, dict[Any, Any], str]]:
-    """Address, bytes, state, the block and its place. In old releases, blocks have no address but are in order."""
+    """Yield address, bytes, state, the block and its place. In old releases, blocks have no address but are in order."""
     address = segment.address
     for number, value in enumerate(sequence(entry.get("blocks"), f"{segment.where}.blocks")):
         where = f"{segment.where}.blocks[{number}]"
@@ -167,7 +167,7 @@ def _count_free(device: Blocks, segment: _Segment, free: list[tuple[int, int]], 
 
 
 def _whole_pages(segment: _Segment, address: int, num_bytes: int) -> int:
-    """Bytes of pages that are wholly inside a free block; pages start at the mapped range."""
+    """Return the bytes of pages that are wholly inside a free block; pages start at the mapped range."""
     page = segment.page_bytes or 1
     begin = address - segment.address
     first, last = -(-begin // page), (begin + num_bytes) // page

@@ -17,11 +17,11 @@ _COLOURS = (look.BLUE, look.VERMILION)
 _KINDS = {"allocated (as requested)": [1, 0], "reserved": [5, 3]}
 _BAND_COLOURS = ("#EEF3F8", "#FBF3E4")
 _LANES = 2
-_HEADROOM = 1.13  # the names of phases stand there
+_HEADROOM = 1.13  # room for the names of phases
 
 
 def snapshot_timeline(devices: tuple[tuple[str, DeviceMemory], ...]) -> Picture:
-    """One or two devices with their names. Phases are from the first device that has any.
+    """Draw one or two devices with their names. Phases are from the first device that has any.
 
     Two histories start at the same point, so that equal steps overlap.
     """
@@ -79,7 +79,7 @@ def _line_layers(rows: list[look.Row], shown: list[tuple[str, Levels]], across: 
 
 
 def _phase_layers(shown: list[tuple[str, Levels]], seconds: float, *, is_timed: bool) -> list[alt.Chart]:
-    """A band per phase, with its name at the top if it fits."""
+    """Return a band per phase, with its name at the top if it fits."""
     source = next((levels for _, levels in shown if levels.phases), None)
     if source is None or not is_timed:
         return []

@@ -31,7 +31,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise RefusedPickleError("it refers to objects outside the file, but a snapshot holds only plain values")
 
     def get_extension(self, code: int) -> NoReturn:
-        """The extension registry of Python's own unpickler; C's goes to :meth:`find_class`, or finds no such code."""
+        """Refuse extension codes of Python's own unpickler; C's calls :meth:`find_class`, or finds no such code."""
         raise RefusedPickleError(f"it uses extension code {code}, but a snapshot holds only plain values")
 
 
@@ -41,7 +41,7 @@ _DAMAGED = (pickle.UnpicklingError, EOFError, RecursionError, ImportError, *_WRO
 
 
 def load_plain(stream: IO[bytes]) -> object:
-    """The value in ``stream``. RefusedPickleError for anything but plain values and for damaged files; MemoryError."""
+    """Load the value in ``stream``. RefusedPickleError for anything but plain values and for damaged files; MemoryError."""
     try:
         return _PlainUnpickler(stream, buffers=None).load()
     except RefusedPickleError:
@@ -53,16 +53,16 @@ def load_plain(stream: IO[bytes]) -> object:
 
 
 def _shown(text: str) -> str:
-    """Text from an untrusted file, to print: short, without control characters."""
+    """Return text from an untrusted file, to print: short, without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text[:120])
 
 
-MOST_HOLDERS = 1000  # of a device; the rest becomes one row
+MOST_HOLDERS = 1000  # rows of a device; the rest becomes one row
 REST = Owner("others", "")
 
 
 def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummary:
-    """All devices with memory or a history. SnapshotFormatError names the place of the problem."""
+    """Summarise all devices with memory or a history. SnapshotFormatError names the place of the problem."""
     content = mapping(snapshot, "the snapshot")
     if "segments" not in content:
         raise SnapshotFormatError("it has no 'segments'; every memory snapshot of torch has them")
@@ -105,7 +105,7 @@ def _device(number: int, blocks: Blocks, history: History) -> DeviceMemory:
 
 
 def _holders(live: Mapping[Owner, Live], at_peak: Mapping[Owner, Live] | None) -> tuple[Holder, ...]:
-    """Holders by the larger of their bytes now and at the peak, the largest first."""
+    """Return holders by the larger of their bytes now and at the peak, the largest first."""
     peak = at_peak or {}
     nothing = Live()
 
@@ -130,15 +130,15 @@ def _holders(live: Mapping[Owner, Live], at_peak: Mapping[Owner, Live] | None) -
 
 
 def main() -> int:
-    """Read, summarise, print."""
+    """Read the snapshot, summarise it and print the summary; return the exit code."""
     name, num_bytes, limit_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     _, hardest = resource.getrlimit(resource.RLIMIT_AS)
-    if hardest != resource.RLIM_INFINITY:  # a shell's `ulimit -v`, which nobody may raise
+    if hardest != resource.RLIM_INFINITY:  # a shell's `ulimit -v`, which a process may not raise
         limit_bytes = min(limit_bytes, hardest)
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # pipes are no files: it can write nothing
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file may grow: the process can write only to pipes
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    gc.disable()  # millions of small objects live to the end: looking for cycles takes longer than all else
+    gc.disable()  # millions of small objects live to the end: looking for cycles would take most of the time
     try:
         answer, code = summarise(load_plain(sys.stdin.buffer), file=name, file_bytes=num_bytes).model_dump_json(), 0
     except (RefusedPickleError, SnapshotFormatError) as error:
@@ -154,7 +154,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # The values are thrown away with the process: taking them apart one by one would take seconds.
+    # End without freeing the values one by one, which would take seconds.
     import os
 
     os._exit(main())

@@ -12,21 +12,21 @@ class SnapshotFormatError(ValueError):
 
 
 def mapping(value: object, where: str) -> dict[Any, Any]:
-    """``value``, a dict. SnapshotFormatError."""
+    """Return ``value`` if it is a dict. SnapshotFormatError for anything else."""
     if not isinstance(value, dict):
         raise SnapshotFormatError(f"{where} is {_kind(value)}, expected a dict")
     return value
 
 
 def sequence(value: object, where: str) -> Sequence[Any]:
-    """``value``, a list or tuple. SnapshotFormatError."""
+    """Return ``value`` if it is a list or tuple. SnapshotFormatError for anything else."""
     if not isinstance(value, (list, tuple)):
         raise SnapshotFormatError(f"{where} is {_kind(value)}, expected a list")
     return value
 
 
 def size(entry: dict[Any, Any], name: str, where: str) -> int:
-    """A whole number from 0 on. SnapshotFormatError where it is absent or anything else."""
+    """Return a whole number of at least 0. SnapshotFormatError if it is absent or anything else."""
     value = entry.get(name)
     if type(value) is int and 0 <= value < _LARGEST:
         return value
@@ -34,12 +34,12 @@ def size(entry: dict[Any, Any], name: str, where: str) -> int:
 
 
 def optional_size(entry: dict[Any, Any], name: str, where: str) -> int | None:
-    """As :func:`size`; None where it is absent."""
+    """Do as :func:`size`; return None if it is absent."""
     return None if entry.get(name) is None else size(entry, name, where)
 
 
 def word(entry: dict[Any, Any], name: str, where: str) -> str:
-    """Text. SnapshotFormatError where it is absent or anything else."""
+    """Return a text. SnapshotFormatError if it is absent or anything else."""
     value = entry.get(name)
     if isinstance(value, str):
         return value
@@ -47,7 +47,7 @@ def word(entry: dict[Any, Any], name: str, where: str) -> str:
 
 
 def text(value: object) -> str:
-    """``value`` as short text that can be printed anywhere; empty if it is not text."""
+    """Return ``value`` as short text that can be printed anywhere; empty if it is not text."""
     if not isinstance(value, str):
         return ""
     return "".join(char if char.isprintable() else "?" for char in value[:_LONGEST_TEXT])
@@ -66,9 +66,9 @@ Span = tuple[str, int, int]
 
 
 def spans_by_device(snapshot: dict[Any, Any]) -> dict[int, tuple[Span, ...]]:
-    """Name, begin and end in microseconds, in order of time. SnapshotFormatError.
+    """Return name, begin and end (microseconds) of the spans of each device, in order of time. SnapshotFormatError.
 
-    An end belongs to the youngest open begin of its name; what has no end goes on to the last annotation.
+    An end belongs to the youngest open begin of its name; a span without an end goes on to the last annotation.
     """
     entries = [*sequence(snapshot.get("external_annotations") or (), "external_annotations"), *_older(snapshot)]
     closed: dict[int, list[Span]] = {}
@@ -91,7 +91,7 @@ def spans_by_device(snapshot: dict[Any, Any]) -> dict[int, tuple[Span, ...]]:
 
 
 def _older(snapshot: dict[Any, Any]) -> Iterator[dict[str, object]]:
-    """Annotations that some releases of torch write among the events, in the layout of the other releases."""
+    """Yield annotations that some releases of torch write among the events, in the layout of the other releases."""
     for device, events in enumerate(sequence(snapshot.get("device_traces") or (), "device_traces")):
         for event in sequence(events, f"device_traces[{device}]"):
             if isinstance(event, dict) and event.get("action") == "user_defined":

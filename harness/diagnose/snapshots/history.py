@@ -43,9 +43,9 @@ class _Steps:
 def play(
     entries: Sequence[Any], blocks: Blocks, phases: Sequence[tuple[str, int, int]], stacks: Stacks, where: str
 ) -> History:
-    """Replay ``entries`` back from the end, where the levels are those of ``blocks``.
+    """Replay ``entries`` backwards from the end, where ``blocks`` gives the levels.
 
-    Histories are rings: what was allocated before the first entry is not in it. ``phases`` are name, begin and end in
+    Histories are rings: allocations before the first entry are missing. ``phases`` are name, begin and end in
     microseconds. SnapshotFormatError, with the place.
     """
     if not entries:
@@ -149,7 +149,7 @@ def _phases(phases: Sequence[tuple[str, int, int]], start: int, end: int) -> tup
 
 
 def _holders(entries: Sequence[Any], freeing: str, peak: int, blocks: Blocks, stacks: Stacks) -> dict[Owner, Live]:
-    """The holders at the peak: blocks that the history allocated by then, and blocks from before it began."""
+    """Return the holders at the peak: blocks that the history allocated by then, and blocks from before it began."""
     live: dict[Any, tuple[int, Any]] = {}
     met: set[Any] = set()
     older: list[tuple[int, Owner]] = []

@@ -15,7 +15,7 @@ from harness.units import format_bytes
 
 
 def verdict(device: DeviceMemory) -> OomVerdict | None:
-    """The class of the last failed request; the first match wins. None where the history has no failed request.
+    """Classify the last failed request; the first match counts. None if the history has no failed request.
 
     Free memory in private pools serves only their graphs, so it does not count as room. A snapshot lacks the memory of
     other processes and libraries: a device that they fill gets the class capacity, and the error's text has more.
@@ -55,7 +55,7 @@ def _fragmentation(device: DeviceMemory, failure: FailedRequest, room: int, tota
 
 
 def _unallocated(device: DeviceMemory, failure: FailedRequest) -> int:
-    """Free bytes in the shared pool when the request failed: from the blocks of that moment, else from the levels."""
+    """Return the free bytes in the shared pool when the request failed: from the blocks of that moment, or the levels."""
     if failure.is_now:
         return device.releasable_bytes + device.stranded_bytes
     used = failure.allocated_then_bytes + (device.rounding_bytes or 0) + device.private_free_bytes
@@ -76,7 +76,7 @@ _RECORD = "mbr-perf run ... --snapshot_on_oom"
 
 
 def of_snapshots_alone(paths: Sequence[Path]) -> Diagnosis:
-    """The class of the failed request in the last snapshot that has one; without one, no verdict.
+    """Classify the failed request in the last snapshot that has one; without one, give no verdict.
 
     BadRequestError for what cannot be read and for more than two.
     """
@@ -99,7 +99,7 @@ def of_snapshots_alone(paths: Sequence[Path]) -> Diagnosis:
 
 
 def added_evidence(case: Case, paths: Sequence[Path]) -> tuple[str, ...]:
-    """Evidence from snapshots beside the job's log, which decides. First, how their failed requests differ.
+    """Return evidence from snapshots besides the job's log, which decides. First, how their failed requests differ.
 
     BadRequestError as for :func:`of_snapshots_alone`.
     """
@@ -109,7 +109,7 @@ def added_evidence(case: Case, paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _disagreement(case: Case, path: Path, device: DeviceMemory) -> str:
-    """The figures in which the snapshot's failed request differs from the job's; empty where they agree or are unknown."""
+    """Name the figures in which the snapshot's failed request differs from the job's; empty if none is known to."""
     if not case.has_oom:
         return ""
     believed = "the class and the numbers above are from the job's own message"
@@ -137,7 +137,7 @@ def _devices(paths: Sequence[Path]) -> list[DeviceMemory]:
 
 
 def _all_lines(paths: Sequence[Path], devices: Sequence[DeviceMemory]) -> list[str]:
-    """Lines about each snapshot; of two, also what the second holds more than the first."""
+    """Return lines about each snapshot; for two, also what the second holds more than the first."""
     lines = [line for path, device in zip(paths, devices, strict=True) for line in _lines(path, device)]
     return [*lines, *(_more(paths, devices) if len(devices) == 2 else [])]
 

@@ -32,16 +32,16 @@ class SnapshotLimits:
     time_per_byte_s: float = 60e-8
 
     def memory_bytes(self, num_bytes: int) -> int:
-        """Address space of the process."""
+        """Return the limit on the address space of the process, in bytes."""
         return self.memory_base_bytes + int(self.memory_per_byte * num_bytes)
 
     def time_s(self, num_bytes: int) -> float:
-        """Wall time of the process."""
+        """Return the limit on the wall time of the process, in seconds."""
         return self.time_base_s + self.time_per_byte_s * num_bytes
 
 
 def looks_like_a_snapshot(path: Path) -> bool:
-    """Whether the file begins like a pickle of Python 3: a cheap hint. False if unreadable, or readable only once."""
+    """Return whether the file begins like a pickle of Python 3: a cheap hint. False if unreadable, or readable only once."""
     if not path.is_file():
         return False
     try:
@@ -79,7 +79,7 @@ def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> Snapsh
 
 
 def _require_file(path: Path, mode: int) -> None:
-    """BadRequestError for anything but a file, as the limits need its size; for a folder, with the snapshots in it."""
+    """Require a file, as the limits need its size. BadRequestError; for a folder it names the snapshots in it."""
     if stat.S_ISREG(mode):
         return
     if not stat.S_ISDIR(mode):
@@ -93,7 +93,7 @@ def _require_file(path: Path, mode: int) -> None:
 
 
 def snapshot_summaries(paths: Iterable[Path]) -> list[SnapshotSummary]:
-    """One summary per file. BadRequestError with all that cannot be read, as for :func:`snapshot_summary`."""
+    """Return one summary per file. BadRequestError names all files that :func:`snapshot_summary` cannot read."""
     found, problems = list[SnapshotSummary](), list[BadRequestError]()
     for path in paths:
         try:
@@ -105,7 +105,7 @@ def snapshot_summaries(paths: Iterable[Path]) -> list[SnapshotSummary]:
 
 
 def fullest_device(summary: SnapshotSummary) -> DeviceMemory:
-    """The device with the most reserved memory. BadRequestError for a snapshot without devices."""
+    """Return the device with the most reserved memory. BadRequestError for a snapshot without devices."""
     if not summary.devices:
         raise BadRequestError(
             f"{summary.file}: it holds no memory of any device", remedy="take the snapshot while tensors are in memory"

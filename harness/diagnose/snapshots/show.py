@@ -25,12 +25,12 @@ _MOST_MODULES, _MOST_SITES, _MOST_POOLS = 12, 12, 3
 
 
 def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> Page:
-    """A page about the fullest device; a line names the others."""
+    """Make a page about the fullest device; a line names the others."""
     return Page((*about_snapshot(summary, device, verdict), *_holders(device)))
 
 
 def about_snapshot(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> tuple[Block, ...]:
-    """The page without the tables of holders."""
+    """Return the page without the tables of holders."""
     others = [str(other.device) for other in summary.devices if other.device != device.device]
     also = f" (the file also has device {', '.join(others)})" if others else ""
     facts = [("Snapshot", f"{summary.file}, device {device.device}{also}"), *_failed(device, verdict)]
@@ -116,7 +116,7 @@ def _holders(device: DeviceMemory) -> Iterator[Block]:
 
 
 def by_module(holders: Sequence[Holder]) -> list[tuple[str, int, int]]:
-    """Module, bytes now and at the peak; the largest first."""
+    """Return module, bytes now and bytes at the peak; the largest first."""
     sums: dict[str, list[int]] = {}
     for holder in holders:
         of = sums.setdefault(holder.module, [0, 0])
@@ -126,7 +126,7 @@ def by_module(holders: Sequence[Holder]) -> list[tuple[str, int, int]]:
 
 
 def difference_page(names: tuple[str, str], found: SnapshotDifference) -> Page:
-    """What the second holds more than the first."""
+    """Show what the second snapshot holds more than the first."""
     when = "at the peaks of their histories, as requested" if found.at_peak else "when they were taken"
     total = found.after_bytes - found.before_bytes
     head = (
@@ -160,7 +160,7 @@ def _differing(title: str, rows: Sequence[HeldMore]) -> Iterator[Block]:
 
 
 def signed(num_bytes: int) -> str:
-    """``1.00 GiB more`` or ``less``."""
+    """Return ``1.00 GiB more`` or ``less``."""
     return f"{format_bytes(abs(num_bytes))} {'more' if num_bytes >= 0 else 'less'}"
 
 
@@ -169,7 +169,7 @@ def _rest(count: int, shown: int) -> list[str]:
 
 
 def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
-    """One file. BadRequestError for what cannot be read or drawn."""
+    """Show one file. BadRequestError if it cannot be read or drawn."""
     if timeline is not None:
         require_chart("--timeline", timeline)
     summary = snapshot_summary(path)
@@ -186,7 +186,7 @@ def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
 
 
 def show_difference(before: Path, after: Path, *, timeline: Path | None, as_json: bool) -> None:
-    """Two files, each at its fullest device. BadRequestError for what cannot be read or drawn."""
+    """Show the difference of two files at their fullest devices. BadRequestError if one cannot be read or drawn."""
     if timeline is not None:
         require_chart("--timeline", timeline)
     first, second = snapshot_summaries((before, after))

@@ -41,7 +41,7 @@ ROWS = (
     ModuleRow(_MCORE + "transformer/multi_latent_attention.py", "attention"),
     ModuleRow(_MCORE + "transformer/dot_product_attention.py", "core_attn"),
     ModuleRow(_MCORE + "fusions/fused_softmax.py", "core_attn"),
-    ModuleRow("harness/engine/model.py", "core_attn", ("forward",)),  # attention where there is no transformer-engine
+    ModuleRow("harness/engine/model.py", "core_attn", ("forward",)),  # attention without transformer-engine
     ModuleRow("transformer_engine/pytorch/attention/", "core_attn"),
     ModuleRow("transformer_engine/pytorch/module/layernorm.py", "layernorm"),
     ModuleRow("transformer_engine/pytorch/module/rmsnorm.py", "layernorm"),
@@ -82,7 +82,7 @@ _KEPT_PARTS = 4
 
 
 def module_of(frames: Iterable[Frame]) -> str:
-    """The module of a stack (innermost frame first), with the purpose of the allocation where the stack shows it.
+    """Return the module of a stack (innermost frame first), with the allocation's purpose if the stack shows it.
 
     ``mlp (weights)`` where a constructor allocated, ``mlp (recompute)`` inside a recomputation in the backward pass.
     A backward function of megatron-core is called by autograd, so the frames above it do not name its module.
@@ -103,7 +103,7 @@ def module_of(frames: Iterable[Frame]) -> str:
 
 
 def site_of(frames: Iterable[Frame]) -> str:
-    """``file:line function`` of the innermost frame outside the libraries below megatron-core; empty without a stack."""
+    """Return ``file:line function`` of the innermost frame outside libraries below megatron-core; empty without a stack."""
     first: Frame | None = None
     for frame in frames:
         if not frame.path or frame.path == "??":
@@ -119,7 +119,7 @@ def _is_megatron(frame: Frame) -> bool:
 
 
 def _within(inner: ModuleRow | None, outer: ModuleRow | None) -> ModuleRow | None:
-    """Experts contain the dense block, so its memory there belongs to the experts."""
+    """Choose between two modules: experts contain the dense block, so its memory there belongs to the experts."""
     if inner is None or (outer is not None and outer.module in ("moe", "shared_experts")):
         return outer
     return inner
@@ -157,7 +157,7 @@ class Stacks:
         self._by_list: dict[int, Owner] = {}
 
     def owner(self, frames: object) -> Owner:
-        """The owner of ``frames``, a list of dicts, innermost first; any other value counts as no stack."""
+        """Return the owner of ``frames``, a list of dicts, innermost first; any other value counts as no stack."""
         if not isinstance(frames, (list, tuple)) or not frames:
             return Owner(NO_STACK, "")
         known = self._by_list.get(id(frames))

@@ -24,7 +24,7 @@ class Holder(Frozen):
 
 
 class PrivatePool(Frozen):
-    """A pool of its own, as CUDA graphs have; only its owner can use its free blocks."""
+    """A private pool, as of CUDA graphs; only its owner can use its free blocks."""
 
     pool: str
     reserved_bytes: int
@@ -100,7 +100,7 @@ class DeviceMemory(Frozen):
 
     @property
     def private_reserved_bytes(self) -> int:
-        """Of all private pools."""
+        """Return the reserved bytes of all private pools."""
         return sum(pool.reserved_bytes for pool in self.private_pools)
 
 
@@ -122,7 +122,7 @@ class HeldMore(Frozen):
 
     @property
     def more_bytes(self) -> int:
-        """Negative where the second holds less."""
+        """Return the bytes that the second holds more; negative if it holds less."""
         return self.after_bytes - self.before_bytes
 
 
@@ -140,7 +140,7 @@ class SnapshotDifference(Frozen):
 
 
 def difference(before: DeviceMemory, after: DeviceMemory) -> SnapshotDifference:
-    """At the peaks where both have a history, else at the moments of the snapshots.
+    """Compare at the peaks if both have a history, else at the moments of the snapshots.
 
     Lines of code are matched by module, file and function: a site moves a few lines between releases.
     """
@@ -165,14 +165,14 @@ def difference(before: DeviceMemory, after: DeviceMemory) -> SnapshotDifference:
 
 
 def site_without_line(site: str) -> str:
-    """``megatron/core/transformer/mlp.py:101 forward`` without its ``:101``."""
+    """Return ``megatron/core/transformer/mlp.py:101 forward`` without its ``:101``."""
     path, space, function = site.partition(" ")
     name, colon, line = path.rpartition(":")
     return f"{name}{space}{function}" if colon and line.isdecimal() else site
 
 
 def held_by(holders: Iterable[Holder], key: Callable[[Holder], Of], *, at_peak: bool = False) -> dict[Of, int]:
-    """Bytes of the holders by their key: those that live now, or with ``at_peak`` lived at the peak of the history."""
+    """Return the holders' bytes by key: bytes that live now, or with ``at_peak`` lived at the peak of the history."""
     sums: dict[Of, int] = {}
     for holder in holders:
         sums[key(holder)] = sums.get(key(holder), 0) + (holder.peak_bytes or 0 if at_peak else holder.live_bytes)
