@@ -106,7 +106,7 @@ def compare(
 
 
 def load_run(run: str | Path, *, results_dir: Path | None = None) -> "RecordedRun":
-    """A measured run: what was asked, what every rank recorded, and the figures derived from it.
+    """Return a measured run: what was asked, what every rank recorded, and the figures derived from it.
 
     ``run``: a folder, or the start of a run's id. A row of the frame is one step of one rank.
     """

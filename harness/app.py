@@ -212,7 +212,7 @@ def _tell(error: HarnessError, arguments: Sequence[str]) -> None:
 
 
 def _completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> list[str]:
-    """The command as it was typed with the options of each choice, quoted for a shell. They stand before a ``--``."""
+    """Return the typed command with each choice's options before a ``--``, quoted for a shell."""
     import shlex
 
     end = arguments.index("--") if "--" in arguments else len(arguments)

@@ -64,7 +64,7 @@ def _chunks(text: str | None) -> int | Literal["none"] | None:
 
 
 def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions) -> RunRequest:
-    """All of `mbr-perf run` as one value. BadRequestError for options that contradict each other."""
+    """Return all of `mbr-perf run` as one value. BadRequestError for options that contradict each other."""
     if launch.repeats < 1:
         raise BadRequestError(f"--repeats {launch.repeats} must be at least 1")
     return read(
@@ -116,7 +116,7 @@ def require_nothing_else(what: str, may: str, groups: tuple[object, ...], but: C
 
 
 def given_options(*groups: object, but: Container[str]) -> list[str]:
-    """Every option and argument of ``groups`` that is not as it is by default, as it is typed, without those in ``but``."""
+    """Name the options and arguments of ``groups`` that differ from their defaults, as typed, except those in ``but``."""
     return [
         typed
         for group in groups
@@ -127,7 +127,7 @@ def given_options(*groups: object, but: Container[str]) -> list[str]:
 
 
 def _typed(group: object) -> Iterator[tuple[Field[Any], str]]:
-    """Each field with ``--name`` as a user types it, or an argument's ``NAME``."""
+    """Yield each field with ``--name`` as a user types it, or an argument's ``NAME``."""
     hints = get_type_hints(type(group), include_extras=True)
     for field in fields(group):  # type: ignore[arg-type]
         (option,) = hints[field.name].__metadata__
@@ -141,7 +141,7 @@ _MINUTES = re.compile(r"\d{1,7}")
 
 
 def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, object]) -> SlurmRequest | None:
-    """The options as one value; None for another launcher.
+    """Return the options as one value; None for another launcher.
 
     ``local``: the options that choose the nodes, by name; None for a default.
     BadRequestError, all at once, for options that contradict each other or the launcher.

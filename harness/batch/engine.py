@@ -96,7 +96,7 @@ class TimeLimit:
         self._seconds.append(seconds)
 
     def why_over(self) -> str:
-        """Why no further run starts; empty while there is time."""
+        """Say why no further run starts; empty while there is time."""
         elapsed_s = time.monotonic() - self._began
         expected = sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
         if elapsed_s + expected <= self.minutes * 60:

@@ -26,7 +26,7 @@ from harness.run.understanding import Understood, rule_problem
 
 
 def nodes_of(launch: BatchLaunch, node_rank: int = 0) -> Nodes:
-    """The place of one node among those that launch every run together."""
+    """Return the place of one node among those that launch every run together."""
     return Nodes(launch.nnodes, node_rank, launch.master_addr, launch.master_port)
 
 
@@ -147,7 +147,7 @@ def make_folder(run_dir: Path) -> None:
 
 
 def asides(run_dir: Path) -> tuple[Path, ...]:
-    """The folders that were moved aside for the run that is there now."""
+    """Return the folders that were moved aside for the run that is there now."""
     return tuple(sorted(run_dir.parent.glob(f"{escape(run_dir.name)}.incomplete-*")))
 
 

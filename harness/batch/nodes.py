@@ -107,7 +107,7 @@ def _take_part(
 
 
 def _open(follower: Follower, batch: Batch[Entry], runs: tuple[DueRun[Entry], ...]) -> DueRun[Entry] | None:
-    """The run that the first node's current process began and that this node has not taken part in."""
+    """Return the run that the first node's current process began and that this node has not taken part in."""
     holder = owner_of(follower.folder)
     for item in runs:
         run_dir = batch.planned(item).run_dir

@@ -78,15 +78,15 @@ class Batch(ABC, Generic[Entry]):
 
     @abstractmethod
     def due(self) -> Sequence[DueRun[Entry]]:
-        """The next round, in the order of its starts; empty when every entry has what it needs."""
+        """Return the next round, in the order of its starts; empty when every entry has what it needs."""
 
     @abstractmethod
     def planned(self, due: DueRun[Entry]) -> PlannedRun:
-        """The run as planned."""
+        """Return the run as planned."""
 
     @abstractmethod
     def recorded(self, due: DueRun[Entry]) -> Path | None:
-        """The recorded run to replay, if any."""
+        """Return the recorded run to replay, if any."""
 
     @abstractmethod
     def ended(self, due: DueRun[Entry], ran: Ran) -> Sequence[Lesson]:
@@ -114,7 +114,7 @@ class Batch(ABC, Generic[Entry]):
             append_event(self.folder, event)
 
     def launch_of(self, due: DueRun[Entry], run_dir: Path, node_rank: int = 0) -> Launch:
-        """The run as `mbr-perf run` understands a request. BadRequestError if its launch cannot be planned."""
+        """Return the run as `mbr-perf run` understands a request. BadRequestError if its launch cannot be planned."""
         entry, planned = due.entry, self.planned(due)
         nodes = nodes_of(planned.launch, node_rank)
         settings = planned.launch.model_copy(update={"replay_from": self.recorded(due)})
@@ -140,7 +140,7 @@ class Batch(ABC, Generic[Entry]):
         return launched(launch, progress=following, prediction=lambda: self.prediction(due, launch), parents=parents)
 
     def job_run(self, due: DueRun[Entry], task: int = 0) -> JobRun:
-        """The run as a Slurm job takes it; ``task``: its index in an array."""
+        """Return the run as a Slurm job takes it; ``task``: its index in an array."""
         entry, planned = due.entry, self.planned(due)
         return JobRun(
             run_dir=str(planned.run_dir),
@@ -155,7 +155,7 @@ class Batch(ABC, Generic[Entry]):
         )
 
     def prediction(self, due: DueRun[Entry], launch: Launch) -> Predicting:
-        """The planned prediction, else one made before or during the run."""
+        """Return the planned prediction, else one made before or during the run."""
         kept = KeptPrediction(due.entry.prediction, due.entry.no_prediction)
         return predicting_run(kept, launch, predicts=self.predicts and kept.prediction is None)
 
@@ -216,12 +216,12 @@ class Draft(Generic[Asked]):
 
     @property
     def spec(self) -> ExperimentSpec | None:
-        """The experiment that it would run."""
+        """Return the experiment that it would run."""
         return self.checked.spec if self.checked else None
 
     @property
     def may_run(self) -> bool:
-        """Whether it is legal and no duplicate of another draft."""
+        """Return whether it is legal and no duplicate of another draft."""
         return not self.problem and self.twin is None
 
     @property

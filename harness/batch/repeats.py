@@ -55,7 +55,7 @@ class Repeats(Batch[PlannedEntry]):
 
     @override
     def planned(self, due: DueRepeat) -> PlannedRun:
-        """The run, named after its folder, which is made when it starts."""
+        """Return the run, named after its folder, which is made when it starts."""
         launch, software = launch_words(self.request, self.request.nodes.nnodes), self.understood_once.software
         return PlannedRun(Path("RUN"), "RUN", due.entry.name, launch, software)
 
@@ -66,12 +66,12 @@ class Repeats(Batch[PlannedEntry]):
 
     @override
     def recorded(self, due: DueRepeat) -> Path | None:
-        """The recorded run that the request names."""
+        """Return the recorded run that the request names."""
         return self.request.launch.replay_from
 
     @override
     def launch_of(self, due: DueRepeat, run_dir: Path, node_rank: int = 0) -> Launch:
-        """The request as resolved before the first run, in this folder."""
+        """Return the request as resolved before the first run, in this folder."""
         return Launch(self.understood_once.in_folder(run_dir), run_dir, run_dir.name, self.request.nodes)
 
     @override
@@ -92,7 +92,7 @@ class Repeats(Batch[PlannedEntry]):
 
     @override
     def following(self, due: DueRepeat, launch: Launch, progress: CellProgress) -> Following:
-        """The bar of a single run."""
+        """Return the bar of a single run."""
         return self.display.progress
 
 
@@ -138,7 +138,7 @@ class _Silent:
 
 
 def entry_of(request: RunRequest, understood: Understood) -> PlannedEntry:
-    """The request as an entry of a plan, named after the recipe."""
+    """Return the request as an entry of a plan, named after the recipe."""
     return PlannedEntry(
         name=Path(request.asked.model_recipe_name).stem,
         spec=understood.spec,

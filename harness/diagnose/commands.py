@@ -58,7 +58,7 @@ def command(
 
 
 def can_be_named(case: Case) -> bool:
-    """Whether a command can name the job's logs again."""
+    """Return whether a command can name the job's logs again."""
     return 0 < len(case.paths) <= _MOST_PATHS and _STDIN not in case.paths
 
 

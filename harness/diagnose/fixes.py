@@ -37,7 +37,7 @@ class Situation:
 
     @cached_property
     def case(self) -> Case:
-        """The job; without its settings if the rules show that they are wrong."""
+        """Return the job; without its settings if the rules show that they are wrong."""
         return replace(self.given, spec=None) if is_doubted(self.given, self.rulings) else self.given
 
 

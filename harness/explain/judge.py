@@ -27,7 +27,7 @@ def changes(ours: Side, theirs: Side) -> tuple[Change, ...]:
 
 
 def moved(change: Change) -> bool:
-    """Whether there are two values, and they differ."""
+    """Return whether there are two values, and they differ."""
     return change.change is not None and abs(change.change) >= NOTHING
 
 

@@ -37,7 +37,7 @@ class Named:
 
     @property
     def spec(self) -> ExperimentSpec | None:
-        """The experiment behind it; None for a published golden."""
+        """Return the experiment behind it; None for a published golden."""
         return self.run.spec if self.run is not None else spec_like(self.golden) if self.golden is not None else None
 
     def side(self, like: ExperimentSpec | None = None) -> Side:

@@ -103,7 +103,7 @@ class Change:
 
     @property
     def is_noise(self) -> bool:
-        """Whether equal runs may differ by as much."""
+        """Return whether equal runs may differ by as much."""
         return self.change is not None and abs(self.change) <= (self.noise or 0)
 
 
@@ -130,7 +130,7 @@ class Cause:
 
     @property
     def can_explain(self) -> bool:
-        """Whether it can explain the change of any metric."""
+        """Return whether it can explain the change of any metric."""
         return any(each.fit in ("all", "part", "direction", "possible", "unmeasured") for each in self.fits)
 
 

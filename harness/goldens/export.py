@@ -33,7 +33,7 @@ class Exported:
 
     @property
     def text(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         return bridge_text(self.document)
 
 

@@ -163,7 +163,7 @@ def doubts_of_nights(references: Sequence[str], results: Path | None) -> tuple[s
 
 
 def _is_in_night(record: Path) -> bool:
-    """Whether the path is ``NIGHT/cases/<case>/<number>/record.json``."""
+    """Return whether the path is ``NIGHT/cases/<case>/<number>/record.json``."""
     above = record.parents
     return len(above) > 3 and above[2].name == CASES and (above[3] / NIGHT).is_file()
 

@@ -26,7 +26,7 @@ class RunStanding:
 
     @property
     def text(self) -> str:
-        """The state in one word or sentence."""
+        """Return the state in one word or sentence."""
         if self.record is None:
             return self.where or "not started"
         return self.record.status + (f": {self.record.failure}" if self.record.failure else "")
@@ -43,12 +43,12 @@ class JobStanding:
 
     @property
     def filled_by(self) -> str:
-        """The jobs whose runs fill this job's run folders, if this job left none."""
+        """Return the jobs whose runs fill this job's run folders, if this job left none."""
         return ", ".join(dict.fromkeys(task.filled_by for task in task_runs(self.job) if task.filled_by))
 
     @property
     def is_settled(self) -> bool:
-        """Whether every expected run is committed, so that Slurm's state does not matter."""
+        """Return whether every expected run is committed, so that Slurm's state does not matter."""
         return bool(self.job.runs) and all(task.due is None for task in task_runs(self.job))
 
     @property

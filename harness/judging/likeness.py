@@ -46,7 +46,7 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """The difference as text: ``torch: golden 2.9.1, here 2.10.0``."""
+        """Return the difference as text: ``torch: golden 2.9.1, here 2.10.0``."""
         return difference_text(self.name, self.golden, self.current)
 
 

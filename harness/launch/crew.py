@@ -64,15 +64,15 @@ class Agent(Protocol):
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         ...
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         ...
 
     def wait(self) -> int:
-        """The exit code, once it has ended."""
+        """Return the exit code, once it has ended."""
         ...
 
     def kill(self) -> None:

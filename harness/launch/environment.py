@@ -55,7 +55,7 @@ class EnvVar:
 
     @property
     def shown(self) -> str:
-        """The value to show: secrets and variables passed by name are masked."""
+        """Return the value to show: secrets and variables passed by name are masked."""
         hidden = self.source == "--pass_env" or is_secret_name(self.name)
         return MASK if hidden else redact(self.value)
 

@@ -23,17 +23,17 @@ class Asked:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether ranks use CUDA."""
+        """Return whether ranks use CUDA."""
         return not self.spec.gpu_type.is_cpu
 
     @property
     def before_blackwell(self) -> bool:
-        """Whether the GPU has a compute capability below 10."""
+        """Return whether the GPU has a compute capability below 10."""
         return self.on_gpu and not self.spec.gpu_type.is_at_least(10)
 
     @property
     def captures_graphs(self) -> bool:
-        """Whether CUDA graphs are captured."""
+        """Return whether CUDA graphs are captured."""
         return self.spec.cuda_graph.impl != "none"
 
     @property
@@ -44,7 +44,7 @@ class Asked:
 
     @property
     def needs_one_connection(self) -> bool:
-        """Whether order of kernels matters: TP or CP communication overlapped through one hardware queue."""
+        """Return whether order of kernels matters: TP or CP communication overlapped through one hardware queue."""
         parallelism = self.spec.parallelism
         split = parallelism.tensor_model_parallel_size > 1 or parallelism.context_parallel_size > 1
         wants_many = self.spec.kernels.overlap_moe_expert_parallel_comm or self.spec.ddp.use_megatron_fsdp
@@ -83,17 +83,17 @@ def attention_switch(backend: str) -> Callable[[Asked], str | None]:
 
 
 def on_gpu(value: str) -> Callable[[Asked], str | None]:
-    """The value on GPUs, unset on the processor."""
+    """Return the value on GPUs, unset on the processor."""
     return lambda asked: value if asked.on_gpu else None
 
 
 def on_cpu(value: str) -> Callable[[Asked], str | None]:
-    """The value on the processor, unset on GPUs."""
+    """Return the value on the processor, unset on GPUs."""
     return lambda asked: None if asked.on_gpu else value
 
 
 def always(value: str) -> Callable[[Asked], str | None]:
-    """The value wherever ranks run."""
+    """Return the value wherever ranks run."""
     return lambda _: value
 
 
@@ -182,7 +182,7 @@ class Demand:
 
 
 def conflicts(asked: Asked, settings: Mapping[str, Setting]) -> list[BadRequestError]:
-    """Every contradiction between the spec and the environment; empty when there is none."""
+    """Return every contradiction between the spec and the environment; empty when there is none."""
     problems = []
     for demand in DEMANDS:
         setting, must_be = settings.get(demand.name), demand.must_be(asked)
@@ -194,7 +194,7 @@ def conflicts(asked: Asked, settings: Mapping[str, Setting]) -> list[BadRequestE
 
 
 def has_expandable_segments(allocator_conf: str) -> bool:
-    """Whether the option is in a comma-separated allocator setting, element by element as megatron-core compares it."""
+    """Return whether a comma-separated allocator setting has the option; compares elements as megatron-core does."""
     return EXPANDABLE_SEGMENTS in (part.strip() for part in allocator_conf.split(","))
 
 

@@ -140,12 +140,12 @@ class LaunchPlan:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The agent's command line. The rendezvous is static, because c10d unpickles data from strangers."""
+        """Return the agent's command line. The rendezvous is static, because c10d unpickles data from strangers."""
         return (self.python, "-m", "harness.engine.agent", *self.agent_arguments)
 
     @property
     def agent_arguments(self) -> tuple[str, ...]:
-        """The agent's arguments: the path of its record, then torchrun's."""
+        """Return the agent's arguments: the path of its record, then torchrun's."""
         meet = self.rendezvous
         return (
             "--result", str(self.agent_file),
@@ -163,7 +163,7 @@ class LaunchPlan:
 
     @property
     def rank_files(self) -> tuple[Path, ...]:
-        """The records that this node's ranks leave."""
+        """Return the records that this node's ranks leave."""
         return tuple(self.run_dir / "ranks" / f"rank_{rank:03d}.json" for rank in self.ranks)
 
     @property
@@ -177,7 +177,7 @@ class LaunchPlan:
         return self.outcome_file_of(self.rendezvous.node_rank)
 
     def outcome_file_of(self, node_rank: int) -> Path:
-        """The same of another node."""
+        """Return the same of another node."""
         return self.run_dir / "ranks" / f"outcome{self._suffix_of(node_rank)}.json"
 
     @property
@@ -213,7 +213,7 @@ class LaunchPlan:
         return (*nodes, *address, "--run_dir", str(self.run_dir))
 
     def with_new_port(self) -> "LaunchPlan":
-        """The same plan on another free port."""
+        """Return the same plan on another free port."""
         return replace(self, rendezvous=self.rendezvous.with_new_port())
 
     def render(self) -> str:

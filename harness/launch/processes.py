@@ -47,13 +47,13 @@ def adopt_orphans() -> None:
 
 
 def identify(pid: int) -> Process | None:
-    """The process that has this number now."""
+    """Return the process that has this number now."""
     stat = _stat(pid)
     return stat.process if stat else None
 
 
 def is_alive(process: Process) -> bool:
-    """Whether it still runs; a zombie does not."""
+    """Return whether it still runs; a zombie does not."""
     stat = _stat(process.pid)
     return stat is not None and stat.process == process and stat.state not in "ZX"
 
@@ -115,7 +115,7 @@ def send(process: Process, number: signal.Signals) -> bool:
 
 
 def catches(process: Process, number: signal.Signals) -> bool:
-    """Whether it has a handler for the signal, whose default would end it."""
+    """Return whether it has a handler for the signal, whose default would end it."""
     with suppress(OSError):
         for line in (PROC / str(process.pid) / "status").read_text().splitlines():
             if line.startswith("SigCgt:"):

@@ -32,7 +32,7 @@ class ReplayPlan:
 
 
 def build_replay(request: LaunchRequest) -> ReplayPlan:
-    """The plan; BadRequestError when there is no recorded run, or it is one of another experiment."""
+    """Return the plan; BadRequestError when there is no recorded run, or it is one of another experiment."""
     if request.settings.replay_from is None:
         raise BadRequestError("the replay launcher needs a recorded run", remedy="pass --from RUN_FOLDER")
     source, run_dir = request.settings.replay_from.absolute(), request.run_dir.absolute()

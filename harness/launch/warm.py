@@ -43,7 +43,7 @@ class WarmAgent:
         self._exit_code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         if self._exit_code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -51,7 +51,7 @@ class WarmAgent:
         return self._exit_code
 
     def wait(self) -> int:
-        """The exit code, once it has ended."""
+        """Return the exit code, once it has ended."""
         while (code := self.poll()) is None:
             time.sleep(POLL_S)
         return code
@@ -80,11 +80,11 @@ class WarmProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
+        """Return whether it can be asked."""
         return self.process.poll() is None
 
     def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> WarmAgent | Refused:
-        """An agent for the plan. ``give_up`` is asked now and then, and ends the wait for the imports."""
+        """Return an agent for the plan. ``give_up`` is asked now and then, and ends the wait for the imports."""
         if not self._is_ready:
             ready = self._listen(READY_S, give_up, late_for_good=True)
             if isinstance(ready, Refused):
@@ -111,7 +111,7 @@ class WarmProcess:
         return self._begun(WarmAgent(answer.pid))
 
     def _begun(self, agent: WarmAgent) -> WarmAgent | Refused:
-        """The agent, told to begin: one whose announcement came too late is never told, and ends."""
+        """Return the agent, told to begin: one whose announcement came too late is never told, and ends."""
         try:
             self._channel.sendall(b"go\n")
         except OSError:
@@ -205,7 +205,7 @@ class WarmParents:
             self._parent(plan)
 
     def start(self, plan: LaunchPlan, give_up: Callable[[], bool] = lambda: False) -> WarmAgent | Refused:
-        """An agent for the plan, or why it must be started afresh. ``give_up`` is asked now and then, and ends the wait."""
+        """Return an agent for the plan, or why it must start afresh. ``give_up``, called now and then, ends the wait."""
         key = _key(plan)
         if sys.platform != "linux":
             return Refused("warm parents need Linux", for_good=True)
@@ -278,5 +278,5 @@ def start_agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | N
 
 
 def started_afresh(reason: str) -> str:
-    """The note of a run that was to be forked from a warm parent."""
+    """Return the note of a run that was to be forked from a warm parent."""
     return f"started from a fresh torchrun instead of a warm parent: {reason}"

@@ -39,7 +39,7 @@ class AaRequest:
 
 
 def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadRequestError]:
-    """What is wrong with the request, of the cases with these ``names``; none are known where the suite has faults."""
+    """Return the problems of the request for cases with these ``names``; none are known if the suite has faults."""
     found = list[BadRequestError]()
     if asked is not None and not MIN_PAIRS <= asked.num_pairs <= MAX_PAIRS:
         remedy = f"{MAX_PAIRS} pairs already find a difference of half the noise of one run"
@@ -71,7 +71,7 @@ def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
 
 
 def _unfit(case: Case) -> str:
-    """Why its runs will have no times; empty if they will."""
+    """Say why its runs will have no times; empty if they will."""
     if isinstance(case, RefusedCase):
         return f"refused: {case.refused}"
     if case.expected and case.expected.outcome in ("oom", "failed"):
@@ -83,12 +83,12 @@ def _unfit(case: Case) -> str:
 
 
 def _more_steps(why: str) -> str:
-    """What else helps where a window is too short."""
+    """Return further advice for a window that is too short."""
     return ", or give a case more steps: max_steps in its request" * (_TOO_SHORT in why)
 
 
 def _cost(case: PlannedCase) -> float:
-    """Expected time on all its GPUs together, at their peak: known of every case, without a prediction."""
+    """Return the expected GPU seconds at the GPUs' peak: known for every case, without a prediction."""
     spec, row = case.spec, case.spec.gpu_type
     peak = row.peak_flops.get(spec.precision.peak) or max(row.peak_flops.values(), default=_PROCESSOR_FLOPS)
     return spec.measure.max_steps * model_flops_per_step(spec) / peak
@@ -96,7 +96,7 @@ def _cost(case: PlannedCase) -> float:
 
 @dataclass(frozen=True)
 class TwoSampleT:
-    """Means of either side, (second - first) / first, and how likely chance alone makes as much; ``noise`` of one run.
+    """Means of both sides, their relative change, and the probability of such a change by chance; ``noise`` of one run.
 
     ``p_value`` is two-sided; ``noise`` is the standard deviation within the sides over the mean of all runs; ``error`` that of
     ``change`` with its ``degrees`` of freedom.
@@ -111,12 +111,12 @@ class TwoSampleT:
     degrees: int
 
     def visible(self, alpha: float) -> float:
-        """The smallest relative change whose p-value would be ``alpha``."""
+        """Return the smallest relative change whose p-value would be ``alpha``."""
         return self.error * t_quantile(1 - alpha / 2, self.degrees)
 
 
 def two_sample_t(first: Sequence[float], second: Sequence[float]) -> TwoSampleT:
-    """Student's t of two samples with one variance (two runs on each side at least), values above 0.
+    """Apply Student's t test to two samples with one variance: at least two runs on each side, values above 0.
 
     Worked example: (100, 102) against (103, 105) differ by 3 with a standard error of 1.414: t = 2.12 with 2 degrees of
     freedom, p = 0.168.
@@ -132,7 +132,7 @@ def two_sample_t(first: Sequence[float], second: Sequence[float]) -> TwoSampleT:
 
 
 def pairs_that_show(change: float, noise: float, alpha: float) -> int | None:
-    """The fewest pairs whose smallest visible change is ``change`` where one run varies by ``noise``; None: over MAX_PAIRS."""
+    """Return the fewest pairs that show ``change`` if one run varies by ``noise``; None if more than MAX_PAIRS."""
 
     def visible(pairs: int) -> float:
         return noise * math.sqrt(2 / pairs) * t_quantile(1 - alpha / 2, 2 * pairs - 2)
@@ -161,7 +161,7 @@ def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
 
 
 def _fault(runs: Sequence[CaseRun], numbers: range) -> str:
-    """Why the runs cannot be compared; empty if they can."""
+    """Say why the runs cannot be compared; empty if they can."""
     done = {run.number for run in runs if run.record is not None and run.record.status != "interrupted"}
     for run in runs:
         if fault := _ended_badly(run):
@@ -226,7 +226,7 @@ def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float 
 
 
 def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, limit: float) -> AaFinding:
-    """Peaks and counted work: A' against the worst of A, as a case against its golden."""
+    """Judge peaks and counted work: compare A' with the worst of A, as a case with its golden."""
     a, b = (metric.read(combine(side)) for side in sides)
     if a is None:
         return AaFinding(metric.name, a, b, None, None, None, limit, holds=False)
@@ -235,7 +235,7 @@ def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, li
 
 
 def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
-    """The first doubt about each kind of metric."""
+    """Return the first doubt about each kind of metric."""
     rows = {metric.name: metric for metric in METRICS}
     found: dict[GateKind, str] = {}
     for finding in findings:
@@ -246,7 +246,7 @@ def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
 
 
 def _doubt(metric: Metric, finding: AaFinding) -> str:
-    """``differs: TFLOP/s/GPU by +4.2 % (p 0.0021)``."""
+    """Return ``differs: TFLOP/s/GPU by +4.2 % (p 0.0021)``."""
     if finding.change is None:
         return f"is not usable: some runs have no {metric.title}"
     if finding.is_blind and finding.visible is not None and finding.threshold is not None:

@@ -120,7 +120,7 @@ def _night_asked(
     slurm: SlurmLaunchOptions,
     output: NightOutputOptions,
 ) -> "tuple[NightRequest | None, Outputs]":
-    """The requested night (None if a night is resumed), and where its reports go.
+    """Return the requested night (None if a night is resumed), and where its reports go.
 
     BadRequestError with everything that is wrong with the options, the suite and its cases.
     """
@@ -152,7 +152,7 @@ def _request(
     slurm: SlurmLaunchOptions,
     problems: Problems,
 ) -> "NightRequest | None":
-    """The request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
+    """Return the request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
     from harness.asking.requests import batch_launch, read, slurm_request
     from harness.night.aa import AaRequest
     from harness.night.plan import NightRequest

@@ -36,13 +36,13 @@ Suspicion = Callable[[NightCase], str]
 
 
 def due_round(data: NightData, suspicion: Suspicion) -> tuple[DueCase, ...]:
-    """The next round; empty when every case has what it needs. Interleaved: one run of every case, then a second one."""
+    """Return the next round; empty when all cases are complete. Interleaves: a run of every case, then the second."""
     each = [(*_aa(data.plan, case), *due_runs(data.plan, case, suspicion)) for case in data.cases]
     return tuple(due for layer in zip_longest(*each) for due in layer if due is not None)
 
 
 def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[DueCase, ...]:
-    """Of one case: what was begun and not committed, and missing repeats; or a retry; or runs to confirm; or nothing.
+    """Return the due runs of a case: unfinished runs and missing repeats, or a retry, or confirmations, or nothing.
 
     A run that failed ends the case, unless a named fault of the machines ended it and a retry is left.
     """
@@ -59,7 +59,7 @@ def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[Du
 
 
 def _aa(plan: NightPlan, case: NightCase) -> Iterator[DueCase]:
-    """A/A runs that are not there, in their order; none any more once one ended badly: there is no other in its place."""
+    """Yield the missing A/A runs in order; none after one ended badly, because no other run can replace it."""
     ended = {run.number: run.record.status for run in case.aa_runs if run.record}
     planned = case.planned
     if isinstance(planned, RefusedCase) or {"failed", "oom"} & set(ended.values()):
@@ -84,7 +84,7 @@ def _repeats(planned: PlannedCase, case: NightCase) -> Iterator[DueCase]:
 
 
 def _retries(plan: NightPlan, planned: PlannedCase, case: NightCase, bad: Sequence[CaseRun]) -> Iterator[DueCase]:
-    """One retry at a time; none where any of the bad runs is not to be tried again."""
+    """Yield one retry at a time; none if one of the bad runs must not be retried."""
     left = plan.retries - sum(run.purpose == "retry" for run in case.runs)
     faults = [infrastructure_fault(run.record) if run.record else None for run in bad]
     if left < 1 or not all(fault and fault.is_retried for fault in faults):
@@ -93,7 +93,7 @@ def _retries(plan: NightPlan, planned: PlannedCase, case: NightCase, bad: Sequen
 
 
 def _confirmations(plan: NightPlan, planned: PlannedCase, case: NightCase, suspicion: Suspicion) -> Iterator[DueCase]:
-    """All of them, once the first has begun: its result must not decide whether the others run."""
+    """Yield all of them, once the first has begun: its result must not decide whether the others run."""
     begun = [run for run in case.runs if run.purpose == "confirm"]
     left = plan.confirm - len(begun)
     reason = begun[0].reason if begun else suspicion(case) if left > 0 else ""
@@ -103,7 +103,7 @@ def _confirmations(plan: NightPlan, planned: PlannedCase, case: NightCase, suspi
 
 
 def _next_number(plan: NightPlan, case: NightCase) -> int:
-    """The first number after the repeats and the A/A runs."""
+    """Return the first number after the repeats and the A/A runs."""
     return max([plan.aa_numbers(case.planned).stop, *(run.number + 1 for run in case.runs)])
 
 
@@ -123,12 +123,12 @@ class NightBatch(Batch[PlannedCase]):
 
     @override
     def due(self) -> tuple[DueCase, ...]:
-        """The next round."""
+        """Return the next round."""
         return due_round(read_night(self.folder), self.suspicion)
 
     @override
     def planned(self, due: DueCase) -> PlannedRun:
-        """``cases/<case>/<number>``, with the time limit of the case, where it has one."""
+        """Return the run in ``cases/<case>/<number>``, with the time limit of the case, if any."""
         case, launch = due.entry, self.plan.launch
         if case.timeout_s is not None:
             launch = launch.model_copy(update={"timeout_s": case.timeout_s})
@@ -142,7 +142,7 @@ class NightBatch(Batch[PlannedCase]):
 
     @override
     def recorded(self, due: DueCase) -> Path | None:
-        """The recorded run that is replayed: of a recorded night the run of that number or its last one, else the folder."""
+        """Return the run to replay: of a recorded night the run with that number or the last, else the folder."""
         source = self.plan.launch.replay_from
         if source is None or not (source / CASES).is_dir():
             return source
@@ -156,19 +156,19 @@ class NightBatch(Batch[PlannedCase]):
 
     @override
     def starts(self, due: DueCase) -> None:
-        """What the run is for, once in this sitting."""
+        """Record the purpose of the run, once in this sitting."""
         if (due.entry.name, due.number) not in self._noted:
             self._noted.add((due.entry.name, due.number))
             self._event("started", due, due.reason)
 
     @override
     def interrupted(self, reason: str, due: DueCase | None = None) -> None:
-        """Also between two runs."""
+        """Record that a signal ended the night, during a run or between two."""
         self._event("interrupted", due, reason)
 
     @override
     def cancelled(self, due: DueCase, reason: str) -> None:
-        """Someone ended the job of the run; the run starts again only when the night is resumed."""
+        """Record that someone cancelled the job of the run; only a resumed night starts the run again."""
         self._event("cancelled", due, reason)
 
     @override
@@ -188,7 +188,7 @@ class NightBatch(Batch[PlannedCase]):
 
 
 def _title(due: DueCase) -> str:
-    """``llama3_8b, run 2 of 3``, or what else it is for."""
+    """Return ``llama3_8b, run 2 of 3``, or the other purpose of the run."""
     if due.purpose == "repeat":
         return run_of(due.entry.name, due.number, due.entry.repeats)
     if due.purpose == "aa":
@@ -197,5 +197,5 @@ def _title(due: DueCase) -> str:
 
 
 def unstarted_night(plan: NightPlan, host: Host, launch: BatchLaunch) -> NightBatch:
-    """The batch of a plan that has no folder yet, launched like that."""
+    """Return the batch of a plan that has no folder yet, launched like that."""
     return NightBatch(Path("NIGHT"), host, plan.model_copy(update={"launch": launch}))

@@ -27,7 +27,7 @@ _MACHINE = (*SOFTWARE, "device_name", "driver_version")
 
 
 def drift_of(records: Sequence[RunRecord], golden: GoldenRecord, alike: Likeness) -> tuple[Difference, ...]:
-    """Device, driver and packages as `analysis.likeness` found them, then container and variables of the ranks; no settings.
+    """Return differing devices, drivers and packages, then container and variables of the ranks; no settings.
 
     Older goldens keep neither container nor variables: these are then no drift.
     """
@@ -108,7 +108,7 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
 
 
 def suspected(verdict: CaseVerdict) -> bool:
-    """Whether further runs should confirm a regression: a figure looks like one, and the suite does not expect it.
+    """Return whether more runs should confirm a regression: a figure looks like one, and the suite expects none.
 
     A case that passes may be suspected, too, if a change is probable but not yet established.
     """
@@ -155,7 +155,7 @@ def _refined(
     case: CaseMaterial,
     rules: NightRules,
 ) -> CaseFinding:
-    """The plain gate's finding, judged over all runs where two real figures may be compared at all."""
+    """Return the plain gate's finding, judged over all runs where two real figures may be compared at all."""
     metric = _METRIC[plain.metric]
     if golden is None or plain.verdict not in _JUDGED or plain.golden is None:
         return CaseFinding(**vars(plain))
@@ -171,7 +171,7 @@ def _refined(
 
 
 def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:
-    """The case's own, else the GPU row's, as the plain gate has it."""
+    """Return the case's own, else the GPU row's, as the plain gate has it."""
     assert metric.gate is not None
     row = default_thresholds(like.spec, min(num_runs, golden.num_runs)).of(metric.gate)
     return row if metric.gate == "exact" else case.planned.thresholds.get(metric.name, row)
@@ -180,7 +180,7 @@ def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_run
 def _outcome(
     case: CaseMaterial, counting: Sequence[CaseRun], figures: _Figures | None
 ) -> tuple[CaseOutcome, str, CaseRun | None]:
-    """Outcome, reason, and the run whose bad end it is."""
+    """Return outcome, reason, and the run that ended badly, if any."""
     if case.planned.refused:
         return "failed", case.planned.refused, None
     ended = bad_end(counting)
@@ -209,7 +209,7 @@ _USABLE = ("pass", "improvement", "inconclusive")
 def noise_of(
     history: Sequence[HistoryRecord], metric: str, like: RunRecord, *, since: str, before: str | None = None
 ) -> KnownNoise | None:
-    """The noise of ``metric`` in nights of the settings, device and software of ``like``; None from fewer than two runs.
+    """Return the noise of ``metric`` in nights with settings, device and software of ``like``; None below two runs.
 
     Only runs that ended well and are not suspect count, of nights whose case was no regression and whose own A/A held.
     ``since``: when the
@@ -217,7 +217,7 @@ def noise_of(
     None: no limit).
     """
     end, promoted = (None if before is None else _moment(before)), _moment(since)
-    nights: dict[tuple[str, str], list[float]] = {}  # of cases that share settings each its own
+    nights: dict[tuple[str, str], list[float]] = {}  # cases that share settings keep their own histories
     older: set[tuple[str, str]] = set()
     for record in sorted(history, key=started):
         figure, when = record.metrics.get(metric), started(record)
@@ -249,7 +249,7 @@ def _is_like(record: HistoryRecord, like: RunRecord) -> bool:
 
 
 def _moment(text: str) -> datetime:
-    """BadRequestError for what is no time; without a zone it is UTC."""
+    """Read a time, in UTC unless it names a zone. BadRequestError for anything else."""
     try:
         return utc_time(text)
     except ValueError as error:

@@ -44,7 +44,7 @@ class AaRow(Shown):
 
 
 class RunRow(Shown):
-    """One run of a case. ``is_counted``: whether it is behind the figures."""
+    """One run of a case. ``is_counted``: whether the figures include it."""
 
     run_id: str | None = at("record", "run_id")
     number: int
@@ -89,7 +89,7 @@ class CaseRow(Shown):
 
     @classmethod
     def of_case(cls, case: CaseVerdict) -> Self:
-        """One case; each run has ``is_counted``."""
+        """Return a case; each run has ``is_counted``."""
         counted = {record.run_id for record in case.counted}
 
         def row(run: CaseRun) -> RunRow:
@@ -121,7 +121,7 @@ class NightDocument(Document):
 
     @classmethod
     def of_night(cls, verdict: NightVerdict, reports: Iterable[Path] = ()) -> Self:
-        """A night, finished or not."""
+        """Return a night, finished or not."""
         return cls.of(verdict, cases=list(map(CaseRow.of_case, verdict.cases)), report=list(reports))
 
 
@@ -168,7 +168,7 @@ class CaseJob(SlurmSubmission):
 
     @classmethod
     def of_job(cls, job: SlurmJob) -> Self:
-        """With its batch file."""
+        """Return the job with its batch file."""
         return cls.of(job, script=job.render(), runs=[run.run_dir for run in job.record.runs])
 
 
@@ -194,7 +194,7 @@ class NightJobPlanDocument(NightPlanDocument):
 
 
 def night_plan_document(plan: NightPlan, cases: Sequence[CaseOutlook], jobs: Iterable[SlurmJob]) -> NightPlanDocument:
-    """What would run, against which goldens."""
+    """Return the cases that would run, and their goldens."""
     if plan.slurm is None:
         return NightPlanDocument.of(plan, cases=cases)
     return NightJobPlanDocument.of(plan, cases=cases, jobs=list(map(CaseJob.of_job, jobs)))

@@ -66,7 +66,7 @@ class IndexCase(_Lenient):
     metrics: IndexMetrics | None = None
 
     def finding(self, metric: str) -> IndexFinding:
-        """The finding about that metric; an empty one if there is none."""
+        """Return the finding about that metric; an empty one if there is none."""
         return next((finding for finding in self.comparison if finding.metric == metric), IndexFinding(metric=metric))
 
     @property
@@ -106,19 +106,19 @@ class NightEntry:
 
     @property
     def page(self) -> Path | None:
-        """The night's own page; None where there is none."""
+        """Return the night's own page; None where there is none."""
         path = self.folder / PAGE
         return path if path.is_file() else None
 
 
 def read_nights(nights_dir: Path) -> tuple[NightEntry, ...]:
-    """Every night below ``nights_dir``, newest first; folders that hold no night are passed over."""
+    """Return every night below ``nights_dir``, newest first; folders that hold no night are passed over."""
     found = [path for path in folders(nights_dir) if (path / PLAN).exists() or (path / JUDGED).exists()]
     return tuple(_entry(folder) for folder in reversed(found))
 
 
 def case_names(entries: Iterable[NightEntry]) -> tuple[str, ...]:
-    """The columns: cases of the newest night first, then those that only older ones had."""
+    """Return the columns: cases of the newest night first, then those that only older ones had."""
     return tuple(dict.fromkeys(case.name for entry in entries if entry.night for case in entry.night.cases))
 
 
@@ -168,7 +168,7 @@ def index_html(entries: Sequence[NightEntry]) -> str:
 
 
 def page_name(entry: NightEntry) -> str:
-    """The file of a night's page beside the index."""
+    """Return the file of a night's page beside the index."""
     return f"{entry.folder.name}.html"
 
 
@@ -258,6 +258,6 @@ def _figures(case: IndexCase) -> str:
 
 
 def _problem(entry: NightEntry) -> Line:
-    """Why a night cannot be shown, with a link to its page if there is one."""
+    """Say why a night cannot be shown, with a link to its page if there is one."""
     link = quote(page_name(entry)) if entry.page else ""
     return Line((Span(entry.folder.name, link=link), f": {entry.problem}"), "bad")

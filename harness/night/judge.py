@@ -36,7 +36,7 @@ def judge_night(
     finished_at: str = "",
     num_due: int = 0,
 ) -> NightVerdict:
-    """The verdict on a night. ``cases`` in the plan's order; ``num_due``: runs still to be done.
+    """Return the verdict on a night. ``cases`` in the plan's order; ``num_due``: runs still to be done.
 
     The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are still
     due, or the A/A does not hold), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
@@ -81,7 +81,7 @@ class NightJudge:
     _goldens: dict[str, GoldenSearch] = field(default_factory=dict)
 
     def suspicion(self, case: NightCase) -> str:
-        """Why the case looks like a regression so far; empty where it does not.
+        """Say why the case looks like a regression so far; empty where it does not.
 
         This leaves out the A/A, which may still be running: the choice of runs must not depend on their order.
         """
@@ -116,7 +116,7 @@ class NightJudge:
 
 
 def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | None) -> GoldenSearch:
-    """The golden of a case's settings. If it cannot be read, it is marked as damaged, with the reason."""
+    """Return the golden of a case's settings. If it cannot be read, it is marked as damaged, with the reason."""
     try:
         return find_golden(spec, Path(golden_dir) if golden_dir else None, sources)
     except BadRequestError as error:
@@ -130,7 +130,7 @@ def _finished_at(data: NightData) -> str:
 
 
 def _day_of(plan: NightPlan) -> date:
-    """The day (UTC) on which the night began: judged again later, it expects what it expected then."""
+    """Return the day (UTC) on which the night began: judged again later, it expects what it expected then."""
     return datetime.fromisoformat(plan.started_at).astimezone(UTC).date()
 
 

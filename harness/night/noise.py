@@ -35,12 +35,12 @@ class KnownNoise:
 
     @property
     def knows_nights(self) -> bool:
-        """Whether there are enough nights to know how nights differ."""
+        """Return whether there are enough nights to know how nights differ."""
         return self.night_df >= MIN_NIGHTS - 1
 
 
 def known_noise(nights: Sequence[Sequence[float]], num_before_golden: int = 0) -> KnownNoise | None:
-    """The noise in ``nights``, oldest first, each with the figures of its runs; None for fewer than two runs.
+    """Return the noise in ``nights``, oldest first, each with the figures of its runs; None for fewer than two runs.
 
     The first ``num_before_golden`` nights count for the noise, not for the level. At most one step between nights is taken out:
     deviations are from the mean on either side of it. Worked example: the nights (99, 101), (100, 102) have deviations
@@ -72,7 +72,7 @@ def known_noise(nights: Sequence[Sequence[float]], num_before_golden: int = 0) -
 
 
 def step_before(means: Sequence[float]) -> int:
-    """The index of the first night after the one step in ``means``; 0 where there is none.
+    """Return the index of the first night after the one step in ``means``; 0 where there is none.
 
     The split that leaves the least variance, by Student's t of its two sides, at 1 % over all splits (Bonferroni).
     """

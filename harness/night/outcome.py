@@ -55,7 +55,7 @@ _NEVER_TEXT = re.compile(
 
 
 def infrastructure_fault(record: RunRecord) -> InfrastructureFault | None:
-    """The fault behind a failed run; None where none is named, or where the code under test may be the cause."""
+    """Return the fault behind a failed run; None where none is named, or where the code under test may be the cause."""
     texts = _texts(record)
     kinds = {rank.failure.kind for rank in record.ranks if rank.failure}
     never = record.status in _NEVER_STATUS or kinds.intersection(_NEVER_KINDS)
@@ -65,7 +65,7 @@ def infrastructure_fault(record: RunRecord) -> InfrastructureFault | None:
 
 
 def fault_in(texts: Iterable[str]) -> InfrastructureFault | None:
-    """The first fault that any of ``texts`` names. Also works without a record, from Slurm's state alone."""
+    """Return the first fault that any of ``texts`` names. Also works without a record, from Slurm's state alone."""
     listed = tuple(texts)
     return next((row for row in FAULTS if any(re.search(row.pattern, text, re.IGNORECASE) for text in listed)), None)
 
@@ -95,7 +95,7 @@ _BY_VERDICT: tuple[tuple[Verdict, CaseOutcome], ...] = (
 
 
 def effective_runs(runs: Sequence[CaseRun]) -> tuple[CaseRun, ...]:
-    """The runs that count. A retry replaces the last run before it that an infrastructure fault ended."""
+    """Return the runs that count. A retry replaces the last run before it that an infrastructure fault ended."""
     kept = list[CaseRun]()
     for run in sorted(runs, key=lambda run: run.number):
         if run.purpose == "retry":
@@ -127,7 +127,7 @@ def figures_outcome(findings: Sequence[CaseFinding]) -> tuple[CaseOutcome, str]:
 
 
 def exit_code_of(outcome: CaseOutcome, *, fail_on_improvement: bool = False) -> ExitCode:
-    """The exit code that an outcome stands for, where it was not expected."""
+    """Return the exit code that an outcome stands for, where it was not expected."""
     if outcome == "improvement" and fail_on_improvement:
         return ExitCode.IMPROVEMENT
     return _EXIT_CODES[outcome]
@@ -136,7 +136,7 @@ def exit_code_of(outcome: CaseOutcome, *, fail_on_improvement: bool = False) -> 
 def expectation(
     expected: ExpectedFailureRecord | None, outcome: CaseOutcome, today: date, *, ended_well: bool
 ) -> tuple[bool, str]:
-    """Whether the outcome was expected, and a remark where the suite's entry is out of date.
+    """Return whether the outcome was expected, and a remark where the suite's entry is out of date.
 
     ``ended_well``: the runs came to their end, so that a failure that was expected of them would have come.
     """
@@ -158,12 +158,12 @@ def _finding_text(finding: CaseFinding) -> str:
 
 
 def case_runs(case: NightCase) -> tuple[CaseRun, ...]:
-    """The runs as the judge takes them, each with the named fault that ended it, if one did."""
+    """Return the runs as the judge takes them, each with the named fault that ended it, if one did."""
     return tuple(_case_run(run) for run in case.runs)
 
 
 def aa_runs(case: NightCase) -> tuple[CaseRun, ...]:
-    """The runs of the night's A/A, likewise."""
+    """Return the runs of the night's A/A, likewise."""
     return tuple(_case_run(run) for run in case.aa_runs)
 
 

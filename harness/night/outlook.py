@@ -29,7 +29,7 @@ class CaseOutlook:
 
 
 def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
-    """The table of `nightly --dryrun`, and why cases do not run or have no golden."""
+    """Return the table of `nightly --dryrun`, and why cases do not run or have no golden."""
     refused = [f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused]
     lines = [*refused, *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)]
     return Page(title=plan.title, notes=plan.notes, blocks=(tabled(cases, _COLUMNS), GAP, listing(lines)))

@@ -65,7 +65,7 @@ MOST_EXTRA_RUNS = 100
 
 
 def chosen_suite(request: NightRequest) -> Suite:
-    """The cases that this night is about. BadRequestError with every fault of the suite and of the options."""
+    """Return the cases that this night is about. BadRequestError with every fault of the suite and of the options."""
     problems, chosen = Problems(), Suite(name="", title="", cases=())
     for name in ("confirm", "retries"):
         if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
@@ -102,7 +102,7 @@ _REPLAYED = "replayed: there is no measurement to compare a prediction with"
 
 
 def draft_cases(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tuple[CaseDraft, ...]:
-    """Every case. A case that a rule or its recipe forbids is refused; the others go on."""
+    """Return every case. A case that a rule or its recipe forbids is refused; the others go on."""
     return tuple(
         drafted(
             case,
@@ -147,7 +147,7 @@ def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
 
 
 def refused_case(case: Case, why: str) -> RefusedCase:
-    """The same case, not to be run."""
+    """Return the same case, not to be run."""
     return RefusedCase(**dict(case) | {"refused": why})
 
 
@@ -206,7 +206,7 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host
 
 
 def _startable(plan: NightPlan, host: Host) -> NightPlan:
-    """The plan with cases refused that cannot start here. BadRequestError where that leaves none."""
+    """Return the plan with cases refused that cannot start here. BadRequestError where that leaves none."""
     if not plan.planned:
         each = [f"{case.name}: {case.refused}" for case in plan.cases]
         message = "\n  ".join([f"every case of {plan.suite} is refused:", *each])
@@ -233,7 +233,7 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
 
 
 def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | None:
-    """Why a case cannot start on this machine, everything at once."""
+    """Say why a case cannot start on this machine, everything at once."""
     problems, nnodes = Problems(), num_nodes(case.spec)
     if plan.slurm is None and nnodes > 1 and plan.launch.launcher != "replay":
         return BadRequestError(

@@ -24,7 +24,7 @@ class Story:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """All of it."""
+        """Return all of it."""
         return (*self.explanation, *self.to_copy)
 
 
@@ -37,7 +37,7 @@ def story(case: CaseVerdict) -> Story:
 
 
 def further_command(case: CaseVerdict) -> str:
-    """The command that shows details: a comparison with the golden, or one run. Empty without a run."""
+    """Return the command that shows details: a comparison with the golden, or one run. Empty without a run."""
     run_dir = _last_run(case)
     if run_dir is None:
         return ""
@@ -105,7 +105,7 @@ def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
 
 
 def _last_run(case: CaseVerdict) -> Path | None:
-    """The last run that ended as the case did, else the last one with a record."""
+    """Return the last run that ended as the case did, else the last one with a record."""
     is_bad = case.outcome in ("failed", "oom")
     with_record = [(run.run_dir, run.record) for run in case.runs if run.record]
     alike = [run_dir for run_dir, record in with_record if (record.status != "ok") == is_bad]

@@ -133,7 +133,7 @@ SUMMARY_LIMIT_BYTES = 1024 * 1024
 
 
 def night_markdown(verdict: NightVerdict) -> str:
-    """The whole report."""
+    """Return the whole report."""
     return markdown(night_page(verdict), level=2)
 
 
@@ -201,7 +201,7 @@ def append_whole(path: Path, text: str) -> None:
 
 
 def night_html(verdict: NightVerdict) -> str:
-    """The page, with machine, software and command above the cases and links to the runs below."""
+    """Return the page, with machine, software and command above the cases and links to the runs below."""
     runs = [
         (f"{name}, run {run.number + 1} ({run.purpose})", run.run_dir, run.record)
         for name, found in _all_runs(verdict)

@@ -137,7 +137,7 @@ class TimeLimits:
     alpha: float
 
     def smallest_change(self, history: KnownNoise | None) -> float:
-        """The relative change beyond which evidence makes a verdict."""
+        """Return the relative change beyond which evidence makes a verdict."""
         known = history is not None and history.knows_nights
         return min(SMALLEST_EFFECT, self.threshold) if known else self.threshold
 
@@ -178,7 +178,7 @@ def is_suspicious(metric: Metric, finding: CaseFinding) -> bool:
 
 
 def is_worse(metric: Metric, change: float) -> bool:
-    """Whether a relative change of this figure is a worsening."""
+    """Return whether a relative change of this figure is a worsening."""
     return change != 0 and (metric.better == "equal" or (change > 0) == (metric.better == "lower"))
 
 

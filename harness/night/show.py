@@ -54,7 +54,7 @@ from harness.units import counted, format_percent
 def night_page(
     verdict: NightVerdict, cases: Sequence[CaseVerdict] | None = None, *, with_details: bool = True, left_out: str = ""
 ) -> Page:
-    """A night, finished or not. Each case is at the anchor :func:`anchor` of its name.
+    """Return a night, finished or not. Each case is at the anchor :func:`anchor` of its name.
 
     ``cases``: the rows, if not all; ``left_out``: what is missing. ``with_details``: include the remarks on each case.
     """
@@ -79,7 +79,7 @@ def night_page(
 
 
 def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
-    """The cases that need attention; on an HTML page the others, too."""
+    """Yield the cases that need attention; on an HTML page the others, too."""
     red = tuple(_section(case) for case in cases if is_red(case))
     green = tuple(_section(case) for case in cases if not is_red(case))
     if red:
@@ -89,12 +89,12 @@ def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
 
 
 def anchor(case: str) -> str:
-    """The fragment of a case's place on the page, for a link."""
+    """Return the fragment of a case's place on the page, for a link."""
     return f"case-{quote(case, safe='')}"
 
 
 def outcome_style(outcome: str, *, is_expected: bool) -> Style:
-    """The colour of an outcome. An expected outcome has a neutral one."""
+    """Return the colour of an outcome. An expected outcome has a neutral one."""
     return "expected" if is_expected else style_of(outcome)
 
 
@@ -151,7 +151,7 @@ def _change(case: CaseVerdict) -> str:
 
 
 def _memory(case: CaseVerdict) -> str:
-    """The peak. For a case that ran out of memory, it is only a lower bound."""
+    """Return the peak. For a case that ran out of memory, it is only a lower bound."""
     finding = worst_memory(case)
     metric = BY_NAME[finding.metric if finding else "peak_allocated_bytes"]
     value = finding.current if finding else metric.read(case.metrics) if case.metrics else None
@@ -188,12 +188,12 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
 
 
 def _short(case: CaseVerdict) -> Iterable[str]:
-    """Why the speed covers fewer steps than requested. Findings against a golden already say so."""
+    """Say why the speed covers fewer steps than requested. Findings against a golden already say so."""
     return (text for name, text in case.metrics.problems.items() if name == "step_time_s") if case.metrics else ()
 
 
 def _section(case: CaseVerdict) -> Section:
-    """The section of one case. An HTML page folds it unless the case needs attention."""
+    """Return the section of one case. An HTML page folds it unless the case needs attention."""
     shown = story(case)
     style: Style = (
         "plain" if shown.case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
@@ -211,7 +211,7 @@ def _section(case: CaseVerdict) -> Section:
 
 
 def _figures(findings: Iterable[CaseFinding]) -> Table:
-    """Every finding of a case."""
+    """Return every finding of a case."""
 
     def shown(finding: CaseFinding, value: float | None) -> str:
         return figure(BY_NAME[finding.metric], value)

@@ -123,12 +123,12 @@ class AaVerdict:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is in doubt."""
+        """Return whether nothing is in doubt."""
         return not self.doubts
 
     @property
     def is_replayed(self) -> bool:
-        """Whether its runs were replayed from recordings."""
+        """Return whether its runs were replayed from recordings."""
         return any(note.startswith(REPLAYED) for run in self.runs if run.record for note in run.record.notes)
 
 
@@ -184,12 +184,12 @@ class NightRules:
 
     @property
     def alpha(self) -> float:
-        """The largest p-value that is evidence in one case."""
+        """Return the largest p-value that is evidence in one case."""
         return FALSE_ALARMS_PER_NIGHT / self.num_cases
 
 
 def rules_of(plan: NightPlan, today: date) -> NightRules:
-    """The rules of a planned night. Shards of one suite share the false alarms of the whole suite."""
+    """Return the rules of a planned night. Shards of one suite share the false alarms of the whole suite."""
     runnable = sum(not case.refused for case in plan.cases)
     shards = int(plan.shard.partition("/")[2] or 1)
     return NightRules(

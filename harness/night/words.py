@@ -21,7 +21,7 @@ _ORDER = (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict
 
 
 def is_red(case: CaseVerdict) -> bool:
-    """Whether the case needs attention. An outcome that the suite expects is not red."""
+    """Return whether the case needs attention. An outcome that the suite expects is not red."""
     return case.exit_code is not ExitCode.OK
 
 
@@ -37,7 +37,7 @@ def outcome_text(case: CaseVerdict) -> str:
 
 
 def marked(word: str, *, is_infrastructure: bool, is_expected: bool) -> str:
-    """The word of an outcome, marked as expected or as an infrastructure fault."""
+    """Return the word of an outcome, marked as expected or as an infrastructure fault."""
     marks = [mark for mark, holds in (("infrastructure", is_infrastructure), ("expected", is_expected)) if holds]
     return f"{word} ({', '.join(marks)})" if marks else word
 
@@ -61,7 +61,7 @@ def about(verdict: NightVerdict) -> str:
 
 
 def answer(verdict: NightVerdict) -> str:
-    """The summary line: outcome, exit code and the cases that need attention, the worst first."""
+    """Return the summary line: outcome, exit code and the cases that need attention, the worst first."""
     worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
     red = [*_doubted(verdict), *(case.planned.name for case in worst)]
     more = f" and {len(red) - _MANY} more" if len(red) > _MANY else ""
@@ -78,12 +78,12 @@ def _doubted(verdict: NightVerdict) -> Iterable[str]:
 
 
 def finding_of(case: CaseVerdict, metric: str) -> CaseFinding | None:
-    """The case's finding about that metric, or None."""
+    """Return the case's finding about that metric, or None."""
     return next((finding for finding in case.findings if finding.metric == metric), None)
 
 
 def worst_memory(case: CaseVerdict) -> CaseFinding | None:
-    """The memory finding with the worst verdict; among equals, the first in the metric table."""
+    """Return the memory finding with the worst verdict; among equals, the first in the metric table."""
     found = [finding for finding in case.findings if BY_NAME[finding.metric].gate == "memory"]
     return min(found, key=lambda finding: _ORDER.index(finding.verdict), default=None)
 
@@ -126,7 +126,7 @@ def threshold_text(finding: CaseFinding) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks: for a table's cell or a line of its own."""
+    """Return the text without line breaks: for a table's cell or a line of its own."""
     return "; ".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 

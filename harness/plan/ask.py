@@ -199,7 +199,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
 
 
 def _gib(text: str | None) -> float | None:
-    """A number of GiB. BadRequestError with the unit for anything else."""
+    """Return a number of GiB. BadRequestError with the unit for anything else."""
     from math import isfinite
 
     from harness.errors import BadRequestError
@@ -214,7 +214,7 @@ def _gib(text: str | None) -> float | None:
 
 
 def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
-    """The varied sizes. One BadRequestError for all invalid texts and for sizes that are varied twice."""
+    """Return the varied sizes. One BadRequestError for all invalid texts and for sizes that are varied twice."""
     from harness.errors import BadRequestError, raise_all
     from harness.recipes.sweep_file import SWEPT
 

@@ -167,7 +167,7 @@ def plan_document(
 
 
 def planned_document(planned: Planned) -> PlanDocument:
-    """All that one request planned."""
+    """Return all that one request planned."""
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     exact = {setting.text: setting.peaks for setting in planned.exact}
     return plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes)

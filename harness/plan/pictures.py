@@ -41,7 +41,7 @@ def write_png(path: Path, plan: Plan, layout: str) -> None:
 
 
 def _title(title: str, caption: str) -> alt.TitleParams:
-    """A heading with the caption below it, for a file that has no text beside its picture."""
+    """Return a heading with the caption below it, for a file that has no text beside its picture."""
     lines = wrap(caption, 125)
     return alt.TitleParams(title, subtitle=lines, anchor="start", fontSize=13, subtitleColor=look.GREY, offset=10)
 
@@ -63,7 +63,7 @@ def write_html(path: Path, plan: Plan, layout: str, page: Page) -> None:
 
 
 def _about(plan: Plan, layout: str) -> list[str]:
-    """The request and its layout."""
+    """Return the request and its layout."""
     rows = dict(request_rows(plan.spec))
     return [rows["Recipe"], f"{layout}: {rows['Parallelism']}" if layout else rows["Parallelism"]]
 
@@ -76,14 +76,14 @@ def _named(plan: Plan) -> list[Row]:
 
 
 def _smallest(plan: Plan) -> Row:
-    """The setting with the lowest peak."""
+    """Return the setting with the lowest peak."""
     return min(
         (row for row in plan.rows if row.prediction), key=lambda r: r.prediction.peak_bytes if r.prediction else 0
     )
 
 
 def _limits(plan: Plan, unit_bytes: float, most: float) -> list[look.Row]:
-    """The memory and what the margin leaves of it, in units; empty where the memory is unknown or far off."""
+    """Return the memory and what the margin leaves of it, in units; empty where the memory is unknown or far off."""
     size, budget = plan.limits.capacity_bytes, plan.limits.budget_bytes
     if not size or not budget or size / unit_bytes > _FAR * most:
         return []
@@ -97,7 +97,7 @@ _DASHES: dict[str, object] = {"memory": [1, 0], "margin": [5, 4]}
 
 
 def _off(plan: Plan, limits: Sequence[look.Row]) -> str:
-    """A sentence for limits that no line shows."""
+    """Return a sentence for limits that no line shows."""
     if limits:
         return ""
     known = plan.limits.capacity_bytes
@@ -128,7 +128,7 @@ def _stages(plan: Plan) -> tuple[str, "look.Chart", str]:
 
 
 def _marks_of(plan: Plan, row: Row) -> str:
-    """Why the setting has a panel."""
+    """Say why the setting has a panel."""
     asked = row.text == plan.spec.recompute.text
     marks = (
         ("use this", row is plan.recommended),

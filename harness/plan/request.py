@@ -32,7 +32,7 @@ class PlanRequest:
     only: tuple[str, ...] = ()
 
     def points(self) -> list[dict[str, int | None]]:
-        """Every combination of ``over``, one of nothing without it."""
+        """Return every combination of ``over``, one of nothing without it."""
         names = [name for name, _ in self.over]
         return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in self.over))]
 
@@ -78,7 +78,7 @@ def _unreadable(option: str, settings: tuple[str, ...]) -> list[BadRequestError]
 
 
 def _meant(text: str) -> str:
-    """The nearest settings of the words in ``text``; empty where none is near."""
+    """Return the nearest settings of the words in ``text``; empty where none is near."""
     known = [*MODULES, "none", "full:uniform:1", "full:block:1", ASKED, RECOMMENDED]
     near = [closest(word, known) for word in text.split(",") if word not in known]
     return f"did you mean {', '.join(repr(each[0]) for each in near if each)}?" if any(near) else ""

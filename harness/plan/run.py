@@ -113,7 +113,7 @@ class _Found:
 
 
 def _layouts(request: PlanRequest, host: Host) -> Iterator["_Found | Layout"]:
-    """Every combination asked for; what the machine decides is settled once."""
+    """Yield every combination asked for; what the machine decides is settled once."""
     known: Settled | None = None
     for values in request.points():
         layout = _found(request, values, host, known)
@@ -124,7 +124,7 @@ def _layouts(request: PlanRequest, host: Host) -> Iterator["_Found | Layout"]:
 def _found(
     request: PlanRequest, values: Mapping[str, int | None], host: Host, known: Settled | None
 ) -> "_Found | Layout":
-    """The settings of one layout, or why it has none. BadRequestError where only one layout was asked for."""
+    """Return the settings of one layout, or why it has none. BadRequestError where only one layout was asked for."""
     name = " ".join(f"{key}={value or 'none'}" for key, value in values.items())
     options = {SWEPT[key]: value if value is not None else "none" for key, value in values.items()}
     asked = replace(request.asked, **options)  # type: ignore[arg-type]
@@ -193,7 +193,7 @@ def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[_K
 
 
 def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Layout:
-    """The layout, planned without CUDA graphs as well where they leave no setting whose whole range fits."""
+    """Return the layout, planned without CUDA graphs as well where they leave no setting whose whole range fits."""
     made, settled = layout.plan, layout.settled
     if made is None or settled is None or made.limits.capacity_bytes is None:
         return layout

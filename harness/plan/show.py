@@ -39,7 +39,7 @@ _WORTH_A_PRICE = GIB // 10
 
 
 def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> Page:
-    """The page of one layout."""
+    """Return the page of one layout."""
     rows = _shown(plan, show_all=show_all)
     num_folded = len([row for row in plan.rows if row.prediction]) - len(rows)
     steps = (Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1))
@@ -76,7 +76,7 @@ def is_between(row: Row) -> bool:
 
 
 def _table(plan: Plan, rows: Sequence[Row]) -> Table:
-    """The table of settings. On a narrow terminal the parts of the peak get their own table."""
+    """Return the table of settings. On a narrow terminal the parts of the peak get their own table."""
     unit = size_unit(plan.rows)
     parts = f"What the peak of the worst stage consists of, {unit}"
     speed = any(row.prediction and row.prediction.hfu for row in rows)
@@ -112,13 +112,13 @@ def size_unit(rows: Sequence[Row]) -> str:
 
 
 def range_text(prediction: Prediction, unit: str) -> str:
-    """Both ends of the range."""
+    """Return both ends of the range."""
     low, high = prediction.range_bytes
     return f"{_size(low, unit)}-{_size(high, unit)}"
 
 
 def peak_text(prediction: Prediction, unit: str) -> str:
-    """The peak, with a mark if not everything is modelled."""
+    """Return the peak, with a mark if not everything is modelled."""
     return f"{'' if prediction.is_point_known else '~'}{_size(prediction.peak_bytes, unit)}"
 
 
@@ -146,13 +146,13 @@ def _name(plan: Plan, row: Row) -> str:
 
 
 def verdict_text(row: Row) -> Span:
-    """The verdict, with a question mark for OOM if the lower end of the range fits."""
+    """Return the verdict, with a question mark for OOM if the lower end of the range fits."""
     word = row.verdict or ""
     return Span(f"{word}{'?' if word == 'OOM' and not row.is_certain else ''}", style_of(word))
 
 
 def _size(value: float, unit: str) -> str:
-    """The number without its unit, which is in the heading."""
+    """Return the number without its unit, which is in the heading."""
     size = value / (MIB if unit == "MiB" else GIB)
     return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
 
@@ -234,7 +234,7 @@ def _option(row: Row) -> str:
 
 
 def assumptions(plan: Plan) -> Section:
-    """The assumptions of the figures."""
+    """Return the assumptions of the figures."""
     time = plan.control.prediction.time if plan.control and plan.control.prediction else None
     texts = list(plan.assumptions)
     if time:
@@ -358,7 +358,7 @@ def calibration_page(calibration: Calibration, path: Path) -> Page:
 
 
 def _errors(runs: Sequence[RunErrors]) -> Table:
-    """Both errors of each run. On a narrow terminal the errors of the time get their own table."""
+    """Return both errors of each run. On a narrow terminal the errors of the time get their own table."""
 
     def read(name: str) -> Callable[[RunErrors], Words]:
         return lambda run: "-" if getattr(run, name) is None else f"{getattr(run, name) * 100:+.2f} %"

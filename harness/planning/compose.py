@@ -262,7 +262,7 @@ class Ends:
 def compose(
     frame: Piece, units: Sequence[Piece], ends: Ends, hidden_bytes: int, window: int | None = None
 ) -> ChunkCost:
-    """A chunk whose layers are ``units`` in forward order.
+    """Return a chunk whose layers are ``units`` in forward order.
 
     ``window``: at most so many layers in a row, the running one the last, are on the device; None for all.
     """

@@ -157,7 +157,7 @@ class DeviceNeeds:
 
     @property
     def text(self) -> str:
-        """Every part with its size."""
+        """Return every part with its size."""
         cache = f"{(self.reserved_over_allocated - 1) * 100:.0f} % of the tensors as the allocator's cache"
         parts = (
             (self.nccl_bytes, f"of NCCL ({self.num_communicators} communicators)"),

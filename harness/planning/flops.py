@@ -38,7 +38,7 @@ class LayerFlops:
 
     @property
     def total(self) -> int:
-        """The sum over one layer."""
+        """Return the sum over one layer."""
         return self.projections + self.core_attn + self.mlp + self.experts + self.shared_experts
 
     def of_module(self, module: str) -> int:
@@ -112,7 +112,7 @@ def _layer_totals(spec: ExperimentSpec) -> list[int]:
 
 
 def _mtp_layer(spec: ExperimentSpec) -> LayerFlops:
-    """The transformer layer inside a multi-token-prediction layer: of the kind of the last decoder layer."""
+    """Return the transformer layer inside a multi-token-prediction layer: of the kind of the last decoder layer."""
     return layer_flops(spec, is_moe=bool(spec.model.moe_layer_pattern[-1]))
 
 

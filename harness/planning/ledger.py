@@ -104,7 +104,7 @@ class Moment(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of all parts."""
+        """Return the sum of all parts."""
         return self.activations + self.logits + self.transient
 
 
@@ -198,7 +198,7 @@ def _bare(moments: tuple[Moment, ...]) -> int:
 def _moments(
     spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...], gathered: int
 ) -> tuple[Moment, ...]:
-    """The peak of every instant of a step that may be the fullest. ``gathered``: what Megatron-FSDP adds to each pass.
+    """Return the instants of a step that may be the fullest. ``gathered``: what Megatron-FSDP adds to each pass.
 
     Where a forward and a backward pass take turns layer by layer, one layer of each is saved at once. Beside the loss no
     layer runs.
@@ -209,7 +209,7 @@ def _moments(
     outputs = [int(_keeps_outputs(spec) and not chunk.has_loss) for chunk in chunks]
 
     def moment(instant: Instant) -> Moment:
-        """The running micro-batch counts as held, also while its forward pass still saves."""
+        """Return the bytes of an instant. The running micro-batch counts as held, also in its forward pass."""
         event, running = instant.event, chunks[instant.event.chunk]
         begins, again = event.direction == "forward", instant.ended[event.chunk]
         held = sum(map(mul, instant.in_flight, saved)) + begins * running.body.saved

@@ -46,7 +46,7 @@ class Constants:
     origin: str = ""
 
     def value_of(self, name: str) -> float:
-        """The constant called ``name``, one of :data:`BOUNDS`."""
+        """Return the constant called ``name``, one of :data:`BOUNDS`."""
         value: float = getattr(self.likely if name in EFFICIENCIES else self, name)
         return value
 
@@ -95,7 +95,7 @@ class Prediction:
 
     @property
     def worst(self) -> StageMemory:
-        """The stage with the highest peak."""
+        """Return the stage with the highest peak."""
         return max(self.stages, key=lambda stage: stage.total)
 
     @property

@@ -219,7 +219,7 @@ class _Interleaved:
         return Event("forward", chunk, self._inputs + self._gradients + self._kept())
 
     def _backward(self, k: int, unsent_output: int) -> Event:
-        """The output of the previous pass is freed at the next forward pass."""
+        """Return a backward pass. The next forward pass frees the output of the previous pass."""
         s = self._s
         chunk = s.vp_size - 1 - s.chunk_of[k]
         self._gradients -= int(not (s.is_last and chunk == s.vp_size - 1))
@@ -239,7 +239,7 @@ class _Interleaved:
         return 2 * len(kept) + int(self._sent is not None and self._sent not in kept)
 
     def _awaited(self, k: int) -> int:
-        """The forward pass whose input is received after pass ``k``: one chunk further for what comes around."""
+        """Return the forward pass whose input is received after pass ``k``: one chunk further for what comes around."""
         s = self._s
         if not s.is_first:
             return k + 1

@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The setting as text."""
+        """Return the setting as text."""
         return self.spec.recompute.text
 
     @property
@@ -190,7 +190,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """The setting as text."""
+        """Return the setting as text."""
         return self.candidate.text
 
 

@@ -50,7 +50,7 @@ class Composer:
     _shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":
-        """The same request with another setting. Both share their cases and layers."""
+        """Return the same request with another setting. Both share their cases and layers."""
         return replace(self, spec=self.spec.model_copy(update={"recompute": policy}))
 
     @cached_property
@@ -138,7 +138,7 @@ class Composer:
         return Ends(first, self._last(chunk, book) if chunk.has_loss or chunk.mtp_layers else None)
 
     def _first(self, chunk: Chunk, book: "_Book") -> Piece:
-        """The less memory a layer kept, the more the gradient of an embedding adds."""
+        """Return the embedding's piece: the less memory a layer kept, the more the embedding's gradient adds."""
         policy: RecomputePolicy = self.spec.recompute
         policy = single(policy) if isinstance(policy, FullRecompute) else policy
         kind = kind_of(self.spec.model, chunk, 0)

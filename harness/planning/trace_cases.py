@@ -33,11 +33,11 @@ class CaseMaker:
     made: dict[object, TraceCase] = field(default_factory=dict, repr=False, compare=False)
 
     def layers(self, kind: LayerKind, policy: RecomputePolicy, num_layers: int) -> TraceCase:
-        """A chunk of ``num_layers`` layers and nothing else."""
+        """Return a chunk of ``num_layers`` layers and nothing else."""
         return self._case(kind, policy, num_layers=num_layers)
 
     def offloaded(self, kind: LayerKind, policy: RecomputePolicy, num_layers: int) -> TraceCase:
-        """The same chunk with layers or modules in host memory between the passes, as asked."""
+        """Return the same chunk with layers or modules in host memory between the passes, as asked."""
         return self._case(kind, policy, num_layers=num_layers, offloads=True)
 
     def first(self, kind: LayerKind, policy: RecomputePolicy) -> TraceCase:

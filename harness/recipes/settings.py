@@ -28,7 +28,7 @@ class Setting:
 
     @property
     def from_command_line(self) -> bool:
-        """Whether an option set it."""
+        """Return whether an option set it."""
         return self.source.startswith("-")
 
 

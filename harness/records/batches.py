@@ -120,7 +120,7 @@ class PlannedEntry(EntryWords):
 
     @property
     def force(self) -> tuple[str, ...]:
-        """The ids of the rules that were overridden for this entry."""
+        """Return the ids of the rules that were overridden for this entry."""
         return tuple(finding.id for finding in self.findings if finding.overridden)
 
 

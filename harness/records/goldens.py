@@ -49,7 +49,7 @@ class GateOptions(Frozen, allow_inf_nan=True):
 
     @property
     def names_one_golden(self) -> bool:
-        """Whether ``golden_values_path`` is a file. A file applies to at most one cell of a sweep."""
+        """Return whether ``golden_values_path`` is a file. A file applies to at most one cell of a sweep."""
         return self.golden_values_path is not None and self.golden_values_path.is_file()
 
     @property

@@ -70,12 +70,12 @@ class Stored:
 
     @property
     def id(self) -> str:
-        """The name of the folder."""
+        """Return the name of the folder."""
         return self.path.name
 
     @property
     def is_committed(self) -> bool:
-        """Whether the entry is complete, so that no process is still writing it."""
+        """Return whether the entry is complete, so that no process is still writing it."""
         return self.state in ("ok", "oom", "failed", "interrupted", "finished")
 
 

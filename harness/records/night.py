@@ -111,7 +111,7 @@ class NightPlan(Frozen):
 
     @property
     def planned(self) -> tuple[PlannedCase, ...]:
-        """The cases that can run."""
+        """Return the cases that can run."""
         return tuple(case for case in self.cases if isinstance(case, PlannedCase))
 
     def aa_numbers(self, case: Case) -> range:
@@ -178,7 +178,7 @@ class NightData:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all runs of every case are done."""
+        """Return whether all runs of every case are done."""
         return any(event.kind == "finished" for event in self.events)
 
 

@@ -89,7 +89,7 @@ class StagePrediction(Frozen):
 
     @property
     def parts(self) -> dict[str, int]:
-        """The bytes of each part by its name."""
+        """Return the bytes of each part by its name."""
         return {name: size for name, size in self if name not in ("pp_rank", "total", "peak")}
 
 
@@ -110,7 +110,7 @@ class PredictionRecord(Frozen):
 
     @property
     def worst_stage(self) -> StagePrediction:
-        """The stage with the highest peak."""
+        """Return the stage with the highest peak."""
         return max(self.stages, key=lambda stage: stage.total)
 
 

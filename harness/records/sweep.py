@@ -92,17 +92,17 @@ class SweepPlan(Frozen):
 
     @property
     def planned(self) -> tuple[PlannedCell, ...]:
-        """The cells that can run."""
+        """Return the cells that can run."""
         return tuple(cell for cell in self.cells if isinstance(cell, PlannedCell))
 
     @property
     def is_imported(self) -> bool:
-        """Whether the runs were imported from training logs. An imported sweep starts no runs."""
+        """Return whether the runs were imported from training logs. An imported sweep starts no runs."""
         return self.launch.launcher == IMPORT
 
     @property
     def capacities(self) -> frozenset[int | None]:
-        """The cells' memory per rank in bytes: several values if the limit is varied."""
+        """Return the cells' memory per rank in bytes: several values if the limit is varied."""
         return frozenset(cell.spec.capacity_bytes for cell in self.cells if cell.spec)
 
 
@@ -151,12 +151,12 @@ class SweepData:
 
     @property
     def control(self) -> CellData:
-        """The cell that all other cells are compared with."""
+        """Return the cell that all other cells are compared with."""
         return next(cell for cell in self.cells if cell.planned.name == self.plan.control)
 
     @property
     def num_due(self) -> int:
-        """The number of runs that a resumed sweep would start; 0 for an imported sweep."""
+        """Return the number of runs that a resumed sweep would start; 0 for an imported sweep."""
         return 0 if self.plan.is_imported else sum(num_missing(cell, self.plan.repeats) for cell in self.cells)
 
 

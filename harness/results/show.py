@@ -237,7 +237,7 @@ def archive_stored(reference: str, target: Path, results: Path | None, *, max_by
 
 
 def places_of(entry: Stored, folder: Path) -> Places:
-    """The folders whose names must not leave this machine; ``folder``: of the results."""
+    """Return the folders whose names must not leave this machine; ``folder``: of the results."""
     own = entry.path.parents[1] if entry.path.parent.name in FOLDERS else None  # also of another results folder
     known = ((entry.path, entry.id), (own, "RESULTS"), (folder, "RESULTS"), (checkout_dir(), "CHECKOUT"))
     return Places.of((*known, (Path.home(), "~")))

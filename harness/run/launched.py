@@ -32,7 +32,7 @@ _NEWEST = 20  # names begin with the time; older folders no longer run
 
 
 def others_at_work(run_dir: Path) -> tuple[str, ...]:
-    """A line for every other run, sweep and night in the results folder of ``run_dir`` that runs here now.
+    """Return a line for every other run, sweep and night in the results folder of ``run_dir`` that runs here now.
 
     Without those of other machines, other containers and this process, and without the sweep or night of this run.
     """
@@ -45,7 +45,7 @@ def others_at_work(run_dir: Path) -> tuple[str, ...]:
 
 
 def _newest(folder: Path) -> list[Path]:
-    """The newest folders by name. Cheap, because it runs twice per run and a folder may hold ten thousand."""
+    """Return the newest folders by name. Cheap, because it runs twice per run and a folder may hold ten thousand."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
@@ -57,13 +57,13 @@ def _is_measuring(top: Path) -> bool:
 
 
 def _runs(top: Path) -> Iterator[Path]:
-    """The run folders that were begun in ``top``, or ``top`` itself."""
+    """Yield the run folders that were begun in ``top``, or ``top`` itself."""
     pattern = OWNER if top.parent.name == "runs" else f"*/*/*/{OWNER}"
     yield from (path.parent for path in top.glob(pattern))
 
 
 def _is_filled(folder: Path) -> bool:
-    """Whether another living process writes to the folder."""
+    """Return whether another living process writes to the folder."""
     if life_of(folder).state != "alive":
         return False
     owner = owner_of(folder)
@@ -184,7 +184,7 @@ def _others(launch: Launch) -> tuple[str, ...]:
 
 
 def _plan_name(nodes: Nodes) -> str:
-    """The file name of this node's plan; nodes share the folder. The first node's name has no number."""
+    """Return the file name of this node's plan; nodes share the folder. The first node's name has no number."""
     return f"plan_node_{nodes.node_rank:03d}.txt" if nodes.node_rank else "plan.txt"
 
 

@@ -36,7 +36,7 @@ class DetectedGpu(Frozen):
 
     @property
     def gpu_type(self) -> GpuType | None:
-        """The ``--gpu`` type that matches the product name; None for an unknown product."""
+        """Return the ``--gpu`` type that matches the product name; None for an unknown product."""
         return gpu_named(self.name) if self.name else None
 
 
@@ -135,7 +135,7 @@ def installed_software(gpu: str | None = None) -> Software:
 
 
 def software_for(gpu: str, host: Host, assume: str | None = None) -> tuple[Software, tuple[str, ...]]:
-    """The software that a run on ``gpu`` would find, and notes on assumed versions.
+    """Return the software that a run on ``gpu`` would find, and notes on assumed versions.
 
     Ranks on this machine find what is installed here. If this machine lacks the GPU, or NVML does not answer, the job may
     run elsewhere: then transformer-engine is assumed there. ``assume`` (`--assume`) replaces both.
@@ -154,7 +154,7 @@ def _depends_on_gpus(gpu: str, installed: Software) -> bool:
 
 
 def _seen_from(found: Detection, gpu: str, installed: Software) -> tuple[Software, tuple[str, ...]]:
-    """The installed software if the GPUs are here, else with the assumed versions."""
+    """Return the installed software if the GPUs are here, else with the assumed versions."""
     if _has(gpu, found):
         return installed, ()
     unsure = _unsure(found)
@@ -171,12 +171,12 @@ def _has(gpu: str, found: Detection) -> bool:
 
 
 def _unsure(found: Detection) -> str:
-    """Why there may be more GPUs than NVML named; empty if there are none."""
+    """Say why there may be more GPUs than NVML named; empty if there are none."""
     return (found.error or "") if found.unanswered else next((gpu.error for gpu in found.gpus if gpu.error), "")
 
 
 def software_here(gpu: str, host: Host) -> Software:
-    """The software that a run on this machine finds.
+    """Return the software that a run on this machine finds.
 
     BadRequestError if that depends on the GPUs and NVML does not answer. A plan for a machine without GPUs would differ
     from the next plan, and their runs would not be comparable.

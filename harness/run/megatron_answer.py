@@ -56,7 +56,7 @@ def megatron_finding(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Finding:
-    """The answer of the real `TransformerConfig` to ``spec`` under the ranks' variables ``env``.
+    """Return the answer of the real `TransformerConfig` to ``spec`` under the ranks' variables ``env``.
 
     An error if it refuses, else a note. Also a note if it is not installed, hangs or crashes.
     """
@@ -76,12 +76,12 @@ def megatron_findings(asked: Mapping[int, Question], host: Host, *, timeout_s: f
 
 
 def refusal(finding: Finding) -> str:
-    """The refusal with megatron-core's own words, in one line."""
+    """Return the refusal with megatron-core's own words, in one line."""
     return f"{finding.message}: {finding.mcore_text or ''}".removesuffix(": ")
 
 
 def unasked_notes(findings: Collection[Finding]) -> tuple[str, ...]:
-    """Why megatron-core gave no answer, and to how many of the questions."""
+    """Say why megatron-core gave no answer, and to how many of the questions."""
     why = Counter(f"{finding.message}; {finding.fix}" for finding in findings if not finding.blocks and finding.fix)
     return tuple(f"{number} of {len(findings)}: {reason}" for reason, number in why.items())
 

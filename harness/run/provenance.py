@@ -34,7 +34,7 @@ class Clock:
         return cls(datetime.now(UTC), time.monotonic())
 
     def jumped(self) -> str | None:
-        """A sentence if the wall clock was set since the start; None if both clocks agree within 5 s."""
+        """Return a sentence if the wall clock was set since the start; None if both clocks agree within 5 s."""
         jump_s = (datetime.now(UTC) - self.wall).total_seconds() - (time.monotonic() - self.monotonic_s)
         if abs(jump_s) <= _JUMP_S:
             return None
@@ -83,7 +83,7 @@ def container_of(shell: Mapping[str, str]) -> str | None:
 
 
 def git_commit() -> str | None:
-    """The checkout's commit, with ``+`` if files differ from it; None for an installed wheel."""
+    """Return the checkout's commit, with ``+`` if files differ from it; None for an installed wheel."""
     checkout = checkout_dir()
     if checkout is None:
         return None
@@ -93,7 +93,7 @@ def git_commit() -> str | None:
 
 
 def git_branch() -> str | None:
-    """The checkout's branch; None on a detached head and for an installed wheel."""
+    """Return the checkout's branch; None on a detached head and for an installed wheel."""
     checkout = checkout_dir()
     return (_git(checkout, "symbolic-ref", "--quiet", "--short", "HEAD") or None) if checkout else None
 

@@ -33,7 +33,7 @@ def status_of(outcome: LaunchOutcome, ranks: tuple[RankRecord, ...]) -> tuple[St
 
 
 def _launch_knows_more(outcome: LaunchOutcome, failure: Failure) -> bool:
-    """Whether no rank recorded its end, e.g. because torchrun could not start ranks or died."""
+    """Return whether no rank recorded its end, e.g. because torchrun could not start ranks or died."""
     return failure.kind == "lost" and outcome.status != "ok" and outcome.reason is not None
 
 
@@ -64,7 +64,7 @@ def _first_line(text: str) -> str:
 def suspicions(
     spec: ExperimentSpec, expected: EffectiveRecompute, collected: Collected, ranks: tuple[RankRecord, ...]
 ) -> tuple[str, ...]:
-    """Every reason that makes a run suspect, so that it gets no verdict. ``ranks`` include their clocks."""
+    """Return every reason that makes a run suspect, so that it gets no verdict. ``ranks`` include their clocks."""
     otherwise = built_otherwise(expected, ranks)
     return (
         *doubts(collected.nodes, ranks),
@@ -124,7 +124,7 @@ def _by_value(values: Mapping[int, str | None]) -> str:
 
 
 def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
-    """A doubt about the timing of a run that recorded its allocations during the measured steps."""
+    """Return a doubt about the timing of a run that recorded its allocations during the measured steps."""
     if not spec.measure.snapshot_on_oom:
         return ()
     return ("--snapshot_on_oom recorded every allocation during the measured steps, which slows them",)
@@ -154,7 +154,7 @@ def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[st
 
 
 def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:
-    """A sentence if the built layers do not recompute as expected, or if a finished rank did not read them back.
+    """Return a sentence if the built layers do not recompute as expected, or if a finished rank did not read them back.
 
     Checks one rank of every pipeline stage, because all ranks of a stage hold the same layers. None for a run that failed
     before every rank had built its layers: its failure explains more.

@@ -79,13 +79,13 @@ def _bytes(value: int | None) -> str:
 
 
 def _step(rank: RankRecord, record: RunRecord) -> str:
-    """The rank's own median over the window. The job's is higher: every step waits for the slowest rank."""
+    """Return the rank's own median over the window. The job's is higher: every step waits for the slowest rank."""
     seconds = window_of([rank], 1, *record.spec.measure.window).seconds
     return format_seconds(statistics.median(seconds)) if seconds else ABSENT
 
 
 def _clocks(rank: RankRecord) -> tuple[str, str]:
-    """The median SM clock of the rank's GPU and its share of time under the power cap."""
+    """Return the median SM clock of the rank's GPU and its share of time under the power cap."""
     own = rank.clocks
     return clock_figure(own.sm_clock_mhz if own else None), cap_figure(own.power_cap_share if own else None)
 
@@ -108,7 +108,7 @@ def run_page(
     *,
     with_request: bool = True,
 ) -> Page:
-    """The page of a run from the request to the verdict. The last line is the verdict.
+    """Return the page of a run from the request to the verdict. The last line is the verdict.
 
     ``with_request`` False: the reader has seen the request, so the page begins with the id of the run.
     """
@@ -135,7 +135,7 @@ def run_page(
 
 
 def _out_of_memory(record: RunRecord) -> Iterator[Line]:
-    """The class of the out-of-memory error, its certainty, and the next experiment."""
+    """Yield the class of the out-of-memory error, its certainty, and the next experiment."""
     oom = oom_of_run(record) if record.status == "oom" else None
     if oom is not None:
         yield Line(f"Out of memory, {oom.verdict.line}: {oom.verdict.reason}", hang=2)
@@ -143,14 +143,14 @@ def _out_of_memory(record: RunRecord) -> Iterator[Line]:
 
 
 def compare_page(records: Sequence[RunRecord], comparison: Comparison, verdict: tuple[Outcome, ExitCode]) -> Page:
-    """The page of a comparison of recorded runs."""
+    """Return the page of a comparison of recorded runs."""
     run_ids = ", ".join(record.run_id for record in records)
     compared = comparison.golden is not None
     return Page(tuple(_comparison_blocks(comparison)), answer=_closing(verdict, run_ids, compared=compared))
 
 
 def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
-    """The findings, the differences and the reasons. Only a note if there is no golden."""
+    """Yield the findings, the differences and the reasons. Only a note if there is no golden."""
     golden = comparison.golden
     if golden is None:
         yield Line(f"Not compared: {comparison.note}", hang=2)
@@ -168,7 +168,7 @@ def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
 
 
 def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
-    """The metrics. ``is_whole`` False: the run did not finish, so its peaks are lower bounds."""
+    """Return the metrics. ``is_whole`` False: the run did not finish, so its peaks are lower bounds."""
     rows = []
     for metric in METRICS:
         value = metric.read(metrics)
@@ -244,7 +244,7 @@ def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[
 
 
 def _is_judged(finding: Finding) -> bool:
-    """Whether the metric has a gate or a verdict; other rows are only informative."""
+    """Return whether the metric has a gate or a verdict; other rows are only informative."""
     return finding.verdict is not Verdict.NOT_GATED or figures.BY_NAME[finding.metric].gate is not None
 
 

@@ -147,7 +147,7 @@ CACHED = "share_storage_ext"  # of recompute that discards outputs, since megatr
 
 
 def lock_lines(software: Software, shell: Mapping[str, str], now_s: float) -> Iterator[Line]:
-    """A line for each lock file that would block ranks started from this shell."""
+    """Yield a line for each lock file that would block ranks started from this shell."""
     if software.megatron_core is None:
         return
     folders = [_built_in_package()]  # of ddp.nccl_ub

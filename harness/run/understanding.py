@@ -69,11 +69,11 @@ class Understood(Settled):
 
     @property
     def host(self) -> Host:
-        """The machine that the plan is for."""
+        """Return the machine that the plan is for."""
         return self.launch.host
 
     def in_folder(self, run_dir: Path) -> "Understood":
-        """The same request in another run folder, without reading, resolving or judging again."""
+        """Return the same request in another run folder, without reading, resolving or judging again."""
         launch = replace(self.launch, run_dir=run_dir)
         return replace(self, launch=launch, plan=LAUNCHERS[launch.settings.launcher](launch))
 
@@ -201,7 +201,7 @@ def _resolved(asked: Request) -> tuple[Resolved, list[BadRequestError]]:
 
 
 def given_env(asked: Request) -> dict[str, str]:
-    """The variables of ``-E`` and ``--set env.NAME=``."""
+    """Return the variables of ``-E`` and ``--set env.NAME=``."""
     words = (*asked.env, *(text.removeprefix("env.") for text in asked.set_values if text.startswith("env.")))
     return {name.strip(): value for name, _, value in (word.partition("=") for word in words)}
 
@@ -217,7 +217,7 @@ def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
 
 
 def rule_problem(finding: Finding) -> BadRequestError:
-    """A violated rule as an error: its id, the problem, the fix, and megatron-core's message."""
+    """Return a violated rule as an error: its id, the problem, the fix, and megatron-core's message."""
     own = f"\n  megatron-core's message: {finding.mcore_text}" if finding.mcore_text else ""
     forced = "" if finding.id == "MCORE" else f"\n  (--force {finding.id} runs it anyway)"
     return BadRequestError(f"{finding.id}: {finding.message}", remedy=f"{finding.fix}{own}{forced}")
@@ -293,7 +293,7 @@ def _effective(spec: ExperimentSpec, software: Software) -> EffectiveRecompute |
 
 
 def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple[dict[str, str] | None, list[Finding]]:
-    """The variables of the ranks, and findings on problems with them or with the nodes."""
+    """Return the variables of the ranks, and findings on problems with them or with the nodes."""
     nodes = request.nodes if request.nodes.nnodes > 1 else Nodes(nnodes=max(1, -(-spec.num_gpus // spec.gpus_per_node)))
     problems = launcher_problems(request.launch)
     problems += node_problems(spec, request.nodes) if request.nodes.nnodes > 1 else []

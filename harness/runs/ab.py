@@ -22,7 +22,7 @@ _SWEPT_EXAMPLE, _EXAMPLE = "--over tp=2,4", f"--ab recompute=mlp, or --ab {_ALLO
 
 
 def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
-    """The sweep of A and B. Prunes nothing, because only one of them may run out of memory.
+    """Return the sweep of A and B. Prunes nothing, because only one of them may run out of memory.
 
     BadRequestError for several values, for a setting that cannot be varied, and for a B equal to A.
     """
@@ -58,7 +58,7 @@ def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
 
 
 def _axis(text: str) -> SweptAxis:
-    """The axis with the one value of B, which may contain commas."""
+    """Return the axis with the one value of B, which may contain commas."""
     try:
         name, values = split_over(text if ";" in text or "=" not in text else f"{text};")
         axes = read_axes([(name, values)])

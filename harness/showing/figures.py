@@ -16,7 +16,7 @@ _PREFIXES = ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), 
 
 
 def figure(metric: Metric, value: float | None) -> str:
-    """A metric's value; the title of the metric names the unit where the value does not."""
+    """Return a metric's value; the title of the metric names the unit where the value does not."""
     if value is None:
         return ABSENT
     match metric.unit:
@@ -46,7 +46,7 @@ def format_flops(value: float) -> str:
 
 
 def spread(summary: Summary) -> str:
-    """The standard deviation as a share of the mean."""
+    """Return the standard deviation as a share of the mean."""
     return ABSENT if summary.stdev is None or not summary.mean else f"{summary.stdev / summary.mean * 100:.1f} %"
 
 
@@ -61,7 +61,7 @@ def cap_figure(share: float | None) -> str:
 
 
 def clock_line(clocks: RunClocks | None) -> str:
-    """The clocks that decide the pace of a run, in one line; empty where no GPU was sampled."""
+    """Return the clocks that decide the pace of a run, in one line; empty where no GPU was sampled."""
     if clocks is None:
         return ""
     slowest, capped = clocks.slowest_rank, clocks.most_capped_rank
@@ -82,7 +82,7 @@ def capacities_text(capacities: Collection[int | None]) -> str:
 
 
 def allowed_change(finding: Finding) -> str:
-    """The threshold with the sign of a worsening; nothing where nothing was gated."""
+    """Return the threshold with the sign of a worsening; nothing where nothing was gated."""
     if finding.threshold is None:
         return ABSENT
     better = BY_NAME[finding.metric].better
@@ -92,7 +92,7 @@ def allowed_change(finding: Finding) -> str:
 
 
 def change(finding: Finding) -> str:
-    """The signed change against the golden."""
+    """Return the signed change against the golden."""
     return ABSENT if finding.change is None else format_percent(finding.change)
 
 

@@ -77,7 +77,7 @@ def escape(text: str) -> str:
 
 
 def html(page: Page) -> str:
-    """The page as one file that fetches nothing.
+    """Return the page as one file that fetches nothing.
 
     Pictures lie in it as SVG. Where scripts run, the scripts in the page put pictures with tooltips in their place.
     """
@@ -206,7 +206,7 @@ _LONGEST_WHOLE = 48  # characters; a longer text folds, so that the columns afte
 
 
 def _heads_rows(column: Column) -> bool:
-    """Whether the column may name the rows: neither marks, which have no title, nor numbers."""
+    """Return whether the column may name the rows: neither marks, which have no title, nor numbers."""
     return bool(column.title) and column.title != "#" and not column.right
 
 
@@ -222,7 +222,7 @@ def _cell(words: Words, kind: str, *, is_heading: bool = False) -> str:
 
 
 def _html_section(section: Section, level: int) -> str:
-    """A section. The anchor of a folded section is inside it, so that a browser that goes there unfolds it."""
+    """Return a section. The anchor of a folded section is inside it, so that a browser that goes there unfolds it."""
     named = f' id="{escape(section.anchor)}"' if section.anchor else ""
     inner = "".join(_html(block, level + 1) for block in section.blocks)
     if section.folded:
@@ -231,7 +231,7 @@ def _html_section(section: Section, level: int) -> str:
 
 
 def _figure(picture: Picture, level: int) -> str:
-    """A picture below its heading, which replaces the picture's own title."""
+    """Return a picture below its heading, which replaces the picture's own title."""
     title = f"<h{level}>{escape(picture.title)}</h{level}>"
     if picture.vega_lite is None:
         return f"{title}<p>{escape(picture.missing)}</p>"
@@ -249,7 +249,7 @@ _SPARK = (120.0, 26.0, 3.0)  # width, height and margin in pixels
 
 
 def _trend(span: Span) -> str:
-    """A line through the values of a span; a night without one interrupts it, the last value has a dot."""
+    """Return a line through the values of a span; a night without one interrupts it, the last value has a dot."""
     known = [value for value in span.trend if value is not None]
     if not known:
         return ""
@@ -280,7 +280,7 @@ _BAR, _NAME, _STEP = 360, 250, 20
 
 
 def _bars(block: Bars, level: int) -> str:
-    """A small SVG with its axis from zero; nothing for no bars."""
+    """Return a small SVG with its axis from zero; nothing for no bars."""
     if not block.bars:
         return ""
     longest = max(value for _, value, _ in block.bars) or 1.0

@@ -33,16 +33,16 @@ class Document(Shown):
     schema_version: int = SCHEMA_VERSION
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys and values that ``--json`` prints."""
+        """Return the keys and values that ``--json`` prints."""
         found: dict[str, Any] = json.loads(text(self))
         return found
 
     def rows(self) -> list[Mapping[str, object]]:
-        """The rows of the frame; a document without a table of its own is one row."""
+        """Return the rows of the frame; a document without a table of its own is one row."""
         return [self.to_dict()]
 
     def to_frame(self) -> Any:
-        """The rows as a pandas DataFrame. BadRequestError where pandas is not installed."""
+        """Return the rows as a pandas DataFrame. BadRequestError where pandas is not installed."""
         try:
             from pandas import DataFrame
         except ImportError as error:
@@ -72,14 +72,14 @@ class _Joined:
 
 
 def at(*path: str | int, **options: Any) -> Any:
-    """A field whose value is the attribute at ``path``; a path of several steps is null where one is None."""
+    """Return a field whose value is the attribute at ``path``; a path of several steps is null where one is None."""
     if len(path) > 1:
         options = {"default": None, **options}
     return Field(validation_alias=AliasPath(*path), **options)  # type: ignore[arg-type]
 
 
 def text(document: Shown) -> str:
-    """The document as it is printed. Strict JSON has neither NaN nor infinity: they are null."""
+    """Return the document as it is printed. Strict JSON has neither NaN nor infinity: they are null."""
     dumped = document.model_dump(mode="json", by_alias=True, warnings=False)
     return json.dumps(_finite(dumped), indent=2, ensure_ascii=False, allow_nan=False)
 

@@ -32,7 +32,7 @@ def as_markdown(text: str) -> str:
 
 
 def markdown(page: Page, *, level: int = 1, with_images: bool = False) -> str:
-    """The page below a heading of ``level``. ``with_images``: the pictures are PNG files beside it.
+    """Return the page below a heading of ``level``. ``with_images``: the pictures are PNG files beside it.
 
     Without them only the captions are written.
     """
@@ -106,6 +106,6 @@ def _markdown_table(table: Table) -> str:
 
 
 def _fenced(text: str) -> str:
-    """A block of code, whose fence is longer than any in ``text``."""
+    """Return a block of code, whose fence is longer than any in ``text``."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence}\n{text.rstrip()}\n{fence}"

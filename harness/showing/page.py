@@ -34,7 +34,7 @@ _STYLES: dict[str, Style] = {
 
 
 def style_of(word: str, otherwise: Style = "plain") -> Style:
-    """The style of an outcome, a verdict or a state: ``good`` for ``pass``."""
+    """Return the style of an outcome, a verdict or a state: ``good`` for ``pass``."""
     return _STYLES.get(word.lower(), otherwise)
 
 
@@ -57,13 +57,13 @@ Words = str | Span | tuple[str | Span, ...]
 
 
 def spans(words: Words) -> tuple[Span, ...]:
-    """The parts of ``words``."""
+    """Return the parts of ``words``."""
     parts = words if isinstance(words, tuple) else (words,)
     return tuple(Span(part) if isinstance(part, str) else part for part in parts)
 
 
 def plain(words: Words) -> str:
-    """The text of ``words`` without styles and links."""
+    """Return the text of ``words`` without styles and links."""
     return "".join(f"{span.text} {span.beside}".rstrip() if span.beside else span.text for span in spans(words))
 
 
@@ -124,7 +124,7 @@ class Table:
     sticks: bool = False
 
     def filled(self) -> "Table":
-        """The table without optional columns that are empty. Every row has all cells."""
+        """Return the table without optional columns that are empty. Every row has all cells."""
         rows = [(*row, *[""] * (len(self.columns) - len(row))) for row in self.rows]
         kept = [
             at
@@ -134,7 +134,7 @@ class Table:
         return self.only(kept, rows)
 
     def only(self, kept: Sequence[int], rows: Sequence[tuple[Words, ...]] | None = None) -> "Table":
-        """The table with these columns only."""
+        """Return the table with these columns only."""
         cut = tuple(tuple(row[at] for at in kept) for row in (self.rows if rows is None else rows))
         return Table(tuple(self.columns[at] for at in kept), cut, self.instead, self.whole, self.sticks)
 
@@ -217,7 +217,7 @@ class Page:
 
     @property
     def closing(self) -> Line | None:
-        """The answer as a line; None where there is none."""
+        """Return the answer as a line; None where there is none."""
         if not self.answer:
             return None
         return self.answer if isinstance(self.answer, Line) else Line(self.answer, "strong", hang=2)
@@ -230,7 +230,7 @@ def table(
     right: Collection[str] = (),
     instead: tuple[Block, ...] = (),
 ) -> Table:
-    """A table whose columns are titles or columns; those named in ``right`` are aligned to the right."""
+    """Return a table whose columns are titles or columns; those named in ``right`` are aligned to the right."""
     made = (Column(column, right=column in right) if isinstance(column, str) else column for column in columns)
     return Table(tuple(made), tuple(tuple(row) for row in rows), instead)
 
@@ -244,7 +244,7 @@ def tabled(
     *,
     instead: tuple[Block, ...] = (),
 ) -> Table:
-    """A row per item, read column by column."""
+    """Return a row per item, read column by column."""
     rows = tuple(tuple(read(item) for _, read in columns) for item in items)
     return Table(tuple(column for column, _ in columns), rows, instead)
 

@@ -20,7 +20,7 @@ WIDTH = 20
 
 
 def command_text(command: Sequence[str]) -> str:
-    """The command as a shell takes it. mbr-perf goes by its name, wherever it was installed."""
+    """Return the command as a shell takes it. mbr-perf goes by its name, wherever it was installed."""
     if not command:
         return ""
     program = _PROGRAM if Path(command[0]).name in _OWN_FILES else command[0]
@@ -91,7 +91,7 @@ def run_table(
 
 
 def _logs(run_dir: Path) -> list[Path]:
-    """The launcher's log first; of many the first few."""
+    """Return the launcher's log first; of many the first few."""
     logs = sorted((run_dir / "logs").rglob("*.log"), key=lambda path: (not path.name.startswith("launcher"), path))
     return logs[:_MOST_LOGS]
 

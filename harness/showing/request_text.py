@@ -18,7 +18,7 @@ VALUES = 13
 def request_facts(
     spec: ExperimentSpec, effective: EffectiveRecompute | None = None, *, without: Collection[str] = ()
 ) -> Facts:
-    """The request and, if known, what its recompute does. ``without``: names of rows to leave out."""
+    """Return the request and, if known, what its recompute does. ``without``: names of rows to leave out."""
     rows = [row for row in request_rows(spec) if row[0] not in without]
     return Facts((*rows, *(effect_rows(effective) if effective else ())), VALUES)
 
@@ -30,7 +30,7 @@ def record_facts(record: RunRecord) -> Facts:
 
 
 def request_rows(spec: ExperimentSpec) -> list[tuple[str, str]]:
-    """The request: recipe, layout, batch, recompute."""
+    """Return the request: recipe, layout, batch, recompute."""
     return [
         ("Recipe", f"{spec.recipe}, {spec.task}, {spec.compute_dtype}, {_gpus(spec)}"),
         ("Parallelism", _parallelism(spec)),
@@ -62,7 +62,7 @@ def _parallelism(spec: ExperimentSpec) -> str:
 
 
 def _overlap(spec: ExperimentSpec) -> str:
-    """The user buffers of tp_comm_overlap."""
+    """Return the user buffers of tp_comm_overlap."""
     tokens, width = spec.user_buffer_shape
     buffers = spec.kernels.tp_comm_overlap_cfg
     names = described_buffers(buffers) if buffers else "transformer-engine's defaults"
@@ -70,7 +70,7 @@ def _overlap(spec: ExperimentSpec) -> str:
 
 
 def described_buffers(buffers: UserBuffers) -> str:
-    """The names of known configurations with these buffers, then the GEMMs."""
+    """Return the names of known configurations with these buffers, then the GEMMs."""
     return ": ".join([*filter(None, [" = ".join(buffers.names)]), f"GEMMs {buffers}"])
 
 
@@ -107,7 +107,7 @@ def finding_lines(findings: Iterable[Finding]) -> Listing:
 
 
 def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:
-    """Every setting with its source and its value; defaults last."""
+    """Return every setting with its source and its value; defaults last."""
     buffers = spec.kernels.tp_comm_overlap_cfg
     values = dict(_leaves(spec.model_dump(mode="json"))) | {
         "recompute": spec.recompute.text,
@@ -159,7 +159,7 @@ def check_page(
     notes: Iterable[str],
     sources: Mapping[str, str] | None = None,
 ) -> Page:
-    """The request, what its recompute does, every finding, one closing line."""
+    """Return the request, what its recompute does, every finding, one closing line."""
     counted = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in _counts(findings).items())
     verdict = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
     return Page(

@@ -51,13 +51,13 @@ class Console(rich.console.Console):
     """As rich's. Names and messages come from recipes, logs and records, and may hold anything."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of ``renderable``; rich's own movements of the cursor are no text and stay."""
+        """Yield the segments of ``renderable``; rich's own movements of the cursor are no text and stay."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 def narration() -> Console:
-    """The console on stderr, for messages and progress while a command works."""
+    """Return the console on stderr, for messages and progress while a command works."""
     return Console(stderr=True, highlight=False)
 
 
@@ -96,12 +96,12 @@ def show_stopped(what: str, code: ExitCode, kept: Path | None, go_on: str = "") 
 
 
 def shares_terminal() -> bool:
-    """Whether answer and narration both go to a terminal, so that a reader sees one below the other."""
+    """Return whether answer and narration both go to a terminal, so that a reader sees one below the other."""
     return Console().is_terminal and narration().is_terminal
 
 
 def room_for_bars() -> int:
-    """The columns for a line of bars on stdout: 20 to 120; 0 where its encoding has none."""
+    """Return the columns for a line of bars on stdout: 20 to 120; 0 where its encoding has none."""
     console = Console(highlight=False)
     return max(20, min(console.width, 120)) if console.encoding.lower().startswith("utf") else 0
 
@@ -207,7 +207,7 @@ class _Writer:
             self._console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
 
     def _fitting(self, table: Table) -> tuple[Table, list[str]]:
-        """The table without the columns for which a terminal has no room, and the titles of those."""
+        """Return the table without the columns for which a terminal has no room, and the titles of those."""
         kept, least = list(range(len(table.columns))), [_least(table, at) for at in range(len(table.columns))]
         while sum(least[at] + _PADDING for at in kept) - _PADDING > self._console.width:
             first = max(table.columns[at].drop for at in kept)

@@ -147,7 +147,7 @@ _RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it r
 def sweep_request(
     asked: SweptOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
 ) -> "SweepRequest":
-    """All of `mbr-perf sweep` as one value; the command line overrides the file.
+    """Return all of `mbr-perf sweep` as one value; the command line overrides the file.
 
     BadRequestError for an unreadable file or ``--over``, and without a recipe.
     """
@@ -184,7 +184,7 @@ def sweep_request(
 def slurm_sweep_request(
     how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmArrayOptions
 ) -> "SlurmRequest | None":
-    """The request of `--launcher slurm`; None for another launcher. BadRequestError with all problems."""
+    """Return the request of `--launcher slurm`; None for another launcher. BadRequestError with all problems."""
     from harness.asking.requests import nodes_said, slurm_request
 
     problems, asked = Problems(), None
@@ -200,7 +200,7 @@ def slurm_sweep_request(
 
 
 def follower(how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes) -> "Follower":
-    """The part of another node in a sweep that node 0 leads. BadRequestError without a shared folder."""
+    """Return the part of another node in a sweep that node 0 leads. BadRequestError without a shared folder."""
     from harness.batch.nodes import Follower, Meeting
     from harness.records.batches import SWEEP_FOLDERS
 

@@ -50,7 +50,7 @@ class SweptAxis:
         return replace(asked, env=env, set_values=set_values)
 
     def read(self, spec: ExperimentSpec) -> str:
-        """The value that ``spec`` has, as a person would write it."""
+        """Return the value that ``spec`` has, as a person would write it."""
         if self.leaf == RECOMPUTE:
             return spec.recompute.text
         if self.leaf.startswith("env."):
@@ -66,7 +66,7 @@ def _without(assignments: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def typed(option: str, value: str, place: str) -> int | float | str:
-    """The text as the type of a Request field. BadRequestError, opened by ``place``, where it is none."""
+    """Return the text as the type of a Request field. BadRequestError, opened by ``place``, where it is none."""
     annotation = _TYPES[option]
     kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     if value == "none" and option == "virtual_pipeline_model_parallel_size":
@@ -81,7 +81,7 @@ def typed(option: str, value: str, place: str) -> int | float | str:
 
 
 def as_text(value: object) -> str:
-    """A leaf as a person would write it on the command line."""
+    """Return a leaf as a person would write it on the command line."""
     match value:
         case None:
             return "none"
@@ -117,7 +117,7 @@ class Expansion:
     every_setting: EverySetting
 
     def cells(self, *, grid: bool) -> tuple[AskedCell, ...]:
-        """The control first, then the others in the order of axes and values, each once."""
+        """Return the control first, then the others in the order of axes and values, each once."""
         found: list[Mapping[str, str]] = [self.control]
         one_at_a_time = (
             {**self.control, axis.name: value} for axis in self.axes for value in self._values(axis, self.control)
@@ -157,7 +157,7 @@ def control_values(axes: tuple[SweptAxis, ...], chosen: Mapping[str, str]) -> di
 
 
 def values_of(axes: tuple[SweptAxis, ...], cell: AskedCell, spec: ExperimentSpec | None) -> dict[str, str]:
-    """The cell's value of every axis as text; a value from the request is read from its spec."""
+    """Return the cell's value of every axis as text; a value from the request is read from its spec."""
     return {axis.name: cell.values.get(axis.name) or (axis.read(spec) if spec else "as asked") for axis in axes}
 
 

@@ -34,14 +34,14 @@ class SweepBatch(Batch[PlannedCell]):
     _taught: set[str] = field(default_factory=set)
 
     def every_run(self) -> tuple[DueCell, ...]:
-        """All cells, then all cells again; none of an imported sweep, whose cells have the logs there were."""
+        """Return all cells, then all cells again; none of an imported sweep, whose cells have the logs there were."""
         if self.plan.is_imported:
             return ()
         return tuple(DueRun(cell, repeat) for repeat in range(self.plan.repeats) for cell in self.plan.planned)
 
     @override
     def due(self) -> tuple[DueCell, ...]:
-        """The runs still to do, by the records on disk. A run that ended badly is not repeated.
+        """Return the runs still to do, by the records on disk. A run that ended badly is not repeated.
 
         It works out the lessons of an OOM again, because a kill may have come before they were recorded.
         """
@@ -92,7 +92,7 @@ class SweepBatch(Batch[PlannedCell]):
 
     @override
     def ended(self, due: DueCell, ran: Ran) -> Sequence[Lesson]:
-        """The lessons of the run about cells that have not run."""
+        """Return the lessons of the run about cells that have not run."""
         if ran.record.status == "interrupted":
             return ()
         self._done[_place(due)] = ran.record.status

@@ -46,7 +46,7 @@ def _ended(run: RunRecord, cell: CellData) -> str:
 
 
 def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
-    """The first rank that ran out of memory, in the first run that did."""
+    """Return the first rank that ran out of memory, in the first run that did."""
     run = next((run for run in runs if run.status == "oom"), None)
     if run is None:
         return None
@@ -68,7 +68,7 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
 
 
 def oom_text(line: OomLine) -> str:
-    """The line as a sentence: where, how much was asked for, and what the figures say."""
+    """Return the line as a sentence: where, how much was asked for, and what the figures say."""
     asked = f", asking for {format_bytes(line.request_bytes)}" if line.request_bytes is not None else ""
     when = f" {line.when}" if line.when else ""
     where = "" if line.rank is None else f" on rank {line.rank} (stage {line.stage})"
@@ -104,7 +104,7 @@ def _why(run: RunRecord, rank: RankRecord) -> str:
 
 
 def _by_text(run: RunRecord, rank: RankRecord) -> str | None:
-    """The class from torch's message. None where it lacks the device's figures, or the user set the limit."""
+    """Return the class from torch's message. None where it lacks the device's figures, or the user set the limit."""
     if rank.failure is None:
         return None
     verdict = classify(
@@ -145,17 +145,17 @@ class MeasuredCell:
 
     @property
     def name(self) -> str:
-        """The cell's name."""
+        """Return the cell's name."""
         return self.data.planned.name
 
     @property
     def spec(self) -> ExperimentSpec | None:
-        """The planned settings, else those of a run; None for a cell that could not be resolved."""
+        """Return the planned settings, else those of a run; None for a cell that could not be resolved."""
         return self.data.planned.spec or next((run.spec for run in self.data.runs), None)
 
     @property
     def prediction(self) -> PredictionRecord | None:
-        """The prediction made before the sweep, else before the run."""
+        """Return the prediction made before the sweep, else before the run."""
         return self.data.planned.prediction or next((run.prediction for run in self.data.runs if run.prediction), None)
 
 
@@ -199,7 +199,7 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
 
 
 def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
-    """The verdict of a cell, without what needs the other cells."""
+    """Return the verdict of a cell, without what needs the other cells."""
     planned, is_control = cell.data.planned, cell.name == frame.control.name
     obstacle = "" if is_control else _no_comparison(cell, frame.control)
     versus = None if is_control or obstacle else _versus(cell, frame.control)
@@ -255,7 +255,7 @@ def _tokens_per_gpu(spec: ExperimentSpec) -> float:
 
 
 def control_ended(control: MeasuredCell) -> str:
-    """Why the control has no figures: ``the control none was pruned``."""
+    """Say why the control has no figures: ``the control none was pruned``."""
     return f"the control {control.name} {_ENDED[control.status]}"
 
 

@@ -190,7 +190,7 @@ class PlannedCellRow(Shown):
 
     @classmethod
     def of_cell(cls, cell: Cell) -> Self:
-        """A planned or a refused cell."""
+        """Return a planned or a refused cell."""
         return cls.of(cell, rules=[finding.id for finding in cell.findings if finding.blocks])
 
 

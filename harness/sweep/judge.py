@@ -27,13 +27,13 @@ class Times:
     threshold: float
 
     def is_faster(self, cell: CellVerdict, other: CellVerdict) -> bool:
-        """Whether it is established that the first cell's steps take less time than the second's."""
+        """Return whether it is established that the first cell's steps take less time than the second's."""
         ours, theirs = _cost(cell)[0], _cost(other)[0]
         half = half_width(other.costs_s, cell.costs_s)
         return theirs - ours > (self.threshold * theirs if half is None else half)
 
     def noise(self, tied: Sequence[CellVerdict]) -> str:
-        """Why these cells, the fastest first, cannot be ranked, in one clause."""
+        """Say why these cells, the fastest first, cannot be ranked, in one clause."""
         best, *rest = tied
         halves = [half_width(cell.costs_s, best.costs_s) for cell in rest]
         known = [half for half in halves if half is not None]
@@ -67,7 +67,7 @@ def stand_in(cells: Sequence[MeasuredCell], control: MeasuredCell) -> MeasuredCe
 
 
 def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Recommendation:
-    """The fastest cell that fits; where several may be the fastest, the one with the least memory."""
+    """Return the fastest cell that fits; where several may be the fastest, the one with the least memory."""
     able = sorted((cell for cell in cells if cell.is_comparable), key=_cost)
     fitting = [cell for cell in able if cell.fits is not False]
     if not fitting:
@@ -90,7 +90,7 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
 def _by_memory(
     tied: Sequence[CellVerdict], fitting: Sequence[CellVerdict], reference: str, times: Times, room: str
 ) -> Recommendation:
-    """The cell with the least memory among those that may be the fastest."""
+    """Return the cell with the least memory among those that may be the fastest."""
     use, names = _smallest(tied), "; ".join(cell.name for cell in tied)
     slower = len(fitting) - len(tied)
     rest = f"; {slower} of them {'is' if slower == 1 else 'are'} slower" if slower else ""
@@ -99,7 +99,7 @@ def _by_memory(
 
 
 def _smallest(tied: Sequence[CellVerdict]) -> CellVerdict:
-    """The cell with the least memory; where memory differs by no more than noise, the fastest of them."""
+    """Return the cell with the least memory; where memory differs by no more than noise, the fastest of them."""
     least = min(cell.peak_bytes or 0 for cell in tied)
     noise = max((cell.versus.memory.noise_bytes for cell in tied if cell.versus and cell.versus.memory), default=0)
     return next(cell for cell in tied if (cell.peak_bytes or 0) <= least + noise)
@@ -128,7 +128,7 @@ def _room(cells: Sequence[CellVerdict], margin: float, leaves: str) -> str:
 
 
 def _memory(cells: Sequence[CellVerdict]) -> str:
-    """The limit that all cells share, or that each has its own."""
+    """Return the limit that all cells share, or that each has its own."""
     sizes = {cell.capacity_bytes for cell in cells if cell.spec}
     return format_bytes(sizes.pop() or 0) if len(sizes) == 1 else "their own memory"
 
@@ -145,7 +145,7 @@ def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
 
 
 def _next(best: CellVerdict, rest: Sequence[CellVerdict], times: Times) -> str:
-    """The next fastest cell. Without an interval, also why it counts as slower."""
+    """Return the next fastest cell. Without an interval, also why it counts as slower."""
     if not rest:
         return "no other cell qualifies"
     second = rest[0]

@@ -64,7 +64,7 @@ def origin_of(data: SweepData, folder: Path) -> Origin:
 
 
 def _run_dirs(data: SweepData, cell: CellData) -> list[Path]:
-    """The folders of the cell's runs, in their order; a repeat that never ended has none."""
+    """Return the folders of the cell's runs, in their order; a repeat that never ended has none."""
 
     def folder(repeat: int) -> Path:
         return run_dir_of(data.sweep_dir, cell.planned.index, repeat)
@@ -79,7 +79,7 @@ _SETTINGS = ("Recipe", "Parallelism", "Batch")
 def sweep_page(
     verdict: SweepVerdict, pictures: Sequence[Picture] = (), undrawn: str = "", origin: Origin | None = None
 ) -> Page:
-    """The judged sweep, finished or not. ``undrawn``: why small bars replace the pictures."""
+    """Return the judged sweep, finished or not. ``undrawn``: why small bars replace the pictures."""
     *basis, answer = closing_lines(verdict)
     found, origin = remarks(verdict), origin or Origin()
     about = Section(
@@ -110,7 +110,7 @@ def sweep_page(
 
 
 def cell_table(verdict: SweepVerdict) -> Table:
-    """A row per cell in the plan's order, with every column that has a value in some cell."""
+    """Return a row per cell in the plan's order, with every column that has a value in some cell."""
     step = "Mean step" if verdict.has_repeats else "Step"
     versus = "Time vs reference" if verdict.reference_why else "Time vs control"
     return tabled(
@@ -139,7 +139,7 @@ def cell_table(verdict: SweepVerdict) -> Table:
 
 
 def status_text(cell: CellVerdict) -> str:
-    """The status in words, with a mark for a cell in doubt and for one without the margin."""
+    """Return the status in words, with a mark for a cell in doubt and for one without the margin."""
     if cell.status == "ok":
         return "ok, in doubt" if cell.doubts else "ok, no margin" if cell.fits is False else "ok"
     return cell.status.replace("_", " ").replace("oom", "OOM")
@@ -169,7 +169,7 @@ def trade_text(cell: CellVerdict) -> str:
 
 
 def cell_number(cell: CellVerdict) -> str:
-    """The number that replaces a name where a picture has no room for it."""
+    """Return the number that replaces a name where a picture has no room for it."""
     return f"{cell.index}"
 
 
@@ -186,7 +186,7 @@ def _metric(name: str) -> Callable[[CellVerdict], str]:
 
 
 def _allocated(cell: CellVerdict) -> str:
-    """The peak; for a cell that only ran out of memory, the peak until then, marked OOM."""
+    """Return the peak; for a cell that only ran out of memory, the peak until then, marked OOM."""
     so_far = cell.oom.peak_allocated_bytes if cell.oom and not cell.metrics else None
     return _metric("peak_allocated_bytes")(cell) if so_far is None else f"{format_bytes(so_far)} (OOM)"
 
@@ -263,7 +263,7 @@ def _prediction(cell: Cell) -> tuple[str, str, str, str]:
 
 
 def summary_lines(plan: SweepPlan) -> list[str]:
-    """The plan in few lines: title, notes, cells that do not run."""
+    """Return the plan in few lines: title, notes, cells that do not run."""
     return [plan.title, *(f"Note: {note}" for note in plan.notes), *_planned_runs(plan), *_reasons(plan)]
 
 

@@ -58,7 +58,7 @@ def draft(
 
 
 def with_twins(drafts: Iterable[CellDraft]) -> list[CellDraft]:
-    """The drafts, where a legal cell that computes the same as an earlier one names it."""
+    """Return the drafts, where a legal cell that computes the same as an earlier one names it."""
     settled: list[CellDraft] = []
     for cell in drafts:
         settled.append(replace(cell, twin=_twin(cell, settled)))
@@ -276,7 +276,7 @@ def every_setting(request: SweepRequest, asked: Request, host: Host) -> tuple[st
 
 
 def _with_values(axis: SweptAxis, cells: Sequence[Cell]) -> Axis:
-    """The axis, with `auto` replaced by its settings."""
+    """Return the axis, with `auto` replaced by its settings."""
     if AUTO not in axis.values or axis.target != RECOMPUTE:
         return Axis(name=axis.name, values=axis.values)
     return Axis(name=axis.name, values=tuple(dict.fromkeys(cell.changes[axis.name] for cell in cells)))

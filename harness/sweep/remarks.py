@@ -30,7 +30,7 @@ class Remark:
 
 
 def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
-    """Why cells are not ok, their doubts and what is missing. Cells with the same remark share it."""
+    """Say why cells are not ok, their doubts and what is missing. Cells with the same remark share it."""
     shared: dict[tuple[str, bool], list[str]] = {}
     for cell in verdict.cells:
         for text, is_bad in _about(cell):
@@ -39,7 +39,7 @@ def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
 
 
 def headline(verdict: SweepVerdict) -> str:
-    """The number of cells by status, in one line."""
+    """Return the number of cells by status, in one line."""
     counts = [(status, verdict.counted(status)) for status in dict.fromkeys(cell.status for cell in verdict.cells)]
     text = ", ".join(f"{n} {status.replace('_', ' ').replace('oom', 'OOM')}" for status, n in counts)
     repeats = f", {verdict.repeats} repeats each" if verdict.repeats > 1 else ""

@@ -151,7 +151,7 @@ def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, sign
 
 
 def sweep_exit_code(verdict: SweepVerdict, gate: GateOptions, num_due: int) -> ExitCode:
-    """The worst of the cells, where running out of memory and being pruned are results.
+    """Return the worst of the cells, where running out of memory and being pruned are results.
 
     3 for a failed cell, 5 for a regression, 6 where something could not be judged, 7 on request; else 0.
     ``num_due``: runs that are still to be done; a sweep with any has no answer yet.

@@ -87,7 +87,7 @@ def _plain(name: str) -> str:
 
 
 def _canonical(name: str) -> str:
-    """The name that cells are called by: `tp` for any spelling of it, the long name for most others."""
+    """Return the name that cells are called by: `tp` for any spelling of it, the long name for most others."""
     plain = _plain(name)
     target = SWEPT.get(plain, SHORT_NAMES.get(plain, plain))
     return next((short for short, option in SIZES.items() if option == target), target)
@@ -121,7 +121,7 @@ def _instead(target: str) -> str:
 
 
 def _checked(target: str, value: str, place: str) -> str:
-    """The value in its one spelling. BadRequestError where it is none."""
+    """Return the value in its one spelling. BadRequestError where it is none."""
     if not value and not target.startswith("env."):
         raise BadRequestError(f"{place}: an empty value", remedy="e.g. --over tp=2,4")
     if target == RECOMPUTE:
@@ -149,7 +149,7 @@ def _require_one_setting(value: str, place: str) -> None:
 
 
 def same_axis(first: str, second: str) -> bool:
-    """Whether two names stand for the same axis."""
+    """Return whether two names stand for the same axis."""
     return _canonical(first) == _canonical(second)
 
 

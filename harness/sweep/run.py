@@ -109,7 +109,7 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
 
 
 def meeting_at(plan: SweepPlan, meeting: Meeting) -> SweepPlan:
-    """The plan with the address and the port of this sitting."""
+    """Return the plan with the address and the port of this sitting."""
     return plan.model_copy(update={"launch": meeting.of(plan.launch)})
 
 
@@ -194,7 +194,7 @@ def resume_sweep_on_slurm(reference: str, results: Path | None, slurm: SlurmRequ
 
 
 def answered_from_jobs(reference: str, results: Path | None, display: SweepDisplay) -> ExitCode | None:
-    """The answer of a sweep that its jobs have finished; None where runs are due, or where it had no job.
+    """Return the answer of a sweep that its jobs have finished; None where runs are due, or where it had no job.
 
     BadRequestError while a job is at work on it.
     """
@@ -215,7 +215,7 @@ def _jobs_of(sweep_dir: Path, results: Path | None) -> list[Path]:
 
 
 def _collected(reference: str, results: Path | None, host: Host) -> SweepBatch:
-    """The sweep, with the runs that its jobs did not commit recorded as failed once these have ended.
+    """Return the sweep, with the runs that its jobs did not commit recorded as failed once these have ended.
 
     BadRequestError while a job is still at work on it.
     """
@@ -251,7 +251,7 @@ def _submitted(
 
 
 def _planned(request: SweepRequest, host: Host, display: SweepDisplay) -> SweepPlan:
-    """The plan, for as many nodes as its cells need. BadRequestError where these differ in that."""
+    """Return the plan, for as many nodes as its cells need. BadRequestError where these differ in that."""
     require_gpu_named(request.asked.gpu)
     plan = plan_sweep(request, host, asks_megatron=False, narrate=display.narrate)
     counts = sorted({num_nodes(cell.spec) for cell in plan.planned})

@@ -162,7 +162,7 @@ class CellVerdict:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether time and memory are known and not in doubt."""
+        """Return whether time and memory are known and not in doubt."""
         return self.status == "ok" and not self.doubts and self.cost_s is not None and self.peak_bytes is not None
 
 
@@ -206,7 +206,7 @@ class SweepVerdict:
     command: tuple[str, ...]
 
     def cell(self, name: str) -> CellVerdict:
-        """The cell of that name; KeyError for none."""
+        """Return the cell of that name; KeyError for none."""
         for cell in self.cells:
             if cell.name == name:
                 return cell
@@ -219,9 +219,9 @@ class SweepVerdict:
 
     @property
     def has_repeats(self) -> bool:
-        """Whether any cell's speed is the mean of several runs."""
+        """Return whether any cell's speed is the mean of several runs."""
         return any(cell.speed is not None and cell.speed.num_runs > 1 for cell in self.cells)
 
     def counted(self, status: CellStatus) -> int:
-        """The number of cells with this status."""
+        """Return the number of cells with this status."""
         return sum(cell.status == status for cell in self.cells)

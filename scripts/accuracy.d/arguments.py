@@ -192,7 +192,7 @@ def _spec(row: Row) -> ExperimentSpec:
 
 
 def _attention(row: Row, gpu: str) -> str:
-    """The kernel that ran. Local layers attend by scores; `auto` is settled as transformer-engine settles it.
+    """Return the kernel that ran. Local layers attend by scores; `auto` is settled as transformer-engine settles it.
 
     Before Hopper it prefers flash-attn to cuDNN's kernel. In deterministic mode it takes neither a flash-attn before 2.4.1,
     nor cuDNN's kernel but on Hopper, or on Blackwell without dropout (`dot_product_attention/utils.py`
@@ -215,12 +215,12 @@ def _fuses_loss_natively(a: Mapping[str, Any]) -> bool:
 
 
 def _is_of_2024(row: Row) -> bool:
-    """Whether the row's image carried software of 2024."""
+    """Return whether the row's image carried software of 2024."""
     date: str = row["date"]
     return date < (SECOND_LTS_IMAGE if row["software"] == "lts" else SECOND_DEV_IMAGE)
 
 
 def _environment(row: Row, gpu: str) -> dict[str, str]:
-    """The row's own, with what torch took for granted on Blackwell before it knew better."""
+    """Return the row's own, with what torch took for granted on Blackwell before it knew better."""
     is_old = GPUS[gpu].is_at_least(10) and row["date"] < TORCH_KNOWS_BLACKWELL
     return (_WORKSPACE_BEFORE if is_old else {}) | dict(row["environment"])

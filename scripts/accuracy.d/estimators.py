@@ -48,7 +48,7 @@ def page(source: Path, host: Host) -> Page:
 
 
 def spec_of(case: dict[str, Any]) -> ExperimentSpec | None:
-    """The request that was recorded, with core attention recomputed, which is all that the formulas know."""
+    """Return the request that was recorded, with core attention recomputed, which is all that the formulas know."""
     if case["model"] not in MODELS:
         return None
     request = Request(

@@ -22,7 +22,7 @@ Costs = tuple[tuple[ChunkCost, ...], ...]
 
 
 def spec_of(row: Row, *, num_layers: int | None = None) -> ExperimentSpec:
-    """The paper's GPT on A100: LayerNorm, GELU, biases, dropout, unfused attention; FP16 taken as BF16."""
+    """Return the paper's GPT on A100: LayerNorm, GELU, biases, dropout, unfused attention; FP16 taken as BF16."""
     vpp = row["virtual_pipeline"]
     return ExperimentSpec.model_validate({
         "recipe": row["id"].lower(), "family": "gpt", "gpu": "a100", "num_gpus": row["num_gpus"], "gpus_per_node": 8,
@@ -66,7 +66,7 @@ class Predictor:
         self.tracing.traces(tuple(cases.values()), "local")
 
     def whole(self, spec: ExperimentSpec) -> Prediction:
-        """The request as `mbr-perf plan` predicts it."""
+        """Return the request as `mbr-perf plan` predicts it."""
         return predict(spec, "local", self.tracing.traces(Composer(spec, "local").cases(), "local").even)
 
     def costs(self, spec: ExperimentSpec) -> Costs:

@@ -33,7 +33,7 @@ CAVEATS = (
 
 
 def page(source: Path, host: Host) -> Page:
-    """Every row of the table, and why some are off."""
+    """Return every row of the table, and why some are off."""
     rows = compare(source, host)
     plain = [row for row in rows if "mlp" in row["recompute"]]
     worst = max(abs(row["error"]) for row in plain)

@@ -17,7 +17,7 @@ class Page:
     details: list[str] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """The whole page."""
+        """Return the whole page."""
         return "\n".join([f"# {self.title}", "", self.headline, "", *self.summary, "", *self.details]).rstrip() + "\n"
 
 

@@ -49,12 +49,12 @@ class Case:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the spec describes the whole run and the prediction models all of it."""
+        """Return whether the spec describes the whole run and the prediction models all of it."""
         return not self.taken_as and not self.is_bounded
 
     @property
     def is_bounded(self) -> bool:
-        """Whether only bounds are known: CUDA graphs and FSDP hold memory that nobody models to the byte."""
+        """Return whether only bounds are known: CUDA graphs and FSDP hold memory that nobody models to the byte."""
         return self.spec.cuda_graph.impl != "none" or self.spec.ddp.use_megatron_fsdp
 
 
@@ -100,13 +100,13 @@ class Compared:
 
     @property
     def range_bytes(self) -> tuple[int, int]:
-        """The predicted range: that of the worst stage, in proportion to the stage that was recorded."""
+        """Return the predicted range: that of the worst stage, in proportion to the stage that was recorded."""
         low, high = (round(self.predicted * edge / self.prediction.peak_bytes) for edge in self.prediction.range_bytes)
         return low, high
 
     @property
     def is_in_range(self) -> bool:
-        """Whether the measurement is inside the predicted range."""
+        """Return whether the measurement is inside the predicted range."""
         low, high = self.range_bytes
         return low <= self.measured <= high
 

@@ -34,7 +34,7 @@ OF_OTHERS = (
 
 
 def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
-    """Every row of ``source`` predicted or left out with the reason."""
+    """Return every row of ``source`` predicted or left out with the reason."""
     cases, left_out = published.read_cases(source)
     compared, unpredicted = published.compare(cases, host)
     left_out |= unpredicted

@@ -22,12 +22,12 @@ class BridgePoint:
 
     @property
     def performance(self) -> bool:
-        """Whether it is a performance recipe, which run_script.py runs, and not one of Bridge's library."""
+        """Return whether it is a performance recipe, which run_script.py runs, and not one of Bridge's library."""
         return self.module.startswith("megatron.bridge.perf_recipes.")
 
     @property
     def file(self) -> str:
-        """The file of its configuration. Library recipes have their own folder, for names repeat."""
+        """Return the file of its configuration. Library recipes have their own folder, for names repeat."""
         name = f"{self.function.removesuffix('_config')}.yaml"
         return name if self.performance else f"library/{name}"
 
@@ -46,7 +46,7 @@ class BridgePoint:
 
 
 def bridge_points() -> tuple[BridgePoint, ...]:
-    """Every shipped point whose source names a Bridge function, in the order of the files."""
+    """Return every shipped point whose source names a Bridge function, in the order of the files."""
     found: list[BridgePoint] = []
     for file in all_recipe_files(recipes_dir()):
         recipe = load_recipe(file.path, file.label)

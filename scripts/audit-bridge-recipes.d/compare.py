@@ -48,7 +48,7 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Whether every difference is listed, every row is needed, and nothing was left out."""
+        """Return whether every difference is listed, every row is needed, and nothing was left out."""
         return not (self.unlisted or self.absent or self.stale)
 
 

@@ -17,13 +17,13 @@ class Kept:
     reason: str
 
     def covers(self, field: str, point: str) -> bool:
-        """Whether a difference of this field at this point is listed."""
+        """Return whether a difference of this field at this point is listed."""
         recipe = point.partition(".")[0]
         return field == self.field and any(name in ("all", recipe, point) for name in self.points)
 
 
 def read_kept(path: Path = TABLE) -> tuple[Kept, ...]:
-    """The rows of the table; every row gives a reason."""
+    """Return the rows of the table; every row gives a reason."""
     rows = yaml.safe_load(path.read_text())["kept"]
     return tuple(
         Kept(row["field"], ("all",) if row["points"] == "all" else tuple(row["points"]), row["reason"]) for row in rows

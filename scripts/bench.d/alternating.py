@@ -69,7 +69,7 @@ def train(spec: ExperimentSpec, log: RankLog, num_pairs: int, sampler: int | Non
 
 
 def sampled_steps(measured: Callable[[int], float], sampler: int) -> "Kinds":
-    """A step while the process ``sampler`` samples, and one while it is stopped, which rank 0 sees to."""
+    """Return a step while the process ``sampler`` samples, and one while it is stopped, which rank 0 sees to."""
     import torch.distributed as dist
 
     def after(number: signal.Signals, index: int) -> float:

@@ -55,7 +55,7 @@ def history() -> Result:
 
 
 def case(number: int) -> str:
-    """The name of a case."""
+    """Return the name of a case."""
     return f"h100/llama3_70b.sft.fp8_cs.{2**number}gpu.core_attn"
 
 

@@ -156,7 +156,7 @@ def per_run(looks: Sequence[Look]) -> tuple[list[float], list[float]]:
 
 
 def among_records(empty: Sequence[Look], full: Sequence[Look]) -> Growth:
-    """A trained run in the full folder over one in an empty folder."""
+    """Return a trained run in the full folder over one in an empty folder."""
     cpu, wall = [cpu_of(looks) for looks in (empty, full)], [median(per_run(looks)[0]) for looks in (empty, full)]
     details: dict[str, object] = {
         "num_runs": [len(empty), len(full)],

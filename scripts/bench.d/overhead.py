@@ -20,7 +20,7 @@ def overhead() -> Result:
 
 
 def ratio(what: str, pairs: Pairs, watching: float) -> Result:
-    """The ratio of the pairs plus ``watching``, the watchdog's share of one core, as if it stole it from a rank.
+    """Return the ratio of the pairs plus ``watching``, the watchdog's share of one core, as if it stole it from a rank.
 
     Inconclusive where its 95 % interval reaches the goal.
     """

@@ -40,7 +40,7 @@ class Ratio:
 
 
 def understood_here(folder: Path) -> Understood:
-    """A small dense model on this machine, and its ``spec.json`` in ``folder``."""
+    """Return a small dense model on this machine, and its ``spec.json`` in ``folder``."""
     host = this_host()
     gpu, _ = settled_gpu("", host)
     asked = Request(model_recipe_name="llama3_8b", gpu=gpu, seq_length=CPU_SEQ_LENGTH, max_steps=PAIRS)

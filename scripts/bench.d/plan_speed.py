@@ -31,22 +31,22 @@ CACHED_GOAL_S = 1.5
 
 
 def plan_llama3_70b() -> Result:
-    """All settings of TP 4, PP 4, VP 5 on all ranks."""
+    """Return all settings of TP 4, PP 4, VP 5 on all ranks."""
     return _cold("plan_llama3_70b", LLAMA3_70B, goal=5.0)
 
 
 def plan_llama3_70b_cached() -> Result:
-    """The same, asked again."""
+    """Return the same, asked again."""
     return _cached("plan_llama3_70b_cached", (*LLAMA3_70B, *EAGER))
 
 
 def plan_llama3_8b_cached() -> Result:
-    """The recipe as it is, asked again."""
+    """Return the recipe as it is, asked again."""
     return _cached("plan_llama3_8b_cached", (*H100_LLAMA3_8B, "--json"))
 
 
 def plan_deepseek_v3_cached() -> Result:
-    """The recipe as it is, all of its settings, asked again."""
+    """Return the recipe as it is, all of its settings, asked again."""
     return _cached("plan_deepseek_v3_cached", (*H100_DEEPSEEK_V3, "--json"))
 
 

@@ -37,7 +37,7 @@ def timed(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
 
 
 def mbr_perf(*arguments: str) -> tuple[str, ...]:
-    """The command line of the product under this interpreter."""
+    """Return the command line of the product under this interpreter."""
     return (sys.executable, "-m", "harness.app", *arguments)
 
 

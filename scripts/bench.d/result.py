@@ -37,7 +37,7 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the goal is met, where the measurement is good enough to say so."""
+        """Return whether the goal is met, where the measurement is good enough to say so."""
         if self.inconclusive and (self.noise_lowers or self.value > self.goal):
             return "inconclusive"
         return "met" if self.value <= self.goal else "missed"
@@ -54,7 +54,7 @@ def machine() -> dict[str, object]:
 
 
 def is_quiet(measured_on: dict[str, object]) -> bool:
-    """Whether little else ran on the machine before."""
+    """Return whether little else ran on the machine before."""
     load, cores = measured_on["load_before"], measured_on["num_cores"]
     return float(str(load)) <= QUIET_LOAD * float(str(cores))
 

@@ -70,7 +70,7 @@ def requests() -> Iterator[tuple[ExperimentSpec, Software]]:
 
 
 def changed(spec: ExperimentSpec, draw: random.Random) -> dict[str, Any]:
-    """The fields of ``spec`` with another recompute setting and, each at even odds, other sections."""
+    """Return the fields of ``spec`` with another recompute setting and, each at even odds, other sections."""
     fields = spec.model_dump()
     fields["recompute"] = recompute(draw)
     if draw.random() < 0.5:

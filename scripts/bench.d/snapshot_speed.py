@@ -31,7 +31,7 @@ def snapshot_seconds() -> Result:
 
 
 def snapshot_memory() -> Result:
-    """The largest process of the same."""
+    """Return the largest process of the same."""
     num_bytes, _, _, peak_bytes = _measured()
     details: dict[str, object] = {
         "file_bytes": num_bytes,

@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def beyond_s(self) -> float:
-        """All the rest: start, imports, process groups, model, optimizer, end, collection, record."""
+        """Return all the rest: start, imports, process groups, model, optimizer, end, collection, record."""
         return self.wall_s - self.training_s
 
 

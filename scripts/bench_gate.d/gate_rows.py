@@ -63,12 +63,12 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether the value is inside the limit."""
+        """Return whether the value is inside the limit."""
         return self.value <= self.limit if self.is_upper else self.value >= self.limit
 
 
 def rows(size: Size, report: Callable[[str], None]) -> list[Row]:
-    """The usual scenario with and without confirmation, then the others with it."""
+    """Return the usual scenario with and without confirmation, then the others with it."""
     plan = [(USUAL, CONFIRM, size.nights, size.cases), (USUAL, 0, size.other_nights, size.cases)]
     plan += [(other, CONFIRM, size.other_nights, size.other_cases) for other in OTHERS]
     return [_row(number, *settings, report) for number, settings in enumerate(plan)]

@@ -27,7 +27,7 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """The share."""
+        """Return the share."""
         return self.count / self.num
 
     @property

@@ -21,7 +21,7 @@ def folder_of(version: str) -> Path:
 
 
 def download(version: str, into: Path) -> Path:
-    """The wheel of ``version``; raises CalledProcessError with pip's own words."""
+    """Return the wheel of ``version``; raises CalledProcessError with pip's own words."""
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
         "--only-binary=:all:", f"--platform={PLATFORM}", f"--dest={into}", f"transformer_engine_cu13=={version}",
@@ -41,7 +41,7 @@ def unpack(wheel: Path, into: Path) -> None:
 
 
 def fetch(version: str) -> Path:
-    """The folder with the package; a rename makes it appear whole or not at all."""
+    """Return the folder with the package; a rename makes it appear whole or not at all."""
     target = folder_of(version)
     if target.is_dir():
         return target

@@ -17,7 +17,7 @@ def pinned(text: str) -> dict[str, str]:
 
 
 def differing(pins: dict[str, str]) -> list[str]:
-    """A line for every installed package whose version is not the pinned one; absent ones were not asked for."""
+    """Return a line for every installed package whose version is not the pinned one; absent ones were not asked for."""
     found = []
     for name, wanted in pins.items():
         try:

@@ -48,24 +48,24 @@ class Case:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its checks; not_run without checks."""
+        """Return the worst of its checks; not_run without checks."""
         verdicts = {check.verdict for check in self.checks}
         order: tuple[Verdict, ...] = ("fail", "not_run", "pass", "skipped")
         return next((verdict for verdict in order if verdict in verdicts), "not_run")
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of its run."""
+        """Return the fingerprint of its run."""
         return self.run.get("fingerprint")
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no check was carried out or skipped."""
+        """Return whether no check was carried out or skipped."""
         return {check.verdict for check in self.checks} <= {"not_run"}
 
     @property
     def is_whole(self) -> bool:
-        """Whether every check was carried out."""
+        """Return whether every check was carried out."""
         return bool(self.checks) and {check.verdict for check in self.checks} <= {"pass", "fail"}
 
 

@@ -85,7 +85,7 @@ class Earlier:
 
     @property
     def kept(self) -> dict[str, Case]:
-        """The cases that passed, and the tables of the planner, whose rows count one by one."""
+        """Return the cases that passed, and the tables of the planner, whose rows count one by one."""
         return {name: case for name, case in self.cases.items() if case.verdict == "pass" or "planner" in case.facts}
 
     @property

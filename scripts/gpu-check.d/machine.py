@@ -44,7 +44,7 @@ class Target:
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether checks that need a GPU are left out."""
+        """Return whether checks that need a GPU are left out."""
         return self.gpu == "cpu"
 
     @property

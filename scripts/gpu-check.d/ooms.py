@@ -35,7 +35,7 @@ class Way:
 
     @property
     def case(self) -> str:
-        """The name of its case."""
+        """Return the name of its case."""
         return case_name("oom", self.name, *(("expandable",) if self.expandable_segments else ()))
 
 

@@ -51,7 +51,7 @@ class Row:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the rank measured every phase."""
+        """Return whether the rank measured every phase."""
         return set(self.measured) == set(TOLERANCES)
 
     @property

@@ -42,7 +42,7 @@ class Group:
 
     @property
     def case(self) -> str:
-        """The name of its case."""
+        """Return the name of its case."""
         return case_name(self.shape.name, "planner", self.dtype, self.attention)
 
     @property

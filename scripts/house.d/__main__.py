@@ -25,7 +25,7 @@ class Goal:
     most: float | None = None
 
     def is_met(self, value: float) -> bool:
-        """Whether the figure is within the limits."""
+        """Return whether the figure is within the limits."""
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
     def __str__(self) -> str:
@@ -70,13 +70,13 @@ def main() -> int:
 
 
 def is_worse(found: Figures, kept: Figures, name: str) -> bool:
-    """Whether a figure moved away from its goal."""
+    """Return whether a figure moved away from its goal."""
     goal = GOALS[name]
     return found[name] > kept[name] if goal.most is not None and found[name] > goal.most else found[name] < kept[name]
 
 
 def measured() -> dict[str, int | float]:
-    """All figures. Empty ``__init__.py`` files do not count."""
+    """Return all figures. Empty ``__init__.py`` files do not count."""
     harness, scripts = sources(Path("harness")), python_files(Path("scripts"))
     lines = [source.num_lines for source in harness]
     return {

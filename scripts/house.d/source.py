@@ -31,7 +31,7 @@ def python_files(folder: Path) -> tuple[Path, ...]:
 
 
 def sources(folder: Path) -> tuple[Source, ...]:
-    """Every module with code in it; an ``__init__.py`` with a docstring alone has none."""
+    """Return every module with code in it; an ``__init__.py`` with a docstring alone has none."""
     read = ((path, path.read_text()) for path in python_files(folder))
     parsed = ((path, text, ast.parse(text)) for path, text in read)
     return tuple(_source(*each) for each in parsed if each[0].name != "__init__.py" or len(each[2].body) > 1)
@@ -46,7 +46,7 @@ def _source(path: Path, text: str, tree: ast.Module) -> Source:
 
 
 def _defaults(tree: ast.Module) -> Iterator[tuple[Default, bool]]:
-    """Each default that is a telling constant, with whether a command-line option has it."""
+    """Yield each default that is a telling constant, with whether a command-line option has it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             pairs = [(node.target.id, node.value, "option(" in ast.unparse(node.annotation).lower())]

@@ -42,17 +42,17 @@ class TaskRuns:
 
 
 def task_runs(job: JobRecord) -> tuple[TaskRuns, ...]:
-    """Every task of the job. BadRequestError if a record cannot be read."""
+    """Return every task of the job. BadRequestError if a record cannot be read."""
     return tuple(_task(job, task) for task in range(job.num_tasks))
 
 
 def committed_runs(job: JobRecord) -> tuple[tuple[JobRun, RunRecord], ...]:
-    """All committed runs, task by task."""
+    """Return all committed runs, task by task."""
     return tuple(pair for task in task_runs(job) for pair in task.committed)
 
 
 def is_committed(run: JobRun) -> bool:
-    """Whether the run has a record. The record counts, whatever Slurm reports for the job."""
+    """Return whether the run has a record. The record counts, whatever Slurm reports for the job."""
     return (Path(run.run_dir) / RECORD).is_file()
 
 
@@ -89,13 +89,13 @@ def _task(job: JobRecord, number: int) -> TaskRuns:
 
 
 def _is_of(record: RunRecord, submitted: SubmittedRecord | None) -> bool:
-    """Whether the job wrote the record, as far as the record names its job."""
+    """Return whether the job wrote the record, as far as the record names its job."""
     job_id = record.provenance.job_id
     return submitted is None or job_id is None or job_id == submitted.job_id
 
 
 def _kept_aside(run: JobRun, submitted: SubmittedRecord | None) -> RunRecord | None:
-    """The record of this job, if its folder was moved aside for another attempt.
+    """Return the record of this job, if its folder was moved aside for another attempt.
 
     Slurm can reuse job ids: a record from before the submission belongs to another job.
     """
@@ -133,12 +133,12 @@ def collect_ended(job: JobRecord, submitted: SubmittedRecord, states: tuple[Task
 
 
 def state_of(states: tuple[TaskState, ...], task: int) -> TaskState:
-    """The state of one task; the state of the job if Slurm reports only the whole job."""
+    """Return the state of one task; the state of the job if Slurm reports only the whole job."""
     return next((state for state in states if task in state.tasks), states[-1])
 
 
 def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: TaskState, why: str = "") -> RunRecord:
-    """The record of a run that ended before its job could write one."""
+    """Return the record of a run that ended before its job could write one."""
     spec = run.spec
     collected = collect(Path(run.run_dir), spec.num_gpus)
     ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
@@ -164,7 +164,7 @@ def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: Tas
 
 
 def slurm_failure(job: JobRecord, state: TaskState) -> str:
-    """Why the job ended, in Slurm's words, for the ``failure`` of its run."""
+    """Say why the job ended, in Slurm's words, for the ``failure`` of its run."""
     if state.kind == "purged":
         return "Slurm: UNKNOWN: Slurm no longer knows the job, and the run left no record"
     word = state.slurm
@@ -240,7 +240,7 @@ def without_steering(text: str) -> str:
 
 
 def log_ends(job: JobRecord, state: TaskState) -> Iterator[str]:
-    """The last 64 KiB of every log of these tasks."""
+    """Yield the last 64 KiB of every log of these tasks."""
     tasks = {f"_{task}.out" for task in state.tasks}
     for log in sorted((Path(job.job_dir) / LOGS).glob("slurm-*.out")):
         if job.num_tasks > 1 and not any(log.name.endswith(end) for end in tasks):
@@ -251,7 +251,7 @@ def log_ends(job: JobRecord, state: TaskState) -> Iterator[str]:
 
 
 def before_python(job: JobRecord, job_id: str, state: TaskState) -> str:
-    """The last three lines, cut to 200 characters each, of a job that ended before its first node started.
+    """Return the last three lines, cut to 200 characters each, of a job that ended before its first node started.
 
     Empty if a node did start, or if the job printed nothing.
     """

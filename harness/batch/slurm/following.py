@@ -49,7 +49,7 @@ class Watched:
 
     @property
     def has_ended(self) -> bool:
-        """Whether Slurm reports the end of every task."""
+        """Return whether Slurm reports the end of every task."""
         return bool(self.states) and all(state.has_ended for state in self.states)
 
 
@@ -120,7 +120,7 @@ class _Look:
         self._slurm, self._display, self._clock, self._alone = slurm, display, clock, alone
 
     def is_done(self, watch: Watched) -> bool:
-        """Whether the job is collected. Records of its runs count more than Slurm's state."""
+        """Return whether the job is collected. Records of its runs count more than Slurm's state."""
         now = self._clock()
         watch.began_s = now if watch.began_s is None else watch.began_s
         tasks = task_runs(watch.job)
@@ -177,7 +177,7 @@ class _Look:
 
 
 def _reason_to_give_up(watch: Watched, now: float) -> str:
-    """Why to give up, else empty. Empty too if a part of the job has started."""
+    """Say why to give up, else empty. Empty too if a part of the job has started."""
     if not watch.states or not all(state.kind == "queued" for state in watch.states):
         return ""
     state = watch.states[0]

@@ -66,7 +66,7 @@ def slurm_place(shell: Mapping[str, str]) -> SlurmPlace:
 
 
 def node_count_problem(job: JobRecord, place: SlurmPlace) -> str:
-    """A sentence if Slurm gave a different number of nodes than planned; else empty."""
+    """Return a sentence if Slurm gave a different number of nodes than planned; else empty."""
     if place.nnodes == job.nnodes:
         return ""
     return f"Slurm gave {place.nnodes} nodes ({place.nodes}), but the job was planned for {job.nnodes}"
@@ -78,7 +78,7 @@ _BY_STATE = frozenset({"NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "BO
 
 
 def why_slurm_ended_it(job: JobRecord, place: SlurmPlace, host: Host) -> str:
-    """The failure of an interrupted run; empty if someone cancelled it or the reason is unknown."""
+    """Return the failure of an interrupted run; empty if someone cancelled it or the reason is unknown."""
     if time_limit_note(Path(job.job_dir), place.task).exists():
         return f"Slurm: TIMEOUT: the time limit of {job.slurm.time_limit_minutes} min was about to expire"
     asked = SubmittedRecord(job_id=place.job_id, submitted_at="", sbatch=())
@@ -88,7 +88,7 @@ def why_slurm_ended_it(job: JobRecord, place: SlurmPlace, host: Host) -> str:
 
 
 def ending_of(state: TaskState, nnodes: int) -> str:
-    """The same, from the state that the controller reports at that moment."""
+    """Return the same, from the state that the controller reports at that moment."""
     name = _BY_REASON.get(state.reason) or (state.slurm if state.slurm in _BY_STATE else "")
     if name:
         reason = f" ({state.reason})" if state.reason else ""

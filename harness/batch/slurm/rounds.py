@@ -107,7 +107,7 @@ class JobPerEntry(Generic[Entry]):
         self.display.narrate(f"{run.run_id}: {error}")
 
     def _jobs_at_work(self) -> dict[Path, Path]:
-        """The newest submitted job of each entry that still has a run to commit."""
+        """Return the newest submitted job of each entry that still has a run to commit."""
         found = dict[Path, Path | None]()
         for job_dir in job_dirs(self.results):
             job = read_job(job_dir)
@@ -120,7 +120,7 @@ class JobPerEntry(Generic[Entry]):
         return {folder: job_dir for folder, job_dir in found.items() if job_dir is not None}
 
     def _taken_up(self, job: JobRecord, folder: Path) -> bool:
-        """Whether Slurm accepted the job without confirming it. Leaves the entry alone if Slurm does not answer now."""
+        """Return whether Slurm accepted the job unconfirmed. Leaves the entry alone if Slurm does not answer now."""
         if not (Path(job.job_dir) / SCRIPT).exists() or all(task.due is None for task in task_runs(job)):
             return False
         host = self.batch.host
@@ -172,7 +172,7 @@ class JobPerEntry(Generic[Entry]):
 
 
 def by_entry(due: Sequence[DueRun[Entry]]) -> Iterator[Sequence[DueRun[Entry]]]:
-    """The due runs of each entry, in the order of their first runs."""
+    """Yield the due runs of each entry, in the order of their first runs."""
     for name in dict.fromkeys(run.entry.name for run in due):
         yield [run for run in due if run.entry.name == name]
 
@@ -193,7 +193,7 @@ def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: SlurmO
 
 
 def _by_hand(watch: Watched, record: RunRecord) -> str:
-    """The reason of a job that was cancelled by hand, with the user if Slurm names one."""
+    """Return the reason of a job that was cancelled by hand, with the user if Slurm names one."""
     failure = record.failure or ""
     detail = failure.removeprefix("Slurm: CANCELLED") if failure.startswith("Slurm: CANCELLED") else ""
     return f"Slurm: CANCELLED by hand (job {watch.submitted.job_id}{f':{detail}' if detail else ''})"

@@ -30,7 +30,7 @@ class JobDisplay:
 
     @property
     def as_json(self) -> bool:
-        """Whether the answer is one JSON document."""
+        """Return whether the answer is one JSON document."""
         return self.run.as_json
 
     def plan(self, understood: Understood, prediction: RunPrediction, job: SlurmJob) -> None:

@@ -79,12 +79,12 @@ class JobRequest:
         )
 
     def checked(self, host: Host) -> SlurmJob:
-        """The job in a folder that does not exist yet. BadRequestError for values that a batch file cannot hold."""
+        """Return the job in a folder that does not exist yet. BadRequestError for values that no batch file can hold."""
         return require_submittable(self.record(self.results / JOBS / "JOB"), host)
 
 
 def _job_name(label: str) -> str:
-    """The job's name in Slurm. Characters that a batch file cannot hold become ``-``."""
+    """Return the job's name in Slurm. Characters that a batch file cannot hold become ``-``."""
     safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in label)
     return f"mbr-perf.{safe}"[:64]
 

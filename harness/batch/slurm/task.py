@@ -134,7 +134,7 @@ def _run(node: NodeOfJob, run: JobRun) -> ExitCode:
 
 
 def _received(node: NodeOfJob) -> int:
-    """The signal that ends the job; 0 if none came."""
+    """Return the signal that ends the job; 0 if none came."""
     return int(node.caught.signal or 0)
 
 

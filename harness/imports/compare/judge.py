@@ -247,7 +247,7 @@ def _golden(path: Path, form: Format, written: Path | None) -> ForeignGolden:
 
 
 def _is_cut_short(log: ForeignLog) -> bool:
-    """Whether the job did not reach its end; a failure from which it recovered does not count."""
+    """Return whether the job did not reach its end; a failure from which it recovered does not count."""
     return not log.iterations or log.truncated is not None
 
 

@@ -50,7 +50,7 @@ class _Side:
 
     @property
     def median(self) -> float | None:
-        """The median of the values; None without values."""
+        """Return the median of the values; None without values."""
         return median(self.values) if self.values else None
 
 

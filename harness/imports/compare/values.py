@@ -69,5 +69,5 @@ class ForeignComparison:
 
     @property
     def golden_path(self) -> Path:
-        """The golden file."""
+        """Return the golden file."""
         return self.golden.path

@@ -39,7 +39,7 @@ class WrappedMessage:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether to stop waiting for the end."""
+        """Return whether to stop waiting for the end."""
         return self.num_lines >= _MAX_LINES or len(self.text) >= MAX_TEXT
 
 

@@ -86,7 +86,7 @@ class Slurm:
         return SubmittedRecord(job_id=match["job"], cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch)
 
     def _looked_for(self, job: SlurmJob, submitted_at: str, answer: Answer) -> SubmittedRecord:
-        """The job after the last try; the errors of :meth:`submit` where it is not there."""
+        """Return the job after the last try; the errors of :meth:`submit` where it is not there."""
         found = self.find(job, submitted_at)
         if isinstance(found, SubmittedRecord):
             return found
@@ -97,7 +97,7 @@ class Slurm:
         raise RunFailedError(f"{message}; the job may be queued", remedy=f"{again} checks this before it submits")
 
     def find(self, job: SlurmJob, submitted_at: str) -> SubmittedRecord | Answer | None:
-        """The job of this batch file, the latest where there are several; what Slurm said where it does not tell."""
+        """Return the latest job of this batch file; Slurm's message if Slurm does not name one."""
         words = ("--noheader", "--states=all", f"--name={job.record.name}", "--format=%F|%o")
         answer = self.call(("squeue", *words))
         if answer.code != 0:
@@ -162,12 +162,12 @@ class Slurm:
 
 
 def names_wrong_option(refusal: str) -> bool:
-    """Whether Slurm refuses a partition, account, qos, reservation or constraint as such, and with it every job."""
+    """Return whether Slurm refuses a partition, account, qos, reservation or constraint, and so every job with it."""
     return _WRONG_OPTION.search(refusal) is not None
 
 
 def _is_unreached(answer: Answer) -> bool:
-    """Whether the controller gave no answer: neither a job nor a refusal."""
+    """Return whether the controller gave no answer: neither a job nor a refusal."""
     return (
         "no answer" in answer.err if answer.code is None else answer.code != 0 and bool(_UNREACHED.search(answer.err))
     )

@@ -27,7 +27,7 @@ _Checked = tuple[str, str | None, re.Pattern[str], str]
 
 
 def value_problems(record: JobRecord) -> list[BadRequestError]:
-    """Every value of the job that cannot go into a batch file as it is, by the option that gave it."""
+    """Return every value of the job that cannot go into a batch file as it is, by the option that gave it."""
     checked: list[_Checked] = [
         ("--results_dir", record.job_dir, _PATH, "a path of letters, digits and _ . , @ : + = ~ -"),
         ("the job's name", record.name, _NAMES, _ALLOWED_NAMES),
@@ -110,7 +110,7 @@ class SlurmJob:
 
     @property
     def sbatch(self) -> tuple[str, ...]:
-        """The command. Nothing of the shell reaches the job but what the file exports and what is passed by name."""
+        """Return the command. The job gets only variables that the file exports or that are passed by name."""
         exported = ",".join(self.record.launch.pass_env) or "NIL"
         return ("sbatch", "--parsable", f"--export={exported}", str(self.script_path))
 
@@ -127,7 +127,7 @@ class SlurmJob:
 
     @property
     def command_line(self) -> str:
-        """The command as it would be typed."""
+        """Return the command as it would be typed."""
         return shlex.join(self.sbatch)
 
     @property
@@ -137,7 +137,7 @@ class SlurmJob:
         return WARNING_S if limit >= _SHORT_LIMIT_MINUTES else limit * 60 // 4
 
     def render(self) -> str:
-        """The batch file, whole."""
+        """Return the batch file, whole."""
         directives = "\n".join(f"#SBATCH --{directive}" for directive in self._directives())
         exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in self.environment)
         left_out = f"\n# not exported, their values look secret: {' '.join(self.left_out)}" if self.left_out else ""
@@ -179,7 +179,7 @@ class SlurmJob:
         return (f"gres=gpu:{num}",) if how == "gres" else (f"gpus-per-node={num}",)
 
     def _note(self) -> str:
-        """The path of the note; the task's number is only known in the job."""
+        """Return the path of the note; the task's number is only known in the job."""
         path = shlex.quote(str(time_limit_note(Path(self.record.job_dir))).removesuffix("0"))
         return path + '"${SLURM_ARRAY_TASK_ID:-0}"'
 
@@ -203,7 +203,7 @@ class SlurmJob:
 
 
 def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
-    """The job of ``record`` as submitted from ``host``. BadRequestError, all at once, for values that no file can hold."""
+    """Return the job of ``record`` for ``host``. One BadRequestError for all values that no batch file can hold."""
     raise_all([*value_problems(record), *_mount_problems(record)])
     in_container = record.slurm.container_image is not None
     environment, left_out = _environment(host.shell)

@@ -94,12 +94,12 @@ class TaskState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Return whether nothing of it runs any more."""
         return self.kind in ENDED
 
     @property
     def never_starts(self) -> bool:
-        """Whether it waits for what it can never have, or was requeued and is held: half a run is not gone on with."""
+        """Return whether the job waits in vain, or is held after a requeue: mbr-perf does not continue half a run."""
         return self.kind == "queued" and (self.reason in NEVER or (self.restarts > 0 and self._is_held))
 
     @property

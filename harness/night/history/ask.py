@@ -19,7 +19,7 @@ class HistoryGroup(HelpedGroup):
     """Read `history CASE` as `history show CASE`. A word that is not a sub-command is a case."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the missing word in."""
+        """Insert the missing word ``show``."""
         return super().parse_args(ctx, args if args[:1] and args[0] in self.commands else ["show", *args])
 
 
@@ -94,7 +94,7 @@ def add(
 
 
 def _require_sense(asked: HistoryOptions) -> None:
-    """Every option that does not go with another, at once. BadRequestError."""
+    """Raise one BadRequestError for all options that contradict each other."""
     from harness.errors import BadRequestError, raise_all
     from harness.showing.charts.drawing import require_chart
 

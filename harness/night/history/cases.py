@@ -25,7 +25,7 @@ class NamedCase:
     suite_case: str = ""
 
     def has(self, record: HistoryRecord) -> bool:
-        """Whether a run is of it."""
+        """Return whether a run is of it."""
         return record.case == self.case and self.suite_case in ("", record.suite_case)
 
 
@@ -67,7 +67,7 @@ def _by_suite_case(records: Sequence[HistoryRecord]) -> list[tuple[Series, int]]
 
 
 def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
-    """The case that ``name`` means: its name, that of a suite's case, or a part that only one of them has.
+    """Return the case that ``name`` means: its name, that of a suite's case, or a part that only one of them has.
 
     BadRequestError for none or several; it names the nearest.
     """
@@ -90,13 +90,13 @@ def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
 
 
 def _of_suite(name: str, case: str, names: Iterable[str], fits: Callable[[str, str], bool]) -> str:
-    """The one case of a suite that is meant; empty where the name fits the case itself, or several."""
+    """Return the one case of a suite that is meant; empty where the name fits the case itself, or several."""
     meant = [candidate for candidate in names if fits(candidate, name)]
     return meant[0] if len(meant) == 1 and not fits(case, name) else ""
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    """The nearest of the names, of their recipes where the whole name is too long to be near."""
+    """Return the nearest of the names, of their recipes where the whole name is too long to be near."""
     by_recipe = {candidate.rpartition("/")[2].partition(".")[0]: candidate for candidate in known}
     hint = nearest(name, by_recipe)
     if hint.startswith("did you mean"):
@@ -130,17 +130,17 @@ class GoldenBand:
 
     @property
     def low(self) -> float:
-        """The lower edge of the band."""
+        """Return the lower edge of the band."""
         return self.value * (1 - self.threshold)
 
     @property
     def high(self) -> float:
-        """The upper edge of the band."""
+        """Return the upper edge of the band."""
         return self.value * (1 + self.threshold)
 
 
 def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
-    """The band of the GPU's default threshold, or None with the reason why there is none to show."""
+    """Return the band of the GPU's default threshold, or None with the reason why there is none to show."""
     path = golden_dir(folder) / f"{series.case.partition(LIMIT)[0]}.json"
     if metric.gate is None:
         return None, f"{metric.name} is not gated"
@@ -202,12 +202,12 @@ class CaseHistory:
     no_golden: str
 
     def is_better(self, fraction: float) -> bool | None:
-        """Whether a change in this direction is welcome; None for a figure that should stay equal."""
+        """Return whether a change in this direction is welcome; None for a figure that should stay equal."""
         return None if self.metric.better == "equal" else (fraction > 0) == (self.metric.better == "higher")
 
 
 def level_changes(measured: Measured, points: Sequence[ChangePoint]) -> tuple[LevelChange, ...]:
-    """Each point with what changed at it."""
+    """Return each point with what changed at it."""
     return tuple(_explained(measured, point) for point in points)
 
 

@@ -36,7 +36,7 @@ class ChangePoint:
 
 
 def obstacle() -> str:
-    """Why change points cannot be searched, in one sentence; empty if they can. Imports nothing."""
+    """Say why change points cannot be searched, in one sentence; empty if they can. Imports nothing."""
     missing = [name for name in ("ruptures", "scipy") if find_spec(name) is None]
     if not missing:
         return ""
@@ -145,7 +145,7 @@ def changes(before: Night, after: Night) -> tuple[Change, ...]:
 
 
 def _knows(night: Night, name: str) -> bool:
-    """Whether the night recorded it. Versions, driver and devices come from ranks, variables from the launch."""
+    """Return whether the night recorded it. Versions, driver and devices come from ranks, variables from the launch."""
     if name in EVERYDAY:
         return True
     return bool(night.last.environment if name.startswith("$") else night.last.versions)

@@ -95,7 +95,7 @@ def _state(night: Night) -> str:
 
 
 def _golden_in_sight(history: CaseHistory) -> GoldenBand | None:
-    """The golden, unless it is so far off that the nights would be squeezed into a line."""
+    """Return the golden, unless it is so far off that the nights would be squeezed into a line."""
     values, golden = [value for _, value in history.measured], history.golden
     near = golden is not None and golden.low < _FAR * max(values) and golden.high > min(values) / _FAR
     return golden if near else None
@@ -164,7 +164,7 @@ def _golden_layers(history: CaseHistory, scale: float) -> list[alt.Chart]:
 
 
 def _edge_layers(history: CaseHistory) -> list[alt.LayerChart | alt.FacetChart]:
-    """A line where each level begins, with the change."""
+    """Return a line where each level begins, with the change."""
     if not history.level_changes:
         return []
     marks: list[look.Row] = [_edge(found) for found in history.level_changes]

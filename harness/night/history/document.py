@@ -50,7 +50,7 @@ class HistoryDocument(Document):
 def history_document(
     cases: Sequence[CaseSummary], metric: Metric, results: Path, notes: Sequence[str]
 ) -> HistoryDocument:
-    """The list of cases."""
+    """Return the list of cases."""
     rows = [CaseRow.of(case, num_nights=len(case.series.nights)) for case in cases]
     return HistoryDocument.of(results_dir=results, metric=metric.name, unit=metric.unit, cases=rows, notes=notes)
 

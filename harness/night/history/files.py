@@ -36,7 +36,7 @@ Stamp = tuple[int, int]  # time of the last change in ns, and bytes
 
 
 def history_dir(results: Path) -> Path:
-    """The history folder of a results folder, which may not exist."""
+    """Return the history folder of a results folder, which may not exist."""
     return results / HISTORY
 
 
@@ -58,7 +58,7 @@ def started(record: HistoryRecord) -> datetime:
 
 
 def is_ahead(record: HistoryRecord, now: datetime) -> bool:
-    """Whether a run began later than clocks that are a little wrong explain."""
+    """Return whether a run began later than clocks that are a little wrong explain."""
     return started(record) > now + _WRONG_CLOCKS
 
 
@@ -87,7 +87,7 @@ def _entries(folder: Path) -> list[DirEntry[str]]:
 
 
 def _stamp(name: str, entry: DirEntry[str]) -> dict[str, Stamp]:
-    """The stamp of a file; nothing if the file is gone by now."""
+    """Return the stamp of a file; nothing if the file is gone by now."""
     try:
         stat = entry.stat()
     except FileNotFoundError:

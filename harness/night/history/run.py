@@ -48,7 +48,7 @@ class HistoryRequest:
 
 
 def metric_named(name: str) -> Metric:
-    """The row of the metric table. BadRequestError names the nearest."""
+    """Return the row of the metric table. BadRequestError names the nearest."""
     by_name = {metric.name: metric for metric in METRICS}
     if name not in by_name:
         raise BadRequestError(f"--metric {name}: no such metric", remedy=nearest(name, by_name))
@@ -56,7 +56,7 @@ def metric_named(name: str) -> Metric:
 
 
 def moment(text: str | None) -> datetime | None:
-    """A date or time as ISO-8601 has it; UTC where it names no zone. BadRequestError for what is none."""
+    """Return a date or time as ISO-8601 has it; UTC where it names no zone. BadRequestError for what is none."""
     if text is None:
         return None
     try:
@@ -66,7 +66,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def list_cases(results: Path, metric: Metric, since: datetime | None) -> tuple[tuple[CaseSummary, ...], HistoryReading]:
-    """Every case that history has."""
+    """Return every case that history has."""
     reading = survey_history(results, since=since)
     return case_summaries(reading.records, metric), replace(reading, notes=(*reading.notes, *_ahead(reading)))
 
@@ -112,7 +112,7 @@ def _ahead(reading: HistoryReading) -> tuple[str, ...]:
 
 
 def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:
-    """The requested runs, at least one, and the case that the name means. BadRequestError if there is none."""
+    """Return the requested runs, at least one, and the case that the name means. BadRequestError if there is none."""
     reading = survey_history(request.results, case=request.case)
     if reading.records:
         return reading, NamedCase(request.case)

@@ -44,7 +44,7 @@ class Night:
 
     @property
     def last(self) -> HistoryRecord:
-        """The run that shows what the night was measured with: the last that counts, else the last."""
+        """Return the run that shows what the night was measured with: the last that counts, else the last."""
         return (self.counted or self.records)[-1]
 
     @property
@@ -57,7 +57,7 @@ class Night:
         return "suspect" if worst == "ok" and not self.counted else worst
 
     def values(self, metric: str) -> list[float]:
-        """The figure of every run that counts and has one."""
+        """Return the figure of every run that counts and has one."""
         return [record.metrics[metric].value for record in self.counted if metric in record.metrics]
 
     def value(self, metric: str) -> float | None:
@@ -86,7 +86,7 @@ class Series:
 
     @property
     def title(self) -> str:
-        """The case, with its name in the suite if others share its settings."""
+        """Return the case, with its name in the suite if others share its settings."""
         return f"{self.case} ({self.suite_case})" if self.suite_case else self.case
 
     def measured(self, metric: Metric) -> tuple[tuple[Night, float], ...]:

@@ -18,7 +18,7 @@ _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "equal"
 
 
 def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> Page:
-    """A line per case; what is to be done where there are none."""
+    """Return a line per case; what is to be done where there are none."""
     if not cases:
         return Page((f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it",))
     others = sum(case.num_others for case in cases)
@@ -44,7 +44,7 @@ def _of_all(case: CaseSummary) -> str:
 
 
 def case_page(history: CaseHistory, *, bars: int = 0) -> Page:
-    """The nights as a table, where the level changed and with what, and the newest night.
+    """Return the nights as a table, where the level changed and with what, and the newest night.
 
     ``bars``: how many columns a line of bars may take; 0 where the output cannot hold bars.
     """
@@ -101,7 +101,7 @@ def _runs(night: Night) -> str:
 
 
 def _not_counted(history: CaseHistory) -> list[str]:
-    """Why the newest of the runs that do not count are out."""
+    """Say why the newest of the runs that do not count are out."""
     out = [record for night in history.series.nights for record in night.records if record not in night.counted]
     reasons = [f"Not counted: {record.run_id}: {record.failure or '; '.join(record.suspect) or record.status}"
             for record in out[-_MOST_REASONS:]]  # fmt: skip
@@ -164,7 +164,7 @@ def _listed(found: Sequence[Change]) -> str:
 
 
 def added_page(rows: Sequence[Addition]) -> Page:
-    """A line per run, and how many are new."""
+    """Return a line per run, and how many are new."""
     columns = [
         (Column("Run", whole=True), lambda addition: addition.record.run_id),
         (Column("Case", drop=1), lambda addition: addition.record.case),

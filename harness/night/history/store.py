@@ -69,7 +69,7 @@ def write_history(results: Path, record: HistoryRecord) -> Path:
 def read_history(
     results: Path, case: str | None = None, fingerprint: str | None = None, since: datetime | None = None
 ) -> tuple[HistoryRecord, ...]:
-    """The records of :func:`survey_history`, without its notes."""
+    """Return the records of :func:`survey_history`, without its notes."""
     return survey_history(results, case, fingerprint, since).records
 
 
@@ -112,7 +112,7 @@ def _through_index(
 
 
 def _without_index(folder: Path, stamps: Mapping[str, Stamp]) -> HistoryReading:
-    """Every file; then an index is made of them."""
+    """Return every file; then an index is made of them."""
     fresh, notes = _read_files(folder, stamps)
     if fresh:
         notes += _updated(folder, fresh, (), stamps, anew=True)

@@ -143,10 +143,10 @@ class ForeignGolden:
 
     @property
     def has_throughput(self) -> bool:
-        """Whether any step has one."""
+        """Return whether any step has one."""
         return any(step.tflops_per_gpu is not None for step in self.steps.values())
 
     @property
     def has_loss(self) -> bool:
-        """Whether any step has one."""
+        """Return whether any step has one."""
         return any(step.loss is not None for step in self.steps.values())

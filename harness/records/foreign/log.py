@@ -35,7 +35,7 @@ class Iteration:
 
     @property
     def is_loss_broken(self) -> bool:
-        """Whether the loss was not a number. Trainers sometimes leave such a loss out of the line."""
+        """Return whether the loss was not a number. Trainers sometimes leave such a loss out of the line."""
         return bool(self.nan_iterations) or (self.loss is not None and not math.isfinite(self.loss))
 
 
@@ -88,14 +88,14 @@ class ForeignLog:
 
     @property
     def interval(self) -> int:
-        """The number of iterations from one line to the next; the most usual number if it varies."""
+        """Return the number of iterations from one line to the next; the most usual number if it varies."""
         numbers = [iteration.number for iteration in self.iterations]
         gaps = sorted(later - earlier for earlier, later in pairwise(numbers))
         return gaps[len(gaps) // 2] if gaps else 1
 
     @property
     def truncated(self) -> str | None:
-        """Why the log does not cover the whole run; None if it does, or if it announces no end."""
+        """Say why the log does not cover the whole run; None if it does, or if it announces no end."""
         if not self.iterations or self.total is None or self.ended:
             return None
         last = self.iterations[-1]

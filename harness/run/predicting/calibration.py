@@ -80,7 +80,7 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
 
 
 def _records(references: Sequence[str]) -> list[RunRecord]:
-    """The named runs and those below named folders, each once."""
+    """Return the named runs and those below named folders, each once."""
     records: dict[str, RunRecord] = {}
     problems = []
     for reference in references:
@@ -125,7 +125,7 @@ def _traces(records: Sequence[RunRecord], tracing: Tracing) -> dict[Implementati
 
 
 def _observation(record: RunRecord, traced: Mapping[Implementation, Traces]) -> Observation | str:
-    """The observation of a run for the fit, or why the run is not used."""
+    """Return the observation of a run for the fit, or why the run is not used."""
     why = _unfit(record)
     if why:
         return why
@@ -150,7 +150,7 @@ def _observation(record: RunRecord, traced: Mapping[Implementation, Traces]) -> 
 
 
 def _software(record: RunRecord) -> Software | None:
-    """The software that the ranks recorded, if they did."""
+    """Return the software that the ranks recorded, if they did."""
     versions = next((rank.versions for rank in record.ranks if rank.versions), None)
     if versions is None:
         return None
@@ -221,7 +221,7 @@ def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refus
 
 
 def _versions(records: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
-    """Every package with all its versions among the runs."""
+    """Return every package with all its versions among the runs."""
     found: dict[str, set[str]] = {}
     for record in records:
         for name, version in record.provenance.versions.items():

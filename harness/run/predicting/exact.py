@@ -65,7 +65,7 @@ class ExactTracing:
         return ExactSetting(row.text, exact_peaks(spec, costs, traced, problem, torch_adam=row.prediction.torch_adam))
 
     def _answer(self, request: ExactRequest) -> tuple[tuple[ExactStage, ...], str]:
-        """The traced stages, and why some are missing."""
+        """Return the traced stages, and why some are missing."""
         process = TracerProcess(self.host, self.timeout_s, stop=self.stop)
         try:
             answer = ExactFile.model_validate_json(process.answer(request.model_dump_json(), "--exact"))
@@ -92,7 +92,7 @@ def named_rows(plan: Plan, names: tuple[str, ...]) -> tuple[Row, ...]:
 
 
 def _named(plan: Plan, name: str) -> Row | str:
-    """The row, or why it is missing."""
+    """Return the row, or why it is missing."""
     if name == RECOMMENDED:
         row = plan.recommended or plan.control
     else:
@@ -116,7 +116,7 @@ _PARTS = ("planning", "engine/tracing", "engine/stand_in", "experiment/gpu.py", 
 
 @cache
 def planner_fingerprint() -> str:
-    """A fingerprint of the sources of planner and tracer, including the built-in constants."""
+    """Return a fingerprint of the sources of planner and tracer, including the built-in constants."""
     return source_fingerprint(Path(harness.__file__).parent, _PARTS, ())
 
 
@@ -131,7 +131,7 @@ def traced_with() -> dict[str, str]:
 
 
 def why_of_another_planner(calibration: Calibration) -> str:
-    """Why the calibration does not match this planner; empty if it does."""
+    """Say why the calibration does not match this planner; empty if it does."""
     if calibration.planner != planner_fingerprint():
         return "fitted with another version of the planner"
     here = traced_with()

@@ -41,7 +41,7 @@ class RunPrediction:
 
     @property
     def kept(self) -> "KeptPrediction":
-        """The prediction as a record keeps it."""
+        """Return the prediction as a record keeps it."""
         return KeptPrediction(self.prediction.record() if self.prediction else None, self.reason)
 
 
@@ -99,7 +99,7 @@ def _awaited(coming: "Future[RunPrediction]", signal: int | None) -> RunPredicti
 
 
 def cached_prediction(understood: Understood) -> RunPrediction:
-    """The prediction from the cache, without starting a tracer."""
+    """Return the prediction from the cache, without starting a tracer."""
     return cached_prediction_of(understood.spec, understood.software, understood.host)
 
 
@@ -179,7 +179,7 @@ def prediction_line(record: PredictionRecord | None, reason: str, metrics: Metri
 
 
 def misfit_line(record: PredictionRecord | None, capacity_bytes: int | None) -> str:
-    """A warning if even the lower bound of the prediction exceeds the capacity of a rank, else empty."""
+    """Return a warning if even the lower bound of the prediction exceeds the capacity of a rank, else empty."""
     if record is None or capacity_bytes is None or record.range_bytes[0] <= capacity_bytes:
         return ""
     low, high = map(format_bytes, record.range_bytes)

@@ -92,7 +92,7 @@ class TracerProcess:
         return ""
 
     def _wait(self, process: subprocess.Popen[str], done: Path) -> str | None:
-        """The tracer's stderr; None after the time limit or ``stop``."""
+        """Return the tracer's stderr; None after the time limit or ``stop``."""
         end = monotonic() + self.timeout_s
         while monotonic() < end and not (self.stop and self.stop.is_set()):
             try:

@@ -30,7 +30,7 @@ _ADDRESSES_BYTES = 80_000_000_000
 
 
 def obstacle() -> str:
-    """Why there are no pictures, in one sentence; empty where they can be drawn. Imports nothing of what draws."""
+    """Say why there are no pictures, in one sentence; empty where they can be drawn. Imports nothing of what draws."""
     if any(find_spec(name) is None for name in ("altair", "vl_convert")):
         return _NOT_INSTALLED
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -46,14 +46,14 @@ _SCALE = 2.0
 
 
 def png(vega_lite: str) -> bytes:
-    """The picture at twice its size in points, sharp on dense screens."""
+    """Return the picture at twice its size in points, sharp on dense screens."""
     import vl_convert
 
     return vl_convert.vegalite_to_png(vega_lite, scale=_SCALE)
 
 
 def svg(vega_lite: str) -> str:
-    """The picture as one SVG document."""
+    """Return the picture as one SVG document."""
     import vl_convert
 
     return vl_convert.vegalite_to_svg(vega_lite)
@@ -66,7 +66,7 @@ _LONG_FRACTION = re.compile(r"\d+\.\d{3,}")
 
 
 def inline_svg(drawn: Picture) -> tuple[str, float]:
-    """The picture without its title as an element for a page, and its width in pixels.
+    """Return the picture without its title as an element for a page, and its width in pixels.
 
     It is one image with one description. What it names for itself begins with the picture's name, as ids hold for the
     whole page. Coordinates have two digits after the point.
@@ -91,7 +91,7 @@ def inline_svg(drawn: Picture) -> tuple[str, float]:
 
 
 def _untitled(drawn: Picture) -> dict[str, object]:
-    """The specification for a page, which has the title as a heading."""
+    """Return the specification for a page, which has the title as a heading."""
     spec: dict[str, object] = json.loads(drawn.vega_lite or "{}")
     spec.pop("title", None)
     return spec | {"description": f"{drawn.title}. {drawn.caption}"}
@@ -180,19 +180,19 @@ Row = dict[str, str | float | int | bool | None]
 
 
 def shortened(name: str) -> str:
-    """A name that fits beside a picture; the report's table has it whole."""
+    """Return a name that fits beside a picture; the report's table has it whole."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def frame(rows: Sequence[Row]) -> "alt.Chart":
-    """A chart whose rows are inside the specification itself."""
+    """Return a chart whose rows are inside the specification itself."""
     import altair as alt
 
     return alt.Chart(alt.InlineData(values=list(rows)))
 
 
 def having(chart: "alt.Chart", field: str) -> "alt.Chart":
-    """The chart of those rows that have this field."""
+    """Return the chart of those rows that have this field."""
     return chart.transform_filter(f"isValid(datum.{field})")
 
 
@@ -208,7 +208,7 @@ def kinds(channel: type[Channel], field: str, looks: Mapping[str, object], **mor
 
 
 def picture(name: str, title: str, subtitle: str | Sequence[str], chart: "Chart", caption: str) -> Picture:
-    """The chart under its title, with the common look."""
+    """Return the chart under its title, with the common look."""
     import altair as alt
 
     heading = alt.TitleParams(title, subtitle=subtitle, anchor="start", fontSize=15, subtitleColor=GREY, offset=12)

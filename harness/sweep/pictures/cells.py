@@ -34,7 +34,7 @@ def chosen(data: SweepData, verdict: SweepVerdict) -> tuple[CellData, ...]:
 
 
 def left_out(data: SweepData) -> str:
-    """A sentence about the cells that are not drawn; empty where all are."""
+    """Return a sentence about the cells that are not drawn; empty where all are."""
     missing = len(_able(data)) - MAX_CELLS
     return (
         f" Not drawn: {counted(missing, 'more cell')} that ran. The table and report.json have them."
@@ -53,7 +53,7 @@ _MAX_RANKS = 16
 
 
 def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
-    """A small picture per cell, one bar per rank; of many ranks the fullest of each pipeline stage."""
+    """Return a small picture per cell, one bar per rank; of many ranks the fullest of each pipeline stage."""
     title, name = "Memory of every rank", "rank_memory"
     shown = [(cell.planned.name, [run for run in cell.runs if run.status == "ok"]) for cell in chosen(data, verdict)]
     if not any(readings.allocated(rank) for _, runs in shown for run in runs for rank in run.ranks):
@@ -204,7 +204,7 @@ def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, tuple[int, Me
 
 
 def _series(run: RunRecord, rank: int) -> tuple[MemorySeries | None, bool]:
-    """The rank's own series of one step, else that of its device over the whole run."""
+    """Return the rank's own series of one step, else that of its device over the whole run."""
     record = next((found for found in run.ranks if found.rank == rank), None)
     if record is None:
         return None, False
@@ -216,7 +216,7 @@ def _series(run: RunRecord, rank: int) -> tuple[MemorySeries | None, bool]:
 
 
 def _subtitle(title: str, others: list[str]) -> str:
-    """The title with the cells that are not drawn: their names where there is room, else their number."""
+    """Return the title with the cells that are not drawn: their names where there is room, else their number."""
     named = "; ".join(others)
     text = named if len(named) <= _ROOM else counted(len(others), "other cell")
     return f"{title} (not drawn: {text})" if others else title

@@ -37,7 +37,7 @@ class Scene:
         return _figures(cell, self.scale)
 
     def edge(self, number: int) -> tuple[float, float]:
-        """The place of a cell that ran out of memory: on the right edge, as it has no throughput."""
+        """Return the place of a cell that ran out of memory: on the right edge, as it has no throughput."""
         num_lines = len(self.at_edge) + bool(self.num_beyond)
         return self.values(WIDTH - 12, 40 + min(20.0, (HEIGHT - 70) / num_lines) * number)
 
@@ -48,7 +48,7 @@ class Scene:
 
     @property
     def num_beyond(self) -> int:
-        """The number of further cells that ran out of memory, written below the last."""
+        """Return the number of further cells that ran out of memory, written below the last."""
         return len(self.oom) - len(self.at_edge)
 
     def corners(self) -> list[tuple[float, float]]:
@@ -196,7 +196,7 @@ def _texts(rows: Sequence[look.Row], align: Literal["left", "right"], colour: st
 
 
 def _front_boxes(scene: Scene) -> list[Box]:
-    """The line itself, so that no label is crossed out by it."""
+    """Return the line itself, so that no label is crossed out by it."""
     boxes = []
     for (x, y), (next_x, next_y) in pairwise(scene.pixels(*corner) for corner in scene.corners()):
         boxes.append((x, y - 1, next_x, y + 1))
@@ -267,7 +267,7 @@ def _points(scene: Scene) -> alt.Chart:
 
 
 def _spreads(scene: Scene) -> list[alt.Chart]:
-    """A vertical line per cell with repeats."""
+    """Return a vertical line per cell with repeats."""
     rows: list[look.Row] = []
     for cell in scene.ran:
         low, high = scene.spread(cell)

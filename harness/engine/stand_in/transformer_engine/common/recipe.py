@@ -18,7 +18,7 @@ class Recipe:
         self.settings = settings
 
     def delayed(self) -> bool:
-        """Whether scales come from earlier steps."""
+        """Return whether scales come from earlier steps."""
         return isinstance(self, DelayedScaling)
 
 

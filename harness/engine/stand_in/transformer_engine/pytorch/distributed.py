@@ -37,12 +37,12 @@ class _Phase:
 
 
 def is_fp8_activation_recompute_enabled() -> bool:
-    """Whether a checkpoint is running."""
+    """Return whether a checkpoint is running."""
     return _Phase.enabled
 
 
 def in_fp8_activation_recompute_phase() -> bool:
-    """Whether it repeats its forward pass."""
+    """Return whether it repeats its forward pass."""
     return _Phase.recomputing
 
 
@@ -111,7 +111,7 @@ def num_ranks(group) -> int:
 
 
 def gather(x: torch.Tensor, group, *, overlapped: bool = False) -> torch.Tensor:
-    """All ranks' rows of ``x``; ``x`` itself for one rank."""
+    """Return all ranks' rows of ``x``; ``x`` itself for one rank."""
     if num_ranks(group) == 1:
         return x
     out = torch.empty((x.shape[0] * group.size(), *x.shape[1:]), dtype=x.dtype, device=x.device)
@@ -129,13 +129,13 @@ def scatter_sum(x: torch.Tensor, group, *, overlapped: bool = False) -> torch.Te
 
 
 def gather_rows(x: Quantized, group, *, overlapped: bool = False) -> Quantized:
-    """All ranks' row data."""
+    """Return all ranks' row data."""
     shape = (x.shape[0] * num_ranks(group), x.shape[1])
     return Quantized(x.format, shape, gather(x.rows, group, overlapped=overlapped), None)
 
 
 def gather_columns(x: Quantized, group) -> Quantized:
-    """All ranks' column data, for the weight gradient, rank by rank: `Quantized.in_order` puts it in order.
+    """Return all ranks' column data, for the weight gradient, rank by rank: `Quantized.in_order` puts it in order.
 
     Per-tensor formats cannot be gathered so: their rows are gathered and transposed.
     """

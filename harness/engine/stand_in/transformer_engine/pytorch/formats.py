@@ -19,7 +19,7 @@ class Machine:
 
     @property
     def needs_transposes(self) -> bool:
-        """Whether per-tensor FP8 data is stored a second time, transposed, for the backward GEMMs."""
+        """Return whether per-tensor FP8 data is stored a second time, transposed, for the backward GEMMs."""
         return self.capability < (10, 0)
 
 
@@ -51,7 +51,7 @@ class QuantFormat:
 
     @property
     def shares_data(self) -> bool:
-        """Whether one copy serves rows and columns."""
+        """Return whether one copy serves rows and columns."""
         return self.per_tensor and not MACHINE.needs_transposes
 
     def weight_bytes(self, rows: int, columns: int) -> int:
@@ -90,7 +90,7 @@ FORMATS: dict[type, QuantFormat] = {
 
 
 def format_of(recipe: recipes.Recipe) -> QuantFormat:
-    """The format of a recipe; megatron-core subclasses DelayedScaling."""
+    """Return the format of a recipe; megatron-core subclasses DelayedScaling."""
     return next(row for kind, row in FORMATS.items() if isinstance(recipe, kind))
 
 

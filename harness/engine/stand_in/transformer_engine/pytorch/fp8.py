@@ -13,7 +13,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def is_fp8_enabled(cls) -> bool:
-        """Whether layers quantise now."""
+        """Return whether layers quantise now."""
         return cls.FP8_ENABLED
 
     @classmethod
