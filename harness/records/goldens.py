@@ -126,7 +126,7 @@ def find_golden(
     if override is not None and not override.exists():
         raise BadRequestError(f"--golden_values_path {override}: no such file or folder")
     if override is not None and override.is_file():
-        return GoldenSearch(_in_force(override, read_golden(override)), override)
+        return GoldenSearch(in_force(override, read_golden(override)), override)
     path = golden_path(golden_dir(override), spec)
     if not path.is_file():
         return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {_absence(path, spec)}"))
@@ -149,7 +149,8 @@ def _is_option(sources: Mapping[str, str], name: str) -> bool:
     return sources.get(name, "").startswith("-")
 
 
-def _in_force(path: Path, golden: GoldenRecord) -> GoldenRecord:
+def in_force(path: Path, golden: GoldenRecord) -> GoldenRecord:
+    """Return the golden. BadRequestError: it is retired."""
     if golden.retired_at is None:
         return golden
     raise BadRequestError(

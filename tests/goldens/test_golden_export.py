@@ -94,3 +94,43 @@ def test_json_contains_the_document_and_the_notes(mbr_perf, golden):
     assert (document["schema_version"], document["format"], document["path"]) == (1, "bridge", None)
     assert document["document"]["49"] == {"elapsed time per iteration (ms)": 8920.0, "GPU utilization": 709.93}
     assert document["notes"]
+
+
+def _compared(mbr_perf, log, golden):
+    answer = mbr_perf("compare", "--log", log, "--golden", golden, "--json")
+    return answer.code, json.loads(answer.out)
+
+
+@pytest.mark.parametrize(("tflops", "code"), [(709.93, 0), (600.0, 5)])
+def test_a_log_is_compared_with_a_golden_of_ours_as_with_its_export(mbr_perf, golden, tmp_path, tflops, code):
+    ours = golden(VALUES, max_steps=40)
+    mbr_perf("golden", "export", ours, "-o", tmp_path / "bridge.json")
+    (tmp_path / "run.log").write_text(
+        bridge_log([tflops] * 50, memory=[(1, memory_gb(0, 1, max_allocated=58.8, max_reserved=62.1))])
+    )
+    found, document = _compared(mbr_perf, tmp_path / "run.log", ours)
+    exported, other = _compared(mbr_perf, tmp_path / "run.log", tmp_path / "bridge.json")
+    assert (found, exported) == (code, code)
+    assert (document["comparison"], document["window"]) == (other["comparison"], other["window"])
+    assert (document["golden"]["format"], document["golden"]["num_steps"]) == ("mbr-perf", 40)
+    assert any(note.startswith("not checked, because a log does not prove them") for note in document["notes"])
+
+
+def test_a_log_of_a_job_of_another_size_proves_nothing(mbr_perf, golden, tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text("using world size: 8, data-parallel size: 1\n" + bridge_log([709.93] * 50))
+    code, document = _compared(mbr_perf, log, golden(VALUES))
+    assert (code, document["outcome"]) == (6, "inconclusive")
+    assert "the job has 8 GPUs, the golden 32" in document["doubts"]
+
+
+def test_a_log_is_compared_neither_with_a_retired_golden_nor_with_one_without_speed(mbr_perf, golden, tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text(bridge_log([709.93] * 50))
+    retired = {"retired_at": "2026-01-01T00:00:00Z", "retired_by": "me", "retired_reason": "old"}
+    for values, changes, text in (
+        (VALUES, retired, "nothing is compared with it"),
+        ({"peak_allocated_bytes": 1000}, {}, "has neither throughput nor step time"),
+    ):
+        answer = mbr_perf("compare", "--log", log, "--golden", golden(values, **changes))
+        assert (answer.code, text in answer.err) == (2, True)

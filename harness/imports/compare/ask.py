@@ -68,7 +68,9 @@ class ForeignOptions:
     ] = None
     foreign_golden: Annotated[
         Path | None,
-        _of_logs("--golden", "FILE", "Compare the log with these golden values of Megatron-Bridge or Megatron-LM."),
+        _of_logs(
+            "--golden", "FILE", "Compare the log with these golden values of Megatron-Bridge, Megatron-LM or mbr-perf."
+        ),
     ] = None
     form: Annotated[str, _of_logs("--format", "FORMAT", "Format of the golden file: bridge, megatron-lm or auto.")] = (
         "auto"

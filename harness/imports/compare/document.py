@@ -6,6 +6,7 @@ from typing import Self
 from harness.imports.compare.judge import ForeignAnswer
 from harness.imports.compare.values import Window
 from harness.judging.gate import Finding, Outcome
+from harness.records.foreign.golden import GoldenFormat
 from harness.records.foreign.log import ForeignLog, LogFormat, WorstRank
 from harness.showing.json import Document, Shown, at
 
@@ -37,7 +38,7 @@ class UsedFile(Shown):
     """The golden file of another program."""
 
     path: Path
-    format: LogFormat
+    format: GoldenFormat
     layout: str
     num_steps: int
 

@@ -25,7 +25,7 @@ _EVERY_ITERATION = "--log-memory-interval 1"
 
 def judge_memory(log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds) -> Judged:
     """Return a finding for every counter that either side has."""
-    compare = _compare_value if golden.format == "bridge" else _compare_series
+    compare = _compare_series if golden.format == "megatron-lm" else _compare_value
     each = [compare(name, counter, log, golden, allowed) for name, counter in COUNTERS.items()]
     notes = dict.fromkeys(note for _, lines in each for note in lines)
     return Judged(tuple(finding for finding, _ in each if finding), tuple(notes))
@@ -114,7 +114,9 @@ def judge_log(
     """
     steps = window_of(golden, window)
     speed, memory = judge_speed(log, golden, steps, allowed), judge_memory(log, golden, allowed)
-    doubts = tuple(doubt for doubt in (failure, log.truncated, _missing_losses(log, golden)) if doubt)
+    doubts = tuple(
+        doubt for doubt in (failure, log.truncated, _other_size(log, golden), _missing_losses(log, golden)) if doubt
+    )
     findings = (
         *_doubted((*speed.findings, *memory.findings), doubts),
         *_gradients(log),
@@ -135,6 +137,13 @@ def _doubted(findings: Iterable[Finding], doubts: tuple[str, ...]) -> list[Findi
         else replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason="; ".join(doubts))
         for finding in findings
     ]
+
+
+def _other_size(log: ForeignLog, golden: ForeignGolden) -> str | None:
+    """Return that the job has another number of GPUs than the golden, where both state it."""
+    if log.world_size is None or golden.num_gpus is None or log.world_size == golden.num_gpus:
+        return None
+    return f"the job has {log.world_size} GPUs, the golden {golden.num_gpus}"
 
 
 def _missing_losses(log: ForeignLog, golden: ForeignGolden) -> str | None:
@@ -175,7 +184,9 @@ def _losses(log: ForeignLog, golden: ForeignGolden, limits: LossLimits) -> tuple
     return judge_loss(steps, current, [step.loss for step in golden.steps.values() if step.loss is not None], limits)
 
 
-_NAME_GOLDEN = "name a golden file of Megatron-Bridge or Megatron-LM; --actuals FILE makes a golden from the log"
+_NAME_GOLDEN = (
+    "name a golden file of Megatron-Bridge, Megatron-LM or mbr-perf; --actuals FILE makes a golden from the log"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

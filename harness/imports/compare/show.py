@@ -67,6 +67,7 @@ def _allowed(finding: Finding) -> str:
 _NAMES = {
     "bridge": "Megatron-Bridge",
     "megatron-lm": "Megatron-LM",
+    "mbr-perf": "mbr-perf",
     None: "Megatron-Bridge or Megatron-LM",
 }
 _RIGHT = ("Log", "Golden", "Change", "Allowed")

@@ -142,7 +142,7 @@ def _stored(speed: _Speed, golden: ForeignGolden, window: Window) -> _Side:
     if all(value is None for _, value in stored):
         return _Side((), f"{golden.path} has no {speed.key} in the window")
     number, value = unusable[0]
-    key = number - 1 if golden.format == "bridge" else number
+    key = number if golden.format == "megatron-lm" else number - 1
     rest = f", and {len(unusable) - 1} more steps" if len(unusable) > 1 else ""
     what = f"no {speed.key}" if value is None else f"{speed.key} is NaN"
     return _Side(values, f"{golden.path}: step {key}: {what}{rest}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
 from harness.records.foreign.log import LogFormat
@@ -17,6 +18,7 @@ _LARGEST, _SMALLEST = 1e18, 1e-100
 
 _NUMBER = re.compile(r"\d+")
 
+GoldenFormat = LogFormat | Literal["mbr-perf"]
 Keys = tuple[str, ...]
 
 
@@ -121,22 +123,24 @@ class ForeignGolden:
     ``memory``: bytes under the names of :class:`RankMemory`, as Bridge stores them: allocated and its peak from the
     log's first report, the reserved peak from all reports. ``memory_by_iteration``: the same names for each iteration of
     the last rank, as Megatron-LM stores them. ``layout``: the part of the file that was read. ``of_whole_run``: the
-    peaks cover the whole run, as in files that mbr-perf exports, and not only the log's first report.
+    peaks cover the whole run, as in files that mbr-perf exports, and not only the log's first report. ``num_gpus``: of the
+    job, where the golden states it.
     """
 
     path: Path
-    format: LogFormat
+    format: GoldenFormat
     layout: str
     steps: Mapping[int, GoldenStep]
     memory: Mapping[str, int] = field(default_factory=dict)
     memory_by_iteration: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     of_whole_run: bool = False
+    num_gpus: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def timed(self) -> tuple[int, ...]:
         """Return the iterations that a window can use. In Megatron-LM, each metric has its own steps."""
-        if self.format == "bridge":
+        if self.format != "megatron-lm":
             return tuple(self.steps)
         timed = (n for n, step in self.steps.items() if step.step_time_s is not None or step.tflops_per_gpu is not None)
         return tuple(timed) or tuple(self.steps)

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
+from harness.experiment.experiment import MeasureSpec
 from harness.records.foreign.bridge import MAY_BE_NAN, looks_like_bridge, read_bridge
 from harness.records.foreign.golden import ForeignGolden, GoldenStep, number, problem, read_plain, shown
+from harness.records.golden import GoldenRecord
+from harness.records.goldens import in_force, read_golden
+from harness.units import counted
 
 _TIME, _THROUGHPUT, _LOSS = "iteration-time", "throughput", "lm loss"
 _MEMORY = {
@@ -15,6 +19,7 @@ _MEMORY = {
     "mem-max-allocated-bytes": "max_allocated_bytes",
     "mem-reserved-bytes": "reserved_bytes",
 }
+_PEAKS = {"max_allocated_bytes": "peak_allocated_bytes", "max_reserved_bytes": "peak_reserved_bytes"}
 _STEP = re.compile(r"\d{1,9}")
 _MISSING = {"nan", "inf", "-inf"}
 
@@ -83,6 +88,32 @@ def _numbered(
     return {str(start + index * interval): value for index, value in enumerate(values)}
 
 
+def _own(path: Path, golden: GoldenRecord) -> ForeignGolden:
+    """Take a golden of mbr-perf as `golden export` writes it: every step has the medians. A log proves only the size of the job."""
+    values = {name: metric.value for name, metric in golden.metrics.items()}
+    step = GoldenStep(values.get("step_time_s"), values.get("tflops_per_gpu"))
+    if step == GoldenStep():
+        raise BadRequestError(
+            f"{path}: has neither throughput nor step time, so a log cannot be compared with it",
+            remedy="import the log, which also compares memory: mbr-perf import --log FILE -mr RECIPE -g GPU",
+        )
+    steps = dict.fromkeys(range(1, 1 + (golden.max_steps or MeasureSpec().max_steps)), step)
+    peaks = {key: round(values[name]) for key, name in _PEAKS.items() if name in values}
+    where = golden.measured_on
+    software = [f"{name} {version}" for name, version in where.versions.items() if version]
+    driver = [f"driver {where.driver_version}"] if where.driver_version else []
+    unproven = ", ".join([golden.recipe, golden.recompute, where.device_name or golden.gpu, *driver, *software])
+    notes = (
+        f"not checked, because a log does not prove them: settings, hardware and software. The golden is for {unproven}",
+        "the golden's throughput is by the formula of mbr-perf, the log's by that of its trainer",
+        *golden.caveats,
+    )
+    layout = f"{golden.kind}, median of {counted(golden.num_runs, 'run')}"
+    return ForeignGolden(
+        path, "mbr-perf", layout, steps, memory=peaks, of_whole_run=True, num_gpus=golden.num_gpus, notes=notes
+    )
+
+
 Format = Literal["auto", "bridge", "megatron-lm"]
 
 
@@ -90,10 +121,12 @@ def read_foreign_golden(path: Path, form: Format = "auto") -> ForeignGolden:
     """Read the golden values in the file. BadRequestError names the file and the key."""
     document = read_plain(path, MAY_BE_NAN)
     if document.keys() >= {"fingerprint", "promoted_by", "metrics"}:
-        raise BadRequestError(
-            f"{path}: this is a golden of mbr-perf, not of Megatron-Bridge or Megatron-LM",
-            remedy="mbr-perf golden export NAME --format bridge writes a golden that you can compare with a log",
-        )
+        if form != "auto":
+            raise BadRequestError(
+                f"{path}: this is a golden of mbr-perf, not of Megatron-Bridge or Megatron-LM",
+                remedy="pass --format auto",
+            )
+        return _own(path, in_force(path, read_golden(path)))
     if form == "megatron-lm" or (form == "auto" and looks_like_megatron_lm(document)):
         if form != "auto" and not looks_like_megatron_lm(document) and looks_like_bridge(document):
             raise BadRequestError(
