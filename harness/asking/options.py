@@ -50,12 +50,12 @@ class ExperimentOptions:
     task: Annotated[str | None, _option("--task", metavar="TASK", panel=MODEL,
         completes=completion.tasks, help=f"{', '.join(completion.TASKS)}; pretrain is the default.")] = None
     gpu: Annotated[str | None, _option("--gpu", "-g", metavar="GPU", panel=MODEL,
-        completes=completion.gpus, help=f"{', '.join(completion.GPUS)}. Default: what this machine has; without a GPU cpu, "
-        "but plan and check take the recipe's GPU point.")] = None
+        completes=completion.gpus, help=f"{', '.join(completion.GPUS)}. Default: the GPU of this machine. Without a GPU: cpu, "
+        "or for plan and check the recipe's GPU point.")] = None
     point_gpu: Annotated[str | None, _option("--point_gpu", metavar="GPU", panel=MODEL,
         completes=completion.gpus, help="Use the recipe's operating point of another GPU type.")] = None
     compute_dtype: Annotated[str | None, _option("--compute_dtype", "-c", metavar="DTYPE", panel=MODEL,
-        completes=completion.precisions, help=f"{', '.join(completion.PRECISIONS)}; fp32 on cpu alone.")] = None
+        completes=completion.precisions, help=f"{', '.join(completion.PRECISIONS)}; fp32 works on cpu only.")] = None
     num_gpus: Annotated[int | None, _option("--num_gpus", "-ng", metavar="N", panel=MODEL,
         help="GPUs in all. Default: those of the operating point.")] = None
     gpus_per_node: Annotated[int | None, _option("--gpus_per_node", "-gn", metavar="N", panel=MODEL,
@@ -75,16 +75,17 @@ class ExperimentOptions:
         help="Samples per micro-batch and GPU.")] = None
     seq_length: Annotated[int | None, _option("--seq_length", "-sl", metavar="N", help="Tokens per sample.", panel=_SIZES)] = None
     tensor_model_parallel_size: Annotated[int | None, _option("--tensor_model_parallel_size", "-tp", metavar="N", panel=_PARALLEL,
-        help="TP; also turns sequence parallelism on above 1, off at 1.")] = None
+        help="Tensor parallelism (TP). Above 1 it also turns sequence parallelism on; 1 turns it off.")] = None
     pipeline_model_parallel_size: Annotated[int | None, _option("--pipeline_model_parallel_size", "-pp", metavar="N",
-        help="PP.", panel=_PARALLEL)] = None
-    context_parallel_size: Annotated[int | None, _option("--context_parallel_size", "-cp", metavar="N", help="CP.", panel=_PARALLEL)] = None
+        help="Pipeline parallelism (PP).", panel=_PARALLEL)] = None
+    context_parallel_size: Annotated[int | None, _option("--context_parallel_size", "-cp", metavar="N",
+        help="Context parallelism (CP).", panel=_PARALLEL)] = None
     virtual_pipeline_model_parallel_size: Annotated[str | None, _option("--virtual_pipeline_model_parallel_size", "-vp",
         metavar="N|none", help="Model chunks per pipeline stage; none turns interleaving off.", panel=_PARALLEL)] = None
     expert_model_parallel_size: Annotated[int | None, _option("--expert_model_parallel_size", "-ep", metavar="N",
-        help="EP.", panel=_PARALLEL)] = None
+        help="Expert parallelism (EP).", panel=_PARALLEL)] = None
     expert_tensor_parallel_size: Annotated[int | None, _option("--expert_tensor_parallel_size", "-et", metavar="N",
-        help="ETP; megatron-core's default is TP.", panel=_PARALLEL)] = None
+        help="Tensor parallelism of the experts (ETP). Default: as TP.", panel=_PARALLEL)] = None
     num_layers: Annotated[int | None, _option("--num_layers", metavar="N", help="Decoder layers.", panel=_SIZES)] = None
     hidden_size: Annotated[int | None, _option("--hidden_size", metavar="N", help="Hidden size.", panel=_SIZES)] = None
     seed: Annotated[int | None, _option("--seed", metavar="N", help="Seed of weights and data.", panel=_SIZES)] = None
@@ -139,7 +140,7 @@ class JudgeOptions:
     eval_time_start_step: Annotated[int | None, _option("--eval_time_start_step", metavar="STEP", panel=_JUDGE,
         help="First step that counts, from 0; overrides the share.")] = None
     eval_time_end_step: Annotated[int | None, _option("--eval_time_end_step", metavar="STEP", panel=_JUDGE,
-        help="First step that no longer counts.")] = None
+        help="One past the last step that counts.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +238,7 @@ class SlurmArrayOptions(SlurmLaunchOptions):
 
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-GoldenDir = Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")]
+GoldenDir = Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Folder of goldens. Default: results/golden.")]
 Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
     help="Where results are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
 

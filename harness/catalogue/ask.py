@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 recipes = App(no_args_is_help=True, help="List, show and check recipes; list suites.")
 rules = App(no_args_is_help=True, help="List the rules, and explain one.")
-Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory of recipe families.")]
+Directory = Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", help="Directory of recipe families.")]
 
 
 @recipes.command("list")
@@ -50,7 +50,10 @@ def list_recipes(
 @recipes.command("show")
 def show_recipe(
     name: Annotated[
-        str, typer.Argument(autocompletion=completion.recipes, help="A recipe name or the path of a recipe file.")
+        str,
+        typer.Argument(
+            metavar="NAME", autocompletion=completion.recipes, help="A recipe name or the path of a recipe file."
+        ),
     ],
     recipes_dir: Directory = None,
     as_json: Json = False,
@@ -72,7 +75,9 @@ def show_recipe(
 
 @recipes.command()
 def validate(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Recipe files. Default: all recipes.")] = None,
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Recipe files. Default: all recipes.")
+    ] = None,
     recipes_dir: Directory = None,
     as_json: Json = False,
 ) -> None:
@@ -103,7 +108,9 @@ def suites(
     name: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completion.suites, help="A suite's name or the path of its file. Default: all suites."
+            metavar="NAME",
+            autocompletion=completion.suites,
+            help="A suite's name or the path of its file. Default: all suites.",
         ),
     ] = None,
     recipes_dir: Directory = None,
@@ -131,7 +138,11 @@ def suites(
 def list_rules(
     severity: Annotated[
         str | None,
-        typer.Option("--severity", help="List only error, warning or note; closed: rules that no request can break."),
+        typer.Option(
+            "--severity",
+            metavar="NAME",
+            help="List only error, warning or note; closed: rules that no request can break.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

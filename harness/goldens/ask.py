@@ -15,6 +15,7 @@ def export(
     name: Annotated[
         str,
         typer.Argument(
+            metavar="NAME",
             autocompletion=completion.runs_and_goldens,
             help="A golden (file, or name as `golden list` prints it), or a run.",
         ),
@@ -97,7 +98,9 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            autocompletion=completion.goldens, help="A golden file, or its name as `golden list` prints it."
+            metavar="NAME",
+            autocompletion=completion.goldens,
+            help="A golden file, or its name as `golden list` prints it.",
         ),
     ],
     golden_dir: GoldenDir = None,
@@ -177,14 +180,17 @@ def retire(
     name: Annotated[
         str,
         typer.Argument(
-            autocompletion=completion.goldens, help="A golden file, or its name as `golden list` prints it."
+            metavar="NAME",
+            autocompletion=completion.goldens,
+            help="A golden file, or its name as `golden list` prints it.",
         ),
     ],
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Why runs must no longer be compared with it.")
     ],
     author: Annotated[
-        str | None, typer.Option("--author", metavar="NAME", help="Default: git's user.name, else the OS user.")
+        str | None,
+        typer.Option("--author", metavar="NAME", help="Your name. Default: git's user.name, else the OS user."),
     ] = None,
     golden_dir: GoldenDir = None,
     as_json: Json = False,

@@ -38,7 +38,8 @@ class PromoteOptions:
     ] = False
     keep_going: Annotated[bool, typer.Option("--keep_going", help="Write the other cases if some are refused.")] = False
     author: Annotated[
-        str | None, typer.Option("--author", metavar="NAME", help="Default: git's user.name, else the OS user.")
+        str | None,
+        typer.Option("--author", metavar="NAME", help="Your name. Default: git's user.name, else the OS user."),
     ] = None
     replace_other: Annotated[
         bool, typer.Option("--replace_other", help="Replace a golden of other settings that has the same file name.")

@@ -38,7 +38,7 @@ class PlanOptions:
     only: Annotated[list[str] | None, typer.Option("--only", rich_help_panel=_PLAN, metavar="SETTING...",
         autocompletion=completion.settings, help="Plan only these settings, e.g. mlp full:uniform:1. The plan always includes none.")] = None
     exact: Annotated[list[str] | None, typer.Option("--exact", rich_help_panel=_PLAN, metavar="[SETTING...]",
-        help="Also trace whole steps of these settings over megatron-core's own schedule: e.g. mlp full:uniform:1, asked. "
+        help="Also trace whole steps of these settings over megatron-core's own schedule, e.g. mlp full:uniform:1; asked: the setting of the request. "
         "Default: the recommended setting.")] = None
     exact_timeout_s: Annotated[float, typer.Option("--exact_timeout", rich_help_panel=_PLAN, metavar="SECONDS",
         help="Time limit for tracing the whole step of one setting.")] = 300.0

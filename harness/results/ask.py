@@ -140,7 +140,7 @@ def doctor(
 def archive(
     reference: Reference,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A new file, *.tar.gz.")],
-    max_mib: Annotated[int, typer.Option("--max_mib", min=1, help="Refuse larger folders.")] = 200,
+    max_mib: Annotated[int, typer.Option("--max_mib", metavar="MIB", min=1, help="Refuse larger folders.")] = 200,
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
