@@ -21,7 +21,7 @@ JUDGED, PAGE, PLAN = Path("report") / "night.json", Path("report") / "night.html
 
 
 class _Lenient(BaseModel):
-    """What the index needs of a report; newer versions may write more."""
+    """The parts of a report that the index needs; newer versions may write more."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
@@ -71,13 +71,13 @@ class IndexCase(_Lenient):
 
     @property
     def tflops_per_gpu(self) -> float | None:
-        """As the night's own page shows it."""
+        """Return the throughput that the night's own page shows."""
         current = self.finding(SPEED).current
         return current if current is not None else self.speed.tflops_per_gpu if self.speed else None
 
     @property
     def peak_bytes(self) -> float | None:
-        """Peak allocated bytes of the worst rank; None if the case ran out of memory, because it needed more."""
+        """Return the peak allocated bytes of the worst rank; None if the case ran out of memory, because it needed more."""
         if self.outcome == "oom" or self.metrics is None or self.metrics.peak_allocated_bytes is None:
             return None
         return self.metrics.peak_allocated_bytes.value
@@ -112,13 +112,13 @@ class NightEntry:
 
 
 def read_nights(nights_dir: Path) -> tuple[NightEntry, ...]:
-    """Return every night below ``nights_dir``, newest first; folders that hold no night are passed over."""
+    """Return every night below ``nights_dir``, newest first; skips other folders."""
     found = [path for path in folders(nights_dir) if (path / PLAN).exists() or (path / JUDGED).exists()]
     return tuple(_entry(folder) for folder in reversed(found))
 
 
 def case_names(entries: Iterable[NightEntry]) -> tuple[str, ...]:
-    """Return the columns: cases of the newest night first, then those that only older ones had."""
+    """Return the columns: cases of the newest night first, then cases that only older nights had."""
     return tuple(dict.fromkeys(case.name for entry in entries if entry.night for case in entry.night.cases))
 
 
@@ -139,9 +139,9 @@ INDEX = "index.html"
 
 
 def write_index(nights_dir: Path, folder: Path) -> None:
-    """``index.html`` in ``folder`` and the pages of all nights beside it, so that the folder may be copied anywhere.
+    """Write ``index.html`` and the pages of all nights into ``folder``, which can then be copied anywhere.
 
-    Pages of nights that are gone from ``nights_dir`` stay. OSError where nothing can be written.
+    Pages of nights that are no longer in ``nights_dir`` stay. OSError if nothing can be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     entries = read_nights(nights_dir)
@@ -151,7 +151,7 @@ def write_index(nights_dir: Path, folder: Path) -> None:
 
 
 def index_html(entries: Sequence[NightEntry]) -> str:
-    """The page; a table per suite, the suite with the newest night first. Pages are beside it, as ``<night>.html``."""
+    """Make the page: a table per suite, the suite with the newest night first; nights' pages are ``<night>.html``."""
     suites: dict[str, list[tuple[NightEntry, IndexNight]]] = {}
     for entry in entries:
         if entry.night:
@@ -247,7 +247,7 @@ def _cell(case: IndexCase | None, link: str) -> Words:
 
 
 def _figures(case: IndexCase) -> str:
-    """``709.93 (-3.4 %), 58.02 GiB``."""
+    """Return ``709.93 (-3.4 %), 58.02 GiB``."""
     change = case.finding(SPEED).change
     parts = [
         "" if case.tflops_per_gpu is None else format_rate(case.tflops_per_gpu),

@@ -124,7 +124,7 @@ def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | N
 
 
 def _finished_at(data: NightData) -> str:
-    """When the night finished, also if it is judged again later."""
+    """Return when the night finished, also if it is judged again later."""
     finished = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
     return finished or datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -135,7 +135,7 @@ def _day_of(plan: NightPlan) -> date:
 
 
 def outlook(plan: NightPlan, results: Path) -> tuple[CaseOutlook, ...]:
-    """One for each case, in the plan's order."""
+    """Return one outlook per case, in the plan's order."""
     return tuple(_outlook(plan, case, results) for case in plan.cases)
 
 
@@ -149,7 +149,7 @@ def _outlook(plan: NightPlan, case: Case, results: Path) -> CaseOutlook:
 
 
 def _last(runs: Sequence[HistoryRecord], suite: str, case: str) -> HistoryRecord | None:
-    """The newest run of this case of the suite, else outside suites. Runs of other cases with the same settings do not count."""
+    """Return the newest run of this suite's case, else outside suites; ignores other cases with the same settings."""
     own = [run for run in runs if (run.suite, run.suite_case) == (suite, case)]
     outside = [run for run in runs if not run.suite_case]
     return next(reversed(own or outside), None)

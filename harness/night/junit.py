@@ -23,7 +23,7 @@ AA = "A/A"
 
 Element = Literal["failure", "error", "skipped"]
 
-# What XML 1.0 cannot hold, however it is written.
+# Characters that XML 1.0 cannot hold, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -37,7 +37,7 @@ class _Problem:
 
 
 def night_junit(verdict: NightVerdict) -> str:
-    """The document: what failed, ran out of memory or regressed is a failure, what infrastructure ended an error.
+    """Return the document. Failed, out of memory and regression are failures; infrastructure faults are errors.
 
     Inconclusive and expected ones are skipped.
     """
@@ -88,7 +88,7 @@ def _aa(suite: Xml.Element, verdict: NightVerdict) -> None:
 
 
 def _run_problem(case: CaseVerdict) -> _Problem | None:
-    """How the runs ended. Also why the whole case has no verdict, if no metric explains it."""
+    """Say how the runs ended, and why the whole case has no verdict if no metric explains it."""
     reason = case.planned.refused or case.reason or case.outcome
     if case.outcome in ("failed", "oom"):
         return _unless_expected(case, "error" if case.is_infrastructure else "failure", case.outcome, reason)
@@ -126,7 +126,7 @@ def _properties(suite: Xml.Element, verdict: NightVerdict) -> None:
 
 
 def _measured_with(verdict: NightVerdict) -> dict[str, str]:
-    """Versions, drivers, devices and hosts of all runs; where they are not all the same, each of them."""
+    """Return versions, drivers, devices and hosts of all runs; lists each value if they differ."""
     found: dict[str, dict[str, None]] = {}
     for run in (run for case in verdict.cases for run in case.runs if run.record):
         assert run.record is not None
@@ -148,7 +148,7 @@ def _count(suite: Xml.Element, verdict: NightVerdict) -> None:
 
 
 def _seconds(case: CaseVerdict) -> float:
-    """Of all its runs together."""
+    """Return the seconds of all its runs together."""
     return _duration_s(case.runs)
 
 

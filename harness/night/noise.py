@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from harness.judging import statistics
 from harness.judging.statistics import f_upper_tail, t_upper_tail
 
-# Of a step anywhere in a history that has none; the search tries every night, so that each may only take its share.
+# Probability of finding a step in a history without one; the search tries every night, which share it.
 _STEP_ALPHA = 0.01
 _MIN_NIGHTS_FOR_STEP = 4
 MIN_NIGHTS = 5
@@ -109,7 +109,7 @@ class Variance:
 
 @dataclass(frozen=True)
 class Noises:
-    """Variances of one run of ours, of the golden's, of earlier nights, and of what a night adds to all its runs.
+    """Variances of one run tonight, of the golden's runs, of earlier nights' runs, and of nights as a whole.
 
     ``stretch``: by how much ours varied more than ``ours`` says, where that is no more than chance may do; at least 1.
     None where nothing is known, or for ``nights`` where they add nothing.
@@ -123,7 +123,7 @@ class Noises:
 
 
 def noises(tonight: Variance | None, golden: Variance | None, history: KnownNoise | None) -> Noises:
-    """One noise for all is better known than several, so that sources are pooled.
+    """Pool the sources, because one common noise is known better than several.
 
     A side that is noisier than the rest (F test at 1 %) keeps its own, as in Welch's test. Nights whose means differ by
     more than their runs explain (F test at 5 %) add a variance of their own; otherwise their means also
@@ -154,7 +154,7 @@ def _is_noisier(side: Variance | None, rest: Variance | None, alpha: float) -> b
 
 
 def _between(history: KnownNoise, runs: Variance | None) -> Variance | None:
-    """What nights add. The difference of two variances has degrees of freedom by Satterthwaite (1946)."""
+    """Return the variance that nights add: a difference of variances, degrees of freedom by Satterthwaite (1946)."""
     if history.night_df == 0:
         return None
     nights = Variance(history.night_sd**2, history.night_df)

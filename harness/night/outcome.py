@@ -71,7 +71,7 @@ def fault_in(texts: Iterable[str]) -> InfrastructureFault | None:
 
 
 def _texts(record: RunRecord) -> tuple[str, ...]:
-    """The recorded texts about the end of a run. Notes are left out: they also mention faults that did no harm."""
+    """Return the recorded texts about the end of a run, without notes: these also mention harmless faults."""
     ranks = [rank.failure.message for rank in record.ranks if rank.failure]
     samplers = [error for node in record.nodes for error in (node.error, *(d.error for d in node.devices)) if error]
     return (*filter(None, [record.failure]), *ranks, *samplers)
@@ -106,7 +106,7 @@ def effective_runs(runs: Sequence[CaseRun]) -> tuple[CaseRun, ...]:
 
 
 def bad_end(runs: Sequence[CaseRun]) -> tuple[CaseOutcome, CaseRun] | None:
-    """The worst end among ``runs``, and the first run that came to it; None where none failed or ran out of memory.
+    """Return the worst end among ``runs`` and its first run; None if no run failed or ran out of memory.
 
     A run without a record has failed, because its end is unknown. A run whose job a user cancelled has failed, too.
     """
@@ -118,7 +118,7 @@ def bad_end(runs: Sequence[CaseRun]) -> tuple[CaseOutcome, CaseRun] | None:
 
 
 def figures_outcome(findings: Sequence[CaseFinding]) -> tuple[CaseOutcome, str]:
-    """Outcome of runs that ended well, and the finding behind it in words; inconclusive where nothing was gated."""
+    """Return the outcome of runs that ended well, and its finding as text; inconclusive if nothing was gated."""
     for verdict, outcome in _BY_VERDICT:
         found = [finding for finding in findings if finding.verdict is verdict]
         if found:

@@ -52,7 +52,7 @@ def _golden(item: CaseOutlook) -> str:
 
 
 def _last(record: HistoryRecord | None) -> str:
-    """``pass 2026-01-02``: of the case in its night, else of the run."""
+    """Return ``pass 2026-01-02``: of the case in its night, else of the run."""
     if record is None:
         return ABSENT
     text = f"{record.outcome or record.status} {record.started_at[:10]}"

@@ -54,7 +54,7 @@ class NightRequest:
     aa: AaRequest | None = None
 
     def run_request(self, asked: Request) -> RunRequest:
-        """One case's request, as the checks of `mbr-perf run` take it."""
+        """Return the request of one case, as the checks of `mbr-perf run` take it."""
         return RunRequest(
             asked=asked, launch=LaunchSettings(launcher=self.launch.launcher, pass_env=self.launch.pass_env)
         )
@@ -89,7 +89,7 @@ def chosen_suite(request: NightRequest) -> Suite:
 
 
 def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
-    """What is wrong with the launch, for all cases."""
+    """Return the problems of the launch, for all cases."""
     found = [*launcher_problems(launch), *launch.problems]
     if launch.launcher == "replay" and launch.replay_from is None:
         found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
@@ -115,7 +115,7 @@ def draft_cases(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -
 
 
 def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
-    """The case as the plan has it, with a prediction where what was traced before suffices; else a run makes it."""
+    """Return the planned case, with a prediction if cached traces suffice; else a run makes it."""
     case, checked, expected = draft.asked, draft.checked, draft.asked.expected
     words = {
         "name": case.name,
@@ -153,7 +153,7 @@ def refused_case(case: Case, why: str) -> RefusedCase:
 
 @one_look()
 def plan_night(request: NightRequest, host: Host, *, starts: bool, narrate: Callable[[str], None]) -> NightPlan:
-    """Everything that is decided before the first run; ``night_id`` is empty as long as there is no folder.
+    """Decide everything before the first run; ``night_id`` is empty until the night has a folder.
 
     ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
     BadRequestError with every problem of the request, or of the machine where no case can start on it.
@@ -165,7 +165,9 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, narrate: Call
     narrate(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
     drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
     unasked = tuple[str, ...]()
-    if starts and request.launch.launcher != "replay" and request.slurm is None:  # a job asks on its nodes
+    if (
+        starts and request.launch.launcher != "replay" and request.slurm is None
+    ):  # a job asks megatron-core on its nodes
         drafts, unasked = ask_megatron(drafts, host)
     plan = _plan(request, suite, drafts, host)
     plan = plan.model_copy(update={"notes": (*unasked, *_short_cases(plan))})
@@ -214,7 +216,7 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
     problems = {case.name: unable(plan, case, host) for case in plan.planned}
     found = [problem for problem in problems.values() if problem is not None]
     if found and len(found) == len(problems):
-        # Without what to do, which is about single runs.
+        # Without the remedy, which is about single runs.
         parts = (
             part for error in found for part in (error.problems if isinstance(error, ManyProblemsError) else (error,))
         )
@@ -244,7 +246,7 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
             "jobs run on other machines, whose GPU mbr-perf cannot detect from here", "name the case's GPU: request.gpu"
         )
     launch = plan.launch
-    if nnodes > 1 and plan.slurm is not None:  # the first of its nodes is known in the job only
+    if nnodes > 1 and plan.slurm is not None:  # only the job knows its first node
         launch = launch.model_copy(update={"nnodes": nnodes, "master_addr": "HEAD"})
     with problems.collecting():
         unstarted_night(plan, host, launch).launch_of(DueRun(case, 0), Path("RUN"))

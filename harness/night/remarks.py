@@ -24,7 +24,7 @@ class Story:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return all of it."""
+        """Return all lines."""
         return (*self.explanation, *self.to_copy)
 
 
@@ -47,12 +47,12 @@ def further_command(case: CaseVerdict) -> str:
 
 
 def drift_text(case: CaseVerdict) -> str:
-    """``torch: golden 2.9.1, here 2.10.0 (accepted)``, all of them."""
+    """Return all differences: ``torch: golden 2.9.1, here 2.10.0 (accepted)``."""
     return "; ".join(f"{each.text}{' (accepted)' if each.accepted else ''}" for each in case.drift)
 
 
 def run_lines(runs: Iterable[CaseRun]) -> tuple[str, ...]:
-    """``repeat ok: <folder>/{0,1,2}``: runs that ended alike in one line, as a shell expands it."""
+    """Return ``repeat ok: <folder>/{0,1,2}``: runs that ended alike in one line, as a shell expands it."""
     alike: dict[tuple[str, Path], list[str]] = {}
     for run in runs:
         alike.setdefault((_kind(run), run.run_dir.parent), []).append(run.run_dir.name)
@@ -60,7 +60,7 @@ def run_lines(runs: Iterable[CaseRun]) -> tuple[str, ...]:
 
 
 def _kind(run: CaseRun) -> str:
-    """Purpose and status, with the named fault or the reason for which it was started."""
+    """Return purpose and status, with the named fault or the reason for its start."""
     status = run.record.status if run.record else "never finished"
     because = "; ".join(one_line(text) for text in (run.infrastructure, run.reason) if text)
     return f"{run.purpose} {status}{f' ({because})' if because else ''}"
@@ -94,7 +94,7 @@ def _to_copy(case: CaseVerdict) -> Iterable[str]:
 
 
 def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
-    """One line for each change; one line for each reason that prevents a verdict, with all its metrics."""
+    """Yield a line for each change, and a line for each reason that prevents a verdict, with all its metrics."""
     by_reason: dict[str, list[str]] = {}
     for finding in findings:
         if finding.verdict is Verdict.INCONCLUSIVE and finding.evidence is None:
@@ -117,7 +117,7 @@ _WITHHELD = {"time": "no time", "memory": "no memory", "exact": "no counted work
 
 
 def aa_lines(verdict: NightVerdict) -> tuple[str, ...]:
-    """Whether the A/A holds and how its labels compare. If it does not hold: what is not judged, and where its runs are."""
+    """Say whether the A/A holds and how its labels compare; if not, what is not judged and where its runs are."""
     aa = verdict.aa
     if aa is None:
         return ()
@@ -145,7 +145,7 @@ def _aa_finding(finding: AaFinding) -> str:
 
 
 def _fix(finding: AaFinding) -> str:
-    """What would make an A/A conclusive that was too noisy."""
+    """Say what would make an A/A conclusive that was too noisy."""
     steadier = "a quieter machine or longer runs"
     if finding.noise is None or finding.threshold is None:
         return f"To make the A/A conclusive: {steadier}"

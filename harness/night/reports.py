@@ -1,4 +1,4 @@
-"""Writes every report of a night where it was asked for."""
+"""Writes the reports of a night into its folder and to the requested places."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ from harness.units import counted
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Copies that were asked for; None: not. ``html`` is a folder, ``step_summary`` is appended to."""
+    """Requested copies; None: not requested. ``html`` is a folder; ``step_summary`` is a file to append to."""
 
     junit: Path | None = None
     step_summary: Path | None = None
@@ -63,7 +63,7 @@ def _unwritable(option: str, path: Path) -> list[BadRequestError]:
 
 @dataclass(frozen=True)
 class Written:
-    """The files that were written, and which could not be written and why. That changes no verdict."""
+    """The written files, and the files that could not be written, with the reason. That changes no verdict."""
 
     paths: tuple[Path, ...]
     problems: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ def night_markdown(verdict: NightVerdict) -> str:
 
 
 def append_summary(path: Path, verdict: NightVerdict) -> None:
-    """Append to the file at ``path``, in which others may have written, what finds room below the limit.
+    """Append as much as the limit allows to the file at ``path``, in which other programs may have written.
 
     OSError where nothing does.
     """
@@ -150,7 +150,7 @@ def append_summary(path: Path, verdict: NightVerdict) -> None:
 
 
 def night_summary(verdict: NightVerdict, limit_bytes: int) -> str:
-    """The longest report of at most ``limit_bytes`` in UTF-8. It names what is left out. Empty if not even a line fits.
+    """Return the longest report of at most ``limit_bytes`` in UTF-8, naming omissions; empty if no line fits.
 
     Green cases go first, then the details, then rows from the end, then the table.
     """
@@ -216,7 +216,7 @@ def night_html(verdict: NightVerdict) -> str:
 
 
 def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:
-    """By the name of their case; those of the A/A last."""
+    """Yield the runs with the name of their case; the A/A comes last."""
     yield from ((case.planned.name, case.runs) for case in verdict.cases)
     if verdict.aa:
         yield f"A/A of {verdict.aa.case}", verdict.aa.runs

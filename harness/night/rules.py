@@ -17,7 +17,7 @@ from harness.units import format_share
 def judge_memory(
     metric: Metric, values: Sequence[float | None], together: float | None, golden: float, threshold: float
 ) -> CaseFinding:
-    """One figure over all runs: a regression, or an improvement, only where every run is beyond the threshold.
+    """Judge one figure over all runs: a regression or improvement needs every run beyond the threshold.
 
     ``together``: the figure of all runs, the highest peak. Some runs worse than allowed and others not is inconclusive;
     some better and none worse is a pass.
@@ -49,7 +49,7 @@ class Reference:
 
 
 def evidence_of(values: Sequence[float], golden: Reference, history: KnownNoise | None) -> Evidence:
-    """How likely noise alone moves runs with ``values`` (one per run, at least one) this far from ``golden``.
+    """Return how likely noise alone moves runs with ``values`` (one per run, at least one) this far from ``golden``.
 
     The p-value is one-sided, in the direction of the change of their mean against the golden. Where there are nights
     since the golden it is twice the smaller of two: against the golden, and against the level of those nights, which is
@@ -91,7 +91,7 @@ def _p_value(values: Sequence[float], golden: Reference, history: KnownNoise | N
 
 
 def _tail(change: float, shares: Sequence[tuple[float, Variance | None]]) -> float:
-    """Student's t of ``change`` over its standard error, the sum of ``shares``; degrees by Satterthwaite (1946).
+    """Return the tail of Student's t for ``change``; ``shares`` add up to its variance, degrees by Satterthwaite (1946).
 
     Shares of the same variance are added first: they are one estimate.
     """
@@ -145,7 +145,7 @@ class TimeLimits:
 def judge_time(
     metric: Metric, values: Sequence[float], golden: Reference, history: KnownNoise | None, limits: TimeLimits
 ) -> CaseFinding:
-    """One figure by the rule of this file. ``values``: one rate per run; the finding's ``current`` is the rate at their mean step time."""
+    """Judge one figure. ``values``: one rate per run; the finding's ``current`` is the rate at their mean step time."""
     mean = statistics.harmonic_mean(values) if values else None
     plain = compare_values(metric, mean, golden.value, limits.threshold)
     if plain.change is None:

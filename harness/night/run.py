@@ -31,14 +31,14 @@ from harness.run.show import Display
 
 @dataclass(frozen=True)
 class Audience:
-    """Who reads the answer of a night: the display, and files beside its own folder."""
+    """Where the answer of a night goes: the display, and files besides its own folder."""
 
     display: NightDisplay
     outputs: Outputs = field(default_factory=Outputs)
 
 
 def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
-    """Print the cases, what is known of them and what would run, on Slurm the batch files of the first round.
+    """Print the cases, their goldens and last outcomes, and what would run; on Slurm the batch files of the first round.
 
     Starts nothing; keeps nothing but the index of history. A wrong request (exit code 2) where every case is refused.
     """
@@ -52,7 +52,7 @@ def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
 
 
 def start_night(request: NightRequest, audience: Audience) -> ExitCode:
-    """Plan, write the plan down, run. BadRequestError before anything is started or written."""
+    """Plan the night, write the plan, run it. BadRequestError before anything is started or written."""
     host = this_host()
     plan = plan_night(request, host, starts=True, narrate=audience.display.narrate)
     results = results_dir(request.results_dir).absolute()
@@ -65,7 +65,7 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
 
 
 def resume_night(reference: str, results: Path | None, audience: Audience) -> ExitCode:
-    """Run what is missing of a night, exactly by its own plan, and judge it.
+    """Do the missing runs of a night, exactly by its own plan, and judge it.
 
     BadRequestError for a night that another process works on, and where the software is no longer the same.
     """
@@ -89,7 +89,7 @@ def _run(night_dir: Path, host: Host, plan: NightPlan, audience: Audience, resul
 
 
 def night_jobs(plan: NightPlan, options: SlurmOptions, host: Host, results: Path) -> tuple[SlurmJob, ...]:
-    """The jobs of the first round, one for each case that can run. BadRequestError for what no batch file can hold."""
+    """Return the jobs of the first round, one per case. BadRequestError for values that no batch file can hold."""
     night = NightBatch(results / NIGHTS / "NIGHT", host, plan)
     unbegun = NightData(night.folder, plan, tuple(NightCase(case, ()) for case in plan.cases), ())
     due = due_round(unbegun, night.suspicion)
@@ -97,7 +97,7 @@ def night_jobs(plan: NightPlan, options: SlurmOptions, host: Host, results: Path
 
 
 def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: int | None) -> ExitCode:
-    """Judge, keep and show what is on disk, finished or not."""
+    """Judge the runs on disk, finished or not, keep their history and show the answer."""
     data = read_night(night.folder)
     num_due = len(due_round(data, judge.suspicion))
     verdict = judge.verdict(data, num_due)

@@ -99,7 +99,7 @@ def outcome_style(outcome: str, *, is_expected: bool) -> Style:
 
 
 def case_table(cases: Sequence[CaseVerdict]) -> Table:
-    """A row per case. On a narrow terminal the remarks follow below, except those of red cases, which have their own section."""
+    """Return a row per case. On a narrow terminal remarks follow below; red cases have their own section."""
     remarks = [f"{case.planned.name}: {remark_text(case)}" for case in cases if remark_text(case) and not is_red(case)]
     instead: tuple[Block, ...] = (GAP, listing(remarks)) if remarks else (GAP,)
     return tabled(
@@ -127,7 +127,7 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
 
 
 def remark_text(case: CaseVerdict) -> str:
-    """The remarks in a row: expectations, a missing golden, drift, retries. The reasons follow below the table."""
+    """Return the remarks of a row: expectations, a missing golden, drift, retries. Reasons follow below the table."""
     return "; ".join(one_line(text) for text in _remarks(case))
 
 
@@ -234,7 +234,7 @@ class NightDisplay(BatchDisplay):
     """Where the answer and the narration of a night go."""
 
     def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[SlurmJob]) -> None:
-        """The dry run; of ``jobs`` the batch files that would be submitted first, and the commands that would do it."""
+        """Show the dry run; for ``jobs`` also the batch files of the first round and the commands to submit them."""
         if self.as_json:
             from harness.night.document import night_plan_document
 

@@ -1,4 +1,4 @@
-"""The verdicts on a night and its cases, and what the judge is given."""
+"""The verdicts on a night and its cases, and the judge's input."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -31,7 +31,7 @@ def red_cases(verdict: NightVerdict) -> tuple[CaseVerdict, ...]:
 
 
 def outcome_text(case: CaseVerdict) -> str:
-    """``regression``, ``oom (expected)``, ``failed (infrastructure)``, ``refused``."""
+    """Return ``regression``, ``oom (expected)``, ``failed (infrastructure)`` or ``refused``."""
     word = "refused" if case.planned.refused else case.outcome
     return marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected)
 
@@ -43,14 +43,14 @@ def marked(word: str, *, is_infrastructure: bool, is_expected: bool) -> str:
 
 
 def headline(verdict: NightVerdict) -> str:
-    """``8 cases: 3 pass, 1 regression, 1 oom (expected)``, the most frequent first."""
+    """Return ``8 cases: 3 pass, 1 regression, 1 oom (expected)``, the most frequent first."""
     counts = Counter(outcome_text(case) for case in verdict.cases)
     outcomes = ", ".join(f"{number} {word}" for word, number in counts.most_common())
     return f"{counted(len(verdict.cases), 'case')}: {outcomes}" if outcomes else "no cases"
 
 
 def about(verdict: NightVerdict) -> str:
-    """Which night: suite, part of it, from when to when."""
+    """Return the suite, its shard, and the start and end of the night."""
     plan = verdict.plan
     parts = [
         plan.suite,
@@ -89,7 +89,7 @@ def worst_memory(case: CaseVerdict) -> CaseFinding | None:
 
 
 def change_text(finding: CaseFinding | None) -> str:
-    """``-3.4 %, p 2e-5, 7 runs, golden 5``; absent where there are not two numbers."""
+    """Return ``-3.4 %, p 2e-5, 7 runs, golden 5``; absent without two numbers."""
     if finding is None or finding.change is None:
         return ABSENT
     parts = [format_percent(finding.change), *(_evidence(finding.evidence) if finding.evidence else ())]
@@ -97,7 +97,7 @@ def change_text(finding: CaseFinding | None) -> str:
 
 
 def evidence_text(finding: CaseFinding | None) -> str:
-    """``p 2e-5, 7 runs, golden 5``; absent where no test was made."""
+    """Return ``p 2e-5, 7 runs, golden 5``; absent without a test."""
     return (
         ", ".join(_evidence(finding.evidence))
         if finding and finding.change is not None and finding.evidence
@@ -106,7 +106,7 @@ def evidence_text(finding: CaseFinding | None) -> str:
 
 
 def finding_text(finding: CaseFinding) -> str:
-    """One metric in a sentence: both values, change, evidence, threshold, and its reason or noise."""
+    """Describe one metric in a sentence: both values, change, evidence, threshold, and its reason or noise."""
     metric = BY_NAME[finding.metric]
     values = f"{metric.title} {figure(metric, finding.current)}, golden {figure(metric, finding.golden)}"
     change = f": {change_text(finding)}" if finding.change is not None else ""
@@ -115,7 +115,7 @@ def finding_text(finding: CaseFinding) -> str:
 
 
 def threshold_text(finding: CaseFinding) -> str:
-    """``5 %, or 2 % with evidence``: the threshold, and the smaller change that evidence makes a verdict. No signs."""
+    """Return ``5 %, or 2 % with evidence``: the threshold, and the smaller change that evidence makes a verdict."""
     if finding.threshold is None:
         return ABSENT
     if BY_NAME[finding.metric].better == "equal":
@@ -131,7 +131,7 @@ def one_line(text: str) -> str:
 
 
 def _span(start: str, end: str) -> str:
-    """``2026-01-03 02:00 to 05:41 UTC``; the day of the end where it is another."""
+    """Return ``2026-01-03 02:00 to 05:41 UTC``; with the day of the end if it differs."""
     first, last = (datetime.fromisoformat(time).astimezone(UTC) for time in (start, end))
     day = "" if first.date() == last.date() else f"{last:%Y-%m-%d} "
     return f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"
@@ -144,7 +144,7 @@ def _evidence(evidence: Evidence) -> Iterable[str]:
 
 
 def p_text(p_value: float) -> str:
-    """``p 0.031``, ``p 2e-5``."""
+    """Return ``p 0.031`` or ``p 2e-5``."""
     if p_value < _LEAST_P:
         return f"p < {_LEAST_P:.0e}".replace("e-0", "e-")
     return f"p {p_value:.2g}" if p_value >= _SMALL_P else f"p {p_value:.0e}".replace("e-0", "e-")

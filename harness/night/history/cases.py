@@ -19,7 +19,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class NamedCase:
-    """The case that a name means; only its runs of ``suite_case`` if the name comes from a suite."""
+    """The case that a name means; only runs of ``suite_case`` if the name comes from a suite."""
 
     case: str
     suite_case: str = ""
@@ -46,7 +46,7 @@ class CaseSummary:
 
 
 def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[CaseSummary, ...]:
-    """Every case of ``records``, which are in order of time, by name; suite cases that share settings are separate."""
+    """Return every case of ``records`` (in order of time) by name; suite cases that share settings are separate."""
     by_case: dict[str, list[HistoryRecord]] = {}
     for record in records:
         by_case.setdefault(record.case, []).append(record)
@@ -58,7 +58,7 @@ def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[Ca
 
 
 def _by_suite_case(records: Sequence[HistoryRecord]) -> list[tuple[Series, int]]:
-    """One series, or one for each of several suite cases, and one of the runs outside suites; each with its number of runs."""
+    """Return one series per suite case and one of runs outside suites, each with its number of runs."""
     names = sorted({record.suite_case for record in records})
     if len(set(names) - {""}) < 2:
         return [(series_of(records), len(records))]
@@ -90,13 +90,13 @@ def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
 
 
 def _of_suite(name: str, case: str, names: Iterable[str], fits: Callable[[str, str], bool]) -> str:
-    """Return the one case of a suite that is meant; empty where the name fits the case itself, or several."""
+    """Return the only suite case that the name fits; empty if it fits the case itself, or several."""
     meant = [candidate for candidate in names if fits(candidate, name)]
     return meant[0] if len(meant) == 1 and not fits(case, name) else ""
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    """Return the nearest of the names, of their recipes where the whole name is too long to be near."""
+    """Suggest the nearest names; compares with recipes if the whole names are too long to be near."""
     by_recipe = {candidate.rpartition("/")[2].partition(".")[0]: candidate for candidate in known}
     hint = nearest(name, by_recipe)
     if hint.startswith("did you mean"):

@@ -13,16 +13,16 @@ from harness.night.history.series import Night
 from harness.night.noise import known_noise
 
 MIN_NIGHTS = 3
-MAX_NIGHTS = 400  # the search takes half a second for that many, and four times as long for twice as many
+MAX_NIGHTS = 400  # the search takes half a second for this many, and four times as long for twice as many
 MAX_P_VALUE = 0.01
-METHOD = "pelt-l2-1"  # counted up when the same values may give other points
+METHOD = "pelt-l2-1"  # raise it when the same values may give other points
 
 _PENALTY = 3.0
 
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """The value at ``index`` is the first of a new level. ``before`` and ``after``: means of the levels it parts."""
+    """A change of level; the value at ``index`` is the first of the new one. ``before`` and ``after``: the levels' means."""
 
     index: int
     before: float
@@ -31,7 +31,7 @@ class ChangePoint:
 
     @property
     def fraction(self) -> float:
-        """Change of the level, as a fraction of what it was."""
+        """Return the change of the level, as a fraction of the earlier level."""
         return (self.after - self.before) / self.before
 
 
@@ -44,9 +44,9 @@ def obstacle() -> str:
 
 
 def change_points(values: Sequence[float]) -> tuple[ChangePoint, ...]:
-    """Edges between levels in the newest :data:`MAX_NIGHTS` of ``values``, in order; positive numbers.
+    """Find edges between levels in the newest :data:`MAX_NIGHTS` of ``values``, which are positive; returns them in order.
 
-    Edges whose two sides do not differ by Welch's test at :data:`MAX_P_VALUE` are dropped, the weakest first. Needs
+    It drops edges whose sides do not differ by Welch's test at :data:`MAX_P_VALUE`, the weakest first. Needs
     ruptures and scipy, see :func:`obstacle`.
     """
     if len(values) < 2 * MIN_NIGHTS:
@@ -87,7 +87,7 @@ def _point(values: Sequence[float], edges: Sequence[int], number: int) -> Change
 
 
 def _p_value(before: Sequence[float], after: Sequence[float]) -> float:
-    """Two-sided, of Welch's test; of two sides without spread 0 where they differ."""
+    """Return the two-sided p-value of Welch's test; 0 for two different sides without spread."""
     from scipy.stats import ttest_ind_from_stats
 
     sides = [(statistics.mean(side), statistics.sample_stdev(side) or 0.0, len(side)) for side in (before, after)]
@@ -97,7 +97,7 @@ def _p_value(before: Sequence[float], after: Sequence[float]) -> float:
 
 
 COMMIT, HOST = "commit", "host"
-# What is news from one night to the next only where the figure changed too.
+# These change every night, so they matter only if the figure changed too.
 EVERYDAY = (COMMIT, HOST)
 
 
@@ -114,13 +114,13 @@ class Change:
 
     @property
     def text(self) -> str:
-        """For people: ``torch 2.9.1 -> 2.10.0``."""
+        """Return text such as ``torch 2.9.1 -> 2.10.0``."""
         before, after = (_short(self.name, value) for value in (self.before, self.after))
         return f"{self.name} {before} -> {after}"
 
 
 def setup_of(night: Night) -> dict[str, str | None]:
-    """What the night's figure was measured with, by name."""
+    """Return software, devices and variables of the night's measurement, by name."""
     last = night.last
     hosts = sorted({record.hostname for record in night.counted or night.records})
     return {
@@ -135,7 +135,7 @@ def setup_of(night: Night) -> dict[str, str | None]:
 
 
 def changes(before: Night, after: Night) -> tuple[Change, ...]:
-    """What differs between two nights, software first, the everyday last; not what one of them does not know."""
+    """Return the differences of two nights, software first, everyday ones last; skips facts that one did not record."""
     old, new = setup_of(before), setup_of(after)
     either = (*new, *(name for name in old if name not in new))
     known = [name for name in either if _knows(before, name) and _knows(after, name)]
@@ -152,7 +152,7 @@ def _knows(night: Night, name: str) -> bool:
 
 
 def notable(found: Sequence[Change]) -> tuple[Change, ...]:
-    """Changes other than commit and host."""
+    """Return the changes other than commit and host."""
     return tuple(change for change in found if change.name not in EVERYDAY)
 
 
@@ -164,7 +164,7 @@ def _short(name: str, value: str | None) -> str:
 
 TrendWord = Literal["new", "steady", "better", "worse", "other"]
 
-# Nights before the newest that its level is taken from, and how many of them it takes to know their noise.
+# The level comes from this many nights before the newest; the noise needs at least so many of them.
 LOOK_BACK, _LEAST = 20, 3
 _CONFIDENCE = 0.99
 _SMALLEST = 0.002
@@ -184,10 +184,10 @@ class Trend:
 
 
 def trend(values: Sequence[float], better: Better) -> Trend:
-    """The last of ``values``, one per night, against up to :data:`LOOK_BACK` before it; ValueError for no values.
+    """Compare the last of ``values``, one per night, with up to :data:`LOOK_BACK` before it; ValueError without values.
 
     Level and noise are those that the gate takes from history (`analysis.noise`): since the last step, if there is one.
-    Steady is what lies within the 99 % prediction interval of Student's t, and any change of less than 0.2 %. It is for
+    A value within the 99 % prediction interval of Student's t is steady, as is any change below 0.2 %. It is for
     reading: the gate judges by goldens and repeats.
     """
     if not values:

@@ -33,7 +33,7 @@ _BAD_OUTCOMES = ("regression", "failed", "oom", "interrupted")
 
 
 def trend_picture(history: CaseHistory) -> Picture:
-    """One point per night that has the figure; the bar through it spans the runs of the night."""
+    """Draw one point per night that has the figure; the bar through it spans the runs of the night."""
     metric, series = history.metric, history.series
     title, name = f"{metric.title} over {counted(len(series.nights), 'night')}", "trend"
     if not history.measured:
@@ -102,7 +102,7 @@ def _golden_in_sight(history: CaseHistory) -> GoldenBand | None:
 
 
 def _domain(history: CaseHistory, rows: Sequence[look.Row], scale: float) -> alt.Scale:
-    """Room for every run and for the golden band."""
+    """Return a scale with room for every run and for the golden band."""
     lows, highs = ([float(str(row[side])) for row in rows] for side in ("low", "high"))
     low, high = min(lows), max(highs)
     golden = _golden_in_sight(history)
@@ -133,7 +133,7 @@ def _night_layers(rows: Sequence[look.Row], title: str, domain: alt.Scale) -> li
 
 
 def _time(rows: Sequence[look.Row]) -> alt.X:
-    """Days, in UTC; of less than two of them hours."""
+    """Return a time axis of days, in UTC; of hours for less than two days."""
     first, last = (datetime.fromisoformat(str(rows[at]["time"])) for at in (0, -1))
     days = (last - first).days
     scale = alt.Scale(type="utc", padding=12)
@@ -199,7 +199,7 @@ def _caption(history: CaseHistory) -> str:
 
 
 def write_trend(history: CaseHistory, path: Path) -> Path:
-    """Write it, replacing what is there. BadRequestError where it cannot be written, and for no figures."""
+    """Write the chart over an existing file. BadRequestError if it cannot be written, or has no figures."""
     drawn = trend_picture(history)
     lines = [plain(level_change_text(history, found)) for found in history.level_changes]
     setups = [setup_of(night) for night in history.series.nights[-1:]]

@@ -69,7 +69,7 @@ class RunRow(Shown):
 
 
 class NightRow(Shown):
-    """Runs of a case that were made for one figure. ``changed``: since the night before."""
+    """Runs of a case for one figure. ``changed``: since the night before."""
 
     id: str
     started_at: str
@@ -83,7 +83,7 @@ class NightRow(Shown):
 
     @classmethod
     def of_night(cls, night: Night, metric: Metric, before: Night | None) -> Self:
-        """Medians over its runs."""
+        """Return the medians over its runs."""
         runs = [
             RunRow.of(record, value=figure.value if (figure := record.metrics.get(metric.name)) else None)
             for record in night.records
@@ -108,7 +108,7 @@ class ChangePointRow(Shown):
 
 
 class BandRow(Shown):
-    """The golden and what is within its threshold."""
+    """The golden and the band within its threshold."""
 
     path: Path
     value: float
@@ -136,7 +136,7 @@ class CaseDocument(Document):
 
 
 def case_document(history: CaseHistory, notes: Sequence[str]) -> CaseDocument:
-    """One case: its nights, change points, golden band and newest night."""
+    """Return a case: its nights, change points, golden band and newest night."""
     nights = history.series.nights
     return CaseDocument.of(
         history,

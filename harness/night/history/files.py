@@ -41,7 +41,7 @@ def history_dir(results: Path) -> Path:
 
 
 def history_path(results: Path, record: HistoryRecord) -> Path:
-    """``history/<YYYYMM>/<run_id>.json``. BadRequestError for an id that is no file name or a start that is no time."""
+    """Return ``history/<YYYYMM>/<run_id>.json``. BadRequestError if the id is no file name or the start no time."""
     if not _RUN_ID.fullmatch(record.run_id):
         raise BadRequestError(
             f"run id {record.run_id!r}: not the name of a file", remedy="letters, digits and . _ - only"
@@ -50,7 +50,7 @@ def history_path(results: Path, record: HistoryRecord) -> Path:
 
 
 def started(record: HistoryRecord) -> datetime:
-    """When the run started, in UTC. BadRequestError for what is no time."""
+    """Return when the run started, in UTC. BadRequestError if that is no time."""
     try:
         return utc_time(record.started_at)
     except ValueError as error:
@@ -58,12 +58,12 @@ def started(record: HistoryRecord) -> datetime:
 
 
 def is_ahead(record: HistoryRecord, now: datetime) -> bool:
-    """Return whether a run began later than clocks that are a little wrong explain."""
+    """Return whether a run began in the future, by more than the usual error of clocks."""
     return started(record) > now + _WRONG_CLOCKS
 
 
 def history_stamps(folder: Path) -> dict[str, Stamp]:
-    """Every record below ``folder`` as ``<YYYYMM>/<name>`` with its stamp; what writers have not finished is no record.
+    """Return every record below ``folder`` as ``<YYYYMM>/<name>`` with its stamp, without unfinished files.
 
     BadRequestError for a folder that may not be read.
     """
@@ -115,11 +115,11 @@ CREATE TABLE kept (subject TEXT PRIMARY KEY, digest TEXT, text TEXT);
 
 
 class NoIndexError(Exception):
-    """There is no index, or none that can be used."""
+    """The index is missing or not usable."""
 
 
 def indexed_stamps(folder: Path) -> dict[str, Stamp]:
-    """What the index of ``folder`` knows. NoIndexError where there is none that is whole and of this layout."""
+    """Return the stamps in the index of ``folder``. NoIndexError if it is missing, damaged or of another layout."""
     rows = _rows(folder, "SELECT name, mtime_ns, size FROM runs")
     return {name: (mtime_ns, size) for name, mtime_ns, size in rows}
 
@@ -127,7 +127,7 @@ def indexed_stamps(folder: Path) -> dict[str, Stamp]:
 def indexed_records(
     folder: Path, case: str | None, fingerprint: str | None, without: Collection[str]
 ) -> tuple[HistoryRecord, ...]:
-    """Records of one case and fingerprint but for the files ``without``, in no order. NoIndexError as above."""
+    """Return unsorted records of a case and fingerprint, except the files ``without``. NoIndexError as above."""
     wanted = [(column, value) for column, value in (("place", case), ("fingerprint", fingerprint)) if value is not None]
     where = " AND ".join(f"{column} = ?" for column, _ in wanted) or "1"
     rows = _rows(folder, f"SELECT name, packed FROM runs WHERE {where}", *(value for _, value in wanted))  # noqa: S608
@@ -142,7 +142,7 @@ def indexed_records(
 def update_index(
     folder: Path, fresh: Mapping[str, HistoryRecord], gone: Iterable[str], stamps: Mapping[str, Stamp], *, anew: bool
 ) -> None:
-    """Take in the ``fresh`` records by file name and drop those ``gone``. OSError or sqlite3.Error where it cannot be done."""
+    """Add the ``fresh`` records by file name and drop those ``gone``. OSError or sqlite3.Error if that fails."""
     rows = [
         (
             name,
@@ -162,7 +162,7 @@ def update_index(
 
 
 def kept_text(folder: Path, subject: str, digest: str) -> str | None:
-    """What :func:`keep_text` kept about ``subject`` when it was made of what has this digest; None where there is nothing."""
+    """Return the text that :func:`keep_text` kept about ``subject`` for this digest of its input; None without one."""
     try:
         found = _rows(folder, "SELECT text FROM kept WHERE subject = ? AND digest = ?", subject, digest)
     except NoIndexError:
@@ -171,7 +171,7 @@ def kept_text(folder: Path, subject: str, digest: str) -> str | None:
 
 
 def keep_text(folder: Path, subject: str, digest: str, text: str) -> None:
-    """Keep what is costly to work out; where there is no index, or it cannot be written, nothing is kept."""
+    """Keep a text that is costly to make; without a writable index it keeps nothing."""
     try:
         insert, row = "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (subject, digest, text)
         _rewrite(folder, lambda index: index.execute(insert, row), anew=False)
@@ -180,7 +180,7 @@ def keep_text(folder: Path, subject: str, digest: str, text: str) -> None:
 
 
 def _rows(folder: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
-    # Immutable: the file is only ever replaced, so nothing is locked, which not every network file system can.
+    # Immutable: the file is only ever replaced, so no locks are needed; some network file systems have none.
     where = f"file:{quote(str((folder / INDEX).absolute()))}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(where, uri=True)) as index:
@@ -192,7 +192,7 @@ def _rows(folder: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
 
 
 def _rewrite(folder: Path, change: Callable[[sqlite3.Connection], object], *, anew: bool) -> None:
-    """A changed copy takes the place of the index. ``anew`` starts from nothing."""
+    """Replace the index by a changed copy. ``anew`` starts from an empty one."""
     with TemporaryDirectory(prefix="mbr-perf-index-") as temporary:
         copy = Path(temporary) / INDEX
         if not anew:

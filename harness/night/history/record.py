@@ -23,7 +23,7 @@ CaseOutcome = Literal["pass", "regression", "improvement", "inconclusive", "fail
 
 
 class HistoryFigure(Frozen):
-    """One metric of one run: what `analysis.metrics` reads of it; ``stdev`` over the ``n`` steps where it is one of steps."""
+    """One metric of one run as `judging.metrics` reads it; ``stdev``: over its ``n`` steps, for metrics of steps."""
 
     value: float
     stdev: float | None = None
@@ -85,7 +85,7 @@ def case_of(spec: ExperimentSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Occasion:
-    """What a run was made for. The default is an ad-hoc run; ``outcome`` is that of the case in its night.
+    """The purpose of a run. The default is an ad-hoc run; ``outcome`` is that of the case in its night.
 
     ``doubts``: by kind of metric, why that night allows no conclusion about it.
     """
@@ -99,7 +99,7 @@ class Occasion:
 
 
 def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | None = None) -> HistoryRecord:
-    """One run as history keeps it; ``metrics`` are its own, not those of its repeats together.
+    """Make the history record of one run; ``metrics`` are its own, not those of its repeats together.
 
     A figure that is absent or not finite is left out; a replayed run is suspect, for it measured nothing. Environment rows are those that the run recorded, secrets out.
     """
@@ -156,6 +156,6 @@ def _figures(metrics: Metrics) -> dict[str, HistoryFigure]:
 
 
 def _first_line(text: str | None) -> str | None:
-    """Failures carry the words of libraries, pages of them; the run's own record has them whole."""
+    """Return the first line: failures quote pages of libraries' text, which the run's own record keeps."""
     lines = (text or "").strip().splitlines()
     return lines[0] if lines else None

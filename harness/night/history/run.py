@@ -1,4 +1,4 @@
-"""The history of cases: asked for, judged, shown, and written where somebody wants it."""
+"""Reads the history of cases, judges it, and writes CSV files."""
 
 import hashlib
 import json as plain_json
@@ -56,7 +56,7 @@ def metric_named(name: str) -> Metric:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Return a date or time as ISO-8601 has it; UTC where it names no zone. BadRequestError for what is none."""
+    """Read an ISO-8601 date or time, in UTC unless it names a zone. BadRequestError for anything else."""
     if text is None:
         return None
     try:
@@ -130,7 +130,7 @@ def _since(series: Series, when: datetime | None) -> Series:
 
 
 def _points(request: HistoryRequest, series: Series, measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
-    """The points, or why they were not looked for. They are kept beside the index: the search takes a second to import."""
+    """Return the points, or why no search was made. The index keeps them: the search takes a second to import."""
     values = [value for _, value in measured]
     least = 2 * search.MIN_NIGHTS
     if len(values) < least:
@@ -153,7 +153,7 @@ _Row = tuple[HistoryRecord, Callable[[str], float | None]]
 
 
 def history_csv(history: CaseHistory, *, per_run: bool = False) -> tuple[str, tuple[str, ...]]:
-    """One row per night that has the figure, or ``per_run`` one per run that counts; and notes on what was left out."""
+    """Return a row per night with the figure, or with ``per_run`` a row per counted run; and notes on omissions."""
     rows: list[_Row] = [(night.last, night.value) for night, _ in history.measured]
     if per_run:
         runs = (record for night, _ in history.measured for record in night.counted)
@@ -167,7 +167,7 @@ def history_csv(history: CaseHistory, *, per_run: bool = False) -> tuple[str, tu
 
 
 def write_csv(path: Path, text: str) -> Path:
-    """Write it, replacing what is there. BadRequestError where it cannot be written."""
+    """Write the text over an existing file. BadRequestError if it cannot be written."""
     try:
         write_atomically(path, text)
     except OSError as error:

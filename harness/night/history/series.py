@@ -10,7 +10,7 @@ from harness.judging import statistics
 from harness.judging.metrics import METRICS, Metric
 from harness.night.history.record import HistoryRecord
 
-_REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # of a sweep's cell, or of a night's case
+_REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # runs of a sweep's cell, or of a night's case
 _BY_FORMULA = ("tflops_per_gpu", "mfu", "hfu")
 _KIND_OF = {metric.name: metric.kind for metric in METRICS}
 _KINDS = {"time": "times", "memory": "peaks of memory", "exact": "counted work"}
@@ -19,7 +19,7 @@ _BADNESS = ("failed", "interrupted", "oom", "ok")
 
 @dataclass(frozen=True)
 class Night:
-    """Runs of one case that were made for one figure: of a nightly job, of a sweep's cell, or one ad-hoc run.
+    """Runs of one case for one figure: of a nightly job, of a sweep's cell, or one ad-hoc run.
 
     ``records`` are all of them, in order of time; only those that ended well and are not suspect count.
     """
@@ -29,17 +29,17 @@ class Night:
 
     @cached_property
     def counted(self) -> tuple[HistoryRecord, ...]:
-        """Runs behind the figures."""
+        """Return the runs behind the figures."""
         return tuple(record for record in self.records if record.status == "ok" and not record.suspect)
 
     @property
     def started_at(self) -> str:
-        """Start of the first run."""
+        """Return the start of the first run."""
         return self.records[0].started_at
 
     @property
     def is_start_known(self) -> bool:
-        """False for an imported run that stands at the time of its import."""
+        """Return False for an imported run dated at its import."""
         return all(record.is_start_known for record in self.records)
 
     @property
@@ -49,7 +49,7 @@ class Night:
 
     @property
     def outcome(self) -> str:
-        """The case's outcome in its night; of an ad-hoc run how it ended, the worst of several, or ``suspect``."""
+        """Return the case's outcome in its night; for ad-hoc runs the worst end, or ``suspect``."""
         judged = [record.outcome for record in self.records if record.outcome]
         if judged:
             return judged[-1]
@@ -61,12 +61,12 @@ class Night:
         return [record.metrics[metric].value for record in self.counted if metric in record.metrics]
 
     def value(self, metric: str) -> float | None:
-        """Median over the runs; None without any."""
+        """Return the median over the runs; None without any."""
         values = self.values(metric)
         return statistics.median(values) if values else None
 
     def spread(self, metric: str) -> float | None:
-        """Relative standard deviation between the runs; None from fewer than two."""
+        """Return the relative standard deviation between the runs; None for fewer than two."""
         values = self.values(metric)
         return statistics.relative_spread(values) if values else None
 
@@ -90,13 +90,13 @@ class Series:
         return f"{self.case} ({self.suite_case})" if self.suite_case else self.case
 
     def measured(self, metric: Metric) -> tuple[tuple[Night, float], ...]:
-        """Nights that have the figure, with it."""
+        """Return the nights that have the figure, each with its value."""
         found = ((night, night.value(metric.name)) for night in self.nights)
         return tuple((night, value) for night, value in found if value is not None)
 
 
 def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
-    """Records of one case, in order of time, as nights in order of their first runs.
+    """Group records of one case, in order of time, into nights in order of their first runs.
 
     Cases of one suite may share settings and differ in a limit or a seed: each is judged alone, and is a point of its own.
     """
@@ -113,10 +113,10 @@ def series_of(
     branch: str | None = None,
     suite_case: str = "",
 ) -> Series:
-    """Records of one case, in order of time, as the series of ``fingerprint``, or what it begins with.
+    """Return the series of ``fingerprint``, or of its first digits, from records of one case in order of time.
 
     Without one it is that of the newest run. ``suite_case``: all of them are runs of that case of a suite. Throughput by
-    another formula than the newest run's is no figure of the series, nor is one of which its night concluded nothing.
+    another formula than the newest run's is no figure of the series, nor is a figure that its night's A/A voided.
     BadRequestError for a branch or a fingerprint that no run has; ValueError for no records.
     """
     if not records:

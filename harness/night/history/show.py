@@ -119,7 +119,7 @@ def _bars(history: CaseHistory, width: int) -> list[str]:
 
 
 def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
-    """When the level changed, from where to where, how surely, and what else changed there."""
+    """Describe a change of level: its night, both levels, its p-value, and other changes of that night."""
     point, metric = found.point, history.metric
     welcome = history.is_better(point.fraction)
     word = "changed" if welcome is None else "better" if welcome else "worse"

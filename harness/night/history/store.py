@@ -42,7 +42,7 @@ class HistoryReading:
 
 
 def write_history(results: Path, record: HistoryRecord) -> Path:
-    """Keep one run; the same record again changes nothing. Safe against kills and any number of writers.
+    """Write the record of one run; the same record again changes nothing. Safe against kills and concurrent writers.
 
     Write what a night says of a run only once the night is over: RunFailedError where the run is kept with other content,
     and where nothing can be written.
@@ -76,7 +76,7 @@ def read_history(
 def survey_history(
     results: Path, case: str | None = None, fingerprint: str | None = None, since: datetime | None = None
 ) -> HistoryReading:
-    """Runs kept below ``results``, of one case and one fingerprint, started at or after ``since`` (with its time zone).
+    """Read the runs below ``results`` of one case and fingerprint, started at or after ``since`` (with time zone).
 
     A file that is damaged or newer than this program is named in the notes and skipped. Sorted by start, then id.
     """
@@ -98,7 +98,7 @@ def survey_history(
 def _through_index(
     folder: Path, stamps: Mapping[str, Stamp], case: str | None, fingerprint: str | None
 ) -> HistoryReading:
-    """Files that have not changed from the index, the others themselves; then the index is brought up to date."""
+    """Read unchanged files from the index, others from disk; then update the index."""
     known = indexed_stamps(folder)
     changed = {name for name, stamp in stamps.items() if known.get(name) != stamp}
     gone = known.keys() - stamps.keys()
@@ -112,7 +112,7 @@ def _through_index(
 
 
 def _without_index(folder: Path, stamps: Mapping[str, Stamp]) -> HistoryReading:
-    """Return every file; then an index is made of them."""
+    """Read every file, then make an index of them."""
     fresh, notes = _read_files(folder, stamps)
     if fresh:
         notes += _updated(folder, fresh, (), stamps, anew=True)
@@ -158,7 +158,7 @@ class Addition:
 
 
 def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
-    """Keep every run named: folders, record files or ids, and of a sweep or a night all of its committed runs; each once.
+    """Add each named run (folder, record file or id) once; of a sweep or a night, all of its committed runs.
 
     All are read before the first is kept. BadRequestError with every reference that means no run; RunFailedError where nothing
     can be written.
