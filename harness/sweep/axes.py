@@ -1,4 +1,4 @@
-"""What a sweep can vary, and which cells follow: one change at a time from the control, or every combination."""
+"""The axes of a sweep and the cells that follow: one change at a time from the control, or every combination."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ _READ: dict[type[int | float | str], str] = {int: "a whole number", float: "a nu
 
 @dataclass(frozen=True)
 class SweptAxis:
-    """One axis. ``name`` is how cells are named by it; ``target`` an option, ``env.NAME`` or ``section.field``.
+    """One axis. ``name`` appears in the names of cells; ``target``: an option, ``env.NAME`` or ``section.field``.
 
-    Of ``recompute``, the value ``auto`` stands for every setting that differs in effect.
+    The value ``auto`` of ``recompute`` stands for every setting that differs in effect.
     """
 
     name: str
@@ -34,11 +34,11 @@ class SweptAxis:
 
     @property
     def leaf(self) -> str:
-        """The path in an ExperimentSpec that it decides; the target itself if it is not a leaf, such as ``variant``."""
+        """Return the path in an ExperimentSpec that it sets; the target itself if that is no leaf, such as ``variant``."""
         return _LEAVES.get(self.target, self.target)
 
     def ask(self, asked: Request, value: str) -> Request:
-        """``asked`` with this axis set to ``value``, in place of its own value."""
+        """Return ``asked`` with this axis set to ``value``."""
         if self.target == RECOMPUTE:
             return replace(asked, **dict.fromkeys(RECOMPUTE_OPTIONS) | {RECOMPUTE: value})  # type: ignore[arg-type]
         if "." not in self.target:
@@ -50,7 +50,7 @@ class SweptAxis:
         return replace(asked, env=env, set_values=set_values)
 
     def read(self, spec: ExperimentSpec) -> str:
-        """Return the value that ``spec`` has, as a person would write it."""
+        """Return the value in ``spec``, as a user writes it."""
         if self.leaf == RECOMPUTE:
             return spec.recompute.text
         if self.leaf.startswith("env."):
@@ -66,7 +66,7 @@ def _without(assignments: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def typed(option: str, value: str, place: str) -> int | float | str:
-    """Return the text as the type of a Request field. BadRequestError, opened by ``place``, where it is none."""
+    """Convert the text to the type of a Request field. BadRequestError, opened by ``place``, if it does not fit."""
     annotation = _TYPES[option]
     kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     if value == "none" and option == "virtual_pipeline_model_parallel_size":
@@ -81,7 +81,7 @@ def typed(option: str, value: str, place: str) -> int | float | str:
 
 
 def as_text(value: object) -> str:
-    """Return a leaf as a person would write it on the command line."""
+    """Return a leaf as a user writes it on the command line."""
     match value:
         case None:
             return "none"
@@ -95,13 +95,13 @@ def as_text(value: object) -> str:
             return str(value)
 
 
-# Every recompute setting that differs in effect, for a request; what `auto` stands for.
+# Returns every recompute setting of a request that differs in effect, for `auto`.
 EverySetting = Callable[[Request], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class AskedCell:
-    """The values of a cell by axis; an axis that is not there is as the request has it."""
+    """The values of a cell by axis; a missing axis has the value of the request."""
 
     values: Mapping[str, str]
     asked: Request
@@ -128,7 +128,7 @@ class Expansion:
         return tuple(AskedCell(values, self._asked(values)) for values in found)
 
     def _grid(self) -> Iterator[Mapping[str, str]]:
-        """Recompute varies fastest: what `auto` stands for depends on the other values."""
+        """Yield every combination. Recompute varies fastest, because the settings of `auto` depend on the other values."""
         others = [axis for axis in self.axes if axis.target != RECOMPUTE]
         recompute = [axis for axis in self.axes if axis.target == RECOMPUTE]
         for chosen in product(*(axis.values for axis in others)):
@@ -151,7 +151,7 @@ class Expansion:
 
 
 def control_values(axes: tuple[SweptAxis, ...], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Values of the control: the chosen ones, no recompute if recompute is varied, else those of the request."""
+    """Return the control's values: the chosen ones, no recompute if recompute is varied, else the request's."""
     swept = any(axis.target == RECOMPUTE for axis in axes)
     return ({RECOMPUTE: "none"} if swept else {}) | dict(chosen)
 
@@ -162,6 +162,6 @@ def values_of(axes: tuple[SweptAxis, ...], cell: AskedCell, spec: ExperimentSpec
 
 
 def name_of(changes: Mapping[str, str], control: Mapping[str, str] | None) -> str:
-    """Values that differ from the control's, of the control all: ``mlp,core_attn``, ``tp=8``, ``none tp=4 pp=8``."""
+    """Join the values that differ from the control's; all values of the control: ``tp=8``, ``none tp=4 pp=8``."""
     differing = {name: value for name, value in changes.items() if control is None or control.get(name) != value}
     return " ".join(value if name == RECOMPUTE else f"{name}={value}" for name, value in (differing or changes).items())

@@ -1,4 +1,4 @@
-"""A sweep as a batch: which runs are due, their folders, and which cells an out-of-memory error rules out."""
+"""A sweep as a batch: the due runs, their folders, and the cells that an out-of-memory error rules out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class SweepBatch(Batch[PlannedCell]):
     _taught: set[str] = field(default_factory=set)
 
     def every_run(self) -> tuple[DueCell, ...]:
-        """Return all cells, then all cells again; none of an imported sweep, whose cells have the logs there were."""
+        """Return the cells once per repeat, round by round; nothing for an imported sweep, whose runs are its logs."""
         if self.plan.is_imported:
             return ()
         return tuple(DueRun(cell, repeat) for repeat in range(self.plan.repeats) for cell in self.plan.planned)
@@ -66,7 +66,7 @@ class SweepBatch(Batch[PlannedCell]):
 
     @override
     def planned(self, due: DueCell) -> PlannedRun:
-        """``cells/<index>/<repeat>``, launched as all cells are."""
+        """Return the run in ``cells/<index>/<repeat>``, launched like all cells."""
         return PlannedRun(
             run_dir=run_dir_of(self.folder, *_place(due)),
             run_id=run_id_of(self.plan.sweep_id, *_place(due)),
@@ -77,7 +77,7 @@ class SweepBatch(Batch[PlannedCell]):
 
     @override
     def recorded(self, due: DueCell) -> Path | None:
-        """The recorded run that is replayed: the folder given, or of a recorded sweep the run of an equal cell."""
+        """Return the run to replay: the given folder, or in a recorded sweep the run of an equal cell."""
         source = self.plan.launch.replay_from
         if source is None or not (source / SWEEP).is_file():
             return source
@@ -100,18 +100,18 @@ class SweepBatch(Batch[PlannedCell]):
 
     @override
     def interrupted(self, reason: str, due: DueCell | None = None) -> None:
-        """Only of a run that was at work."""
+        """Record the interruption of a run that was at work."""
         if due is not None:
             self._event("interrupted", due.entry.name, reason)
 
     @override
     def out_of_time(self, due: Sequence[DueCell], reason: str) -> None:
-        """One event for every cell."""
+        """Record one event per cell."""
         for name in dict.fromkeys(run.entry.name for run in due):
             self._event("budget", name, reason)
 
     def require_startable(self, node_rank: int = 0) -> None:
-        """BadRequestError, everything at once, where runs of the plan could not start on this machine. Starts nothing."""
+        """Raise one BadRequestError for all reasons why runs of the plan cannot start here. Starts nothing."""
         problems, golden = Problems(), self.plan.gate.golden_values_path
         for cell in self.plan.planned:
             with problems.collecting():
@@ -153,9 +153,9 @@ def _place(due: DueCell) -> Place:
 def lessons(
     taught_by: PlannedCell, record: RunRecord, others: Iterable[PlannedCell]
 ) -> Iterator[tuple[PlannedCell, str]]:
-    """Those of ``others`` that cannot fit, and why: they differ in recompute only and need as much where memory ran out.
+    """Yield the ``others`` that cannot fit, and why: they differ only in recompute and need as much memory there.
 
-    Absolute predictions may be off; of two settings of one layout, the one predicted larger is the larger one.
+    Absolute predictions may be off, but they rank the settings of one layout correctly.
     """
     stages = sorted({rank.coordinates.pp for rank in record.ranks if rank.failure and rank.failure.kind == "oom"})
     for other in others:

@@ -22,12 +22,12 @@ from harness.records.sweep import CellData
 from harness.sweep.values import CellStatus, CellVerdict, OomLine, Predicted, VsControl, trade_off
 from harness.units import format_bytes
 
-# A cell that ran out of memory once cannot be relied on, whatever its other repeats did.
+# A cell that ran out of memory once is not reliable, whatever its other repeats did.
 _WORST_FIRST: tuple[CellStatus, ...] = ("oom", "failed")
 
 
 def status_of(cell: CellData) -> tuple[CellStatus, str]:
-    """Status and reason. Interrupted runs count only where there are no others."""
+    """Return status and reason. Interrupted runs count only if a cell has no others."""
     if not cell.runs:
         return ("not_run" if cell.fate == "run" else cell.fate), cell.reason
     for status in _WORST_FIRST:
@@ -84,7 +84,7 @@ def _limit(run: RunRecord, rank: RankRecord) -> int | None:
 
 
 def _why(run: RunRecord, rank: RankRecord) -> str:
-    """The simplest cause that the figures support: model states, torch's own figures, fragmentation, or tensors."""
+    """Name the simplest cause that the figures support: model states, torch's figures, fragmentation, or tensors."""
     memory, limit = rank.memory, _limit(run, rank)
     request = rank.failure.request_bytes if rank.failure else None
     of = f" of {format_bytes(limit)}" if limit else ""
@@ -161,7 +161,7 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class Frame:
-    """What all cells are compared with: the control, the share of memory to keep free, the gate for goldens.
+    """The basis of every cell's verdict: the control, the share of memory to keep free, the gate for goldens.
 
     ``reference``: the cell that stands in for a control without figures; None where the control has them, or none does.
     """
@@ -173,7 +173,7 @@ class Frame:
 
 
 def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord | None) -> MeasuredCell:
-    """Figures of a cell; ``reference`` is the control's spec, all costs are for its tokens per GPU and step.
+    """Return the figures of a cell; all costs are for the tokens per GPU and step of the control, ``reference``.
 
     ``first``: all runs must be from the machine of this run.
     """
@@ -199,7 +199,7 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
 
 
 def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
-    """Return the verdict of a cell, without what needs the other cells."""
+    """Return the verdict of a cell, without the parts that need the other cells."""
     planned, is_control = cell.data.planned, cell.name == frame.control.name
     obstacle = "" if is_control else _no_comparison(cell, frame.control)
     versus = None if is_control or obstacle else _versus(cell, frame.control)
@@ -241,7 +241,7 @@ def _log_remarks(cell: MeasuredCell) -> tuple[str, ...]:
 
 
 def _costs(runs: Sequence[RunRecord], each: Sequence[Metrics], reference: ExperimentSpec | None) -> tuple[float, ...]:
-    """Seconds of each run for the tokens that a GPU of the control handles in a step; empty unless all runs have a time."""
+    """Return each run's seconds for the control's tokens per GPU and step; empty unless all runs have a time."""
     costs = [
         metrics.step_time_s.median * (_tokens_per_gpu(reference or run.spec) / _tokens_per_gpu(run.spec))
         for run, metrics in zip(runs, each, strict=True)
@@ -286,13 +286,13 @@ def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") 
 
 
 def _step_spread(cell: MeasuredCell) -> float | None:
-    """Relative spread over steps; of repeats their own spread is stated instead."""
+    """Return the relative spread over steps of a single run; repeats have a spread of their own."""
     summary = cell.metrics.step_time_s if cell.metrics else None
     return summary.stdev / summary.mean if summary and summary.stdev is not None and summary.mean else None
 
 
 def _fits(cell: MeasuredCell, margin: float) -> bool | None:
-    """Whether tensors leave the margin of the cell's memory free, and torch's allocator never had to free its cache."""
+    """Return whether tensors leave the margin of memory free, and torch's allocator never had to free its cache."""
     peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
     if cell.status != "ok":
         return False if cell.status in ("oom", "pruned") else None
@@ -319,7 +319,7 @@ def _predicted(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | No
 
 
 def _predicted_overhead(cell: MeasuredCell, control: MeasuredCell) -> float | None:
-    """For the same tokens per GPU, as measured costs are; by work per token where no seconds are predicted."""
+    """Return the overhead for the same tokens per GPU, as measured costs are; by FLOPs if no seconds are predicted."""
     ours, theirs = cell.prediction, control.prediction
     spec, reference = cell.spec, control.spec
     if ours is None or theirs is None or spec is None or reference is None:

@@ -39,7 +39,7 @@ class Versus(Shown):
 
     @classmethod
     def of_versus(cls, versus: VsControl | None) -> Self | None:
-        """None where nothing was compared."""
+        """Return the comparison; None if nothing was compared."""
         if versus is None:
             return None
         time = versus.time
@@ -55,7 +55,7 @@ class CellPrediction(PredictedAndMeasured):
 
 
 class UnmeasuredPrediction(Predicted):
-    """As :class:`CellPrediction`, of a cell that did not end well."""
+    """As :class:`CellPrediction`, for a cell that did not end well."""
 
     measured_step_time_s: float | None
     step_time_error: float | None
@@ -223,7 +223,7 @@ class SweepJobPlanDocument(SweepPlanDocument):
 
 
 def sweep_csv(verdict: SweepVerdict) -> str:
-    """Header and rows; step time and rates are each cell's speed (over repeats the mean)."""
+    """Return header and rows; step time and rates are each cell's speed (over repeats the mean)."""
     records = [_row(cell, verdict) for cell in verdict.cells]
     return csv_text(list(records[0]), (record.values() for record in records))
 

@@ -18,7 +18,7 @@ from harness.units import format_bytes, format_percent
 
 @dataclass(frozen=True)
 class Times:
-    """Which of two comparable cells is faster, as far as their runs establish it.
+    """Decides which of two comparable cells is faster, as far as their runs establish it.
 
     From three repeats on both sides a cell is faster where Welch's 95 % interval of the difference leaves 0 out; with fewer,
     where the difference exceeds ``threshold``, the fraction by which single runs of one setting may differ.
@@ -43,7 +43,7 @@ class Times:
 
 
 def pareto(cells: Sequence[CellVerdict], times: Times) -> tuple[str, ...]:
-    """Names of the comparable cells for which no other is established to be faster with no more memory; the fastest first."""
+    """Return the names of comparable cells that no other cell beats in time with no more memory; the fastest first."""
     able = [cell for cell in cells if cell.is_comparable]
 
     def is_beaten(cell: CellVerdict) -> bool:
@@ -53,12 +53,12 @@ def pareto(cells: Sequence[CellVerdict], times: Times) -> tuple[str, ...]:
     return tuple(cell.name for cell in sorted(left, key=lambda cell: _cost(cell)[0]))
 
 
-# A cell that can still run is waited for, and one in doubt is named; these never have figures.
+# A control with such a status never has figures, so another cell replaces it. A control that can still run is awaited.
 _LOST = frozenset({"pruned", "oom", "failed", "illegal", "skipped_inert"})
 
 
 def stand_in(cells: Sequence[MeasuredCell], control: MeasuredCell) -> MeasuredCell | None:
-    """The fastest cell that ran and is not in doubt, by the same tokens; None where the control may have figures."""
+    """Return the fastest cell that ran without doubt, for equal tokens; None if the control may have figures."""
     if control.status not in _LOST:
         return None
     sure = (cell for cell in cells if cell.status == "ok" and not cell.doubts and cell.costs_s)
@@ -67,7 +67,7 @@ def stand_in(cells: Sequence[MeasuredCell], control: MeasuredCell) -> MeasuredCe
 
 
 def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Recommendation:
-    """Return the fastest cell that fits; where several may be the fastest, the one with the least memory."""
+    """Recommend the fastest cell that fits; if several may be the fastest, the one with the least memory."""
     able = sorted((cell for cell in cells if cell.is_comparable), key=_cost)
     fitting = [cell for cell in able if cell.fits is not False]
     if not fitting:
@@ -106,7 +106,7 @@ def _smallest(tied: Sequence[CellVerdict]) -> CellVerdict:
 
 
 def unfinished(num_due: int, sweep_dir: Path) -> Recommendation:
-    """No recommendation yet: a missing run may be faster than all others."""
+    """Return no recommendation yet: a missing run may be faster than all others."""
     runs = "1 run is" if num_due == 1 else f"{num_due} runs are"
     return Recommendation(None, f"{runs} still to do: mbr-perf sweep --resume {sweep_dir}")
 
@@ -120,15 +120,14 @@ def _room(cells: Sequence[CellVerdict], margin: float, leaves: str) -> str:
     if not any(cell.capacity_bytes for cell in cells):
         return "ran (no memory limit is known)"
     sure = [cell.metrics.peak_allocated_bytes for cell in cells if cell.is_comparable and cell.metrics]
-    lacks_ranks = any(
-        peak and peak.missing_ranks for peak in sure
-    )  # of cells without doubt only those from training logs
+    # Only cells from training logs lack ranks and are still without doubt.
+    lacks_ranks = any(peak and peak.missing_ranks for peak in sure)
     known = " on the ranks whose memory is known" if lacks_ranks else ""
     return f"{leaves} {margin * 100:g} % of {_memory(cells)} free{known}"
 
 
 def _memory(cells: Sequence[CellVerdict]) -> str:
-    """Return the limit that all cells share, or that each has its own."""
+    """Describe the limit that all cells share, or say that each has its own."""
     sizes = {cell.capacity_bytes for cell in cells if cell.spec}
     return format_bytes(sizes.pop() or 0) if len(sizes) == 1 else "their own memory"
 
@@ -145,7 +144,7 @@ def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
 
 
 def _next(best: CellVerdict, rest: Sequence[CellVerdict], times: Times) -> str:
-    """Return the next fastest cell. Without an interval, also why it counts as slower."""
+    """Describe the next fastest cell; without an interval, also why it counts as slower."""
     if not rest:
         return "no other cell qualifies"
     second = rest[0]

@@ -37,14 +37,14 @@ RECOMMENDED, PARETO = "*", "P"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the figures of a report come from: facts above the table, the runs below the pictures."""
+    """The origin of a report's figures: facts above the table, the runs below the pictures."""
 
     facts: tuple[Block, ...] = ()
     runs: tuple[Block, ...] = ()
 
 
 def origin_of(data: SweepData, folder: Path) -> Origin:
-    """Settings of the control, machine and software; the runs with links that work from a page in ``folder``."""
+    """Return settings of the control, machine and software; and the runs, with links for a page in ``folder``."""
     control = data.control.planned.spec
     varied = ", ".join(f"{axis.name} ({counted(len(axis.values), 'value')})" for axis in data.plan.axes)
     settings = [row for row in request_rows(control) if row[0] in _SETTINGS] if control else []
@@ -150,7 +150,7 @@ def _change(cell: CellVerdict) -> str:
 
 
 def _interval(cell: CellVerdict) -> str:
-    """``+2.0 to +4.2 %``: the interval of the change in time."""
+    """Return ``+2.0 to +4.2 %``: the interval of the change in time."""
     if cell.versus is None or cell.versus.time is None or cell.versus.time.interval is None:
         return ABSENT
     low, high = map(format_percent, cell.versus.time.interval)
@@ -158,12 +158,12 @@ def _interval(cell: CellVerdict) -> str:
 
 
 def signed_bytes(value: int) -> str:
-    """Bytes with their sign: ``+1.50 GiB``."""
+    """Return bytes with their sign: ``+1.50 GiB``."""
     return f"{'-' if value < 0 else '+'}{format_bytes(abs(value))}"
 
 
 def trade_text(cell: CellVerdict) -> str:
-    """Milliseconds per GiB saved, four digits; absent where undefined."""
+    """Return milliseconds per GiB saved, four digits; absent if undefined."""
     trade = cell.versus.trade if cell.versus else None
     return ABSENT if trade is None or trade.ms_per_gib_saved is None else four_figures(trade.ms_per_gib_saved)
 
@@ -230,7 +230,7 @@ _DECISIONS = {"run": "run", "pruned": "pruned", "skipped_inert": "skipped, inert
 
 
 def plan_page(plan: SweepPlan) -> Page:
-    """`sweep --dryrun`: every cell with its prediction, what mbr-perf decided, and why cells do not run."""
+    """Return the page of `sweep --dryrun`: every cell with its prediction, what mbr-perf decided, and why cells do not run."""
     cells = tabled(
         plan.cells,
         [

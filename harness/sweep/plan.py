@@ -38,7 +38,7 @@ CellDraft = Draft[AskedCell]
 def draft(
     request: SweepRequest, axes: tuple[SweptAxis, ...], cells: Iterable[AskedCell], host: Host
 ) -> tuple[CellDraft, ...]:
-    """Check every cell. Leaves out a cell with the same values of ``axes`` as another; cells equal in effect name a twin.
+    """Check every cell. Leaves out cells whose values of ``axes`` equal another's; cells equal in effect name a twin.
 
     BadRequestError with all problems when no cell may run.
     """
@@ -58,7 +58,7 @@ def draft(
 
 
 def with_twins(drafts: Iterable[CellDraft]) -> list[CellDraft]:
-    """Return the drafts, where a legal cell that computes the same as an earlier one names it."""
+    """Return the drafts; a legal cell that computes the same as an earlier one names it as its twin."""
     settled: list[CellDraft] = []
     for cell in drafts:
         settled.append(replace(cell, twin=_twin(cell, settled)))
@@ -66,7 +66,7 @@ def with_twins(drafts: Iterable[CellDraft]) -> list[CellDraft]:
 
 
 def require_one(drafts: Sequence[CellDraft]) -> None:
-    """BadRequestError with all that is wrong unless some cell may run."""
+    """Raise BadRequestError with all problems if no cell may run."""
     if any(cell.may_run for cell in drafts):
         return
     problems = Problems()
@@ -79,7 +79,7 @@ def require_one(drafts: Sequence[CellDraft]) -> None:
 
 
 def _twin(drafted: CellDraft, earlier: Sequence[CellDraft]) -> int | None:
-    """The place of a legal cell that runs the same computation; everything but recompute must be equal to the letter."""
+    """Return the index of a legal cell with the same computation; all settings except recompute must be equal."""
     if drafted.problem or drafted.checked is None or drafted.checked.effective is None:
         return None
     for place, other in enumerate(earlier):
@@ -97,7 +97,7 @@ def _is_same(first: Checked, second: Checked) -> bool:
 def planned_cells(
     axes: tuple[SweptAxis, ...], drafts: Sequence[CellDraft], answers: Iterator[RunPrediction], *, prunes: bool
 ) -> tuple[Cell, ...]:
-    """Drafts as cells, with names, to be run or refused; ``answers`` are for those that may run, in their order."""
+    """Turn drafts into named cells, to run or refused; ``answers``: predictions of those that may run, in order."""
     changes = [values_of(axes, cell.asked, cell.spec) for cell in drafts]
     names = [name_of(own, None if place == 0 else changes[0]) for place, own in enumerate(changes)]
     cells = []
@@ -144,7 +144,7 @@ def _inert(cell: CellDraft) -> str:
 
 
 def predict_cells(specs: Sequence[ExperimentSpec], software: Software, host: Host) -> tuple[RunPrediction, ...]:
-    """One answer for each of ``specs``, in their order; the reason where there is no prediction. Never raises for that."""
+    """Return a prediction, or the reason for its absence, for each of ``specs``, in order. Does not raise for one."""
     kinds = [(settled_implementation(spec), imbalance_of(spec)) for spec in specs]
     tracing = Tracing(host, trace_cache(host.shell))
     traced = {
@@ -182,7 +182,7 @@ def _predicted_cell(
     except MissingTraceError:
         reasons = (traces.refused.get(case.key) for case in Composer(spec, implementation).cases())
         return RunPrediction(None, next((reason for reason in reasons if reason), "not traced"))
-    except (HarnessError, OSError) as error:  # a calibration file that cannot be read, say
+    except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read
         return RunPrediction(None, str(error).splitlines()[0])
 
 
@@ -266,7 +266,7 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
 
 
 def every_setting(request: SweepRequest, asked: Request, host: Host) -> tuple[str, ...]:
-    """The settings of ``auto``: every legal one that differs in effect, in the planner's order; () where none."""
+    """Return the settings of ``auto``: legal and different in effect, in the planner's order; () if there are none."""
     try:
         settled = settle(request.run_request(asked), host)
         found = candidates(settled.spec, settled.software, settled_implementation(settled.spec))

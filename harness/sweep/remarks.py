@@ -1,4 +1,4 @@
-"""Remarks about the cells of a sweep, each of them once."""
+"""Collects the remarks about the cells of a sweep, each once."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Remark:
 
     @property
     def line(self) -> str:
-        """``none; core_attn,mlp: the remark``. Of four or more cells, it names the first two."""
+        """Return ``none; core_attn,mlp: the remark``. Of four or more cells, it names the first two."""
         named = self.cells if len(self.cells) < _MANY else (*self.cells[:2], f"and {len(self.cells) - 2} more")
         return f"{'; '.join(named)}: {self.text}"
 
@@ -48,7 +48,7 @@ def headline(verdict: SweepVerdict) -> str:
 
 
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
-    """Memory, how the figures were computed, Pareto set, recommendation."""
+    """Return lines on memory, the computation of figures, the Pareto set and the recommendation."""
     memory = (
         f"Memory per rank: differs between cells, {capacities_text(verdict.capacities)}; {verdict.margin * 100:g} % of it must stay free"
         if len(verdict.capacities) > 1

@@ -41,9 +41,9 @@ class _Material:
 def write_reports(
     verdict: SweepVerdict, data: SweepData, folder: Path, formats: Sequence[str] | None = None
 ) -> tuple[Path, ...]:
-    """Write every format of :data:`FORMATS`, or those asked for, into ``folder``; the files' paths, the page first.
+    """Write every format of :data:`FORMATS`, or ``formats``, into ``folder``; return the paths, the page first.
 
-    Files that are there already are replaced. BadRequestError for an unknown format, and where nothing can be written.
+    Replaces existing files. BadRequestError for an unknown format, and if nothing can be written.
     """
     chosen = tuple(formats or FORMATS)
     unknown = [name for name in chosen if name not in FORMATS]
@@ -58,7 +58,7 @@ def write_reports(
 
 
 def write_at_once(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[Path, ...]:
-    """All but the PNG files, which take seconds, the tables first. PNG files of an earlier report are removed."""
+    """Write all files, tables first, except PNG files, which take seconds. Removes PNG files of earlier reports."""
     try:
         for picture in PICTURES:
             (folder / f"{picture}.png").unlink(missing_ok=True)
@@ -136,7 +136,7 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
 
 
 def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, signal: int | None) -> tuple[Path, ...]:
-    """The files that could be written: a failed report must not hide the answer. An interrupted sweep skips PNG files."""
+    """Return the written files: a failed report must not hide the answer. An interrupted sweep skips PNG files."""
     try:
         if signal is None:
             return write_reports(verdict, data, data.sweep_dir / REPORT)
@@ -151,7 +151,7 @@ def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, sign
 
 
 def sweep_exit_code(verdict: SweepVerdict, gate: GateOptions, num_due: int) -> ExitCode:
-    """Return the worst of the cells, where running out of memory and being pruned are results.
+    """Return the exit code of the worst cell; running out of memory and being pruned are results.
 
     3 for a failed cell, 5 for a regression, 6 where something could not be judged, 7 on request; else 0.
     ``num_due``: runs that are still to be done; a sweep with any has no answer yet.
@@ -186,7 +186,7 @@ class ReportRequest:
 
 
 def report_sweep(request: ReportRequest) -> None:
-    """Write the files, show the table. BadRequestError for no such sweep or format, and where nothing can be written."""
+    """Write the files, show the table. BadRequestError for an unknown sweep or format, or if nothing can be written."""
     data = read_only_sweep(request.sweep, request.results_dir, partial(counted_off, narration(), "Reading cells"))
     verdict = judge_sweep(data, data.plan.gate, partial(counted_off, narration(), "Judging cells"))
     paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)

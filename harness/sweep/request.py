@@ -23,9 +23,9 @@ Over = tuple[str, tuple[str, ...]]
 
 
 def split_over(text: str) -> Over:
-    """``tp=2,4`` or ``recompute=none; mlp,core_attn`` as name and values; ``;`` separates where values hold commas.
+    """Split ``tp=2,4`` or ``recompute=none; mlp,core_attn`` into name and values; ``;`` separates values with commas.
 
-    A ``;`` at the end makes one value of what holds commas. BadRequestError without ``=``.
+    A ``;`` at the end makes a text with commas one value. BadRequestError without ``=``.
     """
     name, equals, values = text.partition("=")
     if not equals:
@@ -36,7 +36,7 @@ def split_over(text: str) -> Over:
 
 
 def read_axes(asked: Iterable[Over]) -> tuple[SweptAxis, ...]:
-    """Axes from names and values as given. BadRequestError with everything that is wrong with any of them."""
+    """Read axes from the given names and values. BadRequestError with all problems."""
     problems = Problems()
     axes: list[SweptAxis] = []
     for name, values in asked:
@@ -51,9 +51,9 @@ def read_axes(asked: Iterable[Over]) -> tuple[SweptAxis, ...]:
 
 
 def read_control(text: str, axes: tuple[SweptAxis, ...]) -> dict[str, str]:
-    """``recompute=mlp tp=4``, or a cell's name, ``mlp tp=4``, as values by axis name.
+    """Read ``recompute=mlp tp=4``, or a cell's name, ``mlp tp=4``, as values by axis name.
 
-    BadRequestError for what is no axis of the sweep, or no value.
+    BadRequestError for an unknown axis of the sweep, or an invalid value.
     """
     problems, chosen = Problems(), dict[str, str]()
     known = {axis.name: axis for axis in axes}
@@ -74,7 +74,7 @@ def read_control(text: str, axes: tuple[SweptAxis, ...]) -> dict[str, str]:
 
 
 def _parts(text: str) -> list[str]:
-    """Words as a shell splits them, so that a quoted value may hold blanks. BadRequestError for an open quote."""
+    """Split into words as a shell does, so that a quoted value may hold blanks. BadRequestError for an open quote."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -82,12 +82,12 @@ def _parts(text: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """``-mb``, ``--micro-batch-size`` and ``micro_batch_size`` without dashes; dotted paths as they are."""
+    """Return ``-mb``, ``--micro-batch-size`` and ``micro_batch_size`` without dashes; dotted paths stay."""
     return name if "." in name else name.lstrip("-").replace("-", "_")
 
 
 def _canonical(name: str) -> str:
-    """Return the name that cells are called by: `tp` for any spelling of it, the long name for most others."""
+    """Return the axis' name in cells: `tp` for any spelling of it, the long name for most others."""
     plain = _plain(name)
     target = SWEPT.get(plain, SHORT_NAMES.get(plain, plain))
     return next((short for short, option in SIZES.items() if option == target), target)
@@ -121,7 +121,7 @@ def _instead(target: str) -> str:
 
 
 def _checked(target: str, value: str, place: str) -> str:
-    """Return the value in its one spelling. BadRequestError where it is none."""
+    """Return the value in its canonical spelling. BadRequestError for an invalid value."""
     if not value and not target.startswith("env."):
         raise BadRequestError(f"{place}: an empty value", remedy="e.g. --over tp=2,4")
     if target == RECOMPUTE:
@@ -139,7 +139,7 @@ def _checked(target: str, value: str, place: str) -> str:
 
 
 def _require_one_setting(value: str, place: str) -> None:
-    """BadRequestError where commas, which join the modules of one setting, were to separate settings."""
+    """Raise BadRequestError if commas, which join the modules of one setting, were meant to separate settings."""
     parts = [part.strip() for part in value.split(",")]
     if len(parts) > 1 and any(part in ("none", AUTO, "full") or part.startswith("full:") for part in parts):
         raise BadRequestError(
@@ -155,7 +155,7 @@ def same_axis(first: str, second: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """The request that is varied, by what, how often, and how its runs are launched and judged.
+    """The varied request, its axes and repeats, and how to launch and judge its runs.
 
     ``control``: values of axes, as :func:`read_control` takes them; empty for no recompute where recompute is varied,
     and for the request itself where it is not. ``max_minutes`` counts from the first run on. ``sweep_dir``: the folder,
@@ -178,7 +178,7 @@ class SweepRequest:
     sweep_dir: Path | None = None
 
     def run_request(self, asked: Request) -> RunRequest:
-        """One cell's request, as the checks of `mbr-perf run` take it."""
+        """Return the request of one cell, as the checks of `mbr-perf run` take it."""
         return RunRequest(
             asked=asked,
             force=self.force,
@@ -187,7 +187,7 @@ class SweepRequest:
 
 
 def all_over(file: SweepFile | None, texts: "list[str] | tuple[str, ...]") -> tuple[Over, ...]:
-    """Axes of the file, then of the command line; one of the same name replaces the file's."""
+    """Return the axes of the file, then of the command line, which replaces the file's axes of the same name."""
     problems, given = Problems(), list[Over]()
     for text in texts:
         with problems.collecting():

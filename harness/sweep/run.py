@@ -68,7 +68,9 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) 
     """Plan, write the plan down, run. BadRequestError before anything is started or written."""
     host = this_host()
     if request.asked.gpu.lower() in GPUS and request.launch.launcher != "replay":
-        software_here(request.asked.gpu.lower(), host)  # else every cell would wait for a driver that does not answer
+        software_here(
+            request.asked.gpu.lower(), host
+        )  # otherwise every cell would wait for a driver that does not answer
     plan = plan_sweep(request, host, asks_megatron=True, narrate=display.narrate)
     SweepBatch(Path("SWEEP"), host, plan).require_startable()
     sweep_dir = _new_folder(request, plan)
@@ -146,7 +148,7 @@ def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
 
 
 def sweep_job(batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path) -> JobRequest:
-    """One job for all, or with an array one task per cell, its repeats inside."""
+    """Return one job for all cells, or with an array one task per cell with its repeats."""
     plan, cells = batch.plan, list(dict.fromkeys(item.entry.index for item in due))
     in_order = sorted(due, key=lambda item: (item.entry.index, item.number))
     runs = tuple(batch.job_run(item, task=cells.index(item.entry.index)) for item in in_order)
@@ -209,7 +211,7 @@ def answer_job(job: JobRecord, display: SweepDisplay) -> ExitCode:
 
 
 def _jobs_of(sweep_dir: Path, results: Path | None) -> list[Path]:
-    """Folders of the jobs that were submitted for it, oldest first."""
+    """Return the folders of the jobs that were submitted for it, oldest first."""
     folders = job_dirs(SWEEP_FOLDERS.home(sweep_dir, results))
     return [folder for folder in folders if read_job(folder).subject == str(sweep_dir) and read_submitted(folder)]
 

@@ -19,7 +19,7 @@ class SweepDisplay(BatchDisplay):
     """Where the answer and the narration of a sweep go."""
 
     def plan(self, plan: SweepPlan) -> None:
-        """The dry run: every cell, its prediction and whether it would run."""
+        """Show the dry run: every cell, its prediction and whether it would run."""
         if self.as_json:
             from harness.sweep.document import SweepPlanDocument
 
@@ -28,7 +28,7 @@ class SweepDisplay(BatchDisplay):
             show_page(plan_page(plan))
 
     def begins(self, plan: SweepPlan, sweep_dir: Path, num_due: int, warning: str = "") -> None:
-        """Before the first run: how many cells run, which do not and why, and how to go on after a kill."""
+        """Show, before the first run, how many cells run, which do not and why, and how to resume after a kill."""
         self.narrate(*summary_lines(plan), f"{counted(num_due, 'run')} to do; results in {sweep_dir}")
         if warning:
             self.narrate(Line(f"Warning: {warning}", "strong", hang=2))
@@ -36,7 +36,7 @@ class SweepDisplay(BatchDisplay):
     def stopped(
         self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int, code: ExitCode
     ) -> None:
-        """A signal ended the sitting: three lines, as JSON the whole document."""
+        """Show that a signal ended the sitting: three lines, or as JSON the whole document."""
         if self.as_json:
             self.result(verdict, reports, sweep_dir, num_due)
         else:
@@ -45,7 +45,7 @@ class SweepDisplay(BatchDisplay):
             )
 
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
-        """The answer. For an unfinished sweep also the command that continues it."""
+        """Show the answer; for an unfinished sweep also the command that continues it."""
         if self.as_json:
             from harness.sweep.document import SweepRunDocument
 
@@ -59,6 +59,6 @@ class SweepDisplay(BatchDisplay):
 
 
 def show_verdict(verdict: SweepVerdict, reports: tuple[Path, ...]) -> None:
-    """The answer as a page, and the paths of its reports."""
+    """Show the answer as a page, and the paths of its reports."""
     show_page(sweep_page(verdict))
     show_blocks(*(Line(f"Report: {path}", whole=True) for path in reports))

@@ -27,7 +27,7 @@ class TradeOff:
 
 
 def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
-    """Seconds over bytes; undefined where memory is not saved beyond noise or the time's interval holds 0.
+    """Divide time by memory saved; undefined if memory is within noise or the time's interval holds 0.
 
     The interval is that of the time alone.
     """
@@ -89,7 +89,7 @@ class VsControl:
 
 @dataclass(frozen=True)
 class Predicted:
-    """A prediction beside its measurement. Errors are predicted over measured, less one; None without both.
+    """A prediction and its measurement. Errors are predicted / measured - 1; None without both.
 
     ``overhead``: predicted change of step time against the control, by seconds or, where none are predicted, by FLOPs.
     """
@@ -137,26 +137,26 @@ class CellVerdict:
 
     @property
     def cost_s(self) -> float | None:
-        """Mean of ``costs_s``, one figure for all cells; None without any."""
+        """Return the mean of ``costs_s``; None without any."""
         return statistics.mean(self.costs_s) if self.costs_s else None
 
     @property
     def versus(self) -> VsControl | None:
-        """Against the control, or else against the cell that replaces it."""
+        """Return the comparison with the control, or else with the cell that replaces it."""
         return self.vs_control or self.vs_reference
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Memory limit per rank of this cell; None if unknown."""
+        """Return the memory limit per rank of this cell in bytes; None if unknown."""
         return self.spec.capacity_bytes if self.spec else None
 
     def figure(self, metric: Metric) -> float | None:
-        """What a report shows of this cell for a metric; the same for every report."""
+        """Return the value of a metric that every report shows for this cell."""
         return cell_figure(metric, self.metrics, self.speed)
 
     @property
     def peak_bytes(self) -> int | None:
-        """Peak allocated bytes of the worst rank."""
+        """Return the peak allocated bytes of the worst rank."""
         peak = self.metrics.peak_allocated_bytes if self.metrics else None
         return peak.value if peak else None
 
@@ -214,7 +214,7 @@ class SweepVerdict:
 
     @property
     def capacities(self) -> frozenset[int | None]:
-        """Memory per rank of the cells in bytes: one figure, or several where the limit is varied."""
+        """Return the memory per rank of the cells in bytes: one figure, or several if the limit is varied."""
         return frozenset(cell.capacity_bytes for cell in self.cells if cell.spec) or frozenset({self.capacity_bytes})
 
     @property

@@ -1,4 +1,4 @@
-"""Draws what single cells did: the memory of every rank, memory over time, and step times."""
+"""Draws the runs of single cells: the memory of every rank, memory over time, and step times."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -22,7 +22,7 @@ MAX_CELLS = 12
 
 
 def chosen(data: SweepData, verdict: SweepVerdict) -> tuple[CellData, ...]:
-    """Cells with a run that ended well, in the plan's order.
+    """Choose the cells with a run that ended well, in the plan's order.
 
     Of more than :data:`MAX_CELLS` the control, the recommended cell, the Pareto set, then the first others.
     """
@@ -148,7 +148,7 @@ _PAIR_COLOURS, _PAIR_DASHES = (look.BLACK, look.VERMILION), ([1, 0], [6, 3])
 
 
 def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
-    """The control (else the fullest cell) and the recommended cell (else the smallest), each at its worst rank."""
+    """Draw the control (else the fullest cell) and the recommended cell (else the smallest), at their worst ranks."""
     title, name = "Memory over time", "timeline"
     recorded = _recorded(data, verdict)
     pair = _pair(verdict, set(recorded))
@@ -192,7 +192,7 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
 
 
 def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, tuple[int, MemorySeries, bool]]:
-    """By name of the cell: its worst rank, that rank's series in the first good run, and whether it is of one step."""
+    """Return by cell: its worst rank, that rank's series in the first good run, and whether it covers one step."""
     found = {}
     for cell, judged in zip(data.cells, verdict.cells, strict=True):
         peak = judged.metrics.peak_allocated_bytes if judged.metrics else None
@@ -241,7 +241,7 @@ _MAX_POINTS = 3000  # over all lines; each is 60 bytes of the page
 
 
 def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
-    """One small picture per cell on common axes, a line per repeat; steps outside the window are on grey."""
+    """Draw one small picture per cell on common axes, a line per repeat; steps outside the window are on grey."""
     title, name = "Step times", "step_times"
     called = labels(verdict)
     found = [
@@ -296,7 +296,7 @@ def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
 
 
 def _seconds(run: RunRecord) -> dict[int, float]:
-    """Seconds of the steps that every rank recorded."""
+    """Return the seconds of the steps that every rank recorded."""
     spec = run.spec
     found = {}
     for step in range(spec.measure.max_steps):
@@ -307,7 +307,7 @@ def _seconds(run: RunRecord) -> dict[int, float]:
 
 
 def _thinned(seconds: dict[int, float], num_runs: int) -> list[tuple[int, float]]:
-    """For long runs, the slowest of every few steps: the page stays small and keeps each slow step."""
+    """Keep the slowest of every few steps of a long run: the page stays small and shows each slow step."""
     every = 1 + len(seconds) * num_runs // _MAX_POINTS
     items = list(seconds.items())
     return [max(items[at : at + every], key=lambda item: item[1]) for at in range(0, len(items), every)]
@@ -316,7 +316,7 @@ def _thinned(seconds: dict[int, float], num_runs: int) -> list[tuple[int, float]
 def _shades(
     found: Sequence[tuple[str, int, RunRecord, dict[int, float]]],
 ) -> tuple[list[look.Row], list[look.Row]]:
-    """Grey before and after the window of each cell, and the window's edges."""
+    """Return the grey areas before and after the window of each cell, and the window's edges."""
     windows = {cell: (run.spec.measure.window, run.spec.measure.max_steps) for cell, _, run, _ in found}
     shades: list[look.Row] = []
     edges: list[look.Row] = []

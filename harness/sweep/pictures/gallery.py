@@ -1,4 +1,4 @@
-"""All pictures of a sweep, those of predictions and of the price of memory among them."""
+"""All pictures of a sweep, with those of predictions and of the price of memory."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ _SIDE = 430
 
 
 def predicted_and_measured(verdict: SweepVerdict) -> Picture:
-    """A row per cell: the predicted range and figure, the measured one; beside it the change of time, both ways."""
+    """Draw a row per cell: predicted range and figure, the measured figure, and both changes of time."""
     title, name = "Predicted and measured", "predicted_measured"
     predicted = [cell for cell in verdict.cells if cell.predicted]
     if not predicted:
@@ -50,7 +50,7 @@ def predicted_and_measured(verdict: SweepVerdict) -> Picture:
 
 
 def _changes(cell: CellVerdict, label: str) -> list[look.Row]:
-    """Predicted and measured change of the step time in percent, the measured one with its interval."""
+    """Return the predicted and measured change of the step time in percent, the latter with its interval."""
     assert cell.predicted is not None
     own = zip(_COLOUR, (cell.predicted.overhead, cell.predicted.measured_overhead), strict=True)
     rows: list[look.Row] = [
@@ -91,7 +91,7 @@ _PRICES = {_ON_FRONT: look.BLUE, _BEATEN: look.SKY}
 
 
 def price_of_memory(verdict: SweepVerdict) -> Picture:
-    """Cheapest first, with 95 % intervals where there are enough repeats; cells without a price are named."""
+    """Draw the price of memory, cheapest first, with 95 % intervals if repeats allow; name cells without a price."""
     title, name = "Price of memory", "ms_per_gib"
     priced = [cell for cell in verdict.cells if _price(cell) is not None]
     if not priced:
@@ -129,7 +129,7 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
 
 
 def _scale(rows: Sequence[look.Row]) -> alt.Scale:
-    """From zero, or the lowest interval, to beyond the longest bar, so that its figure stays inside."""
+    """Return a scale from zero, or the lowest interval, to beyond the longest bar, so that its figure stays inside."""
     ends = [value for row in rows for name in ("low", "price", "end") if isinstance(value := row[name], float)]
     low, high = min(0.0, *ends), max(0.0, *ends)
     return alt.Scale(domain=[low, high + 0.12 * (high - low)], nice=False)
@@ -154,7 +154,7 @@ def _caption(verdict: SweepVerdict) -> str:
 
 
 def pictures(data: SweepData, verdict: SweepVerdict) -> tuple[Picture, ...]:
-    """One entry for each, also for those that cannot be drawn. Needs altair."""
+    """Return every picture, also those that cannot be drawn. Needs altair."""
     return (
         memory_throughput(verdict),
         price_of_memory(verdict),

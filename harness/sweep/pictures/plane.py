@@ -33,7 +33,7 @@ class Scene:
     top: float
 
     def point(self, cell: CellVerdict) -> tuple[float, float]:
-        """Where a cell that ran stands, in the units of the axes."""
+        """Return the place of a cell that ran, in the units of the axes."""
         return _figures(cell, self.scale)
 
     def edge(self, number: int) -> tuple[float, float]:
@@ -43,7 +43,7 @@ class Scene:
 
     @property
     def at_edge(self) -> tuple[CellVerdict, ...]:
-        """Cells that ran out of memory and fit at the edge."""
+        """Return the cells that ran out of memory and have room at the edge."""
         return self.oom[:_MOST_AT_EDGE]
 
     @property
@@ -52,9 +52,9 @@ class Scene:
         return len(self.oom) - len(self.at_edge)
 
     def corners(self) -> list[tuple[float, float]]:
-        """Points of the line through the Pareto set, from left to right and only upwards.
+        """Return the points of the line through the Pareto set, from left to right and only upwards.
 
-        A cell that no other is established to beat is in the set, but where its mean is below the line it is no corner.
+        A cell in the set whose mean is below the line is no corner.
         """
         points: list[tuple[float, float]] = []
         for x, y in sorted(self.point(cell) for cell in self.ran if cell.name in self.verdict.pareto):
@@ -63,26 +63,26 @@ class Scene:
         return [(points[0][0], self.bottom), *points, (self.right, points[-1][1])] if points else []
 
     def spread(self, cell: CellVerdict) -> tuple[float, float]:
-        """Throughput of the slowest and of the fastest repeat; twice the same where there is one run."""
+        """Return the throughput of the slowest and of the fastest repeat; the same twice for a single run."""
         assert cell.cost_s is not None
         _, rate = self.point(cell)
         return rate * cell.cost_s / max(cell.costs_s), rate * cell.cost_s / min(cell.costs_s)
 
     def limits(self) -> list[float]:
-        """Memory per rank, from the least on: of all cells the same unless the limit is varied."""
+        """Return the memory per rank in ascending order: one value unless the limit is varied."""
         return [size / self.scale for size in _limits(self.verdict)]
 
     def pixels(self, x: float, y: float) -> tuple[float, float]:
-        """Pixels from the left and from the top."""
+        """Return the pixels from the left and from the top."""
         return (x - self.left) / (self.right - self.left) * WIDTH, (self.top - y) / (self.top - self.bottom) * HEIGHT
 
     def values(self, x: float, y: float) -> tuple[float, float]:
-        """What :meth:`pixels` came from."""
+        """Return the values of :meth:`pixels` again: its inverse."""
         return self.left + x / WIDTH * (self.right - self.left), self.top - y / HEIGHT * (self.top - self.bottom)
 
 
 def scene_of(verdict: SweepVerdict) -> Scene | None:
-    """None where no cell has both a peak and a throughput.
+    """Return the scene; None if no cell has both a peak and a throughput.
 
     Throughput is that of tokens at the step time that the Pareto set is made of, so that its line only rises, whatever
     the cells' sequence lengths, and no cell stands above it.
@@ -132,7 +132,7 @@ def _limits(verdict: SweepVerdict) -> list[int]:
 
 
 def labels(verdict: SweepVerdict) -> dict[str, str]:
-    """What each cell is called in pictures: its name, shortened, with its number where two would look alike."""
+    """Return each cell's name in pictures: shortened, with its number if two would look alike."""
     short = {cell.name: shortened(cell.name) for cell in verdict.cells}
     seen = list(short.values())
     return {
@@ -144,7 +144,7 @@ def labels(verdict: SweepVerdict) -> dict[str, str]:
 
 
 def label_layers(scene: Scene) -> list[alt.Chart]:
-    """One layer for the lines to far labels, one for either side of a point, one for cells at the edge."""
+    """Return a layer for the lines to far labels, one for either side of a point, one for cells at the edge."""
     called = labels(scene.verdict)
     names = [called[cell.name] for cell in scene.at_edge]
     if scene.num_beyond:
@@ -163,7 +163,7 @@ def label_layers(scene: Scene) -> list[alt.Chart]:
 
 
 def _spots(scene: Scene, called: dict[str, str]) -> list[Spot]:
-    """In order of interest, the recommended cell first: the first find the best places."""
+    """Return the spots in order of interest, the recommended cell first: the first get the best places."""
     verdict = scene.verdict
     best, rank = verdict.recommendation.cell, {name: number for number, name in enumerate(verdict.pareto)}
     ordered = sorted(scene.ran, key=lambda c: (c.name != best, not c.is_control, rank.get(c.name, len(rank)), c.index))
@@ -186,7 +186,7 @@ def _lead(scene: Scene, label: Placed) -> look.Row:
 
 
 def _texts(rows: Sequence[look.Row], align: Literal["left", "right"], colour: str = look.BLACK) -> alt.Chart:
-    """Labels that begin or end where their rows say."""
+    """Return labels that begin or end at the places of their rows."""
     chart: alt.Chart = (
         look.frame(rows)
         .mark_text(align=align, baseline="middle", fontSize=look.LABEL_SIZE, color=colour)
@@ -196,7 +196,7 @@ def _texts(rows: Sequence[look.Row], align: Literal["left", "right"], colour: st
 
 
 def _front_boxes(scene: Scene) -> list[Box]:
-    """Return the line itself, so that no label is crossed out by it."""
+    """Return the boxes of the line, so that it crosses no label."""
     boxes = []
     for (x, y), (next_x, next_y) in pairwise(scene.pixels(*corner) for corner in scene.corners()):
         boxes.append((x, y - 1, next_x, y + 1))
@@ -205,7 +205,7 @@ def _front_boxes(scene: Scene) -> list[Box]:
 
 
 def _limit_boxes(scene: Scene) -> list[Box]:
-    """Where the limit's own text stands."""
+    """Return the boxes of the limit's own text."""
     at = [limit * share for limit in scene.limits() for share in (1, 1 - scene.verdict.margin)]
     xs = [scene.pixels(x, scene.bottom)[0] for x in at]
     return [(x - 14, HEIGHT - 130, x + 2, float(HEIGHT)) for x in xs]
@@ -217,7 +217,7 @@ _SHAPES = dict(zip(_STATES, ("diamond", "circle", "square", "triangle-up", "cros
 
 
 def memory_throughput(verdict: SweepVerdict) -> Picture:
-    """Peak allocated bytes of the worst rank against throughput per GPU; cells that ran out of memory at the right edge."""
+    """Draw the worst rank's peak allocated bytes and throughput per GPU; out-of-memory cells are at the right edge."""
     title, name = "Memory against throughput", "memory_throughput"
     scene = scene_of(verdict)
     if scene is None:
@@ -304,7 +304,7 @@ def _state(cell: CellVerdict, verdict: SweepVerdict) -> str:
 
 
 def _front(scene: Scene) -> alt.Chart:
-    """Steps through the Pareto set: between two of its cells the smaller one's throughput is what can be had."""
+    """Return steps through the Pareto set: between two of its cells, the smaller one's throughput is achievable."""
     rows: list[look.Row] = [{"x": x, "y": y} for x, y in scene.corners()]
     line: alt.Chart = (
         look.frame(rows)
@@ -315,7 +315,7 @@ def _front(scene: Scene) -> alt.Chart:
 
 
 def _limit_layers(scene: Scene) -> list[alt.Chart]:
-    """A line where the memory ends and a dashed one where the margin begins; where none is in sight, words at the edge."""
+    """Return a line at the memory limit and a dashed one at the margin; a text at the edge if both are out of sight."""
     margin = scene.verdict.margin
     lines = [
         line
