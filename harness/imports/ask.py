@@ -134,6 +134,7 @@ def _import_request(
         require_logs,
         start_of,
         sweep_file_named,
+        without_recipe,
     )
     from harness.recipes.sweep_file import laid_over, request_of
     from harness.records.goldens import GateOptions
@@ -142,7 +143,7 @@ def _import_request(
     request = experiment_request(asked, judge)
     request = laid_over(request_of(file.request), request) if file else request
     if not request.model_recipe_name:
-        raise BadRequestError("a log does not contain its settings", remedy="add -mr RECIPE, or --sweep SWEEP_FILE")
+        raise without_recipe(labelled(what.log), asked.gpu, asked.recipes_dir)
     gate, jobs, started_at = read(GateOptions, judge), labelled(what.log), start_of(what.started_at)
     require_logs(jobs)
     if any(not job.label for job in jobs):

@@ -1,15 +1,23 @@
 """The request of an import: the logs of one job, or of several jobs with different settings."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
-from harness.errors import BadRequestError, ManyProblemsError, Problems, raise_all
+from harness.errors import BadRequestError, ManyProblemsError, Problems, SeveralMatchError, raise_all
+from harness.recipes.find import all_recipe_files, recipes_dir
+from harness.recipes.listing import full_model
 from harness.recipes.recipe import Request
+from harness.recipes.recipe_file import load_recipe
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.goldens import GateOptions
+from harness.records.logs.lines import log_lines
+from harness.records.logs.sources import STDIN
 from harness.run.understanding import Settled
 from harness.sweep.axes import RECOMPUTE, SweptAxis
 from harness.sweep.request import read_axes
@@ -67,6 +75,43 @@ def require_logs(jobs: tuple[LabelledLogs, ...]) -> None:
             found.append(BadRequestError(f"--log {log}: is named twice", remedy="name every log once"))
         seen.add(path)
     raise_all(found)
+
+
+_SIZE = re.compile(r"^\s*(num_layers|hidden_size) \.{2,80} (\d{1,7})$")
+_HEAD_LINES = 50_000  # trainers print their arguments before the first iteration
+_MOST_RECIPES = 3
+
+
+def without_recipe(jobs: Sequence[LabelledLogs], gpu: str | None, recipes: Path | None) -> SeveralMatchError:
+    """Return the error of an import without a recipe, with commands to copy.
+
+    They name the recipes with the layers and the hidden size that the first log prints, else placeholders.
+    """
+    log = jobs[0].logs[0]
+    layers, hidden = _size_of(log)
+    alike = []
+    if layers and hidden:
+        for file in all_recipe_files(recipes_dir(recipes)):
+            model = full_model(load_recipe(file.path, file.label))
+            if file.name and (model.num_layers, model.hidden_size) == (layers, hidden):
+                alike.append(file.name)
+    size = f": {log} has {layers} layers and hidden size {hidden}" if alike else ""
+    where = () if gpu else ("-g", "GPU")
+    choices = tuple(("-mr", name, *where) for name in alike[:_MOST_RECIPES] or ["RECIPE"])
+    return SeveralMatchError(f"a log does not contain its recipe{size}; name one with -mr or --sweep", choices=choices)
+
+
+def _size_of(log: str) -> tuple[int | None, int | None]:
+    """Return layers and hidden size, None where the log does not print them, cannot be read, or is standard input."""
+    found: dict[str, int] = {}
+    if log != STDIN:
+        with suppress(BadRequestError):
+            for line in islice(log_lines([log]), _HEAD_LINES):
+                if match := _SIZE.match(line.text):
+                    found[match[1]] = int(match[2])
+                if len(found) == 2:
+                    break
+    return found.get("num_layers"), found.get("hidden_size")
 
 
 def start_of(written: str | None) -> datetime | None:
