@@ -8,7 +8,6 @@ import pytest
 from harness.records.foreign.golden_file import read_foreign_golden
 from harness.records.store import read_run
 from tests.imported_logs import EXPANDABLE, TABLE, Job, iteration, job_log, write_table
-from tests.imports.logs import bridge_log
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "--cuda_graph_impl", "none")
@@ -385,31 +384,3 @@ def test_all_problems_of_all_jobs_are_shown_before_anything_is_written(mbr_perf,
     assert "none: " in answer.err
     assert "mlp: the log has a global batch size of 64" in answer.err
     assert not results.exists()
-
-
-@pytest.mark.parametrize(
-    ("head", "options", "commands"),
-    [
-        (
-            "  num_layers ...................................... 80\n  hidden_size ..................................... 8192\n",
-            ("-g", "h100"),
-            ["import --log {log} -g h100 -mr llama3_70b"],
-        ),
-        (
-            "  num_layers ...................................... 33\n  hidden_size ..................................... 8192\n",
-            (),
-            ["import --log {log} -mr RECIPE -g GPU"],
-        ),
-        ("", (), ["import --log {log} -mr RECIPE -g GPU"]),
-    ],
-)
-def test_an_import_without_a_recipe_quotes_the_command_with_the_recipe_of_the_same_size(
-    mbr_perf, tmp_path, head, options, commands
-):
-    log = tmp_path / "run.log"
-    log.write_text(head + bridge_log([700.0] * 4))
-    answer = mbr_perf("import", "--log", log, *options)
-    lines = answer.err.splitlines()
-    assert (answer.code, lines[1]) == (2, "  copy one of these commands:")
-    assert lines[2:] == [f"  mbr-perf {command.format(log=log)}" for command in commands]
-    assert lines[0].startswith("error: a log does not contain its recipe")
