@@ -29,35 +29,35 @@ EXAMPLES = results_dir() / "examples"
 
 
 def megatron_lm(host: Host) -> Page:
-    """Peaks of Megatron-LM's functional tests."""
+    """Compare peaks of Megatron-LM's functional tests."""
     title = "Predicted and published peaks: Megatron-LM's functional tests"
     return published_page.page(title, INPUTS / "megatron_lm_goldens.json", published_page.OF_MEGATRON_LM, host)
 
 
 def other_published(host: Host) -> Page:
-    """Peaks that others published with complete arguments."""
+    """Compare peaks that others published with complete arguments."""
     title = "Predicted and published peaks: GPT-7B, Llama3-70B cut to 12 layers, MLA with experts"
     return published_page.page(title, INPUTS / "other_published.json", published_page.OF_OTHERS, host)
 
 
 def llama3_70b_sft(host: Host) -> Page:
-    """Megatron-Bridge's published Llama3-70B table."""
+    """Compare Megatron-Bridge's published Llama3-70B table."""
     return llama3_70b.page(INPUTS / "llama3_70b_sft.json", host)
 
 
 def saved_activations(host: Host) -> Page:
-    """Formulas of Korthikanti et al."""
+    """Compare the formulas of Korthikanti et al."""
     return korthikanti.page(INPUTS / "korthikanti2022.json", host)
 
 
 def time(host: Host) -> Page:
-    """Seconds and what settings cost."""
+    """Compare step times and the costs of settings."""
     sft = llama3_70b.compare(INPUTS / "llama3_70b_sft.json", host)
     return step_times.page(INPUTS / "korthikanti2022.json", INPUTS / "other_published.json", sft, host)
 
 
 def other_estimators(host: Host) -> Page:
-    """Recorded outputs of the estimators that ship with Megatron."""
+    """Compare recorded outputs of the estimators that ship with Megatron."""
     return estimators.page(INPUTS / "estimators.json", host)
 
 
@@ -73,7 +73,7 @@ COMPARISONS: dict[str, Callable[[Host], Page]] = {
 
 
 def main() -> int:
-    """0 when all comparisons were made: how far they are off is for the reader."""
+    """Return 0 when all comparisons were made, whatever their errors."""
     parser = argparse.ArgumentParser(prog="scripts/accuracy", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}; default: all")
     parser.add_argument("--out", type=Path, default=FOLDER, help="where results are kept")
@@ -82,7 +82,7 @@ def main() -> int:
         "--measured",
         type=Path,
         metavar="FILE",
-        help="cpu: hold the peaks in FILE, an earlier cpu.json, against predictions made anew; trains nothing",
+        help="cpu: compare the peaks in FILE, an earlier cpu.json, with new predictions; trains nothing",
     )
     parser.add_argument(
         "--picture",

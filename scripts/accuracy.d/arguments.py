@@ -1,4 +1,4 @@
-"""Arguments of Megatron-LM's launcher as an ExperimentSpec, or the reason why they cannot be one."""
+"""Converts arguments of Megatron-LM's launcher to an ExperimentSpec, or says why that is impossible."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from harness.experiment.gpu import GPUS
 
 Row = Mapping[str, Any]
 
-# What no field of a spec stands for, by the argument that asks for it.
+# Features that no field of a spec expresses, by the argument that requests them.
 INEXPRESSIBLE = {
     "optimizer": "an optimizer other than Adam",
     "export-te-mcore-model": "distillation",
@@ -54,7 +54,7 @@ class Watched(dict[str, Any]):
         self.read: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As of a dict."""
+        """Return the value as a dict does, and note that it was read."""
         self.read.add(key)
         return super().get(key, default)
 
@@ -63,7 +63,7 @@ class Watched(dict[str, Any]):
         return super().__getitem__(key)
 
     def unread(self) -> list[str]:
-        """Arguments that ask for something and were neither read nor are known to change nothing."""
+        """Return the set arguments that were not read and are not known to be harmless."""
         known = self.read | IRRELEVANT | TAKEN_FOR_GRANTED
         return sorted(name for name, value in self.items() if name not in known and value not in (None, False))
 
@@ -117,7 +117,7 @@ LIKENESSES = (
 
 @dataclass(frozen=True)
 class Reading:
-    """A row as a spec, with what was taken for something else."""
+    """A row as a spec, with the settings that were replaced by similar ones."""
 
     spec: ExperimentSpec
     taken_as: tuple[str, ...]
@@ -149,7 +149,7 @@ def read(row: Row) -> Reading:
 
 
 def _spec(row: Row) -> ExperimentSpec:
-    """Each of n instances of the distributed optimizer shards over 1/n of the GPUs, and so does a job of that size."""
+    """Return the spec. Each of n instances of the distributed optimizer shards over 1/n of the GPUs, like a smaller job."""
     a, gpu = row["arguments"], row["hardware"].rstrip("?").lower()
     if gpu not in GPUS:
         raise InexpressibleError(f"no such GPU type here: {row['hardware']}")

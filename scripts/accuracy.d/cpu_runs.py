@@ -59,7 +59,7 @@ VARIANTS = (
 
 
 def compare(host: Host, measured: Path | None = None) -> list[dict[str, Any]]:
-    """One row per pipeline stage and run; RuntimeError when a run fails or is not predicted.
+    """Return a row per pipeline stage and run; RuntimeError if a run fails or has no prediction.
 
     ``measured``: rows of earlier runs, whose peaks are compared with new predictions; nothing is trained.
     """
@@ -69,7 +69,7 @@ def compare(host: Host, measured: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _measured(variant: Variant, recompute: str, host: Host) -> tuple[ExperimentSpec, dict[int, int]]:
-    """Peaks by pipeline stage of a run that is made for it."""
+    """Train a run and return its spec and its peaks in bytes by pipeline stage."""
     record = _run(variant, recompute, host)
     peaks: dict[int, int] = {}
     for rank in record.ranks:
@@ -125,7 +125,7 @@ def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any
 
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:
-    """Mean and largest error by variant."""
+    """Return Markdown lines with the mean and largest error by variant."""
     lines = ["| variant | stages | mean abs | largest |", "|---|---:|---:|---:|"]
     for name in dict.fromkeys(row["variant"] for row in rows):
         errors = [abs(row["error"]) for row in rows if row["variant"] == name]
@@ -134,7 +134,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """One line per stage."""
+    """Return a Markdown line per stage."""
     lines = ["| variant | recompute | stage | predicted MB | measured MB | error |", "|---|---|---:|---:|---:|---:|"]
     return lines + [
         f"| {r['variant']} | {r['recompute']} | {r['stage']} | {r['predicted_bytes'] / 1e6:.2f} | "
@@ -144,7 +144,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def page(host: Host, measured: Path | None = None) -> Page:
-    """Real runs on this machine's processor, or those kept in ``measured``: every stage of every run."""
+    """Compare real runs on this machine's processor, or those kept in ``measured``: every stage of every run."""
     rows = compare(host, measured)
     errors = sorted(abs(row["error"]) for row in rows)
     within = sum(error <= 0.01 for error in errors)

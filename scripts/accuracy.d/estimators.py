@@ -18,7 +18,7 @@ MODELS = {"llama3_8b": None, "llama3_70b": None, "llama31_405b": None, "mixtral_
 
 
 def page(source: Path, host: Host) -> Page:
-    """No row was measured: this shows by how much the closed formulas differ, and on which part."""
+    """Compare with the closed formulas, part by part. No row was measured."""
     read = json.loads(source.read_text())
     software, _ = software_for("h100", host)
     rows = []

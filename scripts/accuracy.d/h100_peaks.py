@@ -23,13 +23,13 @@ _TICKS = [0.5, 1, 2, 5, 10, 20, 50, 100]
 
 
 def rows(folder: Path) -> list[Row]:
-    """One row for each H100 case of the comparisons kept in ``folder``: peaks and ranges in GiB, errors in per cent."""
+    """Return a row per H100 case of the comparisons kept in ``folder``: peaks and ranges in GiB, errors in per cent."""
     documents = (json.loads((folder / f"{name}.json").read_text()) for name in SOURCES)
     return [_row(case) for document in documents for case in _cases(document) if case["gpu"] == "h100"]
 
 
 def _cases(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The table of Llama 3 70B SFT has rows, one for each run; all of them ran on H100, under CUDA graphs."""
+    """Return the cases. The Llama 3 70B SFT table has a row per run; all ran on H100, under CUDA graphs."""
     common = {"gpu": "h100", "model": "dense", "bounded": True}
     return document.get("cases") or [row | common | {"runs": [row["name"]]} for row in document["rows"]]
 
@@ -46,7 +46,7 @@ def _row(case: Mapping[str, Any]) -> Row:
 
 
 def picture(found: Sequence[Row]) -> Picture:
-    """Left the peaks with the line of equality, right the errors; in both with the predicted ranges."""
+    """Draw the peaks with the line of equality at the left, the errors at the right, both with predicted ranges."""
     num_runs, num_inside = (sum(int(row[name] or 0) for row in found) for name in ("runs", "in_range"))
     least = min(float(row["published"] or 0) for row in found) / 1.2
     equal: list[Row] = [{"published": size, "predicted": size, "predicted_error": 0.0} for size in (least, _MOST_GIB)]

@@ -1,4 +1,4 @@
-"""Korthikanti et al. 2022 as requests: their models, layouts and settings, and what they say about saved activations."""
+"""Korthikanti et al. 2022 as requests: their models, layouts and settings, and their formulas of saved activations."""
 
 import json
 from collections.abc import Iterable
@@ -57,7 +57,7 @@ class Predictor:
 
     @staticmethod
     def on(host: Host) -> "Predictor":
-        """With the cache of ``host``."""
+        """Return a predictor with the cache of ``host``."""
         return Predictor(Tracing(host, trace_cache(host.shell)))
 
     def prepare(self, specs: Iterable[ExperimentSpec]) -> None:
@@ -70,30 +70,30 @@ class Predictor:
         return predict(spec, "local", self.tracing.traces(Composer(spec, "local").cases(), "local").even)
 
     def costs(self, spec: ExperimentSpec) -> Costs:
-        """Chunks of the request."""
+        """Return the costs of the request's chunks."""
         composer = Composer(spec, "local")
         return composer.chunk_costs(self.tracing.traces(composer.cases(), "local").even)
 
     def layer_saved_bytes(self, row: Row) -> int:
-        """What one more layer keeps for its backward pass."""
+        """Return the bytes that one more layer saves for its backward pass."""
         one_layer, two_layers = (self.costs(spec)[0][0].sizes.saved for spec in alone(row))
         return two_layers - one_layer
 
     def layer_seconds(self, row: Row) -> float:
-        """Forward and backward pass of one more layer."""
+        """Return the seconds of the forward and backward pass of one more layer."""
         one_layer, two_layers = (step_time(spec, self.costs(spec)).compute_s for spec in alone(row))
         return two_layers - one_layer
 
 
 def alone(row: Row) -> tuple[ExperimentSpec, ExperimentSpec]:
-    """One and two layers of the row's model on one tensor-parallel group."""
+    """Return specs of one and two layers of the row's model on one tensor-parallel group."""
     small = row | {"num_gpus": row["tensor_parallel"], "pipeline_parallel": 1, "virtual_pipeline": 1}
     small |= {"global_batch_size": row["micro_batch_size"]}
     return spec_of(small, num_layers=1), spec_of(small, num_layers=2)
 
 
 def formula_bytes(row: Row) -> float:
-    """Table 2 of the paper: bytes that one layer saves in 16-bit precision."""
+    """Return the bytes that one layer saves in 16-bit precision, by table 2 of the paper."""
     sbh: int = row["seq_length"] * row["micro_batch_size"] * row["hidden"]
     tp, split = int(row["tensor_parallel"]), row["sequence_parallel"]
     if row["recompute"].startswith("full"):
@@ -103,7 +103,7 @@ def formula_bytes(row: Row) -> float:
 
 
 def norm_bytes(row: Row) -> float:
-    """Mean and reciprocal deviation of two LayerNorms in fp32, which the paper leaves out."""
+    """Return the bytes of two LayerNorms' mean and reciprocal deviation in fp32, which the paper leaves out."""
     if row["recompute"].startswith("full"):
         return 0
     ways: int = row["tensor_parallel"] if row["sequence_parallel"] else 1
@@ -112,7 +112,7 @@ def norm_bytes(row: Row) -> float:
 
 
 def page(source: Path, host: Host) -> Page:
-    """Saved bytes per layer of every model and setting, against the formulas."""
+    """Compare the saved bytes per layer of every model and setting with the formulas."""
     read, predictor = json.loads(source.read_text()), Predictor.on(host)
     models = {row["layers"]: row for row in read["rows"] if row["id"].startswith("kor-fig1")}
     wanted = [

@@ -1,4 +1,4 @@
-"""Megatron-Bridge's published Llama3-70B table against predictions of the shipped recipe."""
+"""Compares Megatron-Bridge's published Llama3-70B table with predictions of the shipped recipe."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ POINT = Request(
 )
 
 
-# What a reader must know before judging these rows.
+# Facts that a reader needs to judge these rows.
 CAVEATS = (
     "the runs captured the MLP in transformer-engine's CUDA graphs, whose private pools are not modelled. Rows that keep the "
     "MLP's activations read 8 to 11 GB below the prediction and the two that recompute it agree, as if what graphs hold were "
@@ -49,7 +49,7 @@ def page(source: Path, host: Host) -> Page:
 
 
 def compare(path: Path, host: Host) -> list[dict[str, Any]]:
-    """One row per published one. The runs had CUDA graphs over the MLP, which are not modelled."""
+    """Return a row per published row. The runs had CUDA graphs over the MLP, which are not modelled."""
     software, _ = software_for("h100", host)
     rows = []
     for row in json.loads(path.read_text())["rows"]:
@@ -78,7 +78,7 @@ def _spec(row: dict[str, Any]) -> ExperimentSpec:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Peaks, and what each setting costs against the first row, which deserves more trust than seconds."""
+    """Return the peaks, and the cost of each setting relative to the first row, which is more reliable than seconds."""
     lines = [
         "| layout | recompute | predicted GB | measured GB | error | in range | cost predicted | cost measured | |",
         "|---|---|---:|---:|---:|---|---:|---:|---|",

@@ -1,4 +1,4 @@
-"""What a comparison hands over: figures for programs, a page for people, one headline for the index."""
+"""The result of a comparison: figures for programs, a page for people, one headline for the index."""
 
 import json
 from dataclasses import dataclass, field
@@ -22,17 +22,17 @@ class Page:
 
 
 def signed(share: float) -> str:
-    """Per cent with its sign."""
+    """Return a share as per cent with its sign."""
     return f"{share * 100:+.1f} %"
 
 
 def plain(share: float) -> str:
-    """Per cent of a size."""
+    """Return a share as per cent without a sign."""
     return f"{share * 100:.1f} %"
 
 
 def index(folder: Path, names: list[str]) -> str:
-    """README.md of results/accuracy: the headline of each page. Pages that are not there yet are left out."""
+    """Return README.md of results/accuracy: the headline of each existing page."""
     lines = ["# How close predictions come", "", "Written by `scripts/accuracy`; nothing here is typed by hand.", ""]
     for name in names:
         file = folder / f"{name}.json"

@@ -1,4 +1,4 @@
-"""Published peaks of Megatron-LM's functional tests against predictions of the same arguments."""
+"""Compares published peaks of Megatron-LM's functional tests with predictions of the same arguments."""
 
 import json
 from collections.abc import Iterable
@@ -38,12 +38,12 @@ class Case:
 
     @property
     def implementation(self) -> Implementation:
-        """Whose layers ran."""
+        """Return whose layers ran."""
         return settled_implementation(self.spec)
 
     @property
     def model(self) -> str:
-        """Dense, with experts, with latent attention."""
+        """Return the kind of model: dense, with experts, with latent attention."""
         moe, mla = self.spec.model.moe, self.spec.model.mla
         return "MLA and MoE" if mla and moe else "MLA" if mla else "MoE" if moe else "dense"
 
@@ -60,35 +60,35 @@ class Case:
 
 @dataclass(frozen=True)
 class Compared:
-    """One case with its prediction for the pipeline stage that was recorded; of Megatron-LM's tests that is the last."""
+    """One case with the prediction for the recorded pipeline stage, in Megatron-LM's tests the last."""
 
     case: Case
     prediction: Prediction
 
     @property
     def memory(self) -> StageMemory:
-        """What was predicted for the stage."""
+        """Return the predicted ledger of the stage."""
         return self.prediction.stages[self.case.stage]
 
     @property
     def predicted(self) -> int:
-        """Peak of the stage."""
+        """Return the predicted peak of the stage in bytes."""
         return self.memory.total
 
     @property
     def steady(self) -> int:
-        """What was predicted to stay allocated between steps."""
+        """Return the bytes predicted to stay allocated between steps."""
         stage = self.memory
         return stage.weights + stage.gradients + stage.optimizer + stage.overhead
 
     @property
     def measured(self) -> float:
-        """Median over the runs of the case."""
+        """Return the median measured peak in bytes over the runs of the case."""
         return median(self.case.peaks)
 
     @property
     def error(self) -> float:
-        """Signed, as a share of what was measured."""
+        """Return predicted / measured - 1."""
         return self.predicted / self.measured - 1
 
     @property
@@ -111,7 +111,7 @@ class Compared:
         return low <= self.measured <= high
 
     def document(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """Return the case for the JSON file."""
         stage, spec = self.memory, self.case.spec
         return {
             "case": self.case.name, "gpu": spec.gpu, "software": self.case.software, "model": self.case.model,
@@ -131,7 +131,7 @@ class Compared:
 
 
 def read_cases(path: Path, *, needs_peaks: bool = True) -> tuple[list[Case], dict[str, str]]:
-    """Cases by equal specs, and rows left out, each with the reason; without ``needs_peaks`` measurements are not read."""
+    """Return cases of equal specs, and omitted rows with the reason; without ``needs_peaks`` it reads no measurements."""
     cases: dict[tuple[object, ...], Case] = {}
     left_out: dict[str, str] = {}
     for row in json.loads(path.read_text())["rows"]:
@@ -155,7 +155,7 @@ def read_cases(path: Path, *, needs_peaks: bool = True) -> tuple[list[Case], dic
 
 
 def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str, str]]:
-    """Predictions of all cases, and those that could not be predicted, each with the reason."""
+    """Predict all cases; also return the cases without a prediction, each with the reason."""
     done: list[Compared] = []
     left_out: dict[str, str] = {}
     tracing = Tracing(host, trace_cache(host.shell))

@@ -1,4 +1,4 @@
-"""The page of published peaks: errors by class, causes, what was left out, every case."""
+"""The page of published peaks: errors by class, causes, omitted rows, every case."""
 
 import json
 from collections.abc import Iterable
@@ -64,7 +64,7 @@ def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
 
 
 def _headline(compared: list[Compared], whole: list[ClassError]) -> str:
-    """Dense models, models with experts, and runs of which only bounds are known, each by themselves."""
+    """Summarise dense models, models with experts, and runs with known bounds only, one by one."""
     eager = [row for row in compared if not row.case.is_bounded]
     parts = {
         "dense models": [row for row in eager if row.case.model == "dense"],
@@ -83,7 +83,7 @@ def _in_words(row: ClassError) -> str:
 
 
 def _rival_lines(compared: list[Compared]) -> list[str]:
-    """On one pipeline stage only, where the GPU that was recorded is the one that the formula is about."""
+    """Compare with the rival formula on one pipeline stage only, where it describes the recorded GPU."""
     rows = [row for row in compared if row.rival and row.case.spec.parallelism.pipeline_model_parallel_size == 1]
     if not rows:
         return []

@@ -12,12 +12,12 @@ _STATE_BYTES, _UNSHARED_BYTES, _SHARED_BYTES = 18, 6, 12
 
 
 def formula_bytes(spec: ExperimentSpec, fullest: StageMemory) -> int:
-    """Peak bytes of the most loaded GPU; ``fullest`` lends the parameter counts, which its own get wrong for MLA."""
+    """Return the peak bytes of the fullest GPU, with the parameter counts of ``fullest``: its own are wrong for MLA."""
     return round(state_bytes(spec, fullest) + activation_bytes(spec))
 
 
 def state_bytes(spec: ExperimentSpec, fullest: StageMemory) -> float:
-    """Weights, gradients and optimizer."""
+    """Return the bytes of weights, gradients and optimizer."""
     p, dense, expert = spec.parallelism, fullest.parameters.dense, fullest.parameters.expert
     if not spec.optimizer.use_distributed_optimizer:
         return _STATE_BYTES * (dense + expert)
@@ -28,7 +28,7 @@ def state_bytes(spec: ExperimentSpec, fullest: StageMemory) -> float:
 
 
 def activation_bytes(spec: ExperimentSpec) -> float:
-    """Of the first pipeline stage, all layers of the model over: stages hold as many micro-batches as there are stages."""
+    """Return the first stage's bytes: it holds PP micro-batches of 1/PP of the layers, so as much as one micro-batch of all layers."""
     m, p, b = spec.model, spec.parallelism, spec.batch
     pp, tokens = p.pipeline_model_parallel_size, b.seq_length * b.micro_batch_size
     ratios = [_ffn_size(spec, is_moe=bool(kind)) / m.hidden_size for kind in m.moe_layer_pattern]

@@ -13,11 +13,11 @@ VOCAB_SIZE = 50257
 
 
 class InexpressibleError(ValueError):
-    """The run did something that a spec cannot say."""
+    """The run used a feature that a spec cannot express."""
 
 
 def dtype(a: Arguments) -> str:
-    """Row of `PRECISIONS`."""
+    """Return the row of `PRECISIONS`."""
     if not a.get("bf16") and not a.get("fp16"):
         raise InexpressibleError("FP32 training on a GPU")
     if not a.get("fp8-format"):
@@ -35,7 +35,7 @@ def dtype(a: Arguments) -> str:
 
 
 def model(a: Arguments) -> Section:
-    """Architecture."""
+    """Return the model's section."""
     hidden, gated = a["hidden-size"], bool(a.get("swiglu"))
     ffn = a.get("ffn-hidden-size") or (int(hidden * 4 * 2 / 3 / 64) * 64 if gated else 4 * hidden)
     position = a.get("position-embedding-type", "learned_absolute")
@@ -105,7 +105,7 @@ def _mla(a: Arguments) -> Section:
 
 
 def parallelism(a: Arguments) -> Section:
-    """Sizes and the cut over stages."""
+    """Return the parallel sizes and the cut over stages."""
     tp, pp = a.get("tensor-model-parallel-size", 1), a.get("pipeline-model-parallel-size", 1)
     per_chunk, vp = a.get("num-layers-per-virtual-pipeline-stage"), a.get("num-virtual-stages-per-pipeline-rank")
     layout = _layout(a)
@@ -129,13 +129,13 @@ def parallelism(a: Arguments) -> Section:
 
 
 def _layout(a: Arguments) -> str | None:
-    """Before megatron-core 0.16 a layout did not name its MTP layers: they stood before the loss."""
+    """Return the layout with its MTP layers; before megatron-core 0.16 it did not name them: they precede the loss."""
     layout, num_mtp = a.get("pipeline-model-parallel-layout"), a.get("mtp-num-layers") or 0
     return layout.replace("L", "m" * num_mtp + "L") if layout and "m" not in layout else layout
 
 
 def recompute(a: Arguments) -> Section:
-    """Recompute policy."""
+    """Return the recompute policy."""
     granularity = a.get("recompute-granularity")
     if granularity == "full":
         return {"granularity": "full", "method": a["recompute-method"], "num_layers": a.get("recompute-num-layers", 1)}
@@ -145,7 +145,7 @@ def recompute(a: Arguments) -> Section:
 
 
 def optimizer(a: Arguments) -> Section:
-    """Sharding and the precision of states."""
+    """Return the sharding and the precision of states."""
     own = ("main-params-dtype", "main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     return {
         "use_distributed_optimizer": bool(a.get("use-distributed-optimizer")),
@@ -155,13 +155,13 @@ def optimizer(a: Arguments) -> Section:
 
 
 def offloaded(a: Arguments) -> tuple[str, ...]:
-    """Modules whose activations go to the host."""
+    """Return the modules whose activations go to the host."""
     modules = names(a.get("offload-modules", ()))
     return modules if a.get("fine-grained-activation-offloading") else ()
 
 
 def names(text: str | Iterable[str]) -> tuple[str, ...]:
-    """`[mlp moe_act]` or a list, as a tuple."""
+    """Return `[mlp moe_act]` or a list as a tuple."""
     return tuple(text.strip("[]").replace(",", " ").split() if isinstance(text, str) else text)
 
 
@@ -171,13 +171,13 @@ def shards_all(a: Arguments) -> bool:
 
 
 def cuda_graph(a: Arguments) -> Section:
-    """Capture of CUDA graphs."""
+    """Return the settings of CUDA graphs."""
     scope = a.get("cuda-graph-modules", a.get("cuda-graph-scope", ()))
     return {"impl": a.get("cuda-graph-impl", "none"), "scope": names(scope)}
 
 
 def kernels(a: Arguments) -> Section:
-    """Implementations; which attention runs is settled by the caller."""
+    """Return the implementations; the caller settles the attention."""
     local = a.get("transformer-impl", "transformer_engine") == "local"
     return {
         "transformer_impl": "local" if local else "transformer_engine",
@@ -193,7 +193,7 @@ def kernels(a: Arguments) -> Section:
 
 
 def _pattern(text: str) -> list[int]:
-    """`([0]*1+[1]*15)` without running it."""
+    """Parse `([0]*1+[1]*15)` without running it."""
     found: list[int] = _evaluated(ast.parse(text, mode="eval").body)
     return found
 

@@ -1,4 +1,4 @@
-"""Predicted seconds against published ones. Ratios between settings deserve more trust than seconds, and are shown first."""
+"""Compares predicted with published seconds. Ratios between settings are more reliable than seconds and come first."""
 
 import json
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _BASELINE = "kor-t4-22B-baseline"
 
 
 def page(paper: Path, other: Path, sft: list[Row], host: Host) -> Page:
-    """``sft``: rows of the Llama3-70B page, whose throughput was predicted there."""
+    """Make the page. ``sft``: rows of the Llama3-70B page, whose throughput was predicted there."""
     rows = json.loads(paper.read_text())["rows"]
     predictor = Predictor.on(host)
     single = [spec for row in rows if row["id"].startswith("kor-t4") for spec in alone(row)]
@@ -70,7 +70,7 @@ def _layers(rows: list[Row], predictor: Predictor) -> list[Row]:
 
 
 def _models(rows: list[Row], predictor: Predictor) -> list[Row]:
-    """Full recompute and core attention of one model stand side by side in the paper."""
+    """Pair full recompute with core attention of each model, as the paper does."""
     made = {row["id"]: predictor.whole(spec_of(row)) for row in rows}
     found = []
     for row in rows:
@@ -91,7 +91,7 @@ def _cost_row(name: str, predicted_s: float, measured_s: float, base: tuple[floa
 
 
 def _steps(rows: list[Row], predictor: Predictor) -> list[Row]:
-    """Rows that give a throughput: seconds follow from the model's FLOPs, which papers count alike."""
+    """Return rows with a published throughput: seconds follow from the model's FLOPs, which papers count alike."""
     found = []
     for row in rows:
         if row["step_s"]:
@@ -106,7 +106,7 @@ def _steps(rows: list[Row], predictor: Predictor) -> list[Row]:
 
 
 def _measured_steps(source: Path, host: Host) -> list[Row]:
-    """Runs of the other published peaks whose step time was kept."""
+    """Return runs of the other published peaks whose step time was kept."""
     cases, _ = published.read_cases(source)
     seconds = {row["path"]: row["step_time_s"] for row in json.loads(source.read_text())["rows"]}
     chosen = [case for case in cases if case.stage <= 0 and "simumax" in case.name]
@@ -123,7 +123,7 @@ def _step_row(name: str, made: Prediction, measured_s: float) -> Row:
 
 
 def _settings(sft: list[Row]) -> list[Row]:
-    """Throughput of one layout under several settings, the first being the control."""
+    """Return the throughput of one layout under several settings, the control first."""
     same = [row for row in sft if row["name"] == sft[0]["name"]]
     base = same[0]
     return [
@@ -142,7 +142,7 @@ def _is_in_range(made: Prediction, seconds: float) -> bool:
 
 
 def _time(made: Prediction) -> StepTime:
-    """Of a GPU whose figures are known, as that of every published run is."""
+    """Return the predicted time; the GPU of every published run has known figures."""
     if made.time is None:
         raise ValueError(f"{made.spec.recipe} on {made.spec.gpu}: no step time is predicted")
     return made.time

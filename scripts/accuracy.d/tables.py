@@ -26,7 +26,7 @@ class ClassError:
 
 
 def by_class(compared: Iterable[Compared], kind_of: Callable[[Compared], str]) -> list[ClassError]:
-    """One row per class, in order of their names."""
+    """Return a row per class, in order of their names."""
     groups: dict[str, list[Compared]] = defaultdict(list)
     for row in compared:
         groups[kind_of(row)].append(row)
@@ -34,7 +34,7 @@ def by_class(compared: Iterable[Compared], kind_of: Callable[[Compared], str]) -
 
 
 def class_error(kind: str, members: list[Compared]) -> ClassError:
-    """Over ``members``, of which there is at least one."""
+    """Return the errors over ``members``, at least one."""
     errors = [row.error for row in members]
     sizes = [abs(error) for error in errors]
     return ClassError(
@@ -52,7 +52,7 @@ def class_error(kind: str, members: list[Compared]) -> ClassError:
 
 
 def class_table(title: str, rows: Iterable[ClassError]) -> list[str]:
-    """One line per class."""
+    """Return a Markdown line per class."""
     lines = [
         f"| {title} | cases | runs | mean | mean abs | median abs | p90 abs | worst | too low | in range |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -65,7 +65,7 @@ def class_table(title: str, rows: Iterable[ClassError]) -> list[str]:
 
 
 def case_table(compared: Iterable[Compared]) -> list[str]:
-    """One line per case, largest error first."""
+    """Return a Markdown line per case, largest error first."""
     lines = [
         "| case | GPU | attention | recompute | predicted GB | measured GB | error | in range | Bridge GB |",
         "|---|---|---|---|---:|---:|---:|---|---:|",
@@ -83,6 +83,6 @@ def case_table(compared: Iterable[Compared]) -> list[str]:
 
 
 def reason_table(title: str, reasons: Mapping[str, str]) -> list[str]:
-    """Reasons, each with the number of runs."""
+    """Return Markdown lines of reasons, each with the number of runs."""
     counts = Counter(reasons.values())
     return [f"| {title} | runs |", "|---|---:|", *(f"| {reason} | {n} |" for reason, n in counts.most_common())]

@@ -33,7 +33,7 @@ class BridgePoint:
 
     @property
     def request(self) -> dict[str, object]:
-        """What `finalise.py` needs to know of it."""
+        """Return the request that `finalise.py` reads."""
         key = self.point.key
         return {
             "file": self.file,
@@ -60,7 +60,7 @@ def bridge_points() -> tuple[BridgePoint, ...]:
 
 
 def point_name(recipe: str, point: OperatingPoint) -> str:
-    """``llama3_70b.sft.h100.bf16.32``, with the variant at the end where there is one."""
+    """Return ``llama3_70b.sft.h100.bf16.32``, with the variant, if any, at the end."""
     key = point.key
     parts = (recipe, key.task, key.gpu, key.compute_dtype, str(key.num_gpus), key.variant)
     return ".".join(part for part in parts if part)

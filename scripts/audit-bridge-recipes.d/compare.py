@@ -43,7 +43,7 @@ class Audit:
 
     @property
     def unlisted(self) -> tuple[Difference, ...]:
-        """Differences that the table does not have."""
+        """Return the differences that the table does not list."""
         return tuple(each for each in self.differences if each.kept is None)
 
     @property
@@ -82,7 +82,7 @@ def audit(folder: Path) -> Audit:
 
 
 def specs(point: BridgePoint, container: Container) -> tuple[ExperimentSpec, ExperimentSpec]:
-    """Our point, and the same experiment with every value of the container."""
+    """Return our point, and the same experiment with every value of the container."""
     identity = {path: setting for path, setting in point.point.layer.items() if path in _IDENTITY}
     theirs = build_spec(merge(identity, container_layer(container)), container.label)
     return build_spec(point.point.layer, point.point.place), theirs

@@ -43,10 +43,10 @@ def _finalise(request: dict[str, Any], path: Path) -> None:
     if request["precision_aware_adam"] and config.optimizer.optimizer == "adam":
         config.optimizer.use_precision_aware_optimizer = True  # as run_script.py does for -c bf16
     if config.peft is not None:
-        config.checkpoint.pretrained_checkpoint = str(path.parent)  # which a user has to give; it must exist
+        config.checkpoint.pretrained_checkpoint = str(path.parent)  # a user must give this path, and it must exist
     try:
         _run_time_changes(config, request["num_gpus"])
-    finally:  # what Bridge refuses is written as far as Bridge came
+    finally:  # write a refused configuration as far as Bridge completed it
         _write(config, path)
 
 
@@ -80,7 +80,7 @@ def _prepare_imports() -> None:
 
 
 def _provide_fused_adam() -> None:
-    """Transformer-engine's optimizer by its signature, which megatron-core inspects for precision-aware states."""
+    """Provide the signature of transformer-engine's optimizer, which megatron-core inspects for precision-aware states."""
     import torch
 
     class FusedAdam(torch.optim.AdamW):  # type: ignore[misc]
@@ -104,7 +104,7 @@ def _provide_fused_adam() -> None:
 
 
 def _pretend_device(gpu: str) -> None:
-    """Answers of torch.cuda for a GPU type: capability and name are all that Bridge's checks read."""
+    """Let torch.cuda answer for a GPU type: Bridge's checks read only capability and name."""
     import torch
 
     major, minor = CAPABILITY.get(gpu, (10, 0))

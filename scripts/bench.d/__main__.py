@@ -52,7 +52,7 @@ NAMES = (*BENCHMARKS, "long_run")
 
 
 def main() -> int:
-    """0 when every goal is met, 5 when one is missed, 6 when noise forbids a verdict, 3 when a run failed."""
+    """Return 0 if every goal is met, 5 if one is missed, 6 if noise forbids a verdict, 3 if a run failed."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all but long_run")
     parser.add_argument("--out", type=Path, default=results_dir() / "benchmarks", help="where results are kept")
@@ -82,14 +82,14 @@ def main() -> int:
 
 
 def _count(text: str) -> int:
-    """Enough for a first and a last part."""
+    """Read a count that is large enough for a first and a last part."""
     if not text.isdecimal() or int(text) < FEWEST:
         raise argparse.ArgumentTypeError(f"{text}: {FEWEST} or more")
     return int(text)
 
 
 def measure(benchmarks: Mapping[str, Callable[[], Result]], folder: Path) -> ExitCode:
-    """One benchmark after the other; what was measured before one fails is kept."""
+    """Run one benchmark after the other; keep the results measured before a failure."""
     measured_on, results = machine(), list[Result]()
     for name, benchmark in benchmarks.items():
         narrate(f"measuring {name}")
@@ -107,7 +107,7 @@ def measure(benchmarks: Mapping[str, Callable[[], Result]], folder: Path) -> Exi
 
 
 def report(results: list[Result], measured_on: dict[str, object]) -> None:
-    """The table, and a word about the machine."""
+    """Print the table, and a warning if the machine was busy."""
     columns = [
         (Column("Benchmark"), lambda r: r.name),
         (Column("What", long=True), lambda r: r.title),

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def train(spec: ExperimentSpec, log: RankLog, num_pairs: int, sampler: int | None) -> dict[str, list[float]]:
-    """``num_pairs`` steps of either kind, in the order A B B A."""
+    """Run ``num_pairs`` steps of either kind, in the order A B B A; return their seconds by kind."""
     import torch.distributed as dist
 
     from harness.engine import rank_run
@@ -85,7 +85,7 @@ def sampled_steps(measured: Callable[[int], float], sampler: int) -> "Kinds":
 
 
 def bare_step(spec: ExperimentSpec, trainer: "Trainer", device: "torch.device") -> Callable[[], float]:
-    """A step as a plain loop over megatron-core writes it, returning its seconds between device synchronisations."""
+    """Return a step of a plain megatron-core loop, which returns its seconds between device synchronisations."""
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -111,7 +111,7 @@ def bare_step(spec: ExperimentSpec, trainer: "Trainer", device: "torch.device") 
 
 
 def tokens(spec: ExperimentSpec, device: "torch.device") -> "Iterator[tuple[torch.Tensor, ...]]":
-    """Random tokens without end."""
+    """Yield random tokens without end."""
     import torch
 
     batch, seq = spec.batch.micro_batch_size, spec.batch.seq_length
@@ -124,14 +124,14 @@ def tokens(spec: ExperimentSpec, device: "torch.device") -> "Iterator[tuple[torc
 def forward_step(
     batches: "Iterator[tuple[torch.Tensor, ...]]", model: "torch.nn.Module"
 ) -> "tuple[torch.Tensor, partial[Loss]]":
-    """One micro-batch forward; the mean loss."""
+    """Run one micro-batch forward; return the output and the mean loss."""
     drawn, positions, labels, mask = next(batches)
     output = model(drawn, positions, None, labels=labels, loss_mask=mask)
     return output, partial(mean_loss, mask)
 
 
 def mean_loss(mask: "torch.Tensor", output: "torch.Tensor") -> "Loss":
-    """Loss per token, and what the schedule hands back."""
+    """Return the loss per token, and the values that the schedule returns."""
     loss = (output.float().view(-1) * mask.view(-1)).sum() / mask.sum()
     return loss, {"lm loss": loss.detach().clone()}
 

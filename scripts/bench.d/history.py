@@ -1,4 +1,4 @@
-"""How long history takes to answer when it holds ten thousand runs: through the real command, with and without its index."""
+"""Measures the time of `mbr-perf history` over ten thousand runs, with and without its index."""
 
 import random
 import tempfile
@@ -22,7 +22,7 @@ FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 def history() -> Result:
-    """`mbr-perf history CASE`, processor seconds, median of several; before, once each, without index and without points."""
+    """Time `mbr-perf history CASE`: median processor seconds; before, once without index and once without points."""
     with tempfile.TemporaryDirectory() as name:
         results = Path(name)
         write_runs(results)
@@ -60,7 +60,7 @@ def case(number: int) -> str:
 
 
 def write_runs(results: Path) -> None:
-    """Files as `write_history` leaves them, without a flush for each: 1 % noise, and a step of 4 % half-way."""
+    """Write files as `write_history` does, without a flush for each: 1 % noise, and a step of 4 % half-way."""
     draw = random.Random(SEED)  # noqa: S311 (no secret)
     for night in range(NIGHTS):
         for number in range(CASES):
@@ -72,7 +72,7 @@ def write_runs(results: Path) -> None:
 
 
 def record_of(night: int, number: int, run: int, draw: random.Random) -> HistoryRecord:
-    """One run, with as many variables as ranks on GPUs have."""
+    """Make a record with as many variables as ranks on GPUs have."""
     begun = FIRST + timedelta(days=night, minutes=number * 60 + run * 10)
     tflops = 700.0 * (0.96 if night >= NIGHTS // 2 else 1.0) * (1 + draw.gauss(0, 0.01))
     night_id = f"{begun:%Y%m%d}T020000Z-h100_nightly-{night:08x}"

@@ -1,4 +1,4 @@
-"""Whether a run costs more after many others: in one sweep, and in a results folder that holds many records."""
+"""Measures whether a run costs more after many others: in one sweep, and in a results folder with many records."""
 
 import json
 import os
@@ -22,7 +22,7 @@ RECORDED = Path(__file__).parents[2] / "tests" / "data" / "replay"
 
 @dataclass(frozen=True)
 class Setting:
-    """What is run many times: options of `mbr-perf`, and how many steps it takes."""
+    """A setting to run many times: options of `mbr-perf`, and the number of steps."""
 
     options: tuple[str, ...]
     num_steps: int
@@ -39,7 +39,7 @@ SMALL = Setting(
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run; every number is at least ``FEWEST``.
+    """The amounts to run; every number is at least ``FEWEST``.
 
     ``runs``: trained on the CPU by one sweep, from a warm parent. ``replays``: by one sweep, with recorded ranks in place
     of training. ``records``: committed runs that the results folder of both holds before. ``commands``: `mbr-perf run`
@@ -63,7 +63,7 @@ class Growth:
 
 
 def long_run(size: Size) -> Result:
-    """Processor time and memory of the harness; of the ratios the worst one counts. Wall times are reported, too."""
+    """Measure processor time and memory of the harness; the worst ratio counts. Reports wall times, too."""
     with tempfile.TemporaryDirectory() as name:
         full, empty = Path(name) / "full", Path(name) / "empty"
         fill(full, size.records)
@@ -91,7 +91,7 @@ def summary(found: dict[str, Growth], num_records: int) -> Result:
         "ratios": {name: round(ratio, 3) for name, ratio in ratios.items()},
         **{name: item.details for name, item in found.items()},
     }
-    title = f"what a run costs after many over what it cost before, the worst of {len(ratios)}"
+    title = f"cost of a run after many / cost before, the worst of {len(ratios)}"
     return Result("long_run", title, round(ratios[worst], 3), GOAL, "ratio", details, unknown, noise_lowers=True)
 
 
@@ -112,7 +112,7 @@ def swept(setting: Setting, num_runs: int, results: Path, max_minutes: float) ->
 
 
 def growth(looks: Sequence[Look]) -> Growth:
-    """Compare the last fifth of the runs with the first fifth. The very first run, which maps what all need, does not count."""
+    """Compare the last fifth of the runs with the first fifth, without the very first run, which maps shared files."""
     wall, cpu = per_run(looks)
     part = max(1, len(cpu) // SHARE)
     earlier, later = looks[: part + 1], looks[-part - 1 :]
@@ -138,19 +138,19 @@ def growth(looks: Sequence[Look]) -> Growth:
 
 
 def cpu_of(looks: Sequence[Look]) -> float:
-    """Processor seconds of the harness: a run, or a second where it trains, for then it mostly watches."""
+    """Return the harness's processor seconds per run, or per second of training, when it mostly watches."""
     wall, cpu = per_run(looks)
     return sum(cpu) / (sum(wall) if looks[-1].parent_bytes else len(cpu))
 
 
 def cpu_doubts(*parts: Sequence[Look]) -> dict[str, str]:
-    """Of parts that took so little processor time that no ratio of it can be known."""
+    """Return why parts allow no ratio: they took too little processor time."""
     fewest = min(round((looks[-1].cpu_s - looks[0].cpu_s) * os.sysconf("SC_CLK_TCK")) for looks in parts)
     return {"harness_cpu": f"{fewest} clock ticks, {LEAST_TICKS} are needed"} if fewest < LEAST_TICKS else {}
 
 
 def per_run(looks: Sequence[Look]) -> tuple[list[float], list[float]]:
-    """Wall and processor seconds of every run but the first."""
+    """Return wall and processor seconds of every run but the first."""
     pairs = list(pairwise(looks))
     return [after.wall_s - before.wall_s for before, after in pairs], [b.cpu_s - a.cpu_s for a, b in pairs]
 
@@ -169,7 +169,7 @@ def among_records(empty: Sequence[Look], full: Sequence[Look]) -> Growth:
 
 
 def commands(full: Path, empty: Path, num_pairs: int) -> Growth:
-    """`mbr-perf run` as a process of its own in either folder, in turn."""
+    """Start `mbr-perf run` as a process of its own in either folder, in turn."""
     pairs = [
         [timed(mbr_perf("run", *REPLAYED.options, "--results_dir", str(results))) for results in (empty, full)]
         for _ in range(num_pairs)
@@ -187,7 +187,7 @@ def commands(full: Path, empty: Path, num_pairs: int) -> Growth:
 
 
 def fill(results: Path, num_records: int) -> None:
-    """What `mbr-perf run` leaves, copied under ids of their own."""
+    """Copy the results of `mbr-perf run` under new ids."""
     answer = json.loads(timed(mbr_perf("run", *REPLAYED.options, "--results_dir", str(results), "--json")).stdout)
     files = {path.name: path.read_text() for path in Path(answer["run_dir"]).iterdir() if path.is_file()}
     for number in range(num_records - 1):

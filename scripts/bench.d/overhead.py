@@ -10,7 +10,7 @@ GOAL = 1.01
 
 
 def overhead() -> Result:
-    """Pairs of steps under the real launcher and its watchdog; its own processor time is added to the ratio."""
+    """Measure pairs of steps under the real launcher and its watchdog; the ratio includes its own processor time."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         understood = understood_here(folder)

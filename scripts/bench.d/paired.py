@@ -19,7 +19,7 @@ from harness.run.understanding import RunRequest, Understood, understand
 
 PAIRS = 400
 WARM_UP = 5
-CPU_SEQ_LENGTH = 128  # short steps: what the harness and its sampler take is a fixed time of each
+CPU_SEQ_LENGTH = 128  # short steps: harness and sampler take a fixed time of each
 ALTERNATING = Path(__file__).with_name("alternating.py")
 GPU_MODEL = Path(__file__).parents[1] / "gpu-check.d" / "dense.yaml"
 
@@ -28,7 +28,7 @@ Pairs = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Ratio:
-    """What one kind of steps takes over the other, with its 95 % interval."""
+    """The ratio of the times of two kinds of steps, with its 95 % interval."""
 
     value: float
     low: float
@@ -52,7 +52,7 @@ def understood_here(folder: Path) -> Understood:
 
 
 def train_pairs(understood: Understood, folder: Path, num_pairs: int, *more: str) -> float:
-    """Run the pairs; the share of one core that this process took, which watches over them as `mbr-perf run` does."""
+    """Run the pairs; return the share of one core that this process took to watch them, as `mbr-perf run` does."""
     plan = understood.plan
     assert isinstance(plan, LaunchPlan)
     worker = (str(ALTERNATING), str(folder), str(num_pairs), *more)
@@ -75,7 +75,7 @@ def pairs_of(folder: Path, first_kind: str, second_kind: str, num_pairs: int) ->
 
 
 def ratio_of(pairs: Pairs) -> Ratio:
-    """First seconds over second: the estimate of Hodges and Lehmann (1963) from the logarithms of the pairs' ratios.
+    """Estimate first / second by Hodges and Lehmann (1963), from the logarithms of the pairs' ratios.
 
     It is the median of the means of all two of them: as safe from a few slow steps as their own median, and less noisy.
     The interval is that of Wilcoxon's signed ranks.
@@ -88,5 +88,5 @@ def ratio_of(pairs: Pairs) -> Ratio:
 
 
 def median_ms(seconds: Sequence[float]) -> float:
-    """For reading."""
+    """Return the median in milliseconds."""
     return round(median(seconds) * 1000, 2)

@@ -1,4 +1,4 @@
-"""How long `mbr-perf plan` takes from the command line to the answer: nothing traced before, and asked again."""
+"""Measures the time of `mbr-perf plan` from command to answer, without and with cached traces."""
 
 import json
 import tempfile
@@ -22,7 +22,7 @@ DEEPSEEK_V3 = ("-m", "deepseek", "-mr", "deepseek_v3", "-g", "h100", "--only", *
 LLAMA31_405B = ("-m", "llama", "-mr", "llama31_405b", "-g", "h100", "-ng", "1024")
 EAGER = ("--cuda_graph_impl", "none", "--json")
 
-# As anybody asks for them first: every setting that the planner lists.
+# The usual first request: every setting that the planner lists.
 H100_LLAMA3_8B = ("-m", "llama", "-mr", "llama3_8b", "-g", "h100")
 H100_DEEPSEEK_V3 = ("-m", "deepseek", "-mr", "deepseek_v3", "-g", "h100")
 
@@ -51,12 +51,12 @@ def plan_deepseek_v3_cached() -> Result:
 
 
 def plan_deepseek_v3() -> Result:
-    """MLA and experts."""
+    """Plan a model with MLA and experts."""
     return _cold("plan_deepseek_v3", DEEPSEEK_V3, goal=10.0)
 
 
 def plan_llama31_405b() -> Result:
-    """1,024 GPUs: composition grows with GPUs and layers, traces do not."""
+    """Plan 1,024 GPUs: composition grows with GPUs and layers, traces do not."""
     return _cold("plan_llama31_405b", LLAMA31_405B, goal=5.0)
 
 

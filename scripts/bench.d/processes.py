@@ -1,4 +1,4 @@
-"""Processes with a clock on them."""
+"""Starts processes and measures their time."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from harness.records.redact import quoted_error
 
 
 class BenchmarkFailedError(RuntimeError):
-    """Something that was to be timed did not end well."""
+    """A timed process did not end well."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Timed:
 
 
 def timed(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
-    """Run to the end. BenchmarkFailedError with the error of a command that does not exit with 0."""
+    """Run a command to its end and time it. BenchmarkFailedError with its error if it does not exit with 0."""
     before, began = os.times(), time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     wall, after = time.perf_counter() - began, os.times()
@@ -42,6 +42,6 @@ def mbr_perf(*arguments: str) -> tuple[str, ...]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has taken so far without its children, by Linux."""
+    """Return the processor seconds of a process so far, without its children, from Linux."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

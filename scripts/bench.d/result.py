@@ -1,4 +1,4 @@
-"""One benchmark's outcome, and what it was measured on."""
+"""One benchmark's outcome, and its machine."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from harness.run.provenance import git_commit
 
 Verdict = Literal["met", "missed", "inconclusive"]
 
-# Half a core of other work per core bends every time that is measured here.
+# Half a core of other work per core distorts every time measured here.
 QUIET_LOAD = 0.5
 
 
@@ -44,7 +44,7 @@ class Result:
 
 
 def machine() -> dict[str, object]:
-    """Processor, cores, and the load before the first benchmark: what else ran here."""
+    """Return processor, cores, and the load before the first benchmark, which shows other work."""
     return {
         "processor": processor_name(),
         "num_cores": len(os.sched_getaffinity(0)),

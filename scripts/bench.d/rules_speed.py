@@ -1,4 +1,4 @@
-"""How long the rules take over one request, on requests drawn from the recipes and changed at random."""
+"""Measures the time of the rules for one request, on recipes' requests changed at random."""
 
 import random
 import time
@@ -28,7 +28,7 @@ SIZES = (1, 2, 4, 8)
 
 
 def rules_speed() -> Result:
-    """Median and 99th percentile of processor milliseconds; the goal holds for the latter."""
+    """Measure median and 99th percentile of processor milliseconds; the goal is for the latter."""
     milliseconds, findings = list[float](), 0
     for spec, software in requests():
         began = time.thread_time()
@@ -49,7 +49,7 @@ def rules_speed() -> Result:
 
 
 def requests() -> Iterator[tuple[ExperimentSpec, Software]]:
-    """REQUESTS of them, equal on every machine."""
+    """Yield REQUESTS requests, equal on every machine."""
     draw = random.Random(SEED)  # noqa: S311 (no secret)
     points = [
         build_spec(point.layer, point.place)
@@ -61,7 +61,7 @@ def requests() -> Iterator[tuple[ExperimentSpec, Software]]:
         try:
             spec = ExperimentSpec.model_validate(changed(draw.choice(points), draw))
         except ValidationError:
-            continue  # not even a request: there is nothing to judge
+            continue  # an invalid request, which the rules cannot judge
         made += 1
         software = Software(
             megatron_core=draw.choice(MEGATRON_CORES), transformer_engine=draw.choice(TRANSFORMER_ENGINES)
@@ -96,7 +96,7 @@ def changed(spec: ExperimentSpec, draw: random.Random) -> dict[str, Any]:
 
 
 def recompute(draw: random.Random) -> dict[str, Any]:
-    """None, some modules, or whole layers."""
+    """Draw no recompute, some modules, or whole layers."""
     kind = draw.choice(("none", "selective", "full"))
     if kind == "none":
         return {"granularity": "none"}

@@ -1,4 +1,4 @@
-"""What the NVML sampler costs the ranks: steps while it samples and while it is stopped, in turn in one run.
+"""Measures the cost of the NVML sampler: steps while it samples and while it is stopped, in turn in one run.
 
 Without a GPU the real binding asks the scripted driver of the tests for eight GPUs. That shows the processor time which
 the sampler takes from the ranks, here without a core of its own, and not what a real driver does when it is asked.
@@ -28,7 +28,7 @@ SCRIPTED = Path(__file__).parents[2] / "tests" / "native" / "fake_nvml.c"
 
 
 def sampler() -> Result:
-    """Pairs of steps with the sampler at its default interval, and without."""
+    """Measure pairs of steps with the sampler at its default interval, and without."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         understood = understood_here(folder)
@@ -40,7 +40,7 @@ def sampler() -> Result:
             used, wall = cpu_seconds(process.pid) - before, time.perf_counter() - began
         pairs = pairs_of(folder, "sampled", "unsampled", PAIRS)
         seen = NodeSample.model_validate_json((folder / "nvml.json").read_text())
-    sampled_s = wall - sum(off for _, off in pairs)  # it is at work while the ranks start, too
+    sampled_s = wall - sum(off for _, off in pairs)  # it also samples while the ranks start
     found = ratio_of(pairs)
     details = {
         "sampled_ms": median_ms([on for on, _ in pairs]),
@@ -58,7 +58,7 @@ def sampler() -> Result:
 
 
 def scripted_driver(folder: Path) -> dict[str, str]:
-    """The variables with which NVML answers for eight idle GPUs. BenchmarkFailedError where there is no C compiler."""
+    """Return variables with which NVML reports eight idle GPUs. BenchmarkFailedError without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise BenchmarkFailedError("the scripted driver must be compiled: install a C compiler (cc)")
@@ -73,7 +73,7 @@ def scripted_driver(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def sampling(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A sampler that has had its first look. BenchmarkFailedError where it gives none."""
+    """Start a sampler and wait for its first sample. BenchmarkFailedError if that does not come."""
     out = folder / "nvml.json"
     words = ("-m", "harness.engine.nvml", "sample", "--out", str(out), "--interval_ms", str(SAMPLE_INTERVAL_MS))
     with subprocess.Popen((sys.executable, *words), env=environment) as process:

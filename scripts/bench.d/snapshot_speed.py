@@ -1,4 +1,4 @@
-"""What it takes to open a large memory snapshot: seconds per 100 MB, and the memory of the process that opens it."""
+"""Measures the opening of a large memory snapshot: seconds per 100 MB, and the memory of the process."""
 
 import pickle
 import random
@@ -23,7 +23,7 @@ _WITH_PEAK = (
 
 
 def snapshot_seconds() -> Result:
-    """`mbr-perf snapshot FILE --json`."""
+    """Time `mbr-perf snapshot FILE --json`."""
     num_bytes, wall_s, cpu_s, peak_bytes = _measured()
     title = f"mbr-perf snapshot, {num_bytes / 1e6:.0f} MB, per 100 MB"
     details: dict[str, object] = {"wall_s": wall_s, "cpu_s": cpu_s, "file_bytes": num_bytes, "peak_bytes": peak_bytes}
@@ -44,7 +44,7 @@ def snapshot_memory() -> Result:
 
 @cache
 def _measured() -> tuple[int, float, float, int]:
-    """Bytes of the file, wall and processor seconds, bytes of memory."""
+    """Return bytes of the file, wall and processor seconds, bytes of memory."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "large.pickle"
         # A process of its own, so that its memory is free again before anything is measured.
@@ -54,7 +54,7 @@ def _measured() -> tuple[int, float, float, int]:
 
 
 def write_snapshot(path: Path, num_events: int) -> None:
-    """A history of ``num_events`` as torch writes it: frames are shared, every event has a list of its own."""
+    """Write a history of ``num_events`` as torch does: frames are shared, every event has a list of its own."""
     draw = random.Random(SEED)  # noqa: S311 (no secret)
     root = "/opt/venv/lib/python3.12/site-packages/megatron/core"
     frames = [
@@ -73,7 +73,7 @@ def write_snapshot(path: Path, num_events: int) -> None:
 
 
 def _event(number: int, stack: list[dict[str, object]]) -> dict[str, object]:
-    """Allocated, asked to be freed, freed; a thousand blocks later its address is used again."""
+    """Make an event: allocated, to be freed, freed; a thousand blocks later its address is used again."""
     block, what = divmod(number, 3)
     return {
         "action": ("alloc", "free_requested", "free_completed")[what],

@@ -1,4 +1,4 @@
-"""How long a start takes: commands that start nothing, and the first command of the README."""
+"""Measures start-up: commands that start nothing, and the first command of the README."""
 
 import json
 import tempfile
@@ -12,12 +12,12 @@ REPEATS = 5
 
 
 def help_text() -> Result:
-    """`mbr-perf --help`."""
+    """Time `mbr-perf --help`."""
     return _answer("startup_help", ("--help",), goal=0.25)
 
 
 def recipes_list() -> Result:
-    """`mbr-perf recipes list`: every recipe read."""
+    """Time `mbr-perf recipes list`, which reads every recipe."""
     return _answer("startup_recipes_list", ("recipes", "list"), goal=0.5)
 
 
@@ -34,7 +34,7 @@ GOAL_S = 60.0
 
 
 def first_run() -> Result:
-    """Once; where its seconds go is in the details."""
+    """Time the first run once; the details show its phases."""
     with tempfile.TemporaryDirectory() as folder:
         done = timed((*COMMAND, "--json", "--results_dir", folder))
         document = json.loads(done.stdout)

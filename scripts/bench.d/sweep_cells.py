@@ -1,4 +1,4 @@
-"""What a cell of a sweep costs beyond its training: forked from a warm parent, beside a fresh torchrun per cell."""
+"""Measures a sweep cell's cost beyond its training: forked from a warm parent, and with a fresh torchrun."""
 
 import tempfile
 import time
@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def training_s(self) -> float:
-        """Its steps and its probe."""
+        """Return the seconds of its steps and its probe."""
         return sum(self.phases.get(phase, 0.0) for phase in TRAINING)
 
     @property
@@ -49,7 +49,7 @@ class Cell:
 
 
 def sweep_cells() -> Result:
-    """Every setting twice in either way, in the order A B B A, after one warm cell in which the parent imports."""
+    """Measure every setting twice each way, in the order A B B A, after one warm cell in which the parent imports."""
     gpu, _ = settled_gpu("", this_host())
     with tempfile.TemporaryDirectory() as name, WarmParents() as parents:
         folder = Path(name)
@@ -63,7 +63,7 @@ def sweep_cells() -> Result:
 
 
 def measured(setting: str, gpu: str, run_dir: Path, parents: WarmParents | None) -> Cell:
-    """One cell as a sweep runs it; its prediction was made before the sweep began, as a sweep does."""
+    """Run one cell as a sweep does, with its prediction made before."""
     run_dir.mkdir()
     recipe = ("llama3_8b", None) if gpu == "cpu" else (str(GPU_MODEL), "h100")
     asked = Request(model_recipe_name=recipe[0], gpu=gpu, point_gpu=recipe[1], max_steps=STEPS, recompute=setting)
@@ -85,7 +85,7 @@ def _predicted() -> Iterator[Callable[[int | None], KeptPrediction]]:
 
 
 def summary(gpu: str, first: Cell, warm: list[Cell], fresh: list[Cell]) -> Result:
-    """Medians; the goal holds for the warm cells."""
+    """Return the medians; the goal is for the warm cells."""
     beyond_warm, beyond_fresh = (median(cell.beyond_s for cell in cells) for cells in (warm, fresh))
     details = {
         "beyond_training_s": {"warm": _all(warm), "fresh": _all(fresh)},

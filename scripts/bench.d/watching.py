@@ -1,4 +1,4 @@
-"""A sweep at work, looked at whenever one of its runs is committed: time and memory of the harness, run by run."""
+"""Watches a sweep: time and memory of the harness whenever a run is committed."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ WARM_PARENT = b"harness.engine.warm_parent"
 
 @dataclass(frozen=True)
 class Look:
-    """At a commit: wall seconds since the start; processor seconds of the harness itself; resident bytes, 0 for no parent."""
+    """A reading at a commit: wall seconds since the start, the harness's processor seconds, resident bytes (0: no parent)."""
 
     wall_s: float
     cpu_s: float
@@ -25,7 +25,7 @@ class Look:
 
 
 def watched(command: Sequence[str], records: Sequence[Path], log: Path, max_s: float) -> list[Look]:
-    """Start the sweep; a look per record, in the order in which they are committed, for at most ``max_s`` seconds.
+    """Start the sweep; return a reading per record, in order of their commits, for at most ``max_s`` seconds.
 
     The command is ended after the last record: its report is not part of a run. BenchmarkFailedError if it ends earlier.
     """
@@ -48,19 +48,19 @@ def watched(command: Sequence[str], records: Sequence[Path], log: Path, max_s: f
 
 
 def look(pid: int, wall_s: float) -> Look:
-    """At a harness that runs."""
+    """Return a reading of a running harness."""
     parents = [child for child in _children(pid) if WARM_PARENT in _command(child)]
     parent_bytes = _resident_bytes(parents[0]) if parents else 0  # those after it are agents that it forked
     return Look(wall_s, cpu_seconds(pid), _resident_bytes(pid), parent_bytes)
 
 
 def _children(pid: int) -> list[int]:
-    """Oldest first."""
+    """Return the child processes, oldest first."""
     return sorted(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
 def _command(pid: int) -> bytes:
-    """Nothing of an agent that has just ended."""
+    """Return the command line of a process; empty if it has just ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""

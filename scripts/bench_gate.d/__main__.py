@@ -17,7 +17,7 @@ from harness.showing.terminal import narrate, show_blocks
 
 
 def main() -> int:
-    """0 when every goal is met, else 5. Some minutes on one core; --quick is for a look and keeps nothing unless asked."""
+    """Return 0 if every goal is met, else 5. Takes minutes on one core; --quick keeps nothing unless asked."""
     parser = argparse.ArgumentParser(prog="scripts/bench-gate", description=main.__doc__)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the draws")
     parser.add_argument("--out", type=Path, help="folder to keep gate.json in; default: results/benchmarks")
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def report(found: list[Row], wanted: tuple[Goal, ...]) -> None:
-    """Goals, then every scenario; detections as shares called a regression, and by the plain gate on one run."""
+    """Print goals, then every scenario: detections as shares called a regression, and by the plain gate on one run."""
     met = [
         (
             goal.name,

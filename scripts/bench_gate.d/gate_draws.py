@@ -1,4 +1,4 @@
-"""Simulated cases: a golden, earlier nights and tonight's runs, drawn from a noise whose truth is known."""
+"""Simulated cases: a golden, earlier nights and tonight's runs, drawn from known noise."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Drawn:
 
 
 def draws(scenario: Scenario, change: float, num: int, confirm: int, seed: int) -> Iterator[Drawn]:
-    """``num`` cases, tonight's level being ``1 + change`` times that of the golden; equal on every machine."""
+    """Yield ``num`` cases with tonight's level at ``1 + change`` times the golden's; equal on every machine."""
     rng = np.random.default_rng(seed)
     for _ in range(num):
         golden = _night(rng, scenario, scenario.golden_runs)
@@ -58,7 +58,7 @@ def draws(scenario: Scenario, change: float, num: int, confirm: int, seed: int) 
 
 
 def _night(rng: np.random.Generator, scenario: Scenario, runs: int, times: float = 1.0) -> np.ndarray:
-    """Figures of ``runs`` runs of one night."""
+    """Return the figures of ``runs`` runs of one night."""
     if scenario.heavy_tails:
         deviations = rng.standard_t(_STUDENT_DEGREES, runs) / np.sqrt(_STUDENT_DEGREES / (_STUDENT_DEGREES - 2))
     else:

@@ -1,4 +1,4 @@
-"""What is simulated: the nightly's usual case, on which the goals are set, and noises that are less kind."""
+"""The scenarios: the nightly's usual case, for which the goals are set, and harder noises."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ def _row(number: int, scenario: Scenario, confirm: int, nights: int, cases: int,
 
 
 def goals(usual: Row) -> tuple[Goal, ...]:
-    """False alarms a night, and true changes found, of five repeats with confirmation."""
+    """Return the goals: false alarms per night and true changes found, for five repeats with confirmation."""
     return (
         Goal("nights with a false alarm, 50 cases", usual.alarms.regression.value, 0.01, is_upper=True),
         Goal("a true -5 % found", usual.detected(-0.05).regression.value, 0.99, is_upper=False),

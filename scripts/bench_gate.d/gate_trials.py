@@ -1,4 +1,4 @@
-"""Cases judged as a night judges them, and how often the verdict is a regression."""
+"""Judges cases as a night does, and counts the regressions."""
 
 import math
 from collections.abc import Iterable
@@ -32,14 +32,14 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson (1927): holds also for counts near zero."""
+        """Return Wilson's interval (1927), which also holds for counts near zero."""
         share, z2 = self.value, _NORMAL_95**2
         middle = (share + z2 / (2 * self.num)) / (1 + z2 / self.num)
         half = _NORMAL_95 / (1 + z2 / self.num) * math.sqrt(share * (1 - share) / self.num + z2 / (4 * self.num**2))
         return max(0.0, middle - half), min(1.0, middle + half)
 
     def document(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the rate for JSON."""
         low, high = self.interval
         return {**asdict(self), "rate": self.value, "interval_95": [round(low, 6), round(high, 6)]}
 
@@ -54,7 +54,7 @@ class Judged:
 
 
 def judged(drawn: Drawn, repeats: int) -> Judged:
-    """As a night does it: the repeats, and the further runs only where these look like a regression."""
+    """Judge as a night does: the repeats, and further runs only if these look like a regression."""
     first = judge_time(_THROUGHPUT, drawn.values[:repeats], drawn.golden, drawn.history, _LIMITS)
     confirms = len(drawn.values) > repeats and is_suspicious(_THROUGHPUT, first)
     last = judge_time(_THROUGHPUT, drawn.values, drawn.golden, drawn.history, _LIMITS) if confirms else first
@@ -73,7 +73,7 @@ class FalseAlarms:
 
 
 def false_alarms(scenario: Scenario, nights: int, confirm: int, seed: int) -> FalseAlarms:
-    """How many nights have a case that is called a regression, or inconclusive, though nothing changed."""
+    """Count the nights with a case called a regression, or inconclusive, although nothing changed."""
     cases = draws(scenario, 0.0, nights * CASES_PER_NIGHT, confirm, seed)
     counts = {"regression": 0, "inconclusive": 0, "plain": 0, "confirmed": 0}
     for _ in range(nights):
@@ -101,7 +101,7 @@ class Detection:
 
 
 def detection(scenario: Scenario, change: float, cases: int, confirm: int, seed: int) -> Detection:
-    """How many of so many cases with that true change are found."""
+    """Count the cases with that true change that are found."""
     found = [judged(drawn, scenario.repeats) for drawn in draws(scenario, change, cases, confirm, seed)]
     return Detection(
         change,

@@ -15,7 +15,7 @@ PLATFORM = "manylinux_2_28_x86_64"
 
 
 def folder_of(version: str) -> Path:
-    """`$XDG_CACHE_HOME/mbr-perf/te/VERSION`, by default below `~/.cache`."""
+    """Return `$XDG_CACHE_HOME/mbr-perf/te/VERSION`, by default below `~/.cache`."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "mbr-perf" / "te" / version
 
@@ -31,7 +31,7 @@ def download(version: str, into: Path) -> Path:
 
 
 def unpack(wheel: Path, into: Path) -> None:
-    """Only the Python files, and the version by which an installed transformer-engine knows itself."""
+    """Unpack only the Python files, and the version metadata of an installed transformer-engine."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(into, [name for name in archive.namelist() if name.endswith(".py")])
     version = wheel.name.split("-")[1]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def pinned(text: str) -> dict[str, str]:
-    """Package -> version, of the lines ``name==version``."""
+    """Map package to version, from lines ``name==version``."""
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return dict(line.split("==") for line in lines if line)
 
@@ -30,7 +30,7 @@ def differing(pins: dict[str, str]) -> list[str]:
 
 
 def installed(name: str) -> str:
-    """Name and version, or that it is missing."""
+    """Return name and version, or say that it is missing."""
     try:
         return f"{name} {version(name)}"
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What NVML counts on every GPU now, as ``FOLDER/use.json``: ``device_use.py FOLDER``. It imports no torch."""
+"""Writes NVML's count of used bytes on every GPU to ``FOLDER/use.json``: ``device_use.py FOLDER``. Imports no torch."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from harness.records.store import write_atomically
 
 
 def main() -> int:
-    """0 when it is written; 3 where NVML cannot be asked, with its reason on stderr."""
+    """Return 0 if the file is written; 3 if NVML does not answer, with its reason on stderr."""
     try:
         pynvml.nvmlInit()
         gpus = [Gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]

@@ -25,7 +25,7 @@ Kept = list[object]
 
 
 def main() -> int:
-    """0 when the outcome is written; 2 for a way that this machine does not have."""
+    """Return 0 if the outcome is written; 2 for a way that this machine does not have."""
     folder, way = Path(sys.argv[1]), sys.argv[2]
     if way not in WAYS:
         sys.stderr.write(f"no such way: {way}; of {', '.join(WAYS)}\n")
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def counters() -> dict[str, int]:
-    """What the allocator and the driver count after the failure, in bytes; nothing without a GPU."""
+    """Return the bytes that allocator and driver count after the failure; nothing without a GPU."""
     if not torch.cuda.is_initialized():
         return {}
     try:
@@ -69,23 +69,23 @@ def counters() -> dict[str, int]:
 
 
 def tensor(num_bytes: int) -> torch.Tensor:
-    """So many bytes of the GPU."""
+    """Allocate ``num_bytes`` on the GPU."""
     return torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
 
 
 def fill(kept: Kept, piece: int = GIB) -> None:
-    """Until nothing is left: the error is the point."""
+    """Allocate until the GPU is full, to raise the error."""
     while True:
         kept.append(tensor(piece))
 
 
 def total_bytes() -> int:
-    """Of the GPU."""
+    """Return the total bytes of the GPU."""
     return int(torch.cuda.get_device_properties(0).total_memory)
 
 
 def free_bytes() -> int:
-    """Of the GPU, now."""
+    """Return the free bytes of the GPU."""
     return int(torch.cuda.mem_get_info()[0])
 
 
@@ -107,7 +107,7 @@ def fragmentation(kept: Kept) -> None:
 
 
 def other_process(kept: Kept) -> None:
-    """Somebody else holds three fifths of the device."""
+    """Let another process hold three fifths of the device."""
     command = (sys.executable, __file__, ".", "HOLD", str(total_bytes() * 3 // 5))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
         assert neighbour.stdout is not None
@@ -121,7 +121,7 @@ def other_process(kept: Kept) -> None:
 
 
 def hold() -> None:
-    """The neighbour: take memory, say so, keep it until killed."""
+    """Run as the neighbour: take memory, report it, hold it until killed."""
     die_with_parent()
     taken = tensor(int(sys.argv[3])).fill_(1)
     torch.cuda.synchronize()
@@ -132,13 +132,13 @@ def hold() -> None:
 
 
 def outside_allocator(kept: Kept) -> None:
-    """Three fifths of the device are this process's own, taken from the driver past torch's allocator."""
+    """Take three fifths of the device from the driver, outside torch's allocator."""
     from_driver(kept, total_bytes() * 3 // 5)
     fill(kept)
 
 
 def library(kept: Kept) -> None:
-    """Nothing is left when cuBLAS makes its handle."""
+    """Fill the device before cuBLAS makes its handle."""
     left, right = tensor(256).view(torch.bfloat16).view(8, 16), tensor(256).view(torch.bfloat16).view(16, 8)
     for piece in (GIB, 64 * MIB, 2 * MIB):
         while free_bytes() > piece + 4 * MIB:
@@ -148,7 +148,7 @@ def library(kept: Kept) -> None:
 
 
 def from_driver(kept: Kept, num_bytes: int) -> None:
-    """Memory of the driver in torch's own context. SystemExit without any, because then the experiment is void."""
+    """Allocate from the driver in torch's own context. SystemExit if that fails, because the experiment is void."""
     torch.cuda.init()
     tensor(1)  # makes the context current
     address = ctypes.c_uint64()
@@ -160,7 +160,7 @@ def from_driver(kept: Kept, num_bytes: int) -> None:
 
 
 def cuda_graph_pools(kept: Kept) -> None:
-    """Half of the device belongs to a captured graph."""
+    """Let a captured graph hold half of the device."""
     graph, outputs = torch.cuda.CUDAGraph(), []
     tensor(1).fill_(0)  # a kernel's first use may not fall into the capture
     torch.cuda.synchronize()
@@ -172,18 +172,18 @@ def cuda_graph_pools(kept: Kept) -> None:
 
 
 def self_imposed_limit(kept: Kept) -> None:
-    """A fifth of the device is all that this process allows itself."""
+    """Limit this process to a fifth of the device."""
     torch.cuda.set_per_process_memory_fraction(0.2)
     fill(kept)
 
 
 def bad_size(kept: Kept) -> None:
-    """A size that overflowed: 2 EiB."""
+    """Request a size that overflowed: 2 EiB."""
     kept.append(tensor(1 << 61))
 
 
 def host_memory(kept: Kept) -> None:
-    """More of the host than this process may have; a limit of its own, for a kernel may promise any size."""
+    """Request more host memory than this process may have, under a limit: the kernel may promise any size."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     _, hardest = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + GIB, hardest))
