@@ -238,7 +238,9 @@ class SlurmArrayOptions(SlurmLaunchOptions):
 
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-GoldenDir = Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Folder of goldens. Default: results/golden.")]
+GoldenDir = Annotated[
+    Path | None, typer.Option("--golden_dir", metavar="DIR", help="Folder of goldens. Default: results/golden.")
+]
 Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
     help="Where results are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
 

@@ -79,7 +79,7 @@ def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOpt
 
 
 def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> SlurmRequest | None:
-    """What `--launcher slurm` asks for; None for another launcher. BadRequestError, all at once."""
+    """Return the request of `--launcher slurm`; None for another launcher. One BadRequestError for all problems."""
     return slurm_request(launch.launcher, given, nodes_said(launch, launch.replay_from))
 
 
@@ -94,7 +94,7 @@ def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> d
 
 
 def batch_launch(launch: LocalLaunchOptions) -> BatchLaunch:
-    """How runs are launched on this node, as plans on disk store it. BadRequestError for limits that plans cannot hold."""
+    """Return how to launch runs on this node, as plans store it. BadRequestError for limits that plans cannot hold."""
     settings = read(LaunchSettings, launch)
     if not all(math.isfinite(limit) for limit in (launch.timeout_s, launch.hang_timeout_s) if limit is not None):
         raise_all(settings.problems)
@@ -103,7 +103,7 @@ def batch_launch(launch: LocalLaunchOptions) -> BatchLaunch:
 
 
 def require_nothing_else(what: str, may: str, groups: tuple[object, ...], but: Container[str]) -> None:
-    """BadRequestError naming every option that a resumed ``what`` takes from its plan.
+    """Raise BadRequestError with every option that a resumed ``what`` takes from its plan.
 
     ``may``: the options that go with `--resume`, in words; ``but``: their names.
     """

@@ -157,7 +157,7 @@ class LaunchPlan:
 
     @property
     def ranks(self) -> range:
-        """Global numbers of this node's ranks."""
+        """Return the global numbers of this node's ranks."""
         first = self.rendezvous.node_rank * self.num_local_ranks
         return range(first, first + self.num_local_ranks)
 
@@ -168,12 +168,12 @@ class LaunchPlan:
 
     @property
     def agent_file(self) -> Path:
-        """Where the agent says how each rank ended; one file per node, for run folders that nodes share."""
+        """Return the agent's file on how each rank ended; one per node, for run folders that nodes share."""
         return self.run_dir / "ranks" / f"launch{self._node_suffix}.json"
 
     @property
     def outcome_file(self) -> Path:
-        """Where the harness says how the launch ended."""
+        """Return the harness's file on how the launch ended."""
         return self.outcome_file_of(self.rendezvous.node_rank)
 
     def outcome_file_of(self, node_rank: int) -> Path:
@@ -182,17 +182,17 @@ class LaunchPlan:
 
     @property
     def launcher_log(self) -> Path:
-        """Output of the agent, and of ranks until they have their own log."""
+        """Return the log of the agent, and of ranks until they have their own log."""
         return self.run_dir / "logs" / f"launcher{self._node_suffix}.log"
 
     @property
     def sampler_log(self) -> Path:
-        """Output of the NVML sampler."""
+        """Return the log of the NVML sampler."""
         return self.run_dir / "logs" / f"sampler{self._node_suffix}.log"
 
     @property
     def sampler_file(self) -> Path | None:
-        """What the sampler writes."""
+        """Return the sampler's file; None without a sampler."""
         return Path(self.sampler[self.sampler.index("--out") + 1]) if self.sampler else None
 
     @property

@@ -37,7 +37,7 @@ class _Stat:
 
 
 def adopt_orphans() -> None:
-    """From now on grandchildren whose parent was killed become children of this process, so that it can end them."""
+    """Let grandchildren whose parent was killed become children of this process, so that it can end them."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -59,7 +59,7 @@ def is_alive(process: Process) -> bool:
 
 
 def descendants(*root_pids: int) -> tuple[Process, ...]:
-    """Children of ``root_pids``, their children and so on, zombies left out: one pass over ``/proc``, which may hold thousands."""
+    """Return all descendants of ``root_pids`` without zombies, in one pass over ``/proc``, which may hold thousands."""
     children: dict[int, list[_Stat]] = {}
     for entry in PROC.iterdir():
         stat = _stat(int(entry.name)) if entry.name.isdecimal() else None
@@ -76,7 +76,7 @@ def descendants(*root_pids: int) -> tuple[Process, ...]:
 
 
 def adopted(marker: str) -> tuple[Process, ...]:
-    """Children of this process that were started with ``marker``, a ``NAME=value``, in their environment."""
+    """Return children of this process that were started with ``marker``, a ``NAME=value``, in their environment."""
     mine = os.getpid()
     wanted = marker.encode()
     found = []
@@ -88,7 +88,7 @@ def adopted(marker: str) -> tuple[Process, ...]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """What the process was started with; nothing for one that is gone or belongs to another user."""
+    """Return the process's initial environment; empty if it is gone or belongs to another user."""
     try:
         return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -124,7 +124,7 @@ def catches(process: Process, number: signal.Signals) -> bool:
 
 
 def bury(processes: Iterable[Process]) -> None:
-    """Collect the exit status of those that this process adopted; children of a Popen are not to be given here."""
+    """Collect the exit status of adopted processes. Do not pass children of a Popen."""
     for process in processes:
         if identify(process.pid) == process:
             with suppress(ChildProcessError):
@@ -169,7 +169,7 @@ def release(folder: Path) -> None:
 
 
 def owner_of(folder: Path, name: str = OWNER) -> Owner | None:
-    """Who claimed ``folder``, or with :data:`RELEASED` who let go of it last; None where nobody did."""
+    """Return the process that claimed ``folder``, or with :data:`RELEASED` the last that released it; None without one."""
     return read_document(folder / name, Owner) if (folder / name).is_file() else None
 
 
@@ -180,7 +180,7 @@ def is_held(folder: Path) -> bool:
 
 
 def this_process() -> Owner | None:
-    """None on a system without Linux's /proc."""
+    """Return this process; None on a system without Linux's /proc."""
     process = identify(os.getpid())
     try:
         boot_id, namespace = _BOOT_ID.read_text().strip(), str(_NAMESPACE.readlink())
@@ -198,7 +198,7 @@ def this_process() -> Owner | None:
 
 
 def started_at(owner: Owner) -> float | None:
-    """When the process was started, in seconds since the epoch; None for one of another machine or another boot."""
+    """Return the start of the process in seconds since the epoch; None for another machine or another boot."""
     here = this_process()
     if here is None or here.boot_id != owner.boot_id:
         return None

@@ -28,7 +28,7 @@ from harness.records.launch import ended_how
 from harness.records.store import write_atomically
 from harness.records.strict_json import read_document
 
-# What this node's ranks get to find out for themselves and leave their own words; NCCL would wait ten minutes.
+# The time for this node's ranks to notice the loss and record their own errors; NCCL would wait ten minutes.
 GRACE_S = 10.0
 
 
@@ -41,7 +41,7 @@ class Peers:
     _fallen: dict[int, float] = field(default_factory=dict)
 
     def reason_to_stop(self, now: float | None = None) -> str:
-        """One sentence once a node has been gone for longer than the grace; else empty. ``now``: monotonic seconds."""
+        """Return a sentence once a node has been gone for longer than the grace; else empty. ``now``: monotonic seconds."""
         now = time.monotonic() if now is None else now
         for node, path in _outcomes(self.plan):
             outcome = _ended_badly(path)
@@ -57,7 +57,7 @@ def _outcomes(plan: LaunchPlan) -> tuple[tuple[int, Path], ...]:
 
 
 def _ended_badly(path: Path) -> LaunchOutcome | None:
-    """None while it runs, where it ended well, and where its file cannot be read: the ranks will tell then."""
+    """Return the outcome of a node that failed; None while it runs, if it ended well, or if its file is unreadable."""
     if not path.is_file():
         return None
     try:
@@ -95,7 +95,7 @@ def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[Callable[[], st
 
 
 def _unwatched(sampler: subprocess.Popen[bytes], plan: LaunchPlan) -> str | None:
-    """Without NVML the sampler ends well and at once: its file says why."""
+    """Say why the sampler stopped early. Without NVML it ends well at once, and its file gives the reason."""
     code = sampler.poll()
     if code is None:
         if _stop_sampler(sampler):
@@ -151,14 +151,14 @@ def _prepare(plan: LaunchPlan) -> None:
 
 
 def _folders(plan: LaunchPlan) -> tuple[Path, Path]:
-    """What ranks write to; either may be a file system of its own."""
+    """Return the folders that ranks write to; each may be a file system of its own."""
     return plan.run_dir / "ranks", plan.run_dir / "logs"
 
 
 def _attempt(
     plan: LaunchPlan, on_progress: OnProgress, caught: Interruption, parents: WarmParents | None
 ) -> LaunchOutcome:
-    """Afresh after all where a forked agent finds that it may not fork ranks: nothing of the run has begun then."""
+    """Run once; start afresh if a forked agent finds that it must not fork ranks, before the run has begun."""
     outcome = _once(plan, on_progress, caught, parents)
     agent = outcome.agent
     if agent is None or agent.status != "unforkable" or caught.signal is not None:
@@ -196,7 +196,7 @@ def _never_started(caught: Interruption, seconds: float) -> LaunchOutcome:
 
 
 def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Interruption) -> Ending | None:
-    """Until the agent ends by itself (None), or a reason to stop it comes up."""
+    """Follow the agent until it ends by itself (None), or until there is a reason to stop it."""
     began = now = time.monotonic()
     heartbeats = Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, began)
     peers, looked = Peers(plan), began

@@ -20,7 +20,7 @@ from harness.launch.processes import adopt_orphans
 from harness.records.collect import WarmAnswer, WarmRequest
 from harness.records.launch import OF_PROCESSES, PARENT_PID_VARIABLE, ended_how, open_log
 
-READY_S = 180.0  # torch and megatron come off a shared file system on a cold node
+READY_S = 180.0  # on a cold node torch and megatron load from a shared file system
 FORK_S = 20.0
 CLOSE_S = 2.0
 POLL_S = 0.02
@@ -29,7 +29,7 @@ LISTEN_S = 0.1
 
 @dataclass(frozen=True)
 class Refused:
-    """Why there is no agent. ``for_good``: the next one with this environment would be refused too."""
+    """The reason for a missing agent. ``for_good``: this environment will always be refused."""
 
     reason: str
     for_good: bool = False
@@ -103,7 +103,7 @@ class WarmProcess:
             self._channel.sendall(request.model_dump_json().encode() + b"\n")
         except OSError:
             return self._gone()
-        answer = self._listen(FORK_S, lambda: False)  # what was asked for may run by now, and must be known to be ended
+        answer = self._listen(FORK_S, lambda: False)  # the requested agent may run by now, and must be ended
         if isinstance(answer, Refused):
             return answer
         if answer.pid is None:
@@ -121,7 +121,7 @@ class WarmProcess:
         return agent
 
     def close(self) -> None:
-        """End it. Agents that it forked go on."""
+        """End the warm parent. Agents that it forked continue."""
         self._channel.close()
         try:
             self.process.wait(CLOSE_S if self._is_ready else 0.0)
@@ -160,21 +160,21 @@ class WarmProcess:
         except subprocess.TimeoutExpired:
             return Refused("the warm parent closed its channel")
         reason = f"the warm parent {ended_how(code)}; see logs/launcher.log of the run that it was started for"
-        return Refused(reason, for_good=code > 0)  # what cannot be imported now cannot be imported later
+        return Refused(reason, for_good=code > 0)  # a failed import will fail again
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
-    """Of an agent and of all that it starts."""
+    """Return the environment of an agent and of all processes that it starts."""
     return {variable.name: variable.value for variable in plan.env} | {PARENT_PID_VARIABLE: str(os.getpid())}
 
 
 def set_by_torchrun(plan: LaunchPlan) -> dict[str, str]:
-    """What torchrun adds for ranks that libraries read while they load, and so has to be there before the imports."""
+    """Return the variables of torchrun that libraries read while they load, needed before the imports."""
     names = {variable.name for variable in plan.env}
     return {"OMP_NUM_THREADS": "1"} if plan.num_local_ranks > 1 and "OMP_NUM_THREADS" not in names else {}
 
 
-KEEP = 2  # each holds what the imports take, some 350 MB
+KEEP = 2  # each holds the imported modules, about 350 MB
 
 Key = tuple[str, bool, tuple[tuple[str, str], ...]]
 
@@ -232,7 +232,7 @@ class WarmParents:
 
 
 def _key(plan: LaunchPlan) -> Key:
-    """What a parent cannot change once it has imported."""
+    """Return the settings that a parent cannot change once it has imported."""
     given = {variable.name: variable.value for variable in plan.env} | set_by_torchrun(plan)
     return plan.python, plan.without_gpu, tuple(sorted(given.items()))
 
@@ -247,7 +247,7 @@ class Started:
 
 
 def start_process(plan: LaunchPlan, argv: tuple[str, ...], log: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that Ctrl-C in the terminal reaches the harness only, which then stops it in order."""
+    """Start in a session of its own: Ctrl-C then reaches only the harness, which stops the process in order."""
     with open_log(log) as output:
         return subprocess.Popen(
             argv,
@@ -261,7 +261,7 @@ def start_process(plan: LaunchPlan, argv: tuple[str, ...], log: Path) -> subproc
 
 
 def start_agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | None) -> Started | None:
-    """From a warm parent if there are any, else afresh; None when the user interrupted the wait for a warm parent."""
+    """Start from a warm parent if possible, else afresh; None if the user interrupted the wait for a warm parent."""
     if parents is None:
         return Started(start_process(plan, plan.argv, plan.launcher_log))
     answer = parents.start(plan, lambda: caught.signal is not None)

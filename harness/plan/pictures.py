@@ -208,12 +208,12 @@ class _Scene:
     exponent: float
 
     def pixels(self, x: float, y: float) -> tuple[float, float]:
-        """Pixels from the left and from the top."""
+        """Return the pixels from the left and from the top."""
         low, high = self._bent(self.bottom), self._bent(self.top)
         return (x - self.left) / (self.right - self.left) * look.WIDTH, (high - self._bent(y)) / (high - low) * _HEIGHT
 
     def values(self, x: float, y: float) -> tuple[float, float]:
-        """What :meth:`pixels` came from."""
+        """Return the values of :meth:`pixels` again: its inverse."""
         low, high = self._bent(self.bottom), self._bent(self.top)
         bent = high - y / _HEIGHT * (high - low)
         return self.left + x / look.WIDTH * (self.right - self.left), copysign(abs(bent) ** (1 / self.exponent), bent)

@@ -54,7 +54,7 @@ class Planned:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """On how the first layout was settled: the operating point, what was scaled, what is assumed."""
+        """Return notes on the first layout: its operating point, scaled values and assumptions."""
         return next((layout.settled.notes for layout in self.layouts if layout.settled), ())
 
 
@@ -108,7 +108,7 @@ class _Found:
 
     @property
     def kind(self) -> "_Kind":
-        """Which traces it reads: of which layers, and with how uneven a routing."""
+        """Return the kind of traces that it reads: the implementation of layers, and the imbalance of routing."""
         return self.implementation, imbalance_of(self.settled.spec)
 
 
@@ -150,7 +150,7 @@ def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Layo
 
 
 def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
-    """The settings of ``only`` and that without recompute; BadRequestError with all that are not among the candidates."""
+    """Keep the settings of ``only`` and the one without recompute; BadRequestError names all unknown settings."""
     if not only:
         return found
     rows = {canonical_text(row.spec.recompute): row for row in found.rows}
@@ -211,7 +211,7 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
 
 
 def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:
-    """Fitting goes before tight; then throughput decides; where no seconds are predicted, the smallest overhead."""
+    """Return a sort key: fitting before tight, then throughput, or the smallest overhead if no seconds are predicted."""
     assert layout.plan is not None and layout.plan.recommended is not None
     row = layout.plan.recommended
     return row.verdict != "FITS", layout.plan.seconds_per_token(row), row.overhead or 0.0

@@ -106,7 +106,7 @@ def _part(name: str, unit: str) -> Callable[[Row], str]:
 
 
 def size_unit(rows: Sequence[Row]) -> str:
-    """GiB, or MiB if every peak is below one GiB. A table has one unit."""
+    """Return GiB, or MiB if every peak is below one GiB: a table has one unit."""
     peaks = [row.prediction.peak_bytes for row in rows if row.prediction]
     return "MiB" if peaks and max(peaks) < GIB else "GiB"
 
@@ -181,7 +181,7 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
 
 
 def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Names that share a reason, each reason once."""
+    """Group names by their reason."""
     grouped: dict[str, list[str]] = {}
     for name, why in reasons.items():
         grouped.setdefault(why, []).append(name)

@@ -14,10 +14,10 @@ from harness.records.store import checkout_dir
 
 _NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@:+=/-]*")
 _FEATURES = re.compile(r"[A-Za-z0-9_.,&|*()\[\]:=+-]+")
-# Of a path: sbatch replaces %, and reads quotes, backslashes, blanks and # in its own way.
+# Characters of paths: sbatch replaces %, and reads quotes, backslashes, blanks and # in its own way.
 _PATH = re.compile(r"/[A-Za-z0-9_.,@:+=~/-]*")
 _MOUNT = re.compile(r"[^:]+:/[^:]*(:[^:]+)?")
-# Words that sbatch takes for more than a variable of that name.
+# Names that sbatch does not take for a variable.
 _EXPORT_WORDS = frozenset({"ALL", "NONE", "NIL"})
 
 
@@ -36,7 +36,7 @@ def value_problems(record: JobRecord) -> list[BadRequestError]:
 
 
 def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
-    """Those of the options alone."""
+    """Return the problems of the options alone."""
     checked: list[_Checked] = [
         ("--partition", asked.partition, _NAMES, _ALLOWED_NAMES),
         ("--account", asked.account, _NAMES, _ALLOWED_NAMES),
@@ -56,7 +56,7 @@ def _unfit(checked: list[_Checked]) -> list[BadRequestError]:
 
 
 def _word_problems(asked: SlurmOptions) -> list[BadRequestError]:
-    """Words of srun's command line: quoted, so that only what no line can hold is refused."""
+    """Return problems of srun's words: they are quoted, so only characters that no line can hold are refused."""
     words = [("--container_image", asked.container_image), ("--slurm_python", asked.python)]
     words += [("--container_mounts", mount) for mount in asked.container_mounts]
     problems = [
@@ -85,7 +85,9 @@ def _passed_problems(pass_env: tuple[str, ...]) -> list[BadRequestError]:
     ]
 
 
-WARNING_S = 90  # how long before the time limit the job hears of it: ranks end, and leave what they measured
+WARNING_S = (
+    90  # seconds before the time limit at which the job gets a signal, so that ranks end and keep their measurements
+)
 _SHORT_LIMIT_MINUTES = 6  # of a shorter one a quarter: Slurm warns a job at once whose limit is nearer than that
 CONTAINER_PYTHON = "python3"
 # True of the machine where one submits: what it names there is not on the nodes, or Slurm sets it anew on each.
@@ -105,7 +107,7 @@ class SlurmJob:
 
     @property
     def script_path(self) -> Path:
-        """Where the file lies."""
+        """Return the path of the batch file."""
         return Path(self.record.job_dir) / SCRIPT
 
     @property
@@ -216,7 +218,7 @@ def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
 
 
 def own_mounts(record: JobRecord) -> tuple[str, ...]:
-    """What a container must see at the same place: the job, its runs and sweep, and the checkout if this is one."""
+    """Return the folders that a container must see at the same path: job, runs, sweep, and the checkout, if any."""
     folders = [Path(record.job_dir), *(Path(run.run_dir).parent for run in record.runs), Path(record.subject)]
     folders += [Path(record.results_dir)] if record.results_dir else []
     checkout = checkout_dir()
@@ -228,7 +230,7 @@ def own_mounts(record: JobRecord) -> tuple[str, ...]:
 
 
 def _mount_problems(record: JobRecord) -> list[BadRequestError]:
-    """Folders that a list of mounts cannot name, where there is a container."""
+    """Return a problem for each folder that a list of mounts cannot name, if the job has a container."""
     mounts = own_mounts(record) if record.slurm.container_image is not None else ()
     return [
         BadRequestError(
@@ -240,7 +242,7 @@ def _mount_problems(record: JobRecord) -> list[BadRequestError]:
 
 
 def _environment(shell: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """What the file exports, by name, and the names that it does not because their values look secret."""
+    """Return the exported variables, and the names left out because their values look secret."""
     allowed = {v.name: v.value for v in inherited(shell) if not _OF_THIS_MACHINE.fullmatch(v.name)}
     secret = sorted(name for name, value in allowed.items() if redact(value) != value)
     kept = {name: value for name, value in allowed.items() if name not in secret} | SAFE_PATH

@@ -13,7 +13,7 @@ Kind = Literal[
     "preempted", "purged", "unreachable",
 ]  # fmt: skip
 
-# Kinds after which nothing of the job runs any more.
+# Kinds of a job that has ended.
 ENDED: frozenset[Kind] = frozenset(
     {"finished", "failed", "timeout", "node_fail", "out_of_memory", "launch_failed", "cancelled", "preempted", "purged"}
 )
@@ -54,7 +54,7 @@ STATES: dict[str, Kind] = {
 # A failed job whose reason says that its script never came to run; signal 53 is Slurm's for a log that it cannot open.
 LAUNCH_REASONS = frozenset({"JobLaunchFailure", "RaisedSignal:53(Real-time_signal_19)"})
 
-# Reasons for which a job waits that no waiting cures: it asks for what it can never have.
+# Reasons of a job that waits in vain: it requests something that it can never get.
 NEVER = frozenset({
     "AccountNotAllowed", "AssocMaxCpuPerJobLimit", "AssocMaxGRESPerJob", "AssocMaxMemPerJob", "AssocMaxNodePerJobLimit",
     "AssocMaxWallDurationPerJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
@@ -62,7 +62,7 @@ NEVER = frozenset({
     "QOSMaxGRESPerJob", "QOSMaxMemoryPerJob", "QOSMaxNodePerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed",
 })  # fmt: skip
 
-# Reasons that a person put there, or must take away.
+# Reasons that a person set or must remove.
 HELD = frozenset({
     "JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "ReservationDeleted", "launch_failed_requeued_held",
     "job_requeued_in_held_state", "PartitionDown", "PartitionInactive",
@@ -148,7 +148,7 @@ def job_state(slurm: Slurm, job: SubmittedRecord) -> tuple[TaskState, ...]:
 
 
 def from_scontrol(text: str) -> tuple[TaskState, ...]:
-    """Of ``scontrol -o show job``: a line per task."""
+    """Parse ``scontrol -o show job``: a line per task."""
     found = []
     for line in text.splitlines():
         fields = dict(_FIELD.findall(line))
@@ -169,7 +169,7 @@ def from_scontrol(text: str) -> tuple[TaskState, ...]:
 
 
 def from_squeue(text: str) -> tuple[TaskState, ...]:
-    """Of ``squeue --format=%K|%T|%r|%N``."""
+    """Parse ``squeue --format=%K|%T|%r|%N``."""
     found = []
     for line in text.splitlines():
         parts = line.split("|")
@@ -179,7 +179,7 @@ def from_squeue(text: str) -> tuple[TaskState, ...]:
 
 
 def from_sacct(text: str) -> tuple[TaskState, ...]:
-    """Of ``sacct --parsable2 --format=JobID,State,ExitCode,NodeList``."""
+    """Parse ``sacct --parsable2 --format=JobID,State,ExitCode,NodeList``."""
     found = []
     for line in text.splitlines():
         parts = line.split("|")
