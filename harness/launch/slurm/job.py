@@ -17,7 +17,7 @@ _FEATURES = re.compile(r"[A-Za-z0-9_.,&|*()\[\]:=+-]+")
 # Characters of paths: sbatch replaces %, and reads quotes, backslashes, blanks and # in its own way.
 _PATH = re.compile(r"/[A-Za-z0-9_.,@:+=~/-]*")
 _MOUNT = re.compile(r"[^:]+:/[^:]*(:[^:]+)?")
-# Names that sbatch does not take for a variable.
+# Names with a special meaning for sbatch.
 _EXPORT_WORDS = frozenset({"ALL", "NONE", "NIL"})
 
 
