@@ -33,6 +33,8 @@ class SettingRow(Shown):
     reason: Text
     peak_bytes: int | None = at("prediction", "peak_bytes")
     peak_range_bytes: tuple[int, int] | None = at("prediction", "range_bytes")
+    range_class: str | None = at("prediction", "job_class")
+    range_rows: int | None = at("prediction", "num_rows")
     device_bytes: int | None
     device_range_bytes: tuple[int, int] | None
     worst_stage: int | None = at("prediction", "worst", "pp_rank")

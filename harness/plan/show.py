@@ -114,7 +114,7 @@ def size_unit(rows: Sequence[Row]) -> str:
 def range_text(prediction: Prediction, unit: str) -> str:
     """Return both ends of the range."""
     low, high = prediction.range_bytes
-    return f"{_size(low, unit)}-{_size(high, unit)}"
+    return f"{_size(low, unit)}-{_size(high, unit)}{prediction.range_mark}"
 
 
 def peak_text(prediction: Prediction, unit: str) -> str:
@@ -160,6 +160,7 @@ def _size(value: float, unit: str) -> str:
 def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     """Explain the marks, and list the settings that are not in the table, each reason once."""
     yield _LEGEND
+    yield from dict.fromkeys(row.prediction.range_basis for row in plan.rows if row.prediction)
     if plan.limits.needs.outside_bytes:
         yield f"Beside tensors the device holds {plan.limits.needs.text}"
     if any(row.prediction and not row.prediction.is_point_known for row in plan.rows):

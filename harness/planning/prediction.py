@@ -13,12 +13,13 @@ from harness.planning.device import OUTSIDE_ALLOCATOR_BYTES
 from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.planning.ledger import StageMemory, library_bytes, stage_memory
 from harness.planning.model_states import steps_with_torch_adam
+from harness.planning.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of
 from harness.planning.stages import Composer
 from harness.planning.time_model import LIKELY, Efficiency, StepTime, step_time
 from harness.planning.trace_cases import traceable
 from harness.records.run import PredictionRecord, StagePrediction
 from harness.records.trace import ChunkTrace, ExactStage, FittedConstant
-from harness.units import GIB, MIB
+from harness.units import GIB, MIB, counted
 
 EFFICIENCIES = ("gemm_bf16", "gemm_low_precision", "attention", "memory", "link")
 
@@ -78,8 +79,10 @@ Verdict = Literal["FITS", "TIGHT", "OOM"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """All bytes are of the worst rank of a stage; ``range_bytes`` holds the peak under every assumption.
+    """All bytes are of the worst rank of a stage; ``range_bytes`` holds nine of ten peaks of its class.
 
+    ``uneven_bytes``: the peak with uneven routing. ``job_class``, ``num_rows``: the class of jobs behind the range, and how many
+    measured cases it has.
     ``time`` is None where seconds are not predicted (cpu). ``recompute_flops`` is per step over all GPUs. ``torch_adam`` as in
     `model_states`.
     """
@@ -87,6 +90,9 @@ class Prediction:
     spec: ExperimentSpec
     stages: tuple[StageMemory, ...]
     range_bytes: tuple[int, int]
+    uneven_bytes: int
+    job_class: ClassName
+    num_rows: int
     time: StepTime | None
     model_flops: int
     recompute_flops: int
@@ -127,7 +133,21 @@ class Prediction:
     @property
     def is_point_known(self) -> bool:
         """Return whether the model covers everything; if not, trust the range and not the peak."""
-        return not (self.spec.is_routed_naturally or any(row.lower or row.higher for row in self.assumptions))
+        is_guessed = self.num_rows < ENOUGH_ROWS or any(row.lower or row.higher for row in self.assumptions)
+        return not (self.spec.is_routed_naturally or is_guessed)
+
+    @property
+    def range_mark(self) -> str:
+        """The number of measured cases behind the range, where they are too few for quantiles."""
+        return f" ({counted(self.num_rows, 'row')})" if self.num_rows < ENOUGH_ROWS else ""
+
+    @property
+    def range_basis(self) -> str:
+        """Say what the range is made of."""
+        if self.num_rows >= ENOUGH_ROWS:
+            return f"Range: holds nine of ten measured peaks of {self.job_class} ({self.num_rows} cases)"
+        nearest = next(row.nearest for row in CLASSES if row.name == self.job_class)
+        return f"Range: {counted(self.num_rows, 'row')} measured of {self.job_class}, so the widest errors of these and of {nearest}, times {WIDENED:g}"
 
     def overhead_over(self, control: "Prediction") -> float:
         """Return the share by which a step is slower than the control's; from FLOPs if no seconds are predicted."""
@@ -176,18 +196,22 @@ def predict(
     rows = assumptions(spec, implementation, torch_adam=torch_adam, apex=apex)
     if constants.origin:
         rows = (*rows, Assumption(constants.origin, applies=lambda _spec, _implementation: True))
-    lower, higher = band(rows)
     peak = max(stage.total for stage in stages)
-    upper = peak
+    uneven = peak
     if imbalanced:
-        upper = max(
-            stage.total for stage in _stages(spec, composer.chunk_costs(imbalanced), constants, torch_adam=torch_adam)
-        )
+        unevenly = _stages(spec, composer.chunk_costs(imbalanced), constants, torch_adam=torch_adam)
+        uneven = max(peak, *(stage.total for stage in unevenly))
+    job_class, found = spread_of(spec, peak)
+    low, high = found.around(peak, uneven)
+    lower, higher = band(rows)
     effective = effective_recompute(spec, implementation, software or Software())
     return Prediction(
         spec=spec,
         stages=stages,
-        range_bytes=(round(peak * (1 - lower)), round(max(peak, upper) * (1 + higher))),
+        range_bytes=(max(0, round(low - lower * peak)), round(high + higher * peak)),
+        uneven_bytes=uneven,
+        job_class=job_class,
+        num_rows=found.num_rows,
         time=None if spec.gpu_type.is_cpu else step_time(spec, costs, constants.likely, constants.time_spread),
         model_flops=model_flops_per_step(spec),
         recompute_flops=recompute_flops_per_step(spec, effective),

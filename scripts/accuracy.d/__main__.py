@@ -12,6 +12,7 @@ import korthikanti
 import llama3_70b
 import published
 import published_page
+import ranges
 import step_times
 from page import Page, index
 
@@ -40,6 +41,12 @@ def other_published(host: Host) -> Page:
     return published_page.page(title, INPUTS / "other_published.json", published_page.OF_OTHERS, host)
 
 
+def experts(host: Host) -> Page:
+    """Peaks of Megatron-LM's tests of experts: overlap, offloading, deferred gradients, natural routing."""
+    title = "Predicted and published peaks: experts with overlap, offloading and natural routing"
+    return published_page.page(title, INPUTS / "experts.json", published_page.OF_EXPERTS, host)
+
+
 def llama3_70b_sft(host: Host) -> Page:
     """Compare Megatron-Bridge's published Llama3-70B table."""
     return llama3_70b.page(INPUTS / "llama3_70b_sft.json", host)
@@ -64,11 +71,13 @@ def other_estimators(host: Host) -> Page:
 COMPARISONS: dict[str, Callable[[Host], Page]] = {
     "megatron_lm": megatron_lm,
     "other_published": other_published,
+    "experts": experts,
     "llama3_70b_sft": llama3_70b_sft,
     "korthikanti": saved_activations,
     "time": time,
     "estimators": other_estimators,
     "cpu": cpu_runs.page,
+    "ranges": lambda _host: ranges.page(FOLDER),
 }
 
 

@@ -156,6 +156,8 @@ def _spec(row: Row) -> ExperimentSpec:
     instances = a.get("num-distributed-optimizer-instances", 1)
     if row["world_size"] % instances or a["global-batch-size"] % instances:
         raise InexpressibleError("instances of the distributed optimizer that do not divide GPUs and batch")
+    if not row["world_size"]:
+        raise InexpressibleError("the number of GPUs is not known")
     world_size = row["world_size"] // instances
     try:
         return ExperimentSpec.model_validate(

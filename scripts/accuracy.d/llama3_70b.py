@@ -62,6 +62,7 @@ def compare(path: Path, host: Host) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": row["name"], "recompute": row["recompute"], "note": row["note"],
+                "class": made.prediction.job_class, "architecture": "80 x 8192, 64 heads", "uneven_bytes": predicted,
                 "predicted_bytes": predicted, "measured_bytes": measured, "error": round(predicted / measured - 1, 5),
                 "in_range": low <= measured <= high, "range_bytes": [low, high],
                 "predicted_tflops_per_gpu": made.prediction.tflops_per_gpu,

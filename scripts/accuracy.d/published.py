@@ -1,5 +1,6 @@
 """Compares published peaks of Megatron-LM's functional tests with predictions of the same arguments."""
 
+import csv
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -46,6 +47,13 @@ class Case:
         """Return the kind of model: dense, with experts, with latent attention."""
         moe, mla = self.spec.model.moe, self.spec.model.mla
         return "MLA and MoE" if mla and moe else "MLA" if mla else "MoE" if moe else "dense"
+
+    @property
+    def architecture(self) -> str:
+        """The model, whatever its layout: rows of one are left out together when ranges are checked."""
+        model = self.spec.model
+        experts = f", {model.moe.num_moe_experts} experts" if model.moe else ""
+        return f"{model.num_layers} x {model.hidden_size}, {model.num_attention_heads} heads{experts}"
 
     @property
     def is_exact(self) -> bool:
@@ -119,6 +127,8 @@ class Compared:
             "compute_dtype": spec.compute_dtype, "taken_as": self.case.taken_as, "recompute": spec.recompute.text,
             "cuda_graphs": spec.cuda_graph.impl, "predicted_bytes": self.predicted, "measured_bytes": self.measured,
             "error": round(self.error, 5), "rival_bytes": self.rival, "in_range": self.is_in_range,
+            "class": self.prediction.job_class, "architecture": self.case.architecture,
+            "uneven_bytes": round(self.predicted * self.prediction.uneven_bytes / self.prediction.peak_bytes),
             "range_bytes": self.range_bytes, "bounded": self.case.is_bounded, "peak": stage.peak, "runs": sorted(self.case.paths),
             "measured_range_bytes": [min(self.case.peaks), max(self.case.peaks)],
             "steady_measured_bytes": median(self.case.steady) if self.case.steady else None,
@@ -130,11 +140,43 @@ class Compared:
         }  # fmt: skip
 
 
+def inputs(path: Path) -> dict[str, Any]:
+    """``source`` and ``rows`` of a file of inputs, or of a CSV with the columns of `reference/moe_open.csv`.
+
+    Such a CSV has JSON in its columns ``arguments`` (with ``--``) and ``measured``, and nothing on the environment: it is taken
+    for empty, the last rank for the recorded one.
+    """
+    if path.suffix != ".csv":
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    with path.open(newline="") as lines:
+        rows = [_of_csv(row) for row in csv.DictReader(lines)]
+    return {"source": ", ".join(dict.fromkeys(row["source"] for row in rows)), "rows": rows}
+
+
+def _of_csv(row: dict[str, str]) -> dict[str, Any]:
+    measured, path = json.loads(row["measured"]), row["golden_path"]
+    arguments = {name.lstrip("-"): value for name, value in json.loads(row["arguments"]).items()}
+    layout = arguments.get("pipeline-model-parallel-layout")
+    if layout:  # quoted for a shell, and once more by YAML
+        arguments["pipeline-model-parallel-layout"] = layout.replace("\\", "")
+    most, steady, seconds = (
+        next((float(measured[name]) for name in names if measured.get(name)), None)
+        for names in (("mem_max_alloc_last", "mem_max_last"), ("mem_alloc_steady",), ("iter_time_median_s",))
+    )
+    return {
+        "path": f"{path}@{row['commit_date'][:10]}" if row["commit_date"] else path, "source": row["source"], "group": row["group"],
+        "arguments": arguments, "date": row["commit_date"][:10] or "2026-01-01", "environment": {}, "hardware": row["hardware"],
+        "software": "lts" if "_lts" in path else "dev", "stage": -1, "world_size": int(row["world_size"] or 0),
+        "peak_bytes": int(most) if most else None, "steady_bytes": int(steady) if steady else None, "step_time_s": seconds,
+    }  # fmt: skip
+
+
 def read_cases(path: Path, *, needs_peaks: bool = True) -> tuple[list[Case], dict[str, str]]:
     """Return cases of equal specs, and omitted rows with the reason; without ``needs_peaks`` it reads no measurements."""
     cases: dict[tuple[object, ...], Case] = {}
     left_out: dict[str, str] = {}
-    for row in json.loads(path.read_text())["rows"]:
+    for row in inputs(path)["rows"]:
         try:
             reading = read(row)
         except InexpressibleError as reason:
@@ -201,4 +243,4 @@ def predictions(rows: Path, host: Host) -> dict[str, Any]:
             "step_s": time.likely_s if time else None, "step_range_s": [time.low_s, time.high_s] if time else None,
         }  # fmt: skip
         found |= dict.fromkeys(row.case.paths, row_prediction)
-    return {"rows": json.loads(rows.read_text())["source"], "predictions": found}
+    return {"rows": inputs(rows)["source"], "predictions": found}

@@ -25,6 +25,7 @@ OF_MEGATRON_LM = (
     "with pipeline parallelism, some messages between stages outlive the step: 4 to 12 MB in these small models",
     _ROUTING,
 )
+OF_EXPERTS = (_MASK, _ROUTING)
 OF_OTHERS = (
     _MASK,
     _ROUTING,

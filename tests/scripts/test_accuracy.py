@@ -1,5 +1,6 @@
 """What scripts/accuracy reads from published runs, how far predictions are from them, and what it writes about it."""
 
+import csv
 import importlib
 import json
 import os
@@ -213,7 +214,10 @@ def test_the_table_of_the_readme_is_what_is_kept():
     table = readme.partition("| peak memory | cases |")[2].split("\n\n")[0].splitlines()[2:]
     assert [[cell.strip() for cell in row.split("|")[2:-1]] for row in table] == expected
     times = json.loads((KEPT / "time.json").read_text())["headline"]
-    assert re.findall(r"[\d.]+ points|[\d.]+ %", readme.partition("The cost of one setting")[2].partition("##")[0]) == [
+    costs = (
+        readme.partition("On average the predicted cost")[2].partition("##")[0].replace("percentage points", "points")
+    )
+    assert re.findall(r"[\d.]+ points|[\d.]+ %", costs) == [
         *re.findall(r"by ([\d.]+ points) on average", times), *re.findall(r"by ([\d.]+ %) on average", times)
     ]  # fmt: skip
 
@@ -258,3 +262,35 @@ def test_dense_runs_are_predicted_within_three_percent(module):
     assert not left_out
     assert len(compared) >= 25
     assert {row.case.name: row.error for row in compared if abs(row.error) > 0.03} == {}
+
+
+def test_the_ranges_of_the_planner_are_what_the_kept_comparisons_give(module):
+    ranges, kept = module("ranges"), json.loads((KEPT / "ranges.json").read_text())["classes"]
+    rows = ranges.residuals(KEPT)
+    for kind in ranges.CLASSES:
+        found, planned = vars(ranges.spread(kind, rows)), vars(module("harness.planning.ranges").spreads()[kind.name])
+        assert found == planned == {name: kept[kind.name][name] for name in found}, kind.name
+
+
+def test_a_range_is_checked_on_models_that_it_does_not_know(module):
+    ranges = module("ranges")
+    dense = next(kind for kind in ranges.CLASSES if kind.name == "dense models")
+    known = [ranges.Residual(dense.name, f"model {n % 5}", n / 1000, n / 1000, routed=False) for n in range(50)]
+    odd = [ranges.Residual(dense.name, "another", 0.5, 0.5, routed=False)] * 50
+    assert ranges.coverage(dense, known) >= ranges.SHARE
+    assert ranges.coverage(dense, [*known, *odd]) < ranges.SHARE
+
+
+def test_rows_of_a_csv_are_read_as_those_of_an_input_file(module, tmp_path):
+    arguments = {"--num-layers": 12, "--pipeline-model-parallel-layout": "Et*3\\|(tt\\|)*6L"}
+    measured = {"mem_max_alloc_last": "2340560384.0", "mem_alloc_steady": "488145408.0", "iter_time_median_s": "0.21"}
+    fields = ["source", "commit_date", "golden_path", "hardware", "world_size", "group", "measured", "arguments"]
+    with (tmp_path / "rows.csv").open("w", newline="") as out:
+        writer = csv.DictWriter(out, fields)
+        writer.writeheader()
+        writer.writerow({"source": "x", "commit_date": "", "golden_path": "a/golden_values_lts.json", "hardware": "A100", "world_size": "8",
+                         "group": "g", "measured": json.dumps(measured), "arguments": json.dumps(arguments)})  # fmt: skip
+    [row] = module("published").inputs(tmp_path / "rows.csv")["rows"]
+    assert (row["peak_bytes"], row["steady_bytes"], row["step_time_s"]) == (2340560384, 488145408, 0.21)
+    assert row["arguments"] == {"num-layers": 12, "pipeline-model-parallel-layout": "Et*3|(tt|)*6L"}
+    assert (row["software"], row["world_size"], row["stage"]) == ("lts", 8, -1)

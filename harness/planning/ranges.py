@@ -1,0 +1,96 @@
+"""The range of a predicted peak: where nine of ten peaks that others measured lie, by class of job.
+
+The figures are in `ranges.json`, which `scripts/accuracy ranges` writes from the comparisons in `results/accuracy`. The file
+stands apart from `assumptions.py` because nothing in it is a judgement: it reads what was measured.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from harness.experiment.experiment import ExperimentSpec
+
+DATA = Path(__file__).with_name("ranges.json")
+# From this many measured cases on a class has quantiles of its own.
+ENOUGH_ROWS = 10
+# A smaller one takes the widest errors of itself and of its nearest class, by this factor.
+WIDENED = 1.5
+_SMALL_BYTES = 8_000_000_000
+
+ClassName = Literal[
+    "CPU runs", "CUDA graphs", "Megatron-FSDP", "offloading", "overlapped expert communication",
+    "small models with experts", "models with experts", "dense models",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JobClass:
+    """A class of jobs; of those that apply the first counts. ``nearest``: whose errors stand in where it has few rows."""
+
+    name: ClassName
+    applies: Callable[[ExperimentSpec, int], bool]
+    nearest: ClassName | None
+
+
+CLASSES = (
+    JobClass("CPU runs", lambda spec, _: spec.gpu_type.is_cpu, None),
+    JobClass("CUDA graphs", lambda spec, _: spec.cuda_graph.impl != "none", "small models with experts"),
+    JobClass("Megatron-FSDP", lambda spec, _: spec.ddp.use_megatron_fsdp, "dense models"),
+    JobClass(
+        "offloading",
+        lambda spec, _: bool(spec.offload.offload_modules or spec.offload.cpu_offloading_num_layers),
+        "small models with experts",
+    ),
+    JobClass(
+        "overlapped expert communication",
+        lambda spec, _: spec.model.moe is not None and spec.kernels.overlap_moe_expert_parallel_comm,
+        "small models with experts",
+    ),
+    JobClass(
+        "small models with experts",
+        lambda spec, peak_bytes: spec.model.moe is not None and peak_bytes < _SMALL_BYTES,
+        "dense models",
+    ),
+    JobClass("models with experts", lambda spec, _: spec.model.moe is not None, "small models with experts"),
+    JobClass("dense models", lambda *_: True, None),
+)
+
+
+def class_of(spec: ExperimentSpec, peak_bytes: int) -> JobClass:
+    """Return the class of a job with this predicted peak."""
+    return next(row for row in CLASSES if row.applies(spec, peak_bytes))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where measured peaks of a class lie, as shares: of the predicted peak, and of the one with uneven routing.
+
+    ``num_rows``: measured cases of the class itself.
+    """
+
+    num_rows: int
+    lower: float
+    higher: float
+    higher_uneven: float
+
+    def around(self, peak_bytes: int, uneven_bytes: int) -> tuple[int, int]:
+        """Return both ends of the range. ``uneven_bytes``: the peak with uneven routing; the peak itself without."""
+        low = peak_bytes * (1 + self.lower)
+        if uneven_bytes > peak_bytes:
+            return round(low), max(peak_bytes, round(uneven_bytes * (1 + self.higher_uneven)))
+        return round(low), round(peak_bytes * (1 + self.higher))
+
+
+@cache
+def spreads() -> dict[str, Spread]:
+    """Return the spread of every class, from the generated file."""
+    return {name: Spread(**row) for name, row in json.loads(DATA.read_text())["classes"].items()}
+
+
+def spread_of(spec: ExperimentSpec, peak_bytes: int) -> tuple[ClassName, Spread]:
+    """Return the name of the job's class, and its spread."""
+    name = class_of(spec, peak_bytes).name
+    return name, spreads()[name]

@@ -1,0 +1,183 @@
+"""Ranges from errors of comparisons: quantiles by class, checked on models that are left out, into `ranges.json` and a page."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from page import Page, plain, signed
+
+from harness.planning.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, JobClass, Spread
+from harness.records.store import write_atomically
+
+SOURCES = ("megatron_lm", "other_published", "experts", "llama3_70b_sft", "cpu")
+# Part of the measured peaks that a range holds.
+SHARE = 0.9
+# Widths tried one after another: what share the quantiles hold, and a factor on them.
+_WIDTHS = ((0.9, 1.0), (0.95, 1.0), (0.98, 1.0), (1.0, 1.0), (1.0, 1.25), (1.0, 1.5), (1.0, 2.0))
+# No range is narrower: releases of the same software differ by as much.
+LEAST = 0.005
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Measured over predicted peak, less 1, of one case; and over the peak with uneven routing."""
+
+    kind: str
+    model: str
+    error: float
+    uneven_error: float
+    routed: bool
+
+
+def residuals(folder: Path) -> list[Residual]:
+    """One for each case of the comparisons kept in ``folder``; equal jobs on several software stacks are several."""
+    found: list[Residual] = []
+    for name in SOURCES:
+        file = folder / f"{name}.json"
+        document = json.loads(file.read_text()) if file.exists() else {}
+        cases = [*document.get("cases", ()), *document.get("rows", ())]
+        found += [_of_cpu(case) if "variant" in case else _residual(case) for case in cases]
+    return found
+
+
+def _residual(case: dict[str, Any]) -> Residual:
+    measured, predicted, uneven = (case[name] for name in ("measured_bytes", "predicted_bytes", "uneven_bytes"))
+    return Residual(
+        case["class"], case["architecture"], measured / predicted - 1, measured / uneven - 1, uneven > predicted
+    )
+
+
+def _of_cpu(row: dict[str, Any]) -> Residual:
+    error = row["measured_bytes"] / row["predicted_bytes"] - 1
+    return Residual("CPU runs", row["variant"], error, error, routed=False)
+
+
+def spread(kind: JobClass, rows: Sequence[Residual]) -> Spread:
+    """The spread of a class from ``rows`` of all classes: the first of `_WIDTHS` that holds models left out often enough."""
+    own = [row for row in rows if row.kind == kind.name]
+    if len(own) < ENOUGH_ROWS and kind.nearest is not None:
+        return _spread(kind, rows, 1.0, WIDENED)
+    return _spread(kind, rows, *_tried(kind, rows)[-1])
+
+
+def _spread(kind: JobClass, rows: Sequence[Residual], share: float, factor: float) -> Spread:
+    """The quantiles of the class that hold ``share``, times ``factor``; those of the nearest class too, where it has few rows."""
+    own = [row for row in rows if row.kind == kind.name]
+    is_small = len(own) < ENOUGH_ROWS and kind.nearest is not None
+    used = [row for row in rows if row.kind in (kind.name, *((kind.nearest,) if is_small else ()))]
+    lower, higher, uneven = _quantiles(used, share)
+    if is_small:  # routing may err in either direction by as much
+        uneven = max(uneven, -lower)
+    lower, higher = min(lower * factor, -LEAST), max(higher * factor, LEAST)
+    return Spread(
+        len(own), round(lower, 4), round(higher, 4), round(uneven * (factor if uneven > 0 else 1 / factor), 4)
+    )
+
+
+def _quantiles(rows: Sequence[Residual], share: float) -> tuple[float, float, float]:
+    """Lower and higher end of the errors, and the higher end over uneven routing, from the routed rows.
+
+    Where routing explains most errors upwards, an evenly routed job may err upwards as far as downwards.
+    """
+    lower, higher = _ends(map(unexplained, rows), share)
+    routed = [row.uneven_error for row in rows if row.routed]
+    if not routed:
+        return lower, higher, higher
+    return lower, max(higher, -lower), _ends(routed, share)[1]
+
+
+def _ends(values: Iterable[float], share: float) -> tuple[float, float]:
+    """Both ends of what holds ``share`` of new values, with the correction for few ones: (n + 1) p-th in order."""
+    ordered = sorted(values)
+    below = max(0, int((len(ordered) + 1) * (1 - share) / 2) - 1)
+    return round(ordered[below], 5), round(ordered[-1 - below], 5)
+
+
+def unexplained(row: Residual) -> float:
+    """The error that uneven routing does not explain."""
+    if not row.routed:
+        return row.error
+    return row.uneven_error if row.uneven_error > 0 else min(row.error, 0.0)
+
+
+def is_inside(row: Residual, found: Spread) -> bool:
+    """Whether the measured peak lies in the range."""
+    over = row.uneven_error <= found.higher_uneven or row.error <= 0 if row.routed else row.error <= found.higher
+    return row.error >= found.lower and over
+
+
+def coverage(kind: JobClass, rows: Sequence[Residual]) -> float | None:
+    """The part of the class that lies in ranges made without the rows of its own model; None without rows."""
+    num_own = sum(row.kind == kind.name for row in rows)
+    if num_own < ENOUGH_ROWS:
+        return _coverage(kind, rows, 1.0, WIDENED)
+    return _coverage(kind, rows, *_tried(kind, rows)[-1])
+
+
+def _tried(kind: JobClass, rows: Sequence[Residual]) -> list[tuple[float, float]]:
+    """The widths up to the one that `spread` takes."""
+    found: list[tuple[float, float]] = []
+    for width in _WIDTHS:
+        found.append(width)
+        if (_coverage(kind, rows, *width) or 0.0) >= SHARE:
+            break
+    return found
+
+
+def _coverage(kind: JobClass, rows: Sequence[Residual], share: float, factor: float) -> float | None:
+    own = [row for row in rows if row.kind == kind.name]
+    inside = 0
+    for model in {row.model for row in own}:
+        others = [row for row in rows if row.model != model]
+        if any(row.kind in (kind.name, kind.nearest) for row in others):
+            found = _spread(kind, others, share, factor)
+            inside += sum(is_inside(row, found) for row in own if row.model == model)
+    return inside / len(own) if own else None
+
+
+def page(folder: Path) -> Page:
+    """Writes the file that the planner reads, from the comparisons kept in ``folder``."""
+    rows = residuals(folder)
+    made = {kind.name: spread(kind, rows) for kind in CLASSES}
+    covered = {kind.name: coverage(kind, rows) for kind in CLASSES}
+    about = "written by `scripts/accuracy ranges` from results/accuracy; shares of the predicted peak"
+    document = {"about": about, "classes": {name: asdict(found) for name, found in made.items()}}
+    write_atomically(DATA, json.dumps(document, indent=1) + "\n")
+    total = [share * made[name].num_rows for name, share in covered.items() if share is not None]
+    headline = (
+        f"Ranges hold {plain(sum(total) / len(rows))} of {len(rows)} measured peaks when they are made without "
+        "the rows of the model that they are about."
+    )
+    return Page(
+        "Ranges of predicted peaks", headline,
+        {"classes": {name: asdict(found) | {"coverage": covered[name]} for name, found in made.items()}},
+        [*_table(rows, made, covered), "", *_NOTES],
+    )  # fmt: skip
+
+
+_NOTES = (
+    f"A class with {ENOUGH_ROWS} cases or more has the narrowest quantiles that hold {SHARE * 100:.0f} % of its cases when the rows of "
+    f"their model are left out, at least {LEAST * 100:g} % on both sides. A smaller class takes the "
+    f"widest errors of itself and of its nearest class, times {WIDENED:g}, and `plan` prints its number of rows beside the range.",
+    "Where a router decides how many tokens a rank receives, the upper end counts from the peak with uneven routing.",
+    "Coverage: the rows of one model are left out, ranges are made from the others, and the rows left out are looked for in them.",
+)
+
+
+def _table(rows: Sequence[Residual], made: dict[Any, Spread], covered: dict[Any, float | None]) -> list[str]:
+    lines = [
+        "| class | cases | models | lower | higher | higher, from uneven routing | width | inside, own model left out | nearest |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for kind in CLASSES:
+        found, share = made[kind.name], covered[kind.name]
+        num_models = len({row.model for row in rows if row.kind == kind.name})
+        nearest = kind.nearest if found.num_rows < ENOUGH_ROWS else ""
+        lines.append(
+            f"| {kind.name} | {found.num_rows} | {num_models} | {signed(found.lower)} | {signed(found.higher)} | "
+            f"{signed(found.higher_uneven)} | {plain(found.higher - found.lower)} | "
+            f"{'-' if share is None else plain(share)} | {nearest or ''} |"
+        )
+    return lines

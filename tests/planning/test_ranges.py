@@ -1,0 +1,47 @@
+"""The range of a predicted peak: its class, its two ends, and what is behind it."""
+
+import pytest
+
+from harness.experiment.experiment import OffloadSpec
+from harness.planning.ranges import CLASSES, ENOUGH_ROWS, Spread, class_of, spread_of, spreads
+
+EXPERTS = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
+BIG, SMALL = 60 * 10**9, 10**9
+
+
+def test_a_job_is_of_the_first_class_that_applies(make_spec):
+    dense, experts = make_spec(), make_spec(model=make_spec().model.model_dump() | {"moe": EXPERTS})
+    assert [class_of(spec, BIG).name for spec in (dense, experts)] == ["dense models", "models with experts"]
+    assert class_of(experts, SMALL).name == "small models with experts"
+    offloads = experts.model_copy(update={"offload": OffloadSpec(offload_modules=("moe_act",))})
+    assert class_of(offloads, BIG).name == "offloading"
+    assert class_of(make_spec(gpu="cpu"), SMALL).name == "CPU runs"
+
+
+def test_the_generated_file_has_every_class_and_no_range_without_width():
+    assert spreads().keys() == {row.name for row in CLASSES}
+    for name, found in spreads().items():
+        assert found.lower <= -0.005, name
+        assert found.higher >= 0.005, name
+
+
+def test_dense_models_are_not_given_more_than_was_measured():
+    assert spreads()["dense models"].num_rows > 200
+    assert spreads()["dense models"].higher - spreads()["dense models"].lower < 0.06
+
+
+def test_a_class_with_few_rows_is_wider_than_the_one_that_stands_in():
+    few = [row for row in CLASSES if spreads()[row.name].num_rows < ENOUGH_ROWS and row.nearest]
+    for row in few:
+        own, near = spreads()[row.name], spreads()[row.nearest]
+        assert own.higher - own.lower >= near.higher - near.lower - 1e-9, row.name
+
+
+@pytest.mark.parametrize(("uneven", "expected"), [(1000, (900, 1200)), (1500, (900, 1425)), (1010, (900, 1000))])
+def test_uneven_routing_moves_the_upper_end_only(uneven, expected):
+    assert Spread(num_rows=20, lower=-0.1, higher=0.2, higher_uneven=-0.05).around(1000, uneven) == expected
+
+
+def test_the_spread_of_a_job_is_that_of_its_class(make_spec):
+    name, found = spread_of(make_spec(), BIG)
+    assert (name, found) == ("dense models", spreads()["dense models"])
