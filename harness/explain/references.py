@@ -16,7 +16,7 @@ from harness.judging.metrics import METRICS
 from harness.night.case import noise_of
 from harness.night.history.record import case_of
 from harness.night.history.store import read_history
-from harness.night.noise import KnownNoise
+from harness.night.known_noise import KnownNoise
 from harness.records.golden import GoldenRecord, spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden
 from harness.records.other_kinds import refuse_other_kinds

@@ -56,7 +56,12 @@ def t_cumulative(t: float, degrees: float) -> float:
 
 
 def t_upper_tail(t: float, degrees: float) -> float:
-    """Return the share above ``t`` >= 0, precise also for tiny values: 7.94e-5 at t = 4 with 68 degrees of freedom."""
+    """Return the share above ``t`` >= 0, precise also for tiny values: 7.94e-5 at t = 4 with 68 degrees of freedom.
+
+    Infinite degrees are the normal distribution.
+    """
+    if math.isinf(degrees):
+        return math.erfc(t / math.sqrt(2)) / 2
     return _incomplete_beta(degrees / (degrees + t * t), degrees / 2, 0.5) / 2
 
 

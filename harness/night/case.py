@@ -11,11 +11,12 @@ from harness.judging.derive import derive
 from harness.judging.gate import Comparison, Finding, Verdict, default_thresholds
 from harness.judging.likeness import SOFTWARE, Difference, Likeness, possible_names
 from harness.judging.metrics import METRICS, Metric, Metrics, Speed, speed_of
+from harness.night.evidence import Reference
 from harness.night.history.files import started
 from harness.night.history.record import CaseOutcome, HistoryRecord
-from harness.night.noise import KnownNoise, known_noise
+from harness.night.known_noise import KnownNoise, known_noise
 from harness.night.outcome import bad_end, effective_runs, exit_code_of, expectation, figures_outcome
-from harness.night.rules import Reference, TimeLimits, is_suspicious, judge_memory, judge_time
+from harness.night.rules import NightBefore, TimeLimits, is_suspicious, judge_memory, judge_time
 from harness.night.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
@@ -23,7 +24,8 @@ from harness.records.goldens import GateOptions
 from harness.records.run import REPLAYED, RunRecord
 from harness.units import utc_time
 
-_MACHINE = (*SOFTWARE, "device_name", "driver_version")
+MACHINE = (*SOFTWARE, "device_name", "driver_version")
+"""What a golden was measured with: differences of these may explain a change."""
 
 
 def drift_of(records: Sequence[RunRecord], golden: GoldenRecord, alike: Likeness) -> tuple[Difference, ...]:
@@ -31,7 +33,7 @@ def drift_of(records: Sequence[RunRecord], golden: GoldenRecord, alike: Likeness
 
     Older goldens keep neither container nor variables: these are then no drift.
     """
-    found = [difference for difference in alike.differences if difference.name in _MACHINE]
+    found = [difference for difference in alike.differences if difference.name in MACHINE]
     stored, image = golden.measured_on.environment, golden.measured_on.container
     if stored is not None:
         images = [record.provenance.container for record in records]
@@ -165,9 +167,10 @@ def _refined(
     if metric.gate != "time":
         return judge_memory(metric, values, metric.read(together), plain.golden, threshold)
     reference = Reference(plain.golden, golden.metrics[metric.name].relative_spread, golden.num_runs)
-    noise = noise_of(case.history, metric.name, like, since=golden.promoted_at, before=rules.before)
+    known = (case.history, metric.name, like, golden.promoted_at, rules.before)
     present = [value for value in values if value is not None]
-    return judge_time(metric, present, reference, noise, TimeLimits(threshold, rules.alpha))
+    limits = TimeLimits(threshold, rules.alpha)
+    return judge_time(metric, present, reference, noise_of(*known), limits, night_before(*known))
 
 
 def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:
@@ -204,36 +207,63 @@ def _how_it_ended(run: CaseRun) -> str:
 
 # Nights with a regression have another level. Failed nights have no measurements.
 _USABLE = ("pass", "improvement", "inconclusive")
+_MEASURED = (*_USABLE, "regression")
 
 
 def noise_of(
-    history: Sequence[HistoryRecord], metric: str, like: RunRecord, *, since: str, before: str | None = None
+    history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str | None = None
 ) -> KnownNoise | None:
     """Return the noise of ``metric`` in nights with settings, device and software of ``like``; None below two runs.
 
     Only runs that ended well and are not suspect count, of nights whose case was no regression and whose own A/A held.
-    ``since``: when the
-    golden was promoted; older nights count for the noise, not for the level. ``before``: when tonight began (UTC ISO-8601,
-    None: no limit).
+    ``since``: when the golden was promoted; older nights count for the noise, not for the level. ``before``: when tonight
+    began (UTC ISO-8601, None: no limit).
     """
+    return _noise([night for night in _nights(history, metric, like, since, before) if night.outcome in _USABLE])
+
+
+def night_before(
+    history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str | None = None
+) -> NightBefore | None:
+    """Return the last night since the golden, also one with a regression; arguments as of :func:`noise_of`."""
+    nights = _nights(history, metric, like, since, before)
+    if not nights or nights[-1].is_older:
+        return None
+    return NightBefore(nights[-1].values, _noise([night for night in nights[:-1] if night.outcome in _USABLE]))
+
+
+@dataclass(frozen=True)
+class _Night:
+    """The figures of a case's runs in one night. ``is_older``: it began before the golden was promoted."""
+
+    values: list[float]
+    outcome: CaseOutcome | None
+    is_older: bool
+
+
+def _noise(nights: Sequence[_Night]) -> KnownNoise | None:
+    return known_noise([night.values for night in nights], sum(night.is_older for night in nights))
+
+
+def _nights(
+    history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str | None
+) -> list[_Night]:
+    """Return the nights that measured ``metric``, oldest first."""
     end, promoted = (None if before is None else _moment(before)), _moment(since)
-    nights: dict[tuple[str, str], list[float]] = {}  # cases that share settings keep their own histories
-    older: set[tuple[str, str]] = set()
+    nights: dict[tuple[str, str], _Night] = {}  # cases that share settings keep their own histories
     for record in sorted(history, key=started):
         figure, when = record.metrics.get(metric), started(record)
         if figure is None or figure.value <= 0 or metric in record.voided:
             continue
-        if not _is_usable(record, like) or (end is not None and when >= end):
+        if not _is_measured(record, like) or (end is not None and when >= end):
             continue
-        night = (record.night_id, record.suite_case)
-        nights.setdefault(night, []).append(figure.value)
-        if when < promoted:
-            older.add(night)
-    return known_noise(list(nights.values()), len(older))
+        new = _Night([], record.outcome, when < promoted)
+        nights.setdefault((record.night_id, record.suite_case), new).values.append(figure.value)
+    return list(nights.values())
 
 
-def _is_usable(record: HistoryRecord, like: RunRecord) -> bool:
-    ended_well = record.status == "ok" and not record.suspect and record.outcome in _USABLE
+def _is_measured(record: HistoryRecord, like: RunRecord) -> bool:
+    ended_well = record.status == "ok" and not record.suspect and record.outcome in _MEASURED
     return bool(record.night_id) and ended_well and _is_like(record, like)
 
 

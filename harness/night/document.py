@@ -12,7 +12,7 @@ from harness.launch.slurm.job import SlurmJob
 from harness.night.aa import AA_ALPHA
 from harness.night.history.record import CaseOutcome
 from harness.night.outlook import CaseOutlook
-from harness.night.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.night.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict, SharedChange
 from harness.records.batches import Purpose
 from harness.records.night import AaPlan, ExpectedFailureRecord, NightPlan
 from harness.records.run import PredictionRecord, Status
@@ -116,6 +116,7 @@ class NightDocument(Document):
     command: tuple[str, ...] = at("plan", "command")
     notes: tuple[str, ...] = at("plan", "notes")
     aa: AaRow | None
+    shared: SharedChange | None
     cases: tuple[CaseRow, ...]
     report: tuple[Path, ...]
 

@@ -7,13 +7,16 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.experiment import ExperimentSpec
+from harness.judging.gate import Verdict
+from harness.judging.statistics import median
 from harness.night.aa import judge_aa
-from harness.night.case import judge_case, suspected
+from harness.night.case import MACHINE, judge_case, suspected
 from harness.night.history.record import CaseOutcome, HistoryRecord, case_of
 from harness.night.history.store import read_history
-from harness.night.outcome import WORST_FIRST, aa_runs, case_runs
+from harness.night.outcome import WORST_FIRST, aa_runs, case_runs, exit_code_of, figures_outcome
 from harness.night.outlook import CaseOutlook
-from harness.night.values import AaVerdict, CaseMaterial, CaseVerdict, NightVerdict, rules_of
+from harness.night.values import AaVerdict, CaseMaterial, CaseVerdict, NightVerdict, SharedChange, rules_of
+from harness.night.words import SPEED, finding_of
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.night import Case, NightCase, NightData, NightEvent, NightPlan
 
@@ -24,6 +27,10 @@ _WORST_CODE_FIRST = (
     ExitCode.INCONCLUSIVE,
     ExitCode.IMPROVEMENT,
 )
+
+
+# So many cases that change alike on one night have one cause.
+_MANY_CASES, _MOST_OF_CASES = 3, 2 / 3
 
 
 def judge_night(
@@ -44,6 +51,9 @@ def judge_night(
     aa = _aa(plan, cases)
     rules = replace(rules_of(plan, today), doubts=aa.doubts if aa else {})
     verdicts = tuple(judge_case(case, rules) for case in cases)
+    shared = _shared(verdicts)
+    if shared and shared.is_doubt:
+        verdicts = tuple(_in_doubt(case, shared) if is_slower(case) else case for case in verdicts)
     is_open = num_due > 0 or (aa is not None and not aa.holds)
     codes = {verdict.exit_code for verdict in verdicts} | ({ExitCode.INCONCLUSIVE} if is_open else set())
     return NightVerdict(
@@ -56,7 +66,53 @@ def judge_night(
         finished_at=finished_at,
         num_due=num_due,
         aa=aa,
+        shared=shared,
     )
+
+
+def is_slower(case: CaseVerdict) -> bool:
+    """Return whether the case's throughput is worse, by enough to matter if it were no noise."""
+    finding = finding_of(case, SPEED)
+    if finding is None or finding.evidence is None or finding.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
+        return False
+    return finding.change is not None and finding.change < -(finding.evidence.smallest_change or 0.0)
+
+
+def _shared(cases: Sequence[CaseVerdict]) -> SharedChange | None:
+    """Return what most cases lost. It is in doubt until a confirming run, another night, or other software or driver explains it."""
+    judged = [case for case in cases if (found := finding_of(case, SPEED)) and found.evidence]
+    slower = [case for case in judged if is_slower(case)]
+    if len(slower) < _MANY_CASES or len(slower) < _MOST_OF_CASES * len(judged):
+        return None
+    repeated = sum(_is_repeated(case) for case in slower)
+    changes = [found.change for case in slower if (found := finding_of(case, SPEED)) and found.change is not None]
+    changed = any(difference.name in MACHINE for case in slower for difference in case.drift)
+    return SharedChange(median(changes), len(slower), len(judged), not (changed or 2 * repeated >= len(slower)))
+
+
+def _is_repeated(case: CaseVerdict) -> bool:
+    finding = finding_of(case, SPEED)
+    evidence = finding.evidence if finding else None
+    return any(run.purpose == "confirm" and run.record for run in case.runs) or bool(evidence and evidence.is_repeated)
+
+
+def _in_doubt(case: CaseVerdict, shared: SharedChange) -> CaseVerdict:
+    """Make a regression of throughput inconclusive that most cases share and nothing repeats."""
+    reason = (
+        f"{shared.num_cases} of {shared.num_judged} cases are slower tonight, by {-shared.change:.1%} in the middle: the machines may "
+        "be the cause; a regression if the next night agrees"
+    )
+    findings = tuple(
+        replace(finding, verdict=Verdict.INCONCLUSIVE, reason=reason)
+        if finding.metric == SPEED and finding.verdict is Verdict.REGRESSION
+        else finding
+        for finding in case.findings
+    )
+    if case.outcome != "regression":
+        return replace(case, findings=findings)
+    outcome, why = figures_outcome(findings)
+    code = ExitCode.OK if case.is_expected else exit_code_of(outcome)
+    return replace(case, findings=findings, outcome=outcome, reason=why, exit_code=code)
 
 
 def _aa(plan: NightPlan, cases: Sequence[CaseMaterial]) -> AaVerdict | None:

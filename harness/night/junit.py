@@ -11,7 +11,7 @@ from harness.errors import ExitCode
 from harness.judging.gate import Verdict
 from harness.night.remarks import aa_lines, story
 from harness.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
-from harness.night.words import finding_text, one_line
+from harness.night.words import SPEED, finding_text, one_line
 from harness.showing.figures import BY_NAME
 from harness.showing.page import visible
 
@@ -57,7 +57,8 @@ def _case(suite: Xml.Element, verdict: NightVerdict, case: CaseVerdict) -> None:
     run = _add(suite, verdict, case, RUN, _run_problem(case), _seconds(case))
     Xml.SubElement(run, "system-out").text = _text("\n".join((story(case).title, *story(case).lines)))
     for finding in case.findings:
-        if BY_NAME[finding.metric].gate is not None and finding.verdict is not Verdict.NOT_GATED:
+        is_judged = BY_NAME[finding.metric].gate is not None and finding.verdict is not Verdict.NOT_GATED
+        if is_judged or finding.metric == SPEED:
             _add(suite, verdict, case, finding.metric, _finding_problem(case, finding), 0.0)
 
 
@@ -105,6 +106,8 @@ def _finding_problem(case: CaseVerdict, finding: CaseFinding) -> _Problem | None
             return _unless_expected(case, "failure", "regression", message)
         case Verdict.INCONCLUSIVE:
             return _Problem("skipped", "inconclusive", message)
+        case Verdict.NOT_GATED:
+            return _Problem("skipped", "not judged", message)
         case Verdict.IMPROVEMENT if case.exit_code is ExitCode.IMPROVEMENT:
             return _Problem("failure", "improvement", message)
         case _:

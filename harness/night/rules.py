@@ -1,17 +1,16 @@
-"""The rules for time and memory, and their evidence."""
+"""The rules for time and memory."""
 
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.judging import statistics as sample_statistics
 from harness.judging.gate import Finding, Verdict, compare_values
 from harness.judging.metrics import Metric
-from harness.judging.statistics import t_upper_tail
-from harness.night.noise import KnownNoise, Noises, Variance, noises
+from harness.night.evidence import Reference, evidence_of
+from harness.night.known_noise import KnownNoise
 from harness.night.values import CaseFinding, Evidence
-from harness.units import format_share
+from harness.units import counted, format_percent, format_share
 
 
 def judge_memory(
@@ -34,96 +33,19 @@ def judge_memory(
     return CaseFinding(**vars(replace(whole, verdict=verdict, reason=reason)))
 
 
-# Variance of the median of n normal values over that of their mean; the limit holds for any n from above.
-_MEDIAN_OVER_MEAN = {1: 1.0, 2: 1.0, 3: 1.346, 4: 1.193, 5: 1.434}
-_MEDIAN_OVER_MEAN_LIMIT = math.pi / 2
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The golden's figure: the median of ``num_runs`` runs, whose relative standard deviation is ``spread``, if known."""
-
-    value: float
-    spread: float | None
-    num_runs: int
-
-
-def evidence_of(values: Sequence[float], golden: Reference, history: KnownNoise | None) -> Evidence:
-    """Return how likely noise alone moves runs with ``values`` (one per run, at least one) this far from ``golden``.
-
-    The p-value is one-sided, in the direction of the change of their mean against the golden. Where there are nights
-    since the golden it is twice the smaller of two: against the golden, and against the level of those nights, which is
-    known better than a golden of a few runs. None where nothing is known of the noise.
-    """
-    tonight = _tonight([value / golden.value for value in values])
-    theirs = (
-        Variance(golden.spread**2, golden.num_runs - 1) if golden.spread is not None and golden.num_runs > 1 else None
-    )
-    found = noises(tonight, theirs, history)
-    if found.ours is None and found.nights is None:
-        return Evidence(None, None, "noise unknown: one run on each side, no history", len(values), golden.num_runs)
-    p_value = _p_value(values, golden, history, found)
-    one_run = found.stretch * found.ours.value if found.ours else 0.0
-    noise = math.sqrt(one_run + (found.nights.value if found.nights else 0.0))
-    return Evidence(p_value, noise, _basis(tonight, theirs, history), len(values), golden.num_runs)
-
-
-def _tonight(changes: Sequence[float]) -> Variance | None:
-    spread = sample_statistics.sample_stdev(changes)
-    return None if spread is None else Variance(spread**2, len(changes) - 1)
-
-
-def _p_value(values: Sequence[float], golden: Reference, history: KnownNoise | None, found: Noises) -> float:
-    mean = math.fsum(values) / len(values)
-    direction = 1.0 if mean >= golden.value else -1.0
-    ours = (found.stretch / len(values), found.ours)
-    median = _MEDIAN_OVER_MEAN.get(golden.num_runs, _MEDIAN_OVER_MEAN_LIMIT)
-    against_golden = _tail(
-        direction * (mean / golden.value - 1), [ours, (median / golden.num_runs, found.golden), (2.0, found.nights)]
-    )
-    if history is None or history.level is None:
-        return against_golden
-    against_nights = _tail(
-        direction * (mean - history.level) / golden.value,
-        [ours, (1 / history.num_runs, found.history), (1 + 1 / history.num_nights, found.nights)],
-    )
-    return min(1.0, 2 * min(against_golden, against_nights))
-
-
-def _tail(change: float, shares: Sequence[tuple[float, Variance | None]]) -> float:
-    """Return the tail of Student's t for ``change``; ``shares`` add up to its variance, degrees by Satterthwaite (1946).
-
-    Shares of the same variance are added first: they are one estimate.
-    """
-    weights: dict[Variance, float] = {}
-    for weight, variance in shares:
-        if variance:
-            weights[variance] = weights.get(variance, 0.0) + weight
-    parts = [(weight * variance.value, variance.degrees) for variance, weight in weights.items()]
-    error = sum(part for part, _ in parts)
-    if error == 0:
-        return 0.0 if change > 0 else 1.0
-    t = change / math.sqrt(error)
-    tail = t_upper_tail(abs(t), error**2 / sum(part**2 / degrees for part, degrees in parts))
-    return tail if t >= 0 else 1 - tail
-
-
-def _basis(tonight: Variance | None, golden: Variance | None, history: KnownNoise | None) -> str:
-    nights = history.night_df + 1 if history else 0
-    sources = [
-        "these runs" if tonight else "",
-        "the golden's runs" if golden else "",
-        f"{nights} night{'s' * (nights > 1)}" if history else "",
-    ]
-    return "noise from " + " and ".join(filter(None, sources))
-
-
 SMALLEST_EFFECT = 0.02
 """A smaller change is no regression, however sure it is; a threshold below it takes its place."""
 
 EVERY_RUN_ALPHA = 0.01
 MIN_RUNS_BEYOND = 3
-"""Runs that must all be beyond the threshold where :data:`EVERY_RUN_ALPHA` is evidence enough."""
+"""Runs that must all be beyond the threshold where :data:`EVERY_RUN_ALPHA` is evidence enough; without known nights only."""
+
+ODD_GOLDEN_ALPHA = 0.01
+# Two nights agree that are both this share of the threshold worse, and this many deviations of a night apart at most.
+# That nights do not drift at all is never established.
+_AGREEMENT_SHARE, _AGREEMENT_DEVIATIONS, _LEAST_DRIFT = 0.7, 3.5, 0.3
+_LASTING_NIGHTS = 3
+_HABIT, _GROSS_THRESHOLDS, _ALIKE_SHARE = 2, 3.0, 0.35
 
 SUSPICION_ALPHA = 0.01
 _SUSPICION_SHARE = 0.5
@@ -142,28 +64,125 @@ class TimeLimits:
         return min(SMALLEST_EFFECT, self.threshold) if known else self.threshold
 
 
+@dataclass(frozen=True)
+class NightBefore:
+    """The last night before this one, whatever its verdict: one rate per run, and the noise in the nights before it."""
+
+    values: Sequence[float]
+    history: KnownNoise | None
+
+
 def judge_time(
-    metric: Metric, values: Sequence[float], golden: Reference, history: KnownNoise | None, limits: TimeLimits
+    metric: Metric,
+    values: Sequence[float],
+    golden: Reference,
+    history: KnownNoise | None,
+    limits: TimeLimits,
+    before: NightBefore | None = None,
 ) -> CaseFinding:
-    """Judge one figure. ``values``: one rate per run; the finding's ``current`` is the rate at their mean step time."""
+    """Judge one figure. ``values``: one rate per run; the finding's ``current`` is the rate at their mean step time.
+
+    ``history``: of all nights that count, the last one among them unless it was a regression.
+    """
     mean = statistics.harmonic_mean(values) if values else None
     plain = compare_values(metric, mean, golden.value, limits.threshold)
-    if plain.change is None:
+    if mean is None or plain.change is None:
         return _finding(plain, plain.verdict, plain.reason, None)
     smallest = limits.smallest_change(history)
-    evidence = replace(evidence_of(values, golden, history), smallest_change=smallest)
-    worse = is_worse(metric, plain.change)
-    wanted = Verdict.REGRESSION if worse else Verdict.IMPROVEMENT
-    beyond = [compare_values(metric, value, golden.value, limits.threshold).verdict is wanted for value in values]
+    level = _level_instead(golden, history)
+    reference = golden if level is None else replace(golden, value=level)
+    evidence = replace(evidence_of(values, reference, history), smallest_change=smallest)
+    change = mean / reference.value - 1
+    wanted = Verdict.REGRESSION if is_worse(metric, change) else Verdict.IMPROVEMENT
+    known = [history.level] if history and history.knows_nights and history.level else []
+    large = any(compare_values(metric, mean, x, smallest).verdict is wanted for x in (reference.value, *known))
+    beyond = [compare_values(metric, value, reference.value, limits.threshold).verdict is wanted for value in values]
     shown = evidence.p_value is not None and evidence.p_value <= limits.alpha
-    large = compare_values(metric, mean, golden.value, smallest).verdict is wanted
-    if (shown and large) or _is_every_run_beyond(beyond, evidence):
-        return _finding(plain, wanted, "", evidence)
+    odd = "" if level is None else _odd_golden(golden, level)
+    if wanted is Verdict.REGRESSION and large:
+        lasting = _again(metric, values, before, reference, limits) or _lasting(
+            mean, reference, history, evidence, limits
+        )
+        doubt = _odd_nights_like(change, history, limits) if shown else ""
+        evidence = replace(evidence, is_repeated=bool(lasting))
+        if lasting or doubt:
+            verdict = wanted if lasting else Verdict.INCONCLUSIVE
+            return _finding(plain, verdict, "; ".join(filter(None, (lasting or doubt, odd))), evidence)
+    if (shown and large) or _is_every_run_beyond(beyond, evidence, limits):
+        return _finding(plain, wanted, odd, evidence)
     if plain.verdict is Verdict.PASS:
         reason = f"unlikely to be noise, but smaller than {smallest * 100:.3g} %" if shown else ""
         return _finding(plain, Verdict.PASS, reason, evidence)
-    reason = f"beyond {limits.threshold * 100:.3g} %, but {_doubt(evidence, limits)}"
-    return _finding(plain, Verdict.INCONCLUSIVE if worse else Verdict.PASS, reason, evidence)
+    reason = f"beyond {limits.threshold * 100:.3g} %, but {odd or _doubt(evidence, limits)}"
+    return _finding(plain, Verdict.INCONCLUSIVE if is_worse(metric, plain.change) else Verdict.PASS, reason, evidence)
+
+
+def _level_instead(golden: Reference, history: KnownNoise | None) -> float | None:
+    """Return the level of the nights around the golden if the golden's own night was an odd one; else None."""
+    if history is None or history.golden_level is None:
+        return None
+    levels = (history.golden_level, *history.levels)
+    if min(abs(golden.value / level - 1) for level in levels) < SMALLEST_EFFECT:
+        return None
+    found = [evidence_of([golden.value], Reference(level, None, 1), history).p_value for level in levels]
+    return history.golden_level if all(p is not None and p <= ODD_GOLDEN_ALPHA for p in found) else None
+
+
+def _odd_golden(golden: Reference, level: float) -> str:
+    off = format_percent(golden.value / level - 1)
+    return f"the golden is {off} off the nights around it, an odd night itself: promote it again"
+
+
+def _again(
+    metric: Metric, values: Sequence[float], before: NightBefore | None, golden: Reference, limits: TimeLimits
+) -> str:
+    """Return that the night before agrees with tonight, if noise hardly explains both; else an empty text.
+
+    The weaker of two independent nights counts twice, of nights that drift less.
+    """
+    if before is None or not before.values:
+        return ""
+    now, then = (statistics.harmonic_mean(night) / golden.value - 1 for night in (values, before.values))
+    if not is_worse(metric, then) or min(abs(now), abs(then)) <= _AGREEMENT_SHARE * limits.threshold:
+        return ""
+    found = [evidence_of(night, golden, before.history) for night in (values, before.values)]
+    noise = max((each.noise or 0.0) / math.sqrt(each.num_runs) for each in found)
+    weaker = max(1.0 if each.p_value is None else each.p_value for each in found)
+    drift = max(_LEAST_DRIFT, before.history.drift if before.history else 0.0)
+    if abs(now - then) > max(limits.threshold / 2, _AGREEMENT_DEVIATIONS * noise):
+        return ""
+    return f"the night before had {format_percent(then)}" if weaker ** (2 / (1 + drift)) <= limits.alpha else ""
+
+
+def _lasting(mean: float, golden: Reference, history: KnownNoise | None, evidence: Evidence, limits: TimeLimits) -> str:
+    """Return that the level since a step after the golden is beyond the threshold and tonight is like it; empty if not."""
+    if history is None or history.level is None or len(history.levels) < 2 or history.num_nights < _LASTING_NIGHTS:
+        return ""
+    known = [golden.value, *([history.golden_level] if history.golden_level else [])]
+    changes = [history.level / value - 1 for value in known]
+    if not all(abs(change) > limits.threshold and change * (mean - golden.value) > 0 for change in changes):
+        return ""
+    apart = _AGREEMENT_DEVIATIONS * (evidence.noise or 0.0) / math.sqrt(evidence.num_runs)
+    if abs(mean - history.level) / golden.value > max(limits.threshold / 2, apart):
+        return ""
+    return f"like the {history.num_nights} nights before, which differ by {format_percent(changes[0])} together"
+
+
+def _odd_nights_like(change: float, history: KnownNoise | None, limits: TimeLimits) -> str:
+    """Return why the change is not believed yet: earlier nights of the case were as odd and passed. Empty if it is believed.
+
+    One odd night is no habit, unless it and tonight are both gross.
+    """
+    like = [night.change for night in (history.odd if history else ()) if night.change * change > 0]
+    gross = abs(change) >= _GROSS_THRESHOLDS * limits.threshold
+    alike = [earlier for earlier in like if gross and abs(change) >= _ALIKE_SHARE * abs(earlier)]
+    if len(like) < _HABIT and not alike:
+        return ""
+    shown = ", ".join(format_percent(earlier) for earlier in sorted(like, key=abs, reverse=True)[:3])
+    return (
+        f"{format_percent(change)}, but {counted(len(like), 'earlier night')} of this case came out as odd ({shown}) and "
+        "passed: a regression if the next night agrees"
+    )
 
 
 def is_suspicious(metric: Metric, finding: CaseFinding) -> bool:
@@ -182,8 +201,11 @@ def is_worse(metric: Metric, change: float) -> bool:
     return change != 0 and (metric.better == "equal" or (change > 0) == (metric.better == "lower"))
 
 
-def _is_every_run_beyond(beyond: Sequence[bool], evidence: Evidence) -> bool:
-    enough = evidence.p_value is not None and evidence.p_value <= EVERY_RUN_ALPHA
+def _is_every_run_beyond(beyond: Sequence[bool], evidence: Evidence, limits: TimeLimits) -> bool:
+    """Return whether all of at least three runs are beyond the threshold, by more than nights of a new case may differ."""
+    if evidence.p_value is None or evidence.p_if_nights_differ is None:
+        return False
+    enough = evidence.p_value <= EVERY_RUN_ALPHA and evidence.p_if_nights_differ <= limits.alpha
     return enough and len(beyond) >= MIN_RUNS_BEYOND and all(beyond)
 
 

@@ -23,7 +23,8 @@ class Evidence:
     ``p_value``: one-sided, of a worsening (or improvement) at least this large where nothing changed. ``noise``: the
     relative standard deviation of one run that was reckoned with, ``basis`` in words where it comes from (these repeats,
     the golden's, history). ``num_runs`` ours, ``num_golden_runs`` the golden's. ``smallest_change``: the relative change
-    beyond which evidence makes a verdict.
+    beyond which evidence makes a verdict. ``p_if_nights_differ``: the part of ``p_value`` that assumes that nights differ by
+    1 %; None where enough nights of the case are known. ``is_repeated``: earlier nights show the same change.
     """
 
     p_value: float | None
@@ -32,6 +33,8 @@ class Evidence:
     num_runs: int
     num_golden_runs: int
     smallest_change: float | None = None
+    p_if_nights_differ: float | None = None
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,24 @@ class AaVerdict:
 
 
 @dataclass(frozen=True)
+class SharedChange:
+    """Most cases are slower tonight. ``change``: the median of the ``num_cases`` of ``num_judged`` cases, relative.
+
+    ``is_doubt``: nothing repeats or explains it yet, so that the machines may be the cause.
+    """
+
+    change: float
+    num_cases: int
+    num_judged: int
+    is_doubt: bool
+
+
+@dataclass(frozen=True)
 class NightVerdict:
-    """All cases in the plan's order, and the overall verdict. ``num_due``: runs still to be done; ``aa``: None without an A/A."""
+    """All cases in the plan's order, and the overall verdict.
+
+    ``num_due``: runs still to be done. ``aa``: None without an A/A. ``shared``: None unless most cases changed alike.
+    """
 
     night_dir: Path
     plan: NightPlan
@@ -145,6 +164,7 @@ class NightVerdict:
     finished_at: str
     num_due: int = 0
     aa: AaVerdict | None = None
+    shared: SharedChange | None = None
 
 
 FALSE_ALARMS_PER_NIGHT = 0.01

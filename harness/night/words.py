@@ -66,10 +66,55 @@ def answer(verdict: NightVerdict) -> str:
     red = [*_doubted(verdict), *(case.planned.name for case in worst)]
     more = f" and {len(red) - _MANY} more" if len(red) > _MANY else ""
     named = f"look at {', '.join(red[:_MANY])}{more}" if red else "no case needs attention"
+    parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
     word = "INTERRUPTED" if stopped else verdict.outcome.upper()
-    return f"{word} (exit {int(verdict.exit_code)}): {named}{due}"
+    return f"{word} (exit {int(verdict.exit_code)}): {'; '.join(filter(None, parts))}{due}"
+
+
+def _shared(verdict: NightVerdict) -> str:
+    """``all cases: -5.1 %``: one cause, and one line."""
+    shared = verdict.shared
+    if shared is None:
+        return ""
+    who = "all cases" if shared.num_cases == shared.num_judged else f"{shared.num_cases} of {shared.num_judged} cases"
+    return f"{who}: {format_percent(shared.change)}{', not yet repeated' if shared.is_doubt else ''}"
+
+
+def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
+    """Yield what a green night must not hide: cases beyond their threshold, and that no time was judged."""
+    moved = [(case.planned.name, beyond) for case in verdict.cases if not is_red(case) and (beyond := _beyond(case))]
+    if moved:
+        shown = ", ".join(f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved[:_MANY])
+        more = f" and {len(moved) - _MANY} more" if len(moved) > _MANY else ""
+        yield f"changed by more than the threshold: {shown}{more}"
+    measured = [case for case in verdict.cases if case.counted]
+    why = [unjudged_time(case) for case in measured]
+    if measured and all(why):
+        yield f"no time was judged: {why[0]}"
+
+
+def _beyond(case: CaseVerdict) -> CaseFinding | None:
+    """Return the first gated metric that moved by more than its threshold, in any direction."""
+    return next(
+        (
+            finding
+            for finding in case.findings
+            if finding.change is not None and finding.threshold is not None and abs(finding.change) > finding.threshold
+        ),
+        None,
+    )
+
+
+def unjudged_time(case: CaseVerdict) -> str:
+    """Return why the case's throughput has no verdict; empty if it has one."""
+    finding = finding_of(case, SPEED)
+    if finding is None:
+        return "no throughput was measured"
+    if finding.verdict in (Verdict.NOT_GATED, Verdict.INCONCLUSIVE):
+        return one_line(finding.reason) or "no reason is recorded"
+    return ""
 
 
 def _doubted(verdict: NightVerdict) -> Iterable[str]:

@@ -8,7 +8,8 @@ from gate_draws import Drawn, Scenario, draws
 
 from harness.judging.gate import Verdict, compare_values
 from harness.judging.metrics import METRICS
-from harness.night.rules import TimeLimits, is_suspicious, judge_time
+from harness.night.known_noise import KnownNoise, known_noise
+from harness.night.rules import NightBefore, TimeLimits, is_suspicious, judge_time
 from harness.night.values import FALSE_ALARMS_PER_NIGHT
 
 CASES_PER_NIGHT = 50
@@ -54,11 +55,27 @@ class Judged:
 
 
 def judged(drawn: Drawn, repeats: int) -> Judged:
-    """Judge as a night does: the repeats, and further runs only if these look like a regression."""
-    first = judge_time(_THROUGHPUT, drawn.values[:repeats], drawn.golden, drawn.history, _LIMITS)
-    confirms = len(drawn.values) > repeats and is_suspicious(_THROUGHPUT, first)
-    last = judge_time(_THROUGHPUT, drawn.values, drawn.golden, drawn.history, _LIMITS) if confirms else first
-    plain = compare_values(_THROUGHPUT, drawn.values[0], drawn.golden.value, THRESHOLD)
+    """Judge as a night does: the repeats, and the further runs only where these look like a regression."""
+    before = None
+    if len(drawn.nights) > drawn.num_before_golden:
+        before = NightBefore(drawn.nights[-1], known_noise(drawn.nights[:-1], drawn.num_before_golden))
+    return _judged(drawn, drawn.values, repeats, drawn.history, before)
+
+
+def judged_next(drawn: Drawn, repeats: int) -> Judged:
+    """Judge the night after, with tonight among the nights before it."""
+    nights = [*drawn.nights, drawn.values]
+    before = NightBefore(drawn.values, drawn.history)
+    return _judged(drawn, drawn.next_values, repeats, known_noise(nights, drawn.num_before_golden), before)
+
+
+def _judged(
+    drawn: Drawn, values: list[float], repeats: int, history: KnownNoise | None, before: NightBefore | None
+) -> Judged:
+    first = judge_time(_THROUGHPUT, values[:repeats], drawn.golden, history, _LIMITS, before)
+    confirms = len(values) > repeats and is_suspicious(_THROUGHPUT, first)
+    last = judge_time(_THROUGHPUT, values, drawn.golden, history, _LIMITS, before) if confirms else first
+    plain = compare_values(_THROUGHPUT, values[0], drawn.golden.value, THRESHOLD)
     return Judged(last.verdict, confirms, plain.verdict is Verdict.REGRESSION)
 
 
@@ -92,20 +109,27 @@ def false_alarms(scenario: Scenario, nights: int, confirm: int, seed: int) -> Fa
 
 @dataclass(frozen=True)
 class Detection:
-    """Cases that are slower by ``-change``: called a regression, at least not passed, and by 5 % on the first run."""
+    """Cases that are slower by ``-change``: found tonight or by the next night, at least not passed, found on one run by 5 %."""
 
     change: float
     regression: Rate
+    by_second_night: Rate
     not_passed: Rate
     plain_gate: Rate
 
 
 def detection(scenario: Scenario, change: float, cases: int, confirm: int, seed: int) -> Detection:
     """Count the cases with that true change that are found."""
-    found = [judged(drawn, scenario.repeats) for drawn in draws(scenario, change, cases, confirm, seed)]
+    drawn = list(draws(scenario, change, cases, confirm, seed))
+    found = [judged(case, scenario.repeats) for case in drawn]
+    later = [
+        first.verdict is Verdict.REGRESSION or judged_next(case, scenario.repeats).verdict is Verdict.REGRESSION
+        for case, first in zip(drawn, found, strict=True)
+    ]
     return Detection(
         change,
         _rate(case.verdict is Verdict.REGRESSION for case in found),
+        _rate(later),
         _rate(case.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) for case in found),
         _rate(case.is_plain_regression for case in found),
     )

@@ -6,8 +6,8 @@ import statistics
 import pytest
 
 from harness.judging.statistics import f_upper_tail, t_upper_tail
-from harness.night.noise import known_noise
-from harness.night.rules import Reference, evidence_of
+from harness.night.evidence import Reference, evidence_of
+from harness.night.known_noise import known_noise
 
 
 @pytest.fixture(name="stats")
@@ -37,27 +37,34 @@ def test_one_run_on_each_side_without_history_has_no_p_value():
     assert found.basis == "noise unknown: one run on each side, no history"
 
 
+def p_if_nights_differ(stats, change, runs, degrees):
+    """Two nights that differ by 1 % each, known exactly, beside what runs add with so many degrees of freedom."""
+    error = runs + 2 * 0.01**2
+    return stats.t.sf(change / math.sqrt(error), error**2 / (runs**2 / degrees))
+
+
 def test_two_sides_of_like_noise_are_students_test_with_the_goldens_median_worth_less_than_a_mean(stats):
     tonight, golden = [value * 0.96 for value in ALIKE], Reference(700.0, 0.0075, 5)
     found = evidence_of(tonight, golden, None)
     ours = statistics.variance([value / 700 for value in tonight])
     pooled = (ours + 0.0075**2) / 2
     stretched = max(ours, pooled)
-    t = 0.04 / math.sqrt(stretched / 5 + 1.434 * pooled / 5)
-    assert found.p_value == pytest.approx(stats.t.sf(t, 8), rel=1e-6)
+    runs = stretched / 5 + 1.434 * pooled / 5
+    assert stats.t.sf(0.04 / math.sqrt(runs), 8) < 1e-4
+    assert found.p_value == pytest.approx(p_if_nights_differ(stats, 0.04, runs, 8), rel=1e-6)
     assert found.basis == "noise from these runs and the golden's runs"
 
 
 def test_a_golden_of_one_run_is_compared_with_repeats_by_their_own_noise(stats):
     found = evidence_of([value * 0.96 for value in ALIKE], Reference(700.0, None, 1), None)
     sd = statistics.stdev([value * 0.96 / 700 for value in ALIKE])
-    assert found.p_value == pytest.approx(stats.t.sf(0.04 / (sd * math.sqrt(1 / 5 + 1)), 4), rel=1e-6)
+    assert found.p_value == pytest.approx(p_if_nights_differ(stats, 0.04, sd**2 * (1 / 5 + 1), 4), rel=1e-6)
 
 
 def test_one_run_is_judged_by_the_noise_of_earlier_nights():
     nights = [[700.0 + 7 * (-1) ** i] for i in range(20)]
     found = evidence_of([650.0], Reference(700.0, None, 1), known_noise(nights))
-    assert found.p_value is not None and found.p_value < 1e-4
+    assert found.p_value is not None and 1e-4 < found.p_value < 1e-2  # 7 %, by noise of 1 % whose tail nobody knows
     assert found.noise == pytest.approx(0.01 * math.sqrt(20 / 19))
     assert found.basis == "noise from 20 nights"
 
@@ -83,7 +90,10 @@ def test_a_night_noisier_than_all_before_is_judged_by_its_own_noise():
 def test_runs_that_agree_to_the_last_digit_have_no_noise():
     worse = evidence_of([650.0] * 3, Reference(700.0, 0.0, 3), None)
     same = evidence_of([700.0] * 3, Reference(700.0, 0.0, 3), None)
-    assert (worse.p_value, same.p_value) == (0.0, 1.0)
+    assert (worse.p_value, same.p_value) == (pytest.approx(worse.p_if_nights_differ), 1.0)
+    assert worse.p_if_nights_differ is not None and worse.p_if_nights_differ < 1e-6
+    nights = known_noise([[700.0] * 3] * 5)
+    assert evidence_of([650.0] * 3, Reference(700.0, 0.0, 3), nights).p_value == 0.0
 
 
 def test_the_level_of_the_nights_since_stands_in_for_a_golden_that_is_poorly_known():

@@ -12,6 +12,7 @@ from harness.night.history.record import case_of
 from harness.night.history.store import write_history
 from harness.night.judge import judge_night, outlook
 from harness.night.values import CaseMaterial, CaseRun, rules_of
+from harness.night.words import answer
 from harness.records.goldens import GoldenSearch
 from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 
@@ -138,3 +139,39 @@ def test_a_case_that_never_ran_has_the_newest_run_outside_of_suites_for_its_last
 
 def test_a_run_of_another_case_with_the_same_settings_is_never_the_last_of_this_one(last):
     assert last(("nightly", "other"), ("weekly", "dense")) is None
+
+
+def test_most_cases_slower_at_once_are_a_doubt_until_something_repeats_it(material):
+    slow = [material(f"slow{i}", 1.1) for i in range(3)]
+    doubted = judge(slow)
+    assert (doubted.outcome, doubted.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
+    assert doubted.shared is not None and doubted.shared.is_doubt
+    assert "3 of 3 cases are slower tonight, by 9.2% in the middle" in doubted.cases[0].reason
+    assert answer(doubted).startswith("INCONCLUSIVE (exit 6): all cases: -9.2 %, not yet repeated; look at slow0")
+
+    confirmed = [
+        replace(case, runs=[*case.runs[:2], replace(case.runs[2], purpose="confirm")])
+        if case.planned.name != "slow2"
+        else case
+        for case in slow
+    ]
+    one = judge(confirmed)
+    assert (one.outcome, one.exit_code) == ("regression", ExitCode.REGRESSION)
+    assert answer(one).startswith("REGRESSION (exit 5): all cases: -9.2 %; look at slow0")
+
+
+def test_some_slower_cases_are_regressions_of_their_own(material):
+    found = judge([material("a", 1.1), material("b", 1.1), *(material(f"same{i}") for i in range(3))])
+    assert (found.shared, found.outcome) == (None, "regression")
+    two = judge([material("a", 1.1), material("b", 1.1)])
+    assert (two.shared, two.outcome) == (None, "regression")
+
+
+def test_a_night_that_judged_no_time_says_so_in_its_first_line(material):
+    without = [replace(material("a"), golden=GoldenSearch(None, None, "no golden at h100/a.json"))]
+    assert "; no time was judged: no golden" in answer(judge(without))
+    assert "no time was judged" not in answer(judge([material("a"), *without]))
+
+
+def test_a_faster_case_is_named_although_nothing_is_red(material):
+    assert "changed by more than the threshold: fast (+" in answer(judge([material("fast", 0.8), material("same")]))

@@ -101,8 +101,9 @@ def test_a_case_without_a_golden_is_skipped_with_the_reason(make_night, night):
 
     tree = Xml.fromstring(night_junit(make_night(cases=(missing,))))
 
-    assert [case.get("name") for case in tree.iter("testcase")] == ["run"]
+    assert [case.get("name") for case in tree.iter("testcase")] == ["run", "tflops_per_gpu"]
     assert case_of(tree, "llama3_70b_none").find("skipped").get("message") == "no golden"
+    assert tree.find(".//testcase[@name='tflops_per_gpu']/skipped").get("type") == "not judged"
 
 
 def test_times_and_versions_are_reported(tree):

@@ -324,7 +324,7 @@ def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, m
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
-        ("repeats: 1", ("2 cases have no golden: inconclusive until", "say `golden: optional` of all but one")),
+        ("repeats: 1", ("2 cases have no golden: inconclusive until", "write `golden: optional` for all but one")),
         (
             "golden: optional",
             (

@@ -7,7 +7,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.night.case import noise_of
 from harness.night.history.record import HistoryFigure, HistoryRecord
-from harness.night.noise import known_noise, step_before
+from harness.night.known_noise import known_noise, step_before
 
 GOLDEN = "2026-01-03T00:00:00Z"
 

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from harness.judging.metrics import METRICS
-from harness.night.noise import known_noise
-from harness.night.rules import Reference, TimeLimits, is_suspicious, judge_time
+from harness.night.evidence import Reference
+from harness.night.known_noise import known_noise
+from harness.night.rules import NightBefore, TimeLimits, is_suspicious, judge_time
 
 THROUGHPUT = next(metric for metric in METRICS if metric.name == "tflops_per_gpu")
 SHAPE = [0.99, 1.01, 1.0, 1.005, 0.995]
@@ -96,3 +97,60 @@ def test_what_is_no_figure_is_inconclusive_and_not_repeated(values):
 )
 def test_what_further_runs_should_confirm(level, expected):
     assert is_suspicious(THROUGHPUT, judge_time(THROUGHPUT, runs(level), GOLDEN, NIGHTS, LIMITS)) is expected
+
+
+RESTLESS = [[700 * (1 + 0.01 * shift)] for shift in (0.5, -1.1, 0.8, -0.2, 1.4, -0.9, 0.1, -0.6, 0.7, -1.3, 0.3, 1.0)]
+CALM = [[700 * (1 + 0.003 * shift)] for shift in (0.5, -1.1, 0.8, -0.2, 1.4, -0.9, 0.1, -0.6, 0.7, -1.3, 0.3, 1.0)]
+SINGLE = Reference(700.0, None, 1)
+ONE_CASE = TimeLimits(threshold=0.05, alpha=0.01)
+
+
+def judged(tonight, nights, before=None, limits=LIMITS, golden=SINGLE):
+    found = judge_time(THROUGHPUT, tonight, golden, known_noise(nights), limits, before)
+    return found.verdict.value, found.reason
+
+
+@pytest.mark.parametrize("odd", [1.1, 0.9, 1.5, 0.5])
+@pytest.mark.parametrize("change", [-0.05, -0.08])
+def test_one_odd_night_does_not_hide_a_later_regression(odd, change):
+    nights = [*CALM[:6], [700 * odd], *CALM[6:]]
+    assert judged([700 * (1 + change)], nights, limits=ONE_CASE) == ("regression", "")
+
+
+def test_a_change_in_restless_nights_is_red_once_the_next_night_agrees():
+    first = judged([630.0], RESTLESS)
+    assert first[0] == "inconclusive"
+    again = judged([627.0], [*RESTLESS, [630.0]], NightBefore([630.0], known_noise(RESTLESS)))
+    assert again == ("regression", "the night before had -10.0 %")
+    other = judged([627.0], [*RESTLESS, [470.0]], NightBefore([470.0], known_noise(RESTLESS)))
+    assert other[0] == "inconclusive"
+
+
+def test_a_habit_of_odd_nights_makes_the_first_one_inconclusive():
+    nights = [*CALM[:3], [400.0], *CALM[3:8], [350.0], *CALM[8:]]
+    verdict, reason = judged([380.0], nights, limits=ONE_CASE)
+    assert verdict == "inconclusive"
+    assert reason.startswith("-45.7 %, but 2 earlier nights of this case came out as odd (-50.0 %, -42.9 %) and passed")
+    assert judged([380.0], [*nights, [381.0]], NightBefore([381.0], known_noise(nights)), ONE_CASE)[0] == "regression"
+
+
+def test_a_single_gross_night_before_is_a_habit_only_for_another_gross_one():
+    nights = [*CALM[:3], [400.0], *CALM[3:]]
+    assert judged([420.0], nights, limits=ONE_CASE)[0] == "inconclusive"
+    assert judged([640.0], nights, limits=ONE_CASE)[0] == "regression"
+
+
+def test_a_golden_of_an_odd_night_is_no_measure():
+    high = Reference(770.0, None, 1)
+    nights = known_noise(CALM, num_before_golden=6)
+    usual = judge_time(THROUGHPUT, [701.0], high, nights, ONE_CASE)
+    assert usual.verdict.value == "inconclusive"
+    assert "the golden is +10.0 % off the nights around it" in usual.reason
+    worse = judge_time(THROUGHPUT, [645.0], high, nights, ONE_CASE)
+    assert worse.verdict.value == "regression"
+
+
+def test_a_level_that_lasts_is_a_regression_although_each_night_was_in_doubt():
+    nights = [*RESTLESS, [644.0], [655.0], [648.0], [640.0]]
+    verdict, reason = judged([646.0], nights, golden=Reference(702.0, None, 1))
+    assert (verdict, "like the 4 nights before" in reason) == ("regression", True)

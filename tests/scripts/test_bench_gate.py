@@ -32,8 +32,8 @@ def test_true_changes_are_found_by_five_repeats_with_confirmation(module, change
     assert found.regression.value >= goal - 0.02
 
 
-def test_five_percent_on_one_run_misses_most_of_a_true_four_percent(module):
-    found = module("gate_trials").detection(module("gate_rows").USUAL, -0.04, cases=500, confirm=0, seed=3)
+def test_five_percent_on_one_run_misses_most_of_a_true_three_percent(module):
+    found = module("gate_trials").detection(module("gate_rows").USUAL, -0.03, cases=500, confirm=0, seed=3)
     assert (found.plain_gate.value < 0.25, found.regression.value > 0.9) == (True, True)
 
 
@@ -58,5 +58,6 @@ def test_the_kept_result_says_whether_each_goal_is_met():
     kept = json.loads((ROOT / "results" / "benchmarks" / "gate.json").read_text())
     usual = kept["rows"][0]
     assert (usual["scenario"]["noise"], usual["scenario"]["repeats"], usual["confirm"]) == (0.01, 5, 2)
-    assert usual["nights_without_change"]["false_alarm"]["num"] >= 20_000
-    assert [goal["verdict"] for goal in kept["goals"]] == ["met", "met", "met"]
+    assert usual["nights_without_change"]["false_alarm"]["num"] >= 5_000
+    assert [goal["verdict"] for goal in kept["goals"]] == ["met"] * len(kept["goals"])
+    assert len(kept["goals"]) == 7

@@ -10,7 +10,7 @@ from harness.judging import statistics
 from harness.judging.metrics import Better
 from harness.judging.statistics import t_quantile
 from harness.night.history.series import Night
-from harness.night.noise import known_noise
+from harness.night.known_noise import known_noise
 
 MIN_NIGHTS = 3
 MAX_NIGHTS = 400  # the search takes half a second for this many, and four times as long for twice as many
