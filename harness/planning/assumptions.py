@@ -73,7 +73,7 @@ ASSUMPTIONS = (
     ),
     Assumption(
         "overlapped expert-parallel communication: forward and backward passes of two micro-batches alternate layer by layer; "
-        "memory counts one layer of each at once, time counts one pass after the other",
+        "memory counts one layer of each at once, seconds count the messages beside the computation",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.overlap_moe_expert_parallel_comm,
     ),
     Assumption(
@@ -123,11 +123,12 @@ ASSUMPTIONS = (
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        "seconds are a roofline at typical efficiencies; trust the ratios between settings more than the seconds",
+        "seconds: a roofline of operations and messages, and the host that launches them, with constants fitted on H100 steps; their "
+        "range is that of measured steps of the same class; trust the ratios between settings more than the seconds",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        "Blackwell: published steps took 1.5 to 2.3 times as long as the likely seconds; the range reaches as far",
+        "Blackwell: published steps took longer than the likely seconds; the range reaches as far",
         lambda spec, _: spec.gpu_type.is_at_least(10),
     ),
     Assumption(

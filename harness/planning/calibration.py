@@ -9,7 +9,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.planning.compose import ChunkCost
 from harness.planning.ledger import stage_memory
 from harness.planning.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
-from harness.planning.time_model import likely_seconds
+from harness.planning.time_model import LIKELY, Efficiency, likely_seconds
 from harness.records.trace import FittedConstant
 
 Residuals = Callable[[Sequence[float]], list[float]]
@@ -20,7 +20,10 @@ _MAX_ROUNDS = 60
 
 
 def least_squares(
-    residuals: Residuals, start: Sequence[float], bounds: Sequence[tuple[float, float]]
+    residuals: Residuals,
+    start: Sequence[float],
+    bounds: Sequence[tuple[float, float]],
+    max_rounds: int = _MAX_ROUNDS,
 ) -> tuple[float, ...]:
     """Find the parameters with the smallest sum of squared ``residuals``, from ``start`` in their logarithms.
 
@@ -30,7 +33,7 @@ def least_squares(
     at = [log(value) for value in start]
     here = residuals([exp(x) for x in at])
     damping = 1e-3
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(max_rounds):
         columns = _slopes(residuals, at, here)
         step = _solved(_normal(columns, damping), [-_dot(column, here) for column in columns])
         tried = [min(max(x + d, low), high) for x, d, (low, high) in zip(at, step, limits, strict=True)]
@@ -93,7 +96,7 @@ _LEAST_SLOPE = 0.05
 
 
 def determined(
-    num_runs: int, errors_of: Callable[[Sequence[str]], Residuals]
+    num_runs: int, errors_of: Callable[[Sequence[str]], Residuals], built_in: Efficiency
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the efficiencies that these runs determine, and for each other efficiency why they do not.
 
@@ -102,7 +105,7 @@ def determined(
     """
     if not num_runs:
         return (), dict.fromkeys(EFFICIENCIES, "no run has a step time that is predicted")
-    start = [BUILT_IN.value_of(name) for name in EFFICIENCIES]
+    start = [getattr(built_in, name) for name in EFFICIENCIES]
     plain = dict(zip(EFFICIENCIES, slopes(errors_of(EFFICIENCIES), start), strict=True))
     rest = dict(plain)
     chosen: list[str] = []
@@ -180,7 +183,7 @@ class Observation:
         """Return predicted over measured step time, minus 1."""
         if self.step_s is None:
             return None
-        return likely_seconds(self.spec, self.costs, constants.likely) / self.step_s - 1
+        return likely_seconds(self.spec, self.costs, constants.efficiency(self.spec.gpu)) / self.step_s - 1
 
 
 def fit(observations: Sequence[Observation]) -> tuple[FittedConstant, ...]:
@@ -218,7 +221,7 @@ def _median_constant(name: str, sizes: Sequence[int], problem: str) -> FittedCon
     value = min(max(median(sizes), low), high) if sizes else None
     return FittedConstant(
         name=name,
-        built_in=BUILT_IN.value_of(name),
+        built_in=getattr(BUILT_IN, name),
         value=value,
         bounds=(low, high),
         reason=problem if value is None else _at_bound(value, (low, high)),
@@ -227,16 +230,17 @@ def _median_constant(name: str, sizes: Sequence[int], problem: str) -> FittedCon
 
 def _efficiencies(runs: Sequence[Observation]) -> tuple[FittedConstant, ...]:
     """Fit the efficiencies on which the step times of these runs depend independently."""
-    names, reasons = determined(len(runs), lambda chosen: _log_errors(runs, chosen))
+    built_in = BUILT_IN.efficiency(runs[0].spec.gpu) if runs else LIKELY
+    names, reasons = determined(len(runs), lambda chosen: _log_errors(runs, chosen), built_in)
     values: dict[str, float] = {}
     if names:
-        start = [BUILT_IN.value_of(name) for name in names]
+        start = [getattr(built_in, name) for name in names]
         found = least_squares(_log_errors(runs, names), start, [BOUNDS[name] for name in names])
         values = dict(zip(names, found, strict=True))
     return tuple(
         FittedConstant(
             name=name,
-            built_in=BUILT_IN.value_of(name),
+            built_in=getattr(built_in, name),
             value=values.get(name),
             bounds=BOUNDS[name],
             reason=_at_bound(values[name], BOUNDS[name]) if name in values else reasons[name],
@@ -249,8 +253,9 @@ def _log_errors(runs: Sequence[Observation], names: Sequence[str]) -> Callable[[
     """Return a function from the named efficiencies to the logarithms of predicted over measured step times."""
 
     def errors(values: Sequence[float]) -> list[float]:
-        likely = replace(BUILT_IN.likely, **dict(zip(names, values, strict=True)))
-        return [log(likely_seconds(run.spec, run.costs, likely) / (run.step_s or 1)) for run in runs]
+        speeds = dict(zip(names, values, strict=True))
+        likely = [replace(BUILT_IN.efficiency(run.spec.gpu), **speeds) for run in runs]
+        return [log(likely_seconds(r.spec, r.costs, e) / (r.step_s or 1)) for r, e in zip(runs, likely, strict=True)]
 
     return errors
 

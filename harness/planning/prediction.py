@@ -1,7 +1,7 @@
 """The prediction of one setting with the planner's constants, and its peaks beside those of whole traced steps."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from harness.experiment.effective import Implementation, effective_recompute
@@ -15,7 +15,7 @@ from harness.planning.ledger import StageMemory, library_bytes, stage_memory
 from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of
 from harness.planning.stages import Composer
-from harness.planning.time_model import LIKELY, Efficiency, StepTime, step_time
+from harness.planning.time_model import Efficiency, StepTime, step_time, typical
 from harness.planning.trace_cases import traceable
 from harness.records.run import PredictionRecord, StagePrediction
 from harness.records.trace import ChunkTrace, ExactStage, FittedConstant
@@ -36,20 +36,20 @@ BOUNDS: dict[str, tuple[float, float]] = {
 class Constants:
     """``allocator_bytes``: in torch's allocator beside everything modelled. ``outside_allocator_bytes``: context and libraries.
 
-    ``time_spread``: by which share a step may take more or less; None: the range of efficiencies built in.
+    ``speeds``: efficiencies that replace those built in for the GPU. ``time_spread``: by which share a step may take more or
+    less; None: what residuals of measured steps say.
     ``origin``: what they were calibrated on, empty for those built in.
     """
 
     allocator_bytes: int = 0
     outside_allocator_bytes: int = OUTSIDE_ALLOCATOR_BYTES
-    likely: Efficiency = LIKELY
+    speeds: Mapping[str, float] = field(default_factory=dict)
     time_spread: float | None = None
     origin: str = ""
 
-    def value_of(self, name: str) -> float:
-        """Return the constant called ``name``, one of :data:`BOUNDS`."""
-        value: float = getattr(self.likely if name in EFFICIENCIES else self, name)
-        return value
+    def efficiency(self, gpu: str) -> Efficiency:
+        """Return the efficiencies of a GPU type."""
+        return replace(typical(gpu), **self.speeds)
 
     def added_to(self, stage: StageMemory) -> StageMemory:
         """Return the ledger of a stage with the bytes that the allocator holds beside it."""
@@ -69,9 +69,7 @@ def calibrated(fitted: Iterable[FittedConstant], time_spread: float | None = Non
     found = {constant.name: constant.value for constant in fitted if constant.value is not None}
     speeds = {name: value for name, value in found.items() if name in EFFICIENCIES}
     sizes = {name: round(value) for name, value in found.items() if name not in EFFICIENCIES}
-    return Constants(
-        **sizes, likely=replace(LIKELY, **speeds), time_spread=time_spread if speeds else None, origin=origin
-    )
+    return Constants(**sizes, speeds=speeds, time_spread=time_spread if speeds else None, origin=origin)
 
 
 Verdict = Literal["FITS", "TIGHT", "OOM"]
@@ -212,7 +210,9 @@ def predict(
         uneven_bytes=uneven,
         job_class=job_class,
         num_rows=found.num_rows,
-        time=None if spec.gpu_type.is_cpu else step_time(spec, costs, constants.likely, constants.time_spread),
+        time=None
+        if spec.gpu_type.is_cpu
+        else step_time(spec, costs, constants.efficiency(spec.gpu), constants.time_spread),
         model_flops=model_flops_per_step(spec),
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,

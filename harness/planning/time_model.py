@@ -1,132 +1,133 @@
 """Step time: a roofline per operation at real efficiencies, pipeline bubble, gradient reduction, optimizer step."""
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple, get_args
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import PeakKey
+from harness.experiment.gpu import GPUS, PeakKey
+from harness.planning.communication import Group, group_bandwidth, group_size
 from harness.planning.compose import ChunkCost, Op, Parameters, Work
 from harness.planning.model_states import owned_parameters, state_bytes
 from harness.planning.schedule import schedule_of
 from harness.records.trace import OpKind
 
-GIGA = 1e9
-
-Group = Literal["tp", "cp", "ep", "etp", "dp", "edp"]
-
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Reached share of the data-sheet peak."""
+    """Shares of data-sheet rates that operations reach, and the seconds of the host.
+
+    ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a communication beside computation that makes the
+    computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one operation of a trace.
+    ``step_s``: of the host, for one step: data, logging, the norm of the gradients.
+    """
 
     gemm_bf16: float
     gemm_low_precision: float
     attention: float
     memory: float
     link: float
+    network: float
+    exposed: float = 0.0
+    launch_s: float = 5e-6
+    step_s: float = 0.0
 
 
-# Fixed before any comparison. With the likely column, a 22B layer on A100 comes out at 19.16 ms where Korthikanti et al.
-# 2022 (arXiv 2205.05198, table 4) measured 19.6, and at 26.36 for 27.2 with full recompute. Ratios between settings move
-# by less than one point between the columns; absolute times are no more precise than the columns differ.
-LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80)
-FAST = Efficiency(gemm_bf16=0.85, gemm_low_precision=0.75, attention=0.70, memory=0.90, link=0.90)
-SLOW = Efficiency(gemm_bf16=0.55, gemm_low_precision=0.45, attention=0.40, memory=0.65, link=0.55)
+# Fixed before any comparison. A 22B layer on A100 comes out at 19.16 ms where Korthikanti et al. 2022 (arXiv 2205.05198,
+# table 4) measured 19.6, and at 26.36 for 27.2 with full recompute. Of attention and of GPUs without measurements they stay.
+LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
 
-# On Blackwell the 16 steps of a 12-layer Llama3-70B that SimuMax published for B200 took 1.5 to 2.3 times as long as the
-# likely column says; kernels for it are young, so the range reaches as far. The likely column keeps its fixed values.
-SLOW_BLACKWELL = Efficiency(gemm_bf16=0.33, gemm_low_precision=0.30, attention=0.20, memory=0.50, link=0.40)
-
-
-def slowest(spec: ExperimentSpec) -> Efficiency:
-    """Return the efficiencies that the GPU of ``spec`` nearly always reaches."""
-    return SLOW_BLACKWELL if spec.gpu_type.is_at_least(10) else SLOW
-
-
-# From launch of one kernel to the next on the host, eager execution; used only to set ``host_bound``.
-LAUNCH_S = 5e-6
+# The host's part of the fit goes for the hosts of all GPUs.
+_OF_THE_HOST = ("launch_s", "step_s")
 
 
 @dataclass(frozen=True)
-class Links:
-    """Bytes/s in one direction of one GPU: inside its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""
+class Fitted:
+    """What `scripts/accuracy time --fit` wrote.
 
-    nvlink: float
-    network: float
-    domain_gpus: int
-    source: str
-
-
-_PCIE = Links(32 * GIGA, 12.5 * GIGA, 8, "PCIe 4.0 x16, 64 GB/s in both directions together; 100 Gb/s Ethernet")
-
-LINKS: dict[str, Links] = {
-    "a100": Links(
-        300 * GIGA, 25 * GIGA, 8, "NVLink 3, half of 600 GB/s; HDR InfiniBand 200 Gb/s (DGX A100 data sheet)"
-    ),
-    "h100": Links(
-        450 * GIGA, 50 * GIGA, 8, "NVLink 4, half of 900 GB/s; NDR InfiniBand 400 Gb/s (DGX H100 data sheet)"
-    ),
-    "h200": Links(
-        450 * GIGA, 50 * GIGA, 8, "NVLink 4, half of 900 GB/s; NDR InfiniBand 400 Gb/s (DGX H200 data sheet)"
-    ),
-    "b200": Links(900 * GIGA, 50 * GIGA, 8, "NVLink 5, half of 1.8 TB/s; 400 Gb/s per GPU (DGX B200 data sheet)"),
-    "b300": Links(900 * GIGA, 100 * GIGA, 8, "NVLink 5, half of 1.8 TB/s; 800 Gb/s per GPU (DGX B300 data sheet)"),
-    "gb200": Links(900 * GIGA, 50 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 400 Gb/s per GPU (GB200 NVL72 data sheet)"),
-    "gb300": Links(900 * GIGA, 100 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 800 Gb/s per GPU (GB300 NVL72 data sheet)"),
-    "l40s": _PCIE,
-}
-
-
-def group_bandwidth(spec: ExperimentSpec, group: Group) -> float:
-    """Return the bytes/s at which one rank sends to the others of its group, at 100 % efficiency.
-
-    Ranks are numbered tp-cp-dp-pp and etp-ep-edp-pp (megatron-core `parallel_state`). What leaves the NVLink domain goes
-    over the network, at a rate that the share of it lowers.
+    ``constants``: those of H100, by field of :class:`Efficiency`. ``spreads``: by class of rows, the measured over the
+    predicted seconds that 5 and 95 of 100 rows of models outside the fit stay below, and the number of rows.
     """
-    links = LINKS[spec.gpu]
-    size, stride = _extent(spec, group)
-    inside = max(1, min(size, links.domain_gpus // stride))
-    if inside >= size:
-        return links.nvlink
-    crossing = 1 - inside / size
-    return min(links.nvlink, links.network / crossing)
+
+    constants: Mapping[str, float]
+    spreads: Mapping[str, tuple[float, float, int]]
 
 
-def group_size(spec: ExperimentSpec, group: Group) -> int:
-    """Return the number of ranks in the group."""
-    return _extent(spec, group)[0]
+@cache
+def fitted() -> Fitted:
+    """Read the file beside this module."""
+    found = json.loads(Path(__file__).with_name("fitted_times.json").read_text())
+    return Fitted(found["constants"], {name: tuple(row) for name, row in found["spreads"].items()})
 
 
-def _extent(spec: ExperimentSpec, group: Group) -> tuple[int, int]:
-    """Return the size of a group, and the distance between its neighbours in rank numbers."""
-    p = spec.parallelism
-    tp, cp, ep, etp = (
-        p.tensor_model_parallel_size,
-        p.context_parallel_size,
-        p.expert_model_parallel_size,
-        p.expert_tensor_size,
-    )
-    per_stage = max(1, spec.num_gpus // p.pipeline_model_parallel_size)
-    extents: dict[Group, tuple[int, int]] = {
-        "tp": (tp, 1),
-        "cp": (cp, tp),
-        "ep": (ep, etp),
-        "etp": (etp, 1),
-        # gradients are reduced over data-parallel and context-parallel ranks together
-        "dp": (max(1, per_stage // tp), tp),
-        "edp": (max(1, per_stage // (etp * ep)), etp * ep),
-    }
-    return extents[group]
+@cache
+def typical(gpu: str) -> Efficiency:
+    """Return the efficiencies of a GPU type: fitted on Hopper, fixed elsewhere."""
+    constants = fitted().constants
+    if GPUS[gpu].capability == (9, 0):
+        return replace(LIKELY, **constants)
+    return replace(LIKELY, **{name: constants[name] for name in _OF_THE_HOST})
+
+
+def kind_of_step(spec: ExperimentSpec, *, host_bound: bool) -> str:
+    """Return the class of rows whose residuals give a step its range: generation, dense or experts, who is slower."""
+    capability = spec.gpu_type.capability or (8, 0)
+    generation = min(max(capability[0], 8), 10)
+    return f"{generation}.x {'host-bound ' if host_bound else ''}{'experts' if spec.model.moe else 'dense'}"
+
+
+def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
+    """Return how far the seconds of a class of steps go, low and high, and the number of rows that say so.
+
+    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others, widened.
+    """
+    generation, _, own = kind.partition(" ")
+    found = spreads.get(kind, (1.0, 1.0, 0))
+    if found[2] >= LEAST_ROWS or not spreads:
+        return found
+    near = [row for name, row in spreads.items() if name.split()[0] == generation or name.partition(" ")[2] == own]
+    near = near or list(spreads.values())
+    low, high = min(row[0] for row in near), max(row[1] for row in near)
+    return 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1), found[2]
+
+
+# From so many rows on a class has a range of its own. A smaller class takes that of its neighbours, so many times as wide.
+LEAST_ROWS = 10
+WIDENED = 1.25
+
+
+# A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs, 2019:
+# 3.8 us from kernel to kernel of 2.9 us each).
+KERNEL_S = 0.9e-6
+
+
+# Share of a layer's operations in each part that transformer-engine's graphs capture: of the 22 of a forward pass of
+# Llama 3 70B and the 53 of Qwen3 30B-A3B, counted in their traces with megatron-core 0.16.1.
+_CAPTURED_DENSE = {"attn": 14 / 22, "mlp": 8 / 22}
+_CAPTURED_MOE = {"attn": 13 / 53, "moe": 40 / 53, "moe_router": 30 / 53, "moe_preprocess": 1 / 53}
+
+
+def captured(spec: ExperimentSpec) -> float:
+    """Share of the operations of a pass that CUDA graphs launch without the host."""
+    graphs = spec.cuda_graph
+    if graphs.impl == "none":
+        return 0.0
+    parts = _CAPTURED_MOE if spec.model.moe else _CAPTURED_DENSE
+    if not graphs.scope or "full_iteration" in (graphs.impl, *graphs.scope):
+        return 1.0
+    return min(1.0, sum(parts.get(part, 0.0) for part in graphs.scope))
 
 
 @dataclass(frozen=True)
 class StepTime:
     """Seconds of one optimizer step, and what they consist of at the likely efficiencies.
 
-    ``low_s`` and ``high_s`` are the same model at efficiencies that are rarely beaten or missed. ``compute_s`` is the
-    slowest pipeline stage without waiting, ``recompute_s`` the part of it that runs a second time. ``host_bound``: the
-    host may not launch kernels as fast as the GPU finishes them.
+    ``low_s`` and ``high_s`` hold 90 of 100 steps of its class, by residuals of ``range_rows`` measured steps. ``compute_s`` is
+    the slowest pipeline stage without waiting, ``recompute_s`` the part of it that runs a second time. ``host_bound``: the
+    host does not launch kernels as fast as the GPU finishes them.
     """
 
     likely_s: float
@@ -138,6 +139,7 @@ class StepTime:
     reduction_s: float
     optimizer_s: float
     host_bound: bool
+    range_rows: int
 
 
 def likely_seconds(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...], likely: Efficiency) -> float:
@@ -148,35 +150,67 @@ def likely_seconds(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ..
 def step_time(
     spec: ExperimentSpec,
     stages: tuple[tuple[ChunkCost, ...], ...],
-    efficiency: Efficiency = LIKELY,
+    efficiency: Efficiency | None = None,
     spread: float | None = None,
 ) -> StepTime:
     """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
 
-    ``spread``: by which share a step may take more or less, where it is known; else slow and fast efficiencies give the range.
+    ``efficiency``: None for the GPU's own. ``spread``: by which share a step may take more or less, where it is known; else
+    residuals of steps of the same class give the range.
     """
-    likely, fast, slow = (_Clock(spec, each).step(stages) for each in (efficiency, FAST, slowest(spec)))
-    launches = max(sum(count for chunk in stage for _, count in chunk.work) for stage in stages)
-    launch_s = LAUNCH_S * launches * spec.num_microbatches
+    likely = _Clock(spec, efficiency or typical(spec.gpu)).step(stages)
+    low, high, rows = spread_of(kind_of_step(spec, host_bound=likely.host_bound), fitted().spreads)
+    if spread is not None:
+        low, high = 1 / (1 + spread), 1 + spread
     return StepTime(
         likely_s=likely.total,
-        low_s=min(likely.total, fast.total) if spread is None else likely.total / (1 + spread),
-        high_s=max(likely.total, slow.total if spread is None else likely.total * (1 + spread), launch_s),
+        low_s=likely.total * min(1.0, low),
+        high_s=likely.total * max(1.0, high),
         compute_s=likely.compute,
         recompute_s=likely.recompute,
         bubble_s=likely.bubble,
         reduction_s=likely.reduction,
         optimizer_s=likely.optimizer,
-        host_bound=launch_s > likely.compute,
+        host_bound=likely.host_bound,
+        range_rows=rows,
     )
 
 
 class _Passes(NamedTuple):
-    """Seconds of one micro-batch by phase."""
+    """Seconds of one micro-batch through one chunk: on the GPU by phase, beside all phases, and of the host by phase."""
 
     forward: float
     backward: float
     recompute: float
+    dispatch: float
+    launches: tuple[float, float, float]
+    exposed: float
+
+    @property
+    def gpu(self) -> float:
+        """Without waiting for the host. Experts' messages run beside another micro-batch's passes, if at all."""
+        computing = self.forward + self.backward + self.recompute
+        return max(computing, self.dispatch) + self.exposed * min(computing, self.dispatch)
+
+    @property
+    def host(self) -> float:
+        """To launch everything."""
+        return sum(self.launches)
+
+    @property
+    def seconds(self) -> float:
+        """Of the slower of the two."""
+        return max(self.gpu, self.host)
+
+    @property
+    def recomputing(self) -> float:
+        """Of ``seconds``, those that run a second time."""
+        return self.launches[2] if self.host > self.gpu else self.recompute
+
+    @property
+    def returning(self) -> float:
+        """Of ``seconds``, those of the backward pass with what it recomputes."""
+        return sum(self.launches[1:]) if self.host > self.gpu else self.backward + self.recompute
 
 
 @dataclass(frozen=True)
@@ -186,6 +220,7 @@ class _Step:
     bubble: float
     reduction: float
     optimizer: float
+    host_bound: bool
 
     @property
     def total(self) -> float:
@@ -204,33 +239,45 @@ class _Clock:
         schedule = schedule_of(self.spec, 0)
         chunks = {id(chunk): chunk for stage in stages for chunk in stage}  # stages share chunks that are alike
         passes = {key: self.passes(chunk.work) for key, chunk in chunks.items()}
-        seconds = [sum(sum(passes[id(chunk)]) for chunk in stage) for stage in stages]
+        seconds = [sum(passes[id(chunk)].seconds for chunk in stage) for stage in stages]
         slowest = max(seconds)
         worst = stages[seconds.index(slowest)]
         parameters = Parameters()
         for chunk in worst:
             parameters = parameters + chunk.parameters
-        num = self.spec.num_microbatches
-        backward = sum(passes[id(chunk)].backward + passes[id(chunk)].recompute for chunk in worst)
+        num, own = self.spec.num_microbatches, [passes[id(chunk)] for chunk in worst]
+        backward = sum(each.returning for each in own)
         return _Step(
             compute=num * slowest + self._messages(worst),
-            recompute=num * sum(passes[id(chunk)].recompute for chunk in worst),
+            recompute=num * sum(each.recomputing for each in own),
             bubble=(len(stages) - 1) / schedule.vp_size * sum(seconds) / len(seconds),
             reduction=self._reduction(parameters, backward, slowest - backward),
-            optimizer=self._optimizer(parameters),
+            optimizer=self._optimizer(parameters) + self.efficiency.step_s,
+            host_bound=sum(each.host for each in own) > sum(each.gpu for each in own),
         )
 
     def passes(self, work: Work) -> "_Passes":
-        """Return the seconds of one micro-batch; of overlapped communication, only what computation does not hide."""
-        computing, hidden, waiting = (dict.fromkeys(_Passes._fields, 0.0) for _ in range(3))
+        """Return the seconds of one micro-batch; of overlapped communication, what computation does not hide."""
+        phases = ("forward", "backward", "recompute")
+        computing, hidden, waiting, launches = (dict.fromkeys(phases, 0.0) for _ in range(4))
+        dispatch, overlaps = 0.0, self.spec.kernels.overlap_moe_expert_parallel_comm
+        launched = 1 - captured(self.spec)
         for op, count in work:
+            launches[op.phase] += count * launched
             if op.kind != "comm":
                 computing[op.phase] += count * self._compute(op)
+            elif op.comm_group == "ep" and overlaps:
+                dispatch += count * self._communicate(op)
             elif op.overlapped:
                 hidden[op.phase] += count * self._communicate(op)
             else:
                 waiting[op.phase] += count * self._communicate(op)
-        return _Passes(*(max(computing[phase], hidden[phase]) + waiting[phase] for phase in _Passes._fields))
+        exposed = self.efficiency.exposed
+        both = ((computing[phase], hidden[phase]) for phase in phases)
+        gpu = [max(pair) + exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
+        per_launch = self.efficiency.launch_s
+        host = (launches["forward"] * per_launch, launches["backward"] * per_launch, launches["recompute"] * per_launch)
+        return _Passes(gpu[0], gpu[1], gpu[2], dispatch, host, exposed)
 
     @cached_property
     def _bytes_per_s(self) -> float:
@@ -250,13 +297,17 @@ class _Clock:
 
     @cached_property
     def _sent_per_s(self) -> dict[Group, float]:
-        return {group: group_bandwidth(self.spec, group) * self.efficiency.link for group in get_args(Group)}
+        e = self.efficiency
+        return {group: group_bandwidth(self.spec, group, e.link, e.network) for group in get_args(Group)}
 
     def _compute(self, op: Op) -> float:
         moving = op.bytes / self._bytes_per_s
         if op.kind == "elementwise":
-            return moving
-        return max(op.flops / self._flops_per_s[op.kind, op.dtype], moving)
+            return moving + KERNEL_S
+        computing = op.flops / self._flops_per_s[op.kind, op.dtype]
+        if op.kind == "gemm" and op.phase == "backward" and self.spec.task == "peft":
+            computing /= 2  # frozen weights have no gradients, which are half of the work
+        return max(computing, moving) + KERNEL_S
 
     def _communicate(self, op: Op) -> float:
         return op.comm_bytes / self._sent_per_s[op.comm_group] if op.comm_group else 0.0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import cpu_runs
 import estimators
+import h100_fit
+import h100_steps
 import korthikanti
 import llama3_70b
 import published
@@ -27,6 +29,7 @@ from harness.showing.terminal import narrate, show_blocks
 FOLDER = results_dir() / "accuracy"
 INPUTS = FOLDER / "inputs"
 EXAMPLES = results_dir() / "examples"
+H100_TESTS = ("megatron_lm_goldens", "other_published", "experts")
 
 
 def megatron_lm(host: Host) -> Page:
@@ -57,10 +60,17 @@ def saved_activations(host: Host) -> Page:
     return korthikanti.page(INPUTS / "korthikanti2022.json", host)
 
 
-def time(host: Host) -> Page:
-    """Compare step times and the costs of settings."""
+def time(host: Host, *, keeps: bool = False) -> Page:
+    """Compare seconds and what settings cost. ``keeps``: the planner uses from now on what is fitted here."""
+    steps, left_out = h100_steps.read(
+        INPUTS / "h100_times.json", [INPUTS / f"{name}.json" for name in H100_TESTS], host
+    )
+    found = h100_fit.fit(steps)
+    paper, other = INPUTS / "korthikanti2022.json", INPUTS / "other_published.json"
+    if keeps:
+        step_times.keep_fit(paper, other, found, host)
     sft = llama3_70b.compare(INPUTS / "llama3_70b_sft.json", host)
-    return step_times.page(INPUTS / "korthikanti2022.json", INPUTS / "other_published.json", sft, host)
+    return step_times.page(paper, other, sft, (found, left_out), host)
 
 
 def other_estimators(host: Host) -> Page:
@@ -94,6 +104,9 @@ def main() -> int:
         help="cpu: compare the peaks in FILE, an earlier cpu.json, with new predictions; trains nothing",
     )
     parser.add_argument(
+        "--fit", action="store_true", help="time: keep the constants and ranges of steps where the planner reads them"
+    )
+    parser.add_argument(
         "--picture",
         type=Path,
         nargs="?",
@@ -112,11 +125,13 @@ def main() -> int:
         parser.error(f"no such comparison: {', '.join(sorted(unknown))}")
     if options.measured and options.names != ["cpu"]:
         parser.error("--measured: its peaks are those of runs on the CPU; name the comparison cpu, and no other")
+    if options.fit and options.names != ["time"]:
+        parser.error("--fit: it keeps constants of the comparison time; name it, and no other")
     options.out.mkdir(parents=True, exist_ok=True)
     software, host = installed_software().model_dump(mode="json"), this_host()
     for name in options.names or list(COMPARISONS):
         narrate(f"comparing {name}")
-        page = cpu_runs.page(host, options.measured) if name == "cpu" else COMPARISONS[name](host)
+        page = _page(name, options, host)
         document = {"title": page.title, "headline": page.headline, "software": software} | page.document
         write_atomically(options.out / f"{name}.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
         write_atomically(options.out / f"{name}.md", page.markdown())
@@ -124,6 +139,12 @@ def main() -> int:
         shown = "\n".join([page.title, "", page.headline, "", *page.summary, ""])
         show_blocks(Code(shown))
     return int(ExitCode.OK)
+
+
+def _page(name: str, options: argparse.Namespace, host: Host) -> Page:
+    if name == "cpu":
+        return cpu_runs.page(host, options.measured)
+    return time(host, keeps=True) if options.fit else COMPARISONS[name](host)
 
 
 def _draw(parser: argparse.ArgumentParser, accuracy: Path, folder: Path) -> int:

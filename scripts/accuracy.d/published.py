@@ -173,10 +173,15 @@ def _of_csv(row: dict[str, str]) -> dict[str, Any]:
 
 
 def read_cases(path: Path, *, needs_peaks: bool = True) -> tuple[list[Case], dict[str, str]]:
+    """Return the cases of a file, as :func:`cases_of`."""
+    return cases_of(inputs(path)["rows"], needs_peaks=needs_peaks)
+
+
+def cases_of(rows: Iterable[dict[str, Any]], *, needs_peaks: bool) -> tuple[list[Case], dict[str, str]]:
     """Return cases of equal specs, and omitted rows with the reason; without ``needs_peaks`` it reads no measurements."""
     cases: dict[tuple[object, ...], Case] = {}
     left_out: dict[str, str] = {}
-    for row in inputs(path)["rows"]:
+    for row in rows:
         try:
             reading = read(row)
         except InexpressibleError as reason:

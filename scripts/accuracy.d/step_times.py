@@ -5,7 +5,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 
+import h100_fit
+import h100_page
 import published
+from h100_fit import Fit, percentile
 from korthikanti import Predictor, Row, alone, spec_of
 from page import Page, plain, signed
 
@@ -17,8 +20,8 @@ from harness.planning.time_model import StepTime
 _BASELINE = "kor-t4-22B-baseline"
 
 
-def page(paper: Path, other: Path, sft: list[Row], host: Host) -> Page:
-    """Make the page. ``sft``: rows of the Llama3-70B page, whose throughput was predicted there."""
+def page(paper: Path, other: Path, sft: list[Row], h100: tuple[Fit, dict[str, str]], host: Host) -> Page:
+    """Make the page. ``sft``: rows of the Llama3-70B page, whose throughput was predicted there. ``h100``: fit, rows left out."""
     rows = json.loads(paper.read_text())["rows"]
     predictor = Predictor.on(host)
     single = [spec for row in rows if row["id"].startswith("kor-t4") for spec in alone(row)]
@@ -34,17 +37,40 @@ def page(paper: Path, other: Path, sft: list[Row], host: Host) -> Page:
     costs = [abs(row["cost_error"]) for row in ratios]
     headline = (
         f"Cost of a setting against another: off by {_points(mean(costs))} on average, {_points(max(costs))} at worst. "
-        f"{_seconds_by_gpu([*models, *steps])}"
+        f"{_seconds_by_gpu([*models, *steps])} {h100_page.headline(h100[0])}"
     )
-    document = {"layers": layers, "models": models, "settings": settings, "steps": steps}
+    document = {
+        "layers": layers,
+        "models": models,
+        "settings": settings,
+        "steps": steps,
+        "h100": h100_page.document(*h100),
+    }
     return Page("Predicted and published times", headline, document, [
         "One layer of the 22B model on A100, TP 8 (table 4 of Korthikanti et al. 2022); cost against no recompute:", "",
         *_cost_table(layers, "ms", 1e3), "",
         "Whole models on A100 (table 5); cost of full recompute against core attention with sequence parallelism:", "",
         *_cost_table(models, "s", 1), "",
         "Llama3-70B SFT on 32 H100, FP8; cost against core_attn at the same layout:", "", *_setting_table(settings), "",
-        "Steps whose time or throughput was published:", "", *_step_table(steps),
+        "Steps on A100 and B200 whose time or throughput was published:", "", *_step_table(steps), "",
+        *h100_page.lines(*h100),
     ])  # fmt: skip
+
+
+def keep_fit(paper: Path, other: Path, found: Fit, host: Host) -> None:
+    """Keep what was fitted on H100, and the ranges of steps on GPUs whose constants are fixed, from their residuals."""
+    h100_fit.write(found, {})
+    rows = json.loads(paper.read_text())["rows"]
+    predictor = Predictor.on(host)
+    timed = [row for row in rows if row["step_s"] or row["mfu_percent"] or row["tflops_per_gpu"]]
+    predictor.prepare(spec_of(row) for row in timed)
+    steps = _models([row for row in timed if row["id"].startswith("kor-t5")], predictor)
+    steps += _steps(timed, predictor) + _measured_steps(other, host)
+    ratios: dict[str, list[float]] = {}
+    for step in steps:
+        kind = {"a100": "8.x dense", "b200": "10.x dense"}[step["gpu"]]
+        ratios.setdefault(kind, []).append(step["measured_s"] / step["predicted_s"])
+    h100_fit.write(found, {k: (percentile(v, 0.05), percentile(v, 0.95), len(v)) for k, v in ratios.items()})
 
 
 def _seconds_by_gpu(rows: list[Row]) -> str:

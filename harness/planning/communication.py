@@ -1,0 +1,99 @@
+"""What a rank sends to the others of a group, over which links, and how many copies of its tokens go to experts."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.experiment.experiment import ExperimentSpec
+
+GIGA = 1e9
+
+Group = Literal["tp", "cp", "ep", "etp", "dp", "edp"]
+
+
+@dataclass(frozen=True)
+class Links:
+    """Bytes/s in one direction of one GPU: inside its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""
+
+    nvlink: float
+    network: float
+    domain_gpus: int
+    source: str
+
+
+_PCIE = Links(32 * GIGA, 12.5 * GIGA, 8, "PCIe 4.0 x16, 64 GB/s in both directions together; 100 Gb/s Ethernet")
+
+LINKS: dict[str, Links] = {
+    "a100": Links(
+        300 * GIGA, 25 * GIGA, 8, "NVLink 3, half of 600 GB/s; HDR InfiniBand 200 Gb/s (DGX A100 data sheet)"
+    ),
+    "h100": Links(
+        450 * GIGA, 50 * GIGA, 8, "NVLink 4, half of 900 GB/s; NDR InfiniBand 400 Gb/s (DGX H100 data sheet)"
+    ),
+    "h200": Links(
+        450 * GIGA, 50 * GIGA, 8, "NVLink 4, half of 900 GB/s; NDR InfiniBand 400 Gb/s (DGX H200 data sheet)"
+    ),
+    "b200": Links(900 * GIGA, 50 * GIGA, 8, "NVLink 5, half of 1.8 TB/s; 400 Gb/s per GPU (DGX B200 data sheet)"),
+    "b300": Links(900 * GIGA, 100 * GIGA, 8, "NVLink 5, half of 1.8 TB/s; 800 Gb/s per GPU (DGX B300 data sheet)"),
+    "gb200": Links(900 * GIGA, 50 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 400 Gb/s per GPU (GB200 NVL72 data sheet)"),
+    "gb300": Links(900 * GIGA, 100 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 800 Gb/s per GPU (GB300 NVL72 data sheet)"),
+    "l40s": _PCIE,
+}
+
+
+def group_bandwidth(spec: ExperimentSpec, group: Group, link: float = 1.0, network: float = 1.0) -> float:
+    """Return the bytes/s at which one rank sends to the others of its group, where it reaches these shares of its links.
+
+    Ranks are numbered tp-cp-dp-pp and etp-ep-edp-pp (megatron-core `parallel_state`). What leaves the NVLink domain goes
+    over the network at the same time as the rest over NVLink. A flex dispatcher sends a token once to each domain.
+    """
+    links = LINKS[spec.gpu]
+    size, stride = _extent(spec, group)
+    inside = max(1, min(size, links.domain_gpus // stride))
+    if inside >= size:
+        return links.nvlink * link
+    crossing = 1 - inside / size
+    if group == "ep" and spec.kernels.moe_token_dispatcher_type == "flex":  # noqa: S105 (a dispatcher of tokens)
+        crossing *= _copies(spec, size // inside)
+    return min(links.nvlink * link, links.network * network / crossing)
+
+
+def _copies(spec: ExperimentSpec, num_domains: int) -> float:
+    """Return the copies of a token that reach domains, over its experts: DeepEP and HybridEP send one to each domain with any of them.
+
+    With the experts of a token spread evenly over domains, k of them are in ``n (1 - (1 - 1/n)^k)`` domains on average.
+    Routing by groups leaves ``moe_router_group_topk`` groups of neighbouring experts to choose from.
+    """
+    moe = spec.model.moe
+    if moe is None:
+        return 1.0
+    topk, reachable = moe.moe_router_topk, float(num_domains)
+    if moe.moe_router_num_groups and moe.moe_router_group_topk:
+        reachable = min(reachable, max(1.0, num_domains * moe.moe_router_group_topk / moe.moe_router_num_groups))
+    return reachable * (1 - (1 - 1 / reachable) ** topk) / topk
+
+
+def group_size(spec: ExperimentSpec, group: Group) -> int:
+    """Return the number of ranks in the group."""
+    return _extent(spec, group)[0]
+
+
+def _extent(spec: ExperimentSpec, group: Group) -> tuple[int, int]:
+    """Return the size of a group, and the distance between its neighbours in rank numbers."""
+    p = spec.parallelism
+    tp, cp, ep, etp = (
+        p.tensor_model_parallel_size,
+        p.context_parallel_size,
+        p.expert_model_parallel_size,
+        p.expert_tensor_size,
+    )
+    per_stage = max(1, spec.num_gpus // p.pipeline_model_parallel_size)
+    extents: dict[Group, tuple[int, int]] = {
+        "tp": (tp, 1),
+        "cp": (cp, tp),
+        "ep": (ep, etp),
+        "etp": (etp, 1),
+        # gradients are reduced over data-parallel and context-parallel ranks together
+        "dp": (max(1, per_stage // tp), tp),
+        "edp": (max(1, per_stage // (etp * ep)), etp * ep),
+    }
+    return extents[group]

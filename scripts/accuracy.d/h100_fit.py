@@ -1,0 +1,149 @@
+"""Fits the seconds of H100 to measured steps, leaves each model out in turn, and takes ranges from what is then left."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log, sqrt
+from pathlib import Path
+from typing import Any
+
+from h100_steps import SCATTER, Step
+
+from harness.planning import time_model
+from harness.planning.calibration import least_squares
+from harness.planning.time_model import LIKELY, Efficiency, StepTime, spread_of
+from harness.records.store import write_atomically
+
+FILE = Path(time_model.__file__).with_name("fitted_times.json")
+
+# What is fitted, from where, between which bounds, and its unit. The first five start at the values that other GPUs keep.
+START = replace(LIKELY, exposed=0.3, launch_s=50e-6, step_s=0.02)
+BOUNDS: dict[str, tuple[float, float]] = {
+    "gemm_bf16": (0.3, 0.95), "gemm_low_precision": (0.3, 0.95), "memory": (0.3, 0.95), "link": (0.2, 0.95),
+    "network": (0.2, 1.0), "exposed": (0.01, 1.0), "launch_s": (1e-6, 1e-3), "step_s": (1e-3, 1.0),
+}  # fmt: skip
+MEANING = {
+    "gemm_bf16": "share of the data sheet's BF16 peak that matrix products reach",
+    "gemm_low_precision": "the same of FP8",
+    "memory": "share of the memory bandwidth that kernels bound by memory reach",
+    "link": "share of NVLink's rate that collectives reach",
+    "network": "share of InfiniBand's rate that collectives reach",
+    "exposed": "share of a communication beside computation that still makes the step longer",
+    "launch_s": "seconds of the host per traced operation, eager",
+    "step_s": "seconds of the host per step: data, logging, norms",
+}
+# A constant that is off its start by a fifth costs as much as a published step that is off by this share.
+_PULL = 0.09
+# Errors beyond this many times their scatter count linearly, so that one odd row does not bend all constants.
+_LINEAR_FROM = 1.5
+_ROUNDS = 25
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A step with its prediction by constants that were fitted without its model, and by all rows' constants."""
+
+    step: Step
+    time: StepTime
+    fitted_s: float
+    kind: str
+
+    @property
+    def error(self) -> float:
+        """Signed, as a share of what was measured."""
+        return self.time.likely_s / self.step.seconds - 1
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted."""
+        return self.step.seconds / self.time.likely_s
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Constants fitted on all steps, and every step as seen by a fit without its model."""
+
+    efficiency: Efficiency
+    compared: tuple[Compared, ...]
+
+    @cached_property
+    def spreads(self) -> dict[str, tuple[float, float, int]]:
+        """By class: 5th and 95th percentile of measured over predicted, and the number of rows."""
+        return spreads(self.compared)
+
+    def range_of(self, row: Compared) -> tuple[float, float]:
+        """Seconds that hold nine of ten steps, from residuals of other models' rows."""
+        others = spreads(each for each in self.compared if each.step.model != row.step.model)
+        low, high, _ = spread_of(row.kind, others)
+        return row.time.likely_s * min(1.0, low), row.time.likely_s * max(1.0, high)
+
+
+def constants(efficiency: Efficiency) -> dict[str, float]:
+    """Return what was fitted."""
+    return {name: getattr(efficiency, name) for name in BOUNDS}
+
+
+def fit(steps: Sequence[Step]) -> Fit:
+    """Fit all steps, then all but those of one model, for every model."""
+    whole = _fitted(steps, START)
+    rows = []
+    for model in dict.fromkeys(step.model for step in steps):
+        without = _fitted([step for step in steps if step.model != model], whole)
+        own = [step for step in steps if step.model == model]
+        rows += [Compared(step, step.time(without), step.predicted(whole), step.kind(without)) for step in own]
+    return Fit(whole, tuple(rows))
+
+
+def _fitted(steps: Sequence[Step], start: Efficiency) -> Efficiency:
+    alike = Counter(step.spec.fingerprint for step in steps)
+    weights = [SCATTER["published"] / SCATTER[step.origin] / sqrt(alike[step.spec.fingerprint]) for step in steps]
+    at_first = constants(START)
+
+    def errors(values: Sequence[float]) -> list[float]:
+        tried = replace(START, **dict(zip(BOUNDS, values, strict=True)))
+        apart = (log(step.predicted(tried) / step.seconds) for step in steps)
+        pulls = [_PULL / log(1.2) * log(value / at_first[name]) for name, value in zip(BOUNDS, values, strict=True)]
+        return [w * _tamed(x) for w, x in zip(weights, apart, strict=True)] + pulls
+
+    found = least_squares(errors, list(constants(start).values()), list(BOUNDS.values()), _ROUNDS)
+    return replace(START, **dict(zip(BOUNDS, found, strict=True)))
+
+
+def _tamed(error: float) -> float:
+    """Pseudo-Huber: quadratic for small errors, linear for large ones."""
+    scale = _LINEAR_FROM * SCATTER["published"]
+    size = scale * sqrt(2 * (sqrt(1 + (error / scale) ** 2) - 1))
+    return size if error > 0 else -size
+
+
+def spreads(rows: Iterable[Compared]) -> dict[str, tuple[float, float, int]]:
+    """Return the range of each class of rows."""
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        ratios.setdefault(row.kind, []).append(row.ratio)
+    return {kind: (percentile(found, 0.05), percentile(found, 0.95), len(found)) for kind, found in ratios.items()}
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which a share of all lies, between neighbours in proportion."""
+    ordered, place = sorted(values), share * (len(values) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def write(found: Fit, others: Mapping[str, tuple[float, float, int]]) -> None:
+    """Keep constants and ranges where the planner reads them. ``others``: ranges of classes that are not fitted."""
+    document: dict[str, Any] = {
+        "constants": {name: float(f"{value:.4g}") for name, value in constants(found.efficiency).items()},
+        "spreads": {
+            name: [round(low, 3), round(high, 3), n]
+            for name, (low, high, n) in sorted((found.spreads | dict(others)).items())
+        },
+        "written_by": "scripts/accuracy time --fit",
+    }
+    write_atomically(FILE, json.dumps(document, indent=1) + "\n")
+    time_model.fitted.cache_clear()
+    time_model.typical.cache_clear()

@@ -1,0 +1,149 @@
+"""H100 in the page of times: every measured step beside its prediction, pairs of settings, constants, ranges."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import mean
+from typing import Any
+
+from h100_fit import BOUNDS, MEANING, START, Compared, Fit, constants
+from page import plain, signed
+
+# Measured times that differ by less are noise, and no pair.
+LEAST_DIFFERENCE = 0.03
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two settings of one model, number of GPUs, precision and sequence."""
+
+    left: Compared
+    right: Compared
+
+    @property
+    def measured(self) -> float:
+        """Seconds per sample of the left over the right setting, minus 1."""
+        return _per_sample(self.left, self.left.step.seconds) / _per_sample(self.right, self.right.step.seconds) - 1
+
+    @property
+    def predicted(self) -> float:
+        """The same of the predictions."""
+        left, right = (_per_sample(row, row.time.likely_s) for row in (self.left, self.right))
+        return left / right - 1
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the faster one is predicted to be faster."""
+        return self.measured * self.predicted > 0
+
+
+def _per_sample(row: Compared, seconds: float) -> float:
+    return seconds / row.step.spec.batch.global_batch_size
+
+
+def pairs(rows: Sequence[Compared]) -> list[Pair]:
+    """Return pairs of published settings that differ, and whose measured times do."""
+    latest = {row.step.spec.fingerprint: row for row in rows if row.step.origin == "published"}
+    found = []
+    for left, right in combinations(latest.values(), 2):
+        same = [(row.step.model, row.step.spec.num_gpus, row.step.spec.compute_dtype, row.step.spec.batch.seq_length,
+                 row.step.spec.model) for row in (left, right)]  # fmt: skip
+        pair = Pair(left, right)
+        if same[0] == same[1] and abs(pair.measured) > LEAST_DIFFERENCE:
+            found.append(pair)
+    return found
+
+
+def headline(found: Fit) -> str:
+    """Summarise each class, and the pairs."""
+    texts = []
+    for name, rows in classes(found).items():
+        errors = [row.error for row in rows]
+        inside = sum(_is_inside(found, row) for row in rows)
+        texts.append(f"{name}: off by {plain(mean(map(abs, errors)))} on average, {signed(max(errors, key=abs))} at worst, "
+                     f"{inside} of {len(rows)} inside the range")  # fmt: skip
+    judged = pairs(found.compared)
+    return f"H100, each model predicted without its own rows. {'; '.join(texts)}. The faster of two settings: right in {sum(pair.is_right for pair in judged)} of {len(judged)} pairs."
+
+
+def classes(found: Fit) -> dict[str, list[Compared]]:
+    """Return rows by origin and kind of model."""
+    rows: dict[str, list[Compared]] = {}
+    for row in found.compared:
+        rows.setdefault(f"{row.step.origin}, {row.step.experts}", []).append(row)
+    return rows
+
+
+def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything, for the JSON file."""
+    return {
+        "constants": constants(found.efficiency),
+        "spreads": found.spreads,
+        "left_out": dict(left_out),
+        "steps": [
+            {"name": row.step.name, "model": row.step.model, "origin": row.step.origin, "kind": row.kind, "source": row.step.source,
+             "taken_as": row.step.taken_as, "measured_s": row.step.seconds, "predicted_s": row.time.likely_s,
+             "fitted_s": row.fitted_s, "range_s": found.range_of(row), "error": row.error, "in_range": _is_inside(found, row)}
+            for row in found.compared
+        ],
+        "pairs": [
+            {"left": pair.left.step.name, "right": pair.right.step.name, "measured": pair.measured,
+             "predicted": pair.predicted, "right_order": pair.is_right}
+            for pair in pairs(found.compared)
+        ],
+    }  # fmt: skip
+
+
+def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
+    """Return the section of the page."""
+    return [
+        "## H100", "",
+        "A prediction in these tables is by constants that were fitted without any row of the same model; `fitted` is by those "
+        "that the planner uses. The range holds nine of ten rows of other models in the same class.", "",
+        "| constant | value | from | what it is |", "|---|---:|---:|---|",
+        *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in constants(found.efficiency).items()),
+        "", f"These {len(BOUNDS)} constants are fitted on all rows below by `scripts/accuracy time --fit`; attention's efficiency "
+        f"is fixed at {START.attention:g}. A class is compared with its own residuals:", "",
+        "| class | rows | measured over predicted: 5 % below | 95 % below |", "|---|---:|---:|---:|",
+        *(f"| {name} | {n} | {low:.2f} | {high:.2f} |" for name, (low, high, n) in sorted(found.spreads.items())), "",
+        *_tables(found),
+        "Settings of one model, number of GPUs, precision and sequence whose measured times differ by more than "
+        f"{LEAST_DIFFERENCE * 100:.0f} %; time of the first over that of the second:", "", *_pair_table(pairs(found.compared)), "",
+        "Left out:", "", *(f"- {name}: {reason}" for name, reason in left_out.items()), "",
+    ]  # fmt: skip
+
+
+def _tables(found: Fit) -> list[str]:
+    texts = []
+    for name, rows in classes(found).items():
+        texts += [f"{name[0].upper()}{name[1:]}:", "", *_step_table(found, rows), ""]
+    return texts
+
+
+def _step_table(found: Fit, rows: Iterable[Compared]) -> list[str]:
+    table = [
+        "| row | class | measured s | predicted s | range s | error | fitted | |",
+        "|---|---|---:|---:|---|---:|---:|---|",
+    ]
+    for row in rows:
+        low, high = found.range_of(row)
+        seconds = row.step.seconds
+        table.append(
+            f"| {row.step.name} | {row.kind} | {seconds:.3f} | {row.time.likely_s:.3f} | {low:.3f} to {high:.3f} | "
+            f"{signed(row.error)} | {signed(row.fitted_s / seconds - 1)} | {'; '.join(row.step.taken_as)} |"
+        )
+    return table
+
+
+def _pair_table(found: Iterable[Pair]) -> list[str]:
+    table = ["| first | second | measured | predicted | right |", "|---|---|---:|---:|---|"]
+    return table + [
+        f"| {pair.left.step.name} | {pair.right.step.name} | {signed(pair.measured)} | {signed(pair.predicted)} | "
+        f"{'yes' if pair.is_right else 'no'} |"
+        for pair in found
+    ]
+
+
+def _is_inside(found: Fit, row: Compared) -> bool:
+    low, high = found.range_of(row)
+    return low <= row.step.seconds <= high

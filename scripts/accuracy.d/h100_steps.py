@@ -1,0 +1,194 @@
+"""Steps measured on H100 as requests: published throughput, pull requests, Megatron-LM's functional tests."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import published
+
+from harness.errors import HarnessError
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import LayoutError
+from harness.experiment.recompute import parse_recompute
+from harness.launch.environment import Host
+from harness.planning.compose import ChunkCost, Op, Work
+from harness.planning.flops import model_flops_per_step
+from harness.planning.stages import Composer, MissingTraceError
+from harness.planning.time_model import Efficiency, StepTime, kind_of_step, likely_seconds, step_time
+from harness.recipes.recipe import Request
+from harness.recipes.resolve import resolve
+from harness.records.trace import TraceCase
+from harness.run.predicting.tracer import Tracing, trace_cache
+
+Row = dict[str, Any]
+Costs = tuple[tuple[ChunkCost, ...], ...]
+
+# Steps of a few tens of milliseconds on shared machines: the same test, run on several days, repeats within this share
+# where a published figure repeats within a tenth.
+SCATTER = {"published": 0.1, "functional test": 0.3}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measured step. ``model``: what is left out together; ``origin``: a key of :data:`SCATTER`."""
+
+    name: str
+    model: str
+    origin: str
+    spec: ExperimentSpec
+    costs: Costs
+    seconds: float
+    source: str
+    taken_as: tuple[str, ...]
+
+    @cached_property
+    def condensed(self) -> Costs:
+        """``costs`` with equal work in fewer operations, which a fit reads hundreds of times."""
+        made = {id(chunk): replace(chunk, work=_condensed(chunk.work)) for stage in self.costs for chunk in stage}
+        return tuple(tuple(made[id(chunk)] for chunk in stage) for stage in self.costs)
+
+    @property
+    def experts(self) -> str:
+        """Dense, or with experts."""
+        return "experts" if self.spec.model.moe else "dense"
+
+    def predicted(self, efficiency: Efficiency) -> float:
+        """Return the seconds at these efficiencies."""
+        return likely_seconds(self.spec, self.condensed, efficiency)
+
+    def time(self, efficiency: Efficiency) -> StepTime:
+        """Return the whole prediction."""
+        return step_time(self.spec, self.condensed, efficiency)
+
+    def kind(self, efficiency: Efficiency) -> str:
+        """Return the class whose residuals give the range."""
+        return kind_of_step(self.spec, host_bound=self.time(efficiency).host_bound)
+
+
+def _condensed(work: Work) -> Work:
+    """Return work with one mean operation for all that move bytes, and for all messages alike: both cost by the byte."""
+    counts: Counter[Op] = Counter()
+    sums: dict[Op, list[int]] = {}
+    for op, count in work:
+        if op.kind not in ("elementwise", "comm"):
+            counts[op] += count
+            continue
+        total = sums.setdefault(op._replace(dtype="bf16", flops=0, bytes=0, comm_bytes=0), [0, 0, 0])
+        for place, figure in enumerate((1, op.bytes, op.comm_bytes)):
+            total[place] += count * figure
+    for op, (count, moved, sent) in sums.items():
+        if count:
+            counts[op._replace(bytes=moved // count, comm_bytes=sent // count)] += count
+    return Work(dict(counts))
+
+
+def read(source: Path, goldens: Iterable[Path], host: Host) -> tuple[list[Step], dict[str, str]]:
+    """Return all steps, and the rows left out, each with the reason."""
+    tracing = Tracing(host, trace_cache(host.shell))
+    steps, left_out = _published(source, tracing)
+    tested, untested = _tested(goldens, tracing)
+    return [*steps, *tested], left_out | untested
+
+
+def _published(source: Path, tracing: Tracing) -> tuple[list[Step], dict[str, str]]:
+    rows = json.loads(source.read_text())["rows"]
+    left_out = {row["id"]: row["left_out"] for row in rows if row["left_out"]}
+    specs: dict[str, ExperimentSpec] = {}
+    for row in rows:
+        if row["id"] not in left_out:
+            try:
+                specs[row["id"]] = spec_of(row)
+            except HarnessError as error:
+                left_out[row["id"]] = error.message
+    costs, missing = _costs(specs, "transformer_engine", tracing)
+    left_out |= missing
+    return [
+        Step(row["id"], row["model"], "published", specs[row["id"]], costs[row["id"]], _seconds(row, specs[row["id"]]),
+             f"{row['source']}; settings: {row['settings_from']}", tuple(row["taken_as"]))
+        for row in rows if row["id"] in costs
+    ], left_out  # fmt: skip
+
+
+def spec_of(row: Row) -> ExperimentSpec:
+    """Return the operating point that a row names, with what it sets."""
+    changed = resolve(Request(gpu="h100", **row["request"])).spec.model_dump()
+    changed["kernels"]["transformer_impl"] = "transformer_engine"
+    for path, value in row["set"].items():
+        *sections, last = path.split(".")
+        place = changed
+        for section in sections:
+            place = place[section]
+        place[last] = parse_recompute(value) if path == "recompute" else _frozen(value)
+    return ExperimentSpec.model_validate(changed)
+
+
+def _frozen(value: Any) -> Any:
+    """Return lists as tuples, which a strict spec takes."""
+    if isinstance(value, dict):
+        return {name: _frozen(item) for name, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _seconds(row: Row, spec: ExperimentSpec) -> float:
+    """Return the seconds of a step, from whichever figure was published."""
+    if row["step_s"]:
+        return float(row["step_s"])
+    if row["tokens_per_s_per_gpu"]:
+        tokens = spec.batch.global_batch_size * spec.batch.seq_length
+        return tokens / spec.num_gpus / float(row["tokens_per_s_per_gpu"])
+    return model_flops_per_step(spec) / (float(row["tflops_per_gpu"]) * 1e12 * spec.num_gpus)
+
+
+def _tested(goldens: Iterable[Path], tracing: Tracing) -> tuple[list[Step], dict[str, str]]:
+    """Rows of functional tests on H100. Runs of equal specs are one step: of two times the shorter, a slow machine is not it."""
+    steps: list[Step] = []
+    left_out: dict[str, str] = {}
+    for source in goldens:
+        rows = [row for row in json.loads(source.read_text())["rows"] if row["hardware"] == "H100"]
+        timed = {row["path"]: row["step_time_s"] for row in rows if row["step_time_s"]}
+        left_out |= {row["path"]: "no step time recorded" for row in rows if row["path"] not in timed}
+        cases, unread = published.cases_of((row for row in rows if row["path"] in timed), needs_peaks=False)
+        left_out |= unread
+        for implementation in dict.fromkeys(case.implementation for case in cases):
+            group = {case.paths[0]: case for case in cases if case.implementation == implementation}
+            costs, missing = _costs({path: case.spec for path, case in group.items()}, implementation, tracing)
+            left_out |= missing
+            steps += [
+                Step(case.name, _shape(case.spec), "functional test", case.spec, costs[path],
+                     median_low(timed[each] for each in case.paths), ", ".join(case.paths), case.taken_as)
+                for path, case in group.items() if path in costs
+            ]  # fmt: skip
+    return steps, left_out
+
+
+def _shape(spec: ExperimentSpec) -> str:
+    model, moe = spec.model, spec.model.moe
+    return f"test of {model.num_layers} x {model.hidden_size}{f', {moe.num_moe_experts} experts' if moe else ''}"
+
+
+def _costs(
+    specs: Mapping[str, ExperimentSpec], implementation: Any, tracing: Tracing
+) -> tuple[dict[str, Costs], dict[str, str]]:
+    """Return the chunks of each request, and why some have none."""
+    composers = {name: Composer(spec, implementation) for name, spec in specs.items()}
+    cases: dict[str, TraceCase] = {}
+    left_out: dict[str, str] = {}
+    for name, composer in composers.items():
+        try:
+            cases |= {case.key: case for case in composer.cases()}
+        except LayoutError as error:
+            left_out[name] = error.message
+    traces = tracing.traces(tuple(cases.values()), implementation)
+    costs: dict[str, Costs] = {}
+    for name, composer in composers.items():
+        if name not in left_out:
+            try:
+                costs[name] = composer.chunk_costs(traces.even)
+            except MissingTraceError as error:
+                left_out[name] = traces.refused.get(str(error), "not traced")
+    return costs, left_out
