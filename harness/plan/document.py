@@ -35,6 +35,7 @@ class SettingRow(Shown):
     peak_range_bytes: tuple[int, int] | None = at("prediction", "range_bytes")
     range_class: str | None = at("prediction", "job_class")
     range_rows: int | None = at("prediction", "num_rows")
+    graph_pool_bytes: int | None = at("prediction", "pool_bytes")
     device_bytes: int | None
     device_range_bytes: tuple[int, int] | None
     worst_stage: int | None = at("prediction", "worst", "pp_rank")
@@ -62,8 +63,10 @@ class SettingRow(Shown):
             layout=layout,
             inert_modules=tuple(row.candidate.inert_modules),
             stages=[StageRow.model_validate(stage, from_attributes=True) for stage in found.stages] if found else (),
-            device_bytes=needs.device_bytes(found.peak_bytes) if found else None,
-            device_range_bytes=tuple(map(needs.device_bytes, found.range_bytes)) if found else None,
+            device_bytes=needs.device_bytes(found.peak_bytes + found.pool_bytes) if found else None,
+            device_range_bytes=tuple(needs.device_bytes(end + found.pool_bytes) for end in found.range_bytes)
+            if found
+            else None,
             step_time_range_s=(time.low_s, time.high_s) if time else None,
             verdict_is_certain=row.is_certain if row.verdict else None,
         )

@@ -84,7 +84,7 @@ def _table(plan: Plan, rows: Sequence[Row]) -> Table:
         (Column("Recompute"), lambda row: _name(plan, row)),
         (Column(f"Peak {unit}", right=True), _of(lambda found: peak_text(found, unit))),
         (Column(f"Range {unit}", right=True), _of(lambda found: range_text(found, unit))),
-        (Column(f"Device {unit}", right=True, drop=3), _of(lambda found: _size(plan.limits.needs.device_bytes(found.peak_bytes), unit))),
+        (Column(f"Device {unit}", right=True, drop=3), _of(lambda found: _size(plan.limits.needs.device_bytes(found.peak_bytes + found.pool_bytes), unit))),
         (Column("Stage", drop=2), _of(lambda found: str(found.worst.pp_rank))),
         (Column("Peak at", drop=4), _of(lambda found: found.worst.peak)),
         (Column("Step", right=True, drop=1), _of(lambda found: format_seconds(found.time.likely_s) if found.time else "-")),
@@ -223,7 +223,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
     high = format_bytes(best.prediction.range_bytes[1])
     doubt = "" if best.verdict == "FITS" else f", TIGHT: the upper end of its range, {high}, does not fit"
     about = "" if best.prediction.is_point_known else "~"
-    used = f"{plan.limits.use_text(best.prediction.peak_bytes, about)}{cost}{doubt}"
+    used = f"{plan.limits.use_text(best.prediction.peak_bytes, best.prediction.pool_bytes, about)}{cost}{doubt}"
     yield Line((Span("Use ", "strong"), Span(_option(best), "chosen"), f"  ({used})"), hang=4)
     for text in (safe_instead(plan), riskier_text(plan)):
         if text:

@@ -48,8 +48,8 @@ def _moe(spec: ExperimentSpec, _: Implementation) -> bool:
 
 ASSUMPTIONS = (
     Assumption(
-        "CUDA graphs: predicted as eager execution, without the private pools and static buffers of graphs "
-        "(published peaks with TE-scoped graphs are up to 18 % lower)",
+        "CUDA graphs: what the captured parts of layers save lies in private pools; the peak is that of steps after the capture, "
+        "which leaves the pools out, or of the capture itself; the device holds both",
         _graphs,
     ),
     Assumption(

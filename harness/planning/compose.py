@@ -95,6 +95,7 @@ class Piece:
     ``received``: of what its modules offload, the input that the schedule keeps where the chunk received it.
     ``lingering``: bytes that its backward pass leaves behind until it runs again (`ChunkTrace.lingering_bytes`).
     ``runs_again``: its backward pass runs what lingers a second time, and so replaces what an earlier one left.
+    ``captured``: what its captured parts save in the private pools of CUDA graphs; not in ``saved``.
     ``shared_behind``: what lingers of it and is also among the ``backward_over`` of the layer before: a gradient of its
     input, which is that layer's output gradient.
     """
@@ -112,6 +113,7 @@ class Piece:
     lingering: int = 0
     runs_again: bool = False
     shared_behind: int = 0
+    captured: int = 0
 
 
 def layer_piece(single: ChunkTrace, double: ChunkTrace, *, runs_again: bool = False) -> Piece:
@@ -234,7 +236,7 @@ class ChunkCost:
     """One model chunk of a rank. ``sizes`` holds everything, ``body`` leaves the output layer and loss out.
 
     ``persistent`` belongs to the chunk's layers and ends; ``shared`` is kept once per rank by all its chunks.
-    ``largest_unit``: what the largest of its layers saves.
+    ``largest_unit``: what the largest of its layers saves. ``captured``: what its layers save in private pools of CUDA graphs.
     """
 
     sizes: PassSizes
@@ -246,6 +248,7 @@ class ChunkCost:
     work: Work
     has_loss: bool
     largest_unit: int = 0
+    captured: int = 0
 
 
 @dataclass(frozen=True)
@@ -281,6 +284,7 @@ def compose(
         work=work,
         has_loss=ends.last is not None,
         largest_unit=max((unit.saved for unit in units), default=0),
+        captured=sum(unit.captured for unit in units),
     )
 
 

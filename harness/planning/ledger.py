@@ -86,7 +86,7 @@ def _transformer_engine(spec: ExperimentSpec, *, has_experts: bool) -> int:
     return size * (1 + _TE_USER_BUFFER_STREAMS * overlaps + _TE_GROUPED_STREAMS * grouped)
 
 
-PeakName = Literal["schedule", "loss and logits", "optimizer step"]
+PeakName = Literal["schedule", "loss and logits", "optimizer step", "graph capture"]
 
 
 class Moment(NamedTuple):
@@ -112,7 +112,8 @@ class Moment(NamedTuple):
 class StageMemory:
     """Peak of one pipeline stage. The parts add up to ``total``; ``peaks`` holds all three candidates.
 
-    ``passes``: the fullest moment of all forward passes, and of all backward passes.
+    ``passes``: the fullest moment of all forward passes, and of all backward passes. ``pool``: what captured layers save in
+    private pools of CUDA graphs, which torch counts as reserved and not as allocated once they are captured.
     """
 
     pp_rank: int
@@ -128,6 +129,7 @@ class StageMemory:
     peaks: dict[PeakName, int]
     passes: dict[Pass, int]
     parameters: Parameters
+    pool: int = 0
 
 
 def stage_memory(
@@ -140,14 +142,20 @@ def stage_memory(
     states = model_states(spec, parameters, torch_adam=torch_adam)
     schedule = schedule_of(spec, pp_rank)
     overhead = _overhead(spec, chunks) + (_gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
-    moments = _moments(spec, schedule, chunks, states.gathered)
+    moments = _moments(spec, schedule, chunks, states)
     passes = _fullest_passes(moments, states.total + overhead)
     fullest = max(moments, key=lambda moment: moment.total)
-    left = lingering_bytes(chunks)
+    left, pool = lingering_bytes(chunks), _pool_bytes(schedule, chunks)
     peaks = _peaks(states, overhead, left, moments)
-    if peaks["optimizer step"] >= states.total + overhead + fullest.total:
+    capture = pool + max((chunk.body.backward_peak for chunk in chunks if chunk.captured), default=0)
+    if pool:
+        peaks["graph capture"] = states.total + overhead + capture
+    if capture > max(fullest.total, left + states.step_transient):
+        fullest = fullest._replace(activations=pool, logits=0, transient=capture - pool, in_loss=False)
+        name: PeakName = "graph capture"
+    elif peaks["optimizer step"] >= states.total + overhead + fullest.total:
         fullest = fullest._replace(activations=left, logits=0, transient=states.step_transient, in_loss=False)
-        name: PeakName = "optimizer step"
+        name = "optimizer step"
     else:
         name = "loss and logits" if fullest.in_loss and fullest.total > _bare(moments) else "schedule"
     return StageMemory(
@@ -164,7 +172,21 @@ def stage_memory(
         peaks=peaks,
         passes=passes,
         parameters=parameters,
+        pool=pool,
     )
+
+
+def _pool_bytes(schedule: Schedule, chunks: tuple[ChunkCost, ...]) -> int:
+    """Return the most bytes in private pools: graphs are captured, and run, in the order of the schedule, and hold what is in flight."""
+    captured = [chunk.captured for chunk in chunks]
+    if not any(captured):
+        return 0
+    most: int = max(
+        sum(map(mul, instant.in_flight, captured))
+        + (instant.event.direction == "forward") * captured[instant.event.chunk]
+        for instant in fullest_instants(schedule)
+    )
+    return most
 
 
 def _peaks(states: ModelStates, overhead: int, left: int, moments: tuple[Moment, ...]) -> dict[PeakName, int]:
@@ -196,9 +218,9 @@ def _bare(moments: tuple[Moment, ...]) -> int:
 
 
 def _moments(
-    spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...], gathered: int
+    spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...], states: ModelStates
 ) -> tuple[Moment, ...]:
-    """Return the instants of a step that may be the fullest. ``gathered``: what Megatron-FSDP adds to each pass.
+    """Return the instants of a step that may be the fullest. ``states``: of them, what Megatron-FSDP adds to each pass.
 
     Where a forward and a backward pass take turns layer by layer, one layer of each is saved at once. Beside the loss no
     layer runs.
@@ -217,10 +239,13 @@ def _moments(
         buffers = event.buffers + sum(map(mul, instant.in_flight, outputs))
         body, sizes = _transient(running.body, event, again=again), _transient(running.sizes, event, again=again)
         logits = of_loss + max(0, sizes - body) + instant.deferred * waiting
+        queued = (
+            0 if begins else states.queued - (min(body, sizes) + logits - body)
+        )  # at the loss no gradient is queued yet
         return Moment(
             activations=held + buffers * running.hidden_bytes + _left_behind(instant, chunks),
             logits=logits,
-            transient=min(body, sizes) + gathered + max(0, beside - running.has_loss * logits),
+            transient=min(body, sizes) + states.gathered + max(0, beside - running.has_loss * logits, queued),
             in_loss=running.has_loss,
             direction=event.direction,
         )

@@ -10,23 +10,23 @@ from harness.planning.compose import Parameters
 _SMALLEST_UNIT = 1_000_000_000
 
 
-def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes: int) -> int:
-    """Return the most bytes of whole weights and gradients on a rank whose unsharded stage holds ``parameters``.
+def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes: int) -> tuple[int, int]:
+    """Return the most bytes of whole weights, and of whole gradients, on a rank whose unsharded stage holds ``parameters``.
 
-    ``gradient_bytes``: of one element of a gradient. The queue of gradients is full late in the backward pass only, so
-    this is an upper bound where activations matter more.
+    ``gradient_bytes``: of one element of a gradient. Weights are fetched ahead in every pass. The queue of gradients fills in the
+    backward pass, and is empty at the loss.
     """
     total = parameters.dense + parameters.expert
     num_layers = max(1, spec.model.num_layers // spec.parallelism.pipeline_model_parallel_size)
     outside = min(total, _outside_of_layers(spec))
     layer = (total - outside) / num_layers
     if not layer:
-        return parameters.stored_bytes
+        return parameters.stored_bytes, 0
     communication_unit = max(_SMALLEST_UNIT, 2 * layer)
     whole_layers = min(num_layers, 1 + ceil(communication_unit / 2 / layer))
     queued_layers = min(num_layers, 1 + int(communication_unit // layer))
     weight_bytes = parameters.stored_bytes / total
-    return round(weight_bytes * (outside + whole_layers * layer) + gradient_bytes * queued_layers * layer)
+    return round(weight_bytes * (outside + whole_layers * layer)), round(gradient_bytes * queued_layers * layer)
 
 
 def _outside_of_layers(spec: ExperimentSpec) -> int:
@@ -44,7 +44,7 @@ _SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 class ModelStates:
     """Bytes on one rank. ``step_transient`` is alive inside the optimizer step only.
 
-    ``gathered``: whole weights and gradients that Megatron-FSDP holds while passes run, beside its shards.
+    ``gathered``: whole weights that Megatron-FSDP holds while passes run, beside its shards; ``queued``: whole gradients.
     """
 
     weights: int
@@ -52,6 +52,7 @@ class ModelStates:
     optimizer: int
     step_transient: int
     gathered: int = 0
+    queued: int = 0
 
     @property
     def total(self) -> int:
@@ -112,13 +113,15 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bo
     owned = _owned(spec, parameters)
     sharded, total = sum(owned), parameters.dense + parameters.expert
     widened = per.widened + (_SIZE["fp32"] if torch_adam and not spec.ddp.use_megatron_fsdp else 0)
+    gathered, queued = gathered_bytes(spec, parameters, per.gradient) if spec.ddp.use_megatron_fsdp else (0, 0)
     kept = sharded / total if spec.ddp.use_megatron_fsdp and total else 1.0
     return ModelStates(
         weights=round(parameters.stored_bytes * kept),
         gradients=round(per.gradient * total * kept),
         optimizer=round(per.optimizer * sharded),
         step_transient=round(per.cast * sharded + widened * _stepped_at_once(spec, owned)),
-        gathered=gathered_bytes(spec, parameters, per.gradient) if spec.ddp.use_megatron_fsdp else 0,
+        gathered=gathered,
+        queued=queued,
     )
 
 

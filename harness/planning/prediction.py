@@ -108,6 +108,11 @@ class Prediction:
         return self.worst.total
 
     @property
+    def pool_bytes(self) -> int:
+        """Memory of the fullest stage's private pools of CUDA graphs, which the device holds beside the peak."""
+        return max(stage.pool for stage in self.stages) if self.worst.peak != "graph capture" else 0
+
+    @property
     def tflops_per_gpu(self) -> float | None:
         """Return the model TFLOP/s of each GPU at the likely step time; None without a step time."""
         return achieved_tflops(self.model_flops, self.time.likely_s, self.spec.num_gpus) if self.time else None

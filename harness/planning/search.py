@@ -160,9 +160,10 @@ class Limits:
         """Describe the memory that a peak must fit into; only for known memory."""
         return f"{format_bytes(self.capacity_bytes or 0)} {self.free_text}"
 
-    def use_text(self, peak_bytes: int, mark: str = "") -> str:
+    def use_text(self, peak_bytes: int, pool_bytes: int = 0, mark: str = "") -> str:
         """Set a peak beside the memory, and say what the device then has in use; ``mark`` precedes both sizes."""
-        device = f", {mark}{format_bytes(self.needs.device_bytes(peak_bytes))} in use on the device"
+        pools = f", {format_bytes(pool_bytes)} of it in private pools of CUDA graphs" if pool_bytes else ""
+        device = f", {mark}{format_bytes(self.needs.device_bytes(peak_bytes + pool_bytes))} in use on the device{pools}"
         return f"{mark}{format_bytes(peak_bytes)} of {self.text}{device if self.needs.outside_bytes else ''}"
 
     @property
@@ -316,8 +317,9 @@ def _judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | No
     if prediction is None or budget is None:
         return None, True
     low, high = prediction.range_bytes
-    found = verdict(prediction.peak_bytes, high, budget)
-    return found, found == "FITS" or low > budget
+    pool = prediction.pool_bytes
+    found = verdict(prediction.peak_bytes + pool, high + pool, budget)
+    return found, found == "FITS" or low + pool > budget
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:

@@ -114,6 +114,15 @@ class Composer:
         frame = frame_piece(book[plain], self._layer(kind, NoRecompute(), book))
         return modules_piece(kept, single.saved_bytes - frame.saved, single, double, triple)
 
+    def _captured(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
+        """The layer with what its captured parts save in private pools; their outputs are static buffers and stay counted."""
+        single, scope = book[self._make.layers(kind, policy, 1)], self.spec.cuda_graph.scope
+        parts = [single.attention_bytes] if not scope or "attn" in scope else []
+        if not scope or ("moe" if kind == "moe" else "mlp") in scope:
+            parts.append(single.mlp_bytes)
+        captured = min(piece.saved, sum(max(0, size - single.hidden_bytes) for size in parts))
+        return replace(piece, saved=piece.saved - captured, captured=captured)
+
     def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
         policy, pattern = self.spec.recompute, self.spec.model.moe_layer_pattern
         kinds: list[LayerKind] = ["moe" if pattern[i] else "dense" for i in chunk.layers]
@@ -122,6 +131,8 @@ class Composer:
             pieces |= {key: self._offloaded(*key, piece, book) for key, piece in pieces.items()}
         elif self.spec.offload.offload_modules:
             pieces |= {key: self._without_modules(*key, piece, book) for key, piece in pieces.items()}
+        if self.spec.cuda_graph.impl == "transformer_engine":
+            pieces = {key: self._captured(*key, piece, book) for key, piece in pieces.items()}
         if not isinstance(policy, FullRecompute):
             return _in_place([pieces[kind, policy] for kind in kinds], chunk)
         kept = [pieces[kind, NoRecompute()] for kind in kinds]

@@ -136,6 +136,11 @@ def read(row: Row) -> Reading:
             raise InexpressibleError(reason)
     if row["arguments"].get("use-megatron-fsdp") and not sections.shards_all(row["arguments"]):
         raise InexpressibleError("Megatron-FSDP that keeps some of its states whole")
+    if any(
+        arguments.get(f"megatron-fsdp-{name}-dtype", "fp32") != "fp32"
+        for name in ("main-params", "main-grads", "grad-comm")
+    ):
+        raise InexpressibleError("Megatron-FSDP with weights or gradients below fp32")
     if _fuses_loss_natively(row["arguments"]) and _is_of_2024(row):
         raise InexpressibleError("megatron's fused cross entropy under a torch of 2024, which copies more logits")
     spec = _spec(row)

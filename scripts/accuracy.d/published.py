@@ -62,7 +62,7 @@ class Case:
 
     @property
     def is_bounded(self) -> bool:
-        """Return whether only bounds are known: CUDA graphs and FSDP hold memory that nobody models to the byte."""
+        """Return whether CUDA graphs or FSDP hold memory that is modelled roughly."""
         return self.spec.cuda_graph.impl != "none" or self.spec.ddp.use_megatron_fsdp
 
 

@@ -45,7 +45,7 @@ def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
     bounded = [row for row in compared if row.case.is_bounded]
     whole = [class_error("all that a spec says completely", exact)] if exact else []
     whole += [class_error("taken for something alike", like)] if like else []
-    whole += [class_error("CUDA graphs or FSDP, where only bounds are known", bounded)] if bounded else []
+    whole += [class_error("under CUDA graphs or FSDP", bounded)] if bounded else []
     classes = by_class(compared, _class_of)
     document = {
         "source": about,

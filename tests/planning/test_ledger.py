@@ -104,3 +104,34 @@ def test_what_the_loss_takes_is_in_its_own_peak_and_not_in_the_one_of_the_schedu
     assert with_more.peaks["loss and logits"] > plain.peaks["loss and logits"] + 80_000
     assert with_more.peaks["schedule"] == plain.peaks["schedule"]
     assert with_more.peak == "loss and logits"
+
+
+def graphed(spec_of, by_hand, scope, **sizes):
+    """Stages of a job with graphs over ``scope``, whose layers leave these bytes alive, by part of the layer."""
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4},
+                   cuda_graph={"impl": "transformer_engine", "scope": scope})  # fmt: skip
+    composer = Composer(spec, TE)
+    traces = {key: trace.model_copy(update=sizes) for key, trace in by_hand(composer.cases()).even.items()}
+    return [stage_memory(spec, pp_rank, chunks) for pp_rank, chunks in enumerate(composer.chunk_costs(traces))]
+
+
+def test_what_captured_parts_save_is_in_private_pools_and_not_in_the_peak(spec_of, by_hand):
+    # a part that leaves 46 bytes alive saves 30 of them in its pool; its output, 16 bytes, is a static buffer
+    found = graphed(spec_of, by_hand, ("mlp",), mlp_bytes=46)
+    assert [stage.pool for stage in found] == [4 * 20 * 30, 3 * 20 * 30, 2 * 20 * 30, 20 * 30]
+    assert [stage.activations for stage in found] == [
+        4 * (2012 - 600) + 16, 3 * (2004 - 600) + 32, 2 * (2004 - 600) + 32, 2004 - 600 + 16,
+    ]  # fmt: skip
+    assert [parts(stage) for stage in found] == [stage.total for stage in found]
+
+
+def test_parts_outside_of_the_scope_are_not_captured(spec_of, by_hand):
+    assert {stage.pool for stage in graphed(spec_of, by_hand, ("moe_router",), mlp_bytes=46, attention_bytes=46)} == {0}
+    whole = graphed(spec_of, by_hand, (), mlp_bytes=46, attention_bytes=36)
+    assert whole[3].pool == 20 * (30 + 20)
+
+
+def test_the_capture_is_the_peak_where_pools_hold_most(spec_of, by_hand):
+    last = graphed(spec_of, by_hand, (), mlp_bytes=66, attention_bytes=56)[3]
+    assert (last.peak, last.activations, parts(last)) == ("graph capture", last.pool, last.total)
+    assert last.peaks["graph capture"] == last.total > last.peaks["schedule"]

@@ -108,7 +108,33 @@ class Measured:
     lingering_bytes: int
     leaving_over_bytes: int
     workspace_bytes: int
+    attention_bytes: int
+    mlp_bytes: int
     ops: tuple[OpCost, ...]
+
+
+@contextmanager
+def _kept_by_part(gpt: torch.nn.Module, tracer: Tracer) -> Iterator[dict[str, int]]:
+    """Add up the bytes that each part of the layers leaves alive, output included, by the methods that CUDA graphs capture."""
+    kept = {"_forward_attention": 0, "_forward_mlp": 0}
+    patched = [(layer, name) for layer in gpt.decoder.layers for name in kept if hasattr(layer, name)]
+
+    def counted(method, name: str):
+        def run(*args, **kwargs):
+            before, is_first = tracer.ledger.live_bytes, tracer.phase == "forward"
+            out = method(*args, **kwargs)
+            kept[name] += (tracer.ledger.live_bytes - before) * is_first
+            return out
+
+        return run
+
+    for layer, name in patched:
+        setattr(layer, name, counted(getattr(layer, name), name))
+    try:
+        yield kept
+    finally:
+        for layer, name in patched:
+            delattr(layer, name)
 
 
 class Chunk:
@@ -148,7 +174,8 @@ class Chunk:
         gc.collect()
         ledger.new_epoch()
         tracer = self._tracer(ledger)
-        forward_peak, saved, backward_peak = self._pass(tracer)
+        with _kept_by_part(self.gpt, tracer) as kept:
+            forward_peak, saved, backward_peak = self._pass(tracer)
         gc.collect()
         workspace_bytes = workspaces(self.model)
         return Measured(
@@ -159,6 +186,8 @@ class Chunk:
             lingering_bytes=ledger.live_bytes,
             leaving_over_bytes=leaving_over,
             workspace_bytes=workspace_bytes,
+            attention_bytes=kept["_forward_attention"],
+            mlp_bytes=kept["_forward_mlp"],
             ops=tracer.tally.rows(),
         )
 

@@ -186,6 +186,8 @@ def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> Ch
         persistent_bytes=measured.persistent_bytes,
         lingering_bytes=measured.lingering_bytes,
         leaving_over_bytes=measured.leaving_over_bytes,
+        attention_bytes=measured.attention_bytes,
+        mlp_bytes=measured.mlp_bytes,
         hidden_bytes=chunk.hidden_bytes,
         num_parameters_dense=parameters.dense,
         num_parameters_expert=parameters.expert,

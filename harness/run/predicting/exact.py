@@ -47,7 +47,7 @@ class ExactTracing:
     def _setting(self, row: Row, traces: Traces) -> ExactSetting:
         """Trace the stages with the highest composed peaks first, because time may run out."""
         spec = row.candidate.spec
-        costs = Composer(spec, self.implementation).chunk_costs(traces.even)
+        costs = Composer(exact_spec(spec, self.implementation), self.implementation).chunk_costs(traces.even)
         assert row.prediction is not None
         order = [stage.pp_rank for stage in sorted(row.prediction.stages, key=lambda stage: -stage.total)]
         num = max(1, min(self.host.num_cores, len(order)))

@@ -93,6 +93,20 @@ def test_graphs_are_traced_eagerly_and_say_so(trace, models):
     assert any("CUDA graphs" in note for note in chunk.notes)
 
 
+def test_the_two_parts_of_a_layer_leave_alive_what_the_layer_saves(trace, models):
+    none, mlp = (models.case(text, models.llama(text)) for text in ("none", "mlp"))
+    plain, recomputed = (trace([none, mlp], "transformer_engine").chunks[key] for key in ("none", "mlp"))
+    assert plain.attention_bytes == recomputed.attention_bytes > plain.hidden_bytes
+    freed = plain.saved_bytes - recomputed.saved_bytes
+    assert plain.mlp_bytes - recomputed.mlp_bytes == freed > 0
+    # beside them a chunk keeps the hidden states that it received
+    assert (
+        plain.attention_bytes + plain.mlp_bytes
+        <= plain.saved_bytes
+        <= plain.attention_bytes + plain.mlp_bytes + plain.hidden_bytes
+    )
+
+
 def test_two_cases_of_one_key_are_no_request(models):
     case = models.case("same", models.llama())
     with pytest.raises(ValidationError, match="same key"):
