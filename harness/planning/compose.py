@@ -89,8 +89,8 @@ class Piece:
     ``saved``: bytes kept from forward to backward. ``forward_over``: peak of its forward pass above the state after it.
     ``backward_over``: peak of its backward pass above the state before it. ``persistent``: bytes that stay.
     ``offloadable``: of ``saved``, what goes to the host where the layer is offloaded.
-    ``awaited``: what the layer saves beyond ``saved`` in modules that are offloaded. A rank holds it for one layer at a
-    time: of the chunk that runs backward next, the last layer is on the device.
+    ``awaited``: what the layer saves beyond ``saved`` in modules that are offloaded, or the copies that return, if these are
+    more: a tensor that two operations save returns twice. A rank holds it for one layer at a time: of the chunk that runs backward next, the last layer is on the device.
     ``leaving``: what its forward peak is higher, above the state after it, where its modules leave as it runs.
     ``received``: of what its modules offload, the input that the schedule keeps where the chunk received it.
     ``lingering``: bytes that its backward pass leaves behind until it runs again (`ChunkTrace.lingering_bytes`).
@@ -157,7 +157,7 @@ def modules_piece(kept: Piece, whole: int, single: ChunkTrace, double: ChunkTrac
         forward_over=forward_over,
         backward_over=max(single.backward_peak_bytes, triple.backward_peak_bytes),
         work=Work.of(triple.ops) - Work.of(double.ops),
-        awaited=whole - saved,
+        awaited=max(whole - saved, single.reloaded_bytes),
         leaving=single.leaving_over_bytes - forward_over,
         received=double.saved_bytes - single.saved_bytes - saved,
     )

@@ -109,7 +109,7 @@ class ChunkTrace(Frozen):
     dispatchers hold on to the graph: inputs and their gradients of every MoE layer under full recompute,
     https://github.com/NVIDIA/Megatron-LM/issues/3221. ``hidden_bytes``: the hidden states that pass between pipeline
     stages. ``leaving_over_bytes``: the forward peak minus the memory left after it, if the modules of all layers are
-    offloaded. ``attention_bytes``, ``mlp_bytes``: memory that the two parts of the layers leave alive after the forward pass,
+    offloaded. ``reloaded_bytes``: copies that offloaded modules bring back, of all layers. ``attention_bytes``, ``mlp_bytes``: memory that the two parts of the layers leave alive after the forward pass,
     output included; CUDA graphs capture parts. ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes, and registered
     buffers, but without main gradients and optimizer state.
     """
@@ -120,6 +120,7 @@ class ChunkTrace(Frozen):
     persistent_bytes: int
     lingering_bytes: int = 0
     leaving_over_bytes: int = 0
+    reloaded_bytes: int = 0
     attention_bytes: int = 0
     mlp_bytes: int = 0
     hidden_bytes: int

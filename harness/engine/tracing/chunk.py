@@ -107,6 +107,7 @@ class Measured:
     persistent_bytes: int
     lingering_bytes: int
     leaving_over_bytes: int
+    reloaded_bytes: int
     workspace_bytes: int
     attention_bytes: int
     mlp_bytes: int
@@ -170,7 +171,7 @@ class Chunk:
             ledger.add(tensor)
         ledger.new_epoch()
         self._pass(self._tracer(ledger))
-        leaving_over = self._leaving_over(ledger) if offloading.is_on(self.config) else 0
+        leaving_over, reloaded = self._leaving_over(ledger) if offloading.is_on(self.config) else (0, 0)
         gc.collect()
         ledger.new_epoch()
         tracer = self._tracer(ledger)
@@ -185,19 +186,24 @@ class Chunk:
             persistent_bytes=ledger.live_of(1) - workspace_bytes,
             lingering_bytes=ledger.live_bytes,
             leaving_over_bytes=leaving_over,
+            reloaded_bytes=reloaded,
             workspace_bytes=workspace_bytes,
             attention_bytes=kept["_forward_attention"],
             mlp_bytes=kept["_forward_mlp"],
             ops=tracer.tally.rows(),
         )
 
-    def _leaving_over(self, ledger: StorageLedger) -> int:
-        """Run the first step of offloading, in which no layer stays on the GPU; the next pass is then a later step."""
+    def _leaving_over(self, ledger: StorageLedger) -> tuple[int, int]:
+        """Run the first step of offloading, in which no layer stays on the GPU; the next pass is then a later step.
+
+        Return the forward peak above the memory left after it, and the bytes of all copies that return.
+        """
         gc.collect()
         offloading.forget()
         forward_peak, saved, _ = self._pass(self._tracer(ledger))
+        reloaded = offloading.reloaded_bytes()
         offloading.end_step()
-        return forward_peak - saved
+        return forward_peak - saved, reloaded
 
     def _tracer(self, ledger: StorageLedger) -> Tracer:
         return Tracer(ledger, PLACE.device.type, fuses=PLACE.stands_for_cuda)

@@ -72,6 +72,12 @@ def end_step() -> None:
     importlib.import_module(_MANAGER).PipelineOffloadManager.get_instance().reset()
 
 
+def reloaded_bytes() -> int:
+    """Return the bytes of all copies that return to the device; a tensor that two operations save returns twice."""
+    manager = importlib.import_module(_MANAGER).PipelineOffloadManager.get_instance()
+    return sum(group.total_offload_bytes for chunk in manager._cached_chunks_forward for group in chunk.offload_groups)
+
+
 def _is_no_parameter(tensor: torch.Tensor) -> bool:
     """Return whether the tensor is no parameter; newer releases ask."""
     return not isinstance(tensor, torch.nn.Parameter)

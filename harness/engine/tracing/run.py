@@ -186,6 +186,7 @@ def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> Ch
         persistent_bytes=measured.persistent_bytes,
         lingering_bytes=measured.lingering_bytes,
         leaving_over_bytes=measured.leaving_over_bytes,
+        reloaded_bytes=measured.reloaded_bytes,
         attention_bytes=measured.attention_bytes,
         mlp_bytes=measured.mlp_bytes,
         hidden_bytes=chunk.hidden_bytes,

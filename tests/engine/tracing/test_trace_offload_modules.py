@@ -95,5 +95,8 @@ def test_four_layers_composed_are_four_layers_traced(chunks, composer):
     awaited = EXPERT_INPUT + GATED + TOKENS * (2048 + 2 * 512) * 2  # the last layer's, in a trace saved with the rest
     assert sizes.saved == traced.saved_bytes - awaited
     # in the trace it is the chunk's own last layer that stays; in a middle stage another micro-batch's, and these go
-    assert traced.forward_peak_bytes <= sizes.forward_peak <= traced.forward_peak_bytes + awaited
-    assert sizes.backward_peak == traced.backward_peak_bytes + awaited
+    returned = traced.reloaded_bytes // 4
+    assert traced.forward_peak_bytes <= sizes.forward_peak <= traced.forward_peak_bytes + returned
+    assert sizes.backward_peak == traced.backward_peak_bytes + returned
+    # a tensor that two operations save returns twice
+    assert 0 <= returned - awaited < 0.1 * awaited
