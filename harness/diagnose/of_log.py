@@ -9,10 +9,10 @@ from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Stat
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.failure_scan import expandable_segments_in
 from harness.judging.oom.first_failure import FirstFailure, RankFailure
-from harness.judging.oom.known_texts import is_non_finite
-from harness.judging.oom.verdict import OomVerdict
+from harness.judging.oom.known_texts import NOT_FINITE_ADVICE, is_non_finite
+from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.judging.statistics import median
-from harness.records.foreign.log import ForeignLog
+from harness.records.foreign.log import ForeignLog, NotFinite
 from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
@@ -46,23 +46,62 @@ class Listener:
 def case_of_log(
     name: str, log: ForeignLog, first: FirstFailure | None, listener: Listener, spec: ExperimentSpec | None = None
 ) -> Case:
-    """Return the job that the lines describe, with its settings if they are known."""
+    """Return the job that the lines describe, with its settings if they are known.
+
+    Results that are not finite explain a job that ended well, was ended from outside, or whose end is unknown.
+    """
+    broken = log.not_finite()
+    is_cause = broken is not None and (first is None or _is_weak(first))
     return Case(
         name=name,
         origin="log",
-        status=_status(log, first),
-        verdict=first.verdict if first else OomVerdict("not_oom", "medium", "no line shows how the job ended"),
-        failed=_failed(first) if first else None,
+        status="failed" if is_cause else _status(log, first),
+        verdict=_verdict(first, broken if is_cause else None),
+        failed=_diverged(broken) if broken and is_cause else _failed(first) if first else None,
         spec=spec,
         ranks=_ranks(log, first, spec),
         tflops_per_gpu=_late([iteration.tflops_per_gpu for iteration in log.iterations]),
         step_time_s=_late([iteration.step_time_s for iteration in log.iterations]),
-        has_nan=any(iteration.is_loss_broken for iteration in log.iterations)
-        or (first is not None and is_non_finite(first.failure.text)),
+        has_nan=broken is not None or (first is not None and is_non_finite(first.failure.text)),
         expandable_segments=listener.expandable_segments,
         messages=tuple(listener.messages),
-        notes=(*_others(first), *log.notes),
+        notes=(
+            *([f"Not finite: {_divergence(broken)}."] if broken and not is_cause else []),
+            *([f"How it ended: {first.verdict.reason} ({first.failure.where})."] if first and is_cause else []),
+            *_others(first),
+            *log.notes,
+        ),
     )
+
+
+def _is_weak(first: FirstFailure) -> bool:
+    """Return whether the failure does not explain itself: a time limit, a cancelled job, lost peers, a launcher's report."""
+    return first.failure.kind == "peer" or first.verdict.oom_class in ("unknown", "time_limit", "killed")
+
+
+def _verdict(first: FirstFailure | None, broken: NotFinite | None) -> OomVerdict:
+    if broken is not None:
+        sure: Confidence = "high" if broken.is_printed else "medium"
+        return OomVerdict("not_oom", sure, _divergence(broken), advice=NOT_FINITE_ADVICE)
+    return first.verdict if first else OomVerdict("not_oom", "medium", "no line shows how the job ended")
+
+
+def _divergence(broken: NotFinite) -> str:
+    """Return what is not finite, since which iteration, on which rank, and on which line."""
+    row = broken.first
+    rank = "" if row.rank is None else f"rank {row.rank}, "
+    more = f"; {broken.count} of the {broken.of} iterations from there on" if broken.of > 1 else ""
+    return f"{broken.reason} at iteration {row.number} ({rank}{row.where}){more}"
+
+
+def _diverged(broken: NotFinite) -> FailedRank:
+    row = broken.first
+    message = f"iteration {row.number}: lm loss {_shown(row.loss)}, grad norm {_shown(row.grad_norm)}"
+    return FailedRank(row.rank, "non_finite_loss", message, f"in iteration {row.number}", row.where)
+
+
+def _shown(value: float | None) -> str:
+    return "missing" if value is None else f"{value:g}"
 
 
 def _others(first: FirstFailure | None) -> list[str]:

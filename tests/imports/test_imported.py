@@ -47,7 +47,7 @@ def test_a_failure_of_an_unknown_rank_belongs_to_no_rank(read):
 
 
 def test_a_job_that_failed_before_its_first_iteration_has_no_steps(read):
-    log, found = read(out_of_memory(70.0) + "\n")
+    log, found = read(out_of_memory(58.8) + "\n")
     ended = ending(log, found, 20)
     ranks = rank_records(log, ended.first, 32, ended_well=False)
 

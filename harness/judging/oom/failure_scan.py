@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from harness.judging.oom.allocator import MAX_TEXT, allocator_figures, message_start
+from harness.judging.oom.collectives import Collectives
 from harness.judging.oom.failure_signs import FailureKind, Sign, SummaryEntry, TorchrunSummary, sign_of
 from harness.records.logs.lines import LogLine
 from harness.records.rank import Phase
@@ -137,6 +138,7 @@ class FailureScan:
     found: dict[tuple[object, ...], RankFailure] = field(default_factory=dict)
     kept: Counter[FailureKind] = field(default_factory=Counter)
     listed: list[SummaryEntry] = field(default_factory=list)
+    collectives: Collectives = field(default_factory=Collectives)
     wrapped: tuple[tuple[object, ...], WrappedMessage] | None = None
     entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
 
@@ -153,6 +155,7 @@ class FailureScan:
             self.ranks.pop(line.rank, None)
         if self.expandable_segments is None:
             self.expandable_segments = expandable_segments_in(line.text)
+        self.collectives.feed(line)
         state = self._state_of(line.rank)
         state.time = _comparable_time(line) or state.time
         self._unwrap(line)
@@ -177,7 +180,7 @@ class FailureScan:
         is_frame, phase = phase_of_frame(line.text)
         if is_frame:
             state.phase, state.frame = phase or state.phase, line
-        return is_frame
+        return is_frame and not line.text.endswith("Killed")
 
     def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:
         rank = line.rank if line.rank is not None else sign.rank

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.judging.oom.allocator import allocator_figures
-from harness.judging.oom.known_texts import PEER_LOST, is_non_finite, known_text, rank_in
+from harness.judging.oom.known_texts import DETAIL, LAUNCH_FAULT, PEER_LOST, is_non_finite, known_text, rank_in
 from harness.records.logs.lines import LogLine
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
@@ -19,7 +19,7 @@ SRUN = 3  # srun also kills the other tasks after a failure, with the same messa
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """``weight``: -1 the job ended, 0 a message of the process, 1 to ``SRUN`` a report about it. ``rank``: from the line."""
+    """``weight``: -1 the job ended, or NCCL's own line that names the cause, 0 a message of the process, 1 to ``SRUN`` a report about it. ``rank``: from the line."""
 
     kind: FailureKind
     weight: int = 0
@@ -31,7 +31,8 @@ class Sign:
 _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
-    "Xid", "fallen off", "is lost", "Unexpected result",
+    "Xid", "fallen off", "is lost", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "ibv_", "NET/IB",
+    "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 _ERROR = re.compile(
@@ -57,6 +58,8 @@ _EXITS = (
     (re.compile(rf"(?:^|\d\s{{1,8}}){_WORD}(?:\s{{1,40}}\(core dumped\))?(?:\s{{2,40}}\S|$)"), SRUN),
     (re.compile(r"\b(?:exit ?(?:code|status)?|return ?code)\s{0,4}[:=]?\s{0,4}(?P<code>-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)", re.I), SRUN),
 )  # fmt: skip
+_GLUED = re.compile(r"[\w)\]'\"]Killed$")  # a shell's word behind a trace without a line end
+_BARE_OOM = re.compile(r"^(?:[\w.]{1,100}: )?(?:CUDA|HIP|XPU) (?:error: )?out of memory\b")
 _CRASH = re.compile(
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal 11\b"
 )
@@ -79,14 +82,25 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     if allocator_figures(text) or (not is_code and known_text(text)) or (error and error[1] == "OutOfMemoryError"):
         match = _OOM_TASK.search(text)
         return Sign("oom", rank=int(match[1]) if match else None)
-    if not is_code and is_non_finite(text):
-        return Sign("error", rank=rank_in(text))
-    if _PEER.search(text):
-        match = _RANK_IN_TEXT.search(text)
-        return Sign("peer", rank=int(match[1]) if match else None)
+    if sign := _of_known_end(text, is_code=is_code):
+        return sign
     if error:
         return None if error[1] in _OF_A_PARENT else Sign("error", weight=0 if in_traceback else 1)
+    if _GLUED.search(text):
+        return Sign("signal", SRUN, exit_code=_WORDS["Killed"])
     return None if is_code else _ended(text)
+
+
+def _of_known_end(text: str, *, is_code: bool) -> Sign | None:
+    """Return the sign of a launch fault, a result that is not finite, or a lost peer."""
+    if LAUNCH_FAULT.search(text):
+        return Sign("error", weight=-1 if DETAIL.search(text) else 0)
+    if not is_code and is_non_finite(text):
+        return Sign("error", rank=rank_in(text))
+    if not _PEER.search(text):
+        return None
+    match = _RANK_IN_TEXT.search(text)
+    return Sign("peer", -1 if DETAIL.search(text) else 0, rank=int(match[1]) if match else None)
 
 
 def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:
@@ -111,6 +125,8 @@ def _ended(text: str) -> Sign | None:
             return sign
     if _ENDED_BY_SLURM.search(text):
         return Sign("peer", weight=-1)
+    if _BARE_OOM.match(text):
+        return Sign("error", weight=1)
     if _GPU_LOST.search(text):
         return Sign("signal", weight=1)
     return Sign("signal") if _CRASH.search(text) else None

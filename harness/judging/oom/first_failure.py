@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from harness.judging.oom.classify import Ending, classify
 from harness.judging.oom.failure_scan import FailureScan, RankFailure
 from harness.judging.oom.failure_signs import KINDS, SRUN
-from harness.judging.oom.verdict import OomVerdict
+from harness.judging.oom.known_texts import WAITED_ADVICE
+from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
@@ -43,6 +44,7 @@ def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
     by_rank = _strongest_of_each(failures)
     strongest = min(KINDS.index(failure.kind) for failure in by_rank)
     same = [failure for failure in by_rank if KINDS.index(failure.kind) == strongest]
+    lag = scan.collectives.lag() if KINDS[strongest] == "peer" else None
     first = _earliest(same)
     ending = Ending(
         exit_code=first.exit_code,
@@ -50,9 +52,17 @@ def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
         device_bytes=device_bytes,
         has_traceback=first.kind == "error" and first.weight == 0,
     )
+    verdict = classify(first.text, ending)
+    if lag is not None and verdict.advice == WAITED_ADVICE:
+        first = next((failure for failure in same if failure.rank == lag.ranks[0]), replace(first, rank=lag.ranks[0]))
+        sure: Confidence = "high" if lag.is_certain else "medium"
+        advice = (
+            f"Read the log of rank {lag.ranks[0]} first, and its stack (py-spy dump) while it hangs. {verdict.advice}"
+        )
+        verdict = replace(verdict, confidence=sure, reason=f"{verdict.reason}; {lag.reason}", advice=advice)
     return FirstFailure(
         failure=_without_secrets(_with_listing(first, failures)),
-        verdict=classify(first.text, ending),
+        verdict=verdict,
         also=tuple(_without_secrets(failure) for failure in same if failure is not first),
         victims=tuple(_without_secrets(failure) for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.judging.oom.verdict import Confidence, OomClass, OomVerdict, impossible_bytes, threshold
 
 _SLURM = r"\bSlurm: (?:REQUEUED \d{1,6} times?, then )?"
-_NCCL_DUMP = (
+WAITED_ADVICE = (
     "Find the rank that is missing from the collective: py-spy dump of every rank while it hangs, or TORCH_NCCL_DUMP_ON_TIMEOUT=1 with "
     "TORCH_NCCL_TRACE_BUFFER_SIZE=2000. Then check data loading, checkpoints, and branches that only some ranks take."
 )
@@ -16,9 +16,19 @@ _LOST_PEER = (
 )
 _WAITED = (
     r"Watchdog caught collective|collective operation timeout|operations have failed or timed out"
-    r"|Heartbeat monitor timed out|Socket Timeout"
+    r"|Heartbeat monitor timed out|Socket Timeout|detected by watchdog at work|Timeout at NCCL work"
 )
-PEER_LOST = rf"{_LOST_PEER}|{_WAITED}"  # how a rank reports that it lost the others
+# NCCL's own lines (src/misc/ibvwrap.cc, src/transport/net_ib, src/misc/socket.cc), and torch's names of its error codes.
+_FABRIC = (
+    r"\bibv_\w{2,40}(?: ?\(\))? (?:failed|timed out|returned)|NET/IB.{0,20}: Got (?:completion|async)"
+    r"|Call to connect\b.{0,100} (?:failed|returned)|[Cc]onnect to \S{1,80}<\d{1,5}> (?:failed|returned)"
+)
+_SYSTEM = r"ncclSystemError|NCCL [Ee]rror 2\b|unhandled system error"
+_DUPLICATE = r"Duplicate GPU|both on CUDA device"
+_INVALID_USAGE = r"ncclInvalidUsage|NCCL [Ee]rror 5\b|invalid usage \(run with NCCL_DEBUG|, invalid usage, NCCL"
+PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_FABRIC}|{_SYSTEM}"  # how a rank reports that it lost the others
+LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}")
+DETAIL = re.compile(rf"{_DUPLICATE}|{_FABRIC}")  # more than torch's error says
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +46,10 @@ def _text(oom_class: OomClass, confidence: Confidence, pattern: str, reason: str
     return KnownText(oom_class, confidence, re.compile(pattern), reason)
 
 
-def _row(pattern: str, reason: str, advice: str, oom_class: OomClass = "not_oom") -> KnownText:
-    return KnownText(oom_class, "high", re.compile(pattern), reason, advice)
+def _row(
+    pattern: str, reason: str, advice: str, oom_class: OomClass = "not_oom", *, confidence: Confidence = "high"
+) -> KnownText:
+    return KnownText(oom_class, confidence, re.compile(pattern), reason, advice)
 
 
 # Messages of the host, the driver, NCCL, cuBLAS, cuDNN and mbr-perf's ranks. The first row that matches counts.
@@ -116,16 +128,30 @@ KNOWN_ENDS: tuple[KnownText, ...] = (
     _row(r"EADDRINUSE|[Aa]ddress already in use", "the port for the ranks' rendezvous was in use",
          "End ranks that an earlier job left behind, or use another port (--master_port)."),
     _row(rf"{_WAITED}|Timed out waiting \d|wait timeout after \d|timed out after \d",
-         "ranks waited in a collective until its time limit: another rank hung, was slow, or had ended", _NCCL_DUMP),
+         "ranks waited in a collective until its time limit: another rank hung, was slow, or had ended", WAITED_ADVICE),
     _row(r"not finished after \d", "the run reached its time limit",
          "Give it more time (--timeout) or fewer steps (--max_steps)."),
     _row(r"gave no sign of life", "a rank hung", "Read the stacks of all ranks, which are in their "
          "logs. If a step is only slow, use a longer --hang_timeout."),
+    _row(_DUPLICATE, "two processes of the launch use the same GPU",
+         "Start one process per GPU: as many per node as it has GPUs (--nproc_per_node, --ntasks-per-node). Each process must select its own: "
+         "torch.cuda.set_device(LOCAL_RANK), and CUDA_VISIBLE_DEVICES must list every GPU once."),
+    _row(_INVALID_USAGE, "NCCL was used wrongly: a fault of the launch, usually two processes on one GPU",
+         "Run it with NCCL_DEBUG=WARN, which names the two ranks or the wrong call. Compare the processes per node with its GPUs, and LOCAL_RANK "
+         "with CUDA_VISIBLE_DEVICES."),
+    _row(_FABRIC, "the network between nodes failed",
+         "Check the link between both ends: ibstat and ibv_devinfo (port ACTIVE), ib_write_bw, NCCL_IB_HCA, NCCL_IB_GID_INDEX with RoCE, "
+         "NCCL_SOCKET_IFNAME. If another rank failed before, read its log first."),
+    _row(_SYSTEM, "the network failed, or another system call of NCCL: its error does not name which",
+         "Run it with NCCL_DEBUG=WARN: its lines before the error name the call, the device and the peer. A rank that ended also causes this error on the others, "
+         "so read the logs of all ranks.", confidence="medium"),
     _row(_LOST_PEER,
          "the connection to another rank broke: that rank failed first, but these logs do not show why",
          "Pass the logs of all ranks and nodes; the log that ends first is the most useful."),
-    _row(r"ncclSystemError|ncclInternalError|ncclInvalidUsage|NCCL error|ncclUnhandledCudaError", "NCCL failed",
-         "Run it with NCCL_DEBUG=WARN, which names the call. Then check the network: ibstat, NCCL_SOCKET_IFNAME."),
+    _row(r"ncclInvalidArgument|NCCL [Ee]rror 4\b|invalid argument, NCCL", "NCCL refused an argument of the program",
+         "Run it with NCCL_DEBUG=WARN, which names the argument; TORCH_DISTRIBUTED_DEBUG=DETAIL compares shapes and types of all ranks."),
+    _row(r"ncclInternalError|NCCL [Ee]rror|ncclUnhandledCudaError", "NCCL failed",
+         "Run it with NCCL_DEBUG=WARN, which names the call that failed; the first such line of any rank is the cause."),
     _row(r"[Ss]egmentation fault|[Cc]aught signal 11|SIGSEGV", "native code crashed (SIGSEGV)",
          "Run it with PYTHONFAULTHANDLER=1, which names the Python line. Then look for an extension that was built for "
          "another torch or CUDA (transformer-engine, apex, flash-attn)."),
@@ -166,7 +192,37 @@ def known_end(text: str) -> OomVerdict | None:
     if row is None:
         return None
     slurm_text = text.splitlines()[0][:300] if text.startswith("Slurm: ") else ""
-    return OomVerdict(row.oom_class, "high", slurm_text or row.reason, advice=row.advice)
+    return OomVerdict(
+        row.oom_class, row.confidence, slurm_text or f"{row.reason}{_where(text, row.reason)}", advice=row.advice
+    )
+
+
+_PAIR = re.compile(r"rank (\d{1,6}) and rank (\d{1,6}) both on CUDA device ([0-9a-fA-F]{1,16})")
+_CALL = re.compile(
+    r"\b(ibv_\w{2,40})\b.{0,40}?(Connection timed out|timed out|No route to host|Network is unreachable)"
+)
+_DEVICE = re.compile(r"\bon dev ([\w.:-]{1,40})")
+_PEER = re.compile(
+    r"remote GID ([0-9A-Fa-f:.]{2,60})|remoteGids?:? ?([0-9A-Fa-f:.]{2,60})|from peer ([\w.:<>\[\]-]{2,80})"
+    r"|[Cc]onnect to ([\w.:<>\[\]-]{2,80})"
+)
+
+
+def _where(text: str, reason: str) -> str:
+    """Return the ranks on one GPU, or the call, device and peer of a network error, as the text names them."""
+    if pair := _PAIR.search(text):
+        is_glued = text.startswith(" and rank", pair.end())  # another rank's words follow without a blank
+        return f": rank {pair[1]} and rank {pair[2]}{'' if is_glued else f' both on CUDA device {pair[3]}'}"
+    if not reason.startswith("the network"):
+        return ""
+    call, device, peer = _CALL.search(text), _DEVICE.search(text), _PEER.search(text)
+    known = (
+        f"{call[1]}: {call[2]}" if call else "",
+        f"on {device[1]}" if device else "",
+        f"peer {next(group for group in peer.groups() if group)}" if peer else "",
+    )
+    found = ", ".join(part for part in known if part)
+    return f" ({found})" if found else ""
 
 
 def end_by_signal(exit_code: int | None) -> OomVerdict | None:
@@ -180,10 +236,11 @@ def end_by_signal(exit_code: int | None) -> OomVerdict | None:
 # Messages of megatron-core's checks of gradients and losses, and of its rerun state machine.
 _NON_FINITE = re.compile(
     r"found (?P<found>NaN|Inf) in local (?:grad norm|forward loss)|Unexpected result (?P<result>nan|-?inf)\b"
+    r"|\b[Bb]ad grad[_ ]norm detected|\b(?:loss|grad[_ ]norm) (?:is|was|became) (?P<said>nan|NaN|-?inf)\b"
 )
 _RANK = re.compile(r"\b[Rr]ank (\d{1,6})\b")
 _ITERATION = re.compile(r"\biteration #?(\d{1,9})\b")
-_ADVICE = (
+NOT_FINITE_ADVICE = (
     "Check the losses before it. A rising loss points to the learning rate or the data; otherwise suspect precision or a "
     "GPU. With FP8 and recompute: recompute only core_attn, not layernorm. Then run the same job with -c bf16."
 )
@@ -209,5 +266,6 @@ def non_finite(text: str) -> OomVerdict | None:
     rank, iteration = rank_in(text), _ITERATION.search(text)
     where = f" on rank {rank}" if rank is not None else ""
     when = f" at iteration {iteration[1]}" if iteration else ""
-    reason = f"{what} was not finite ({match['found'] or match['result']}){where}{when}"
-    return OomVerdict("not_oom", "high", reason, advice=_ADVICE)
+    value = match["found"] or match["result"] or match["said"]
+    reason = f"{what} was not finite{f' ({value})' if value else ''}{where}{when}"
+    return OomVerdict("not_oom", "high", reason, advice=NOT_FINITE_ADVICE)

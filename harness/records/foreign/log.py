@@ -4,7 +4,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Literal
 
 from harness.records.foreign.lines import StepTimeLine
@@ -17,7 +17,7 @@ class Iteration:
     """One iteration of the log, counted from 1. Seconds and TFLOP/s/GPU; None if the log does not have the value.
 
     ``loss`` and ``grad_norm`` may be NaN or infinite. ``rank``: the rank that printed the line, from a prefix or the
-    file's name. Figures are means over the iterations since the previous line.
+    file's name. Figures are means over the iterations since the previous line. ``is_cut``: the line has no end.
     """
 
     number: int
@@ -32,11 +32,23 @@ class Iteration:
     nan_iterations: int = 0
     rank: int | None = None
     time: str | None = None
+    is_cut: bool = False
 
     @property
     def is_loss_broken(self) -> bool:
         """Return whether the loss was not a number. Trainers sometimes leave such a loss out of the line."""
         return bool(self.nan_iterations) or (self.loss is not None and not math.isfinite(self.loss))
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """The first iteration with a result that is not finite. ``count``: of the ``of`` iterations from there on."""
+
+    first: Iteration
+    reason: str
+    count: int
+    of: int
+    is_printed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,27 @@ class ForeignLog:
             return None
         return f"the log ends at iteration {last.number} of {self.total} ({last.where})"
 
+    def not_finite(self) -> NotFinite | None:
+        """Return where losses or gradients stopped being finite; None if they did not.
+
+        Trainers leave a loss that is NaN out of the line, and some do not count it. Skipped iterations have no loss, and
+        their norm may overflow: that is how a loss scale is found, unless the log ends with many of them.
+        """
+        has_losses = any(row.loss is not None for row in self.iterations)
+        found = [
+            row for row in self.iterations if not row.skipped_iterations and _is_broken(row, has_losses=has_losses)
+        ]
+        tail = list(takewhile(lambda row: row.skipped_iterations, reversed(self.iterations)))
+        if not found and len(tail) >= _MANY_SKIPPED and any(_is_printed(row) for row in tail):
+            found = tail[::-1]
+        if not found:
+            return None
+        of = sum(row.number >= found[0].number for row in self.iterations)
+        first = found[0]
+        if not _is_printed(first) and 2 * len(found) < of:  # a line without a loss among many with one
+            return None
+        return NotFinite(first, _what_is_broken(first), len(found), of, any(_is_printed(row) for row in found))
+
     def highest(self, read: Callable[[RankMemory], int | None]) -> dict[int, int]:
         """Return the highest value of a counter for each rank that reports it."""
         found: dict[int, int] = {}
@@ -119,6 +152,27 @@ class ForeignLog:
             return None
         value, report = max(found, key=lambda pair: (pair[0], -pair[1].iteration, -pair[1].rank))
         return WorstRank(value, report.rank, report.iteration, report.where)
+
+
+_MANY_SKIPPED = 20
+
+
+def _is_printed(row: Iteration) -> bool:
+    return row.is_loss_broken or (row.grad_norm is not None and not math.isfinite(row.grad_norm))
+
+
+def _is_broken(row: Iteration, *, has_losses: bool) -> bool:
+    return _is_printed(row) or (has_losses and row.loss is None and not row.is_cut)
+
+
+def _what_is_broken(row: Iteration) -> str:
+    if row.loss is not None and not math.isfinite(row.loss):
+        return f"the loss is {row.loss}"
+    if row.grad_norm is not None and not math.isfinite(row.grad_norm):
+        return f"the gradient norm is {row.grad_norm}{'' if row.loss is not None else ' and the loss is missing'}"
+    if row.nan_iterations:
+        return f"{row.nan_iterations} nan iterations are counted"
+    return "the loss is missing, as Megatron prints no loss that is NaN"
 
 
 _MAX_NOTES = 5

@@ -139,6 +139,7 @@ class LogReader:
                 nan_iterations=_count(read.fields.get("number of nan iterations")) or 0,
                 rank=line.rank,
                 time=line.time,
+                is_cut=read.is_cut,
             )
         )
 

@@ -1,0 +1,177 @@
+"""Failures of NCCL: faults of the launch, of the network, and the rank that the others wait for.
+
+The texts follow the formats in the sources of NCCL (init.cc, misc/ibvwrap.cc, transport/net_ib) and of torch (NCCLUtils.cpp,
+ProcessGroupNCCL.cpp).
+"""
+
+import pytest
+
+from harness.judging.oom.classify import classify
+from harness.judging.oom.first_failure import first_failure
+from harness.records.logs.lines import log_lines
+
+TRACEBACK = "Traceback (most recent call last):"
+FRAME = '  File "/job/train.py", line 7, in main'
+BACKEND = "torch.distributed.DistBackendError: NCCL error in: ../c10d/NCCLUtils.hpp:317, {}, NCCL version 2.21.5"
+DUPLICATE = "Duplicate GPU detected : rank {} and rank {} both on CUDA device 5a000"
+USAGE = "invalid usage (run with NCCL_DEBUG=WARN for details)"
+SYSTEM = "unhandled system error (run with NCCL_DEBUG=INFO for details)"
+MODIFY_QP = (
+    "n1:77:99 [2] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_2:1, "
+    "curr state INIT, next state RTR, local GID index 3, local GID ::ffff:10.1.0.7, remote GID ::ffff:10.1.0.9"
+)
+COMPLETION = (
+    "n1:77:99 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer 10.1.0.9<40113> with "
+    "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 localGid ::ffff:10.1.0.7 hca mlx5_0"
+)
+
+
+def of_rank(rank, *lines):
+    return [f"[rank{rank}]: {line}" for line in lines]
+
+
+@pytest.fixture(name="first")
+def _first(tmp_path):
+    def build(*lines):
+        (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+        return first_failure(log_lines([tmp_path / "train.log"]))
+
+    return build
+
+
+USED_WRONGLY = "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        of_rank(0, TRACEBACK, FRAME, BACKEND.format(USAGE), USED_WRONGLY, "Last error:", DUPLICATE.format(0, 1)),
+        [f"n1:77:99 [0] init.cc:943 NCCL WARN {DUPLICATE.format(0, 1)}", TRACEBACK, BACKEND.format(USAGE)],
+        # Two ranks on one line, their words in each other.
+        [TRACEBACK, "RuntimeErrorRuntimeError: : " + 2 * BACKEND.format(USAGE),
+         f"Duplicate GPU detected : rank {DUPLICATE.format(0, 1)}1 and rank 0 both on CUDA device 5a000"],
+    ],
+)  # fmt: skip
+def test_two_processes_on_one_gpu_are_a_fault_of_the_launch(first, lines):
+    verdict = first(*lines).verdict
+    assert (verdict.oom_class, verdict.confidence) == ("not_oom", "high")
+    assert verdict.reason.startswith("two processes of the launch use the same GPU: rank 0 and rank 1")
+    assert "LOCAL_RANK" in verdict.next_experiment and "ibstat" not in verdict.next_experiment
+
+
+@pytest.mark.parametrize(
+    "text",
+    [BACKEND.format(USAGE), USED_WRONGLY, f"RuntimeError: NCCL Error 5: {USAGE}"],
+)
+def test_invalid_usage_is_no_fault_of_the_network(text):
+    verdict = classify(text)
+    assert "a fault of the launch" in verdict.reason
+    assert "network" not in verdict.reason + verdict.next_experiment
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        (MODIFY_QP, "(ibv_modify_qp: Connection timed out, on mlx5_2:1, peer ::ffff:10.1.0.9)"),
+        (COMPLETION, "(peer 10.1.0.9<40113>)"),
+        ("n1:77:99 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.0.9<40113> failed : Connection refused",
+         "(peer 10.1.0.9<40113>)"),
+    ],
+)  # fmt: skip
+def test_a_network_that_fails_is_named_with_the_peer(first, line, known):
+    found = first(*of_rank(2, TRACEBACK, BACKEND.format(SYSTEM)), line)
+    assert found.verdict.reason == f"the network between nodes failed {known}"
+    assert "ibstat" in found.verdict.next_experiment
+
+
+def test_a_network_that_fails_after_an_error_of_a_rank_is_not_the_cause(first):
+    found = first(
+        MODIFY_QP, *of_rank(2, TRACEBACK, BACKEND.format(SYSTEM)), *of_rank(5, TRACEBACK, FRAME, "KeyError: 'x'")
+    )
+    assert (found.failure.rank, found.verdict.reason) == (5, "the program raised KeyError; memory is not the cause")
+    assert [victim.rank for victim in found.victims] == [None, 2]
+
+
+def test_the_short_form_is_of_no_certain_cause():
+    verdict = classify(f"RuntimeError: NCCL Error 2: {SYSTEM}")
+    assert (verdict.oom_class, verdict.confidence) == ("not_oom", "medium")
+    assert "NCCL_DEBUG=WARN" in verdict.next_experiment
+
+
+def timed_out(rank, number, operation="ALLREDUCE", group=""):
+    return (
+        f"[rank{rank}]:[E821 14:09:00.{rank} ProcessGroupNCCL.cpp:616] [{group}Rank {rank}] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum={number}, OpType={operation}, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600032 "
+        "milliseconds before timing out."
+    )
+
+
+def status(rank, at, enqueued, completed, group="PG ID 0 PG GUID 0(default_pg) "):
+    return (
+        f"[rank{rank}]:[E821 14:09:01.{rank} ProcessGroupNCCL.cpp:2168] [{group}Rank {rank}]  failure detected by watchdog at work "
+        f"sequence id: {at} PG status: last enqueued work: {enqueued}, last completed work: {completed}"
+    )
+
+
+def test_the_rank_whose_collective_is_behind_is_the_one_that_the_others_wait_for(first):
+    found = first(timed_out(0, 118), timed_out(1, 118), timed_out(3, 117, "ALLGATHER"), timed_out(2, 118))
+    assert (found.failure.rank, found.verdict.confidence) == (3, "medium")
+    assert "rank 3 is at collective 117 (ALLGATHER), the others at 118: they wait for it" in found.verdict.reason
+    assert found.failure.where.endswith(":3")
+    assert found.verdict.next_experiment.startswith("Read the log of rank 3 first")
+
+
+def test_what_a_rank_enqueued_last_is_the_better_evidence(first):
+    """All time out in the same collective; one has not even enqueued the next."""
+    lines = [
+        line
+        for rank in (0, 1, 2, 3)
+        for line in (timed_out(rank, 118), status(rank, 118, 118 if rank == 2 else 120, 117))
+    ]
+    found = first(*lines)
+    assert (found.failure.rank, found.verdict.confidence) == (2, "high")
+    assert "rank 2 is at collective 118, the others at 120" in found.verdict.reason
+
+
+def test_numbers_of_different_groups_are_not_compared(first):
+    lines = [status(0, 9, 9, 8), status(1, 9, 9, 8), status(0, 400, 400, 399, "PG ID 1 PG GUID 5 "),
+             status(2, 400, 400, 399, "PG ID 1 PG GUID 5 ")]  # fmt: skip
+    assert "they wait for" not in first(*lines).verdict.reason
+
+
+@pytest.mark.parametrize("numbers", [(118, 118), (118, 117, 117, 117), (7,)])
+def test_where_nobody_is_behind_nobody_is_named(first, numbers):
+    found = first(*(timed_out(rank, number) for rank, number in enumerate(numbers)))
+    assert "they wait for" not in found.verdict.reason
+    assert found.failure.rank == 0
+
+
+def test_a_group_rank_without_the_rank_of_the_job_is_not_taken_for_it(first):
+    lines = [
+        status(rank, 9, number, 8, "PG ID 3 PG GUID 7 ")[len("[rank0]:") :] for rank, number in ((0, 9), (1, 9), (2, 8))
+    ]
+    assert "they wait for" not in first(*lines).verdict.reason
+
+
+def test_lines_of_two_ranks_without_a_line_break_are_two(first):
+    plain = [timed_out(rank, number)[len("[rank0]:") :] for rank, number in ((0, 118), (1, 118), (2, 117))]
+    found = first("".join(plain))
+    assert (found.failure.rank, [other.rank for other in found.also]) == (2, [0, 1])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [TRACEBACK, '  File "/x/modules/module.py", line 1501, in _call_implKilled'],
+        [TRACEBACK, FRAME, "    return forward_call(*args, **kwargs)Killed"],
+    ],
+)
+def test_the_word_of_a_shell_behind_a_trace_is_heard(first, lines):
+    assert first(*lines).verdict.oom_class == "killed"
+
+
+def test_an_error_behind_a_progress_bar_is_read(first):
+    bar = "Training:  12%|#2        | 12/100 [00:13<01:36,  1.10s/it]"
+    assert first(TRACEBACK, FRAME, f"{bar}ValueError: shapes differ").verdict.reason.startswith(
+        "the program raised ValueError"
+    )
