@@ -10,6 +10,7 @@ from harness.experiment.gpu import GPUS, PRECISIONS, Former, Frozen, GpuType, Pr
 from harness.experiment.model import BatchSpec, Count, ModelSpec, ParallelismSpec, Size
 from harness.experiment.recompute import NoRecompute, RecomputePolicy, canonical_text
 from harness.experiment.user_buffers import UserBufferConfig
+from harness.units import counted
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,63}$"  # names of recipes and families become names of files and folders
 
@@ -96,6 +97,11 @@ class TrainSpec(Frozen):
     manual_gc_interval: Size = 0
 
 
+MIN_STEPS = 3
+"""Steps in the window from which a verdict on time is possible."""
+_LONGEST = 1000
+
+
 class MeasureSpec(Frozen):
     """How many steps run and which of them count. The window is [start, end), 0-based, after the skipped share.
 
@@ -129,6 +135,23 @@ class MeasureSpec(Frozen):
             start = max(1, int(self.max_steps * self.skip_first_percent_time))
         end = self.max_steps if self.eval_time_end_step is None else min(self.eval_time_end_step, self.max_steps)
         return start, end
+
+    @property
+    def too_few_steps(self) -> str | None:
+        """Return a note, for before the start, if the window will hold fewer than ``MIN_STEPS`` steps; None if it will not.
+
+        Such a run is not refused: its peak memory and its counted FLOPs are still judged.
+        """
+        start, end = self.window
+        if end - start >= MIN_STEPS:
+            return None
+        longer = (self.model_copy(update={"max_steps": self.max_steps + more}) for more in range(1, _LONGEST))
+        enough = next((m.max_steps for m in longer if m.window[1] - m.window[0] >= MIN_STEPS), None)
+        fix = f"max_steps {enough} or more (-ms {enough})" if enough else "a wider window (--eval_time_start_step)"
+        return (
+            f"only {max(0, end - start)} of {counted(self.max_steps, 'step')} will count. A verdict on step time and "
+            f"throughput needs at least {MIN_STEPS}: use {fix}"
+        )
 
 
 class ExperimentSpec(Frozen):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
 
-from harness.experiment.experiment import MeasureSpec
+from harness.experiment.experiment import MIN_STEPS
 from harness.records.rank import (
     CLOCK_REASONS,
     IDLE,
@@ -19,9 +19,6 @@ from harness.records.rank import (
 )
 from harness.records.run import DeviceSample, NodeSample
 from harness.units import counted, format_seconds
-
-MIN_STEPS = 3
-_LONGEST = 1000
 
 
 @dataclass(frozen=True)
@@ -43,23 +40,6 @@ class Window:
         if len(self.seconds) < MIN_STEPS:
             return f"{counted(len(self.seconds), 'step')} in the window; at least {MIN_STEPS} are needed"
         return None
-
-
-def too_few_steps(measure: MeasureSpec) -> str | None:
-    """Return a note, for before the start, if the window will hold fewer than ``MIN_STEPS`` steps; None if it will not.
-
-    Such a run is not refused: its peak memory and its counted FLOPs are still judged.
-    """
-    start, end = measure.window
-    if end - start >= MIN_STEPS:
-        return None
-    longer = (measure.model_copy(update={"max_steps": measure.max_steps + more}) for more in range(1, _LONGEST))
-    enough = next((m.max_steps for m in longer if m.window[1] - m.window[0] >= MIN_STEPS), None)
-    fix = f"max_steps {enough} or more (-ms {enough})" if enough else "a wider window (--eval_time_start_step)"
-    return (
-        f"only {max(0, end - start)} of {counted(measure.max_steps, 'step')} will count. A verdict on step time and "
-        f"throughput needs at least {MIN_STEPS}: use {fix}"
-    )
 
 
 def window_of(ranks: Sequence[RankRecord], world_size: int, start: int, end: int, *, every: int = 1) -> Window:

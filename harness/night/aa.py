@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError, nearest
+from harness.experiment.experiment import MIN_STEPS
 from harness.judging import statistics
 from harness.judging.derive import combine, derive
 from harness.judging.gate import Verdict, default_thresholds
 from harness.judging.metrics import METRICS, GateKind, Metric, Metrics
-from harness.judging.readings import MIN_STEPS
 from harness.judging.statistics import t_quantile, t_upper_tail
 from harness.night.rules import SMALLEST_EFFECT, judge_memory
 from harness.night.values import AaFinding, AaVerdict, CaseRun

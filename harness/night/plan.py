@@ -12,7 +12,6 @@ from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
 from harness.errors import BadRequestError, ManyProblemsError, Problems
 from harness.experiment.gpu import GPUS
 from harness.judging.likeness import impossible_names
-from harness.judging.readings import too_few_steps
 from harness.launch.environment import Host
 from harness.launch.slurm.job import option_problems
 from harness.night.aa import AaRequest, aa_problems, with_aa
@@ -179,7 +178,7 @@ def _short_cases(plan: NightPlan) -> Iterable[str]:
     cases: dict[str, list[str]] = {}
     for case in plan.planned:
         is_measured = case.expected is None or case.expected.outcome not in ("oom", "failed")
-        if is_measured and (few := too_few_steps(case.spec.measure)):
+        if is_measured and (few := case.spec.measure.too_few_steps):
             cases.setdefault(few, []).append(case.name)
     for few, names in cases.items():
         yield f"{'every case' if len(names) == len(plan.cases) else ', '.join(names)}: {few}"

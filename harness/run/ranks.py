@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from harness.experiment.effective import EffectiveRecompute
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
 from harness.judging.likeness import SOFTWARE
-from harness.judging.readings import MIN_STEPS, bare_uuid, clock_doubts, is_victim
+from harness.judging.readings import bare_uuid, clock_doubts, is_victim
 from harness.records.collect import Collected, LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import NodeSample, Status

@@ -20,7 +20,6 @@ from harness.experiment.layout import LayoutError
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import SEVERITIES, Finding
 from harness.experiment.software import Software, parse_assume
-from harness.judging.readings import too_few_steps
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
@@ -265,7 +264,7 @@ def check_request(
 
 def _noted(settled: Settled) -> dict[str, Any]:
     """The fields, with a note where a run will have too few steps: a plan, which starts nothing, does without it."""
-    few = too_few_steps(settled.spec.measure)
+    few = settled.spec.measure.too_few_steps
     return vars(settled) | {"notes": (*settled.notes, *([few] if few else []))}
 
 

@@ -12,7 +12,6 @@ from harness.experiment.effective import Implementation, computation, settled_im
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.software import Software
-from harness.judging.readings import too_few_steps
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
 from harness.planning.assumptions import imbalance_of
@@ -210,7 +209,7 @@ def plan_sweep(
         drafts = tuple(with_twins(judged))
         require_one(drafts)
     running = [cell.spec for cell in drafts if cell.may_run and cell.spec]
-    few_steps = [few for spec in running if (few := too_few_steps(spec.measure))]
+    few_steps = [few for spec in running if (few := spec.measure.too_few_steps)]
     if request.launch.launcher == "replay":
         answers: Sequence[RunPrediction] = [RunPrediction(None, _REPLAYED)] * len(running)
     else:

@@ -4,7 +4,7 @@ import pytest
 
 from harness.experiment.experiment import MeasureSpec
 from harness.judging.derive import combine, derive, summarize
-from harness.judging.readings import Peak, too_few_steps
+from harness.judging.readings import Peak
 from harness.planning.flops import model_flops_per_step, recompute_flops_per_step
 from harness.records.rank import Device, MemoryRecord
 from harness.records.run import DeviceSample, NodeSample
@@ -63,6 +63,13 @@ def test_too_few_steps_are_a_problem(make_spec, make_record, max_steps, window, 
     assert metrics.problems.get("tflops_per_gpu") == problem
 
 
+def test_another_window_needs_no_new_run(make_spec, make_record):
+    spec = tiny(make_spec)
+    record = make_record(spec, seconds=[5.0] * 5 + [1.0] * 5)
+    early = derive(record, MeasureSpec(max_steps=10, eval_time_start_step=1, eval_time_end_step=4))
+    assert (early.step_time_s.median, derive(record).step_time_s.median) == (5.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("measure", "fix"),
     [
@@ -73,18 +80,11 @@ def test_too_few_steps_are_a_problem(make_spec, make_record, max_steps, window, 
     ],
 )
 def test_too_few_steps_are_noted_before_the_start(measure, fix):
-    assert fix in str(too_few_steps(MeasureSpec(**measure)))
+    assert fix in str(MeasureSpec(**measure).too_few_steps)
 
 
 def test_the_number_of_steps_that_the_note_names_is_the_fewest():
-    assert [too_few_steps(MeasureSpec(max_steps=number)) is None for number in (5, 6, 7)] == [False, False, True]
-
-
-def test_another_window_needs_no_new_run(make_spec, make_record):
-    spec = tiny(make_spec)
-    record = make_record(spec, seconds=[5.0] * 5 + [1.0] * 5)
-    early = derive(record, MeasureSpec(max_steps=10, eval_time_start_step=1, eval_time_end_step=4))
-    assert (early.step_time_s.median, derive(record).step_time_s.median) == (5.0, 1.0)
+    assert [MeasureSpec(max_steps=number).too_few_steps is None for number in (5, 6, 7)] == [False, False, True]
 
 
 def test_a_peak_is_the_worst_rank_with_its_stage_never_the_first(make_spec, make_rank, make_record):

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError
+from harness.experiment.experiment import MIN_STEPS
 from harness.imports.compare.values import METRIC, ForeignThresholds, Judged, Window
 from harness.judging.compare import WindowOptions
 from harness.judging.gate import Verdict, compare_values
-from harness.judging.readings import MIN_STEPS
 from harness.judging.statistics import mean, median
 from harness.records.foreign.golden import ForeignGolden, GoldenStep
 from harness.records.foreign.log import ForeignLog, Iteration
