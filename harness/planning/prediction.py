@@ -109,8 +109,10 @@ class Prediction:
 
     @property
     def pool_bytes(self) -> int:
-        """Memory of the fullest stage's private pools of CUDA graphs, which the device holds beside the peak."""
-        return max(stage.pool for stage in self.stages) if self.worst.peak != "graph capture" else 0
+        """Memory of private pools of CUDA graphs that the fullest device holds beyond the peak."""
+        steps = (max(size for name, size in stage.peaks.items() if name != "graph capture") for stage in self.stages)
+        held = max(peak + stage.pool for peak, stage in zip(steps, self.stages, strict=True))
+        return max(0, held - self.peak_bytes) if any(stage.pool for stage in self.stages) else 0
 
     @property
     def tflops_per_gpu(self) -> float | None:

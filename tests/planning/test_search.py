@@ -217,3 +217,21 @@ def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_
     made = planned(capacity_bytes=planned().limits.needs.device_bytes(budget), margin=0.0)
     assert (made.recommended.verdict, made.safe) == ("TIGHT", None)
     assert safe_instead(made) == "no planned setting fits with its whole range"
+
+
+def test_private_pools_of_cuda_graphs_take_room_beside_the_peak(spec_of, by_hand):
+    spec = spec_of(cuda_graph={"impl": TE, "scope": ("mlp",)})
+    found = candidates(spec, SOFTWARE, TE)
+    traces = by_hand(required_cases(found, TE))
+    even = {key: trace.model_copy(update={"mlp_bytes": 46}) for key, trace in traces.even.items()}
+    made = plan(spec, found, replace(traces, even=even), Limits(80 * 1024**3), TE, SOFTWARE)
+    row = row_of(made, "none")
+    pool = max(stage.pool for stage in row.prediction.stages)
+    assert row.prediction.pool_bytes == pool > 0
+    upper = row.prediction.range_bytes[1]
+    enough = made.limits.needs.device_bytes(upper + pool)
+    verdicts = [
+        row_of(plan(spec, found, replace(traces, even=even), Limits(size, 0.0), TE, SOFTWARE), "none").verdict
+        for size in (enough + 1, enough - 2)
+    ]
+    assert verdicts[0] == "FITS" != verdicts[1]
