@@ -111,8 +111,10 @@ def load_run(run: str | Path, *, results_dir: Path | None = None) -> "RecordedRu
     ``run``: a folder, or the start of a run's id. A row of the frame is one step of one rank.
     """
     from harness.judging.derive import derive
+    from harness.judging.plausible import doubts_of
     from harness.records.other_kinds import read_only_run
     from harness.run.document import RecordedRun
 
     record = read_only_run(str(run), results_dir)
-    return RecordedRun.of(record, metrics=derive(record))
+    metrics = derive(record)
+    return RecordedRun.of(record, metrics=metrics, suspect=doubts_of(record, metrics))

@@ -84,8 +84,11 @@ TINY: dict[str, Any] = {
 
 
 def build_spec(**changes: Any) -> ExperimentSpec:
-    """Llama3-70B SFT on 32 H100 as published, or the tiny model on CPU with ``gpu="cpu"``; top-level fields replaced."""
-    on_cpu = changes.get("gpu") == "cpu"
+    """Llama3-70B SFT on 32 H100 as published, or the tiny model on CPU with ``gpu="cpu"``; top-level fields replaced.
+
+    One H100 has eight of the layers and an eighth of the batch, as a single GPU can hold and compute.
+    """
+    on_cpu, on_one = changes.get("gpu") == "cpu", changes.get("num_gpus") == 1
     fields: dict[str, Any] = {
         "recipe": "llama3_8b" if on_cpu else "llama3_70b",
         "family": "llama",
@@ -94,10 +97,10 @@ def build_spec(**changes: Any) -> ExperimentSpec:
         "num_gpus": 2 if on_cpu else 32,
         "gpus_per_node": 8,
         "compute_dtype": "fp32" if on_cpu else "fp8_cs",
-        "model": TINY if on_cpu else LLAMA3_70B,
+        "model": TINY if on_cpu else LLAMA3_70B | ({"num_layers": 8} if on_one else {}),
         "batch": {
             "micro_batch_size": 1,
-            "global_batch_size": 4 if on_cpu else 32,
+            "global_batch_size": 4 if on_cpu or on_one else 32,
             "seq_length": 32 if on_cpu else 4096,
         },
         "recompute": parse_recompute("core_attn"),
@@ -306,8 +309,9 @@ def _make_sweep() -> Any:
 
 
 def build_runs(recompute: str, seconds: list[float], peak_gib: float, **changes: Any) -> list[RunRecord]:
-    """Runs of a setting on eight GPUs: their step times, and the peak of the worst rank, the last one."""
-    spec = build_spec(recompute=recompute, num_gpus=changes.pop("num_gpus", 8), parallelism={"tensor_model_parallel_size": 8},
+    """Runs of four layers of Llama3-70B on eight GPUs: their step times, and the peak of the worst rank, the last one."""
+    model = TINY if changes.get("gpu") == "cpu" else LLAMA3_70B | {"num_layers": 4}
+    spec = build_spec(recompute=recompute, model=model, num_gpus=changes.pop("num_gpus", 8), parallelism={"tensor_model_parallel_size": 8},
                       batch={"micro_batch_size": 1, "global_batch_size": changes.pop("global_batch_size", 8),
                              "seq_length": changes.pop("seq_length", 4096)}, gpu=changes.pop("gpu", "h100"),
                       measure={"memory_limit_bytes": changes.pop("memory_limit_bytes", None)})  # fmt: skip
@@ -316,7 +320,7 @@ def build_runs(recompute: str, seconds: list[float], peak_gib: float, **changes:
     for each in seconds:
         ranks = tuple(
             build_rank(spec, rank, each, memory=MemoryRecord(
-                meter="cuda", max_allocated_bytes=int((peak_gib - (7 - rank)) * GIB), num_alloc_retries=retries,
+                meter="cuda", max_allocated_bytes=int(max(peak_gib - (7 - rank), peak_gib / 2) * GIB), num_alloc_retries=retries,
                 max_reserved_bytes=int((peak_gib + 1) * GIB)))
             for rank in range(8)
         )  # fmt: skip

@@ -13,6 +13,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.judging.derive import derive
 from harness.judging.oom.classify import Ending, classify, expandable_segments
 from harness.judging.oom.verdict import OomVerdict
+from harness.judging.plausible import doubts_of
 from harness.judging.readings import is_victim
 from harness.launch.environment import Host
 from harness.launch.processes import Life, life_of, owner_of, started_at
@@ -59,7 +60,7 @@ def case_of_run(record: RunRecord) -> Case:
         expandable_segments=expandable,
         messages=tuple(_messages(record)),
         sources=tuple(record.sources.items()),
-        notes=record.suspect,
+        notes=doubts_of(record, metrics) if metrics else record.suspect,
         retried=any(rank.memory and rank.memory.num_alloc_retries for rank in record.ranks),
         has_given_settings=record.imported is not None,
         forced=tuple(finding.id for finding in record.findings if finding.overridden),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -264,8 +265,13 @@ class ExperimentSpec(Frozen):
     @property
     def fingerprint(self) -> str:
         """Hash :meth:`identity` to sixteen hex digits; runs with equal fingerprints may be compared."""
-        canonical = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return fingerprint_of(self.identity())
+
+
+def fingerprint_of(identity: Mapping[str, object]) -> str:
+    """Return the fingerprint of settings as :meth:`ExperimentSpec.identity` lists them."""
+    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 FORMER_VALUES = dict(former_values(ExperimentSpec))

@@ -34,6 +34,13 @@ class Precision:
         """Return the bytes of one element of ``params_dtype``."""
         return 4 if self.params_dtype == "fp32" else 2
 
+    @property
+    def weight_bytes(self) -> float:
+        """Return the least bytes of one element of a layer's weight: a quantised weight replaces one in ``params_dtype``."""
+        if self.transformer_config.get("fp4_param"):
+            return 0.5
+        return 1.0 if self.transformer_config.get("fp8_param") else self.params_bytes
+
 
 PRECISIONS: dict[str, Precision] = {
     row.name: row

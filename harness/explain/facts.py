@@ -8,6 +8,7 @@ from harness.judging.coverage import measured_device
 from harness.judging.derive import derive
 from harness.judging.likeness import SOFTWARE, hostnames, own_devices
 from harness.judging.metrics import METRICS, Metrics
+from harness.judging.plausible import doubts_of
 from harness.judging.readings import bare_uuid, rank_clocks
 from harness.judging.statistics import median
 from harness.planning.flops import FORMULA_VERSION
@@ -67,7 +68,7 @@ def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     short = metrics.problems.get("step_time_s")
     return (
         *([] if record.status == "ok" else [ended]),
-        *(f"suspect: {why}" for why in record.suspect),
+        *(f"suspect: {why}" for why in doubts_of(record, metrics)),
         *([short] if short else []),
         *(note for note in record.notes if note.startswith((REPLAYED, IMPORTED))),
     )

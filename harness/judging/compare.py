@@ -1,6 +1,6 @@
 """Compares recorded runs with golden values in one formula version."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from harness.judging.derive import combine, derive
 from harness.judging.gate import Comparison, Outcome, comparison_outcome, default_thresholds, judge, no_golden
 from harness.judging.likeness import Likeness, likeness
 from harness.judging.metrics import Metrics
+from harness.judging.plausible import doubts_of, impossible, impossible_golden, remarkable
 from harness.judging.promotion import promote
 from harness.judging.readings import RunClocks
 from harness.planning import flops
@@ -111,15 +112,15 @@ def compare_runs(
     fingerprints = {record.fingerprint for record in records}
     if len(fingerprints) != 1:
         raise BadRequestError(f"repeats must have the same settings; fingerprints: {', '.join(sorted(fingerprints))}")
-    metrics = combine([derive(record, window.over(record.spec.measure)) for record in records])
-    doubts = tuple(dict.fromkeys(doubt for record in records for doubt in _doubts(record)))
+    each = [derive(record, window.over(record.spec.measure)) for record in records]
+    metrics = combine(each)
     search = in_todays_formula(search, records[0].spec)
     golden = search.golden
     if golden is None:
         required = options.require_golden or options.golden_values_path is not None or search.is_damaged
         ended = sorted({record.status for record in records} - {"ok"})
-        note = f"the run ended as {', '.join(ended)}; {search.note}" if ended else search.note
-        return metrics, no_golden(metrics, note, required=required or bool(ended))
+        why = [f"the run ended as {', '.join(ended)}"] if ended else _of_each(impossible, records, each)
+        return metrics, no_golden(metrics, "; ".join((*why, search.note)), required=required or bool(why))
     thresholds = default_thresholds(
         records[0].spec,
         min(len(records), golden.num_runs),
@@ -127,6 +128,8 @@ def compare_runs(
         memory=options.memory_threshold,
     )
     alike = _likeness_of_all(records, search, options.accept_differences, metrics.clocks)
+    alike = replace(alike, caveats=(*alike.caveats, *_of_each(remarkable, records, each)))
+    doubts = (*_of_each(_doubts, records, each), *impossible_golden(golden))
     comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
     if any(record.status != "ok" for record in records):  # these figures are incomplete, so that a change means nothing
         comparison = replace(comparison, findings=tuple(replace(found, change=None) for found in comparison.findings))
@@ -151,8 +154,16 @@ def compare_stored(
     return records, metrics, comparison, comparison_outcome(comparison, fail_on_improvement=options.fail_on_improvement)
 
 
-def _doubts(record: RunRecord) -> list[str]:
-    doubts = [f"suspect: {why}" for why in record.suspect]
+def _of_each(
+    find: Callable[[RunRecord, Metrics], Sequence[str]], records: Sequence[RunRecord], each: Sequence[Metrics]
+) -> list[str]:
+    """Return what ``find`` says of the runs, every sentence once."""
+    found = (text for record, metrics in zip(records, each, strict=True) for text in find(record, metrics))
+    return list(dict.fromkeys(found))
+
+
+def _doubts(record: RunRecord, metrics: Metrics) -> list[str]:
+    doubts = [f"suspect: {why}" for why in doubts_of(record, metrics)]
     if record.status != "ok":
         doubts.insert(0, f"the run ended as {record.status}: {record.failure or 'no failure recorded'}")
     return doubts

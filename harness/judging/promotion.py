@@ -13,6 +13,7 @@ from harness.judging.derive import combine, derive
 from harness.judging.gate import default_thresholds
 from harness.judging.likeness import SOFTWARE, measured_on
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.judging.plausible import doubts_of
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenMetric, GoldenRecord, differences_text, setting_differences
 from harness.records.goldens import GoldenChange, golden_changes
@@ -235,7 +236,7 @@ def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadReq
 
 
 def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
-    problems = [f"suspect: {why}" for why in record.suspect]
+    problems = [f"suspect: {why}" for why in doubts_of(record, metrics)]
     problems += [note for note in record.notes if note.startswith(REPLAYED)]
     if record.status != "ok":
         problems.append(f"ended as {record.status}: {record.failure or 'no failure recorded'}")

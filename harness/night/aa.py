@@ -10,6 +10,7 @@ from harness.judging import statistics
 from harness.judging.derive import combine, derive
 from harness.judging.gate import Verdict, default_thresholds
 from harness.judging.metrics import METRICS, GateKind, Metric, Metrics
+from harness.judging.plausible import doubts_of
 from harness.judging.statistics import t_quantile, t_upper_tail
 from harness.night.rules import SMALLEST_EFFECT, judge_memory
 from harness.night.values import AaFinding, AaVerdict, CaseRun
@@ -181,9 +182,10 @@ def _ended_badly(run: CaseRun) -> str:
 
 
 def _unusable(record: RunRecord, number: int) -> str:
-    if record.suspect:
-        return f"is not usable: run {number} is suspect: {'; '.join(record.suspect)}"
-    problem = derive(record).problems.get("tflops_per_gpu")
+    metrics = derive(record)
+    if doubts := doubts_of(record, metrics):
+        return f"is not usable: run {number} is suspect: {'; '.join(doubts)}"
+    problem = metrics.problems.get("tflops_per_gpu")
     return f"is not usable: run {number}: {problem}" if problem else ""
 
 

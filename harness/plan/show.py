@@ -241,7 +241,9 @@ def assumptions(plan: Plan) -> Section:
     if time:
         texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}")
         if time.host_bound:
-            texts.append("host-bound: the host launches operations more slowly than the GPU runs them; what runs again costs by its operations")
+            texts.append(
+                "host-bound: the host launches operations more slowly than the GPU runs them; what runs again costs by its operations"
+            )
     return Section("Assumptions", (listing(f"- {text}" for text in texts),))
 
 

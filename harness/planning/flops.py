@@ -71,6 +71,20 @@ def layer_flops(spec: ExperimentSpec, *, is_moe: bool) -> LayerFlops:
     )
 
 
+def layer_weights(model: ModelSpec, *, is_moe: bool) -> tuple[int, int]:
+    """Return the elements of one layer's matrices: outside of the routed experts, and in all of them.
+
+    Leaves out norms, biases and the router. A dense layer of Llama-3 8B has (218_103_808, 0).
+    """
+    projections = (_mla(model) if model.mla else _grouped_query(model))[0]
+    per_channel = model.hidden_size * (3 if model.gated_linear_unit else 2)
+    moe = model.moe if is_moe else None
+    if moe is None:
+        return projections + per_channel * model.ffn_hidden_size, 0
+    shared = per_channel * (moe.moe_shared_expert_intermediate_size or 0)
+    return projections + shared, per_channel * moe.moe_ffn_hidden_size * moe.num_moe_experts
+
+
 def model_flops_per_step(spec: ExperimentSpec) -> int:
     """Forward and backward FLOPs of one optimizer step over all GPUs, under :data:`FORMULA_VERSION`."""
     model, num_mtp = spec.model, spec.model.mtp_num_layers or 0

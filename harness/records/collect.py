@@ -101,8 +101,10 @@ def collect(run_dir: Path, world_size: int) -> Collected:
     launch = _launch(folder, notes)
     ranks = []
     for rank in range(world_size):
-        record = _read(folder / f"rank_{rank:03d}.json", RankRecord, notes)
-        ranks.append(record or _rebuilt(folder, rank, world_size, launch, notes))
+        path = folder / f"rank_{rank:03d}.json"
+        record = _read(path, RankRecord, notes)
+        damaged = "" if record or not path.is_file() else f"its record {path.name} is damaged: {notes[-1]}"
+        ranks.append(record or _rebuilt(folder, rank, world_size, launch, notes, damaged))
     nodes = [_read(path, NodeSample, notes) for path in sorted(folder.glob("nvml_*.json"))]
     notes.extend(_snapshots(folder))
     unwatched = tuple(outcome.unwatched for outcome in launch.outcomes if outcome.unwatched)
@@ -146,7 +148,8 @@ def _launch(folder: Path, notes: list[str]) -> _Launch:
     return _Launch(exits, tuple(outcome for outcome in outcomes if outcome))
 
 
-def _rebuilt(folder: Path, rank: int, world_size: int, launch: _Launch, notes: list[str]) -> RankRecord:
+def _rebuilt(folder: Path, rank: int, world_size: int, launch: _Launch, notes: list[str], damaged: str) -> RankRecord:
+    """Return what the heartbeats tell of a rank. ``damaged``: why its record cannot be read; empty if it left none."""
     beats, bad = read_heartbeats(folder / f"rank_{rank:03d}.progress.jsonl")
     if bad > 1:
         notes.append(f"rank {rank}: {bad} lines of its progress file cannot be read")
@@ -162,14 +165,16 @@ def _rebuilt(folder: Path, rank: int, world_size: int, launch: _Launch, notes: l
         hostname="unknown",
         pid=ended.pid if ended else 0,
         finished=False,
-        failure=_failure(rank, launch, beats),
+        failure=_failure(rank, launch, beats, damaged),
         steps=steps,
-        notes=("rebuilt from heartbeats: the rank left no record",),
+        notes=(f"rebuilt from heartbeats: {'the record is damaged' if damaged else 'the rank left no record'}",),
     )
 
 
-def _failure(rank: int, launch: _Launch, beats: tuple[Heartbeat, ...]) -> Failure:
+def _failure(rank: int, launch: _Launch, beats: tuple[Heartbeat, ...], damaged: str) -> Failure:
     kind, message = _end(rank, launch)
+    if kind == "lost" and damaged:
+        message = damaged
     last = beats[-1] if beats else None
     return Failure(kind=kind, message=message, phase=last.phase if last else None, step=last.step if last else None)
 

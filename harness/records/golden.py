@@ -2,21 +2,27 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from harness.errors import BadRequestError
-from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec
+from harness.errors import BadRequestError, closest
+from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, fingerprint_of
 from harness.experiment.gpu import GPUS, Frozen
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.redact import redact
 from harness.records.store import write_once
 from harness.records.strict_json import read_document, read_each
+
+METRIC_NAMES = (
+    "tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes",
+    "peak_device_bytes", "counted_flops_per_step", "mfu", "hfu",
+)  # fmt: skip
+"""The metrics that a golden may hold: those of the table `judging.metrics.METRICS`."""
 
 
 class GoldenMetric(Frozen):
@@ -82,6 +88,45 @@ class GoldenRecord(Frozen):
     retired_at: str | None = None
     retired_by: str | None = None
     retired_reason: str | None = None
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> Self:
+        problems = [*_unknown_metrics(self.metrics), *_contradictions(self)]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def _unknown_metrics(names: Iterable[str]) -> list[str]:
+    unknown = [name for name in names if name not in METRIC_NAMES]
+    near = {name: closest(name, METRIC_NAMES)[:1] for name in unknown}
+    return [
+        f"metrics.{name}: no such metric{f', did you mean {near[name][0]!r}' if near[name] else ''}" for name in unknown
+    ]
+
+
+def _contradictions(golden: GoldenRecord) -> list[str]:
+    """Return where the header contradicts the golden's settings: a label, or the fingerprint of all settings."""
+    found = []
+    for label in LABELS:
+        stated, header = golden.spec.get(label), getattr(golden, label)
+        if label == "recompute" and isinstance(stated, str):
+            stated, header = (_canonical(text) for text in (stated, header))
+        if stated is not None and stated != header:
+            found.append(f"{label}: the header says {header}, the golden's own settings say {stated}")
+    if golden.measured_on.gpu != golden.gpu:
+        found.append(f"measured_on.gpu: {golden.measured_on.gpu}, the header says {golden.gpu}")
+    if golden.fingerprint is not None and golden.fingerprint != (own := fingerprint_of(golden.spec)):
+        found.append(f"fingerprint: the header says {golden.fingerprint}, the golden's own settings have {own}")
+    return found
+
+
+def _canonical(text: str) -> str:
+    """Return the setting as `canonical_text` writes it; the text itself if it is no recompute setting."""
+    try:
+        return canonical_text(parse_recompute(text))
+    except ValueError:
+        return text
 
 
 _NO_SETTINGS = {"family", "gpus_per_node", "point_gpu", "recipes_dir"}  # sources have them, the identity does not

@@ -194,6 +194,8 @@ def _problem_text(problem: ErrorDetails) -> str:
         problem["loc"],
         problem["msg"].replace("Input should be", "must be", 1).removeprefix("Value error, "),
     )
+    if problem["type"] == "value_error" and not place:  # the check of a whole document names the key itself
+        return reason
     if place[-1:] in (("int",), ("float",)):
         place, reason = place[:-1], "must be a number"
     if problem["type"] == "extra_forbidden":

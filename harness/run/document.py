@@ -16,6 +16,7 @@ from harness.judging.likeness import Difference
 from harness.judging.metrics import Metrics
 from harness.judging.oom.classify import RankOom, oom_of_run
 from harness.judging.oom.verdict import AllocatorFigures, Confidence, OomClass
+from harness.judging.plausible import doubts_of, remarkable
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm.job import SlurmJob
@@ -265,6 +266,7 @@ def run_document(
         record, metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1], run_dir=run_dir,
         prediction=prediction_document(record.prediction, record.no_prediction, whole_run(record, metrics)),
         out_of_memory=oom, imported=Imported(**dict(record.imported), own_throughput=own) if record.imported else None,
+        suspect=doubts_of(record, metrics), notes=(*record.notes, *remarkable(record, metrics)),
         num_runs=len(run_ids), run_ids=run_ids,
     )  # fmt: skip
 

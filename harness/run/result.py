@@ -9,6 +9,7 @@ from harness.judging.coverage import throughput_text
 from harness.judging.gate import Comparison, Finding, Outcome, Verdict
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metrics
 from harness.judging.oom.classify import oom_of_run
+from harness.judging.plausible import doubts_of, remarkable
 from harness.judging.readings import is_victim, window_of
 from harness.records.golden import GoldenRecord
 from harness.records.rank import RankRecord
@@ -123,8 +124,8 @@ def run_page(
             _metrics_table(metrics, is_whole=record.status == "ok"),
             *_by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems),
             listing(line for line in (figures.clock_line(metrics.clocks), predicted) if line),
-            listing((f"Suspect: {why}" for why in record.suspect), style="doubt"),
-            listing(f"Note: {note}" for note in (*record.notes, *([own] if own else []))),
+            listing((f"Suspect: {why}" for why in doubts_of(record, metrics)), style="doubt"),
+            listing(f"Note: {note}" for note in (*record.notes, *remarkable(record, metrics), *([own] if own else []))),
             listing([f"Failure: {record.failure}"] if record.failure else [], style="bad"),
             *_out_of_memory(record),
             GAP,

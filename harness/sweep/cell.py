@@ -12,6 +12,7 @@ from harness.judging.likeness import is_for
 from harness.judging.metrics import Metrics, Speed, speed_of
 from harness.judging.oom.classify import Ending, classify, expandable_segments
 from harness.judging.oom.verdict import threshold
+from harness.judging.plausible import doubts_of
 from harness.judging.readings import allocated, worst_rank
 from harness.judging.saving import another_machine, memory_saving
 from harness.judging.statistics import time_change
@@ -180,7 +181,7 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     status, reason = status_of(cell)
     runs = tuple(run for run in cell.runs if run.status == "ok")
     each = [derive(run) for run in runs]
-    suspect = (f"suspect: {why}" for run in runs for why in run.suspect)
+    suspect = (f"suspect: {why}" for run, own in zip(runs, each, strict=True) for why in doubts_of(run, own))
     metrics = combine(each) if each else None
     # Logs have the memory of some ranks only; cells with the same known ranks can be compared.
     is_imported = metrics is not None and metrics.peak_allocated_bytes is not None and all(run.imported for run in runs)

@@ -110,3 +110,21 @@ def test_memory_snapshots_are_named_and_not_opened(tmp_path, ranks_dir):
     assert collect(tmp_path, 2).notes == (
         "memory snapshots of 2 ranks: mbr-perf snapshot <run folder>/ranks/snapshot_000.pickle",
     )
+
+
+def test_a_record_that_cannot_be_read_is_called_damaged_and_keeps_the_steps(tmp_path, ranks_dir):
+    beats(ranks_dir, 0, STARTED, *STEPS)
+    (ranks_dir / "rank_000.json").write_text('{"rank": 0, "world_')
+    found = collect(tmp_path, 1)
+    (record,) = found.ranks
+    assert record.failure.kind == "lost"
+    assert record.failure.message.startswith("its record rank_000.json is damaged: ")
+    assert "not JSON" in record.failure.message
+    assert (len(record.steps), record.notes) == (3, ("rebuilt from heartbeats: the record is damaged",))
+
+
+def test_how_a_killed_rank_ended_counts_for_more_than_its_damaged_record(tmp_path, ranks_dir):
+    (ranks_dir / "rank_000.json").write_text("{")
+    exited = RankExit(rank=0, local_rank=0, pid=4711, exit_code=-9, signal="SIGKILL")
+    write(ranks_dir, "launch.json", AgentRecord(status="failed", failures=(exited,)))
+    assert collect(tmp_path, 1).ranks[0].failure.message == "killed by SIGKILL"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.experiment.experiment import fingerprint_of
 from harness.records.goldens import golden_text
 from harness.records.store import read_run
 
@@ -214,8 +215,8 @@ def test_a_golden_of_an_earlier_recipe_point_is_inconclusive_in_run_and_in_compa
     replay, replayed, mbr_perf, golden, tmp_path
 ):
     content = json.loads(golden("ok").read_text())
-    content["fingerprint"] = "0123456789abcdef"
     content["spec"]["optimizer"]["lr"] = 0.5
+    content["fingerprint"] = fingerprint_of(content["spec"])
     folder = tmp_path / "goldens"
     (folder / "cpu").mkdir(parents=True)
     (folder / "cpu" / "replayed.pretrain.fp32.2gpu.core_attn,layernorm.json").write_text(json.dumps(content))

@@ -15,6 +15,7 @@ from harness.records.run import PredictionRecord, RunRecord
 from harness.records.sweep import SweepData, read_sweep
 from harness.showing.charts.drawing import Placed, Spot, obstacle, place, text_width
 from harness.sweep.judge import judge_sweep
+from tests.conftest import LLAMA3_70B
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 draws = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -162,7 +163,8 @@ def measured(
 ) -> Any:
     """A cell on eight GPUs with a repeat for each of these step times."""
     sizes = {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096}
-    spec = make_spec(recompute="none", num_gpus=8, parallelism={}, batch=sizes | batch)
+    model = LLAMA3_70B | {"num_layers": 20}
+    spec = make_spec(recompute="none", num_gpus=8, parallelism={}, model=model, batch=sizes | batch)
     memory = MemoryRecord(meter="cuda", max_allocated_bytes=gib << 30)
     runs = [make_record(spec, ranks=tuple(make_rank(spec, rank, each, memory=memory) for rank in range(8)))
             for each in seconds]  # fmt: skip

@@ -11,6 +11,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.judging.coverage import measured_device
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
+from harness.judging.plausible import doubts_of
 from harness.records.batches import Purpose
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import REPLAYED, RunRecord, Status
@@ -119,7 +120,7 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         status=record.status,
         outcome=why.outcome,
         failure=_first_line(record.failure),
-        suspect=(*record.suspect, *(note for note in record.notes if note.startswith(REPLAYED))),
+        suspect=(*doubts_of(record, metrics), *(note for note in record.notes if note.startswith(REPLAYED))),
         metrics=figures,
         voided={
             metric.name: why.doubts[metric.kind]

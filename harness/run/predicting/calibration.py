@@ -10,6 +10,7 @@ from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.software import Software
 from harness.judging import readings
 from harness.judging.derive import derive
+from harness.judging.plausible import doubts_of
 from harness.launch.environment import Host
 from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
 from harness.planning.device import device_needs
@@ -162,8 +163,8 @@ def _unfit(record: RunRecord) -> str:
         return f"the run ended as {record.status}"
     if any(note.startswith(REPLAYED) for note in record.notes):
         return "replayed: nothing was measured"
-    if record.suspect:
-        return record.suspect[0]
+    if doubts := doubts_of(record, derive(record)):
+        return doubts[0]
     if record.spec.cuda_graph.impl != "none":
         return "the planner does not model CUDA graphs, so the error has other causes than the constants"
     return ""

@@ -16,10 +16,11 @@ import pytest
 import yaml
 
 from harness.night.history.store import read_history, write_history
-from tests.conftest import build_kept
+from tests.conftest import build_kept, build_spec
 
 ROOT = Path(__file__).parents[3]
 CASE = "h100/llama3_70b.sft.fp8_cs.32gpu.none"
+FINGERPRINT = build_spec(recompute="none").fingerprint
 HEAD = ["Newest night", "Hardware", "Driver", "torch", "megatron-core", "git commit", "Host"]
 OTHER = "b200/llama3_8b.pretrain.fp8_mx.8gpu.mlp"
 
@@ -29,7 +30,7 @@ def nightly(make_kept, number, run, tflops, **changes):
     outcome = changes.pop("outcome", "pass")
     return make_kept(
         number, tflops, run_id=f"{night}.l70b.{run}", night_id=night, suite="h100_nightly", suite_case="l70b",
-        outcome=outcome, **changes,
+        outcome=outcome, fingerprint=FINGERPRINT, **changes,
     )  # fmt: skip
 
 
@@ -260,14 +261,15 @@ def test_without_the_extra_there_are_no_points_and_the_way_to_have_them(results)
 
 
 def test_a_golden_of_the_same_settings_is_the_band(ask, tmp_path, make_golden, make_record, make_spec):
-    record = make_record(make_spec(recompute="none"), fingerprint="0123456789abcdef")
+    record = make_record(make_spec(recompute="none"))
     golden = make_golden(record, {"tflops_per_gpu": 700.0})
     path = tmp_path / "golden" / f"{CASE}.json"
     path.parent.mkdir(parents=True)
     path.write_text(golden.model_dump_json())
     band = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)["golden"]
     assert (band["value"], band["threshold"], band["low"], band["high"]) == (700.0, 0.05, 665.0, 735.0)
-    path.write_text(golden.model_copy(update={"fingerprint": "f" * 16}).model_dump_json())
+    other = make_record(make_spec(recompute="none", optimizer={"lr": 0.5}))
+    path.write_text(make_golden(other, {"tflops_per_gpu": 700.0}).model_dump_json())
     document = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)
     assert document["golden"] is None and document["no_golden"].endswith("is for other settings")
 

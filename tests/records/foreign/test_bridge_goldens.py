@@ -135,7 +135,7 @@ def test_layouts(read, document, layout):
         ({}, "its keys: none"),
         ({"baseline": {}}, "its keys: none"),
         ({"current": [1]}, "g.json: current: must be an object of steps"),
-        ({"fingerprint": "a", "promoted_by": "b", "metrics": {}}, "a golden of mbr-perf"),
+        ({"fingerprint": "a", "promoted_by": "b", "metrics": {}}, "g.json: kind: Field required"),
         ("[" * 100_000, "g.json: nested deeper than 100 levels"),
         ('{"0": {"lm loss": ' + "9" * 5000 + "}}", "g.json"),
     ],

@@ -1,0 +1,133 @@
+"""Finds figures that cannot be true: a run or golden that has one gets no verdict and is never promoted."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.layout import LayoutError
+from harness.judging import readings
+from harness.judging.metrics import Metrics
+from harness.planning.model_states import least_weight_bytes
+from harness.records.golden import GoldenRecord
+from harness.records.rank import RankRecord
+from harness.records.run import RunRecord
+from harness.units import TERA, format_bytes, format_share, ranks_text
+
+SHORTEST_STEP_S = 1e-6  # launching a single kernel takes longer
+USUAL_MFU = 0.75  # published training runs on H100 reach at most 60 %
+
+Readers = Mapping[str, Callable[[RankRecord], int | None]]
+
+
+def doubts_of(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
+    """Return every reason not to trust a run: what made it suspect while it ran, then figures that cannot be true.
+
+    ``metrics``: of this run. A run that failed has partial figures, so that these are not checked.
+    """
+    return tuple(dict.fromkeys((*record.suspect, *impossible(record, metrics))))
+
+
+def impossible(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
+    """Return the figures of a run that cannot be true, one sentence for each kind."""
+    if record.status != "ok":
+        return ()
+    problems: dict[str, list[int]] = {}
+    for rank, what in (*_of_ranks(record), *_of_peaks(record)):
+        problems.setdefault(what, []).append(rank)
+    return (
+        *(f"{ranks_text(sorted(set(ranks)))}: {what}" for what, ranks in problems.items()),
+        *_too_fast(record, metrics),
+    )
+
+
+def remarkable(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
+    """Return a note for a model FLOPs utilization that is possible and very unusual; empty for CPU runs."""
+    if metrics.mfu is None or record.spec.gpu_type.is_cpu or not USUAL_MFU < metrics.mfu <= 1:
+        return ()
+    return (
+        f"an MFU of {format_share(metrics.mfu)} is unusually high: check that the recipe and the number of GPUs are those "
+        "of this job",
+    )
+
+
+def impossible_golden(golden: GoldenRecord) -> tuple[str, ...]:
+    """Return why a golden's throughput cannot be true; empty on a CPU and where the peak is not published."""
+    gpu, precision, stored = (
+        GPUS.get(golden.gpu),
+        PRECISIONS.get(golden.compute_dtype),
+        golden.metrics.get("tflops_per_gpu"),
+    )
+    if gpu is None or precision is None or stored is None or gpu.is_cpu:
+        return ()
+    peak = gpu.peak_flops.get(precision.peak)
+    if peak is None or stored.value * TERA <= peak:
+        return ()
+    return (
+        f"the golden's {stored.value:g} TFLOP/s/GPU are above the dense {precision.peak} peak of {gpu.name}, "
+        f"{peak / TERA:g} TFLOP/s",
+    )
+
+
+def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
+    """Yield contradictions in the ranks' records, with the rank."""
+    expected, held = record.spec.num_gpus, Counter(rank.rank for rank in record.ranks)
+    for rank in record.ranks:
+        if held[rank.rank] > 1:
+            yield rank.rank, f"recorded {held[rank.rank]} times"
+        if not 0 <= rank.rank < expected:
+            yield rank.rank, f"no such rank in a run of {expected} GPUs"
+        if rank.world_size != expected:
+            yield rank.rank, f"world_size is {rank.world_size}, the run has {expected} GPUs"
+        if not rank.finished:
+            yield rank.rank, "did not finish (finished: false), although the run ended well"
+        yield from ((rank.rank, what) for what in _of_steps(rank))
+
+
+def _of_steps(rank: RankRecord) -> Iterator[str]:
+    repeated = [step for step, times in Counter(step.step for step in rank.steps).items() if times > 1]
+    if repeated:
+        yield f"step {min(repeated)} is recorded more than once"
+    if any(step.seconds < SHORTEST_STEP_S for step in rank.steps):
+        yield "a step of less than 1 us is not possible"
+
+
+def _of_peaks(record: RunRecord) -> Iterator[tuple[int, str]]:
+    """Yield peaks that no rank of these settings can have, with the rank."""
+    readers: Readers = {
+        "allocated": readings.allocated,
+        "reserved": readings.reserved,
+        "device used": readings.device_used(record.nodes),
+    }
+    least = _least_by_stage(record.spec)
+    for rank in record.ranks:
+        stage = rank.coordinates.pp
+        weights = least[stage] if 0 <= stage < len(least) else 0.0
+        for name, read in readers.items():
+            peak = read(rank)
+            if peak is not None and peak <= 0:
+                yield rank.rank, f"peak {name} is {peak} bytes"
+            elif peak is not None and peak < weights:
+                yield (
+                    rank.rank,
+                    f"peak {name} of {format_bytes(peak)} is less than the rank's parameters, which have at least "
+                    f"{format_bytes(weights)}",
+                )
+
+
+def _least_by_stage(spec: ExperimentSpec) -> tuple[float, ...]:
+    try:
+        return least_weight_bytes(spec)
+    except LayoutError:  # a rule reports it; an imported job may have been cut otherwise
+        return ()
+
+
+def _too_fast(record: RunRecord, metrics: Metrics) -> Iterable[str]:
+    spec = record.spec
+    if spec.gpu_type.is_cpu or metrics.mfu is None or metrics.mfu <= 1 or not math.isfinite(metrics.mfu):
+        return ()
+    return (
+        f"an MFU of {format_share(metrics.mfu)} is not possible: the model FLOPs of a step are more than "
+        f"{spec.gpu_type.name} can do in that time at its dense {spec.precision.peak} peak; check the recipe and the number of GPUs",
+    )
