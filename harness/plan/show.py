@@ -239,7 +239,8 @@ def assumptions(plan: Plan) -> Section:
     time = plan.control.prediction.time if plan.control and plan.control.prediction else None
     texts = list(plan.assumptions)
     if time:
-        texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}")
+        rows = f" ({time.range_rows} measured steps of this class)" if time.range_rows else ""
+        texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}{rows}")
         if time.host_bound:
             texts.append(
                 "host-bound: the host launches operations more slowly than the GPU runs them; what runs again costs by its operations"

@@ -48,8 +48,8 @@ _OF_THE_HOST = ("launch_s", "step_s")
 class Fitted:
     """What `scripts/accuracy time --fit` wrote.
 
-    ``constants``: those of H100, by field of :class:`Efficiency`. ``spreads``: by class of rows, the measured over the
-    predicted seconds that 5 and 95 of 100 rows of models outside the fit stay below, and the number of rows.
+    ``constants``: those of H100, by field of :class:`Efficiency`. ``spreads``: by class of rows, between which multiples of
+    the predicted seconds nine of ten measured ones are, and the number of rows.
     """
 
     constants: Mapping[str, float]
@@ -161,7 +161,7 @@ def step_time(
     likely = _Clock(spec, efficiency or typical(spec.gpu)).step(stages)
     low, high, rows = spread_of(kind_of_step(spec, host_bound=likely.host_bound), fitted().spreads)
     if spread is not None:
-        low, high = 1 / (1 + spread), 1 + spread
+        low, high, rows = 1 / (1 + spread), 1 + spread, 0
     return StepTime(
         likely_s=likely.total,
         low_s=likely.total * min(1.0, low),

@@ -13,13 +13,14 @@ from h100_steps import SCATTER, Step
 
 from harness.planning import time_model
 from harness.planning.calibration import least_squares
-from harness.planning.time_model import LIKELY, Efficiency, StepTime, spread_of
+from harness.planning.time_model import LEAST_ROWS, LIKELY, WIDENED, Efficiency, StepTime, spread_of
 from harness.records.store import write_atomically
 
 FILE = Path(time_model.__file__).with_name("fitted_times.json")
 
-# What is fitted, from where, between which bounds, and its unit. The first five start at the values that other GPUs keep.
-START = replace(LIKELY, exposed=0.3, launch_s=50e-6, step_s=0.02)
+# Where the fit starts: at the values that other GPUs keep. Collectives without NVLS, which the settings of the rows turn off,
+# start lower.
+START = replace(LIKELY, link=0.6, exposed=0.3, launch_s=50e-6, step_s=0.02)
 BOUNDS: dict[str, tuple[float, float]] = {
     "gemm_bf16": (0.3, 0.95), "gemm_low_precision": (0.3, 0.95), "memory": (0.3, 0.95), "link": (0.2, 0.95),
     "network": (0.2, 1.0), "exposed": (0.01, 1.0), "launch_s": (1e-6, 1e-3), "step_s": (1e-3, 1.0),
@@ -70,7 +71,7 @@ class Fit:
 
     @cached_property
     def spreads(self) -> dict[str, tuple[float, float, int]]:
-        """By class: 5th and 95th percentile of measured over predicted, and the number of rows."""
+        """By class: how far measured over predicted seconds go, low and high, and the number of rows."""
         return spreads(self.compared)
 
     def range_of(self, row: Compared) -> tuple[float, float]:
@@ -120,10 +121,19 @@ def _tamed(error: float) -> float:
 
 def spreads(rows: Iterable[Compared]) -> dict[str, tuple[float, float, int]]:
     """Return the range of each class of rows."""
-    ratios: dict[str, list[float]] = {}
+    groups: dict[str, list[Compared]] = {}
     for row in rows:
-        ratios.setdefault(row.kind, []).append(row.ratio)
-    return {kind: (percentile(found, 0.05), percentile(found, 0.95), len(found)) for kind, found in ratios.items()}
+        groups.setdefault(row.kind, []).append(row)
+    return {kind: _spread(found) for kind, found in groups.items()}
+
+
+def _spread(rows: Sequence[Compared]) -> tuple[float, float, int]:
+    """Return percentiles, wider where the rows are of few models: rows of one model err alike."""
+    ratios = [row.ratio for row in rows]
+    low, high = percentile(ratios, 0.05), percentile(ratios, 0.95)
+    if len({row.step.model for row in rows}) < LEAST_ROWS:
+        low, high = 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1)
+    return low, high, len(rows)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -9,6 +9,8 @@ from typing import Any
 from h100_fit import BOUNDS, MEANING, START, Compared, Fit, constants
 from page import plain, signed
 
+from harness.planning.time_model import LEAST_ROWS, WIDENED
+
 # Measured times that differ by less are noise, and no pair.
 LEAST_DIFFERENCE = 0.03
 
@@ -103,8 +105,9 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         "| constant | value | from | what it is |", "|---|---:|---:|---|",
         *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in constants(found.efficiency).items()),
         "", f"These {len(BOUNDS)} constants are fitted on all rows below by `scripts/accuracy time --fit`; attention's efficiency "
-        f"is fixed at {START.attention:g}. A class is compared with its own residuals:", "",
-        "| class | rows | measured over predicted: 5 % below | 95 % below |", "|---|---:|---:|---:|",
+        f"is fixed at {START.attention:g}. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
+        f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models:", "",
+        "| class | rows | low | high |", "|---|---:|---:|---:|",
         *(f"| {name} | {n} | {low:.2f} | {high:.2f} |" for name, (low, high, n) in sorted(found.spreads.items())), "",
         *_tables(found),
         "Settings of one model, number of GPUs, precision and sequence whose measured times differ by more than "
