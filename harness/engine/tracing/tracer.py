@@ -73,6 +73,69 @@ _FREE = {
 }  # fmt: skip
 
 
+def _has_fresh_outputs(func) -> bool:
+    """Whether an operation returns nothing but new tensors, whose shapes follow from its arguments.
+
+    The schema of `_unsafe_view` does not say that it is a view.
+    """
+    schema = func._schema
+    if (
+        func.namespace != "aten"
+        or func._overloadpacket is aten._unsafe_view
+        or any(argument.alias_info for argument in (*schema.arguments, *schema.returns))
+    ):
+        return False
+    return all(str(result.type) == "Tensor" for result in schema.returns)
+
+
+class _UnknownArgumentError(Exception):
+    """An argument on which more than shapes depends."""
+
+
+def _shape_key(value: object) -> object:
+    """Equal for arguments that lead to outputs of the same shapes."""
+    if isinstance(value, torch.Tensor):
+        if not value.is_meta or type(value) not in (torch.Tensor, torch.nn.Parameter):
+            raise _UnknownArgumentError
+        return value.dtype, value.shape, value.stride()
+    if isinstance(value, list | tuple):
+        return tuple(map(_shape_key, value))
+    return type(value), value
+
+
+class _Shapes:
+    """Runs operations on tensors without data, each once: torch derives shapes in Python, at a millisecond an operation."""
+
+    def __init__(self) -> None:
+        self._fresh: dict[object, bool] = {}
+        self._made: dict[object, tuple] = {}
+
+    def run(self, func, args: tuple, kwargs: dict):
+        """The result of ``func``, or empty tensors like those that it returned for arguments of these shapes."""
+        fresh = self._fresh.get(func)
+        if fresh is None:
+            fresh = self._fresh[func] = _has_fresh_outputs(func)
+        if not fresh:
+            return func(*args, **kwargs)
+        try:
+            key = func, _shape_key(args), tuple((name, _shape_key(value)) for name, value in kwargs.items())
+            made = self._made.get(key)
+        except (_UnknownArgumentError, TypeError):  # TypeError: not hashable
+            return func(*args, **kwargs)
+        if made is None:
+            out = func(*args, **kwargs)
+            results = out if isinstance(out, tuple) else (out,)
+            if all(type(each) is torch.Tensor and each.is_meta for each in results):
+                self._made[key] = isinstance(out, tuple), [(each.shape, each.stride(), each.dtype) for each in results]
+            return out
+        is_tuple, shapes = made
+        results = [torch.empty_strided(size, stride, dtype=dtype, device="meta") for size, stride, dtype in shapes]
+        return tuple(results) if is_tuple else results[0]
+
+
+_SHAPES = _Shapes()
+
+
 class _Recording:
     tracer: "Tracer | None" = None
 
@@ -107,7 +170,7 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run ``func`` and record it."""
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        out = _SHAPES.run(func, args, kwargs)
         produced = [t for t in tensors_in(out) if t.device.type == self.device_type]
         if self._region is not None:
             self._region.extend(weakref.ref(t.untyped_storage()) for t in produced)

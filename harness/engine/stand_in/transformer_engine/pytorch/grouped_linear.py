@@ -3,9 +3,13 @@
 import torch
 from torch.nn import Parameter
 
+from transformer_engine.common import recipe as recipes
 from transformer_engine.pytorch.formats import format_of, quantize, record_gemm
 from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
 from transformer_engine.pytorch.module.base import TransformerEngineBaseModule, weight_grad
+
+# 2.11 `quantization.py`, get_align_size_for_quantization: rows of one expert's input that quantised products need.
+_ALIGNED = {recipes.MXFP8BlockScaling: 32, recipes.NVFP4BlockScaling: 64}
 
 
 class _Resize(torch.autograd.Function):
@@ -20,14 +24,16 @@ class _Resize(torch.autograd.Function):
 
 
 class Fp8Padding(torch.nn.Module):
-    """Rows of each expert up to a multiple of ``align_size``; aligned ones are handed through."""
+    """Rows of each expert up to a multiple of ``align_size``, by default that of the recipe; aligned ones are handed through."""
 
-    def __init__(self, num_gemms, align_size=16):
+    def __init__(self, num_gemms, align_size=None):
         super().__init__()
         self.num_gemms, self.align_size = num_gemms, align_size
 
     def forward(self, x, m_splits):
         """[sum(m_splits), k] -> [sum of padded, k] and the padded splits."""
+        if self.align_size is None:
+            self.align_size = _ALIGNED.get(type(FP8GlobalStateManager.get_fp8_recipe()), 16)
         padded = [-(-m // self.align_size) * self.align_size for m in m_splits]
         return (x, list(m_splits)) if padded == list(m_splits) else (_Resize.apply(x, sum(padded)), padded)
 
@@ -35,7 +41,7 @@ class Fp8Padding(torch.nn.Module):
 class Fp8Unpadding(torch.nn.Module):
     """Takes the padding out again."""
 
-    def __init__(self, num_gemms, align_size=16):
+    def __init__(self, num_gemms, align_size=None):
         super().__init__()
         self.num_gemms, self.align_size = num_gemms, align_size
 
