@@ -17,7 +17,7 @@ from harness.recipes.sweep_file import SWEPT
 from harness.records.trace import TraceCase
 from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.exact import ExactSetting, ExactTracing
-from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.run.predicting.tracer import Tracing, trace_cache, traces_note
 from harness.run.understanding import RunRequest, Settled, settle
 
 
@@ -45,6 +45,7 @@ class Planned:
 
     layouts: tuple[Layout, ...]
     exact: tuple[ExactSetting, ...] = ()
+    traced_with: str = ""
 
     @property
     def best(self) -> Layout | None:
@@ -54,8 +55,9 @@ class Planned:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return notes on the first layout: its operating point, scaled values and assumptions."""
-        return next((layout.settled.notes for layout in self.layouts if layout.settled), ())
+        """Return notes on the first layout: its operating point, scaled values, assumptions, and the source of its traces."""
+        settled = next((layout.settled.notes for layout in self.layouts if layout.settled), ())
+        return (*settled, self.traced_with) if self.traced_with else settled
 
 
 def plan_request(
@@ -80,11 +82,12 @@ def plan_request(
         raise_all([*map(BadRequestError, others), explained])
     if begin:
         begin(legal[0].settled.spec)
-    tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None, progress=progress)
+    cache, release = trace_cache(host.shell) if request.use_cache else None, legal[0].settled.software.megatron_core
+    tracing = Tracing(host, cache, progress=progress, megatron_core=release)
     traced = _traced(legal, tracing)
-    planned = Planned(tuple(_planned(request, layout, traced) for layout in found))
+    planned = Planned(tuple(_planned(request, layout, traced) for layout in found), traced_with=traces_note(release))
     if len(found) == 1:
-        planned = Planned((_beside_eager(request, planned.layouts[0], tracing),))
+        planned = replace(planned, layouts=(_beside_eager(request, planned.layouts[0], tracing),))
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
 
 

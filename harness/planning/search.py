@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, product
 
 from harness.experiment.effective import Implementation, computation, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
@@ -15,6 +15,7 @@ from harness.experiment.software import Software
 from harness.planning.device import DeviceNeeds, device_needs
 from harness.planning.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
 from harness.planning.stages import Composer, MissingTraceError
+from harness.planning.trace_cases import KINDS, CaseMaker, base_policies
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.units import format_bytes
 
@@ -255,6 +256,29 @@ def required_cases(found: Candidates, implementation: Implementation) -> tuple[T
     composer = Composer(found.rows[0].spec, implementation)
     legal = (candidate.spec.recompute for candidate in found.rows if candidate.is_legal)
     return tuple({case.key: case for policy in legal for case in composer.with_recompute(policy).cases()}.values())
+
+
+def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
+    """All traces for the settings of ``spec`` under any pipeline layout and number of GPUs; some of them several times."""
+    make, pattern, offload = CaseMaker(spec, implementation), spec.model.moe_layer_pattern, spec.offload
+    ends = {KINDS[pattern[0]], KINDS[pattern[-1]]}
+    for kind, policy in product(sorted({KINDS[is_moe] for is_moe in pattern}), _traced_policies(spec, implementation)):
+        yield from (make.layers(kind, policy, n) for n in (1, 2))
+        if offload.cpu_offloading_num_layers or offload.offload_modules:
+            yield from (make.offloaded(kind, policy, n) for n in (1, 2, 3))
+        if kind in ends:
+            yield make.first(kind, policy)
+        if kind == KINDS[pattern[-1]]:
+            mtp = [True] * bool(spec.model.mtp_num_layers) + [False] * isinstance(policy, NoRecompute)
+            yield from (make.last(kind, policy, pre=pre, mtp=with_mtp) for pre in (False, True) for with_mtp in mtp)
+
+
+def _traced_policies(spec: ExperimentSpec, implementation: Implementation) -> list[RecomputePolicy]:
+    """What `candidates` are composed of, whatever rules, CUDA graphs and layouts forbid."""
+    every = effective_recompute(_with(spec, SelectiveRecompute(modules=tuple(MODULES))), implementation)
+    modules = tuple(name for name in MODULES if name in every.modules)
+    selective = _selective(modules, _weak(spec, modules))
+    return [*base_policies(spec.recompute), NoRecompute(), *selective, FullRecompute(method="uniform", num_layers=1)]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from harness.experiment.effective import Implementation, effective_recompute
 from harness.experiment.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.gpu import GPUS, Frozen
 from harness.experiment.layout import Chunk
 from harness.experiment.model import BatchSpec, ModelSpec, ParallelismSpec
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
@@ -124,7 +124,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
     return ExperimentSpec(
         recipe="",
         family="",
-        gpu=spec.gpu,
+        gpu=_alike(spec),
         num_gpus=1,
         gpus_per_node=1,
         compute_dtype=spec.compute_dtype,
@@ -145,6 +145,11 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
         cuda_graph=CudaGraphSpec(),
         kernels=traceable(spec.kernels, implementation),
     )
+
+
+def _alike(spec: ExperimentSpec) -> str:
+    """The first GPU type of the same compute capability: a layer depends on nothing else of its GPU."""
+    return next(name for name, row in GPUS.items() if row.capability == spec.gpu_type.capability)
 
 
 def traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec:

@@ -16,6 +16,7 @@ import published
 import published_page
 import ranges
 import step_times
+import traces
 from page import Page, index
 
 from harness.errors import ExitCode
@@ -114,7 +115,18 @@ def main() -> int:
         metavar="FOLDER",
         help="draw the kept H100 peaks into FOLDER (default: results/examples); compares nothing",
     )
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FOLDER",
+        help="trace every shipped point and write the files that travel with mbr-perf (default: results/traces); compares nothing",
+    )
     options = parser.parse_args()
+    if options.traces:
+        show_blocks(*(Line(str(path), whole=True) for path in traces.write_all(this_host(), _named(options.traces))))
+        return int(ExitCode.OK)
     if options.picture:
         return _draw(parser, options.out, options.picture)
     if options.blind:
@@ -145,6 +157,10 @@ def _page(name: str, options: argparse.Namespace, host: Host) -> Page:
     if name == "cpu":
         return cpu_runs.page(host, options.measured)
     return time(host, keeps=True) if options.fit else COMPARISONS[name](host)
+
+
+def _named(folder: Path) -> Path | None:
+    return None if folder == Path() else folder
 
 
 def _draw(parser: argparse.ArgumentParser, accuracy: Path, folder: Path) -> int:

@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -15,8 +16,10 @@ from pydantic import ValidationError
 import harness
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import Implementation
+from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.launch.environment import SAFE_PATH, Host
 from harness.planning.search import Traces
+from harness.planning.shipped_traces import ShippedTraces, find_shipped, shipped_releases
 from harness.planning.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 from harness.records.launch import PARENT_PID_VARIABLE
 from harness.records.redact import quoted_error
@@ -103,14 +106,19 @@ class TracerProcess:
         return None
 
 
+_REMEDY = f"{TRAIN_EXTRA}; torch for CPU is enough, no GPU is needed"
+
+
+def _missing_packages() -> str:
+    """The names of packages that the tracer needs and this Python lacks, joined; empty if it has them."""
+    packages = (("torch", "torch"), ("megatron-core", "megatron"))
+    return " and ".join(name for name, module in packages if not find_spec(module))
+
+
 def require_megatron(host: Host) -> None:
     """Raise BadRequestError if torch or megatron-core is missing."""
-    missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
-    if missing:
-        raise BadRequestError(
-            f"a prediction needs {' and '.join(missing)}, which {host.python} does not have",
-            remedy=f"{TRAIN_EXTRA}; torch for CPU is enough, no GPU is needed",
-        )
+    if missing := _missing_packages():
+        raise BadRequestError(f"tracing needs {missing}, which {host.python} does not have", remedy=_REMEDY)
 
 
 TIMEOUT_S = 900.0
@@ -120,8 +128,9 @@ _CASES_PER_PROCESS = 12
 
 @dataclass(frozen=True)
 class Tracing:
-    """Makes traces on ``host``. With ``cache`` None it makes all traces again.
+    """Makes traces on ``host``. With ``cache`` None it makes all traces again, also those that mbr-perf brings.
 
+    ``megatron_core``: the release to trace; None: the installed one, else the one that mbr-perf assumes.
     ``cached_only``: traces that are not cached stay missing. ``niceness``: as for nice(1). Setting ``stop`` ends the
     tracers. ``progress`` is called now and then with the number of finished cases and of all cases.
     """
@@ -133,35 +142,59 @@ class Tracing:
     niceness: int = 0
     stop: Event = field(default_factory=Event)
     progress: Callable[[int, int], None] | None = None
+    megatron_core: str | None = None
+
+    @cached_property
+    def _source(self) -> "_Source":
+        return _source(self.megatron_core, installed_software())
 
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, imbalance: float = 1.0) -> Traces:
         """Trace all ``cases``. An ``imbalance`` above 1 adds traces of ranks with so many times their share of tokens.
 
         Only chunks with experts depend on it.
 
-        BadRequestError without torch and megatron-core, RunFailedError when all tracers die. If one of several dies, its
-        cases are refused with the reason, which is not cached.
+        BadRequestError where all traces are missing and none can be made, RunFailedError when all tracers die. Single cases
+        that nothing traced are refused with the reason, which is not cached.
         """
         experts = tuple(case for case in cases if case.layer_kind == "moe" and imbalance > 1)
         even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)
         due, also_due = self._due(cases, even), self._due(experts, unevenly)
         num_due = len(due) + len(also_due)
-        if num_due:
-            self._show(0, num_due)
-        lost = self._add(even, due, implementation, 1.0, lambda done: self._show(done, num_due))
-        lost |= self._add(
-            unevenly, also_due, implementation, imbalance, lambda done: self._show(len(due) + done, num_due)
-        )
+        if self._source.cannot_trace:
+            lost = self._untraceable((*due, *also_due), has_some=bool(even))
+        else:
+            if num_due:
+                self._show(0, num_due)
+            lost = self._add(even, due, implementation, 1.0, lambda done: self._show(done, num_due))
+            lost |= self._add(
+                unevenly, also_due, implementation, imbalance, lambda done: self._show(len(due) + done, num_due)
+            )
         found = even | unevenly
         refused = {key: trace.refused for key, trace in found.items() if trace.refused}
-        return Traces(_chunks(even), _chunks(found) if experts else None, refused | lost)
+        uneven = {key: chunk for key, chunk in _chunks(found).items() if key not in lost}
+        return Traces(_chunks(even), uneven if experts else None, refused | lost)
+
+    def _untraceable(self, due: tuple[TraceCase, ...], *, has_some: bool) -> dict[str, str]:
+        """Why the due cases have no trace, by key. BadRequestError where none has."""
+        if self.cache is None:
+            require_megatron(self.host)
+        if due and not has_some:
+            raise BadRequestError(self._source.cannot_trace, remedy=self._source.remedy)
+        return dict.fromkeys((case.key for case in due), f"{self._source.cannot_trace}; {self._source.remedy}")
 
     def _show(self, num_done: int, num_due: int) -> None:
         if self.progress:
             self.progress(num_done, num_due)
 
     def _cached(self, cases: tuple[TraceCase, ...], imbalance: float) -> dict[str, CachedTrace]:
-        found = {case.key: self.cache.read(case.key, imbalance) for case in cases} if self.cache else {}
+        """Traces of the cache, else those that mbr-perf brings."""
+        if self.cache is None:
+            return {}
+        shipped, reads_cache = self._source.shipped, not self._source.is_other
+        found: dict[str, CachedTrace | None] = {}
+        for case in cases:
+            trace = self.cache.read(case.key, imbalance) if reads_cache else None
+            found[case.key] = trace or (shipped.read(case, imbalance) if shipped else None)
         return {key: trace for key, trace in found.items() if trace is not None}
 
     def _due(self, cases: tuple[TraceCase, ...], have: Mapping[str, CachedTrace]) -> tuple[TraceCase, ...]:
@@ -224,6 +257,48 @@ class Tracing:
                 "the tracer's answer is from another version of mbr-perf",
                 remedy="mbr-perf changed during the run; run the command again",
             )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where traces come from besides the cache. ``shipped``: those that mbr-perf brings for the release, if they hold here.
+
+    ``cannot_trace``: why no tracer can make the missing ones, else empty. ``is_other``: another release is installed.
+    """
+
+    shipped: ShippedTraces | None
+    cannot_trace: str = ""
+    remedy: str = ""
+    is_other: bool = False
+
+
+def _source(release: str | None, installed: Software) -> _Source:
+    wanted = release or installed.megatron_core or ASSUMED_MEGATRON_CORE
+    shipped, reason = find_shipped(wanted, installed)
+    reason = reason or (
+        f"mbr-perf brings traces for megatron-core {wanted}, but only of the shipped operating points: none has these "
+        "layers with this precision, micro-batch, sequence length, TP, CP and EP"
+    )
+    if missing := _missing_packages():
+        return _Source(shipped, f"a prediction needs {missing}, not installed here; {reason}", _REMEDY)
+    if installed.megatron_core == wanted or shipped is None:
+        return _Source(shipped)
+    remedy = f"install megatron-core {wanted}, or plan for {installed.megatron_core} without --assume"
+    here = f"megatron-core {installed.megatron_core} is installed, not {wanted}"
+    return _Source(shipped, f"{here}; {reason}", remedy, is_other=True)
+
+
+def traces_note(release: str | None) -> str:
+    """Whose layers a prediction for ``release`` shows, where they are not those of an installed megatron-core as named."""
+    installed = installed_software()
+    source, wanted = _source(release, installed), release or installed.megatron_core or ASSUMED_MEGATRON_CORE
+    if source.shipped and source.cannot_trace:
+        here = "" if source.is_other else "torch and megatron-core are not installed: "
+        others = ", ".join(each for each in shipped_releases() if each != wanted)
+        return f"{here}predicted for megatron-core {wanted} from traces that mbr-perf brings (--assume megatron-core={others} for another release)"
+    if wanted != installed.megatron_core and not source.cannot_trace:
+        return f"the layers are those of the installed megatron-core {installed.megatron_core}; mbr-perf brings no traces for {wanted}"
+    return ""
 
 
 def trace_cache(shell: Mapping[str, str]) -> TraceCache:

@@ -28,7 +28,14 @@ def host(tmp_path):
 
 @pytest.fixture
 def spec():
-    return resolve(Request(model_recipe_name="llama3_8b", gpu="cpu")).spec
+    """A sequence length of which mbr-perf brings no traces."""
+    return resolve(Request(model_recipe_name="llama3_8b", gpu="cpu", seq_length=96)).spec
+
+
+def test_what_mbr_perf_brings_traces_of_needs_no_tracer(host):
+    shipped = resolve(Request(model_recipe_name="llama3_8b", gpu="cpu")).spec
+    made = predict(shipped, installed_software(), "local", replace(host, python="/nowhere/python"))
+    assert made.prediction.peak_bytes > 0
 
 
 @pytest.mark.train
@@ -79,7 +86,8 @@ def test_a_tracer_that_cannot_start_fails_no_run(spec, host):
 @pytest.fixture
 def understood(host, tmp_path):
     """A job for two H100, which this machine need not have to plan it."""
-    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, num_layers=2, cuda_graph_impl="none")
+    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, num_layers=2, seq_length=2048,
+                    cuda_graph_impl="none")  # fmt: skip
     return understand(RunRequest(asked=asked), host, tmp_path / "run")
 
 

@@ -1,0 +1,118 @@
+"""``scripts/accuracy --traces``: traces every shipped point and writes the files that travel with the package."""
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from harness.errors import BadRequestError, RunFailedError
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.layout import LayoutError
+from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software
+from harness.launch.environment import Host
+from harness.planning.assumptions import imbalance_of
+from harness.planning.search import candidates, every_case
+from harness.planning.shipped_traces import About, packed, shipped_file
+from harness.planning.trace_cases import CachedTrace, TraceCache
+from harness.recipes.find import all_recipe_files, recipes_dir
+from harness.recipes.recipe import Request
+from harness.recipes.recipe_file import load_recipe
+from harness.recipes.resolve import resolve_recipe
+from harness.records.store import write_bytes_atomically
+from harness.records.trace import TraceCase
+from harness.run.predicting.tracer import Tracing
+from harness.showing.terminal import narrate
+
+# Environments of scripts/setup, one per release of megatron-core that traces are shipped for.
+ENVIRONMENTS = ("", "mcore019")
+_HERE = "from harness.planning.shipped_traces import made_here; print(made_here().model_dump_json())"
+
+
+def write_all(host: Host, folder: Path | None) -> Iterator[Path]:
+    """Write the file of every environment, into ``folder`` instead of the place where mbr-perf looks. Yield each path."""
+    for environment in ENVIRONMENTS:
+        setup = ["scripts/setup", "train", *([environment] if environment else [])]
+        python = subprocess.run(setup, check=True, capture_output=True, text=True).stdout.strip()
+        yield write(replace(host, python=python), folder)
+
+
+def write(host: Host, folder: Path | None) -> Path:
+    """Trace with the megatron-core of ``host.python`` and write its file."""
+    asked = subprocess.run([host.python, "-c", _HERE], check=True, capture_output=True, text=True, env=dict(host.shell))
+    about = About.model_validate_json(asked.stdout)
+    default = shipped_file(about.megatron_core)
+    path = folder / default.name if folder else default
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomically(path, packed(about, traces(about, host)))
+    return path
+
+
+def traces(about: About, host: Host) -> Iterator[tuple[TraceCase, float, CachedTrace]]:
+    """Every trace of every shipped point. What an earlier, interrupted call traced is not traced again."""
+    name = f"{about.megatron_core}-{about.torch}-{about.tracer}-{about.stand_in}-{about.layers}"
+    cache = TraceCache(Path(host.shell.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mbr-perf" / "traces" / name)
+    due = wanted(about)
+    for at in range(0, len(due), _AT_ONCE):
+        narrate(f"megatron-core {about.megatron_core}: {at} of {len(due)} traces")
+        yield from _traced(due[at : at + _AT_ONCE], Tracing(host, cache, timeout_s=7200.0))
+
+
+# Cases of one start of the tracers. An interrupted call loses at most so many.
+_AT_ONCE = 400
+Due = tuple[Implementation, float, TraceCase]
+
+
+def wanted(about: About) -> list[Due]:
+    """What the shipped points need, each once: implementation, imbalance and case."""
+    due: dict[tuple[str, float], Due] = {}
+    for spec in points(about):
+        implementation, imbalance = settled_implementation(spec), imbalance_of(spec)
+        for case in every_case(spec, implementation):
+            due[case.key, 1.0] = implementation, 1.0, case
+            if case.layer_kind == "moe":
+                due[case.key, imbalance] = implementation, imbalance, case
+    return sorted(due.values(), key=lambda each: each[:2])
+
+
+def _traced(due: list[Due], tracing: Tracing) -> Iterator[tuple[TraceCase, float, CachedTrace]]:
+    assert tracing.cache is not None
+    for kind in sorted({each[:2] for each in due}):
+        cases = tuple(case for *its, case in due if tuple(its) == kind)
+        lost = tracing.traces(cases, kind[0], imbalance=kind[1]).refused
+        for case in cases:
+            trace = tracing.cache.read(case.key, kind[1])
+            if trace is None:
+                raise RunFailedError(
+                    f"{case.spec.compute_dtype} {case.layer_kind} {case.spec.recompute.text}: {lost.get(case.key)}"
+                )
+            yield case, kind[1], trace
+
+
+def points(about: About) -> Iterator[ExperimentSpec]:
+    """Every shipped point for which a plan has a legal setting, with CUDA graphs or without them."""
+    software = Software(megatron_core=about.megatron_core, transformer_engine=ASSUMED_TRANSFORMER_ENGINE)
+    for file in all_recipe_files(recipes_dir()):
+        recipe = load_recipe(file.path, file.label)
+        for key in (point.key for point in recipe.points):
+            asked = Request(
+                model_recipe_name=recipe.header.name, gpu=key.gpu, task=key.task, compute_dtype=key.compute_dtype,
+                num_gpus=key.num_gpus, variant=key.variant,
+            )  # fmt: skip
+            try:
+                spec = resolve_recipe(recipe, asked).spec
+            except BadRequestError:  # points that were published and cannot run
+                continue
+            if any(
+                _is_plannable(each, software)
+                for each in (spec, spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
+            ):
+                yield spec
+
+
+def _is_plannable(spec: ExperimentSpec, software: Software) -> bool:
+    implementation = settled_implementation(spec)
+    try:
+        return any(row.is_legal for row in candidates(spec, software, implementation).rows)
+    except LayoutError:
+        return False
