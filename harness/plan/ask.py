@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from harness.experiment.experiment import ExperimentSpec
     from harness.plan.request import PlanRequest
     from harness.plan.run import Planned
+    from harness.plan.searching import Searched
     from harness.showing.page import Line, Page
 
 
@@ -32,6 +33,8 @@ class PlanOptions:
         help="Recommend no setting that makes a step longer by more than this share.")] = None
     over: Annotated[list[str] | None, typer.Option("--over", rich_help_panel=_PLAN, metavar="NAME=N,N...",
         help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
+    search: Annotated[bool, typer.Option("--search", rich_help_panel=_PLAN,
+        help="Search all legal layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes that you give stay fixed.")] = False
     assume: Annotated[str | None, typer.Option("--assume", rich_help_panel=_PLAN, metavar="NAME=VERSION,...",
         help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
     no_cache: Annotated[bool, typer.Option("--no_cache", rich_help_panel=_PLAN, help="Trace again, without the cache.")] = False
@@ -73,6 +76,9 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
 
     _require_writable(how)
     request, console = _request(asked, how), narration()
+    if how.search:
+        _search(request, how)
+        return
     with counting(console, "Stages traced") as progress:
 
         def begin(spec: "ExperimentSpec") -> None:
@@ -89,6 +95,38 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         json.answer(planned_document(planned))
         return
     show_page(replace(page, blocks=(*page.blocks, *written)))
+
+
+def _search(request: "PlanRequest", how: PlanOptions) -> None:
+    """Search, show what is found on the way and at the end. Ctrl-C shows what is known by then, and exits 130."""
+    from harness.errors import BadRequestError, ExitCode
+    from harness.launch.environment import this_host
+    from harness.plan.run import Planned
+    from harness.plan.searching import search
+    from harness.plan.show_search import news_line, search_page
+    from harness.showing.terminal import narrate, show_page
+
+    if how.html or how.png:
+        raise BadRequestError("--search draws no pictures", remedy="plan the chosen layout with --html or --png")
+    said = [""]
+
+    def news(known: "Searched") -> None:
+        if (line := news_line(known)) != said[-1]:
+            said.append(line)
+            narrate(line)
+
+    found = search(request, this_host(), news)
+    if how.as_json:
+        from harness.plan.document import planned_document, search_document
+        from harness.showing import json
+
+        json.answer(
+            planned_document(Planned(found.layouts, traced_with=found.traced_with), search_document(found, request))
+        )
+    else:
+        show_page(search_page(found, request))
+    if found.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def _page(planned: "Planned", how: PlanOptions) -> "Page":

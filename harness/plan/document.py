@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Self
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.plan.request import PlanRequest
 from harness.plan.run import Planned
+from harness.plan.searching import Searched, Tried, command
 from harness.planning.advice import Advice, ModuleWorth, advice, module_worths, riskier_text, safe_instead, why_none
 from harness.planning.device import DeviceNeeds
 from harness.planning.ledger import PeakName
@@ -129,6 +131,27 @@ class ExactSetting(Shown):
     stages: tuple[ExactRow, ...]
 
 
+class SearchedRow(Shown):
+    """One setting of one layout that a search found. ``command``: runs it."""
+
+    layout: str
+    recompute: str
+    peak_bytes: int
+    step_time_s: float | None
+    verdict: Verdict | None
+    command: str
+
+
+class SearchDocument(Shown):
+    """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set of memory and time."""
+
+    num_layouts: int
+    interrupted: bool
+    layouts: dict[str, int]
+    best: tuple[SearchedRow, ...]
+    pareto: tuple[SearchedRow, ...]
+
+
 class PlanDocument(Document):
     """``mbr-perf plan --json``. ``notes``: on how the first layout was settled."""
 
@@ -139,6 +162,7 @@ class PlanDocument(Document):
     layouts: tuple[LayoutRow | UnplannedLayout, ...]
     exact: tuple[ExactSetting, ...]
     notes: tuple[str, ...]
+    search: SearchDocument | None = None
 
     def rows(self) -> list[Mapping[str, object]]:
         """One for each setting of each layout, without its stages."""
@@ -150,6 +174,7 @@ def plan_document(
     best: str | None,
     exact: Mapping[str, tuple[ExactPeak, ...]] | None = None,
     notes: tuple[str, ...] = (),
+    search: SearchDocument | None = None,
 ) -> PlanDocument:
     """``layouts`` are name, plan and problem, ``best`` the name of the recommended one.
 
@@ -168,14 +193,39 @@ def plan_document(
         ],
         exact=[ExactSetting.of(recompute=text, stages=peaks) for text, peaks in (exact or {}).items()],
         notes=notes,
+        search=search,
     )
 
 
-def planned_document(planned: Planned) -> PlanDocument:
+def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
+    """Return what only a search knows; its best layouts are those of the document around it."""
+    return SearchDocument(
+        num_layouts=found.num_layouts,
+        interrupted=found.interrupted,
+        layouts=dict(found.counts),
+        best=tuple(_searched(each, each.row, request) for each in found.best if each.row),
+        pareto=tuple(_searched(each, row, request) for each, row in found.pareto),
+    )
+
+
+def _searched(tried: Tried, row: Row, request: PlanRequest) -> SearchedRow:
+    assert row.prediction is not None
+    time = row.prediction.time
+    return SearchedRow(
+        layout=tried.sizes.name,
+        recompute=row.text,
+        peak_bytes=row.prediction.peak_bytes,
+        step_time_s=time.likely_s if time else None,
+        verdict=row.verdict,
+        command=command(tried, row, request),
+    )
+
+
+def planned_document(planned: Planned, search: SearchDocument | None = None) -> PlanDocument:
     """Return all that one request planned."""
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     exact = {setting.text: setting.peaks for setting in planned.exact}
-    return plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes)
+    return plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes, search)
 
 
 class CalibrationDocument(Document):

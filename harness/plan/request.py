@@ -30,6 +30,7 @@ class PlanRequest:
     exact_timeout_s: float = 300.0
     use_calibration: bool = True
     only: tuple[str, ...] = ()
+    search: bool = False
 
     def points(self) -> list[dict[str, int | None]]:
         """Return every combination of ``over``, one of nothing without it."""
@@ -64,7 +65,27 @@ def check_plan(request: PlanRequest) -> None:
         )
     if not request.exact_timeout_s > 0:
         problems.append(BadRequestError(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds"))
-    raise_all([*problems, *_unreadable("--exact", request.exact), *_unreadable("--only", request.only)])
+    raise_all(
+        [
+            *problems,
+            *_beside_search(request),
+            *_unreadable("--exact", request.exact),
+            *_unreadable("--only", request.only),
+        ]
+    )
+
+
+def _beside_search(request: PlanRequest) -> list[BadRequestError]:
+    """What a search over layouts cannot do at the same time."""
+    given = {"--over": request.over, "--only": request.only, "--exact": request.exact}
+    return [
+        BadRequestError(
+            f"--search tries every layout and setting, so {option} has no place beside it",
+            remedy=f"omit {option}, or --search",
+        )
+        for option, value in given.items()
+        if request.search and value
+    ]
 
 
 def _unreadable(option: str, settings: tuple[str, ...]) -> list[BadRequestError]:

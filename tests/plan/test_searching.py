@@ -1,0 +1,110 @@
+"""`plan --search`: what it finds, leaves out and says. Sizes are pinned to those whose traces mbr-perf brings."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from harness.launch.environment import this_host
+from harness.plan.request import PlanRequest
+from harness.plan.searching import NUM_BEST, command, search
+from harness.recipes.recipe import Request
+
+SFT = Request(model_recipe_name="llama3_70b", task="sft", gpu="h100", compute_dtype="bf16", num_gpus=64, global_batch_size=64,
+              tensor_model_parallel_size=4, context_parallel_size=1, micro_batch_size=1, cuda_graph_impl="none")  # fmt: skip
+OPTIONS = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "bf16", "-ng", "64", "-gb", "64", "-tp", "4", "-cp", "1", "-mb", "1",
+           "--cuda_graph_impl", "none")  # fmt: skip
+
+
+@pytest.fixture(name="found", scope="module")
+def _found():
+    return search(PlanRequest(asked=SFT), this_host())
+
+
+def test_every_layout_is_accounted_for(found):
+    assert sum(found.counts.values()) == found.num_layouts > 20
+    assert found.counts["predicted"] > 5
+
+
+def test_the_best_are_the_fastest_that_fit_and_none_is_faster(found):
+    best = found.best
+    assert 1 < len(best) <= NUM_BEST
+    safe = [each.seconds for each in best if each.row.verdict == "FITS"]
+    assert safe == sorted(safe)
+    others = [row.prediction.time.likely_s for each in found.tried.values() if each not in best
+              for row in each.plan.rows if row.verdict == "FITS"]  # fmt: skip
+    assert len(safe) < NUM_BEST or min(others, default=1e9) >= safe[-1]
+
+
+def test_no_setting_beats_one_of_the_pareto_set_in_both(found):
+    front = [(row.prediction.peak_bytes, row.prediction.time.likely_s) for _, row in found.pareto]
+    assert len(front) > 2
+    assert front == sorted(front)
+    assert [seconds for _, seconds in front] == sorted((seconds for _, seconds in front), reverse=True)
+
+
+@pytest.mark.slow
+def test_less_memory_leaves_slower_settings():
+    free = search(PlanRequest(asked=SFT), this_host())
+    tight = search(PlanRequest(asked=SFT, fit_into_gib=30.0), this_host())
+    assert tight.best[0].seconds > free.best[0].seconds
+    assert all(each.row.prediction.peak_bytes < 30 * 2**30 for each in tight.best)
+    assert any(each.row.text != "none" for each in tight.best) or tight.counts["too large even with full recompute"]
+
+
+def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf):
+    each = found.best[0]
+    words = command(each, each.row, PlanRequest(asked=SFT)).split()
+    assert words[:2] == ["mbr-perf", "run"]
+    assert words[words.index("--cuda_graph_impl") + 1] == "none"
+    answer = mbr_perf("plan", *words[2:], "--json")
+    layout = json.loads(answer.out)["layouts"][0]["spec"]["parallelism"]
+    assert answer.code == 0, answer.err
+    wanted = each.settled.spec.parallelism.model_dump(mode="json")
+    assert layout == wanted
+    row = next(row for row in json.loads(answer.out)["settings"] if row["recompute"] == each.row.text)
+    assert row["peak_bytes"] == each.row.prediction.peak_bytes
+
+
+def test_an_interrupted_search_keeps_what_it_knows():
+    seen = []
+
+    def interrupt(known):
+        seen.append(known)
+        raise KeyboardInterrupt
+
+    found = search(PlanRequest(asked=replace(SFT, task="pretrain", micro_batch_size=None)), this_host(), interrupt)
+    assert found.interrupted
+    assert len(seen) == 1
+    assert 0 < len(found.tried) < found.num_layouts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--over", "tp=2"), "so --over has no place beside it"),
+        (("--only", "mlp"), "so --only has no place beside it"),
+        (("--exact",), "so --exact has no place beside it"),
+        (("--html", "plan.html"), "--search draws no pictures"),
+        (("-pp", "3"), "none of 0 layouts of 64 GPUs can be planned: no sizes divide them"),
+        (("--fit_into", "-1"), "must be above 0 GiB"),
+    ],
+)
+def test_wrong_requests_start_nothing(options, message, mbr_perf):
+    answer = mbr_perf("plan", *OPTIONS, "--search", *options)
+    assert answer.code == 2
+    assert message in " ".join(answer.err.split())
+
+
+def test_the_page_and_the_document_tell_the_same(mbr_perf):
+    page = mbr_perf("plan", *OPTIONS, "--search")
+    document = mbr_perf("plan", *OPTIONS, "--search", "--json")
+    searched = json.loads(document.out)["search"]
+    assert (page.code, document.code) == (0, 0)
+    assert "best so far" in page.err
+    assert searched["best"][0]["command"] in page.out
+    assert f"{searched['num_layouts']} layouts" in page.out
+    assert json.loads(document.out)["recommended_layout"] == searched["best"][0]["layout"]
+    assert {row["layout"] for row in json.loads(document.out)["settings"]} == {
+        row["layout"] for row in searched["best"]
+    }
