@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import venv
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from harness.planning.shipped_traces import shipped_releases
 from tests.commands import Answer
 from tests.imported_logs import EXPANDABLE, TABLE, job_log
 
@@ -87,6 +89,7 @@ def test_it_ships_every_recipe_sweep_suite_and_golden(environment):
 
     assert tree(data / "recipes") == tree(ROOT / "recipes")
     assert tree(data / "golden") == tree(ROOT / "results" / "golden")
+    assert tree(data / "traces") == tree(ROOT / "results" / "traces")
 
 
 @pytest.mark.slow
@@ -123,7 +126,59 @@ def test_it_explains_an_imported_run_by_a_golden_that_it_ships(elsewhere):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [("plan", *POINT), ("run", "-mr", "llama3_8b"), ("sweep", "--file", "cpu_dense")])
+def test_it_plans_a_shipped_point_from_the_traces_that_it_brings(elsewhere):
+    """Less than two seconds of processor time, the start of Python included."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    answer = elsewhere("plan", *POINT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+
+    assert answer.code == 0, answer.err
+    assert "Use --recompute" in answer.out
+    assert "not installed: predicted for megatron-core 0.16.1 from traces that mbr-perf brings" in answer.out
+    assert after.ru_utime - before.ru_utime < 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("-pp", "8", "-vp", "none", "-E", "X=1"),
+        ("-ng", "64"),
+        ("--recompute", "full:block:3"),
+        ("-pp", "1", "-vp", "none", "--set", "parallelism.defer_embedding_wgrad_compute=false"),
+    ],
+)
+def test_it_plans_other_pipelines_gpu_counts_and_settings_of_a_shipped_point(elsewhere, changes):
+    answer = elsewhere(
+        "plan", *POINT, "--cuda_graph_impl", "none", "--set", "ddp.align_param_gather=false", *changes, "--json"
+    )
+
+    assert answer.code == 0, answer.err
+    assert {row["recompute"] for row in json.loads(answer.out)["settings"] if row["peak_bytes"]} >= {"none", "mlp"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", shipped_releases())
+def test_an_assumed_release_has_traces_of_its_own(elsewhere, release):
+    answer = elsewhere("plan", *POINT, "--assume", f"megatron-core={release},transformer-engine=2.11")
+
+    assert answer.code == 0, answer.err
+    assert f"predicted for megatron-core {release}" in answer.out
+
+
+@pytest.mark.slow
+def test_an_assumed_release_without_traces_is_no_other_one(elsewhere):
+    answer = elsewhere("plan", *POINT, "--assume", "megatron-core=0.18.0,transformer-engine=2.11")
+
+    assert answer.code == 2
+    assert "mbr-perf brings traces for megatron-core 0.16.1" in " ".join(answer.err.split())
+    assert "not for 0.18.0" in " ".join(answer.err.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [("plan", *POINT, "-sl", "2048"), ("run", "-mr", "llama3_8b"), ("sweep", "--file", "cpu_dense")]
+)
 def test_what_needs_torch_says_what_to_install(elsewhere, command):
     answer = elsewhere(*command)
 

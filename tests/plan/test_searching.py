@@ -66,6 +66,8 @@ def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf):
     assert row["peak_bytes"] == each.row.prediction.peak_bytes
 
 
+@pytest.mark.train
+@pytest.mark.slow
 def test_an_interrupted_search_keeps_what_it_knows():
     seen = []
 
