@@ -72,7 +72,7 @@ def promote(asked: PromoteOptions) -> None:
     """Write golden values from runs, or from a night's cases, and print what changes.
 
     Refuses failed, suspect, short, unfinished, replayed or mixed runs, runs of a night whose A/A does not agree, and
-    repeats that vary by more than half the golden's threshold. If a case of a night is refused, writes nothing without
+    repeats, or steps of a single run, that vary by more than half the golden's threshold. If a case of a night is refused, writes nothing without
     --keep_going.
     """
     from harness.errors import BadRequestError

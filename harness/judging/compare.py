@@ -14,7 +14,7 @@ from harness.judging.gate import Comparison, Outcome, comparison_outcome, defaul
 from harness.judging.likeness import Likeness, likeness
 from harness.judging.metrics import Metrics
 from harness.judging.plausible import doubts_of, impossible, impossible_golden, remarkable
-from harness.judging.promotion import promote
+from harness.judging.promotion import PromotionOptions, promote
 from harness.judging.readings import RunClocks
 from harness.planning import flops
 from harness.planning.flops import FORMULA_VERSION
@@ -84,12 +84,16 @@ def _options(place: tuple[int | str, ...], given: Iterable[str]) -> str:
     return ", ".join(f"--{name}" for name in (place or given))
 
 
+_FOR_ONE_COMPARISON = PromotionOptions(accept_spread=True)
+
+
 def find_reference(
     reference: str | None, record: RunRecord, options: GateOptions, results: Path | None
 ) -> GoldenSearch:
     """Find what to compare ``record`` with: a golden file or folder, another run, or the stored golden of its settings.
 
-    A run as reference acts as a golden promoted from it, and is refused for the same reasons as a promotion.
+    A run as reference acts as a golden promoted from it, and is refused for the same reasons as a promotion, but not for
+    the spread of its steps: nobody else will be compared with it.
     """
     if reference is None:
         return find_golden(record.spec, options.golden_values_path, record.sources)
@@ -98,7 +102,9 @@ def find_reference(
         refuse_other_kinds(path.absolute(), ("run",), results)
         return find_golden(record.spec, path, record.sources)
     other = read_only_run(reference, results)
-    golden = promote([other], reason="reference run", author="compare", now=datetime.now(UTC)).golden
+    golden = promote(
+        [other], reason="reference run", author="compare", now=datetime.now(UTC), options=_FOR_ONE_COMPARISON
+    ).golden
     return GoldenSearch(golden, path if path.exists() else Path(other.run_id))
 
 

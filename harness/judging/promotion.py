@@ -48,8 +48,27 @@ def wide_spreads(
     return tuple(found)
 
 
+def wide_steps(spec: ExperimentSpec, run: Metrics, thresholds: Mapping[str, float]) -> tuple[str, ...]:
+    """Return a sentence if the steps of a single run differ by more than half the threshold of its throughput.
+
+    A single run has no spread over runs; its steps show how noisy it was. ``thresholds`` as for :func:`wide_spreads`.
+    """
+    steps = run.tflops_per_gpu
+    if steps is None or steps.stdev is None:
+        return ()
+    threshold = thresholds.get("tflops_per_gpu", default_thresholds(spec).time)
+    spread = steps.stdev / steps.mean
+    if spread <= MOST_OF_THRESHOLD * threshold:
+        return ()
+    most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
+    return (
+        f"tflops_per_gpu: {steps.n} steps of the only run spread by {spread * 100:.1f} % (standard deviation), more than "
+        f"{most}, which is half the threshold of {threshold * 100:g} %",
+    )
+
+
 def spread_problems(wide: Sequence[str]) -> list[BadRequestError]:
-    """Turn the sentences of :func:`wide_spreads` into errors."""
+    """Turn the sentences of :func:`wide_spreads` and :func:`wide_steps` into errors."""
     remedy = (
         "find out what disturbs the runs and repeat them, or store other metrics with --only; "
         "--accept_spread promotes them anyway, and the golden records it"
@@ -73,7 +92,7 @@ class PromotionOptions:
     """Options of a promotion besides the reason.
 
     ``replace_other``: also replace a golden of other settings. ``only``: the metrics to store; empty: all.
-    ``accept_spread``: accept repeats that differ too much. ``thresholds``: by metric, if not the GPU's.
+    ``accept_spread``: accept repeats or steps that differ too much. ``thresholds``: by metric, if not the GPU's.
     """
 
     replace_other: bool = False
@@ -99,12 +118,12 @@ def promote(
 
     BadRequestError lists every reason against it: a failed, suspect, short or unfinished run; a run named twice; runs
     with different settings, machines or FLOPs; no reason given; a golden of other settings with the same name; an
-    unknown metric; repeats that differ by more than half the threshold.
+    unknown metric; repeats, or steps of a single run, that differ by more than half the threshold.
     """
     each = [derive(record) for record in records]
     mixed = _mixed(records, each)
     stored = _stored(each, options.only) if records else {}
-    wide = wide_spreads(records[0].spec, stored, len(records), options.thresholds) if records and not mixed else ()
+    wide = _wide(records[0].spec, each, stored, options) if records and not mixed else ()
     raise_all(
         [
             *_request_problems(records, reason, author),
@@ -145,6 +164,15 @@ def promote(
     )
     golden = golden.model_copy(update=_of_logs(records, each))
     return Promotion(golden, golden_changes(before, golden))
+
+
+def _wide(
+    spec: ExperimentSpec, each: Sequence[Metrics], stored: Mapping[str, GoldenMetric], options: PromotionOptions
+) -> tuple[str, ...]:
+    """Return why the times that are to be stored vary too much: over repeats, or over the steps of a single run."""
+    if len(each) > 1:
+        return wide_spreads(spec, stored, len(each), options.thresholds)
+    return wide_steps(spec, each[0], options.thresholds) if "tflops_per_gpu" in stored else ()
 
 
 def _unknown_metrics(only: tuple[str, ...]) -> list[BadRequestError]:

@@ -162,3 +162,27 @@ def test_a_golden_keeps_window_hosts_and_the_variables_that_all_runs_shared(make
     assert golden.measured_on.environment == {"NCCL_NVLS_ENABLE": "0"}
     assert golden.measured_on.hostnames == ("node0",)
     assert promoted([make_record()]).golden.measured_on.environment is None
+
+
+def unsteady(make_record, share):
+    """One run whose steps take 2.5 s, more or less by this share in turn."""
+    return make_record(seconds=[2.5 * (1 + share), 2.5 * (1 - share)] * 25)
+
+
+def test_a_single_run_of_unsteady_steps_is_refused_as_repeats_are(make_record):
+    assert "tflops_per_gpu: 15 steps of the only run spread by 3.1 %" in refused([unsteady(make_record, 0.03)])
+    assert "more than 2.5 %, which is half the threshold of 5 %" in refused([unsteady(make_record, 0.03)])
+    assert promoted([unsteady(make_record, 0.02)]).golden.overridden == ()
+
+
+def test_the_spread_of_a_single_runs_steps_can_be_accepted_or_left_out(make_record):
+    record = unsteady(make_record, 0.03)
+    (reason,) = promoted([record], options=PromotionOptions(accept_spread=True)).golden.overridden
+    assert reason.startswith("tflops_per_gpu: 15 steps of the only run spread by 3.1 %")
+    only = promoted([record], options=PromotionOptions(only=("peak_allocated_bytes",))).golden
+    assert (only.overridden, list(only.metrics)) == ((), ["peak_allocated_bytes"])
+
+
+def test_a_cases_own_threshold_decides_for_a_single_run_too(make_record):
+    options = PromotionOptions(thresholds={"tflops_per_gpu": 0.10})
+    assert promoted([unsteady(make_record, 0.04)], options=options).golden.overridden == ()
