@@ -8,7 +8,7 @@ from pathlib import Path
 
 MASK = "***"
 
-_WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?"
+_WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?|AUTH|COOKIES?|JWTS?|WEBHOOKS?"
 
 # Also as part of a word: PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE. Alone, pass, pwd and private are ordinary words.
 _JOINED = (
@@ -43,7 +43,20 @@ _WELL_KNOWN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"
     r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,}"
     r"|glpat-[A-Za-z0-9_-]{8,}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"
-    r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s\"'<>]+)"
+    r"|AIza[A-Za-z0-9_-]{20,}|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s\"'<>]+"
+    r"|(?<=discord\.com/api/webhooks/)[^\s\"'<>]+|(?<=discordapp\.com/api/webhooks/)[^\s\"'<>]+"
+    r"|(?<=webhook\.office\.com/)webhookb2/[^\s\"'<>]+|(?<=outlook\.office\.com/)webhook/[^\s\"'<>]+)"
+)
+# Query parameters that sign a URL: of S3, Google Cloud, CloudFront, Azure. `amp;` and a backslash come from HTML and JSON.
+_SIGNED = re.compile(
+    r"(?P<name>(?<![A-Za-z0-9])X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)=|[?&;](?:sig|signature)=)[^\s&\"'<>\\]+",
+    re.IGNORECASE,
+)
+_COOKIE = re.compile(r"(?P<name>\b(?:Set-)?Cookie\s{0,4}:\s{0,4})[^\s\"'][^\n\"']*", re.IGNORECASE)
+# Commands whose argument is a secret without a name.
+_ARGUMENT = re.compile(
+    r"(?P<command>\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[\s=]{0,4}[\"']?|\bwandb\s{1,4}login\s{1,4}(?:--?[\w-]{1,30}\s{1,4}){0,4}[\"']?)"
+    r"(?![-\s])[^\s\"']+"
 )
 _PEM = re.compile(r"(?P<begin>-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?:(?!-----END)[\s\S])+")
 # Frequent in tracebacks: `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`.
@@ -71,9 +84,9 @@ def redact(text: str) -> str:
     """Replace the values of secrets by ``***``, and keep everything else unchanged.
 
     A secret is found by name (``X_TOKEN=...``, ``"password": "..."``, ``--token ...``), by shape (``hf_``, ``sk-``,
-    ``AKIA``, ``ghp_``, ``Bearer``, JWT, PEM) and by place (user and password of a URL, path of a Slack hook). A quoted
-    value ends at its closing quote or at the end of the line. Numbers after a name of tokens or keys are kept:
-    ``max_tokens=4096``.
+    ``AKIA``, ``ghp_``, ``Bearer``, JWT, PEM) and by place (user and password of a URL, its signature, path of a chat's
+    hook, a cookie, the argument of ``curl -u`` and ``wandb login``). A quoted value ends at its closing quote or at the end of the line. Numbers after a
+    name of tokens or keys are kept: ``max_tokens=4096``.
     """
     text, at = redact_shapes(text), 0
     kept: list[str] = []
@@ -101,6 +114,9 @@ def redact_shapes(text: str) -> str:
     text = _URL_USER.sub(rf"\g<scheme>{MASK}@", text)
     text = _PEM.sub(rf"\g<begin>{MASK}", text)
     text = _BEARER.sub(rf"\g<word> {MASK}", text)
+    text = _SIGNED.sub(rf"\g<name>{MASK}", text)
+    text = _COOKIE.sub(rf"\g<name>{MASK}", text)
+    text = _ARGUMENT.sub(rf"\g<command>{MASK}", text)
     return _WELL_KNOWN.sub(MASK, text)
 
 

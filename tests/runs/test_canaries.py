@@ -26,7 +26,11 @@ SHELL = {
 FAILURE_TEXT = (
     f"RuntimeError: GET https://me:CANARYpassword@hub/x, Authorization: Bearer CANARYbearer0123, HF_TOKEN=CANARYvalue, "
     f"password: 'my CANARYquoted; phrase', {TOKEN} sk-CANARYcanary0123456789 AKIACANARY0123456789 --api-key CANARYargument "
-    "GITHUB_PAT=CANARYpat accessToken=a,CANARYaccess"
+    "GITHUB_PAT=CANARYpat accessToken=a,CANARYaccess https://b.s3/x?X-Amz-Credential=CANARYid&X-Amz-Signature=CANARYsigned "
+    "https://b.blob/x?sv=1&sig=CANARYsas%3D AIzaCANARYcanary0123456789 https://discord.com/api/webhooks/1/CANARYdiscord "
+    "https://a.webhook.office.com/webhookb2/CANARY@x/IncomingWebhook/CANARY curl -s -u me:CANARYcurl https://x "
+    "wandb login --relogin CANARYlogin0123 NETRC_AUTH=CANARYauth SESSION_COOKIE=CANARYcookie A_JWT=CANARYjwt "
+    "TEAMS_WEBHOOK=CANARYhook Cookie: session=CANARYsession; other=CANARYother"
 )
 
 
