@@ -118,13 +118,29 @@ def test_each_of_several_problems_is_marked_as_an_error(mbr_perf):
     ]
 
 
+def test_all_values_that_cannot_be_read_are_reported_at_once(mbr_perf):
+    answer = mbr_perf("run", "-tp", "x", "--timeout", "soon", "-gb", "1.5")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.splitlines() == [
+        "error: Missing option '--model_recipe_name' / '-mr'.",
+        "error: --global_batch_size: '1.5' is not a whole number",
+        "error: --tensor_model_parallel_size: 'x' is not a whole number",
+        "error: --timeout: 'soon' is not a number",
+        "  try 'mbr-perf run -h' for help",
+    ]
+
+
 @pytest.mark.parametrize(
     ("typed", "expected", "help_of"),
     [
         (("run", "--recompute_module", "mlp"), "Possible options: --recompute", "mbr-perf run"),
         (("doktor",), "No such command 'doktor'", "mbr-perf"),
-        (("run", "-tp", "x"), "valid integer", "mbr-perf run"),
-        (("golden", "diff"), "Missing argument 'BEFORE'", "mbr-perf golden diff"),
+        (
+            ("run", "-mr", "llama3_8b", "-tp", "x"),
+            "--tensor_model_parallel_size: 'x' is not a whole number",
+            "mbr-perf run",
+        ),
+        (("golden", "diff", "HEAD:a"), "Missing argument 'AFTER'", "mbr-perf golden diff"),
         (("run", "-mq", "llama"), "did you mean -m or", "mbr-perf run"),
     ],
 )

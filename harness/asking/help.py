@@ -10,6 +10,7 @@ import typer
 import typer.core
 
 from harness.asking.examples import TASKS, examples
+from harness.errors import BadRequestError, raise_all
 
 _PROGRAM = "mbr-perf"
 _OTHER = "Options"
@@ -36,6 +37,15 @@ class HelpedCommand(typer.core.TyperCommand):
         for parameter in self.params:
             if parameter.name in _UNUSED.get(name or "", ()):
                 parameter.hidden = True  # type: ignore[attr-defined]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as typer does, but report all values that cannot be read at once, each with its option and its text."""
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter:
+            raise_all(_unreadable(self, ctx, typed))
+            raise
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """The paragraphs of the docstring."""
@@ -109,6 +119,27 @@ All commands:                {_PROGRAM} --help
 One command, with examples:  {_PROGRAM} help plan
 What there is to ask for:    {_PROGRAM} recipes list
 This machine:                {_PROGRAM} doctor"""
+
+
+# By words in the messages of typer and of click.
+_KINDS = {"valid integer": "a whole number", "valid number": "a number", "valid float": "a number"}
+
+
+def _unreadable(command: Any, ctx: Any, args: list[str]) -> list[BadRequestError]:
+    """List the parameters that are missing or cannot be read; the last one names the help."""
+    from harness.records.redact import redact
+
+    typed, _, _ = command.make_parser(ctx).parse_args(args=args)
+    found: list[str] = []
+    for parameter in command.get_params(ctx):
+        value = typed.get(parameter.name)
+        try:
+            parameter.process_value(ctx, parameter.consume_value(ctx, typed)[0])
+        except typer.BadParameter as error:
+            kind = next((kind for words, kind in _KINDS.items() if words in error.message), None)
+            found.append(f"{parameter.opts[0]}: {value!r} is not {kind}" if kind else error.format_message())
+    remedies = [*[""] * (len(found) - 1), f"try '{ctx.command_path} {ctx.help_option_names[0]}' for help"]
+    return [BadRequestError(redact(text), remedy=remedy) for text, remedy in zip(found, remedies, strict=False)]
 
 
 def _records(command: Any, ctx: Any, kind: str) -> list[_Row]:

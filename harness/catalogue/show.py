@@ -6,7 +6,7 @@ from dataclasses import replace
 from harness.experiment.rules.rulebook import Entry
 from harness.recipes.listing import CheckedFile, RecipeRow, model_settings, point_row, refusals
 from harness.recipes.recipe import OperatingPoint, Recipe
-from harness.recipes.suite import Suite, shared_golden_lines
+from harness.recipes.suite import Suite, leaves_figures, shared_golden_lines
 from harness.recipes.suite_listing import CaseRow, SuiteRow, case_rows
 from harness.showing.figures import ABSENT
 from harness.showing.page import GAP, Column, Page, listing, table
@@ -89,7 +89,9 @@ def suite_page(suite: Suite) -> Page:
     rows = case_rows(suite)
     columns = ("case", "task", "GPU", "precision", "GPUs", "recompute", "repeats", "golden", "owner", "expected")
     shared = shared_golden_lines(
-        (row["case"], row["golden_name"], row["golden"] == "required") for row in rows if row["golden_name"]
+        (row["case"], row["golden_name"], row["golden"] == "required")
+        for row in rows
+        if row["golden_name"] and leaves_figures(row["expected"].outcome if row["expected"] else None)
     )
     return Page(
         (

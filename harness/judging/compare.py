@@ -19,7 +19,7 @@ from harness.judging.readings import RunClocks
 from harness.planning import flops
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import GateOptions, GoldenSearch, find_golden
+from harness.records.goldens import GateOptions, GoldenSearch, find_golden, golden_file
 from harness.records.other_kinds import read_only_run, refuse_other_kinds
 from harness.records.run import RunRecord
 
@@ -90,7 +90,7 @@ _FOR_ONE_COMPARISON = PromotionOptions(accept_spread=True)
 def find_reference(
     reference: str | None, record: RunRecord, options: GateOptions, results: Path | None
 ) -> GoldenSearch:
-    """Find what to compare ``record`` with: a golden file or folder, another run, or the stored golden of its settings.
+    """Find what to compare ``record`` with: a golden by name, file or folder, another run, or the stored golden of its settings.
 
     A run as reference acts as a golden promoted from it, and is refused for the same reasons as a promotion, but not for
     the spread of its steps: nobody else will be compared with it.
@@ -98,6 +98,8 @@ def find_reference(
     if reference is None:
         return find_golden(record.spec, options.golden_values_path, record.sources)
     path = Path(reference)
+    if not path.exists():
+        path = golden_file(reference) or path
     if path.exists() and path.name != "record.json" and not (path / "record.json").exists():
         refuse_other_kinds(path.absolute(), ("run",), results)
         return find_golden(record.spec, path, record.sources)

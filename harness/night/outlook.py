@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.night.history.record import HistoryRecord
-from harness.recipes.suite import shared_golden_lines
+from harness.recipes.suite import leaves_figures, shared_golden_lines
 from harness.records.night import Case, NightPlan
 from harness.showing.figures import ABSENT
 from harness.showing.page import GAP, Column, Page, listing, tabled
@@ -116,7 +116,9 @@ def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
     return shared_golden_lines(
         (item.case.name, f"{item.case.spec.gpu}/{item.case.spec.slug}", item.case.is_golden_required)
         for item in cases
-        if item.case.spec and not item.case.refused
+        if item.case.spec
+        and not item.case.refused
+        and leaves_figures(item.case.expected.outcome if item.case.expected else None)
     )
 
 

@@ -78,7 +78,7 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
     if len(choices) > 1:
         raise SeveralMatchError(
             f"recipe '{name}' has {len(choices)} GPU operating points that match{f' ({task})' if task else ''}, "
-            "and this machine has no GPU that would choose one",
+            "and this machine has no GPU: choose a point yourself",
             choices=tuple(choices),
         )
     return matching[0] if request.num_gpus is None else _with_num_gpus(matching, request.num_gpus, ()).point

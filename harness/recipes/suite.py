@@ -104,8 +104,15 @@ def require_safe(name: str) -> str:
     return name
 
 
+def leaves_figures(expected: ExpectedOutcome | None) -> bool:
+    """Return whether a case with this expected outcome can end with figures, from which a golden can come."""
+    return expected not in ("oom", "failed")
+
+
 def shared_golden_lines(places: Iterable[tuple[str, str, bool]]) -> list[str]:
     """Describe cases that share a golden, from each case's name, the golden's path, and whether it is required.
+
+    The caller leaves out cases that never make a golden (:func:`leaves_figures`).
 
     >>> cases = [("free", "cpu/a", True), ("limited", "cpu/a", False), ("b", "cpu/b", True)]
     >>> shared_golden_lines(cases)[0].partition("; ")[2]

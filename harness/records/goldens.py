@@ -176,12 +176,18 @@ def read_golden(path: Path) -> GoldenRecord:
         raise BadRequestError(error.message, remedy=MEND_GOLDEN) from error
 
 
-def named_golden(name: str, override: Path | None = None) -> tuple[Path, GoldenRecord]:
-    """Read a golden by its file, or by its path below :func:`golden_dir` with or without ``.json``."""
+def golden_file(name: str | Path, override: Path | None = None) -> Path | None:
+    """Return the file ``name``, or the file with this path below :func:`golden_dir`, with or without ``.json``."""
     folder = golden_dir(override)
-    for path in (Path(name), folder / name, folder / f"{name}.json"):
-        if path.is_file():
-            return path, read_golden(path)
+    return next((path for path in (Path(name), folder / name, folder / f"{name}.json") if path.is_file()), None)
+
+
+def named_golden(name: str, override: Path | None = None) -> tuple[Path, GoldenRecord]:
+    """Read the golden of :func:`golden_file`. BadRequestError suggests the nearest name."""
+    path = golden_file(name, override)
+    if path:
+        return path, read_golden(path)
+    folder = golden_dir(override)
     names = [path.relative_to(folder).with_suffix("").as_posix() for path in sorted(folder.glob("*/*.json"))]
     near = [f"did you mean {match!r}?" for match in closest(name, names)]
     raise BadRequestError(

@@ -38,7 +38,7 @@ class Times:
         halves = [half_width(cell.costs_s, best.costs_s) for cell in rest]
         known = [half for half in halves if half is not None]
         if len(known) < len(halves):
-            return f"differences below {self.threshold * 100:g} % need 3 repeats or more (--repeats 3)"
+            return f"differences below {self.threshold * 100:g} % need 3 runs of each cell"
         return f"the 95 % interval of the difference is up to +-{max(known) / _cost(best)[0] * 100:.2g} %"
 
 
@@ -156,7 +156,7 @@ def _next(best: CellVerdict, rest: Sequence[CellVerdict], times: Times) -> str:
     )
     if half_width(second.costs_s, best.costs_s) is not None:
         return text
-    return f"{text} (more than the {times.threshold * 100:g} % by which single runs may differ; --repeats 3 gives an interval)"
+    return f"{text} (more than the {times.threshold * 100:g} % by which single runs may differ; 3 runs of each cell give an interval)"
 
 
 def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: float) -> str:

@@ -91,7 +91,8 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
     elif verdict.repeats >= MIN_RUNS:
         yield f"Time vs {against}: cells with fewer than {MIN_RUNS} finished runs have no interval; the spreads are below"
     else:
-        yield f"Time vs {against}: intervals need --repeats {MIN_RUNS} or more; the spreads are below"
+        how = f"--repeats {MIN_RUNS}, or {MIN_RUNS} logs of each setting"
+        yield f"Time vs {against}: intervals need {MIN_RUNS} runs of each cell ({how}); the spreads are below"
 
 
 def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:

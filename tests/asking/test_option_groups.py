@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from harness.asking.options import WholeShortOptions, takes
+from harness.errors import BadRequestError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,8 @@ def test_defaults_are_those_of_the_dataclasses(command):
 def test_a_field_without_a_default_is_a_required_option(command):
     app, received = command
     done = CliRunner().invoke(app, [])
-    assert done.exit_code == 2
-    assert "Missing option" in done.output
+    assert isinstance(done.exception, BadRequestError)
+    assert done.exception.message == "Missing option '--name' / '-nm'."
     assert received == []
 
 

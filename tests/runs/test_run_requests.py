@@ -58,7 +58,7 @@ def test_a_wrong_request_says_what_is_wrong_and_what_to_do(mbr_perf, tmp_path, a
     [
         (("-mq", "3"), "no such option: -mq (did you mean -m or -ms or -mr?)"),
         (("--recompute_modles", "mlp"), "No such option: --recompute_modles"),
-        (("--max_steps", "many"), "Invalid value for '--max_steps'"),
+        (("--max_steps", "many"), "--max_steps: 'many' is not a whole number"),
     ],
 )
 def test_a_slip_in_an_option_is_not_guessed_at(mbr_perf, typed, message):

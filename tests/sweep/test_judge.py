@@ -159,7 +159,7 @@ def test_one_repeat_has_no_interval_and_says_so(runs, make_cell, make_sweep):
     assert verdict.cell("mlp").vs_control.time.interval is None
     assert verdict.recommendation.cell == "none"
     assert verdict.recommendation.why.endswith(
-        "(more than the 5 % by which single runs may differ; --repeats 3 gives an interval)."
+        "(more than the 5 % by which single runs may differ; 3 runs of each cell give an interval)."
     )
 
 
@@ -167,8 +167,7 @@ def test_single_runs_that_differ_by_less_than_the_threshold_are_not_ranked(runs,
     cells = [make_cell("none", runs("none", [1.0], 70)), make_cell("mlp", runs("mlp", [1.04], 60))]
 
     assert judge_sweep(make_sweep(cells)).recommendation.tie == (
-        "No difference in time is established between none; mlp: "
-        "differences below 5 % need 3 repeats or more (--repeats 3)"
+        "No difference in time is established between none; mlp: differences below 5 % need 3 runs of each cell"
     )
 
 

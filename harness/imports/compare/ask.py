@@ -43,7 +43,7 @@ class CompareOptions:
         typer.Argument(
             metavar="[GOLDEN]",
             autocompletion=completion.runs_and_goldens,
-            help="A golden file or folder, or another run. Default: the golden of the run's settings.",
+            help="A golden by name, file or folder, or another run. Default: the golden of the run's settings.",
         ),
     ] = None
     repeat: Annotated[
@@ -69,7 +69,9 @@ class ForeignOptions:
     foreign_golden: Annotated[
         Path | None,
         _of_logs(
-            "--golden", "FILE", "Compare the log with these golden values of Megatron-Bridge, Megatron-LM or mbr-perf."
+            "--golden",
+            "FILE",
+            "Compare the log with these golden values of Megatron-Bridge, Megatron-LM or mbr-perf: a file, or a name of `mbr-perf golden list`.",
         ),
     ] = None
     form: Annotated[str, _of_logs("--format", "FORMAT", "Format of the golden file: bridge, megatron-lm or auto.")] = (

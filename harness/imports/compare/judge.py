@@ -17,6 +17,7 @@ from harness.records.foreign.golden import ForeignGolden
 from harness.records.foreign.golden_file import Format, read_foreign_golden
 from harness.records.foreign.log import ForeignLog, RankMemory, WorstRank
 from harness.records.foreign.reader import opened_logs
+from harness.records.goldens import golden_file
 from harness.records.logs.sources import log_sources
 
 _NO_MEMORY = "no line '[Rank N] (after N iterations) memory' in the log"
@@ -184,9 +185,7 @@ def _losses(log: ForeignLog, golden: ForeignGolden, limits: LossLimits) -> tuple
     return judge_loss(steps, current, [step.loss for step in golden.steps.values() if step.loss is not None], limits)
 
 
-_NAME_GOLDEN = (
-    "name a golden file of Megatron-Bridge, Megatron-LM or mbr-perf; --actuals FILE makes a golden from the log"
-)
+_NAME_GOLDEN = "name a golden file of Megatron-Bridge, Megatron-LM or mbr-perf, or a name of `mbr-perf golden list`; --actuals FILE makes a golden from the log"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +250,7 @@ def _require_files(request: ForeignRequest) -> None:
 def _golden(path: Path, form: Format, written: Path | None) -> ForeignGolden:
     """Read the golden. BadRequestError: it cannot be read; names the file that was written before."""
     try:
-        return read_foreign_golden(path, form)
+        return read_foreign_golden(golden_file(path) or path, form)
     except BadRequestError as error:
         done = f"; {written} was written" if written else ""
         raise BadRequestError(error.message, remedy=(error.remedy or _NAME_GOLDEN) + done) from error

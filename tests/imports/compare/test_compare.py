@@ -140,7 +140,7 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     script = "import sys, harness.imports.compare.ask, harness.goldens.ask; print([m for m in sys.modules if m.startswith('harness.')])"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == (
-        "['harness.imports', 'harness.imports.compare', 'harness.asking', 'harness.asking.completion', 'harness.asking.examples', 'harness.asking.help', 'harness.errors', 'harness.records', 'harness.records.launch', 'harness.asking.options', 'harness.imports.compare.ask', 'harness.goldens', 'harness.goldens.promote', 'harness.goldens.ask']"
+        "['harness.imports', 'harness.imports.compare', 'harness.asking', 'harness.asking.completion', 'harness.asking.examples', 'harness.errors', 'harness.asking.help', 'harness.records', 'harness.records.launch', 'harness.asking.options', 'harness.imports.compare.ask', 'harness.goldens', 'harness.goldens.promote', 'harness.goldens.ask']"
     )
 
 
@@ -198,3 +198,22 @@ def test_for_a_sweep_the_message_names_a_run_in_it_that_ended_well(mbr_perf):
     assert answer.code == 2
     assert "is a sweep, not a run" in answer.err
     assert str(sweep / "cells" / "001" / "0") in answer.err
+
+
+def test_a_golden_can_be_named_as_golden_list_prints_it(results, mbr_perf):
+    name = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
+    assert f"{name}.json" in mbr_perf("golden", "list").out
+    done = invoke(results, name)
+    assert f"{name}.json (external: published elsewhere)" in done.output, done.output
+
+
+def test_a_log_is_compared_with_a_golden_by_name(mbr_perf, tmp_path):
+    (tmp_path / "run.log").write_text("nothing\n")
+    answer = mbr_perf(
+        "compare", "--log", tmp_path / "run.log", "--golden", "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
+    )
+    assert answer.code == 6
+    assert "llama3_70b.sft.fp8_cs.32gpu.core_attn.json: " in answer.out
+    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--golden", "h100/nothing")
+    assert answer.code == 2
+    assert "or a name of `mbr-perf golden list`" in answer.err
