@@ -1,5 +1,6 @@
 """The `mbr-perf` command: its sub-commands, the spelling of options, and the one place where errors become exit codes."""
 
+import errno
 import io
 import sys
 from collections.abc import Iterator, Sequence
@@ -173,6 +174,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         except HarnessError as error:
             _tell(error, arguments)
             sys.exit(int(error.exit_code))
+        except OSError as error:
+            _tell(_too_long(error, arguments), arguments)
+            sys.exit(int(ExitCode.BAD_REQUEST))
         except KeyboardInterrupt:
             sys.exit(int(ExitCode.INTERRUPTED))
 
@@ -209,6 +213,20 @@ def _tell(error: HarnessError, arguments: Sequence[str]) -> None:
 
     for problem in error.problems if isinstance(error, ManyProblemsError) else (error,):
         print(f"error: {visible(redact_shapes(str(problem)))}", file=sys.stderr)
+
+
+def _too_long(error: OSError, arguments: Sequence[str]) -> HarnessError:
+    """Return the problem of an argument that is too long for the name of a file; raise any other error again."""
+    name = str(error.filename or "")
+    if error.errno != errno.ENAMETOOLONG or not name:
+        raise error
+    place = next((at for at, argument in enumerate(arguments) if argument and argument in name), None)
+    before = arguments[place - 1] if place else ""
+    option = f"{before} " if before.startswith("-") else ""
+    return BadRequestError(
+        f"{option}{name[:40]}...: {len(name)} characters are too long for a name or path",
+        remedy="a file or run has a name of at most 255 characters, and a path of at most 4095",
+    )
 
 
 def _completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> list[str]:

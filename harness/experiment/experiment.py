@@ -5,10 +5,11 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
+from annotated_types import Ge, Le
 from pydantic import Field, model_validator
 
 from harness.experiment.gpu import GPUS, PRECISIONS, Former, Frozen, GpuType, Precision, former_values
-from harness.experiment.model import BatchSpec, Count, ModelSpec, ParallelismSpec, Size
+from harness.experiment.model import MOST, BatchSpec, Count, Gpus, ModelSpec, ParallelismSpec, Size
 from harness.experiment.recompute import NoRecompute, RecomputePolicy, canonical_text
 from harness.experiment.user_buffers import UserBufferConfig
 from harness.units import counted
@@ -111,7 +112,7 @@ class MeasureSpec(Frozen):
     ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged.
     """
 
-    max_steps: Annotated[int, Field(ge=1)] = 50
+    max_steps: Annotated[int, Ge(1), Le(MOST["steps"])] = 50
     skip_first_percent_time: float = Field(default=0.7, ge=0, lt=1)
     eval_time_start_step: Size | None = None
     eval_time_end_step: Size | None = None
@@ -162,8 +163,8 @@ class ExperimentSpec(Frozen):
     family: Name
     task: Task = "pretrain"
     gpu: str
-    num_gpus: Count
-    gpus_per_node: Count
+    num_gpus: Gpus
+    gpus_per_node: Gpus
     compute_dtype: str
     model: ModelSpec
     parallelism: ParallelismSpec = ParallelismSpec()

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError
-from harness.experiment.model import ModelSpec, ParallelismSpec
+from harness.experiment.model import MOST, ModelSpec, ParallelismSpec
 from harness.experiment.software import Version, parse_version
 
 LAYER_CODES = "ELtm"
@@ -44,10 +44,18 @@ def _sequence(symbols: list[str], position: int, *, nested: bool) -> tuple[str, 
     while position < len(symbols) and symbols[position] != ")":
         part, position = _item(symbols, position, nested=nested)
         if position < len(symbols) and symbols[position].startswith("*") and len(symbols[position]) > 1:
-            part *= int(symbols[position][1:])
+            part = _repeated(part, symbols[position])
             position += 1
         parts.append(part)
     return "".join(parts), position
+
+
+def _repeated(part: str, symbol: str) -> str:
+    """Return ``part`` as often as ``*N`` says; LayoutSyntaxError if a model cannot have so many layers."""
+    digits, most = symbol[1:], MOST["layers"]
+    if len(digits) > len(str(most)) or len(part) * int(digits) > 2 * most:
+        raise LayoutSyntaxError(symbol[0], f"a layout has at most {most} layers")
+    return part * int(digits)
 
 
 def _item(symbols: list[str], position: int, *, nested: bool) -> tuple[str, int]:

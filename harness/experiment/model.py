@@ -2,24 +2,34 @@
 
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic import Field, model_validator
 
 from harness.experiment.gpu import Former, Frozen
 
 # Not Field(ge=...): before 2.10 pydantic keeps the default of one field in a Field that others share.
-Count = Annotated[int, Ge(1)]
-Size = Annotated[int, Ge(0)]
+MOST = {
+    "gpus": 2**20, "layers": 10_000, "experts": 100_000, "width": 10**7, "tokens": 10**8, "samples": 10**6, "steps": 10**7,
+    "count": 2**40,
+}  # fmt: skip
+"""The upper bound of every size, far above any job: one digit too many must not take all memory of the machine."""
+Count = Annotated[int, Ge(1), Le(MOST["count"])]
+Size = Annotated[int, Ge(0), Le(MOST["count"])]
+Gpus = Annotated[int, Ge(1), Le(MOST["gpus"])]
+Layers = Annotated[int, Ge(1), Le(MOST["layers"])]
+Experts = Annotated[int, Ge(1), Le(MOST["experts"])]
+Width = Annotated[int, Ge(1), Le(MOST["width"])]
+Samples = Annotated[int, Ge(1), Le(MOST["samples"])]
 
 
 class MoeModel(Frozen):
     """Mixture-of-experts part (`TransformerConfig` names). ``moe_layer_freq``: every n-th layer, or one 0/1 per layer."""
 
-    num_moe_experts: Count
-    moe_router_topk: Count
-    moe_ffn_hidden_size: Count
+    num_moe_experts: Experts
+    moe_router_topk: Experts
+    moe_ffn_hidden_size: Width
     moe_layer_freq: Count | tuple[Literal[0, 1], ...] = 1
-    moe_shared_expert_intermediate_size: Count | None = None
+    moe_shared_expert_intermediate_size: Width | None = None
     moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "none"] = "aux_loss"
     moe_aux_loss_coeff: float = Field(default=0.0, ge=0)
     moe_router_pre_softmax: bool = False
@@ -37,11 +47,11 @@ class MoeModel(Frozen):
 class MlaModel(Frozen):
     """Multi-latent attention (`MLATransformerConfig` names). Other attention always has the fused rotary embedding."""
 
-    q_lora_rank: Count | None
-    kv_lora_rank: Count
-    qk_head_dim: Count
-    qk_pos_emb_head_dim: Count
-    v_head_dim: Count
+    q_lora_rank: Width | None
+    kv_lora_rank: Width
+    qk_head_dim: Width
+    qk_pos_emb_head_dim: Width
+    v_head_dim: Width
     rope_type: Literal["rope", "yarn"] = "yarn"
     rotary_scaling_factor: float = 40.0
     original_max_position_embeddings: Count = 4096
@@ -53,14 +63,14 @@ class MlaModel(Frozen):
 class ModelSpec(Frozen):
     """A GPT model. Sizes are counts of elements; dropouts are probabilities."""
 
-    num_layers: Count
-    hidden_size: Count
-    ffn_hidden_size: Count
-    num_attention_heads: Count
-    num_query_groups: Count | None = None
-    kv_channels: Count | None = None
-    vocab_size: Count
-    make_vocab_size_divisible_by: Count = 128
+    num_layers: Layers
+    hidden_size: Width
+    ffn_hidden_size: Width
+    num_attention_heads: Width
+    num_query_groups: Width | None = None
+    kv_channels: Width | None = None
+    vocab_size: Width
+    make_vocab_size_divisible_by: Width = 128
     share_embeddings_and_output_weights: bool = False
     gated_linear_unit: bool = True
     activation_func: Literal["silu", "gelu"] = "silu"
@@ -75,7 +85,7 @@ class ModelSpec(Frozen):
     rope_scaling_factor: float | None = None
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     hidden_dropout: float = Field(default=0.0, ge=0, lt=1)
-    mtp_num_layers: Count | None = None
+    mtp_num_layers: Layers | None = None
     mtp_loss_scaling_factor: float = 0.1
     moe: MoeModel | None = None
     mla: MlaModel | None = None
@@ -125,18 +135,18 @@ class ParallelismSpec(Frozen):
     ``wgrad_deferral_limit`` micro-batches of them (0: all).
     """
 
-    tensor_model_parallel_size: Count = 1
-    pipeline_model_parallel_size: Count = 1
-    virtual_pipeline_model_parallel_size: Count | None = None
-    context_parallel_size: Count = 1
-    expert_model_parallel_size: Count = 1
-    expert_tensor_parallel_size: Count | None = None
+    tensor_model_parallel_size: Gpus = 1
+    pipeline_model_parallel_size: Gpus = 1
+    virtual_pipeline_model_parallel_size: Layers | None = None
+    context_parallel_size: Gpus = 1
+    expert_model_parallel_size: Gpus = 1
+    expert_tensor_parallel_size: Gpus | None = None
     sequence_parallel: bool = False
     pipeline_model_parallel_layout: str | None = None
     account_for_embedding_in_pipeline_split: bool = False
     account_for_loss_in_pipeline_split: bool = False
-    num_layers_in_first_pipeline_stage: Count | None = None
-    num_layers_in_last_pipeline_stage: Count | None = None
+    num_layers_in_first_pipeline_stage: Layers | None = None
+    num_layers_in_last_pipeline_stage: Layers | None = None
     microbatch_group_size_per_vp_stage: Count | None = None
     defer_embedding_wgrad_compute: Annotated[bool, Former(False)] = False
     wgrad_deferral_limit: Annotated[Size, Former(0)] = 0
@@ -164,9 +174,9 @@ class ParallelismSpec(Frozen):
 class BatchSpec(Frozen):
     """Samples per micro-batch and GPU, samples per step over all GPUs, tokens per sample."""
 
-    micro_batch_size: Count
-    global_batch_size: Count
-    seq_length: Annotated[int, Field(ge=2)]
+    micro_batch_size: Samples
+    global_batch_size: Samples
+    seq_length: Annotated[int, Ge(2), Le(MOST["tokens"])]
 
     def num_microbatches(self, data_parallel_size: int) -> int:
         """Return the micro-batches of one step on one GPU: GBS / (MBS x DP); 0 where not one model copy fits."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from harness.experiment.experiment import NAME_PATTERN, Task
 from harness.experiment.gpu import GPUS, PRECISIONS, Frozen
-from harness.experiment.model import Count
+from harness.experiment.model import Gpus
 from harness.recipes.reading import one_of
 from harness.recipes.settings import Layer
 from harness.units import counted
@@ -31,8 +31,8 @@ class PointKey(Frozen):
     task: Task = Field(description="what is trained; a list gives one point for each")
     gpu: Annotated[str, one_of(GPUS)] = Field(description="GPU type")
     compute_dtype: Annotated[str, one_of(PRECISIONS)] = Field(description="precision")
-    num_gpus: Count = Field(description="GPUs in all")
-    gpus_per_node: Count | None = Field(default=None, description="GPUs of one machine; null: as the GPU type has")
+    num_gpus: Gpus = Field(description="GPUs in all")
+    gpus_per_node: Gpus | None = Field(default=None, description="GPUs of one machine; null: as the GPU type has")
     variant: Annotated[str, Field(pattern=NAME_PATTERN)] | None = Field(
         default=None, description="name of a further point for the same GPUs, chosen by --variant"
     )

@@ -46,6 +46,10 @@ class AmbiguousScalarError(ValueError):
         self.fix = fix
 
 
+def _start(text: str) -> str:
+    return f"{text[:20]}..."
+
+
 def read_plain(text: str) -> ScalarValue:
     """Read the value of an unquoted scalar; AmbiguousScalarError if readers of YAML disagree on it."""
     if text in _WORDS:
@@ -53,6 +57,8 @@ def read_plain(text: str) -> ScalarValue:
     if text[0] not in _MAY_BE_A_TRAP:
         return text
     if _INT.fullmatch(text):
+        if len(text) > MAX_DIGITS:
+            raise AmbiguousScalarError(_start(text), f"it has {len(text)} digits", f"write at most {MAX_DIGITS} digits")
         return int(text)
     if _FLOAT.fullmatch(text):
         number = float(text)
@@ -65,6 +71,7 @@ def read_plain(text: str) -> ScalarValue:
     return text
 
 
+MAX_DIGITS = 100
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 12
 MAX_ALIASES = 100  # of a file that PyYAML wrote; an alias never repeats another, so a value stays small

@@ -28,7 +28,7 @@ METRIC_NAMES = (
 class GoldenMetric(Frozen):
     """One value, with the relative standard deviation over its runs; None for a single run."""
 
-    value: int | float = Field(gt=0)
+    value: int | float = Field(ge=1e-12, le=1e30)  # from the MFU of a toy to the FLOPs of a step of the largest job
     relative_spread: float | None = None
     note: str | None = None
 

@@ -29,7 +29,7 @@ def test_every_table_is_in_the_readme_and_comes_back_when_it_is_lost():
 
 
 def test_a_bound_follows_its_type_after_one_space():
-    assert "| `bucket_size` | integer >= 1 or null |" in README
+    assert "| `bucket_size` | integer >= 1 <= 1099511627776 or null |" in README
 
 
 def test_every_setting_has_a_meaning_and_no_meaning_is_left_over():
