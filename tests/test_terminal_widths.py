@@ -16,7 +16,8 @@ import pytest
 from harness.judging.compare import compare_runs
 from harness.judging.gate import comparison_outcome, run_outcome
 from harness.night.show import night_page
-from harness.plan.show import layouts_page, plan_page
+from harness.plan.show import plan_page
+from harness.plan.show_layouts import layouts_page
 from harness.records.goldens import GateOptions, GoldenSearch
 from harness.records.sweep import read_sweep
 from harness.run.result import compare_page, run_page

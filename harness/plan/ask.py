@@ -130,7 +130,8 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
 
 
 def _page(planned: "Planned", how: PlanOptions) -> "Page":
-    from harness.plan.show import exact_section, layouts_page, plan_page
+    from harness.plan.show import exact_section, plan_page
+    from harness.plan.show_layouts import layouts_page
     from harness.showing.page import GAP, Block, Page
     from harness.showing.request_text import explanation
 

@@ -1,18 +1,16 @@
-"""Plans for people: a row per setting, what the peak consists of, what to do; several layouts side by side."""
+"""Plans for people: a row per setting, what the peak consists of, what to do."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.experiment.recompute import FullRecompute
-from harness.planning.advice import WITHOUT_GRAPHS, advice, module_worths, riskier_text, safe_instead, why_none
+from harness.planning.advice import advice, module_worths, riskier_text, safe_instead, why_none
 from harness.planning.prediction import ExactPeak, Prediction
 from harness.planning.search import Plan, Row, dominated
 from harness.records.trace import Calibration, FittedConstant, RunErrors
 from harness.showing.page import (
     GAP,
-    Block,
     Column,
-    Facts,
     Line,
     Page,
     Section,
@@ -24,7 +22,7 @@ from harness.showing.page import (
     table,
     tabled,
 )
-from harness.showing.request_text import VALUES, request_facts
+from harness.showing.request_text import request_facts
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
@@ -89,7 +87,7 @@ def _table(plan: Plan, rows: Sequence[Row]) -> Table:
         (Column("Peak at", drop=4), _of(lambda found: found.worst.peak)),
         (Column("Step", right=True, drop=1), _of(lambda found: format_seconds(found.time.likely_s) if found.time else "-")),
         (Column("Cost", right=True), lambda row: "-" if row.overhead is None else format_percent(row.overhead)),
-        *(((Column("TFLOP/s/GPU", right=True, drop=3), _of(_tflops)), (Column("HFU", right=True, drop=3), _of(_hfu))) if speed else ()),
+        *(((Column("TFLOP/s/GPU", right=True, drop=3), _of(tflops)), (Column("HFU", right=True, drop=3), _of(_hfu))) if speed else ()),
         *((Column(name.capitalize(), right=True, drop=4), _part(name, unit)) for name in _PARTS),
         (Column(""), verdict_text),
     ]  # fmt: skip
@@ -122,7 +120,8 @@ def peak_text(prediction: Prediction, unit: str) -> str:
     return f"{'' if prediction.is_point_known else '~'}{_size(prediction.peak_bytes, unit)}"
 
 
-def _tflops(found: Prediction) -> str:
+def tflops(found: Prediction) -> str:
+    """Return the model TFLOP/s of each GPU."""
     return f"{found.tflops_per_gpu:.0f}" if found.tflops_per_gpu else "-"
 
 
@@ -224,13 +223,14 @@ def _answer(plan: Plan) -> Iterator[Line]:
     doubt = "" if best.verdict == "FITS" else f", TIGHT: the upper end of its range, {high}, does not fit"
     about = "" if best.prediction.is_point_known else "~"
     used = f"{plan.limits.use_text(best.prediction.peak_bytes, best.prediction.pool_bytes, about)}{cost}{doubt}"
-    yield Line((Span("Use ", "strong"), Span(_option(best), "chosen"), f"  ({used})"), hang=4)
+    yield Line((Span("Use ", "strong"), Span(option(best), "chosen"), f"  ({used})"), hang=4)
     for text in (safe_instead(plan), riskier_text(plan)):
         if text:
             yield Line(text[0].upper() + text[1:], hang=4)
 
 
-def _option(row: Row) -> str:
+def option(row: Row) -> str:
+    """Return the option that asks for the setting."""
     return f"--recompute {row.text}"
 
 
@@ -246,96 +246,6 @@ def assumptions(plan: Plan) -> Section:
                 "host-bound: the host launches operations more slowly than the GPU runs them; what runs again costs by its operations"
             )
     return Section("Assumptions", (listing(f"- {text}" for text in texts),))
-
-
-Layout = tuple[str, Plan | None, str]
-_DROPPED_OF_LAYOUTS = {"TFLOP/s/GPU": 3, "Cost": 2}
-
-
-def layouts_page(layouts: Sequence[Layout], best: str | None, notes: Sequence[str] = ()) -> Page:
-    """One row per layout. A layout that is illegal or that no setting fits shows the reason."""
-    unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
-    peak, both = f"Peak {unit}", f"Range {unit}"
-    right = (peak, both, "Step", "TFLOP/s/GPU", "Cost")
-    columns = [Column(title, right=title in right, drop=_DROPPED_OF_LAYOUTS.get(title, 0))
-               for title in ("Layout", "Recompute", *right, "")]  # fmt: skip
-    rows = table(columns, [_layout(name, plan, best, unit) for name, plan, _ in layouts if plan])
-    illegal = listing(f"{name}: {problem}" for name, plan, problem in layouts if plan is None)
-    plans = [plan for _, plan, _ in layouts if plan]
-    chosen = next((plan for name, plan, _ in layouts if name == best and plan), None)
-    blocks = (*_shared_request(plans, notes), rows, illegal, *_about_layouts(plans))
-    return Page((*blocks, *_chosen(layouts, best or "", chosen)))
-
-
-def _layout(name: str, plan: Plan, best: str | None, unit: str) -> list[Words]:
-    row = plan.recommended
-    if row is None or row.prediction is None:
-        predicted = [r.prediction.peak_bytes for r in plan.rows if r.prediction]
-        smallest = f"{min(predicted) / (GIB if unit == 'GiB' else MIB):.1f}" if predicted else "-"
-        dear = plan.too_dear
-        what = "nothing fits" if dear is None else f"too slow: {dear.text}, {format_percent(dear.overhead or 0)}"
-        return [name, Span(what, "bad"), smallest, "", "", "", "", "OOM" if dear is None else "FITS"]
-    time = row.prediction.time
-    return [
-        f"{name} *" if name == best else name,
-        row.text,
-        peak_text(row.prediction, unit),
-        range_text(row.prediction, unit),
-        format_seconds(time.likely_s) if time else "-",
-        _tflops(row.prediction),
-        "-" if row.overhead is None else format_percent(row.overhead),
-        verdict_text(row),
-    ]
-
-
-def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
-    limited = any(plan.limits.max_overhead is not None for plan in plans)
-    about = "Cost compares with the step without recompute of the same layout"
-    yield Line(f"{about}{', and so does the limit of --max_overhead' if limited else ''}", "dim", hang=2)
-    if any(plan.spec.cuda_graph.impl != "none" and plan.safe is None for plan in plans):
-        yield Line(f"More settings may fit {WITHOUT_GRAPHS}: graphs forbid settings and widen ranges", "dim", hang=2)
-
-
-def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterator[Block]:
-    """The recommended setting. If its whole range does not fit, also the fastest setting whose whole range fits."""
-    if chosen is None or chosen.recommended is None:
-        return
-    best = chosen.recommended
-    yield Line((Span("Use ", "strong"), Span(f"{name}  {_option(best)}", "chosen")), hang=4)
-    if chosen.safe is None:
-        yield Line("No setting fits with its whole range", hang=4)
-        yield assumptions(chosen)
-        return
-    fastest = chosen.seconds_per_token(best)
-    tight = [
-        (plan.seconds_per_token(row), where, row)
-        for where, plan, _ in layouts
-        if plan
-        for row in plan.rows
-        if row.verdict == "TIGHT" and plan.seconds_per_token(row) < fastest
-    ]
-    if tight:
-        _, where, row = min(tight, key=lambda each: each[0])
-        yield Line(f"Faster, but the upper end of its range does not fit: {where}  {_option(row)}", hang=4)
-    yield assumptions(chosen)
-
-
-def _shared_request(plans: Sequence[Plan], notes: Sequence[str]) -> Iterator[Block]:
-    """What all layouts share, read from the first: the recipe, the batch and the limits."""
-    if not plans:
-        return
-    limits, varied = plans[0].limits, ("Parallelism", "Recompute", "Fingerprint")
-    yield request_facts(plans[0].spec, without=varied)
-    limit = "unknown memory, so mbr-perf does not know what fits" if limits.capacity_bytes is None else limits.text
-    most = (
-        ""
-        if limits.max_overhead is None
-        else f", at most {limits.max_overhead * 100:g} % slower than without recompute"
-    )
-    yield Facts((("Limit", f"{limit}{most}"),), VALUES)
-    yield "(these facts are of the first layout; settings of --over differ)"
-    yield listing(f"Note: {note}" for note in notes)
-    yield GAP
 
 
 def calibration_page(calibration: Calibration, path: Path) -> Page:

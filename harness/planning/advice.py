@@ -74,6 +74,8 @@ def why_none(plan: Plan) -> str:
         return ""
     if limits.capacity_bytes is None:
         return "the memory of this GPU is unknown (set it with --fit_into GIB)"
+    if not any(row.prediction for row in plan.rows):
+        return "no setting could be predicted"
     if plan.too_dear is not None:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
         return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"

@@ -8,7 +8,8 @@ import pytest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
 from harness.plan.document import plan_document
-from harness.plan.show import layouts_page, plan_page, size_unit
+from harness.plan.show import plan_page, size_unit
+from harness.plan.show_layouts import layouts_page
 from harness.planning.advice import advice
 from harness.planning.prediction import Prediction
 from harness.planning.search import Limits, Traces, candidates, plan, required_cases
@@ -180,3 +181,15 @@ def test_layouts_are_headed_by_what_they_share(spec):
     lines = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
     assert lines[0].startswith("Recipe")
     assert f"Limit        80.00 GiB {layouts[0][1].limits.free_text}" in lines
+
+
+def test_a_layout_that_the_tracer_cannot_trace_is_named_beside_the_others(spec):
+    found = candidates(spec, SOFTWARE, TE)
+    refused = {case.key: "the tracer failed (exit 1): KeyError: 'x'" for case in required_cases(found, TE)}
+    lost = plan(spec, found, Traces({}, None, refused), Limits(80 * GIGA), TE, SOFTWARE)
+    layouts = [("tp=2", lost, ""), ("tp=4", planned(spec), "")]
+    lines = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
+    assert any("tp=2" in line and "not predicted: the tracer failed (exit 1): KeyError: 'x'" in line for line in lines)
+    text = "\n".join(shown(200, lambda: plan_page(lost, ()), terminal=False))
+    assert "No setting could be predicted" in text
+    assert "nothing fits" not in text

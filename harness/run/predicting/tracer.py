@@ -29,6 +29,10 @@ from harness.run.machine import TRAIN_EXTRA, installed_software, side_by_side
 _LOOK_EVERY_S = 0.2
 
 
+class TracerDiedError(RunFailedError):
+    """The tracer ended without an answer, before its time was over."""
+
+
 class TracerLateError(RunFailedError):
     """The tracer exceeded its time. ``so_far``: the part of the answer that it wrote, if any."""
 
@@ -91,7 +95,7 @@ class TracerProcess:
                 else f"the tracer did not finish within {self.timeout_s:g} s"
             )
         if process.returncode != 0:
-            raise RunFailedError(f"the tracer failed (exit {process.returncode}): {quoted_error(stderr)}")
+            raise TracerDiedError(f"the tracer failed (exit {process.returncode}): {quoted_error(stderr)}")
         return ""
 
     def _wait(self, process: subprocess.Popen[str], done: Path) -> str | None:
@@ -124,6 +128,16 @@ def require_megatron(host: Host) -> None:
 TIMEOUT_S = 900.0
 # A tracer takes two to five seconds to start and a fraction of a second per chunk.
 _CASES_PER_PROCESS = 12
+# So often the cases of a tracer that died are traced again in smaller parts: enough to find two of some hundreds.
+_MOST_RESTARTS = 24
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What tracers answered, and by key the error of each case that got no answer."""
+
+    files: list[TraceFile]
+    lost: dict[str, RunFailedError]
 
 
 @dataclass(frozen=True)
@@ -153,8 +167,8 @@ class Tracing:
 
         Only chunks with experts depend on it.
 
-        BadRequestError where all traces are missing and none can be made, RunFailedError when all tracers die. Single cases
-        that nothing traced are refused with the reason, which is not cached.
+        BadRequestError where all traces are missing and none can be made, RunFailedError when no tracer answers. Single cases
+        that nothing traced, or that kill the tracer, are refused with the reason, which is not cached.
         """
         experts = tuple(case for case in cases if case.layer_kind == "moe" and imbalance > 1)
         even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)
@@ -218,24 +232,43 @@ class Tracing:
         ]
         done = [0] * num
 
-        def run(place: int) -> TraceFile | RunFailedError:
+        def run(place: int) -> _Answers:
             def count(num_done: int) -> None:
                 done[place] = num_done
                 progress(sum(done))
 
-            return self._run(requests[place], count)
+            return self._answers(requests[place], count)
 
-        answers = side_by_side(run, range(num), num, self.stop)
-        lost: dict[str, str] = {}
-        died = [answer for answer in answers if isinstance(answer, RunFailedError)]
-        for request, answer in zip(requests, answers, strict=True):
-            if isinstance(answer, RunFailedError):
-                lost |= dict.fromkeys((case.key for case in request.cases), str(answer))
+        found = side_by_side(run, range(num), num, self.stop)
+        lost = {key: error for answers in found for key, error in answers.lost.items()}
+        files = [file for answers in found for file in answers.files]
+        for file in files:
+            have |= self._kept(file, imbalance)
+        if lost and (not files or self.stop.is_set()):
+            raise next(iter(lost.values()))
+        return {key: str(error) for key, error in lost.items()}
+
+    def _answers(self, request: TraceRequest, progress: Callable[[int], None]) -> "_Answers":
+        """Trace all cases of ``request``. If its tracer dies, trace them in halves until only the cases that kill it are lost."""
+        found, due, num_starts = _Answers([], {}), [request.cases], 0
+        while due:
+            cases, before = due.pop(), sum(len(file.chunks) + len(file.refused) for file in found.files)
+            answer = self._run(
+                request.model_copy(update={"cases": cases}), lambda n, before=before: progress(before + n)
+            )
+            num_starts += 1
+            if isinstance(answer, TraceFile):
+                found.files.append(answer)
+            elif (
+                isinstance(answer, TracerDiedError)
+                and len(cases) > 1
+                and num_starts <= _MOST_RESTARTS
+                and not self.stop.is_set()
+            ):
+                due += [cases[len(cases) // 2 :], cases[: len(cases) // 2]]
             else:
-                have |= self._kept(answer, imbalance)
-        if died and (len(died) == num or self.stop.is_set()):
-            raise died[0]
-        return lost
+                found.lost.update(dict.fromkeys((case.key for case in cases), answer))
+        return found
 
     def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
         about = CachedTrace(megatron_core=answer.megatron_core, torch=answer.torch, stand_in=answer.stand_in)

@@ -1,0 +1,101 @@
+"""Plans of several layouts for people: a row per layout, and what to do."""
+
+from collections.abc import Iterator, Sequence
+
+from harness.plan.show import assumptions, option, peak_text, range_text, size_unit, tflops, verdict_text
+from harness.planning.advice import WITHOUT_GRAPHS
+from harness.planning.search import Plan
+from harness.showing.page import GAP, Block, Column, Facts, Line, Page, Span, Words, listing, table
+from harness.showing.request_text import VALUES, request_facts
+from harness.units import GIB, MIB, format_percent, format_seconds
+
+Layout = tuple[str, Plan | None, str]
+_DROPPED_OF_LAYOUTS = {"TFLOP/s/GPU": 3, "Cost": 2}
+
+
+def layouts_page(layouts: Sequence[Layout], best: str | None, notes: Sequence[str] = ()) -> Page:
+    """One row per layout. A layout that is illegal or that no setting fits shows the reason."""
+    unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
+    peak, both = f"Peak {unit}", f"Range {unit}"
+    right = (peak, both, "Step", "TFLOP/s/GPU", "Cost")
+    columns = [Column(title, right=title in right, drop=_DROPPED_OF_LAYOUTS.get(title, 0))
+               for title in ("Layout", "Recompute", *right, "")]  # fmt: skip
+    rows = table(columns, [_layout(name, plan, best, unit) for name, plan, _ in layouts if plan])
+    illegal = listing(f"{name}: {problem}" for name, plan, problem in layouts if plan is None)
+    plans = [plan for _, plan, _ in layouts if plan]
+    chosen = next((plan for name, plan, _ in layouts if name == best and plan), None)
+    blocks = (*_shared_request(plans, notes), rows, illegal, *_about_layouts(plans))
+    return Page((*blocks, *_chosen(layouts, best or "", chosen)))
+
+
+def _layout(name: str, plan: Plan, best: str | None, unit: str) -> list[Words]:
+    row = plan.recommended
+    if row is None or row.prediction is None:
+        predicted = [r.prediction.peak_bytes for r in plan.rows if r.prediction]
+        if not predicted:
+            reason = next((r.reason for r in plan.rows if r.candidate.is_legal), "no setting is legal")
+            return [name, Span(f"not predicted: {reason}", "bad"), "-", "", "", "", "", ""]
+        smallest, dear = f"{min(predicted) / (GIB if unit == 'GiB' else MIB):.1f}", plan.too_dear
+        what = "nothing fits" if dear is None else f"too slow: {dear.text}, {format_percent(dear.overhead or 0)}"
+        return [name, Span(what, "bad"), smallest, "", "", "", "", "OOM" if dear is None else "FITS"]
+    time = row.prediction.time
+    return [
+        f"{name} *" if name == best else name,
+        row.text,
+        peak_text(row.prediction, unit),
+        range_text(row.prediction, unit),
+        format_seconds(time.likely_s) if time else "-",
+        tflops(row.prediction),
+        "-" if row.overhead is None else format_percent(row.overhead),
+        verdict_text(row),
+    ]
+
+
+def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
+    limited = any(plan.limits.max_overhead is not None for plan in plans)
+    about = "Cost compares with the step without recompute of the same layout"
+    yield Line(f"{about}{', and so does the limit of --max_overhead' if limited else ''}", "dim", hang=2)
+    if any(plan.spec.cuda_graph.impl != "none" and plan.safe is None for plan in plans):
+        yield Line(f"More settings may fit {WITHOUT_GRAPHS}: graphs forbid settings and widen ranges", "dim", hang=2)
+
+
+def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterator[Block]:
+    """The recommended setting. If its whole range does not fit, also the fastest setting whose whole range fits."""
+    if chosen is None or chosen.recommended is None:
+        return
+    best = chosen.recommended
+    yield Line((Span("Use ", "strong"), Span(f"{name}  {option(best)}", "chosen")), hang=4)
+    if chosen.safe is None:
+        yield Line("No setting fits with its whole range", hang=4)
+        yield assumptions(chosen)
+        return
+    fastest = chosen.seconds_per_token(best)
+    tight = [
+        (plan.seconds_per_token(row), where, row)
+        for where, plan, _ in layouts
+        if plan
+        for row in plan.rows
+        if row.verdict == "TIGHT" and plan.seconds_per_token(row) < fastest
+    ]
+    if tight:
+        _, where, row = min(tight, key=lambda each: each[0])
+        yield Line(f"Faster, but the upper end of its range does not fit: {where}  {option(row)}", hang=4)
+    yield assumptions(chosen)
+
+
+def _shared_request(plans: Sequence[Plan], notes: Sequence[str]) -> Iterator[Block]:
+    """What all layouts share, read from the first: the recipe, the batch and the limits."""
+    if not plans:
+        return
+    limits, varied = plans[0].limits, ("Parallelism", "Recompute", "Fingerprint")
+    yield request_facts(plans[0].spec, without=varied)
+    limit = "unknown memory, so mbr-perf does not know what fits" if limits.capacity_bytes is None else limits.text
+    most = (
+        ""
+        if limits.max_overhead is None
+        else f", at most {limits.max_overhead * 100:g} % slower than without recompute"
+    )
+    yield Facts((("Limit", f"{limit}{most}"),), VALUES)
+    yield "(these facts are of the first layout; settings of --over differ)"
+    yield listing(f"Note: {note}" for note in notes)
+    yield GAP
