@@ -253,9 +253,7 @@ class Tracing:
         found, due, num_starts = _Answers([], {}), [request.cases], 0
         while due:
             cases, before = due.pop(), sum(len(file.chunks) + len(file.refused) for file in found.files)
-            answer = self._run(
-                request.model_copy(update={"cases": cases}), lambda n, before=before: progress(before + n)
-            )
+            answer = self._run(request.model_copy(update={"cases": cases}), progress, before)
             num_starts += 1
             if isinstance(answer, TraceFile):
                 found.files.append(answer)
@@ -279,8 +277,13 @@ class Tracing:
                 self.cache.write(key, imbalance, trace)
         return traces
 
-    def _run(self, request: TraceRequest, progress: Callable[[int], None]) -> TraceFile | RunFailedError:
-        process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop, progress)
+    def _run(
+        self, request: TraceRequest, progress: Callable[[int], None], num_before: int
+    ) -> TraceFile | RunFailedError:
+        def count(num_done: int) -> None:
+            progress(num_before + num_done)
+
+        process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop, count)
         try:
             return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
         except RunFailedError as error:
