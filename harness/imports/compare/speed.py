@@ -17,6 +17,7 @@ from harness.units import counted
 # The default of Megatron-Bridge's parser; its help text has 0.75.
 SKIP_FIRST_SHARE = 0.70
 _FAR_OFF = 0.10
+_UNSTATED = "the golden has no throughput: iteration times are compared, although it states neither GPUs nor batch"
 _NO_THROUGHPUT, _FOR_READING = "the golden has no throughput", "shown only; mbr-perf judges throughput"
 
 
@@ -70,8 +71,13 @@ def window_of(golden: ForeignGolden, options: WindowOptions) -> Window:
 
 
 def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed: ForeignThresholds) -> Judged:
-    """Judge throughput if the golden has it, else step time; only show the other."""
-    judged = "tflops_per_gpu" if golden.has_throughput else "step_time_s"
+    """Judge throughput if the golden has it; only show the other.
+
+    Else judge step time: it says something about speed only with the GPUs and the batch of the golden. Golden values of
+    Megatron-LM state neither, which becomes a note.
+    """
+    by_time = not golden.has_throughput
+    judged = "step_time_s" if by_time else "tflops_per_gpu"
     by_number = {row.number: row for row in log.iterations}
     findings, notes = [], []
     for speed in _SPEEDS:
@@ -81,12 +87,34 @@ def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed:
             if finding.current is not None or finding.golden is not None:
                 why = _NO_THROUGHPUT if speed.name == "tflops_per_gpu" else _FOR_READING
                 findings.append(replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason=why))
-        elif problem := stored.problem or current.problem:
+        elif (
+            problem := stored.problem
+            or current.problem
+            or (_other_job(log, golden, by_number, window) if by_time else None)
+        ):
             findings.append(replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason=problem))
         else:
             findings.append(finding)
+            notes += [_UNSTATED] if by_time and golden.num_gpus is None else []
             notes += _far_off(speed, current, [by_number[number] for number in window.iterations])
     return Judged(tuple(findings), tuple(notes))
+
+
+def _other_job(
+    log: ForeignLog, golden: ForeignGolden, by_number: Mapping[int, Iteration], window: Window
+) -> str | None:
+    """Return how the job differs in GPUs or batch from what the golden states; None if it states none or they agree."""
+    batches = {by_number[number].global_batch_size for number in window.iterations if number in by_number}
+    rows = (
+        ("number of GPUs", golden.num_gpus, {log.world_size}),
+        ("global batch size", golden.global_batch_size, batches),
+    )
+    for name, stated, found in rows:
+        if stated is None or found == {stated}:
+            continue
+        has = ", ".join(sorted("an unknown one" if each is None else str(each) for each in found))
+        return f"the golden has no throughput, and iteration times need the same {name}: the golden has {stated}, the job {has}"
+    return None
 
 
 def _asked(options: WindowOptions) -> tuple[float, int | None, int | None]:

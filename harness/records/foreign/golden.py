@@ -123,8 +123,8 @@ class ForeignGolden:
     ``memory``: bytes under the names of :class:`RankMemory`, as Bridge stores them: allocated and its peak from the
     log's first report, the reserved peak from all reports. ``memory_by_iteration``: the same names for each iteration of
     the last rank, as Megatron-LM stores them. ``layout``: the part of the file that was read. ``of_whole_run``: the
-    peaks cover the whole run, as in files that mbr-perf exports, and not only the log's first report. ``num_gpus``: of the
-    job, where the golden states it.
+    peaks cover the whole run, as in files that mbr-perf exports, and not only the log's first report. ``num_gpus`` and
+    ``global_batch_size``: of the job, where the golden states them.
     """
 
     path: Path
@@ -135,6 +135,7 @@ class ForeignGolden:
     memory_by_iteration: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     of_whole_run: bool = False
     num_gpus: int | None = None
+    global_batch_size: int | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -110,8 +110,29 @@ def _own(path: Path, golden: GoldenRecord) -> ForeignGolden:
     )
     layout = f"{golden.kind}, median of {counted(golden.num_runs, 'run')}"
     return ForeignGolden(
-        path, "mbr-perf", layout, steps, memory=peaks, of_whole_run=True, num_gpus=golden.num_gpus, notes=notes
-    )
+        path, "mbr-perf", layout, steps, memory=peaks, of_whole_run=True, num_gpus=golden.num_gpus,
+        global_batch_size=_batch_of(golden), notes=notes,
+    )  # fmt: skip
+
+
+def _batch_of(golden: GoldenRecord) -> int | None:
+    batch = golden.spec.get("batch")
+    size = batch.get("global_batch_size") if isinstance(batch, dict) else None
+    return size if isinstance(size, int) else None
+
+
+_INFERENCE = ("input_prompt", "generated_text")
+
+
+def _refuse_inference(path: Path, document: Mapping[str, object]) -> None:
+    """BadRequestError for golden values of Megatron-LM's inference tests, which have prompts and no training step."""
+    parts = [document, *(part for part in document.values() if isinstance(part, dict))]
+    found = next((name for part in parts for name in _INFERENCE if name in part), None)
+    if found:
+        raise BadRequestError(
+            f"{path}: golden values of an inference test of Megatron-LM ({found!r}), not of training",
+            remedy="name the golden values of a training test; they have 'iteration-time' or 'lm loss'",
+        )
 
 
 Format = Literal["auto", "bridge", "megatron-lm"]
@@ -127,6 +148,7 @@ def read_foreign_golden(path: Path, form: Format = "auto") -> ForeignGolden:
                 remedy="pass --format auto",
             )
         return _own(path, in_force(path, read_golden(path)))
+    _refuse_inference(path, document)
     if form == "megatron-lm" or (form == "auto" and looks_like_megatron_lm(document)):
         if form != "auto" and not looks_like_megatron_lm(document) and looks_like_bridge(document):
             raise BadRequestError(

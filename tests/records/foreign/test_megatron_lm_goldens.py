@@ -48,6 +48,14 @@ def test_values_in_a_row_are_numbered_by_start_and_interval(read):
         ({"iteration-time": metric(3)}, "g.json: iteration-time: values: must be an object of steps, is 3"),
         ({"iteration-time": metric({"1": 1.0}), "lm loss": [1]}, "g.json: lm loss: must be an object with values"),
         ({"iteration-time": metric([1.0], interval=0)}, "a list of values needs start_step and step_interval"),
+        (
+            {"0": {"input_prompt": "a", "generated_text": "b"}},
+            "an inference test of Megatron-LM ('input_prompt'), not of training",
+        ),
+        (
+            {"generated_text": "b", "latency": 1.0},
+            "an inference test of Megatron-LM ('generated_text'), not of training",
+        ),
         ({"num-zeros": metric({"1": 1.0})}, "neither iteration-time nor lm loss has a value; its metrics: 'num-zeros'"),
     ],
 )

@@ -1,0 +1,66 @@
+"""Without a throughput, iteration times say something only for the same number of GPUs and the same batch."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.imports.compare.speed import judge_speed, window_of
+from harness.imports.compare.values import ForeignThresholds
+from harness.judging.compare import WindowOptions
+from harness.judging.gate import Verdict
+from harness.records.foreign.golden import ForeignGolden, GoldenStep
+from harness.records.foreign.golden_file import read_foreign_golden
+from harness.records.foreign.log import ForeignLog, Iteration
+from harness.records.golden import golden_text
+
+
+def job(num_gpus=32, batch=128, seconds=2.5):
+    """A log of twenty iterations without throughput."""
+    rows = (
+        Iteration(number, f"a.log:{number}", step_time_s=seconds, global_batch_size=batch) for number in range(1, 21)
+    )
+    return ForeignLog("megatron-lm", ("a.log",), tuple(rows), total=20, world_size=num_gpus, ended=True)
+
+
+def reference(**stated):
+    steps = dict.fromkeys(range(1, 21), GoldenStep(step_time_s=2.5, tflops_per_gpu=stated.pop("tflops", None)))
+    return ForeignGolden(Path("g.json"), "mbr-perf", "measured", steps, **stated)
+
+
+def time_of(log, golden):
+    judged = judge_speed(log, golden, window_of(golden, WindowOptions()), ForeignThresholds())
+    return next(finding for finding in judged.findings if finding.metric == "step_time_s"), judged.notes
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (job(), ""),
+        (job(num_gpus=64), "the same number of GPUs: the golden has 32, the job 64"),
+        (job(num_gpus=None), "the same number of GPUs: the golden has 32, the job an unknown one"),
+        (job(batch=256), "the same global batch size: the golden has 128, the job 256"),
+        (job(batch=None), "the same global batch size: the golden has 128, the job an unknown one"),
+    ],
+)
+def test_iteration_times_are_judged_for_the_same_gpus_and_batch_only(log, expected):
+    finding, _ = time_of(log, reference(num_gpus=32, global_batch_size=128))
+    assert (finding.verdict, finding.change) == ((Verdict.INCONCLUSIVE, None) if expected else (Verdict.PASS, 0.0))
+    assert finding.reason.endswith(expected)
+
+
+def test_with_a_throughput_the_iteration_time_is_shown_only():
+    finding, _ = time_of(job(num_gpus=64), reference(num_gpus=32, global_batch_size=128, tflops=700.0))
+    assert finding.verdict is Verdict.NOT_GATED
+
+
+def test_a_golden_that_states_neither_is_judged_with_a_note():
+    finding, notes = time_of(job(num_gpus=64, seconds=5.0), reference())
+    assert finding.verdict is Verdict.REGRESSION
+    assert any("although it states neither GPUs nor batch" in note for note in notes)
+
+
+def test_a_golden_of_mbr_perf_states_its_gpus_and_batch(make_record, make_golden, tmp_path):
+    path = tmp_path / "golden.json"
+    path.write_text(golden_text(make_golden(make_record(seconds=2.5), {"step_time_s": 2.5})))
+    golden = read_foreign_golden(path)
+    assert (golden.num_gpus, golden.global_batch_size) == (32, 32)
