@@ -99,6 +99,7 @@ class Column:
     """``drop``: a terminal on which the table finds no room leaves out the columns with the highest number first; 0 stays.
 
     ``optional``: left out where no cell says anything. ``long``: HTML and terminals may fold its cells. ``whole``: nobody may.
+    ``lost``: the table's ``instead`` does not show it either, so a terminal that drops it names it.
     """
 
     title: str
@@ -107,6 +108,7 @@ class Column:
     optional: bool = False
     long: bool = False
     whole: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True)

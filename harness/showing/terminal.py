@@ -18,6 +18,7 @@ from harness.records.redact import redact
 from harness.showing import page
 from harness.showing.page import (
     Block,
+    Column,
     Facts,
     Line,
     Listing,
@@ -189,10 +190,11 @@ class _Writer:
             return
         shown, dropped = self._fitting(table)
         self._whole(_rich_table(shown, _widths(shown, self._console.width)))
-        if dropped and asked.instead:
+        missing = [column.title for column in dropped if column.lost or not asked.instead]
+        if missing:
+            self._line(Line(f"Not shown at this width: {', '.join(missing)}", "dim", hang=2))
+        if dropped:
             self._blocks(asked.instead)
-        elif dropped:
-            self._line(Line(f"Not shown at this width: {', '.join(dropped)}", "dim", hang=2))
 
     def _whole(self, table: rich.table.Table) -> None:
         """As wide as its columns, without trailing blanks: rich would fold figures and paths to stay within a terminal."""
@@ -206,15 +208,15 @@ class _Writer:
         for line in captured.get().splitlines():
             self._console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
 
-    def _fitting(self, table: Table) -> tuple[Table, list[str]]:
-        """Return the table without the columns for which a terminal has no room, and the titles of those."""
+    def _fitting(self, table: Table) -> tuple[Table, list[Column]]:
+        """Return the table without the columns for which a terminal has no room, and those columns."""
         kept, least = list(range(len(table.columns))), [_least(table, at) for at in range(len(table.columns))]
         while sum(least[at] + _PADDING for at in kept) - _PADDING > self._console.width:
             first = max(table.columns[at].drop for at in kept)
             if not first:
                 break
             kept = [at for at in kept if table.columns[at].drop != first]
-        dropped = [column.title for at, column in enumerate(table.columns) if at not in kept]
+        dropped = [column for at, column in enumerate(table.columns) if at not in kept]
         return table.only(kept), dropped
 
     def _break(self) -> None:

@@ -169,6 +169,15 @@ def test_a_terminal_drops_columns_before_it_breaks_figures_and_reports_it():
     ]  # fmt: skip
 
 
+def test_a_dropped_column_that_the_table_instead_does_not_hold_is_named():
+    columns = (Column("Cell", whole=True), Column("Step", drop=1), Column("Stage", drop=1, lost=True))
+    made = Table(columns, (("full:uniform:1 (control)", "12.5 s", "0"),), instead=("Steps: 12.5 s",))
+
+    assert [line.rstrip() for line in at_terminal(Page((made,)), 32).splitlines()] == [
+        "Cell", "full:uniform:1 (control)", "Not shown at this width: Stage", "Steps: 12.5 s",
+    ]  # fmt: skip
+
+
 def test_names_are_folded_between_words_where_a_table_finds_no_room():
     made = table(("Cell", "Step"), [("full:uniform:1 (control)", "12.5 s")], right=("Step",))
 
