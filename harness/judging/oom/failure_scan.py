@@ -1,48 +1,14 @@
-"""Scans a log for failure messages, also wrapped ones, and finds rank, place and time of each."""
+"""Scans a log for failure messages, and finds rank, place and time of each."""
 
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from harness.judging.oom.allocator import MAX_TEXT, allocator_figures, message_start
+from harness.judging.oom.allocator import MAX_TEXT, message_start
 from harness.judging.oom.collectives import Collectives
 from harness.judging.oom.failure_signs import FailureKind, Sign, SummaryEntry, TorchrunSummary, sign_of
 from harness.records.logs.lines import LogLine
 from harness.records.rank import Phase
-
-_MAX_LINES = 24  # the longest message at 40 columns
-
-
-def is_cut_off(text: str) -> bool:
-    """Return whether an out-of-memory text lacks the figures that all releases of torch print at its end."""
-    if len(text) >= MAX_TEXT:
-        return False
-    figures = allocator_figures(text)
-    if figures is None:
-        return text.rstrip().endswith("CUDA out of memory.") or "OutOfMemoryError" in text
-    return figures.reserved_bytes is None and not figures.is_beyond_counting and not figures.is_rejected
-
-
-@dataclass(slots=True)
-class WrappedMessage:
-    """A message that began on ``line`` and has not ended. Lines of other ranks may come in between."""
-
-    line: LogLine
-    text: str
-    num_lines: int = 1
-
-    def add(self, line: LogLine) -> str | None:
-        """Add a line. Return the whole text when it has ended, else None."""
-        if (line.source, line.rank) != (self.line.source, self.line.rank):
-            return None
-        self.text, self.num_lines = f"{self.text} {line.text}"[:MAX_TEXT], self.num_lines + 1
-        return None if is_cut_off(self.text) else self.text
-
-    @property
-    def is_given_up(self) -> bool:
-        """Return whether to stop waiting for the end."""
-        return self.num_lines >= _MAX_LINES or len(self.text) >= MAX_TEXT
-
 
 _ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,12})/")
 _FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
@@ -59,7 +25,8 @@ _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
 
 
 _EXPANDABLE = re.compile(
-    r"(?<!try setting )PYTORCH_(?:CUDA_)?ALLOC_CONF\W{1,8}[^\s\"']{0,200}expandable_segments:\s?(True|False)", re.I
+    r"(?<!try setting )PYTORCH_(?:CUDA_)?ALLOC_CONF\W{1,8}[^\s\"']{0,200}expandable_segments:\s?(True|False)(?! ?to avoid)",
+    re.I,
 )
 
 
@@ -139,7 +106,6 @@ class FailureScan:
     kept: Counter[FailureKind] = field(default_factory=Counter)
     listed: list[SummaryEntry] = field(default_factory=list)
     collectives: Collectives = field(default_factory=Collectives)
-    wrapped: tuple[tuple[object, ...], WrappedMessage] | None = None
     entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
 
     def feed(self, line: LogLine) -> None:
@@ -158,7 +124,6 @@ class FailureScan:
         self.collectives.feed(line)
         state = self._state_of(line.rank)
         state.time = _comparable_time(line) or state.time
-        self._unwrap(line)
         if entry := self.summary.feed(line):
             self._list(entry)
         elif not self._follow_traceback(state, line) and (sign := sign_of(line.text, in_traceback=state.in_traceback)):
@@ -201,20 +166,7 @@ class FailureScan:
         )
         state.in_traceback = False
         key = (line.source if rank is None else None, rank, host, sign.kind, sign.weight)
-        if sign.kind == "oom" and key not in self.found and is_cut_off(failure.text):
-            self.wrapped = key, WrappedMessage(line, failure.text)
         self._keep(key, failure)
-
-    def _unwrap(self, line: LogLine) -> None:
-        """Replace the text of a wrapped message when all its lines are there."""
-        if self.wrapped is None:
-            return
-        key, message = self.wrapped
-        text = message.add(line)
-        if text is not None and key in self.found:
-            self.found[key] = replace(self.found[key], text=text)
-        if text is not None or message.is_given_up:
-            self.wrapped = None
 
     def _list(self, entry: SummaryEntry) -> None:
         sign = entry.sign

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import cast
 
 from harness.errors import BadRequestError
+from harness.records.logs.joining import Joiner
 from harness.records.logs.prefixes import PrefixReader
+from harness.records.logs.seams import unwrapped, wrapped_at
 from harness.records.logs.sources import PEEK_BYTES, LogSource, Passage, counted, log_sources, why_refused
 
 # ECMA-48: control sequences, commands to the terminal such as its title, and the short escapes.
@@ -145,13 +147,29 @@ def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
     refused = why_refused(head)
     if refused:
         raise BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1])
-    prefixes = PrefixReader(source.rank, head)
-    for number, piece in numbered_pieces(stream):
-        line = prefixes.read(cleaned(piece))
-        first, *later = records_in(line.text)
-        if first:
-            yield LogLine(first, source.name, number, line.rank, line.host, line.time)
-        for text in later:
-            record = prefixes.read(text, outer=line)
-            if record.text:
-                yield LogLine(record.text, source.name, number, record.rank, record.host, record.time)
+    first_lines = [cleaned(line) for line in head[: head.rfind(b"\n") + 1].split(b"\n")]
+    width = wrapped_at(first_lines)
+    prefixes = PrefixReader(source.rank, [text for _, text in unwrapped(enumerate(first_lines), width)])
+    joiner = Joiner(exact=any(line.endswith(" ") and not line.isspace() for line in first_lines))
+    pieces = ((number, cleaned(piece)) for number, piece in numbered_pieces(stream))
+    for number, text in unwrapped(pieces, width):
+        if not prefixes.is_labelled and joiner.passes(text):
+            yield from _records(prefixes, source.name, number, text)
+            continue
+        label, size = prefixes.label_of(text)
+        for of_label, (first, body) in joiner.add(number, label, text[size:]):
+            yield from _records(prefixes, source.name, first, of_label + body)
+    for of_label, (first, body) in joiner.rest():
+        yield from _records(prefixes, source.name, first, of_label + body)
+
+
+def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> list[LogLine]:
+    """Return the records of a line, each with its own prefixes, else with those of the line."""
+    line = prefixes.read(text)
+    first, *later = records_in(line.text)
+    found = [LogLine(first, source, number, line.rank, line.host, line.time)] if first else []
+    for more in later:
+        record = prefixes.read(more, outer=line)
+        if record.text:
+            found.append(LogLine(record.text, source, number, record.rank, record.host, record.time))
+    return found

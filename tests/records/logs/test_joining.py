@@ -1,0 +1,175 @@
+"""Logs that were broken anywhere: whole lines again, with label and rank; and lines that were not broken stay as they are."""
+
+import io
+import random
+
+import pytest
+
+from harness.judging.oom.first_failure import first_failure
+from harness.records.foreign.reader import LogReader
+from harness.records.logs.lines import lines_of
+from harness.records.logs.seams import glue
+from harness.records.logs.sources import LogSource
+from tests.imports.logs import bridge_log, megatron_lm_log, memory_gb, memory_mb
+from tests.judging.oom.test_classify import REALISTIC, VARIANTS
+from tests.judging.oom.test_nccl import COMPLETION, DUPLICATE, MODIFY_QP, timed_out
+
+BRIDGE = bridge_log(
+    [700.0, 701.5, 699.0, 702.0], [11.5, 11.4, 11.25, 11.123456],
+    [(1, memory_gb(0, 1, allocated=25.512, max_allocated=58.803, max_reserved=62.113)),
+     (2, memory_gb(3, 2, allocated=25.5, max_allocated=58.8, max_reserved=62.1))],
+)  # fmt: skip
+MEGATRON = megatron_lm_log(
+    [8.9204, 0.9123, 0.95], [744.1, 800.0, 812.25], [(2, memory_mb(3, 2, 24330.19, 56079.48, 59235.0, 59236.0))]
+)
+TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "/opt/megatron/core/pipeline_parallel/schedules.py", line 402, in forward_step\n    output = model(x)\n'
+)
+TABLE = "Root Cause (first observed failure):\n[0]:\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 906)\n"
+LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-21T16:00:00 DUE TO TIME LIMIT ***"
+NAN = "Unexpected result nan on rank 3 at iteration #12 invocation #1 (message='found NaN in local grad norm for bucket #0')"
+# More than thirty texts, each after iterations and memory: what diagnose and compare read.
+LOGS = {
+    **{name: BRIDGE + TRACEBACK + text for name, (text, _, _) in (VARIANTS | REALISTIC).items() if len(text) > 120 and "\n" not in text},
+    "Megatron-LM": MEGATRON,
+    "watchdog": MEGATRON + timed_out(3, 118)[len("[rank3]:") :],
+    "InfiniBand": MEGATRON + MODIFY_QP,
+    "InfiniBand, completion": MEGATRON + COMPLETION,
+    "duplicate GPU": BRIDGE + "init.cc:943 NCCL WARN " + DUPLICATE.format(0, 1),
+    "torchrun": BRIDGE + TABLE,
+    "Slurm": BRIDGE + LIMIT,
+    "not finite": MEGATRON + NAN,
+    "error of Python": BRIDGE + TRACEBACK + "KeyError: 'lm_loss'",
+}  # fmt: skip
+
+
+def read(text):
+    return list(lines_of(LogSource("x", None), io.BufferedReader(io.BytesIO(text.encode()))))
+
+
+def answer(text):
+    """What diagnose and compare make of a log."""
+    lines = read(text)
+    first, reader = first_failure(lines), LogReader()
+    for line in lines:
+        reader.feed(line)
+    log = reader.finish()
+    iterations = [
+        (row.number, row.step_time_s, row.tflops_per_gpu, row.loss, row.grad_norm, row.global_batch_size, row.time)
+        for row in log.iterations
+    ]
+    memory = [(row.rank, row.iteration, row.max_allocated_bytes, row.max_reserved_bytes) for row in log.memory]
+    verdict = first and (first.verdict.oom_class, first.verdict.confidence, first.verdict.reason, first.failure.rank)
+    return verdict, iterations, memory
+
+
+def shattered(rng, line):
+    """Break a line at random places; most lines once, some often, some not at all."""
+    at, pieces = 0, []
+    while at < len(line):
+        size = len(line) - at if at and rng.random() < 0.4 else rng.randint(3, max(4, len(line)))
+        pieces.append(line[at : at + size])
+        at += size
+    return pieces
+
+
+def wrapped(text, width):
+    return "".join(f"{line[at : at + width]}\n" for line in text.splitlines() for at in range(0, len(line), width))
+
+
+def labelled(text, label="3: "):
+    return "".join(f"{label}{line}\n" for line in text.splitlines())
+
+
+def broken_by_srun(rng, text):
+    return "".join(f"3: {piece}\n" for line in text.splitlines() for piece in shattered(rng, line))
+
+
+def broken_without_labels(rng, text):
+    return "".join(f"{piece}\n" for line in text.splitlines() for piece in shattered(rng, line))
+
+
+def broken_among_others(rng, text):
+    own, others, mixed = broken_by_srun(rng, text).splitlines(), ["0: a line of another rank"] * 9, []
+    while own or others:
+        source = own if own and rng.random() * (len(own) + len(others)) < len(own) else others or own
+        mixed.append(source.pop(0))
+    return "\n".join(mixed) + "\n"
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_broken_anywhere_has_the_answer_of_the_whole_log(name):
+    text, rng = LOGS[name], random.Random(name)
+    with_label = answer(labelled(text))
+    for _ in range(3):
+        assert answer(broken_by_srun(rng, text)) == with_label
+        assert answer(broken_among_others(rng, text)) == with_label
+        assert answer(broken_without_labels(rng, text)) == answer(text)
+    for width in (80, 100, 132, rng.randint(40, 160)):
+        assert answer(wrapped(text, width)) == answer(text)
+        assert answer(wrapped(labelled(text), width)) == with_label
+        of_rank = labelled(text, "[rank3]: ")
+        assert answer(wrapped(of_rank, width)) == answer(of_rank)
+
+
+@pytest.mark.slow
+def test_of_a_thousand_broken_logs_nearly_all_keep_their_answer_without_blanks_at_ends_of_lines():
+    """An editor strips blanks. Then nothing tells whether a line was broken before a blank or inside a word, but the words."""
+    rng, wrong, count = random.Random(1), 0, 0
+    for text in LOGS.values():
+        whole, with_label = answer(text), answer(labelled(text))
+        for _ in range(10):
+            for breaking, expected in ((broken_by_srun, with_label), (broken_without_labels, whole)):
+                stripped = "".join(f"{line.rstrip()}\n" for line in breaking(rng, text).splitlines())
+                wrong, count = wrong + (answer(stripped) != expected), count + 1
+    assert count >= 1000
+    assert wrong <= 0.03 * count
+
+
+def test_a_joined_line_stands_where_it_began_and_keeps_its_rank():
+    lines = read(
+        "0: up\n3: [rank3]: torch.OutOfMem\n0: up\n3: oryError: CUDA out of memory. Tried to allocate more than\n3:  1EB memory.\n"
+    )
+    (line,) = [line for line in lines if line.rank == 3]
+    assert (line.number, line.text) == (
+        2,
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BRIDGE + MEGATRON,
+        LOGS["2.4 full"] + "\nsaving nothing\nup\n",
+        "iteration 7/ 9 | lm loss: 1.0 |\nloading data: done\nepoch 3\n",
+        "[Rank 0] (after 2 iterations) memory (MB) | max allocated: 3.00 | max reserved: 4.00\n12\nsaving checkpoint: yes\n",
+        "torch.OutOfMemoryError: CUDA out of memory.\nup\nand\nrunning\nValueError: x\n",
+        "Processing CUDA\nRuntime\nwent on\n",
+        "1: one\n2: two\n5: File \"x\n4: y\n",
+    ],
+)  # fmt: skip
+def test_lines_that_nobody_broke_stay_as_they_are(text):
+    lines = read(text)
+    assert sorted(line.number for line in lines) == list(range(1, text.count("\n") + 1))
+    assert all(text.splitlines()[line.number - 1].rstrip().endswith(line.text) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "piece", "exact", "expected"),
+    [
+        ("GPU 0 has a tot", "al capacity", False, "GPU 0 has a total capacity"),
+        ("which 1.94", "GiB is free", False, "which 1.94 GiB is free"),
+        ("which 1", ".94 GiB", False, "which 1.94 GiB"),
+        ("which 1.", "94 GiB", False, "which 1.94 GiB"),
+        ("Tried to", "allocate", True, "Tried to allocate"),
+        ("allocate 1", "2 GiB", True, "allocate 12 GiB"),
+        ("out of memory.", "Tried", False, "out of memory. Tried"),
+        ("torch.", "OutOfMemoryError", False, "torch.OutOfMemoryError"),
+        ("lm loss: 1.17E", "+01 |", False, "lm loss: 1.17E+01 |"),
+        ("modules/", "module.py", False, "modules/module.py"),
+    ],
+)  # fmt: skip
+def test_a_seam_has_a_blank_only_between_words(text, piece, exact, expected):
+    assert glue(text, piece, exact=exact) == expected
