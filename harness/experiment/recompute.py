@@ -91,6 +91,22 @@ def canonical_text(policy: "NoRecompute | SelectiveRecompute | FullRecompute") -
 RecomputePolicy = Annotated[NoRecompute | SelectiveRecompute | FullRecompute, Field(discriminator="granularity")]
 
 
+def runs_again(more: "RecomputePolicy", fewer: "RecomputePolicy") -> bool:
+    """Return whether ``more`` runs everything again that ``fewer`` does, by their settings alone."""
+    match fewer, more:
+        case NoRecompute(), _:
+            return True
+        case SelectiveRecompute(modules=few), SelectiveRecompute(modules=many):
+            parts_of_moe = {"moe_act", "shared_experts"} if "moe" in many else set()
+            return set(few) <= {*many, *parts_of_moe}
+        case FullRecompute(method="block", num_layers=few), FullRecompute(method="block", num_layers=many):
+            return few <= many
+        case _, FullRecompute(method="uniform"):
+            return True
+        case _:
+            return False
+
+
 class RecomputeFields(Frozen):
     """megatron-core's recompute fields, all of them, so that nothing is left over from an earlier layer."""
 

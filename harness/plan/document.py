@@ -89,6 +89,7 @@ class LayoutRow(Shown):
     not_recommended_because: Text
     safe: str | None = at("safe", "text")
     safe_instead: Text
+    same_time: tuple[str, ...]
     riskier: str | None = at("riskier", "text")
     riskier_because: Text
     inert_modules: dict[str, str] = at("inert")
@@ -101,7 +102,7 @@ class LayoutRow(Shown):
         """With what to do where nothing fits."""
         return cls.of(
             plan, layout=layout, not_recommended_because=why_none(plan), safe_instead=safe_instead(plan), riskier_because=riskier_text(plan),
-            modules_by_price=module_worths(plan), advice=advice(plan),
+            modules_by_price=module_worths(plan), advice=advice(plan), same_time=tuple(row.text for row in plan.same_time),
         )  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from typing import Literal
 import altair as alt
 
 from harness.plan.show import is_between
+from harness.planning.advice import dominated
 from harness.planning.prediction import Prediction
-from harness.planning.search import Plan, Row, dominated
+from harness.planning.search import Plan, Row
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import Box, Placed, Spot, memory_unit, place, shortened
 from harness.showing.html import html

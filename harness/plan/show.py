@@ -4,9 +4,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.experiment.recompute import FullRecompute
-from harness.planning.advice import advice, module_worths, riskier_text, safe_instead, why_none
+from harness.planning.advice import (
+    advice,
+    dominated,
+    module_worths,
+    riskier_text,
+    safe_instead,
+    same_time_text,
+    why_none,
+)
 from harness.planning.prediction import ExactPeak, Prediction
-from harness.planning.search import Plan, Row, dominated
+from harness.planning.search import Plan, Row
 from harness.records.trace import Calibration, FittedConstant, RunErrors
 from harness.showing.page import (
     GAP,
@@ -224,7 +232,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
     about = "" if best.prediction.is_point_known else "~"
     used = f"{plan.limits.use_text(best.prediction.peak_bytes, best.prediction.pool_bytes, about)}{cost}{doubt}"
     yield Line((Span("Use ", "strong"), Span(option(best), "chosen"), f"  ({used})"), hang=4)
-    for text in (safe_instead(plan), riskier_text(plan)):
+    for text in (same_time_text(plan), safe_instead(plan), riskier_text(plan)):
         if text:
             yield Line(text[0].upper() + text[1:], hang=4)
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
-from harness.planning.search import Plan, Row, recommended
+from harness.planning.ranges import cost_error
+from harness.planning.search import SAME_COST, Plan, Row, cost_of, recommended
 from harness.units import format_bytes, format_percent
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
@@ -94,6 +95,18 @@ def safe_instead(plan: Plan) -> str:
     return f"no planned setting fits with its whole range{instead}"
 
 
+def same_time_text(plan: Plan) -> str:
+    """Name the settings that are as fast as the recommended one, as far as a prediction can tell; empty without such settings."""
+    if not plan.same_time:
+        return ""
+    others = ", ".join(f"{row.text}{_at(row)}" for row in plan.same_time)
+    error = cost_error()
+    return (
+        f"the same time, as far as predictions can tell: {others}; the recommended setting needs the least memory of them "
+        f"(predicted costs err by {error.share * 100:.0f} % in {error.num_rows} measured cases)"
+    )
+
+
 def riskier_text(plan: Plan) -> str:
     """Name the cheaper setting that may not fit, and say why; empty without such a setting."""
     row = plan.riskier
@@ -135,7 +148,8 @@ def _layers(plan: Plan) -> Advice:
 def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute], order: str) -> Advice:
     """Return the cheapest fitting setting of one kind. It settles the ladder if it is the recommended one."""
     rows = tuple(row for row in plan.rows if isinstance(row.candidate.spec.recompute, kind))
-    fitting = recommended(rows, plan.limits)
+    best = plan.recommended
+    fitting = best if any(row is best for row in rows) else recommended(rows, plan.limits)
     if fitting is None or fitting.verdict != "FITS":
         dear = recommended(rows, replace(plan.limits, max_overhead=None))
         if dear is not None and dear.verdict == "FITS":
@@ -184,3 +198,24 @@ def _parallelism(plan: Plan) -> Advice:
     else:
         why = "activations are too large for this layout"
     return Advice("parallelism", f"{why}: {_SPREAD}", settles=False)
+
+
+# Peaks that no table shows apart: a thousandth, at most 50 MB.
+_SAME_BYTES, _SAME_SHARE = 50_000_000, 1000
+
+
+def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
+    """Return the settings that another beats: visibly neither dearer nor larger, and better in one or simpler."""
+    known = [(place, *cost_of(row)) for place, row in enumerate(rows) if row.prediction]
+    return frozenset(
+        rows[place].text for place, cost, peak in known if any(_beats(other, (place, cost, peak)) for other in known)
+    )
+
+
+def _beats(first: tuple[int, float, int], second: tuple[int, float, int]) -> bool:
+    """Return whether ``first`` beats ``second``; both are (place in order of simplicity, cost, peak)."""
+    cheaper, smaller = second[1] - first[1], second[2] - first[2]
+    same_bytes = min(_SAME_BYTES, second[2] // _SAME_SHARE)
+    if cheaper < -SAME_COST or smaller < -same_bytes:
+        return False
+    return cheaper > SAME_COST or smaller > same_bytes or first[0] < second[0]

@@ -8,12 +8,20 @@ from harness.experiment.effective import Implementation, computation, effective_
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import MARGIN
 from harness.experiment.layout import chunks
-from harness.experiment.recompute import MODULES, FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
+from harness.experiment.recompute import (
+    MODULES,
+    FullRecompute,
+    NoRecompute,
+    RecomputePolicy,
+    SelectiveRecompute,
+    runs_again,
+)
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.planning.device import DeviceNeeds, device_needs
 from harness.planning.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
+from harness.planning.ranges import cost_error
 from harness.planning.stages import Composer, MissingTraceError
 from harness.planning.trace_cases import KINDS, CaseMaker, base_policies
 from harness.records.trace import ChunkTrace, TraceCase
@@ -126,9 +134,8 @@ def _place(policy: RecomputePolicy, order: Iterable[RecomputePolicy]) -> int:
     return last[-1] if last else len(order)
 
 
-# Differences that no table shows: a thousandth of the step time; a thousandth of the peak, at most 50 MB.
-_SAME_COST = 0.001
-_SAME_BYTES, _SAME_SHARE = 50_000_000, 1000
+# A difference in the step time that no table shows.
+SAME_COST = 0.001
 
 
 @dataclass(frozen=True)
@@ -230,14 +237,17 @@ class Plan:
         return self.recommended if self.recommended and self.recommended.verdict == "FITS" else None
 
     @property
+    def same_time(self) -> tuple[Row, ...]:
+        """Return the other settings whose time cannot be told from that of the recommended one; each needs more memory."""
+        return tuple(row for row in same_time(self.rows, self.limits) if row is not self.recommended)
+
+    @property
     def riskier(self) -> Row | None:
         """Return the cheapest setting that costs less than the safe one but may not fit: its range ends too high."""
         if self.safe is None:
             return None
-        tight = [
-            row for row in self.rows if row.verdict == "TIGHT" and _cost(row)[0] < _cost(self.safe)[0] - _SAME_COST
-        ]
-        return min(tight, key=_cost, default=None)
+        tight = [row for row in self.rows if row.verdict == "TIGHT" and _is_cheaper(row, self.safe)]
+        return min(tight, key=cost_of, default=None)
 
     def seconds_per_token(self, row: Row) -> float:
         """Return predicted seconds per token, by which layouts are ordered; 0 where no seconds are predicted."""
@@ -347,40 +357,34 @@ def _judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | No
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:
-    """Return the cheapest setting whose whole range fits, else the cheapest tight one; the smallest if equally cheap.
+    """Return the smallest of the settings that are as cheap as the cheapest; None where nothing fits or is judged."""
+    return min(same_time(rows, limits), key=lambda row: cost_of(row)[::-1], default=None)
 
-    None where nothing fits, or where the memory is not known.
-    """
+
+def same_time(rows: tuple[Row, ...], limits: Limits) -> tuple[Row, ...]:
+    """Return the cheapest setting whose whole range fits, else the cheapest tight one, and all that cannot be told from it."""
     affordable = [row for row in rows if _is_affordable(row, limits)]
     for wanted in ("FITS", "TIGHT"):
         fitting = [row for row in affordable if row.verdict == wanted]
         if fitting:
-            return min(fitting, key=_cost)
-    return None
+            cheapest = min(fitting, key=cost_of)
+            return tuple(row for row in fitting if row is cheapest or not _is_cheaper(cheapest, row))
+    return ()
+
+
+def _is_cheaper(first: Row, second: Row) -> bool:
+    """Return whether ``first`` certainly costs less. What runs again in addition certainly costs more."""
+    costs, policies = (cost_of(first)[0], cost_of(second)[0]), [row.candidate.spec.recompute for row in (first, second)]
+    is_part = runs_again(policies[1], policies[0]) and not runs_again(*policies)
+    return costs[1] - costs[0] > (SAME_COST if is_part else cost_error().between(*costs))
 
 
 def _is_affordable(row: Row, limits: Limits) -> bool:
     return limits.max_overhead is None or (row.overhead is not None and row.overhead <= limits.max_overhead)
 
 
-def _cost(row: Row) -> tuple[float, int]:
+def cost_of(row: Row) -> tuple[float, int]:
+    """Return the share by which a step is longer than without recompute, and the peak in bytes; only with a prediction."""
     assert row.prediction is not None
     overhead = row.overhead if row.overhead is not None else row.prediction.recompute_flops / row.prediction.model_flops
     return round(overhead, 4), row.prediction.peak_bytes
-
-
-def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
-    """Return the settings that another beats: visibly neither dearer nor larger, and better in one or simpler."""
-    known = [(place, *_cost(row)) for place, row in enumerate(rows) if row.prediction]
-    return frozenset(
-        rows[place].text for place, cost, peak in known if any(_beats(other, (place, cost, peak)) for other in known)
-    )
-
-
-def _beats(first: tuple[int, float, int], second: tuple[int, float, int]) -> bool:
-    """Return whether ``first`` beats ``second``; both are (place in order of simplicity, cost, peak)."""
-    cheaper, smaller = second[1] - first[1], second[2] - first[2]
-    same_bytes = min(_SAME_BYTES, second[2] // _SAME_SHARE)
-    if cheaper < -_SAME_COST or smaller < -same_bytes:
-        return False
-    return cheaper > _SAME_COST or smaller > same_bytes or first[0] < second[0]

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from h100_fit import percentile
 from page import Page, plain, signed
 
-from harness.planning.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, JobClass, Spread
+from harness.planning.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, CostError, JobClass, Spread
 from harness.records.store import write_atomically
 
 SOURCES = ("megatron_lm", "other_published", "experts", "llama3_70b_sft", "cpu")
@@ -16,6 +17,8 @@ SOURCES = ("megatron_lm", "other_published", "experts", "llama3_70b_sft", "cpu")
 SHARE = 0.9
 # Widths tried one after another: what share the quantiles hold, and a factor on them.
 _WIDTHS = ((0.9, 1.0), (0.95, 1.0), (0.98, 1.0), (1.0, 1.0), (1.0, 1.25), (1.0, 1.5), (1.0, 2.0))
+# A setting that is predicted to make a step longer by less than this costs almost nothing.
+_CHEAP = 0.01
 # No range is narrower: releases of the same software differ by as much.
 LEAST = 0.005
 
@@ -137,13 +140,25 @@ def _coverage(kind: JobClass, rows: Sequence[Residual], share: float, factor: fl
     return inside / len(own) if own else None
 
 
+def costs(folder: Path) -> CostError:
+    """The error of predicted costs, from the pairs of `time.json` that differ in their recompute setting alone."""
+    document = json.loads((folder / "time.json").read_text())
+    pairs = [row for row in document["layers"] if row["name"] in ("full", "sel")]
+    pairs += [row for row in document["models"] if row["name"].endswith("-full")] + document["settings"]
+    cheap = [row for row in pairs if row["predicted_cost"] < _CHEAP]
+    errors = [abs(row["cost_error"] / row["predicted_cost"]) for row in pairs if row["predicted_cost"] >= _CHEAP]
+    least = max(abs(row["cost_error"]) for row in cheap)
+    return CostError(round(percentile(errors, SHARE), 4), round(least, 4), len(pairs))
+
+
 def page(folder: Path) -> Page:
     """Writes the file that the planner reads, from the comparisons kept in ``folder``."""
     rows = residuals(folder)
     made = {kind.name: spread(kind, rows) for kind in CLASSES}
     covered = {kind.name: coverage(kind, rows) for kind in CLASSES}
     about = "written by `scripts/accuracy ranges` from results/accuracy; shares of the predicted peak"
-    document = {"about": about, "classes": {name: asdict(found) for name, found in made.items()}}
+    cost = costs(folder)
+    document = {"about": about, "costs": asdict(cost), "classes": {name: asdict(found) for name, found in made.items()}}
     write_atomically(DATA, json.dumps(document, indent=1) + "\n")
     total = [share * made[name].num_rows for name, share in covered.items() if share is not None]
     headline = (
@@ -152,8 +167,13 @@ def page(folder: Path) -> Page:
     )
     return Page(
         "Ranges of predicted peaks", headline,
-        {"classes": {name: asdict(found) | {"coverage": covered[name]} for name, found in made.items()}},
-        [*_table(rows, made, covered), "", *_NOTES],
+        {"costs": asdict(cost), "classes": {name: asdict(found) | {"coverage": covered[name]} for name, found in made.items()}},
+        [
+            *_table(rows, made, covered), "", *_NOTES, "",
+            f"Costs of recompute settings: in {SHARE * 100:.0f} % of {cost.num_rows} measured pairs a predicted cost errs by at most "
+            f"{plain(cost.share)} of itself; one that is predicted as nothing, by {plain(cost.least)} of the step. Two settings "
+            "whose costs differ by less have the same time for `plan`.",
+        ],
     )  # fmt: skip
 
 

@@ -2,12 +2,22 @@ from dataclasses import replace
 
 import pytest
 
+from harness.experiment.recompute import parse_recompute, runs_again
 from harness.experiment.software import Software
-from harness.planning.advice import advice, module_worths, riskier_text, safe_instead, why_none
+from harness.planning.advice import (
+    advice,
+    dominated,
+    module_worths,
+    riskier_text,
+    safe_instead,
+    same_time_text,
+    why_none,
+)
 from harness.planning.device import DeviceNeeds, device_needs
 from harness.planning.ledger import user_buffer_bytes
 from harness.planning.prediction import verdict
-from harness.planning.search import Limits, Traces, candidates, dominated, plan, recommended, required_cases
+from harness.planning.ranges import cost_error
+from harness.planning.search import Limits, Traces, candidates, plan, recommended, required_cases
 from harness.units import format_bytes, format_percent
 from tests.planning.conftest import row_of
 
@@ -235,3 +245,45 @@ def test_private_pools_of_cuda_graphs_take_room_beside_the_peak(spec_of, by_hand
         for size in (enough + 1, enough - 2)
     ]
     assert verdicts[0] == "FITS" != verdicts[1]
+
+
+def with_costs(made, costs: dict[str, tuple[float, int]]):
+    """The plan with only these settings: their costs, and peaks that differ in the number of GB; all fit."""
+    rows = []
+    for text, (cost, gigabytes) in costs.items():
+        row = row_of(made, text)
+        worst = replace(row.prediction.worst, total=gigabytes * 10**9)
+        rows.append(replace(row, overhead=cost, verdict="FITS", prediction=replace(row.prediction, stages=(worst,))))
+    return replace(made, rows=tuple(rows), recommended=recommended(tuple(rows), made.limits))
+
+
+def test_settings_whose_times_cannot_be_told_apart_are_one_group_and_memory_decides(planned):
+    made = with_costs(planned(), {"mlp": (0.200, 50), "full:block:2": (0.210, 40), "full:uniform:1": (0.300, 10)})
+    assert made.recommended.text == "full:block:2"
+    assert [row.text for row in made.same_time] == ["mlp"]
+    error = cost_error()
+    assert same_time_text(made) == (
+        "the same time, as far as predictions can tell: mlp at +20.0 %; the recommended setting needs the least memory of them "
+        f"(predicted costs err by {error.share * 100:.0f} % in {error.num_rows} measured cases)"
+    )
+
+
+def test_a_difference_beyond_the_error_of_both_costs_is_advice(planned):
+    apart = cost_error().between(0.2, 0.24)
+    made = with_costs(planned(), {"mlp": (0.200, 50), "full:block:2": (0.201 + apart, 40)})
+    assert (made.recommended.text, made.same_time, same_time_text(made)) == ("mlp", (), "")
+
+
+def test_more_of_the_same_recompute_is_certainly_slower(planned):
+    made = with_costs(planned(), {"full:block:1": (0.200, 50), "full:block:2": (0.202, 40)})
+    assert (made.recommended.text, made.same_time) == ("full:block:1", ())
+    made = with_costs(planned(), {"none": (0.0, 50), "mlp": (0.002, 40)})
+    assert made.recommended.text == "none"
+
+
+@pytest.mark.parametrize(("more", "fewer", "expected"), [
+    ("full:uniform:4", "mlp,moe", True), ("mlp,layernorm", "mlp", True), ("moe", "moe_act", True), ("mlp", "mlp,layernorm", False),
+    ("full:block:2", "full:block:1", True), ("full:block:1", "full:block:2", False), ("full:block:2", "mlp", False), ("none", "mlp", False),
+])  # fmt: skip
+def test_a_setting_that_runs_everything_again_that_another_does(more, fewer, expected):
+    assert runs_again(parse_recompute(more), parse_recompute(fewer)) is expected
