@@ -20,7 +20,7 @@ _WAITED = (
 )
 # NCCL's own lines (src/misc/ibvwrap.cc, src/transport/net_ib, src/misc/socket.cc), and torch's names of its error codes.
 _FABRIC = (
-    r"\bibv_\w{2,40}(?: ?\(\))? (?:failed|timed out|returned)|NET/IB.{0,20}: Got (?:completion|async)"
+    r"\bibv_\w{2,40}(?: ?\(\))? (?:failed|timed out|returned)|NET/IB.{0,20}: Got (?:completion|async)|Got completion from peer"
     r"|Call to connect\b.{0,100} (?:failed|returned)|[Cc]onnect to \S{1,80}<\d{1,5}> (?:failed|returned)"
 )
 _SYSTEM = r"ncclSystemError|NCCL [Ee]rror 2\b|unhandled system error"

@@ -149,10 +149,11 @@ def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
         raise BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1])
     first_lines = [cleaned(line) for line in head[: head.rfind(b"\n") + 1].split(b"\n")]
     width = wrapped_at(first_lines)
-    prefixes = PrefixReader(source.rank, [text for _, text in unwrapped(enumerate(first_lines), width)])
-    joiner = Joiner(exact=any(line.endswith(" ") and not line.isspace() for line in first_lines))
+    exact = any(line.endswith(" ") and not line.isspace() for line in first_lines)
+    prefixes = PrefixReader(source.rank, [text for _, text in unwrapped(enumerate(first_lines), width, exact=exact)])
+    joiner = Joiner(exact)
     pieces = ((number, cleaned(piece)) for number, piece in numbered_pieces(stream))
-    for number, text in unwrapped(pieces, width):
+    for number, text in unwrapped(pieces, width, exact=exact):
         if not prefixes.is_labelled and joiner.passes(text):
             yield from _records(prefixes, source.name, number, text)
             continue

@@ -20,7 +20,7 @@ Watchdog caught collective operation timeout ran milliseconds before timing fail
 completed Rank rank NCCL error Error invalid usage run details version unhandled system Duplicate detected both on device Call failed
 Connection timed dev curr state next local remote GID index Last Exception either an or iteration consumed samples elapsed time
 per ms learning rate global batch loss lm scale grad norm number skipped iterations nan throughput after mem gigabytes max reserved allocated
-Step Time utilization host local exitcode pid traceback most recent call srun task Killed Exited exit code slurmstepd JOB ON CANCELLED
+Step Time utilization host local exitcode pid traceback most recent call srun task Killed Exited exit code slurmstepd Got completion from peer JOB ON AT CANCELLED
 DUE TO TIME LIMIT NODE FAILURE Unexpected result message found NaN Inf forward calculation bucket backward pass data parallel
 communication invocation node Segmentation fault line File workers are dataloader shared possible It that killed signal under
 OutOfMemoryError RuntimeError ValueError KeyError AssertionError DistBackendError ChildFailedError torch OutOfMemory MemoryLimitError
@@ -71,6 +71,7 @@ def _word(match: re.Match[str] | None) -> str:
 
 _NARROWEST = 20
 _LEAST_FULL = 3
+_NEARLY = 10
 
 
 def wrapped_at(lines: list[str]) -> int:
@@ -82,7 +83,10 @@ def wrapped_at(lines: list[str]) -> int:
     full = [place for place, line in enumerate(lines[:-1]) if len(line) == width and len(set(line)) > 2]
     broken = [place for place in full if lines[place + 1].strip() and not starts_a_line(lines[place + 1])]
     ended = [place for place in full if lines[place].rstrip()[-1:] in "|.)"]
-    is_wrapped = width >= _NARROWEST and len(full) >= _LEAST_FULL and 10 * len(broken) >= 9 * len(full)
+    nearly = sum(width - _NEARLY <= len(line) < width for line in lines)  # as where a mail program breaks between words
+    is_wrapped = (
+        len(full) > nearly and width >= _NARROWEST and len(full) >= _LEAST_FULL and 10 * len(broken) >= 9 * len(full)
+    )
     return width if is_wrapped and 2 * len(ended) < len(full) else 0
 
 
@@ -94,7 +98,7 @@ def starts_a_line(text: str) -> bool:
 _LONGEST = 1 << 16  # characters
 
 
-def unwrapped(lines: Iterable[tuple[int, str]], width: int) -> Iterator[tuple[int, str]]:
+def unwrapped(lines: Iterable[tuple[int, str]], width: int, *, exact: bool) -> Iterator[tuple[int, str]]:
     """Join the lines that a terminal broke at ``width`` columns; 0: it broke none."""
     if not width:
         yield from lines
@@ -103,7 +107,7 @@ def unwrapped(lines: Iterable[tuple[int, str]], width: int) -> Iterator[tuple[in
     last = 0
     for number, text in lines:
         if begun is not None and last == width and not starts_a_line(text) and len(begun[1]) < _LONGEST:
-            begun = begun[0], begun[1] + text
+            begun = begun[0], glue(begun[1], text, exact=exact)
         else:
             if begun is not None:
                 yield begun

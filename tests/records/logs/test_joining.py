@@ -2,6 +2,7 @@
 
 import io
 import random
+import textwrap
 
 import pytest
 
@@ -111,6 +112,13 @@ def test_a_log_broken_anywhere_has_the_answer_of_the_whole_log(name):
         assert answer(wrapped(labelled(text), width)) == with_label
         of_rank = labelled(text, "[rank3]: ")
         assert answer(wrapped(of_rank, width)) == answer(of_rank)
+
+
+@pytest.mark.parametrize("width", [60, 72, 78, 100])
+@pytest.mark.parametrize("name", [*LOGS][::5])
+def test_a_log_that_a_mail_program_broke_between_words_has_the_answer_of_the_whole_log(name, width):
+    lines = (part for line in LOGS[name].splitlines() for part in textwrap.wrap(line, width, break_on_hyphens=False))
+    assert answer("\n".join(lines) + "\n") == answer(LOGS[name])
 
 
 @pytest.mark.slow
