@@ -142,7 +142,9 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
     if len(layouts) > 1:
         page = layouts_page(layouts, best, planned.notes)
     elif first.plan:
-        page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only))
+        source = first.settled.sources.get("recompute", "") if first.settled else ""
+        whose = "your" if source.startswith("-") else "the recipe's"
+        page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose)
     more: list[Block] = [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]

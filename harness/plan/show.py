@@ -6,11 +6,13 @@ from pathlib import Path
 from harness.experiment.recompute import FullRecompute
 from harness.planning.advice import (
     advice,
+    asked_text,
     dominated,
     module_worths,
     riskier_text,
     safe_instead,
     same_time_text,
+    unmodelled,
     why_none,
 )
 from harness.planning.prediction import ExactPeak, Prediction
@@ -44,8 +46,8 @@ _LEGEND = (
 _WORTH_A_PRICE = GIB // 10
 
 
-def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> Page:
-    """Return the page of one layout."""
+def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose: str = "the recipe's") -> Page:
+    """Return the page of one layout. ``whose``: who asked for the setting of the request."""
     rows = _shown(plan, show_all=show_all)
     num_folded = len([row for row in plan.rows if row.prediction]) - len(rows)
     steps = (Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1))
@@ -59,7 +61,7 @@ def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> Pa
             GAP,
             *_ranking(plan),
             *steps,
-            *_answer(plan),
+            *_answer(plan, whose),
             assumptions(plan),
         )
     )
@@ -216,7 +218,7 @@ def _ranking(plan: Plan) -> list[Line]:
     return [Line(f"Price of modules: {'; '.join(prices)}", hang=2)]
 
 
-def _answer(plan: Plan) -> Iterator[Line]:
+def _answer(plan: Plan, whose: str) -> Iterator[Line]:
     best = plan.recommended
     if plan.limits.capacity_bytes is None:
         yield Line("mbr-perf does not know what fits: the memory of this GPU is unknown (set it with --fit_into GIB)")
@@ -232,7 +234,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
     about = "" if best.prediction.is_point_known else "~"
     used = f"{plan.limits.use_text(best.prediction.peak_bytes, best.prediction.pool_bytes, about)}{cost}{doubt}"
     yield Line((Span("Use ", "strong"), Span(option(best), "chosen"), f"  ({used})"), hang=4)
-    for text in (same_time_text(plan), safe_instead(plan), riskier_text(plan)):
+    for text in (asked_text(plan, whose), same_time_text(plan), safe_instead(plan), riskier_text(plan)):
         if text:
             yield Line(text[0].upper() + text[1:], hang=4)
 
@@ -245,7 +247,8 @@ def option(row: Row) -> str:
 def assumptions(plan: Plan) -> Section:
     """Return the assumptions of the figures."""
     time = plan.control.prediction.time if plan.control and plan.control.prediction else None
-    texts = list(plan.assumptions)
+    bounds = unmodelled(plan)
+    texts = [f"{text} (not modelled: {bounds[text]})" if text in bounds else text for text in plan.assumptions]
     if time:
         rows = f" ({time.range_rows} measured steps of this class)" if time.range_rows else ""
         texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}{rows}")

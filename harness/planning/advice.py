@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.experiment.recompute import FullRecompute, SelectiveRecompute
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute, canonical_text
 from harness.planning.ranges import cost_error
 from harness.planning.search import SAME_COST, Plan, Row, cost_of, recommended
-from harness.units import format_bytes, format_percent
+from harness.units import format_bytes, format_percent, format_seconds
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
 
@@ -105,6 +105,34 @@ def same_time_text(plan: Plan) -> str:
         f"the same time, as far as predictions can tell: {others}; the recommended setting needs the least memory of them "
         f"(predicted costs err by {error.share * 100:.0f} % in {error.num_rows} measured cases)"
     )
+
+
+def asked_text(plan: Plan, whose: str) -> str:
+    """Say what the setting of the request comes to: ``whose`` setting it is, verdict, peak, time; empty where it is recommended."""
+    own = canonical_text(plan.spec.recompute)
+    row = next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
+    if row is None or row is plan.recommended:
+        return ""
+    if row.prediction is None:
+        return f"{whose} setting, {row.text}, is not predicted: {row.reason}"
+    time = f", {format_seconds(row.prediction.time.likely_s)} a step" if row.prediction.time else ""
+    peak = f"{'' if row.prediction.is_point_known else '~'}{format_bytes(row.prediction.peak_bytes)}"
+    return f"{whose} setting, {row.text}: {row.verdict or 'not judged'}, {peak}{time}{_at(row)}"
+
+
+def unmodelled(plan: Plan) -> dict[str, str]:
+    """Return the assumptions that stand for something unmodelled, each with how far it may move the recommended peak."""
+    row = plan.recommended or plan.control
+    if row is None or row.prediction is None:
+        return {}
+    peak = row.prediction.peak_bytes
+    return {
+        each.text: " to ".join(
+            f"{sign}{format_bytes(share * peak)}" for sign, share in (("-", each.lower), ("+", each.higher)) if share
+        )
+        for each in row.prediction.assumptions
+        if each.lower or each.higher
+    }
 
 
 def riskier_text(plan: Plan) -> str:

@@ -6,11 +6,13 @@ from harness.experiment.recompute import parse_recompute, runs_again
 from harness.experiment.software import Software
 from harness.planning.advice import (
     advice,
+    asked_text,
     dominated,
     module_worths,
     riskier_text,
     safe_instead,
     same_time_text,
+    unmodelled,
     why_none,
 )
 from harness.planning.device import DeviceNeeds, device_needs
@@ -287,3 +289,22 @@ def test_more_of_the_same_recompute_is_certainly_slower(planned):
 ])  # fmt: skip
 def test_a_setting_that_runs_everything_again_that_another_does(more, fewer, expected):
     assert runs_again(parse_recompute(more), parse_recompute(fewer)) is expected
+
+
+def test_the_setting_of_the_request_stands_beside_another_one_that_is_recommended(planned):
+    made = tight(planned, "full:block:1")
+    row = row_of(made, made.spec.recompute.text)
+    assert row is not made.recommended
+    text = asked_text(made, "the recipe's")
+    assert text.startswith(f"the recipe's setting, {row.text}: {row.verdict}, ")
+    assert format_bytes(row.prediction.peak_bytes) in text
+    assert text.endswith(f" a step at {format_percent(row.overhead)}")
+    assert asked_text(replace(made, recommended=row), "your") == ""
+
+
+def test_what_is_not_modelled_has_its_bound_in_bytes(planned, spec_of):
+    spec = spec_of()
+    made = planned(spec.model_copy(update={"ddp": spec.ddp.model_copy(update={"nccl_ub": True})}))
+    name = "nccl_ub: registered NCCL buffers are not modelled"
+    assert unmodelled(made)[name] == f"+{format_bytes(0.02 * made.recommended.prediction.peak_bytes)}"
+    assert name not in unmodelled(planned())
