@@ -20,6 +20,7 @@ class VerdictPart(Shown):
 
     oom_class: str | None = at("oom_class", serialization_alias="class")
     confidence: Confidence | None
+    second_class: OomClass | None = at("case", "verdict", "second")
     reason: str
     is_oom: bool = at("case", "has_oom")
     confirmed: bool | None

@@ -9,7 +9,7 @@ from harness.diagnose.plan import Outlook
 from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import Trial, unexplained_bytes
 from harness.diagnose.values import Case, Fix, Recognised, Rulings, findings_text, is_doubted
-from harness.judging.oom.verdict import threshold
+from harness.judging.oom.verdict import NEXT_EXPERIMENT, OomClass, threshold
 from harness.units import GIB, format_bytes, format_percent
 
 _ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which is offered first anyway
@@ -35,6 +35,12 @@ class Situation:
     trial: Trial | None
     rulings: Rulings
 
+    @property
+    def second(self) -> OomClass | None:
+        """Return the class that the figures also support, unless an A/B has decided."""
+        is_decided = self.trial is not None and self.trial.confirmed is not None
+        return None if is_decided else self.given.verdict.second
+
     @cached_property
     def case(self) -> Case:
         """Return the job; without its settings if the rules show that they are wrong."""
@@ -53,9 +59,13 @@ def _settings(known: Situation) -> list[Fix]:
     if is_doubted(case, known.rulings):
         return [] if case.status == "ok" else [_other_settings(case, known.rulings)]
     if known.oom_class == "capacity" and case.spec is None and can_be_named(case):
-        text = "Replace the capitals with the job's settings. The planner then names the cheapest setting that fits:"
-        return [Fix(text, ask_again(case))]
+        return [_ask_for_settings(case)]
     return []
+
+
+def _ask_for_settings(case: Case) -> Fix:
+    text = "Replace the capitals with the job's settings. The planner then names the cheapest setting that fits:"
+    return Fix(text, ask_again(case))
 
 
 def _other_settings(case: Case, rulings: Rulings) -> Fix:
@@ -87,6 +97,26 @@ def _allocator(known: Situation) -> list[Fix]:
     if known.oom_class != "fragmentation" or case.is_on_cpu:
         return []
     return [_try_allocator(case, known.rulings), *_without_graphs(case, known.rulings)]
+
+
+def _second(known: Situation) -> list[Fix]:
+    """Offer a remedy for the second class, after one for the first."""
+    case, second = known.case, known.second
+    if second is None or case.is_on_cpu:
+        return []
+    if second == "fragmentation":
+        remedies = [_try_allocator(case, known.rulings)]
+    elif second == "capacity" and case.spec is None and can_be_named(case):
+        remedies = [_ask_for_settings(case)]
+    else:
+        remedies = [] if second == "capacity" and _is_planned(known) else [Fix(NEXT_EXPERIMENT[second])]
+    has_own = _is_planned(known) or (case.spec is None and can_be_named(case))
+    is_missing = known.oom_class == "capacity" and not has_own
+    return [*([Fix(NEXT_EXPERIMENT["capacity"])] if is_missing else []), *remedies]
+
+
+def _is_planned(known: Situation) -> bool:
+    return known.outlook is not None and not known.outlook.fits_already and not is_doubted(known.given, known.rulings)
 
 
 def _try_allocator(case: Case, rulings: Rulings) -> Fix:
@@ -133,7 +163,7 @@ def _own_limit(known: Situation) -> list[Fix]:
 def _planned(known: Situation) -> list[Fix]:
     """Offer the cheapest change that is predicted to fit; if none does, offer to spread the model over more GPUs."""
     case, outlook = known.case, known.outlook
-    if outlook is None or outlook.fits_already or is_doubted(known.given, known.rulings):
+    if outlook is None or not _is_planned(known):
         return []
     if not is_device_oom(case) or _is_confirmed(known):
         return []
@@ -215,6 +245,7 @@ _OFFERS: tuple[Callable[[Situation], list[Fix]], ...] = (
     _allocator,
     _own_limit,
     _planned,
+    _second,
     _next_of_class,
     _of_symptoms,
     _of_refusals,

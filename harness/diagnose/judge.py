@@ -69,7 +69,7 @@ def diagnose(
         reference=reference,
         confirmed=trial.confirmed if trial else None,
         is_conclusive=bool(symptoms)
-        or case.failed is not None
+        or (case.failed is not None and case.verdict.oom_class != "unknown")
         or case.status == "ok"
         or case.has_oom
         or case.has_nan
@@ -93,7 +93,8 @@ def _class(case: Case, trial: Trial | None, symptoms: tuple[Recognised, ...]) ->
     if trial is not None and trial.confirmed is False and verdict.oom_class == "fragmentation":
         return "capacity", "medium", f"an A/B ruled out fragmentation: {verdict.reason}"
     known = next((row for row in symptoms if row.is_said or (case.has_nan and case.failed is None)), None)
-    if verdict.oom_class == "not_oom" and case.status not in ("ok", "oom") and known is not None:
+    is_open = verdict.oom_class in ("not_oom", "unknown")
+    if is_open and case.status not in ("ok", "oom") and known is not None:
         return "not_oom", "high" if case.failed else "medium", known.cause
     if verdict.oom_class == "not_oom" and case.failed is None and case.has_nan:
         return "not_oom", "high", "the loss is not finite"

@@ -52,7 +52,11 @@ def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "Failure", f"unknown: {answer.reason}"
     else:
         proved = f", {_VERDICTS[answer.confirmed]}" if answer.confirmed is not None else ""
-        yield "Failure", f"{answer.oom_class} ({answer.confidence}{proved}): {answer.reason}"
+        second = (
+            case.verdict.second if answer.oom_class == case.verdict.oom_class and answer.confirmed is None else None
+        )
+        then = f", then {second}" if second else ""
+        yield "Failure", f"{answer.oom_class} ({answer.confidence}{proved}){then}: {answer.reason}"
     if case.failed is not None:
         failed = case.failed
         unnamed = "the whole job" if answer.oom_class in ("time_limit", "node_failure") else "unknown rank"
@@ -67,8 +71,8 @@ def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
 def numbers(figures: AllocatorFigures) -> str:
     """Return the figures that the message contains, in a fixed order."""
     outside = None
-    if figures.this_process_bytes is not None and figures.reserved_bytes is not None:
-        outside = max(0, figures.this_process_bytes - figures.reserved_bytes)
+    if figures.own_bytes is not None and figures.reserved_bytes is not None:
+        outside = max(0, figures.own_bytes - figures.reserved_bytes)
     rows = (
         ("requested", figures.tried_bytes), ("device", figures.total_bytes), ("free", figures.free_bytes),
         ("allocated", figures.allocated_bytes), ("in private pools", figures.private_pool_bytes),

@@ -198,6 +198,27 @@ def test_a_job_that_ended_well_has_no_failure(mbr_perf, run):
     assert answer.out.splitlines()[1] == "Failure   none: the job ended well"
 
 
+def test_the_report_of_torchrun_alone_is_no_conclusion(mbr_perf, logs):
+    table = "Root Cause (first observed failure):\n  rank      : 6 (local_rank: 6)\n  exitcode  : 1 (pid: 906)"
+    answer = mbr_perf("diagnose", logs(table), "--json")
+    assert (answer.code, verdict_of(answer)["class"], verdict_of(answer)["rank"]) == (6, None, 6)
+    assert "the log of rank 6 has the reason" in verdict_of(answer)["reason"]
+    assert json.loads(answer.out)["fixes"][0]["text"].startswith("Read the log of rank 6: ")
+
+
+@pytest.mark.parametrize("spare", ["1.60 GiB", "2.40 GiB", "3.90 GiB"])
+def test_a_full_card_in_pieces_has_both_remedies_and_that_for_capacity_first(mbr_perf, logs, spare):
+    words = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
+        "which 30.00 MiB is free. Including non-PyTorch memory, this process has 79.08 GiB memory in use. Of the allocated "
+        f"memory 73.50 GiB is allocated by PyTorch, and {spare} is reserved by PyTorch but unallocated."
+    )
+    document = json.loads(mbr_perf("diagnose", logs(words), "--json").out)
+    assert (document["verdict"]["class"], document["verdict"]["second_class"]) == ("capacity", "fragmentation")
+    assert "-mr RECIPE" in document["fixes"][0]["command"]
+    assert "expandable_segments:True" in document["fixes"][1]["command"]
+
+
 def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
     answer = mbr_perf("diagnose", logs(iteration(1)))
     assert answer.code == 6

@@ -73,6 +73,7 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
     processes = (ProcessMemory(int(match[1]), size_bytes(match[2])) for match in _PROCESS.finditer(message))
     # A request of an exbibyte or more is a negative size, read as one without a sign.
     is_uncountable = tried is not None and found["tried_bytes"] is None
+    _drop_impossible(found)
     return AllocatorFigures(
         device=int(device[1]) if device else None,
         processes=tuple(islice(processes, _MAX_PROCESSES)),
@@ -80,6 +81,20 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
         is_rejected=_REJECTED in message,
         **found,
     )
+
+
+def _drop_impossible(found: dict[str, int | None]) -> None:
+    """Set figures to None that exceed the device, or, for private pools, the allocated memory."""
+    total, rounding = found["total_bytes"], threshold("rounding_bytes")
+    allocated, spare = found["allocated_bytes"], found["unallocated_bytes"]
+    if total is not None:
+        if (allocated or 0) + (spare or 0) > total + rounding:
+            found["allocated_bytes"] = found["unallocated_bytes"] = None
+        for name in ("free_bytes", "this_process_bytes"):
+            if (found[name] or 0) > total + rounding:
+                found[name] = None
+    if allocated is not None and (found["private_pool_bytes"] or 0) > allocated + rounding:
+        found["private_pool_bytes"] = None
 
 
 def message_start(text: str) -> int | None:
@@ -116,8 +131,8 @@ class Occupants:
 def occupants(figures: AllocatorFigures) -> Occupants:
     """Assign the memory in use to processes."""
     listed = tuple(process for process in figures.processes if process.used_bytes is not None)
-    me = None if figures.this_process_bytes is not None else _this_process(figures, listed)
-    this_bytes = figures.this_process_bytes if me is None else me.used_bytes
+    me = None if figures.own_bytes is not None else _this_process(figures, listed)
+    this_bytes = figures.own_bytes if me is None else me.used_bytes
     others = tuple(process for process in listed if process is not me)
     found = Occupants(this_bytes, others, unlisted_bytes=0, recognised_pid=me.pid if me else None)
     if this_bytes is None or figures.total_bytes is None or figures.free_bytes is None:
@@ -154,16 +169,35 @@ def judged(
     ``device_bytes``: the memory of the job's GPUs, for messages without it.
     """
     who = occupants(figures)
-    oom_class, confidence, reason = (
-        _bad_size(figures, device_bytes)
-        or _limit(figures)
-        or _neighbour(figures, who)
-        or _fragmentation(figures, expandable_segments=bool(expandable_segments))
-        or _graph_pools(figures)
-        or _outside(figures, who)
-        or _capacity(figures, who)
-    )
-    return OomVerdict(oom_class, confidence, reason, figures.tried_bytes, figures)
+    first = _bad_size(figures, device_bytes) or _limit(figures) or _neighbour(figures, who)
+    second: Found | None = None
+    if first is None:
+        pieces = _fragmentation(figures, expandable_segments=bool(expandable_segments))
+        first, second = _on_this_device(figures, who, pieces)
+    oom_class, confidence, reason = first
+    if second is None:
+        return OomVerdict(oom_class, confidence, reason, figures.tried_bytes, figures)
+    if confidence == "high" and _live_share(figures) < threshold("mostly_live_share"):
+        confidence = "medium"
+    both = f"{reason}; {second[2]}" if second[0] != "capacity" else reason
+    return OomVerdict(oom_class, confidence, both, figures.tried_bytes, figures, second=second[0])
+
+
+def _on_this_device(figures: AllocatorFigures, who: Occupants, pieces: Found | None) -> tuple[Found, Found | None]:
+    """Return the cause, and the second that the figures also support. Around the thresholds both are named in either order."""
+    live, spare, total = _live_share(figures), figures.unallocated_bytes or 0, figures.total_bytes or 0
+    is_full = live >= threshold("mostly_live_share")
+    capacity = _capacity(figures, who)
+    if pieces is not None and not is_full and spare >= threshold("fragmented_share") * total:
+        is_nearly_full = live >= threshold("full_share") and spare < threshold("surely_fragmented_share") * total
+        return pieces, capacity if is_nearly_full else None
+    outside = _outside(figures, who)
+    first = _graph_pools(figures) or (None if is_full else outside) or capacity
+    return first, pieces or (outside if first is capacity else None)
+
+
+def _live_share(figures: AllocatorFigures) -> float:
+    return (figures.allocated_bytes or 0) / figures.total_bytes if figures.total_bytes else 0.0
 
 
 def _bad_size(figures: AllocatorFigures, device_bytes: int | None) -> Found | None:
@@ -241,7 +275,7 @@ def _fragmentation(figures: AllocatorFigures, *, expandable_segments: bool) -> F
         reason += f"; {format_bytes(pools)} ({pools / total:.0%}) are in private pools, such as those of CUDA graphs, which other allocations cannot use"
     if expandable_segments:
         return "fragmentation", "low", f"{reason}, although expandable segments were on"
-    is_much = share >= threshold("fragmented_share") and spare >= tried
+    is_much = share >= threshold("surely_fragmented_share") and spare >= tried
     return "fragmentation", "high" if is_much else "medium", reason
 
 

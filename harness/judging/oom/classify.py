@@ -14,6 +14,10 @@ from harness.units import counted
 _BARE = re.compile(r"\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
 _PYTHON = re.compile(r"(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99})(?::|$)")
 _READ_TRACEBACK = "Read its traceback from the last line up, to the first line of the job's own code."
+_READ_ITS_LOG = (
+    "Read {log}: the error stands before the launcher's report. If no log has it, run the job again with "
+    "`torchrun --redirects 3 --log-dir DIR`, or decorate main with torch.distributed.elastic.multiprocessing.errors.record."
+)
 _KILLED = (-9, 137)  # as Python and as a shell count SIGKILL
 
 
@@ -24,7 +28,7 @@ class Ending:
     ``exit_code``: of the process, negative for a signal. ``scheduler_state``: Slurm's, such as OUT_OF_MEMORY.
     ``host_oom_kills``: the increase of the cgroup's oom_kill count. ``expandable_segments``: whether torch's allocator
     used them. ``device_bytes``: the memory of the job's GPUs. ``has_traceback``: the text is a Python error with its
-    traceback.
+    traceback. ``who``: the process that ended, such as ``rank 3 on node07``, if a launcher reported it.
     """
 
     exit_code: int | None = None
@@ -33,6 +37,7 @@ class Ending:
     expandable_segments: bool | None = None
     device_bytes: int | None = None
     has_traceback: bool = False
+    who: str = ""
 
 
 NOTHING_KNOWN = Ending()
@@ -66,12 +71,22 @@ def _by_ending(text: str, ending: Ending) -> OomVerdict:
         return OomVerdict("killed", "low", reason)
     if by_signal := end_by_signal(ending.exit_code):
         return by_signal
+    return _by_error(text, ending)
+
+
+def _by_error(text: str, ending: Ending) -> OomVerdict:
+    """Judge an error of Python, or an exit code that says nothing about the cause."""
     if ending.has_traceback:
         match = _PYTHON.match(text)
         reason = f"the program raised {match[1] if match else 'an error'}; memory is not the cause"
         return OomVerdict("not_oom", "high", reason, advice=_READ_TRACEBACK)
-    sure: Confidence = "medium" if ending.exit_code is None and ending.scheduler_state is None else "high"
-    return OomVerdict("not_oom", sure, "no sign that memory ran out")
+    if not ending.exit_code:
+        sure: Confidence = "medium" if ending.scheduler_state is None else "high"
+        return OomVerdict("not_oom", sure, "no sign that memory ran out")
+    who = ending.who or "the process that failed"
+    log = f"the log of {who.partition(' on ')[0]}"
+    reason = f"a launcher reports only that {who} ended with exit code {ending.exit_code}; {log} has the reason"
+    return OomVerdict("unknown", "low", reason, advice=_READ_ITS_LOG.format(log=log))
 
 
 # torch reads both; if both are set, the first counts.

@@ -51,6 +51,7 @@ def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
         expandable_segments=scan.expandable_segments,
         device_bytes=device_bytes,
         has_traceback=first.kind == "error" and first.weight == 0,
+        who=_who(first),
     )
     verdict = classify(first.text, ending)
     if lag is not None and verdict.advice == WAITED_ADVICE:
@@ -66,6 +67,11 @@ def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
         also=tuple(_without_secrets(failure) for failure in same if failure is not first),
         victims=tuple(_without_secrets(failure) for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )
+
+
+def _who(failure: RankFailure) -> str:
+    rank = "" if failure.rank is None else f"{'task' if failure.weight == SRUN else 'rank'} {failure.rank}"
+    return f"{rank} on {failure.host}" if rank and failure.host else rank
 
 
 def _without_secrets(failure: RankFailure) -> RankFailure:

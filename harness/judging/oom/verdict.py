@@ -45,10 +45,18 @@ class AllocatorFigures:
             return None
         return self.allocated_bytes + self.unallocated_bytes
 
+    @property
+    def own_bytes(self) -> int | None:
+        """Return ``this_process``; None if it is less than the allocator holds: inside a container NVML cannot see the process."""
+        if self.this_process_bytes is None:
+            return None
+        is_possible = self.this_process_bytes + threshold("rounding_bytes") >= (self.reserved_bytes or 0)
+        return self.this_process_bytes if is_possible else None
+
 
 OomClass = Literal[
     "fragmentation", "capacity", "cuda_graph_pools", "other_process", "outside_allocator", "self_imposed_limit",
-    "host_memory", "killed", "bad_size", "time_limit", "node_failure", "not_oom",
+    "host_memory", "killed", "bad_size", "time_limit", "node_failure", "not_oom", "unknown",
 ]  # fmt: skip
 Confidence = Literal["high", "medium", "low"]
 
@@ -71,17 +79,19 @@ NEXT_EXPERIMENT: dict[OomClass, str] = {
     "time_limit": "Ask for more time, or fewer steps.",
     "node_failure": "Run the job again without that node, and report the node to your administrators.",
     "not_oom": "Read the first error of the rank that failed first; memory is not the cause.",
+    "unknown": "Pass the log of the rank that failed first: these lines do not show why it ended.",
 }  # fmt: skip
 
 
-_NOT_MEMORY: frozenset[OomClass] = frozenset({"not_oom", "killed", "time_limit", "node_failure"})
+_NOT_MEMORY: frozenset[OomClass] = frozenset({"not_oom", "killed", "time_limit", "node_failure", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
     """The cause of a failure. ``reason``: a sentence with the deciding numbers. ``request_bytes``: the failed allocation.
 
-    ``advice``: what to run next, if it differs from the advice of the class.
+    ``advice``: what to run next, if it differs from the advice of the class. ``second``: the class that its figures also
+    support, with less weight.
     """
 
     oom_class: OomClass
@@ -90,6 +100,7 @@ class OomVerdict:
     request_bytes: int | None = None
     figures: AllocatorFigures | None = None
     advice: str = ""
+    second: OomClass | None = None
 
     @property
     def next_experiment(self) -> str:
@@ -119,8 +130,11 @@ class Threshold:
 THRESHOLDS: tuple[Threshold, ...] = (
     Threshold("fragmented_share", 0.05,
               "reserved but unallocated: a GPU that is simply full also has remainders up to this size"),
-    Threshold("slightly_fragmented_share", 0.02,
-              "between the two, remainders may be the cause; below, even a tiny request fails on a full GPU"),
+    Threshold("slightly_fragmented_share", 0.01,
+              "between the two, remainders may be the second cause; below, even a tiny request fails on a full GPU"),
+    Threshold("surely_fragmented_share", 0.10, "so much reserved memory would have held the request but for its pieces"),
+    Threshold("mostly_live_share", 0.90,
+              "with more live tensors, the device is full first: without fragmentation the next larger request fails"),
     Threshold("pool_share", 0.05, "smaller private pools would not have made enough room"),
     Threshold("sure_pool_share", 0.10, "larger pools are a main use of memory, not a side effect"),
     Threshold("outside_bytes", 4 * GIB,

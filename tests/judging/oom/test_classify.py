@@ -161,9 +161,9 @@ REALISTIC = {
     "selective recompute with 14 GiB in remainders":
         (since_2_1("1.00 GiB", "79.11 GiB", "731.00 MiB", "62.18 GiB", "14.02 GiB", mine("78.38 GiB")), "fragmentation", "high"),
     "remainders of 3 % beside a request of the same size":
-        (since_2_1("2.50 GiB", "79.11 GiB", "1.10 GiB", "73.30 GiB", "2.60 GiB", mine("77.99 GiB")), "fragmentation", "medium"),
+        (since_2_1("2.50 GiB", "79.11 GiB", "1.10 GiB", "73.30 GiB", "2.60 GiB", mine("77.99 GiB")), "capacity", "high"),
     "remainders that make room only together with what is free":
-        (since_2_1("5.00 GiB", "79.11 GiB", "1.30 GiB", "71.30 GiB", "4.40 GiB", mine("77.80 GiB")), "fragmentation", "medium"),
+        (since_2_1("5.00 GiB", "79.11 GiB", "1.30 GiB", "71.30 GiB", "4.40 GiB", mine("77.80 GiB")), "capacity", "high"),
     "a request that no remainder would have held":
         (since_2_1("16.00 GiB", "79.11 GiB", "9.00 GiB", "63.70 GiB", "4.50 GiB", mine("70.10 GiB")), "capacity", "high"),
     "full-iteration CUDA graphs on a card of 192 GB":
@@ -237,6 +237,47 @@ def test_what_2_0_reserved_is_split_into_what_is_live_and_what_is_not():
     assert figures.unallocated_bytes == pytest.approx(21.8 * GIB, abs=2)
 
 
+@pytest.mark.parametrize("live", [71.3, 73.0, 76.0])  # 90 to 96 % of the card
+@pytest.mark.parametrize("spare", [1.6, 2.0, 2.5, 3.0])  # 2 to 4 % of it
+def test_a_card_full_of_live_tensors_is_too_small_first_and_in_pieces_second(live, spare):
+    text = since_2_1("64.00 MiB", "79.11 GiB", "30.00 MiB", f"{live:.2f} GiB", f"{spare:.2f} GiB", mine("79.08 GiB"))
+    verdict = classify(text)
+    assert (verdict.oom_class, verdict.second) == ("capacity", "fragmentation")
+    assert "live tensors" in verdict.reason and "no piece fits 64.00 MiB" in verdict.reason
+
+
+@pytest.mark.parametrize("spare", [3.7, 3.9, 4.0, 5.0, 7.0])  # 5 % are 3.96 GiB
+def test_around_the_threshold_of_remainders_both_causes_are_named(spare):
+    text = since_2_1("3.00 GiB", "79.11 GiB", "2.50 GiB", "69.00 GiB", f"{spare:.2f} GiB", mine("76.61 GiB"))
+    verdict = classify(text)
+    assert {verdict.oom_class, verdict.second} == {"capacity", "fragmentation"}
+    assert verdict.confidence == "medium"
+
+
+@pytest.mark.parametrize("own", ["0 bytes", "17179869184.00 GiB"])
+def test_a_process_that_the_driver_cannot_see_is_not_taken_for_an_empty_one(own):
+    """In a container NVML does not find the process. The rest of the memory in use is then that of others."""
+    alone = classify(since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "812.44 MiB", mine(own)))
+    assert (alone.oom_class, alone.confidence) == ("capacity", "high")
+    beside = classify(since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "30.00 GiB", "812.44 MiB", mine(own)))
+    assert (beside.oom_class, beside.confidence) == ("other_process", "medium")
+    assert "46.38 GiB are in use outside torch's allocator" in beside.reason  # 79.11 - 1.94 - 30.00 - 0.79
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (since_2_1("1.00 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "12.44 GiB", mine("77.16 GiB")), "allocated_bytes"),
+        (since_2_1("1.00 GiB", "79.11 GiB", "91.94 GiB", "73.48 GiB", "2.44 GiB", mine("77.16 GiB")), "free_bytes"),
+        (since_2_1("1.00 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "2.44 GiB", mine("97.16 GiB")), "this_process_bytes"),
+        (since_2_1("1.00 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "2.44 GiB", mine("77.16 GiB"), pools=pools("75.00 GiB")),
+         "private_pool_bytes"),
+    ],
+)  # fmt: skip
+def test_a_figure_that_no_device_can_have_is_unknown(text, name):
+    assert getattr(allocator_figures(text), name) is None
+
+
 def test_the_refused_request_is_reported_for_every_allocator():
     assert classify(VARIANTS["2.12 rejected"][0]).request_bytes == 2 * GIB
     assert classify(VARIANTS["NCCL"][0]).request_bytes == 2097152
@@ -269,7 +310,7 @@ def test_fragmentation_with_expandable_segments_on_is_doubted():
         (Ending(exit_code=-9, host_oom_kills=1), "host_memory", "high"),
         (Ending(exit_code=-9), "killed", "low"),
         (Ending(exit_code=137, host_oom_kills=0), "killed", "low"),
-        (Ending(exit_code=1), "not_oom", "high"),
+        (Ending(exit_code=1), "unknown", "low"),
         (Ending(), "not_oom", "medium"),
     ],
 )

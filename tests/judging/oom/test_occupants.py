@@ -44,6 +44,7 @@ CARD = 100 * GIB  # of which a share in percent is a whole number of GiB
 ROUNDING, FOREIGN, OUTSIDE = (round(threshold(name)) for name in ("rounding_bytes", "foreign_bytes", "outside_bytes"))
 UNNAMED = {"total_bytes": CARD, "free_bytes": 2 * GIB, "allocated_bytes": 40 * GIB, "unallocated_bytes": GIB}
 IN_PIECES = {"total_bytes": CARD, "free_bytes": GIB, "allocated_bytes": 90 * GIB}
+ROOMY = {"total_bytes": CARD, "free_bytes": GIB, "allocated_bytes": 85 * GIB}
 
 
 @pytest.mark.parametrize(
@@ -65,13 +66,15 @@ IN_PIECES = {"total_bytes": CARD, "free_bytes": GIB, "allocated_bytes": 90 * GIB
          ("other_process", "medium", "allocated_bytes", -1)),
         ({"total_bytes": 50 * GIB, "free_bytes": 49 * GIB - OUTSIDE, "allocated_bytes": GIB, "unallocated_bytes": 0,
           "tried_bytes": 48 * GIB}, ("other_process", "medium"), ("capacity", "medium", "allocated_bytes", 1)),
-        (IN_PIECES | {"unallocated_bytes": 2 * GIB, "tried_bytes": 3 * GIB}, ("fragmentation", "medium"),
+        (IN_PIECES | {"unallocated_bytes": 6 * GIB, "tried_bytes": 4 * GIB}, ("capacity", "high"),
+         ("fragmentation", "medium", "allocated_bytes", -1)),
+        (ROOMY | {"unallocated_bytes": 6 * GIB, "tried_bytes": 7 * GIB}, ("fragmentation", "medium"),
          ("outside_allocator", "low", "tried_bytes", 1)),
-        (IN_PIECES | {"unallocated_bytes": 2 * GIB, "tried_bytes": GIB}, ("fragmentation", "medium"),
+        (ROOMY | {"unallocated_bytes": 5 * GIB, "tried_bytes": GIB}, ("fragmentation", "medium"),
          ("outside_allocator", "low", "unallocated_bytes", -1)),
-        (IN_PIECES | {"unallocated_bytes": 5 * GIB, "tried_bytes": 5 * GIB}, ("fragmentation", "high"),
+        (ROOMY | {"unallocated_bytes": 10 * GIB, "tried_bytes": 10 * GIB}, ("fragmentation", "high"),
          ("fragmentation", "medium", "tried_bytes", 1)),
-        (IN_PIECES | {"unallocated_bytes": 5 * GIB, "tried_bytes": 4 * GIB}, ("fragmentation", "high"),
+        (ROOMY | {"unallocated_bytes": 10 * GIB, "tried_bytes": 4 * GIB}, ("fragmentation", "high"),
          ("fragmentation", "medium", "unallocated_bytes", -1)),
         (IN_PIECES | {"private_pool_bytes": 6 * GIB, "tried_bytes": 6 * GIB}, ("cuda_graph_pools", "medium"),
          ("capacity", "high", "tried_bytes", 1)),
@@ -79,7 +82,7 @@ IN_PIECES = {"total_bytes": CARD, "free_bytes": GIB, "allocated_bytes": 90 * GIB
          ("capacity", "high", "private_pool_bytes", -1)),
         (IN_PIECES | {"private_pool_bytes": 10 * GIB, "tried_bytes": 2 * GIB}, ("cuda_graph_pools", "high"),
          ("cuda_graph_pools", "medium", "private_pool_bytes", -1)),
-        ({"total_bytes": 50 * GIB, "free_bytes": 0, "allocated_bytes": 50 * GIB - OUTSIDE, "unallocated_bytes": 0,
+        ({"total_bytes": 30 * GIB, "free_bytes": 0, "allocated_bytes": 30 * GIB - OUTSIDE, "unallocated_bytes": 0,
           "tried_bytes": GIB}, ("outside_allocator", "low"), ("capacity", "high", "allocated_bytes", 1)),
         ({"total_bytes": CARD, "allocated_bytes": 80 * GIB}, ("capacity", "high"),
          ("capacity", "medium", "allocated_bytes", -1)),

@@ -76,6 +76,37 @@ def test_a_signal_is_recognised_by_its_number(exit_code, oom_class, reason, advi
     assert advice in verdict.next_experiment
 
 
+TABLE = (
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "=" * 60, "pretrain.py FAILED", "-" * 60, "Failures:",
+    "  <NO_OTHER_FAILURES>", "-" * 60, "Root Cause (first observed failure):", "[0]:", "  time      : 2026-08-21_14:03:30",
+    "  host      : node07", "  rank      : 6 (local_rank: 6)", "  exitcode  : 1 (pid: 906)", "  error_file: <N/A>",
+    "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html", "=" * 60,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "who", "rank"),
+    [
+        (TABLE, "rank 6 on node07", 6),
+        (("E0821 14:03:30.0 77 torch/distributed/elastic/api.py:882] failed (exitcode: 1) local_rank: 3 (pid: 5) of "
+                           "binary: /usr/bin/python",), "the process that failed", None),
+        (("srun: error: node07: task 3: Exited with exit code 1",), "task 3", 3),
+    ],
+)  # fmt: skip
+def test_the_report_of_a_launcher_alone_names_the_log_with_the_reason(first, lines, who, rank):
+    """An exit code of 1 says nothing about the cause, so no cause is claimed."""
+    found = first(*lines)
+    assert (found.verdict.oom_class, found.verdict.confidence, found.failure.rank) == ("unknown", "low", rank)
+    assert f"only that {who} ended with exit code 1" in found.verdict.reason
+    assert f"the log of {who.partition(' on ')[0]} has the reason" in found.verdict.reason
+    assert "--redirects 3" in found.verdict.next_experiment
+
+
+def test_the_report_of_a_launcher_beside_the_error_of_its_rank_hides_nothing(first):
+    found = first(f"[rank6]: {TRACEBACK}", "[rank6]: KeyError: 'lm_loss'", *TABLE)
+    assert (found.verdict.oom_class, found.verdict.confidence, found.failure.rank) == ("not_oom", "high", 6)
+
+
 def test_an_error_of_python_with_its_traceback_is_surely_not_memory(first):
     verdict = first(TRACEBACK, '  File "/job/train.py", line 7, in main', "KeyError: 'lm_loss'").verdict
     assert (verdict.oom_class, verdict.confidence) == ("not_oom", "high")
