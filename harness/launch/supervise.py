@@ -132,7 +132,8 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     With ``parents`` the agent is forked from a warm one; where that cannot be, it is started afresh and a note says why.
 
     ``on_progress`` is called from this thread whenever ranks have said something. A port that was taken meanwhile is
-    retried once with another, if this program chose it. RunFailedError: no room on the disk, nothing was started.
+    retried once with another, if this program chose it. RunFailedError: no room on the disk, nothing was started; or a
+    folder of the run was deleted, and everything was stopped.
     """
     _prepare(plan)
     adopt_orphans()
@@ -184,6 +185,7 @@ def _once(
             crew.terminate(caught)
     finally:
         crew.kill()
+    folders.require_kept(*_folders(plan))
     outcome = _outcome(plan, crew, stop, time.monotonic() - began)
     notes = (*started.notes, *([stop.note] if stop and stop.note else []))
     return outcome.model_copy(update={"warm": started.warm, "notes": notes})
@@ -208,6 +210,8 @@ def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Inter
             crew.keep_looking()
             looked = now
             fallen = peers.reason_to_stop(now)
+            if not fallen and not all(folder.is_dir() for folder in _folders(plan)):
+                fallen = "a folder of the run was deleted"
             if fallen:
                 return Ending("failed", fallen)
         stop = _reason_to_stop(plan, heartbeats, now, caught)

@@ -121,15 +121,27 @@ def is_full_error(error: OSError) -> bool:
 
 @contextmanager
 def full_disk_reported(folder: Path) -> Iterator[None]:
-    """Raise RunFailedError if the disk is full inside the block; other errors pass."""
+    """Raise RunFailedError if the disk is full inside the block, or if ``folder`` was deleted; other errors pass."""
     try:
         yield
     except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            require_kept(folder)
         if not is_full_error(error):
             raise
         raise RunFailedError(
             f"disk full: cannot write in {folder}", remedy="free some space; the files written so far are kept"
         ) from error
+
+
+def require_kept(*wanted: Path) -> None:
+    """Raise RunFailedError if one of the folders of a run no longer exists."""
+    for folder in wanted:
+        if not folder.is_dir():
+            raise RunFailedError(
+                f"{folder}: the folder was deleted while the run was at work; mbr-perf stopped the run",
+                remedy="run again, and let no clean-up job delete the results folder",
+            )
 
 
 def free_bytes(folder: Path) -> int:
