@@ -6,7 +6,7 @@ from typing import Self
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.plan.request import PlanRequest
-from harness.plan.run import Planned
+from harness.plan.run import NearestGolden, Planned
 from harness.plan.searching import Searched, Tried, command
 from harness.planning.advice import Advice, ModuleWorth, advice, module_worths, riskier_text, safe_instead, why_none
 from harness.planning.device import DeviceNeeds
@@ -164,6 +164,7 @@ class PlanDocument(Document):
     exact: tuple[ExactSetting, ...]
     notes: tuple[str, ...]
     search: SearchDocument | None = None
+    nearest_golden: NearestGolden | None = None
 
     def rows(self) -> list[Mapping[str, object]]:
         """One for each setting of each layout, without its stages."""
@@ -226,7 +227,8 @@ def planned_document(planned: Planned, search: SearchDocument | None = None) -> 
     """Return all that one request planned."""
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     exact = {setting.text: setting.peaks for setting in planned.exact}
-    return plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes, search)
+    made = plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes, search)
+    return made.model_copy(update={"nearest_golden": planned.nearest_golden})
 
 
 class CalibrationDocument(Document):

@@ -1,13 +1,16 @@
 """Which of several layouts is recommended."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from harness.experiment.software import Software
-from harness.plan.run import Layout, Planned
+from harness.plan.run import Layout, Planned, nearest_golden
+from harness.plan.show import golden_line
 from harness.planning.device import device_needs
 from harness.planning.search import Limits, Traces, candidates, plan, required_cases
+from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 
 TE = "transformer_engine"
@@ -45,3 +48,44 @@ def test_a_tight_layout_is_not_recommended_where_another_fits(planned):
     layouts = (Layout("tight", None, tight), Layout("fits", None, slower))
     assert Planned(layouts).best.name == "fits"
     assert Planned(layouts[:1]).best.name == "tight"
+
+
+@pytest.fixture
+def golden_folder(tmp_path):
+    """``golden_folder(plan, name="x", peak_allocated_bytes=5, **fields)``: a folder with goldens of the plan's labels."""
+
+    def add(made, name: str, spec: dict, metrics: dict, **fields) -> Path:
+        of = made.spec
+        labels = {key: getattr(of, key) for key in ("recipe", "task", "gpu", "compute_dtype", "num_gpus")}
+        golden = GoldenRecord(
+            kind="external", **(labels | {"recompute": "none", "num_runs": 1, "promoted_at": "", "promoted_by": "", "reason": ""} | fields),
+            spec=spec, metrics={key: GoldenMetric(value=value) for key, value in metrics.items()}, measured_on=MeasuredOn(gpu=of.gpu),
+        )  # fmt: skip
+        path = tmp_path / of.gpu / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(golden.model_dump_json())
+        return tmp_path
+
+    return add
+
+
+def test_the_nearest_golden_says_how_far_the_prediction_is_from_it(planned, golden_folder):
+    made = planned("FITS")
+    found = next(row.prediction for row in made.rows if row.text == "none")
+    values = {"peak_allocated_bytes": found.peak_bytes * 2, "tflops_per_gpu": found.tflops_per_gpu / 1.1}
+    folder = golden_folder(made, "near", {}, values)
+    golden_folder(made, "a_further", {"train": {"manual_gc": not made.spec.train.manual_gc}}, values)
+    nearest = nearest_golden(made, {}, folder)
+    assert (nearest.name, nearest.recompute, nearest.differences) == ("near", "none", ())
+    assert (nearest.peak_error, nearest.throughput_error) == (pytest.approx(-0.5), pytest.approx(0.1))
+    assert golden_line(nearest).words == ("Nearest golden: near: predicted peak -50.0 %, predicted TFLOP/s/GPU +10.0 %")
+
+
+def test_a_setting_that_a_golden_does_not_state_is_named_and_another_layout_is_no_neighbour(planned, golden_folder):
+    made = planned("FITS")
+    folder = golden_folder(made, "other", {}, {"peak_allocated_bytes": 5}, num_gpus=made.spec.num_gpus * 2)
+    assert nearest_golden(made, {}, folder) is None
+    folder = golden_folder(made, "own", {}, {"peak_allocated_bytes": 5})
+    nearest = nearest_golden(made, {"cuda_graph.impl": "--cuda_graph_impl"}, folder)
+    assert nearest.differences == ("cuda_graph.impl: not stated by the golden",)
+    assert nearest.throughput_error is None
