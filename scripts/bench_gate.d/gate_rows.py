@@ -48,10 +48,10 @@ _SEED = 20240501
 class Size:
     """How much is drawn: nights and cases of the usual scenario, and of each other one."""
 
-    nights: int = 5_000
-    cases: int = 10_000
-    other_nights: int = 500
-    other_cases: int = 1_000
+    nights: int = 2_000
+    cases: int = 4_000
+    other_nights: int = 400
+    other_cases: int = 400
 
 
 @dataclass(frozen=True)
