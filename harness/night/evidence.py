@@ -45,7 +45,7 @@ def evidence_of(values: Sequence[float], golden: Reference, history: KnownNoise 
     if not found.are_nights_known:
         wider = replace(found, nights=((1.0, UNKNOWN_NIGHTS),))
         if_nights_differ = _p_value(mean, len(values), golden, history, wider)
-    one_run = found.stretch * found.ours.value if found.ours else 0.0
+    one_run = found.ours.value if found.ours else 0.0
     noise = math.sqrt(one_run + (found.night_variance if found.are_nights_known else 0.0))
     return Evidence(
         max(p_value, if_nights_differ or 0.0),
@@ -64,7 +64,7 @@ def _tonight(changes: Sequence[float]) -> Variance | None:
 
 def _p_value(mean: float, num_runs: int, golden: Reference, history: KnownNoise | None, found: Noises) -> float:
     direction = 1.0 if mean >= golden.value else -1.0
-    ours = (found.stretch / num_runs, found.ours)
+    ours = (1 / num_runs, found.ours)
     median = _MEDIAN_OVER_MEAN.get(golden.num_runs, _MEDIAN_OVER_MEAN_LIMIT)
     change = direction * (mean / golden.value - 1)
     against_golden = sum(

@@ -28,8 +28,7 @@ class Noises:
     """Variances of one run tonight, of the golden's runs, of earlier nights' runs, and of what a night adds to all its runs.
 
     ``nights``: each shape that this may have, with its weight; the weights add up to 1. A single one of no variance: nights
-    add nothing. ``stretch``: by how much ours varied more than ``ours`` says, where that is no more than chance may do; at
-    least 1. ``are_nights_known``: enough nights were seen. None where nothing is known.
+    add nothing. ``are_nights_known``: enough nights were seen. None where nothing is known.
     """
 
     ours: Variance | None
@@ -37,7 +36,6 @@ class Noises:
     history: Variance | None
     nights: tuple[tuple[float, Variance], ...]
     are_nights_known: bool
-    stretch: float = 1.0
 
     @property
     def night_variance(self) -> float:
@@ -61,9 +59,18 @@ def noises(tonight: Variance | None, golden: Variance | None, history: KnownNois
     if history and history.night_df and runs and not left:
         runs = _pool(runs, Variance(history.night_sd**2 * history.runs_per_night, history.night_df))
     nights = _shapes(history, left) if history and left else ((1.0, _NOTHING),)
-    stretched = tonight is not None and ours is None and runs is not None and tonight.value > runs.value > 0
-    stretch = tonight.value / runs.value if stretched and tonight and runs else 1.0
-    return Noises(ours or runs, theirs or runs, runs, nights, known, stretch)
+    if tonight is not None and ours is None and runs is not None and tonight.value > runs.value > 0:
+        ours = _stretched(tonight, runs)
+    return Noises(ours or runs, theirs or runs, runs, nights, known)
+
+
+def _stretched(tonight: Variance, pooled: Variance) -> Variance:
+    """Return tonight's own variance, which chance may have raised above the pooled one, with the degrees that it deserves.
+
+    The more it exceeds the pooled variance, the less the pooled runs show of it.
+    """
+    stretch = tonight.value / pooled.value
+    return Variance(tonight.value, tonight.degrees + (pooled.degrees - tonight.degrees) / stretch**4)
 
 
 def _pool(*sources: Variance | None) -> Variance | None:

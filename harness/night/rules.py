@@ -41,9 +41,8 @@ MIN_RUNS_BEYOND = 3
 """Runs that must all be beyond the threshold where :data:`EVERY_RUN_ALPHA` is evidence enough; without known nights only."""
 
 ODD_GOLDEN_ALPHA = 0.01
-# Two nights agree that are both this share of the threshold worse, and this many deviations of a night apart at most.
-# That nights do not drift at all is never established.
-_AGREEMENT_SHARE, _AGREEMENT_DEVIATIONS, _LEAST_DRIFT = 0.7, 3.5, 0.3
+# Two nights agree that are this many deviations of a night apart at most. That nights do not drift is never established.
+_AGREEMENT_DEVIATIONS, _LEAST_DRIFT = 3.5, 0.3
 _LASTING_NIGHTS = 3
 _HABIT, _GROSS_THRESHOLDS, _ALIKE_SHARE = 2, 3.0, 0.35
 
@@ -94,8 +93,8 @@ def judge_time(
     evidence = replace(evidence_of(values, reference, history), smallest_change=smallest)
     change = mean / reference.value - 1
     wanted = Verdict.REGRESSION if is_worse(metric, change) else Verdict.IMPROVEMENT
-    known = [history.level] if history and history.knows_nights and history.level else []
-    large = any(compare_values(metric, mean, x, smallest).verdict is wanted for x in (reference.value, *known))
+    known = _measures(reference, history, smallest)
+    large = any(compare_values(metric, mean, value, smallest).verdict is wanted for value in known)
     beyond = [compare_values(metric, value, reference.value, limits.threshold).verdict is wanted for value in values]
     shown = evidence.p_value is not None and evidence.p_value <= limits.alpha
     odd = "" if level is None else _odd_golden(golden, level)
@@ -115,6 +114,14 @@ def judge_time(
         return _finding(plain, Verdict.PASS, reason, evidence)
     reason = f"beyond {limits.threshold * 100:.3g} %, but {odd or _doubt(evidence, limits)}"
     return _finding(plain, Verdict.INCONCLUSIVE if is_worse(metric, plain.change) else Verdict.PASS, reason, evidence)
+
+
+def _measures(golden: Reference, history: KnownNoise | None, smallest: float) -> tuple[float, ...]:
+    """Return what a change must be large against: the level of the nights, which is known best, and the golden where they differ."""
+    if history is None or history.level is None or not history.knows_nights:
+        return (golden.value,)
+    is_same = abs(history.level / golden.value - 1) <= smallest / 2
+    return (history.level,) if is_same else (history.level, golden.value)
 
 
 def _level_instead(golden: Reference, history: KnownNoise | None) -> float | None:
@@ -143,13 +150,13 @@ def _again(
     if before is None or not before.values:
         return ""
     now, then = (statistics.harmonic_mean(night) / golden.value - 1 for night in (values, before.values))
-    if not is_worse(metric, then) or min(abs(now), abs(then)) <= _AGREEMENT_SHARE * limits.threshold:
+    if not is_worse(metric, then) or min(abs(now), abs(then)) <= limits.threshold:
         return ""
     found = [evidence_of(night, golden, before.history) for night in (values, before.values)]
     noise = max((each.noise or 0.0) / math.sqrt(each.num_runs) for each in found)
     weaker = max(1.0 if each.p_value is None else each.p_value for each in found)
     drift = max(_LEAST_DRIFT, before.history.drift if before.history else 0.0)
-    if abs(now - then) > max(limits.threshold / 2, _AGREEMENT_DEVIATIONS * noise):
+    if abs(now - then) > max(limits.threshold / 4, _AGREEMENT_DEVIATIONS * noise):
         return ""
     return f"the night before had {format_percent(then)}" if weaker ** (2 / (1 + drift)) <= limits.alpha else ""
 

@@ -112,6 +112,8 @@ def unjudged_time(case: CaseVerdict) -> str:
     finding = finding_of(case, SPEED)
     if finding is None:
         return "no throughput was measured"
+    if case.is_golden_damaged:
+        return "the golden cannot be read"
     if finding.verdict in (Verdict.NOT_GATED, Verdict.INCONCLUSIVE):
         return one_line(finding.reason) or "no reason is recorded"
     return ""

@@ -94,8 +94,8 @@ def _shifts(rng: np.random.Generator, scenario: Scenario) -> np.ndarray:
     if scenario.odd_share:
         odd = rng.random(num) < scenario.odd_share
         odd[scenario.nights_before_golden] = False
-        if not odd[:-2].any():
-            odd[rng.choice([i for i in range(num - 2) if i != scenario.nights_before_golden])] = True
+        if not odd[:-3].any():  # not the night before, which would then be odd too often
+            odd[rng.choice([i for i in range(num - 3) if i != scenario.nights_before_golden])] = True
         shifts = np.where(odd, -rng.uniform(*_ODD_LOSS, num), shifts)
     return shifts
 

@@ -48,10 +48,10 @@ _SEED = 20240501
 class Size:
     """How much is drawn: nights and cases of the usual scenario, and of each other one."""
 
-    nights: int = 2_000
-    cases: int = 4_000
-    other_nights: int = 400
-    other_cases: int = 400
+    nights: int = 1_500
+    cases: int = 3_000
+    other_nights: int = 300
+    other_cases: int = 300
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,20 @@ def _row(number: int, scenario: Scenario, confirm: int, nights: int, cases: int)
 
 
 def goals(found: Sequence[Row]) -> tuple[Goal, ...]:
-    """Return the goals for five repeats with confirmation: of the usual scenario, of all, and after one odd night."""
+    """Return the goals: of the usual scenario, of all but the night that is noisier than those before, after one odd night."""
     usual = found[0]
     odd = [row for row in found if row.scenario in _ODD_NIGHTS]
+    steady = [row for row in found if row.scenario.tonight_times == 1]
     light = [row for row in found if row.scenario not in HEAVY]
     return (
         Goal("nights with a false alarm, 50 cases", usual.alarms.regression.value, 0.01, is_upper=True),
         Goal("a true -5 % found", usual.detected(-0.05).regression.value, 0.99, is_upper=False),
         Goal("a true -3 % found", usual.detected(-0.03).regression.value, 0.90, is_upper=False),
         Goal(
-            "false alarms in the worst scenario", max(row.alarms.regression.value for row in found), 0.01, is_upper=True
+            "false alarms, any noise like before",
+            max(row.alarms.regression.value for row in steady),
+            0.01,
+            is_upper=True,
         ),
         Goal(
             "inconclusive nights, light tails", max(row.alarms.inconclusive.value for row in light), 0.05, is_upper=True

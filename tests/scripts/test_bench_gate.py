@@ -58,6 +58,6 @@ def test_the_kept_result_says_whether_each_goal_is_met():
     kept = json.loads((ROOT / "results" / "benchmarks" / "gate.json").read_text())
     usual = kept["rows"][0]
     assert (usual["scenario"]["noise"], usual["scenario"]["repeats"], usual["confirm"]) == (0.01, 5, 2)
-    assert usual["nights_without_change"]["false_alarm"]["num"] >= 2_000
+    assert usual["nights_without_change"]["false_alarm"]["num"] >= 1_500
     assert [goal["verdict"] for goal in kept["goals"]] == ["met"] * len(kept["goals"])
     assert len(kept["goals"]) == 7
