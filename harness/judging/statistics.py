@@ -5,6 +5,8 @@ import statistics as stdlib_statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.units import counted
+
 
 def median(values: Sequence[float]) -> float:
     """Return the median, which a single slow step does not change. ValueError without values."""
@@ -161,9 +163,10 @@ def _basis(
 ) -> str:
     if min(len(cell), len(control)) >= MIN_RUNS:
         return f"95 % interval by Welch's t, {len(cell)} and {len(control)} runs"
-    counted = f"{len(cell)} and {len(control)} runs; an interval needs at least {MIN_RUNS} each"
+    runs = f"{counted(len(cell), 'run')} each" if len(cell) == len(control) else f"{len(cell)} and {len(control)} runs"
+    sizes = f"{runs}; an interval needs at least {MIN_RUNS}{' each' * (len(cell) != len(control))}"
     spreads = [text for text in (_spread("this cell", cell, steps[0]), _spread(against, control, steps[1])) if text]
-    return f"{counted}; {', '.join(spreads)}" if spreads else counted
+    return f"{sizes}; {', '.join(spreads)}" if spreads else sizes
 
 
 def _spread(who: str, runs: Sequence[float], steps: float | None) -> str:

@@ -56,7 +56,7 @@ def test_one_run_each_states_the_spread_of_its_steps():
 
     assert change.interval is None
     assert change.basis == (
-        "1 and 1 runs; an interval needs at least 3 each; steps of this cell spread by 2.0 % (standard deviation), "
+        "1 run each; an interval needs at least 3; steps of this cell spread by 2.0 % (standard deviation), "
         "steps of the control spread by 3.0 % (standard deviation)"
     )
 
