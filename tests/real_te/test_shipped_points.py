@@ -55,9 +55,10 @@ OUTSIDE = (
     "parallelism.wgrad_deferral_limit",
 )  # fmt: skip
 # What layers say in other words: their number and kind, without the settings and modules of the other kind, whole layers one
-# by one, the implementation that "auto" gives, and of the variables those that transformer-engine reads.
+# by one, the implementation that "auto" gives, of the variables those that transformer-engine reads, and for the GPU the first
+# of its compute capability.
 REWORDED = (
-    "model.num_layers", "model.moe.moe_layer_freq", "recompute", "kernels.transformer_impl", "env",
+    "gpu", "model.num_layers", "model.moe.moe_layer_freq", "recompute", "kernels.transformer_impl", "env",
     "kernels.moe_token_dispatcher_type", "kernels.moe_flex_dispatcher_backend", "parallelism.expert_tensor_parallel_size",
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ def test_true_changes_are_found_by_five_repeats_with_confirmation(module, change
 
 def test_five_percent_on_one_run_misses_most_of_a_true_three_percent(module):
     found = module("gate_trials").detection(module("gate_rows").USUAL, -0.03, cases=500, confirm=0, seed=3)
-    assert (found.plain_gate.value < 0.25, found.regression.value > 0.9) == (True, True)
+    assert (found.plain_gate.value < 0.25, found.regression.value > 0.85) == (True, True)
 
 
 def test_draws_are_the_same_every_time_and_of_the_noise_they_claim(module):
