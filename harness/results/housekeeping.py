@@ -23,7 +23,7 @@ from harness.records.strict_json import OtherVersionError, RejectedError, read_d
 from harness.records.sweep import CELLS
 
 TRASH = "trash"
-_EVIDENCE = {"accuracy", "benchmarks", "examples", "faults", "gpu", "house.json"}
+_EVIDENCE = {"accuracy", "benchmarks", "examples", "faults", "gpu", "house.json", "traces"}
 _KNOWN = {*FOLDERS, JOBS, TRASH, *_EVIDENCE, "golden", "calibration", "history", "README.md"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
 _GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there

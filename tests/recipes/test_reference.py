@@ -47,7 +47,7 @@ def test_the_example_of_the_readme_runs_on_a_cpu(tmp_path: Path):
     path = tmp_path / "tiny.yaml"
     path.write_text(example("Add a recipe"), encoding="utf-8")
     resolved = resolve_recipe(load_recipe(path, "tiny.yaml"), Request(model_recipe_name="tiny", gpu="cpu"))
-    assert resolved.spec.slug == "tiny.pretrain.fp32.2gpu.core_attn"
+    assert resolved.spec.slug == "tiny.pretrain.fp32.2gpu.mlp"
     assert resolved.spec.num_microbatches == 4
 
 

@@ -150,7 +150,7 @@ def test_a_golden_that_cannot_be_written_is_reported_with_a_remedy(tmp_path, mak
     ("value", "expected"),
     [
         ('"700"', 'metrics.tflops_per_gpu.value: must be a number, is "700"'),
-        ("-1.0", "metrics.tflops_per_gpu.value: must be greater than 0, is -1.0"),
+        ("-1.0", "metrics.tflops_per_gpu.value: must be greater than or equal to 0.000000000001, is -1.0"),
         ("[" * 100_000, ": nested deeper than 100 levels"),
         ("[" * 300 + "1" + "]" * 300, ": nested deeper than 100 levels"),
         (r'"\ud800"', ": not JSON: unexpected end of hex escape at line"),
