@@ -122,6 +122,7 @@ This machine:                {_PROGRAM} doctor"""
 
 
 # By words in the messages of typer and of click.
+_MOST_DIGITS = 30
 _KINDS = {"valid integer": "a whole number", "valid number": "a number", "valid float": "a number"}
 
 
@@ -136,10 +137,17 @@ def _unreadable(command: Any, ctx: Any, args: list[str]) -> list[BadRequestError
         try:
             parameter.process_value(ctx, parameter.consume_value(ctx, typed)[0])
         except typer.BadParameter as error:
-            kind = next((kind for words, kind in _KINDS.items() if words in error.message), None)
-            found.append(f"{parameter.opts[0]}: {value!r} is not {kind}" if kind else error.format_message())
+            found.append(_why(parameter.opts[0], value, error))
     remedies = [*[""] * (len(found) - 1), f"try '{ctx.command_path} {ctx.help_option_names[0]}' for help"]
     return [BadRequestError(redact(text), remedy=remedy) for text, remedy in zip(found, remedies, strict=False)]
+
+
+def _why(option: str, value: Any, error: typer.BadParameter) -> str:
+    """Return what is wrong with the value of one option. The limit on digits keeps the message readable."""
+    if isinstance(value, str) and len(value) > _MOST_DIGITS and value.lstrip("-").isdigit():
+        return f"{option}: a number of {len(value.lstrip('-'))} digits is larger than any size may be"
+    kind = next((kind for words, kind in _KINDS.items() if words in error.message), None)
+    return f"{option}: {value!r} is not {kind}" if kind else str(error.format_message())
 
 
 def _records(command: Any, ctx: Any, kind: str) -> list[_Row]:

@@ -103,17 +103,17 @@ def _row(number: int, scenario: Scenario, confirm: int, nights: int, cases: int)
 
 
 def goals(found: Sequence[Row]) -> tuple[Goal, ...]:
-    """Return the goals: of the usual scenario, of all but the night that is noisier than those before, after one odd night."""
+    """Return the goals: of the usual scenario, of all without drift and sudden noise, after one odd night."""
     usual = found[0]
     odd = [row for row in found if row.scenario in _ODD_NIGHTS]
-    steady = [row for row in found if row.scenario.tonight_times == 1]
+    steady = [row for row in found if row.scenario.tonight_times == 1 and not row.scenario.drift]
     light = [row for row in found if row.scenario not in HEAVY]
     return (
         Goal("nights with a false alarm, 50 cases", usual.alarms.regression.value, 0.01, is_upper=True),
         Goal("a true -5 % found", usual.detected(-0.05).regression.value, 0.99, is_upper=False),
         Goal("a true -3 % found", usual.detected(-0.03).regression.value, 0.90, is_upper=False),
         Goal(
-            "false alarms, any noise like before",
+            "false alarms, no drift, noise as before",
             max(row.alarms.regression.value for row in steady),
             0.01,
             is_upper=True,
