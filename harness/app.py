@@ -185,7 +185,7 @@ _OF_TYPER = {"--install_completion": "--install-completion", "--show_completion"
 
 
 def spelled(arguments: Sequence[str]) -> list[str]:
-    """Long option names with ``_``: `--recompute-modules=mlp` becomes `--recompute_modules=mlp`; values stay."""
+    """Return long option names with ``_``: `--recompute-modules=mlp` becomes `--recompute_modules=mlp`; values stay."""
     out: list[str] = []
     for position, argument in enumerate(arguments):
         if argument == "--":
@@ -238,7 +238,7 @@ def _completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> li
 
 
 def _tell_stopped() -> None:
-    """Ctrl-C where there is nothing to keep."""
+    """Answer Ctrl-C if there is nothing to keep."""
     import shlex
 
     from harness.records.redact import redact

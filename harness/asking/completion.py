@@ -106,18 +106,18 @@ def commands(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def results_folder(ctx: typer.Context) -> Path:
-    """As `records.store.results_dir`."""
+    """Return what `records.store.results_dir` returns."""
     given: Path | None = ctx.params.get("results_dir")
     return given or (_CHECKOUT / "results" if (_CHECKOUT / "pyproject.toml").is_file() else Path("results"))
 
 
 def golden_folder(ctx: typer.Context) -> Path:
-    """As `records.goldens.golden_dir`."""
+    """Return what `records.goldens.golden_dir` returns."""
     return ctx.params.get("golden_dir") or _shipped("results/golden", "golden")
 
 
 def recipes_folder(ctx: typer.Context) -> Path:
-    """As `recipes.find.recipes_dir`, also where there is none."""
+    """Return what `recipes.find.recipes_dir` returns, also if there is no such folder."""
     return ctx.params.get("recipes_dir") or _shipped("recipes", "recipes")
 
 

@@ -48,18 +48,18 @@ class HelpedCommand(typer.core.TyperCommand):
             raise
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The paragraphs of the docstring."""
+        """Write the paragraphs of the docstring."""
         del ctx
         _write_help(self, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then each panel in the order of its first option; options of no panel last."""
+        """Write arguments, then each panel in the order of its first option; options of no panel last."""
         _write_panels(formatter, [("Arguments", record) for _, record in _records(self, ctx, "argument")])
         options = _records(self, ctx, "option")
         _write_panels(formatter, sorted(options, key=lambda row: row[0] == _OTHER))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The examples, on lines that are never wrapped."""
+        """Write the examples, on lines that are never wrapped."""
         lines = examples().get(ctx.command_path.removeprefix(f"{_PROGRAM} "), ())
         formatter.write("\nExamples:\n" + "".join(f"  {_PROGRAM} {line}\n" for line in lines) if lines else "")
 
@@ -70,12 +70,12 @@ class HelpedGroup(typer.core.TyperGroup):
     panels: tuple[str, ...] = ()
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The paragraphs of the docstring."""
+        """Write the paragraphs of the docstring."""
         del ctx
         _write_help(self, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Commands in the order of ``panels``, then options."""
+        """Write commands in the order of ``panels``, then options."""
         found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         shown = [(name, command) for name, command in found if command is not None and not command.hidden]
         rows = [
@@ -87,7 +87,7 @@ class HelpedGroup(typer.core.TyperGroup):
         _write_panels(formatter, _records(self, ctx, "option"))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As typer's; an unknown command fails with the nearest of all commands, whichever group they are in."""
+        """Resolve a command as typer does; an unknown one fails with the nearest of all commands, in any group."""
         if args and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}. {_nearest_command(self, ctx, args[0])}".rstrip())
         return super().resolve_command(ctx, args)
@@ -102,12 +102,12 @@ class App(typer.Typer):
     def command(
         self, name: str | None = None, *, cls: type[typer.core.TyperCommand] | None = HelpedCommand, **settings: Any
     ) -> Callable[[_Command], _Command]:
-        """As typer's."""
+        """Do what typer's method does."""
         return super().command(name, cls=cls, **settings)
 
 
 def tasks_text() -> str:
-    """What `mbr-perf` alone prints: the five tasks, each with a command to copy, and where to read on."""
+    """Return what `mbr-perf` alone prints: the five tasks, each with a command to copy, and where to read on."""
     width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
     pitch = "mbr-perf finds the activation-recompute setting for a Megatron training job."
     tasks = "\n\n".join(f"{textwrap.fill(task, width)}\n    {_PROGRAM} {line}" for task, line in TASKS)
@@ -180,7 +180,7 @@ def _write_panels(formatter: Any, rows: Sequence[_Row]) -> None:
 
 
 def _wrapped(text: str, indent: int, width: int) -> str:
-    """Nothing breaks within a word: a word may be part of a command."""
+    """Wrap the text. Nothing breaks within a word: a word may be part of a command."""
     blanks = " " * indent
     return textwrap.fill(
         " ".join(text.split()),

@@ -281,7 +281,7 @@ class WholeShortOptions(HelpedCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse; a usage error (exit code 2) names the nearest options."""
+        """Parse the arguments; a usage error (exit code 2) names the nearest options."""
         known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
         own = args[: args.index("--")] if "--" in args else args
         for argument in own:

@@ -163,7 +163,7 @@ def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, 
 
 
 def limit_minutes(text: str | None) -> int:
-    """``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up. BadRequestError for any other text."""
+    """Return ``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up. BadRequestError for any other text."""
     remedy = "--time_limit 30 (minutes) or 01:30:00"
     if text is None:
         raise BadRequestError(

@@ -24,7 +24,7 @@ class Interruption:
         self.insisted = False
 
     def receive(self, number: int, _frame: FrameType | None = None) -> None:
-        """The signal handler."""
+        """Handle a signal."""
         self.insisted = self.signal is not None
         self.signal = self.signal or signal.Signals(number)
 
@@ -76,7 +76,7 @@ class Agent(Protocol):
         ...
 
     def kill(self) -> None:
-        """SIGKILL, if it still runs."""
+        """Send SIGKILL if it still runs."""
         ...
 
 
@@ -101,7 +101,7 @@ class Crew:
         self._known.update(descendants(self.agent.pid, *(process.pid for process in self._known)))
 
     def keep_looking(self) -> None:
-        """As :meth:`look`, but use at most :data:`MAX_LOOKING` of the time."""
+        """Look as :meth:`look` does, but use at most :data:`MAX_LOOKING` of the time."""
         began = time.monotonic()
         if began >= self._next_look:
             self.look()

@@ -62,7 +62,7 @@ class Row:
 
 
 def max_connections(asked: Asked) -> str | None:
-    """`CUDA_DEVICE_MAX_CONNECTIONS`, as Megatron-Bridge's performance scripts choose it."""
+    """Return `CUDA_DEVICE_MAX_CONNECTIONS` as Megatron-Bridge's performance scripts choose it."""
     if not asked.on_gpu:
         return None
     if asked.needs_one_connection:

@@ -74,7 +74,7 @@ SAMPLING_POLL_S = 0.02
 
 @contextmanager
 def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[Callable[[], str | None]]:
-    """The sampler around the ranks: they start after its first look, so that what it saw then is not theirs.
+    """Run the sampler around the ranks: they start after its first look, so that what it saw then is not theirs.
 
     Yields a function that ends the sampler and says why it did not watch the GPUs to the end; None where it did.
     """

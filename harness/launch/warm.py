@@ -57,7 +57,7 @@ class WarmAgent:
         return code
 
     def kill(self) -> None:
-        """SIGKILL; nothing for one that has ended, whose number may be another's by now."""
+        """Send SIGKILL; nothing to one that has ended, because another process may have its number by now."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 

@@ -57,7 +57,7 @@ def plan_pictures(plan: Plan) -> tuple[Picture, Picture]:
 
 
 def write_html(path: Path, plan: Plan, layout: str, page: Page) -> None:
-    """The page with both pictures before its blocks. BadRequestError as :func:`write_png`."""
+    """Return the page with both pictures before its blocks. BadRequestError as :func:`write_png`."""
     drawn = plan_pictures(plan)
     whole = Page((*drawn, *page.blocks), title="Predicted memory and time", about="; ".join(_about(plan, layout)))
     look.write_chart("--html", path, drawn[0], partial(html, whole))

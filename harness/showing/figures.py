@@ -51,7 +51,7 @@ def spread(summary: Summary) -> str:
 
 
 def clock_figure(mhz: float | None) -> str:
-    """``1395 MHz``."""
+    """Return ``1395 MHz``."""
     return ABSENT if mhz is None else f"{mhz:.0f} MHz"
 
 
@@ -100,7 +100,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """A bar per value from the least to the most, a blank where there is none; of more than ``width`` the newest.
+    """Return a bar per value from the least to the most, a blank for none; of more than ``width`` the newest.
 
     Equal values are bars of middle height.
     """

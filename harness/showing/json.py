@@ -103,7 +103,7 @@ class _Schema(GenerateJsonSchema):
 
 
 def schema(kind: Any, title: str, description: str) -> JsonSchemaValue:
-    """The JSON Schema of a document's type, or of a union of them, which a later release with more keys fits as well."""
+    """Return the JSON Schema of a document's type, or of a union of them; later releases with more keys fit it, too."""
     found = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Schema)
     about = {"$schema": _Schema.schema_dialect, "title": title, "description": description}
     opened: JsonSchemaValue = _open({key: value for key, value in found.items() if key not in about})

@@ -61,7 +61,7 @@ class PlainLines:
     label: str = ""
 
     def show(self, phase: str, step: int | None, last_step_s: float | None, eta_s: float | None) -> None:
-        """As `step_progress` yields it."""
+        """Take what `step_progress` yields."""
         now = self.clock()
         if phase == self.phase and (step == self.step or now - self.shown_at < EVERY_S):
             return
@@ -143,7 +143,7 @@ class CellProgress(Protocol):
 def cell_progress(
     console: Console, num_runs: int, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[CellProgress]:
-    """Two bars on a terminal, lines elsewhere. ``num_runs``: runs that are still to be done."""
+    """Show two bars on a terminal, lines elsewhere. ``num_runs``: runs that are still to be done."""
     if not console.is_terminal:
         yield _Lines(console, num_runs, clock)
         return

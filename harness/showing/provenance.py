@@ -39,7 +39,7 @@ def _version(name: str) -> Callable[[Provenance], str | None]:
 
 
 def _commit(provenance: Provenance) -> str | None:
-    """Of mbr-perf's checkout, with the branch; records mark local changes by a plus sign."""
+    """Return the commit of mbr-perf's checkout, with the branch; records mark local changes by a plus sign."""
     if provenance.git_commit is None:
         return None
     changed = "with local changes" if provenance.git_commit.endswith("+") else ""
@@ -68,7 +68,7 @@ def _values(found: Iterable[str | None]) -> str:
 def run_table(
     title: str, runs: Iterable[tuple[str, Path, RunRecord | None]], folder: Path, *, with_host: bool = False
 ) -> Table:
-    """A row per run: what it is called, how it ended, and links from a page in ``folder`` to its record and logs."""
+    """Return a row per run: its name, how it ended, and links from a page in ``folder`` to its record and logs."""
 
     def row(name: str, run_dir: Path, record: RunRecord | None) -> tuple[Words, ...]:
         where = record.provenance if record else None

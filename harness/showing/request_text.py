@@ -174,7 +174,7 @@ def check_page(
 
 
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:
-    """How many of each kind; forced errors apart, and only where there are any."""
+    """Count each kind; forced errors apart, and only if there are any."""
     words = [_word(finding) for finding in findings]
     forced = {"forced error": n} if (n := words.count("forced")) else {}
     return forced | {severity: words.count(severity) for severity in _STYLES}

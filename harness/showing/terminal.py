@@ -78,7 +78,7 @@ def show_blocks(*blocks: Block) -> None:
 
 
 def print_page(console: Console, answer: Page) -> None:
-    """The page from its title to its answer. Nothing is folded or cut where no terminal is."""
+    """Show the page from its title to its answer. Nothing is folded or cut without a terminal."""
     _Writer(console).write(answer)
 
 
@@ -167,7 +167,7 @@ class _Writer:
             self._hanging(text, line.hang + indent)
 
     def _hanging(self, text: Text, indent: int) -> None:
-        """One paragraph; on a terminal its further lines begin ``indent`` columns in. No word is broken."""
+        """Show one paragraph; on a terminal its further lines begin ``indent`` columns in. No word is broken."""
         if not self._console.is_terminal:
             self._console.print(text, soft_wrap=True)
             return
@@ -197,7 +197,7 @@ class _Writer:
             self._blocks(asked.instead)
 
     def _whole(self, table: rich.table.Table) -> None:
-        """As wide as its columns, without trailing blanks: rich would fold figures and paths to stay within a terminal."""
+        """Draw it as wide as its columns, without trailing blanks: rich would fold figures and paths to fit a terminal."""
         before, self._console.width = self._console.width, _WIDEST
         self._console.width = max(before, self._console.measure(table).maximum)
         try:
@@ -226,7 +226,7 @@ class _Writer:
 
 
 def _least(table: Table, at: int, least_long: int = _LEAST_LONG) -> int:
-    """The width below which a column reads badly: whole figures, the longest part of a name, a start of sentences."""
+    """Return the width below which a column reads badly: whole figures, the longest part of a name, a start of sentences."""
     column, texts = table.columns[at], [plain(row[at]) for row in table.rows]
     words = texts if column.right or column.whole else [word for text in texts for word in _ITEM.findall(text)]
     widest = _widest([*column.title.split(), *words])
@@ -234,7 +234,7 @@ def _least(table: Table, at: int, least_long: int = _LEAST_LONG) -> int:
 
 
 def _widths(table: Table, width: int) -> dict[int, int]:
-    """What each column gets of ``width``, where not all cells fit on one line: the widest that may be folded gives first.
+    """Return each column's part of ``width`` if not all cells fit on one line: the widest that may fold gives first.
 
     Where even that does not fit, the table is wider than ``width``.
     """
@@ -280,7 +280,7 @@ def _folded(text: Text, width: int | None) -> Text:
 
 
 def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list[Text]:
-    """A line of ``room`` columns, then lines of ``further``; none ends within one of ``words``, however long it is."""
+    """Return a line of ``room`` columns, then lines of ``further``; none ends within one of ``words``, however long."""
     lines, start, end = [], 0, 0
     for word in words.finditer(text.plain):
         if end and cell_len(text.plain[start : word.end()]) > room:
@@ -291,7 +291,7 @@ def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list
 
 
 def _text(words: Words, style: Style = "plain") -> Text:
-    r"""One line of rich's; a line break within it is shown as ``\n``."""
+    r"""Return one line of rich's; a line break within it is shown as ``\n``."""
     made = Text(style=_RICH[style])
     for span in spans(words):
         made.append(on_one_line(_span_text(span)), style=_RICH[span.style] or None)

@@ -57,7 +57,7 @@ class Slurm:
         self.ignored = tuple(sorted(name for name in shell if name.startswith("SBATCH_") and name not in self._shell))
 
     def submit(self, job: SlurmJob, submitted_at: str) -> SubmittedRecord:
-        """What sbatch answered. BadRequestError with Slurm's own words where it refuses; nothing is queued then.
+        """Return what sbatch answered. BadRequestError with Slurm's own words if it refuses; nothing is queued then.
 
         Where the controller does not answer the job is looked for, and submitted again if it is not there:
         NotSubmittedError if that does not help, RunFailedError where Slurm does not say whether the job is there.
@@ -139,7 +139,7 @@ class Slurm:
         return self.call(("sacct", *_cluster(job), *words, "--format=JobID,State,ExitCode,NodeList"))
 
     def cancel(self, job: SubmittedRecord) -> None:
-        """``scancel``; no error for a job that has ended. RunFailedError where Slurm does not do it."""
+        """Run ``scancel``; no error for a job that has ended. RunFailedError if Slurm does not do it."""
         answer = self.call(("scancel", *_cluster(job), job.job_id))
         if answer.code != 0 and "Invalid job id" not in answer.err:
             message = _plain(answer.err) or "no answer"

@@ -104,7 +104,7 @@ class TaskState:
 
     @property
     def text(self) -> str:
-        """One line for people: Slurm's words, and what a waiting job waits for."""
+        """Return one line for people: Slurm's words, and what a waiting job waits for."""
         if self.kind == "unreachable":
             return f"unknown: {self.reason}"
         if self.kind == "purged":
@@ -123,7 +123,7 @@ class TaskState:
 
 
 def job_state(slurm: Slurm, job: SubmittedRecord) -> tuple[TaskState, ...]:
-    """One state per task that Slurm tells apart: by the controller, else its queue, else accounting.
+    """Return one state per task that Slurm lists: by the controller, else its queue, else accounting.
 
     Never empty: a job that nobody knows is ``purged``, one that nobody could be asked about ``unreachable``.
     """
@@ -210,7 +210,7 @@ def _state(
 
 
 def _tasks(text: str) -> tuple[int, ...]:
-    """``0-2,5``, ``1-7:2`` and ``0-9%4`` as numbers; the one task 0 of a job without an array."""
+    """Return ``0-2,5``, ``1-7:2`` and ``0-9%4`` as numbers; the one task 0 of a job without an array."""
     found: list[int] = []
     for part in text.partition("%")[0].split(","):
         match = _NUMBERS.fullmatch(part.strip())

@@ -99,7 +99,7 @@ def _untitled(drawn: Picture) -> dict[str, object]:
 
 @cache
 def library() -> str:
-    """Vega, Vega-Lite and vega-embed as one script that fetches nothing, bundled once; ``window.vegaEmbed`` is its only name."""
+    """Return Vega, Vega-Lite and vega-embed as one script that fetches nothing, made once; ``window.vegaEmbed`` is its only name."""
     import vl_convert
 
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -109,7 +109,7 @@ def library() -> str:
 
 
 def embedding(pictures: Sequence[Picture]) -> str:
-    """The script that draws each picture beside the page and, once it is whole, puts it in the place of the SVG."""
+    """Return the script that draws each picture beside the page and, once it is whole, replaces the SVG by it."""
     drawn = {picture.name: _untitled(picture) for picture in pictures if picture.vega_lite}
     options = {"actions": False, "renderer": "svg"}
     values = json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")
@@ -238,7 +238,7 @@ def _legible(value: object) -> object:
 
 
 def no_picture(name: str, title: str, missing: str) -> Picture:
-    """What stands in the place of a picture that cannot be drawn."""
+    """Return what replaces a picture that cannot be drawn."""
     return Picture(name, title, "", None, missing)
 
 
@@ -285,7 +285,7 @@ Box = tuple[float, float, float, float]
 
 
 def place(spots: Sequence[Spot], width: float, height: float, taken: Sequence[Box] = ()) -> tuple[Placed, ...]:
-    """A place for every label, the first spots first. Boxes are left, top, right, bottom; ``taken`` are kept free.
+    """Return a place for every label, the first spots first. Boxes are left, top, right, bottom; ``taken`` are kept free.
 
     Near places are tried before far ones, whole texts before short forms; what fits nowhere gets no text.
     """
