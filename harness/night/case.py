@@ -167,10 +167,10 @@ def _refined(
     if metric.gate != "time":
         return judge_memory(metric, values, metric.read(together), plain.golden, threshold)
     reference = Reference(plain.golden, golden.metrics[metric.name].relative_spread, golden.num_runs)
-    known = (case.history, metric.name, like, golden.promoted_at, rules.before)
+    nights = _nights(case.history, metric.name, like, golden.promoted_at, rules.before)
     present = [value for value in values if value is not None]
     limits = TimeLimits(threshold, rules.alpha)
-    return judge_time(metric, present, reference, noise_of(*known), limits, night_before(*known))
+    return judge_time(metric, present, reference, _noise(nights), limits, _night_before(nights))
 
 
 def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:
@@ -219,17 +219,7 @@ def noise_of(
     ``since``: when the golden was promoted; older nights count for the noise, not for the level. ``before``: when tonight
     began (UTC ISO-8601, None: no limit).
     """
-    return _noise([night for night in _nights(history, metric, like, since, before) if night.outcome in _USABLE])
-
-
-def night_before(
-    history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str | None = None
-) -> NightBefore | None:
-    """Return the last night since the golden, also one with a regression; arguments as of :func:`noise_of`."""
-    nights = _nights(history, metric, like, since, before)
-    if not nights or nights[-1].is_older:
-        return None
-    return NightBefore(nights[-1].values, _noise([night for night in nights[:-1] if night.outcome in _USABLE]))
+    return _noise(_nights(history, metric, like, since, before))
 
 
 @dataclass(frozen=True)
@@ -242,7 +232,15 @@ class _Night:
 
 
 def _noise(nights: Sequence[_Night]) -> KnownNoise | None:
-    return known_noise([night.values for night in nights], sum(night.is_older for night in nights))
+    usable = [night for night in nights if night.outcome in _USABLE]
+    return known_noise([night.values for night in usable], sum(night.is_older for night in usable))
+
+
+def _night_before(nights: Sequence[_Night]) -> NightBefore | None:
+    """Return the last night since the golden, also one with a regression."""
+    if not nights or nights[-1].is_older:
+        return None
+    return NightBefore(nights[-1].values, _noise(nights[:-1]))
 
 
 def _nights(

@@ -67,19 +67,20 @@ def _p_value(mean: float, num_runs: int, golden: Reference, history: KnownNoise 
     ours = (1 / num_runs, found.ours)
     median = _MEDIAN_OVER_MEAN.get(golden.num_runs, _MEDIAN_OVER_MEAN_LIMIT)
     change = direction * (mean / golden.value - 1)
-    against_golden = sum(
-        weight * _tail(change, [ours, (median / golden.num_runs, found.golden), (2.0, nights)])
-        for weight, nights in found.nights
-    )
+    against_golden = _over_shapes(change, [ours, (median / golden.num_runs, found.golden)], 2.0, found)
     if history is None or history.level is None:
         return against_golden
     change = direction * (mean - history.level) / golden.value
     by_nights = 1 + 1 / history.effective_nights
-    against_nights = sum(
-        weight * _tail(change, [ours, (1 / history.num_runs, found.history), (by_nights, nights)])
-        for weight, nights in found.nights
-    )
+    against_nights = _over_shapes(change, [ours, (1 / history.num_runs, found.history)], by_nights, found)
     return min(1.0, 2 * min(against_golden, against_nights))
+
+
+def _over_shapes(
+    change: float, of_runs: Sequence[tuple[float, Variance | None]], num_nights: float, found: Noises
+) -> float:
+    """Return the tail for ``change`` over all shapes of the nights; ``num_nights`` of their variance add to that of the runs."""
+    return sum(weight * _tail(change, [*of_runs, (num_nights, nights)]) for weight, nights in found.nights)
 
 
 def _tail(change: float, shares: Sequence[tuple[float, Variance | None]]) -> float:

@@ -15,7 +15,7 @@ from harness.night.history.record import CaseOutcome, HistoryRecord, case_of
 from harness.night.history.store import read_history
 from harness.night.outcome import WORST_FIRST, aa_runs, case_runs, exit_code_of, figures_outcome
 from harness.night.outlook import CaseOutlook
-from harness.night.values import AaVerdict, CaseMaterial, CaseVerdict, NightVerdict, SharedChange, rules_of
+from harness.night.values import AaVerdict, CaseFinding, CaseMaterial, CaseVerdict, NightVerdict, SharedChange, rules_of
 from harness.night.words import SPEED, finding_of
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.night import Case, NightCase, NightData, NightEvent, NightPlan
@@ -84,16 +84,16 @@ def _shared(cases: Sequence[CaseVerdict]) -> SharedChange | None:
     slower = [case for case in judged if is_slower(case)]
     if len(slower) < _MANY_CASES or len(slower) < _MOST_OF_CASES * len(judged):
         return None
-    repeated = sum(_is_repeated(case) for case in slower)
-    changes = [found.change for case in slower if (found := finding_of(case, SPEED)) and found.change is not None]
+    findings = [finding for case in slower if (finding := finding_of(case, SPEED))]
+    repeated = sum(map(_is_repeated, slower, findings))
+    changes = [finding.change for finding in findings if finding.change is not None]
     changed = any(difference.name in MACHINE for case in slower for difference in case.drift)
     return SharedChange(median(changes), len(slower), len(judged), not (changed or 2 * repeated >= len(slower)))
 
 
-def _is_repeated(case: CaseVerdict) -> bool:
-    finding = finding_of(case, SPEED)
-    evidence = finding.evidence if finding else None
-    return any(run.purpose == "confirm" and run.record for run in case.runs) or bool(evidence and evidence.is_repeated)
+def _is_repeated(case: CaseVerdict, finding: CaseFinding) -> bool:
+    is_confirmed = any(run.purpose == "confirm" and run.record for run in case.runs)
+    return is_confirmed or bool(finding.evidence and finding.evidence.is_repeated)
 
 
 def _in_doubt(case: CaseVerdict, shared: SharedChange) -> CaseVerdict:

@@ -15,7 +15,6 @@ MIN_NIGHTS = 5
 _STEP_ALPHA = 0.01
 _FURTHER_STEP_ALPHA = 0.0001  # drifting nights look like many steps, which would hide their noise
 _MIN_NIGHTS_FOR_STEP = 4
-_MIN_NIGHTS_OF_LEVEL = 5
 
 # An odd night is this many robust deviations from both sides, more in a short history, and at least so much of its level.
 _ODD_DEVIATIONS, _ODD_SHORT, _ODD_LEAST = 4.0, 16.0, 0.01
@@ -188,7 +187,7 @@ def _odd_nights(
     if len(means) < _MIN_NIGHTS_FOR_STEP:
         return ()
     middle = statistics.median(means)
-    steps = sorted(abs(b - a) / middle for a, b in itertools.pairwise(means))
+    steps = [abs(b - a) / middle for a, b in itertools.pairwise(means)]
     spreads = [statistics.relative_spread(night) or 0.0 for night in nights if len(night) > 1]
     of_runs = statistics.median(spreads) / math.sqrt(runs_per_night) if spreads else 0.0
     scale = max(_MAD_TO_SD * statistics.median(steps) / math.sqrt(2), of_runs)

@@ -21,6 +21,7 @@ _SIDE_ALPHA, _NIGHTS_ALPHA = 0.05, 0.25
 _LEAST_DEGREES = 10  # fewer cannot show that runs explain how nights differ
 UNKNOWN_NIGHTS = Variance(0.01**2, math.inf)
 """Nights of one machine commonly differ by 1 %: what a change must also exceed where too few nights of the case are known."""
+_NOTHING = Variance(0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class Noises:
 def noises(tonight: Variance | None, golden: Variance | None, history: KnownNoise | None) -> Noises:
     """Pool the sources, because one common noise is known better than several.
 
-    A side that is noisier than the rest (F test at 1 %) keeps its own, as in Welch's test. Nights whose means differ by
-    more than their runs explain (F test at 5 %) add a variance of their own; otherwise their means also
-    count as runs. If every source has single runs only, the two cannot be separated, and all variance counts as the night's.
+    A side that is noisier than the rest (F test at 5 %) keeps its own, as in Welch's test. Nights whose means differ by
+    more than their runs explain (F test at 25 %) add a variance of their own; otherwise their means also count as runs.
+    Runs with fewer than 10 degrees of freedom explain nothing: all variance of the nights then counts as the nights' own.
     """
     within = Variance(history.within_sd**2, history.within_df) if history and history.within_df else None
     ours = tonight if _is_noisier(tonight, _pool(golden, within), _SIDE_ALPHA) else None
@@ -83,9 +84,6 @@ def _is_noisier(side: Variance | None, rest: Variance | None, alpha: float) -> b
     if side is None or rest is None or side.value <= rest.value:
         return False
     return rest.value == 0 or f_upper_tail(side.value / rest.value, side.degrees, rest.degrees) <= alpha
-
-
-_NOTHING = Variance(0.0, math.inf)
 
 
 def _between(history: KnownNoise, runs: Variance | None) -> Variance | None:
