@@ -91,6 +91,11 @@ class KernelSpec(Frozen):
     moe_expert_capacity_factor: float | None = None
     moe_pad_expert_input_to_capacity: bool = False
 
+    @property
+    def has_flex_dispatcher(self) -> bool:
+        """Return whether DeepEP or HybridEP dispatches the tokens."""
+        return self.moe_token_dispatcher_type == "flex"  # noqa: S105 (a dispatcher of tokens)
+
 
 class TrainSpec(Frozen):
     """The training loop. ``manual_gc`` collects garbage on all ranks at the same steps, never between."""

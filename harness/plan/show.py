@@ -136,6 +136,12 @@ def tflops(found: Prediction) -> str:
     return f"{found.tflops_per_gpu:.0f}" if found.tflops_per_gpu else "-"
 
 
+def layout_cells(name: str, row: Row, found: Prediction, unit: str) -> list[Words]:
+    """Return the cells that every table of layouts begins with: layout, recompute, peak, range, step, TFLOP/s."""
+    step = format_seconds(found.time.likely_s) if found.time else "-"
+    return [name, row.text, peak_text(found, unit), range_text(found, unit), step, tflops(found)]
+
+
 def _hfu(found: Prediction) -> str:
     return f"{found.hfu * 100:.0f} %" if found.hfu else "-"
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 
-from harness.plan.show import assumptions, option, peak_text, range_text, size_unit, tflops, verdict_text
+from harness.plan.show import assumptions, layout_cells, option, size_unit, verdict_text
 from harness.planning.advice import WITHOUT_GRAPHS
 from harness.planning.search import Plan
 from harness.showing.page import GAP, Block, Column, Facts, Line, Page, Span, Words, listing, table
 from harness.showing.request_text import VALUES, request_facts
-from harness.units import GIB, MIB, format_percent, format_seconds
+from harness.units import GIB, MIB, format_percent
 
 Layout = tuple[str, Plan | None, str]
 _DROPPED_OF_LAYOUTS = {"TFLOP/s/GPU": 3, "Cost": 2}
 
 
 def layouts_page(layouts: Sequence[Layout], best: str | None, notes: Sequence[str] = ()) -> Page:
-    """One row per layout. A layout that is illegal or that no setting fits shows the reason."""
+    """Return the page of several layouts. A layout that is illegal or that no setting fits shows the reason."""
     unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
     peak, both = f"Peak {unit}", f"Range {unit}"
     right = (peak, both, "Step", "TFLOP/s/GPU", "Cost")
@@ -38,17 +38,8 @@ def _layout(name: str, plan: Plan, best: str | None, unit: str) -> list[Words]:
         smallest, dear = f"{min(predicted) / (GIB if unit == 'GiB' else MIB):.1f}", plan.too_dear
         what = "nothing fits" if dear is None else f"too slow: {dear.text}, {format_percent(dear.overhead or 0)}"
         return [name, Span(what, "bad"), smallest, "", "", "", "", "OOM" if dear is None else "FITS"]
-    time = row.prediction.time
-    return [
-        f"{name} *" if name == best else name,
-        row.text,
-        peak_text(row.prediction, unit),
-        range_text(row.prediction, unit),
-        format_seconds(time.likely_s) if time else "-",
-        tflops(row.prediction),
-        "-" if row.overhead is None else format_percent(row.overhead),
-        verdict_text(row),
-    ]
+    shown = layout_cells(f"{name} *" if name == best else name, row, row.prediction, unit)
+    return [*shown, "-" if row.overhead is None else format_percent(row.overhead), verdict_text(row)]
 
 
 def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
@@ -60,7 +51,7 @@ def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
 
 
 def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterator[Block]:
-    """The recommended setting. If its whole range does not fit, also the fastest setting whose whole range fits."""
+    """Yield the recommended setting. If its whole range does not fit, also the fastest setting whose whole range fits."""
     if chosen is None or chosen.recommended is None:
         return
     best = chosen.recommended
@@ -84,7 +75,7 @@ def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterat
 
 
 def _shared_request(plans: Sequence[Plan], notes: Sequence[str]) -> Iterator[Block]:
-    """What all layouts share, read from the first: the recipe, the batch and the limits."""
+    """Yield what all layouts share, read from the first: the recipe, the batch and the limits."""
     if not plans:
         return
     limits, varied = plans[0].limits, ("Parallelism", "Recompute", "Fingerprint")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.plan.request import PlanRequest
 from harness.plan.searching import NUM_BEST, SLOWEST, Searched, Tried, command
-from harness.plan.show import assumptions, peak_text, range_text, size_unit, verdict_text
+from harness.plan.show import assumptions, layout_cells, size_unit, verdict_text
 from harness.planning.search import Row
 from harness.showing.page import (
     GAP,
@@ -17,7 +17,6 @@ from harness.showing.page import (
     Section,
     Span,
     Table,
-    Words,
     listing,
     table,
 )
@@ -38,7 +37,7 @@ def news_line(known: Searched) -> str:
 
 
 def search_page(found: Searched, request: PlanRequest) -> Page:
-    """The page of a search, finished or interrupted."""
+    """Return the page of a search, finished or interrupted."""
     best = [(each, each.row) for each in found.best if each.row]
     limits = next((each.plan.limits for each in found.tried.values()), None)
     blocks: list[Block] = [
@@ -84,20 +83,7 @@ def _table(rows: Sequence[tuple[Tried, Row]]) -> Table:
     unit = size_unit([row for _, row in rows])
     columns = [Column(title, right=title not in ("Layout", "Recompute", "")) for title in (
         "Layout", "Recompute", f"Peak {unit}", f"Range {unit}", "Step", "TFLOP/s/GPU", "")]  # fmt: skip
-    return table(columns, [_cells(tried, row, unit) for tried, row in rows])
-
-
-def _cells(tried: Tried, row: Row, unit: str) -> list[Words]:
-    found = row.prediction
-    assert found is not None
-    speed = f"{found.tflops_per_gpu:.0f}" if found.tflops_per_gpu else "-"
-    seconds = format_seconds(found.time.likely_s) if found.time else "-"
-    return [
-        tried.sizes.name,
-        row.text,
-        peak_text(found, unit),
-        range_text(found, unit),
-        seconds,
-        speed,
-        verdict_text(row),
-    ]
+    return table(columns, [
+        [*layout_cells(tried.sizes.name, row, row.prediction, unit), verdict_text(row)]
+        for tried, row in rows if row.prediction
+    ])  # fmt: skip

@@ -68,7 +68,7 @@ ASSUMPTIONS = (
     ),
     Assumption(
         "flex dispatcher: tensors are predicted as with alltoall; the buffers of DeepEP and HybridEP are beside tensors",
-        lambda spec, impl: _moe(spec, impl) and spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
+        lambda spec, impl: _moe(spec, impl) and spec.kernels.has_flex_dispatcher,
         lower=0.05, higher=0.05,
     ),
     Assumption(

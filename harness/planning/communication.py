@@ -52,7 +52,7 @@ def group_bandwidth(spec: ExperimentSpec, group: Group, link: float = 1.0, netwo
     if inside >= size:
         return links.nvlink * link
     crossing = 1 - inside / size
-    if group == "ep" and spec.kernels.moe_token_dispatcher_type == "flex":  # noqa: S105 (a dispatcher of tokens)
+    if group == "ep" and spec.kernels.has_flex_dispatcher:
         crossing *= _copies(spec, size // inside)
     return min(links.nvlink * link, links.network * network / crossing)
 

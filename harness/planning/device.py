@@ -52,7 +52,7 @@ class Communicator:
     traffic: Traffic = "collectives"
 
     def num_bytes(self, spec: ExperimentSpec) -> int:
-        """Device memory of its buffers on one rank.
+        """Return the device memory of its buffers on one rank.
 
         Two A100 on NVLink: 256 MiB of pool and 24 connections of 12 MiB, 544 MiB; four: half as many more for the tree,
         688 MiB (both as in NVIDIA/nccl issue 964).
@@ -69,7 +69,7 @@ class Communicator:
         return found
 
     def _collective_bytes(self, local: int, *, is_inside: bool) -> int:
-        """Buffers of rings, and of trees, which have half as many connections more; two ranks need no tree."""
+        """Return the buffers of rings, and of trees, which have half as many connections more; two ranks need no tree."""
         if local == 1:
             return _NETWORK_CHANNELS * _NETWORK_CONNECTION_BYTES
         ring = _CHANNELS[is_inside] * _CONNECTION_BYTES
@@ -108,12 +108,12 @@ def _groups(spec: ExperimentSpec) -> Iterator[Communicator]:
 
 
 def dispatcher_bytes(spec: ExperimentSpec) -> int:
-    """Buffers of DeepEP or HybridEP, which one rank keeps for all layers.
+    """Return the bytes of the buffers of DeepEP or HybridEP, which one rank keeps for all layers.
 
     DeepSeek-V3 (hidden size 7168) over EP 64 with DeepEP: 360 MiB for NVLink and 320 MiB for the network.
     """
     moe, ep = spec.model.moe, spec.parallelism.expert_model_parallel_size
-    if moe is None or ep == 1 or spec.gpu_type.is_cpu or spec.kernels.moe_token_dispatcher_type != "flex":  # noqa: S105
+    if moe is None or ep == 1 or spec.gpu_type.is_cpu or not spec.kernels.has_flex_dispatcher:
         return 0
     tokens, hidden = spec.user_buffer_shape
     num_nodes = ceil(ep / spec.gpus_per_node)
@@ -144,11 +144,11 @@ class DeviceNeeds:
 
     @property
     def outside_bytes(self) -> int:
-        """Memory outside torch's allocator."""
+        """Return the memory outside torch's allocator."""
         return self.context_bytes + self.nccl_bytes + self.user_buffer_bytes + self.dispatcher_bytes
 
     def device_bytes(self, allocated_bytes: int) -> int:
-        """Memory in use on the device where tensors take ``allocated_bytes``."""
+        """Return the memory in use on the device where tensors take ``allocated_bytes``."""
         return round(allocated_bytes * self.reserved_over_allocated) + self.outside_bytes
 
     def room_bytes(self, capacity_bytes: int) -> int:

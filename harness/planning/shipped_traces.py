@@ -14,6 +14,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -32,6 +33,8 @@ _NOT_OF_CHUNKS = frozenset({"whole_step.py"})
 # What megatron-core's layers, ends of the model and their communication consist of.
 _LAYERS = ("*.py", "transformer/**/*.py", "models/gpt/**/*.py", "models/common/**/*.py", "tensor_parallel/**/*.py",
            "fusions/**/*.py", "extensions/**/*.py")  # fmt: skip
+# What a trace depends on of a precision.
+_OF_PRECISION = ("peak", "params_dtype", "transformer_config", "fp8_param_gather")
 
 
 class About(Frozen):
@@ -49,7 +52,7 @@ class About(Frozen):
 
 
 def made_here() -> About:
-    """What this interpreter's packages would make; PackageNotFoundError without torch and megatron-core."""
+    """Return what this interpreter's packages would make; PackageNotFoundError without torch and megatron-core."""
     version = metadata.version
     return About(
         megatron_core=version("megatron-core"),
@@ -61,20 +64,20 @@ def made_here() -> About:
 
 
 def shipped_file(megatron_core: str) -> Path:
-    """The file of a release, in the checkout or in the installed package; it need not exist."""
+    """Return the file of a release, in the checkout or in the installed package; it need not exist."""
     checkout = checkout_dir()
     folder = checkout / "results" / "traces" if checkout else _PACKAGE / "_data" / "traces"
     return folder / f"megatron-core-{megatron_core}.zip"
 
 
 def shipped_releases() -> tuple[str, ...]:
-    """The releases of megatron-core with a file."""
+    """Return the releases of megatron-core that have a file."""
     folder = shipped_file("").parent
     return tuple(sorted(file.stem.removeprefix("megatron-core-") for file in folder.glob("megatron-core-*.zip")))
 
 
 def why_not(about: About, installed: Software) -> str:
-    """Why these traces do not stand for what is here; empty if they do.
+    """Return why these traces do not stand for what is here; empty if they do.
 
     Where megatron-core is not installed in that release, nothing but the tracer can differ.
     """
@@ -101,7 +104,7 @@ def stand_in_code() -> str:
 
 
 def layers_digest() -> str | None:
-    """A fingerprint of the installed megatron-core's layers; None without one."""
+    """Return a fingerprint of the installed megatron-core's layers; None without one."""
     found = find_spec("megatron")
     for folder in (found.submodule_search_locations or ()) if found else ():
         core = Path(folder) / "core"
@@ -175,7 +178,7 @@ class Address:
 
 
 def address_of(case: TraceCase, imbalance: float) -> Address:
-    """Equal for equal cases. A field that a later version adds changes no address while it has its default."""
+    """Return the address of a case, equal for equal cases. A field that a later version adds changes no address while it has its default."""
     spec = case.spec
     dump = spec.model_dump(mode="json", exclude_defaults=True)
     recompute, offload = dump.pop("recompute", None), dump.pop("offload", None)
@@ -189,15 +192,12 @@ def address_of(case: TraceCase, imbalance: float) -> Address:
     return Address(member, _json(name), dump)
 
 
-_OF_PRECISION = ("peak", "params_dtype", "transformer_config", "fp8_param_gather")
-
-
 def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _defaults(case: TraceCase) -> dict[str, object]:
-    """All fields of the reduced request, defaults included, without those that differ inside a member."""
+    """Return all fields of the reduced request, defaults included, without those that differ inside a member."""
     dump = case.spec.model_dump(mode="json", exclude={"recompute", "offload", "measure", "gpu"})
     dump["model"].pop("mtp_num_layers")
     (dump["model"].get("moe") or {}).pop("moe_layer_freq", None)
@@ -205,7 +205,7 @@ def _defaults(case: TraceCase) -> dict[str, object]:
 
 
 def _agree(stored: object, now: object) -> bool:
-    """Whether every field that both know has the same value."""
+    """Return whether every field that both know has the same value."""
     if isinstance(stored, dict) and isinstance(now, dict):
         return all(_agree(value, now[name]) for name, value in stored.items() if name in now)
     return stored == now
@@ -220,7 +220,7 @@ class ShippedTraces:
     _members: dict[str, dict[str, CachedTrace]] = field(default_factory=dict, repr=False, compare=False)
 
     def read(self, case: TraceCase, imbalance: float) -> CachedTrace | None:
-        """The trace of ``case``; None if the file has none, or if a default of the request's fields has changed since."""
+        """Return the trace of ``case``; None if the file has none, or if a default of the request's fields has changed since."""
         address = address_of(case, imbalance)
         if address.member not in self._members:
             self._members[address.member] = self._read(address.member, case)
@@ -234,25 +234,23 @@ class ShippedTraces:
             return {}
         return self._unpacked(content) if _agree(content["spec"], _defaults(case)) else {}
 
-    def _unpacked(self, content: dict[str, dict[str, dict[str, object]]]) -> dict[str, CachedTrace]:
+    def _unpacked(self, content: dict[str, Any]) -> dict[str, CachedTrace]:
         ops = [OpCost.model_validate(row) for row in content["ops"]]
         found = {}
         for name, row in content["traces"].items():
-            refused = row.pop("refused", None)
-            rows: list[int] = row.pop("ops", [])  # type: ignore[assignment]
-            lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
-            chunk = None if refused else ChunkTrace.model_validate({**row, **lists, "ops": tuple(ops[i] for i in rows)})
+            chunk = None
+            if "refused" not in row:
+                lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
+                chunk = ChunkTrace.model_validate({**row, **lists, "ops": tuple(ops[i] for i in row["ops"])})
+            about = self.about
             found[name] = CachedTrace(
-                megatron_core=self.about.megatron_core,
-                torch=self.about.torch,
-                chunk=chunk,
-                refused=refused,  # type: ignore[arg-type]
+                megatron_core=about.megatron_core, torch=about.torch, chunk=chunk, refused=row.get("refused")
             )
         return found
 
 
 def find_shipped(megatron_core: str, installed: Software) -> tuple[ShippedTraces | None, str]:
-    """The traces of a release, or the reason why there are none for it here."""
+    """Return the traces of a release, or the reason why there are none for it here."""
     path = shipped_file(megatron_core)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -271,7 +269,7 @@ def find_shipped(megatron_core: str, installed: Software) -> tuple[ShippedTraces
 
 
 def packed(about: About, traces: Iterable[tuple[TraceCase, float, CachedTrace]]) -> bytes:
-    """The file with these traces: the same bytes for the same traces, in whatever order they come."""
+    """Return the file with these traces: the same bytes for the same traces, in whatever order they come."""
     members: dict[str, dict[str, CachedTrace]] = {}
     specs: dict[str, dict[str, object]] = {}
     for case, imbalance, trace in traces:

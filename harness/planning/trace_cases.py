@@ -154,7 +154,7 @@ def _alike(spec: ExperimentSpec) -> str:
 
 def traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec:
     """Return ``kernels`` without settings that the tracer cannot run."""
-    flex = kernels.moe_token_dispatcher_type == "flex"  # noqa: S105 (a dispatcher of tokens)
+    flex = kernels.has_flex_dispatcher
     return kernels.model_copy(
         update={
             "transformer_impl": implementation,

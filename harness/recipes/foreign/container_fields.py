@@ -223,7 +223,7 @@ def _of_kernels(spec: ExperimentSpec) -> dict[str, object]:
         "cuda_graph.impl": "full_iteration" if whole_step else graph.impl,
         "cuda_graph.scope": () if whole_step or graph.impl == "none" else tuple(sorted(graph.scope)),
     }
-    if spec.model.moe and kernels.moe_token_dispatcher_type != "flex":  # noqa: S105 (a dispatcher of tokens)
+    if spec.model.moe and not kernels.has_flex_dispatcher:
         values["kernels.moe_flex_dispatcher_backend"] = None
     if not kernels.cross_entropy_loss_fusion:
         values["kernels.cross_entropy_fusion_impl"] = None
