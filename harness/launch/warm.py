@@ -111,7 +111,7 @@ class WarmProcess:
         return self._begun(WarmAgent(answer.pid))
 
     def _begun(self, agent: WarmAgent) -> WarmAgent | Refused:
-        """Return the agent, told to begin: one whose announcement came too late is never told, and ends."""
+        """Return the agent after the order to begin. One whose announcement came too late gets no order, and ends."""
         try:
             self._channel.sendall(b"go\n")
         except OSError:

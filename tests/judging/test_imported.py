@@ -31,6 +31,8 @@ def _logged(make_record):
     ("factor", "expected"),
     [
         (1.0, "equal to mbr-perf's value"),
+        (1.00049, "equal to mbr-perf's value"),
+        (1.00051, "+0.1 % from mbr-perf's value"),
         (1.003, "+0.3 % from mbr-perf's value"),
         (0.9, "-10.0 % from mbr-perf's value"),
     ],

@@ -124,6 +124,21 @@ def test_goldens_of_a_recipe_point_that_has_changed_are_named_with_what_replaces
 
 
 @pytest.mark.parametrize(
+    ("second", "is_named"),
+    [({}, True), ({"refused": "no GPU"}, False), ({"expected": ExpectedFailureRecord(outcome="oom", until="2026-03-01", reason="known")}, False)],
+)  # fmt: skip
+def test_cases_that_would_write_the_same_golden_are_named_unless_one_leaves_no_figures(
+    case, make_spec, second, is_named
+):
+    spec = make_spec()
+    lines = lines_of(
+        CaseOutlook(case("a", spec=spec), GOLDEN, "", None),
+        CaseOutlook(case("b", **{"spec": spec} | second), GOLDEN, "", None),
+    )
+    assert any(line.startswith("a and b share a golden name") for line in lines) is is_named
+
+
+@pytest.mark.parametrize(
     ("repeats", "refused", "aa", "expected"),
     [
         ((1,), 0, None, "1 case; 1 run. Then, for each case, at most 1 more after an infrastructure fault and 2 more to confirm a regression"),

@@ -1,4 +1,4 @@
-"""Ends that are not of memory: each is told from the others, with an advice of its own."""
+"""Ends that are not of memory: each has a class and an advice of its own."""
 
 import pytest
 
