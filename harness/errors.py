@@ -89,14 +89,18 @@ def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
 
 
 def _numbers_apart(name: str, other: str) -> float:
-    """Return the distance of the numbers in two names, as powers of e; infinite if the words differ too."""
+    """Return the distance of the numbers in two names, as powers of e; infinite if the words differ too.
+
+    A digit too many is no distance: ``h1000`` is nearest to ``h100``.
+    """
     import math
     import re
 
     parts, others = re.split(r"(\d+)", name), re.split(r"(\d+)", other)
     if parts[::2] != others[::2]:
         return math.inf
-    return sum(abs(math.log((int(a) + 1) / (int(b) + 1))) for a, b in zip(parts[1::2], others[1::2], strict=True))
+    pairs = zip(parts[1::2], others[1::2], strict=True)
+    return sum(0.0 if a.startswith(b) else abs(math.log((int(a) + 1) / (int(b) + 1))) for a, b in pairs)
 
 
 @dataclass
