@@ -91,7 +91,7 @@ def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
 def _numbers_apart(name: str, other: str) -> float:
     """Return the distance of the numbers in two names, as powers of e; infinite if the words differ too.
 
-    A digit too many is no distance: ``h1000`` is nearest to ``h100``.
+    A digit too many after several is no distance: ``h1000`` is nearest to ``h100``.
     """
     import math
     import re
@@ -100,7 +100,7 @@ def _numbers_apart(name: str, other: str) -> float:
     if parts[::2] != others[::2]:
         return math.inf
     pairs = zip(parts[1::2], others[1::2], strict=True)
-    return sum(0.0 if a.startswith(b) else abs(math.log((int(a) + 1) / (int(b) + 1))) for a, b in pairs)
+    return sum(0.0 if len(b) > 1 and a.startswith(b) else abs(math.log((int(a) + 1) / (int(b) + 1))) for a, b in pairs)
 
 
 @dataclass
