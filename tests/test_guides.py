@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from harness.app import app, main
+from harness.asking.bridge import spellings
 from tests.imported_logs import EXPANDABLE, TABLE, job_log
 from tests.snapshot_pickles import fragmented, written
 
@@ -102,7 +103,7 @@ def test_commands_that_a_guide_shows_exist_with_their_options(guide):
         words = shlex.split(line.partition(" #")[0])[1:]
         name = next((name for name in (" ".join(words[:2]), f"{words[0]} show", words[0]) if name in by_name), None)
         assert name, line
-        known = {option for parameter in by_name[name].params for option in parameter.opts}
+        known = {option for parameter in by_name[name].params for option in parameter.opts} | {*spellings()}
         given = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
         assert [option for option in given if option not in known] == [], line
 

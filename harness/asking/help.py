@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import typer
 import typer.core
 
+from harness.asking.bridge import PANEL, help_rows
 from harness.asking.examples import TASKS, examples
 from harness.errors import BadRequestError, raise_all
 
@@ -27,6 +28,11 @@ _UNUSED = {
     "plan": (*_OF_A_START, "seed"), "import": _OF_A_START, "diagnose": (*_OF_A_START, "seed"),
 }  # fmt: skip
 """Options that a command takes because `run` does, and that change nothing there: help and the shell leave them out."""
+
+
+def takes_experiment(command: Any) -> bool:
+    """Return whether the command takes the options of an experiment, so that those of Megatron-Bridge make sense."""
+    return any(parameter.name == "set_values" for parameter in command.params)
 
 
 class HelpedCommand(typer.core.TyperCommand):
@@ -56,6 +62,8 @@ class HelpedCommand(typer.core.TyperCommand):
         """Write arguments, then each panel in the order of its first option; options of no panel last."""
         _write_panels(formatter, [("Arguments", record) for _, record in _records(self, ctx, "argument")])
         options = _records(self, ctx, "option")
+        if takes_experiment(self):
+            options += [(PANEL, row) for row in help_rows()]
         _write_panels(formatter, sorted(options, key=lambda row: row[0] == _OTHER))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:

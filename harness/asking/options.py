@@ -10,7 +10,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from harness.asking import completion
-from harness.asking.help import HelpedCommand
+from harness.asking.bridge import in_our_words
+from harness.asking.help import HelpedCommand, takes_experiment
 from harness.errors import closest
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 
@@ -203,10 +204,10 @@ class SweepNodes:
 class SlurmLaunchOptions:
     """What Slurm is asked for. None and False: not said."""
 
-    time_limit: Annotated[str | None, _slurm("--time_limit", metavar="MINUTES|HH:MM:SS",
+    time_limit: Annotated[str | None, _slurm("--time_limit", "-t", metavar="MINUTES|HH:MM:SS",
         help="Slurm ends the job after this time. Required; rounded up to whole minutes.")] = None
-    partition: Annotated[str | None, _slurm("--partition", metavar="NAME", help="Slurm's --partition.")] = None
-    account: Annotated[str | None, _slurm("--account", metavar="NAME", help="Slurm's --account.")] = None
+    partition: Annotated[str | None, _slurm("--partition", "-p", metavar="NAME", help="Slurm's --partition.")] = None
+    account: Annotated[str | None, _slurm("--account", "-a", metavar="NAME", help="Slurm's --account.")] = None
     qos: Annotated[str | None, _slurm("--qos", metavar="NAME", help="Slurm's --qos.")] = None
     reservation: Annotated[str | None, _slurm("--reservation", metavar="NAME", help="Slurm's --reservation.")] = None
     constraint: Annotated[str | None, _slurm("--constraint", metavar="FEATURES", help="Slurm's --constraint.")] = None
@@ -215,7 +216,7 @@ class SlurmLaunchOptions:
     no_exclusive: Annotated[bool, _slurm("--no_exclusive",
         help="Share the nodes with other jobs. The measurement then includes their load.")] = False
     segment: Annotated[int | None, _slurm("--segment", metavar="N", help="Slurm's --segment: nodes per NVLink domain.")] = None
-    container_image: Annotated[str | None, _slurm("--container_image", metavar="IMAGE",
+    container_image: Annotated[str | None, _slurm("--container_image", "-i", metavar="IMAGE",
         help="Run in this container (pyxis). mbr-perf must be importable there by --slurm_python; results and the checkout are mounted.")] = None
     container_mounts: Annotated[list[str] | None, _slurm("--container_mounts", metavar="SRC:DST",
         help="Further mounts of the container. Repeatable.")] = None
@@ -281,7 +282,12 @@ class WholeShortOptions(HelpedCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; a usage error (exit code 2) names the nearest options."""
+        """Parse the arguments, options of Megatron-Bridge too; a usage error (exit code 2) names the nearest options."""
+        if takes_experiment(self):
+            takes_value = {
+                name: not getattr(p, "is_flag", True) for p in self.params for name in (*p.opts, *p.secondary_opts)
+            }
+            args = in_our_words(args, takes_value)
         known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
         own = args[: args.index("--")] if "--" in args else args
         for argument in own:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import offline_models
+import options as bridge_options
 from ask import bridge_points
 from compare import Audit, Difference, audit
 
@@ -25,11 +26,17 @@ def main() -> int:
     megatron = (options.megatron_lm or checkout / "3rdparty" / "Megatron-LM").resolve()
     for path, remedy in (
         (checkout / "src/megatron/bridge/perf_recipes", "give a checkout of Megatron-Bridge 0.6 or newer"),
+        (checkout / bridge_options.PARSER, "give a checkout of Megatron-Bridge 0.6 or newer"),
         (megatron / "megatron/core", "git submodule update --init 3rdparty/Megatron-LM, or give --megatron_lm PATH"),
     ):
-        if not path.is_dir():
-            print(f"{path}: no such folder\n  {remedy}", file=sys.stderr)
+        if not path.exists():
+            print(f"{path}: no such file or folder\n  {remedy}", file=sys.stderr)
             return 2
+    listed = bridge_options.read(checkout)
+    if options.refresh_options:
+        bridge_options.write(listed, checkout, bridge_options.COMMITTED)
+        print(f"{len(listed)} options written to {bridge_options.COMMITTED}")
+        return 0
     if options.only_check_paths:
         return 0
     with tempfile.TemporaryDirectory(prefix="audit-bridge-recipes-") as name:
@@ -40,7 +47,10 @@ def main() -> int:
         if options.record:
             _record(folder / "resolved", options.record)
     _show(found)
-    return 0 if found.passed else 1
+    changes = bridge_options.changes(listed)
+    for change in changes:
+        print(f"scripts/performance: {change}")
+    return 0 if found.passed and not changes else 1
 
 
 def _options() -> argparse.Namespace:
@@ -48,6 +58,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("checkout", type=Path, help="a checkout of Megatron-Bridge")
     parser.add_argument("--megatron_lm", type=Path, help="Megatron-LM's checkout; else 3rdparty/Megatron-LM there")
     parser.add_argument("--record", type=Path, help="also write the resolved configurations to this .tar.xz file")
+    parser.add_argument(
+        "--refresh_options",
+        action="store_true",
+        help="only rewrite mbr-perf's list of the options of scripts/performance",
+    )
     parser.add_argument("--bridge_python", default="", help=argparse.SUPPRESS)
     parser.add_argument("--only_check_paths", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -1,6 +1,7 @@
 """Every point with a Megatron-Bridge source equals what Bridge 067f987 runs, or the table says why not."""
 
 import importlib
+import json
 import shutil
 import subprocess
 import tarfile
@@ -87,14 +88,17 @@ def test_every_row_of_the_table_gives_its_reason(module):
     ("arguments", "message"),
     [
         ((), "BRIDGE_CHECKOUT"),
-        (("{tmp}",), "perf_recipes: no such folder"),
-        (("{checkout}",), "git submodule update --init 3rdparty/Megatron-LM"),
+        (("{tmp}",), "perf_recipes: no such file or folder"),
+        (("{checkout}",), "argument_parser.py: no such file or folder"),
+        (("{whole}",), "git submodule update --init 3rdparty/Megatron-LM"),
     ],
 )
 def test_what_is_no_checkout_is_refused_before_anything_is_installed(tmp_path, arguments, message):
     checkout = tmp_path / "bridge"
     (checkout / "src" / "megatron" / "bridge" / "perf_recipes").mkdir(parents=True)
-    given = [each.format(tmp=tmp_path, checkout=checkout) for each in arguments]
+    whole = shutil.copytree(checkout, tmp_path / "whole")
+    write_parser(whole, "")
+    given = [each.format(tmp=tmp_path, checkout=checkout, whole=whole) for each in arguments]
     run = subprocess.run(
         [ROOT / "scripts" / "audit-bridge-recipes", *given], capture_output=True, text=True, check=False,
         env={"PATH": "/usr/bin:/bin", "MBR_PERF_NO_SETUP": "1", "PYTHON": shutil.which("python") or "python3"},
@@ -113,3 +117,43 @@ def test_the_offline_cache_answers_for_the_branch_and_for_every_pinned_commit(mo
     main = (folder / "refs" / "main").read_text()
     for commit in (main, "a1" * 20):
         assert '"num_experts": 128' in (folder / "snapshots" / commit / "config.json").read_text()
+
+
+def write_parser(checkout, lines):
+    path = checkout / "scripts" / "performance" / "argument_parser.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(lines)
+
+
+def test_options_are_read_from_the_source_and_changes_are_named(module, tmp_path):
+    options = module("options")
+    write_parser(
+        tmp_path,
+        "group = parser.add_argument_group('A')\n"
+        "group.add_argument('-m', '--model_family_name', type=lower_str, required=True)\n"
+        "if x:\n    parser.add_argument('--new', nargs='*', default=[6], help='No fact.')\n",
+    )
+    found = options.read(tmp_path)
+    assert found == [
+        {"name": "--model_family_name", "alias": "-m", "type": "lower_str"},
+        {"name": "--new", "nargs": "*", "default": [6]},
+    ]
+    changes = options.changes(found)
+    assert changes[0].startswith("--new is new")
+    assert changes[1:] and all(change.endswith(" is gone") for change in changes[1:])
+    found[0]["alias"] = "-f"
+    assert any(change.startswith("--model_family_name changed") for change in options.changes(found))
+
+
+def test_a_refreshed_list_has_the_commit_and_no_changes(module, tmp_path, monkeypatch):
+    options = module("options")
+    write_parser(tmp_path, "parser.add_argument('--lr', type=float)\n")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", tmp_path, *author, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    monkeypatch.setattr(options, "COMMITTED", tmp_path / "options.json")
+    options.write(options.read(tmp_path), tmp_path, options.COMMITTED)
+    written = json.loads(options.COMMITTED.read_text())
+    assert len(written["commit"]) == 40
+    assert written["options"] == [{"name": "--lr", "type": "float"}]
+    assert options.changes(options.read(tmp_path)) == []
