@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
@@ -16,7 +17,7 @@ from harness.experiment.model import ModelSpec
 from harness.experiment.recompute import megatron_fields
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}
-ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}
+ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "quick_gelu": quick_gelu}
 
 # Fields that megatron-core renamed: our name -> names in newer releases, tried in order.
 RENAMED = {"cuda_graph_scope": ("cuda_graph_modules",), "fp4_param": ("fp4_param_gather",)}
@@ -60,9 +61,13 @@ def transformer_config(spec: ExperimentSpec) -> TransformerConfig:
         **_cuda_graph(spec.cuda_graph, TransformerConfig),
         **(_moe(spec) if spec.model.moe else {}),
         **(_mla(spec) if spec.model.mla else {}),
+        **(_linear_attention(spec) if spec.model.linear_attention else {}),
         **_offload(spec),
     }
-    return config_class(**fitted(config_class, fields))
+    config = config_class(**fitted(config_class, fields))
+    for name, value in (spec.model.yarn.model_dump() if spec.model.yarn else {}).items():
+        setattr(config, name, value)  # no fields: GPTModel and attention look for them on the object
+    return config
 
 
 def _architecture(spec: ExperimentSpec) -> dict[str, Any]:
@@ -76,11 +81,18 @@ def _architecture(spec: ExperimentSpec) -> dict[str, Any]:
         "kv_channels": None if m.mla else m.head_dim,
         "gated_linear_unit": m.gated_linear_unit,
         "activation_func": ACTIVATIONS[m.activation_func],
+        "glu_linear_offset": m.glu_linear_offset,
+        "activation_func_clamp_value": m.activation_func_clamp_value,
         "add_bias_linear": m.add_bias_linear,
+        "add_qkv_bias": m.add_qkv_bias,
         "normalization": m.normalization,
         "layernorm_epsilon": m.layernorm_epsilon,
         "layernorm_zero_centered_gamma": m.layernorm_zero_centered_gamma,
         "qk_layernorm": m.qk_layernorm,
+        "attention_output_gate": m.attention_output_gate,
+        "softmax_type": m.softmax_type,
+        "window_size": m.window_size,
+        "window_attn_skip_freq": _pattern(m.window_attn_skip_freq),
         "attention_dropout": m.attention_dropout,
         "hidden_dropout": m.hidden_dropout,
         "use_cpu_initialization": spec.gpu_type.is_cpu,
@@ -137,7 +149,14 @@ def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _fusible_activation(model: ModelSpec) -> bool:
-    """Return whether megatron-core has a fused kernel: SwiGLU everywhere; GEGLU, and GELU with a bias, outside experts."""
+    """Return whether megatron-core has a fused kernel: SwiGLU everywhere; GEGLU, and GELU with a bias, outside experts.
+
+    Of gated QuickGELU it has one for experts only, which alone knows the limit and the offset.
+    """
+    if model.activation_func == "quick_gelu":
+        return model.gated_linear_unit and 0 not in model.moe_layer_pattern
+    if model.activation_func_clamp_value is not None or model.glu_linear_offset:
+        return False
     if model.activation_func == "silu":
         return model.gated_linear_unit
     return model.moe is None and (model.gated_linear_unit or model.add_bias_linear)
@@ -194,10 +213,9 @@ def _cuda_graph(graph: CudaGraphSpec, config_class: type) -> dict[str, Any]:
 def _moe(spec: ExperimentSpec) -> dict[str, Any]:
     k, moe = spec.kernels, spec.model.moe
     fields = moe.model_dump()
-    freq = moe.moe_layer_freq
     te = spec.kernels.transformer_impl == "transformer_engine"
     fields |= {
-        "moe_layer_freq": list(freq) if isinstance(freq, tuple) else freq,
+        "moe_layer_freq": _pattern(moe.moe_layer_freq),
         "moe_token_dispatcher_type": k.moe_token_dispatcher_type,
         "moe_permute_fusion": k.moe_permute_fusion,
         "moe_shared_expert_overlap": k.moe_shared_expert_overlap,
@@ -214,6 +232,17 @@ def _moe(spec: ExperimentSpec) -> dict[str, Any]:
 
 def _mla(spec: ExperimentSpec) -> dict[str, Any]:
     return {**spec.model.mla.model_dump(), "multi_latent_attention": True, "rotary_base": spec.model.rotary_base}
+
+
+def _linear_attention(spec: ExperimentSpec) -> dict[str, Any]:
+    fields = spec.model.linear_attention.model_dump()
+    fields["linear_attention_freq"] = _pattern(spec.model.linear_attention.linear_attention_freq)
+    return {**fields, "experimental_attention_variant": "gated_delta_net"}
+
+
+def _pattern(freq: int | tuple[int, ...] | None) -> int | list[int] | None:
+    """Return a pattern of layers as megatron-core takes it: an integer or a list."""
+    return list(freq) if isinstance(freq, tuple) else freq
 
 
 def _offload(spec: ExperimentSpec) -> dict[str, Any]:

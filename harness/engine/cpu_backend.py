@@ -17,6 +17,7 @@ import torch
 
 _CPU = torch.device("cpu")
 _GROUPED_GEMM = "megatron.core.transformer.moe.grouped_gemm_util"
+_DELTA_NET = "megatron.core.ssm.gated_delta_net"
 _ASKS_FOR_INFERENCE = "is_inference_column_parallel_linear"
 
 
@@ -215,6 +216,35 @@ def _no_layer_is_for_inference() -> None:
     setattr(mtp, _ASKS_FOR_INFERENCE, lambda _module: False)
 
 
+def _lacks_delta_rule() -> bool:
+    """Adapt a machine without CUDA: the kernels of flash-linear-attention are Triton's."""
+    return not torch.cuda.is_available()
+
+
+def _delta_rule_is_torch() -> None:
+    net = importlib.import_module(_DELTA_NET)
+    plain = net.torch_chunk_gated_delta_rule
+
+    def l2norm(x):
+        return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
+
+    def delta_rule(*args, cu_seqlens=None, **kwargs):  # noqa: ARG001 (flash-linear-attention's signature)
+        return plain(*args, **kwargs)
+
+    def causal_conv1d(x, weight, bias=None, activation=None, **_state):  # noqa: ARG001 (always silu)
+        channels, width = weight.shape
+        out = torch.nn.functional.conv1d(x.transpose(1, 2), weight[:, None], bias, padding=width - 1, groups=channels)[
+            ..., : x.shape[1]
+        ]
+        return torch.nn.functional.silu(out).transpose(1, 2), None
+
+    made = {"HAVE_FLA": True, "l2norm": l2norm, "chunk_gated_delta_rule": delta_rule, "causal_conv1d": causal_conv1d}
+    for name in ("", ".common", ".gdn"):  # 0.16 has one module, 0.19 a package
+        module = sys.modules.get(_DELTA_NET + name)
+        for attribute, value in made.items() if module else ():
+            setattr(module, attribute, value)
+
+
 CPU_ADAPTATIONS = (
     Adaptation("device_is_cpu", "GlobalMemoryBuffer, gradient buffers, RoPE and p2p ask torch.cuda.current_device()",
                _device_is_cpu),
@@ -239,6 +269,9 @@ LOCAL_ADAPTATIONS = (
     Adaptation("grouped_gemm_is_matmul", "moe_act recompute needs GroupedMLP, whose kernels are a CUDA package of their "
                "own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul,
                _has_local_grouped_experts),
+    Adaptation("delta_rule_is_torch", "gated delta net layers take their norm, convolution and recurrence from "
+               "flash-linear-attention; megatron-core has a recurrence of its own for deterministic runs",
+               _delta_rule_is_torch, _lacks_delta_rule),
     Adaptation("no_layer_is_for_inference", "multi-token prediction asks isinstance() for inference layers, which derive "
                "from transformer-engine's: without it they are mocks, not types", _no_layer_is_for_inference,
                _inference_layers_are_mocks),

@@ -1,5 +1,6 @@
 """Builds the model, wraps it for data parallelism, and reads back which recompute its layers do."""
 
+import copy
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,13 +23,14 @@ from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.module import Float16Module, MegatronModule
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from harness.engine import gpu_setup
 from harness.engine.config import ddp_config, has_weight_gradient_kernel
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import num_virtual_stages
+from harness.experiment.layout import chunks, num_virtual_stages
 from harness.records.rank import LayerRecompute
 
 
@@ -78,6 +80,10 @@ class FlashCoreAttention(MegatronModule):
             raise ValueError(f"flash-like attention supports causal masks only, not {attn_mask_type}")
         if config.context_parallel_size > 1:
             raise ValueError("context parallelism needs transformer-engine's attention")
+        if config.window_size or config.softmax_type != "vanilla":
+            raise ValueError(
+                "flash-like attention knows no sliding window and no attention sinks; use unfused attention"
+            )
         self.softmax_scale = softmax_scale
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
 
@@ -202,7 +208,12 @@ def _unfuse_own_layers(model: torch.nn.Module) -> None:
 def _block_specs(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int | None):
     te = spec.kernels.transformer_impl == "transformer_engine"
     kwargs = {"use_transformer_engine": te, "normalization": config.normalization}
-    block = get_gpt_decoder_block_spec(config, **kwargs, vp_stage=vp_stage)
+    if te and spec.model.linear_attention:
+        from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
+
+        block = variants.get_transformer_block_with_experimental_attention_variant_spec(config, vp_stage=vp_stage)
+    else:
+        block = get_gpt_decoder_block_spec(config, **kwargs, vp_stage=vp_stage)
     mtp = None
     if spec.model.mtp_num_layers:
         last_layer = get_gpt_decoder_layer_specs(config, **kwargs)[-1]
@@ -211,6 +222,8 @@ def _block_specs(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int 
         localize = partial(_use_local_parts, attention=_local_attention(spec))
         for layer in block.layer_specs:
             localize(layer)
+        if spec.model.linear_attention:
+            block.layer_specs = _with_delta_nets(spec, block.layer_specs, vp_stage)
         block.layer_norm = Norm
         for layer in mtp.layer_specs if mtp else ():
             parts = layer.submodules
@@ -234,6 +247,24 @@ def _use_local_parts(layer, attention: type[torch.nn.Module]) -> None:
             setattr(attention_parts, name, Norm)
 
 
+def _with_delta_nets(spec: ExperimentSpec, layer_specs: list[ModuleSpec], vp_stage: int | None) -> list[ModuleSpec]:
+    """Replace the attention of a chunk's gated delta net layers; megatron-core has the spec for transformer-engine only."""
+    from megatron.core.ssm.gated_delta_net import GatedDeltaNet, GatedDeltaNetSubmodules
+
+    stage = chunks(spec.model, spec.parallelism)[parallel_state.get_pipeline_model_parallel_rank()]
+    pattern = spec.model.linear_attention_pattern
+    parts = GatedDeltaNetSubmodules(
+        in_proj=layers.ColumnParallelLinear, out_norm=Norm, out_proj=layers.RowParallelLinear
+    )
+    delta_net = ModuleSpec(module=GatedDeltaNet, submodules=parts)
+    specs = [copy.copy(layer) for layer in layer_specs]
+    for layer, number in zip(specs, stage[vp_stage or 0].layers, strict=True):
+        if pattern[number]:
+            layer.submodules = copy.copy(layer.submodules)
+            layer.submodules.self_attention = delta_net
+    return specs
+
+
 # Where each module's flag ends up in megatron-core: path from the layer, attribute.
 FLAGS = {
     "core_attn": (("self_attention", "checkpoint_core_attention"),),
@@ -243,6 +274,7 @@ FLAGS = {
     "shared_experts": (("mlp", "shared_experts_recompute"),),
     "moe_act": (("mlp.experts", "activation_recompute"),),
     "mla_up_proj": (("self_attention", "recompute_up_proj"),),
+    "gdn_norm_out": (("self_attention", "recompute_norm_out"),),
 }
 
 

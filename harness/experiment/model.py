@@ -20,6 +20,7 @@ Layers = Annotated[int, Ge(1), Le(MOST["layers"])]
 Experts = Annotated[int, Ge(1), Le(MOST["experts"])]
 Width = Annotated[int, Ge(1), Le(MOST["width"])]
 Samples = Annotated[int, Ge(1), Le(MOST["samples"])]
+Window = Annotated[int, Ge(-1), Le(MOST["tokens"])]
 
 
 class MoeModel(Frozen):
@@ -30,6 +31,7 @@ class MoeModel(Frozen):
     moe_ffn_hidden_size: Width
     moe_layer_freq: Count | tuple[Literal[0, 1], ...] = 1
     moe_shared_expert_intermediate_size: Width | None = None
+    moe_shared_expert_gate: Annotated[bool, Former(False)] = False
     moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "none"] = "aux_loss"
     moe_aux_loss_coeff: float = Field(default=0.0, ge=0)
     moe_router_pre_softmax: bool = False
@@ -60,8 +62,38 @@ class MlaModel(Frozen):
     apply_rope_fusion: Annotated[bool, Former(False)] = False
 
 
+class LinearAttentionModel(Frozen):
+    """Gated delta net layers (`experimental_attention_variant` gated_delta_net), which replace attention in part of the layers.
+
+    ``linear_attention_freq``: n keeps attention in every n-th layer, a list has 1 for each gated delta net layer.
+    """
+
+    linear_attention_freq: Count | tuple[Literal[0, 1], ...]
+    linear_conv_kernel_dim: Width = 4
+    linear_key_head_dim: Width = 128
+    linear_value_head_dim: Width = 128
+    linear_num_key_heads: Width = 16
+    linear_num_value_heads: Width = 32
+
+
+class YarnModel(Frozen):
+    """YaRN's rotary embedding of attention without latents (``position_embedding_type`` yarn)."""
+
+    yarn_rotary_scaling_factor: float = Field(default=1.0, gt=0)
+    yarn_original_max_position_embeddings: Count = 4096
+    yarn_beta_fast: float = 32.0
+    yarn_beta_slow: float = 1.0
+    yarn_mscale: float | None = None
+    yarn_mscale_all_dim: float | None = None
+    yarn_correction_range_round_to_int: bool = True
+
+
 class ModelSpec(Frozen):
-    """A GPT model. Sizes are counts of elements; dropouts are probabilities."""
+    """A GPT model. Sizes are counts of elements; dropouts are probabilities.
+
+    ``window_size``: tokens that a query sees before and after itself, -1 for all. ``window_attn_skip_freq``: n leaves the
+    window out of every n-th layer, a list has 1 for each layer with a window; None gives every layer the window.
+    """
 
     num_layers: Layers
     hidden_size: Width
@@ -73,13 +105,20 @@ class ModelSpec(Frozen):
     make_vocab_size_divisible_by: Width = 128
     share_embeddings_and_output_weights: bool = False
     gated_linear_unit: bool = True
-    activation_func: Literal["silu", "gelu"] = "silu"
+    activation_func: Literal["silu", "gelu", "quick_gelu"] = "silu"
+    glu_linear_offset: Annotated[float, Former(0.0)] = 0.0
+    activation_func_clamp_value: Annotated[float | None, Field(gt=0), Former(None)] = None
     add_bias_linear: bool = False
+    add_qkv_bias: Annotated[bool, Former(False)] = False
     normalization: Literal["RMSNorm", "LayerNorm"] = "RMSNorm"
     layernorm_epsilon: float = Field(default=1e-5, gt=0)
     layernorm_zero_centered_gamma: bool = False
     qk_layernorm: bool = False
-    position_embedding_type: Literal["rope", "learned_absolute", "none"] = "rope"
+    attention_output_gate: Annotated[bool, Former(False)] = False
+    softmax_type: Annotated[Literal["vanilla", "off-by-one", "learnable"], Former("vanilla")] = "vanilla"
+    window_size: Annotated[tuple[Window, Window] | None, Former(None)] = None
+    window_attn_skip_freq: Annotated[Count | tuple[Literal[0, 1], ...] | None, Former(None)] = None
+    position_embedding_type: Literal["rope", "yarn", "learned_absolute", "none"] = "rope"
     rotary_base: Count = 10000
     rotary_percent: float = Field(default=1.0, gt=0, le=1)
     rope_scaling_factor: float | None = None
@@ -89,12 +128,24 @@ class ModelSpec(Frozen):
     mtp_loss_scaling_factor: float = 0.1
     moe: MoeModel | None = None
     mla: MlaModel | None = None
+    yarn: Annotated[YarnModel | None, Former(None)] = None
+    linear_attention: Annotated[LinearAttentionModel | None, Former(None)] = None
 
     @model_validator(mode="after")
     def _layer_pattern_is_complete(self) -> "ModelSpec":
-        freq = self.moe.moe_layer_freq if self.moe else 1
-        if isinstance(freq, tuple) and len(freq) != self.num_layers:
-            raise ValueError(f"moe_layer_freq has {len(freq)} entries for num_layers {self.num_layers}")
+        patterns = {
+            "moe_layer_freq": self.moe and self.moe.moe_layer_freq,
+            "window_attn_skip_freq": self.window_attn_skip_freq,
+            "linear_attention_freq": self.linear_attention and self.linear_attention.linear_attention_freq,
+        }
+        for name, freq in patterns.items():
+            if isinstance(freq, tuple) and len(freq) != self.num_layers:
+                raise ValueError(f"{name} has {len(freq)} entries for num_layers {self.num_layers}")
+        if (self.yarn is None) == (self.position_embedding_type == "yarn"):
+            raise ValueError(
+                f"position_embedding_type {self.position_embedding_type} "
+                f"{'needs' if self.yarn is None else 'does not use'} the section yarn"
+            )
         if self.kv_channels is None and self.mla is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}; "
@@ -121,6 +172,26 @@ class ModelSpec(Frozen):
         if isinstance(freq, tuple):
             return freq
         return tuple(1 if i % freq == 0 else 0 for i in range(self.num_layers))
+
+    @property
+    def window_pattern(self) -> tuple[int, ...]:
+        """Return one 1 (sliding window) or 0 (all tokens) per decoder layer, as megatron-core reads `window_attn_skip_freq`."""
+        freq = self.window_attn_skip_freq
+        if self.window_size is None:
+            return (0,) * self.num_layers
+        if isinstance(freq, tuple):
+            return freq
+        return tuple(1 if freq is None or (i + 1) % freq else 0 for i in range(self.num_layers))
+
+    @property
+    def linear_attention_pattern(self) -> tuple[int, ...]:
+        """Return one 1 (gated delta net) or 0 (attention) per decoder layer, as megatron-core reads `linear_attention_freq`."""
+        if self.linear_attention is None:
+            return (0,) * self.num_layers
+        freq = self.linear_attention.linear_attention_freq
+        if isinstance(freq, tuple):
+            return freq
+        return tuple(1 if (i + 1) % freq else 0 for i in range(self.num_layers))
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """Return the vocabulary rounded up to a multiple of ``make_vocab_size_divisible_by * TP``."""

@@ -21,6 +21,7 @@ from harness.units import format_bytes
 
 _LAYOUT = "parallelism.pipeline_model_parallel_layout"
 _FREQ = "model.moe.moe_layer_freq"
+_ATTENTION = ("model.window_attn_skip_freq", "model.linear_attention.linear_attention_freq")
 _GBS = "batch.global_batch_size"
 
 
@@ -129,7 +130,10 @@ def _identity(request: Request, choice: Choice) -> Layer:
 
 
 def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
-    """Apply a depth from the command line: the MoE pattern keeps its leading dense layers, a pipeline layout goes."""
+    """Apply a depth from the command line: the MoE pattern keeps its leading dense layers, a pipeline layout goes.
+
+    Patterns of attention begin anew where they end.
+    """
     depth = layer.get("model.num_layers")
     if depth is None or not depth.from_command_line or not isinstance(depth.value, int) or depth.value < 1:
         return layer, ()
@@ -139,6 +143,11 @@ def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
     if freq is not None and isinstance(freq.value, tuple) and not freq.from_command_line:
         pattern = tuple(int(v) for v in freq.value if isinstance(v, int))
         changed[_FREQ] = Setting(with_num_layers(pattern, depth.value), depth.source)
+    for path in _ATTENTION:
+        kinds = layer.get(path)
+        if kinds is not None and isinstance(kinds.value, tuple) and kinds.value and not kinds.from_command_line:
+            times = -(-depth.value // len(kinds.value))
+            changed[path] = Setting((kinds.value * times)[: depth.value], depth.source)
     if layout is not None and layout.value is not None and not layout.from_command_line:
         changed[_LAYOUT] = Setting(None, depth.source)
         notes.append(f"{depth.source} {depth.value}: pipeline layout {layout.value} dropped, layers are split evenly")

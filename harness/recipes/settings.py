@@ -133,7 +133,7 @@ def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:
         section = path.rpartition(".")[0]
         if path == "env":
             sources.update({f"env.{name}": layer[f"env.{name}"].source for name in spec.env})
-        elif section in ("model.moe", "model.mla") and getattr(spec.model, section.rpartition(".")[2]) is None:
+        elif section.startswith("model.") and getattr(spec.model, section.rpartition(".")[2]) is None:
             sources[section] = "default"
         else:
             sources[path] = layer[path].source if path in layer else "default"

@@ -1,7 +1,15 @@
 """Small models of each kind, and the recompute settings that act on them."""
 
 from harness.experiment.experiment import ExperimentSpec, KernelSpec
-from harness.experiment.model import BatchSpec, MlaModel, ModelSpec, MoeModel, ParallelismSpec
+from harness.experiment.model import (
+    BatchSpec,
+    LinearAttentionModel,
+    MlaModel,
+    ModelSpec,
+    MoeModel,
+    ParallelismSpec,
+    YarnModel,
+)
 from harness.experiment.recompute import parse_recompute
 
 SIZES = {"num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 128}
@@ -38,6 +46,39 @@ DEEPSEEK = ModelSpec(
         moe_router_dtype="fp32",
         moe_grouped_gemm=False,
     ),
+)
+GPT_OSS = ModelSpec(
+    **SIZES,
+    num_query_groups=2,
+    kv_channels=32,
+    activation_func="quick_gelu",
+    glu_linear_offset=1.0,
+    activation_func_clamp_value=7.0,
+    add_bias_linear=True,
+    softmax_type="learnable",
+    window_size=(7, 0),
+    window_attn_skip_freq=2,
+    position_embedding_type="yarn",
+    yarn=YarnModel(yarn_rotary_scaling_factor=32.0, yarn_correction_range_round_to_int=False),
+    moe=MoeModel(**MOE, moe_grouped_gemm=False),
+)
+QWEN3_NEXT = ModelSpec(
+    **SIZES,
+    num_query_groups=2,
+    kv_channels=32,
+    qk_layernorm=True,
+    attention_output_gate=True,
+    layernorm_zero_centered_gamma=True,
+    rotary_percent=0.25,
+    mtp_num_layers=1,
+    linear_attention=LinearAttentionModel(
+        linear_attention_freq=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+    ),
+    moe=MoeModel(**MOE, moe_shared_expert_intermediate_size=64, moe_shared_expert_gate=True, moe_grouped_gemm=False),
 )
 
 

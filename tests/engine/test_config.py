@@ -51,11 +51,18 @@ MODEL_CHANGES = [
     ({"kv_channels": 32}, {"kv_channels"}),
     ({"gated_linear_unit": False}, {"gated_linear_unit", "bias_activation_fusion"}),
     ({"activation_func": "gelu"}, {"activation_func"}),
+    ({"activation_func": "quick_gelu"}, {"activation_func", "bias_activation_fusion"}),
+    ({"glu_linear_offset": 1.0}, {"glu_linear_offset", "bias_activation_fusion"}),
+    ({"activation_func_clamp_value": 7.0}, {"activation_func_clamp_value", "bias_activation_fusion"}),
     ({"add_bias_linear": True}, {"add_bias_linear"}),
+    ({"add_qkv_bias": True}, {"add_qkv_bias"}),
     ({"normalization": "LayerNorm"}, {"normalization"}),
     ({"layernorm_epsilon": 1e-6}, {"layernorm_epsilon"}),
     ({"layernorm_zero_centered_gamma": True}, {"layernorm_zero_centered_gamma"}),
     ({"qk_layernorm": True}, {"qk_layernorm"}),
+    ({"attention_output_gate": True}, {"attention_output_gate"}),
+    ({"softmax_type": "learnable"}, {"softmax_type"}),
+    ({"window_size": (127, 0), "window_attn_skip_freq": 2}, {"window_size", "window_attn_skip_freq"}),
     ({"attention_dropout": 0.1}, {"attention_dropout"}),
     ({"hidden_dropout": 0.1}, {"hidden_dropout"}),
     ({"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.3}, {"mtp_num_layers", "mtp_loss_scaling_factor"}),
@@ -76,7 +83,7 @@ def test_every_field_of_the_model_is_accounted_for():
         "vocab_size", "make_vocab_size_divisible_by", "share_embeddings_and_output_weights", "position_embedding_type",
         "rotary_base", "rotary_percent", "rope_scaling_factor",
     }  # fmt: skip
-    in_config = {name for change, _ in MODEL_CHANGES for name in change} | {"moe", "mla"}
+    in_config = {name for change, _ in MODEL_CHANGES for name in change} | {"moe", "mla", "yarn", "linear_attention"}
     assert in_config | of_gpt_model == set(type(shapes.DENSE).model_fields)
 
 
@@ -86,14 +93,32 @@ def test_the_deferral_of_the_output_layers_weight_gradients_arrives(engine):
     assert {name: fields[name] for name in deferred} == deferred
 
 
-@pytest.mark.parametrize("section", ["moe", "mla"])
-def test_experts_and_latent_attention_arrive_field_by_field(engine, section):
-    spec = shapes.experiment(shapes.DEEPSEEK)
-    config = as_values(engine.transformer_config(spec))
+@pytest.mark.parametrize(
+    ("shape", "section"),
+    [("DEEPSEEK", "moe"), ("DEEPSEEK", "mla"), ("QWEN3_NEXT", "moe"), ("QWEN3_NEXT", "linear_attention"),
+     ("GPT_OSS", "yarn")],
+)  # fmt: skip
+def test_every_section_of_the_model_arrives_field_by_field(engine, shape, section):
+    spec = shapes.experiment(getattr(shapes, shape))
+    config = vars(engine.transformer_config(spec))
     asked = getattr(spec.model, section).model_dump()
-    frequency = asked.pop("moe_layer_freq", None)
+    frequency = asked.pop("moe_layer_freq", 1)
     assert {name: config[name] for name in asked} == asked
-    assert frequency is None or config["moe_layer_freq"] == list(frequency)
+    assert frequency == 1 or config["moe_layer_freq"] == list(frequency)
+
+
+def test_linear_attention_is_megatron_cores_gated_delta_net(engine):
+    config = engine.transformer_config(shapes.experiment(shapes.QWEN3_NEXT))
+    assert config.experimental_attention_variant == "gated_delta_net"
+    assert engine.transformer_config(shapes.experiment(shapes.DENSE)).experimental_attention_variant is None
+
+
+def test_gated_quick_gelu_is_fused_only_inside_experts(engine):
+    fused = shapes.experiment(shapes.GPT_OSS)
+    dense_too = fused.model.moe.model_copy(update={"moe_layer_freq": (0, 1, 1, 1)})
+    mixed = fused.model_copy(update={"model": fused.model.model_copy(update={"moe": dense_too})})
+    assert engine.transformer_config(fused).bias_activation_fusion
+    assert not engine.transformer_config(mixed).bias_activation_fusion
 
 
 @pytest.mark.parametrize(

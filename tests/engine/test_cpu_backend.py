@@ -26,6 +26,7 @@ PIPELINE = shapes.experiment(shapes.DENSE, num_gpus=2, pipeline_model_parallel_s
 EXPERTS = shapes.experiment(shapes.MIXTRAL, num_gpus=2, expert_model_parallel_size=2)
 GROUPED = shapes.experiment(shapes.GROUPED, "moe_act", dtype="bf16")
 DEEPSEEK = shapes.experiment(shapes.DEEPSEEK, "mla_up_proj", attention="unfused")
+QWEN3_NEXT = shapes.experiment(shapes.QWEN3_NEXT)
 
 # A torch built for CUDA says other things on a machine without a GPU than one built without.
 NO_CUDA = (
@@ -55,6 +56,7 @@ NEEDED_BY = {
     "checkpoint_without_output_fp8": (DENSE, "NameError: name 'FP8GlobalStateManager' is not defined"),
     "router_gemm": (EXPERTS, "NameError: name 'te_general_gemm' is not defined"),
     "mla_knows_te_is_absent": (DEEPSEEK, "TypeError: isinstance() arg 2 must be a type"),
+    "delta_rule_is_torch": (QWEN3_NEXT, "ImportError: FLA is not installed"),
     "no_layer_is_for_inference": (DEEPSEEK, "TypeError: isinstance() arg 2 must be a type"),
 }
 # First release that it is not needed in, or that it is needed in.
@@ -97,7 +99,7 @@ def test_every_adaptation_has_a_run_that_needs_it():
 
 def test_the_runs_train_with_all_adaptations(outcomes):
     whole = {name: outcome for name, outcome in outcomes.items() if name.startswith("with_all")}
-    assert len(whole) == 6
+    assert len(whole) == 7
     assert {name: outcome for name, outcome in whole.items() if outcome != "trained"} == {}
 
 

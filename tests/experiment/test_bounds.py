@@ -9,13 +9,32 @@ from pydantic import ValidationError
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec, MeasureSpec
 from harness.experiment.layout import LayoutSyntaxError, parse_layout
-from harness.experiment.model import MOST, BatchSpec, MlaModel, ModelSpec, MoeModel, ParallelismSpec
+from harness.experiment.model import (
+    MOST,
+    BatchSpec,
+    LinearAttentionModel,
+    MlaModel,
+    ModelSpec,
+    MoeModel,
+    ParallelismSpec,
+    YarnModel,
+)
 from harness.records.golden import golden_text
 from harness.records.goldens import read_golden
 
 SIZES = [
     (model, name)
-    for model in (ModelSpec, MoeModel, MlaModel, ParallelismSpec, BatchSpec, MeasureSpec, ExperimentSpec)
+    for model in (
+        ModelSpec,
+        MoeModel,
+        MlaModel,
+        LinearAttentionModel,
+        YarnModel,
+        ParallelismSpec,
+        BatchSpec,
+        MeasureSpec,
+        ExperimentSpec,
+    )
     for name, field in model.model_fields.items()
     if field.annotation in (int, int | None) or "Ge(ge=1)" in repr(field)
 ]

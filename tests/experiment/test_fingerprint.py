@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, TrainSpec
+from harness.experiment.model import LinearAttentionModel, YarnModel
 from harness.records.golden import GoldenRecord, setting_differences, spec_like
 
 ROOT = Path(__file__).parents[2]
@@ -16,6 +17,16 @@ EARLIER = {
     "cpu": "a4dc12be50483884",
 }
 CHANGED = {
+    "model.glu_linear_offset": 1.0,
+    "model.activation_func_clamp_value": 7.0,
+    "model.add_qkv_bias": True,
+    "model.attention_output_gate": True,
+    "model.softmax_type": "learnable",
+    "model.window_size": (127, 0),
+    "model.window_attn_skip_freq": 2,
+    "model.linear_attention": LinearAttentionModel(linear_attention_freq=4),
+    "model.yarn": YarnModel(),
+    "model.moe.moe_shared_expert_gate": True,
     "model.mla.apply_rope_fusion": True,
     "parallelism.defer_embedding_wgrad_compute": True,
     "parallelism.wgrad_deferral_limit": 22,
@@ -50,7 +61,8 @@ def test_a_golden_of_an_earlier_version_still_names_its_own_settings(path):
 def test_a_later_field_counts_at_any_other_value(path, request_for):
     former, plain = FORMER_VALUES[path], request_for("deepseek")
     assert request_for("deepseek", **{path: former}).fingerprint == plain.fingerprint
-    assert request_for("deepseek", **{path: CHANGED[path]}).fingerprint != plain.fingerprint
+    changed = {path: CHANGED[path]} | ({"model.position_embedding_type": "yarn"} if path == "model.yarn" else {})
+    assert request_for("deepseek", **changed).fingerprint != plain.fingerprint
 
 
 @pytest.mark.parametrize("path", FORMER_VALUES)

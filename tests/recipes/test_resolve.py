@@ -187,6 +187,15 @@ def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout()
     assert any("pipeline layout" in note for note in resolved.notes)
 
 
+@pytest.mark.parametrize("depth", [4, 5, 18])
+def test_patterns_of_attention_begin_anew_where_they_end(load, depth):
+    recipe = load(
+        ("vocab_size: 512", "vocab_size: 512\n  window_size: [127, 0]\n  window_attn_skip_freq: [1, 0, 1, 0]")
+    )
+    spec = resolve_recipe(recipe, ask(num_layers=depth)).spec
+    assert spec.model.window_attn_skip_freq == ((1, 0) * 9)[:depth]
+
+
 def test_fewer_layers_of_a_model_without_a_pattern_change_only_the_depth():
     spec = resolve(Request(model_recipe_name="qwen3_30b_a3b", gpu="h100", num_layers=8)).spec
     assert (spec.model.num_layers, spec.model.moe.moe_layer_freq) == (8, 1)

@@ -58,6 +58,8 @@ def _alike(section: str, theirs: str, names: str, *, only: str | None = None) ->
 
 _MOE = "model.num_moe_experts"
 _MLA = "model.multi_latent_attention"
+_YARN = "model.yarn_rotary_scaling_factor"
+_LINEAR_ATTENTION = "model.experimental_attention_variant"
 
 FIELDS: tuple[Field, ...] = (
     Field("compute_dtype", ("model.bf16",), precision),
@@ -66,13 +68,15 @@ FIELDS: tuple[Field, ...] = (
             "num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels"
             " make_vocab_size_divisible_by share_embeddings_and_output_weights gated_linear_unit add_bias_linear"
             " normalization layernorm_epsilon layernorm_zero_centered_gamma qk_layernorm position_embedding_type"
-            " rotary_percent attention_dropout hidden_dropout mtp_num_layers mtp_loss_scaling_factor"),
+            " add_qkv_bias attention_output_gate softmax_type window_size window_attn_skip_freq glu_linear_offset"
+            " activation_func_clamp_value rotary_percent attention_dropout hidden_dropout mtp_num_layers mtp_loss_scaling_factor"),
     Field("model.vocab_size", ("model.vocab_size", "tokenizer.vocab_size")),
     Field("model.rotary_base", ("model.rotary_base",), whole_number),
     Field("model.activation_func", ("model.activation_func",), short_name),
     Field("model.rope_scaling_factor", ("model.rope_scaling_factor",), rope_scaling_factor),
     *_alike("model.moe", "model",
             "num_moe_experts moe_router_topk moe_ffn_hidden_size moe_layer_freq moe_shared_expert_intermediate_size"
+            " moe_shared_expert_gate"
             " moe_router_load_balancing_type moe_aux_loss_coeff moe_router_pre_softmax moe_router_score_function"
             " moe_router_num_groups moe_router_group_topk moe_router_topk_scaling_factor moe_router_enable_expert_bias"
             " moe_router_bias_update_rate moe_router_force_load_balancing moe_grouped_gemm", only=_MOE),
@@ -80,6 +84,12 @@ FIELDS: tuple[Field, ...] = (
     *_alike("model.mla", "model",
             "q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rope_type rotary_scaling_factor"
             " original_max_position_embeddings mscale mscale_all_dim apply_rope_fusion", only=_MLA),
+    *_alike("model.yarn", "model",
+            "yarn_rotary_scaling_factor yarn_original_max_position_embeddings yarn_beta_fast yarn_beta_slow yarn_mscale"
+            " yarn_mscale_all_dim yarn_correction_range_round_to_int", only=_YARN),
+    *_alike("model.linear_attention", "model",
+            "linear_attention_freq linear_conv_kernel_dim linear_key_head_dim linear_value_head_dim"
+            " linear_num_key_heads linear_num_value_heads", only=_LINEAR_ATTENTION),
     *_alike("parallelism", "model",
             "tensor_model_parallel_size pipeline_model_parallel_size virtual_pipeline_model_parallel_size"
             " context_parallel_size expert_model_parallel_size expert_tensor_parallel_size sequence_parallel"
