@@ -92,10 +92,11 @@ FIELDS: tuple[Field, ...] = (
             " linear_num_key_heads linear_num_value_heads", only=_LINEAR_ATTENTION),
     *_alike("parallelism", "model",
             "tensor_model_parallel_size pipeline_model_parallel_size virtual_pipeline_model_parallel_size"
-            " context_parallel_size expert_model_parallel_size expert_tensor_parallel_size sequence_parallel"
+            " context_parallel_size expert_model_parallel_size sequence_parallel"
             " account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split"
             " num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage microbatch_group_size_per_vp_stage"
             " defer_embedding_wgrad_compute"),
+    Field("parallelism.expert_tensor_parallel_size", ("model.expert_tensor_parallel_size",), only=_MOE),
     Field("parallelism.pipeline_model_parallel_layout", ("model.pipeline_model_parallel_layout",), layout),
     Field("parallelism.wgrad_deferral_limit", ("model.wgrad_deferral_limit",), deferral_limit),
     *_alike("batch", "train", "micro_batch_size global_batch_size"),
