@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from math import inf
 
 from harness.errors import BadRequestError, RunFailedError
@@ -53,7 +54,7 @@ class Tried:
         """Return the cheapest setting that fits with its whole range, else the cheapest tight one."""
         return self.plan.recommended
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Return the predicted step time of that setting; infinite without one."""
         return _seconds(self.row) if self.row else inf
@@ -63,7 +64,7 @@ class Tried:
         """Return a sort key: what fits with its whole range comes before what is tight."""
         return self.row is None or self.row.verdict == "TIGHT", self.seconds
 
-    @property
+    @cached_property
     def least_seconds(self) -> float:
         """Return the step time without recompute, which no other setting of the layout beats."""
         control = self.plan.control
@@ -85,16 +86,18 @@ class Searched:
     num_layouts: int = 0
     interrupted: bool = False
     traced_with: str = ""
+    fastest: float = inf
+
+    def add(self, tried: Tried) -> None:
+        """Keep a layout, in place of what was known of it. ``fastest``: the shortest step that fits with its whole range."""
+        self.tried[tried.sizes] = tried
+        if not tried.rank[0]:
+            self.fastest = min(self.fastest, tried.seconds)
 
     @property
     def best(self) -> list[Tried]:
         """Return the layouts with the fastest fitting settings, fastest first."""
         return sorted((each for each in self.tried.values() if each.row), key=lambda each: each.rank)[:NUM_BEST]
-
-    @property
-    def fastest(self) -> float:
-        """Return the shortest step of a setting that fits with its whole range; infinite without one."""
-        return min((each.seconds for each in self.tried.values() if not each.rank[0]), default=inf)
 
     @property
     def worst_of_best(self) -> float:
@@ -105,11 +108,12 @@ class Searched:
     @property
     def pareto(self) -> list[tuple[Tried, Row]]:
         """Return the fitting settings that no other predicted one beats in both memory and time, smallest first."""
+        slowest = SLOWEST * self.fastest
         rows = [
             (row.prediction.peak_bytes, _seconds(row), each, row)
             for each in self.tried.values()
             for row in each.plan.rows
-            if row.prediction and row.verdict != "OOM" and _seconds(row) <= SLOWEST * self.fastest
+            if row.prediction and row.verdict != "OOM" and _seconds(row) <= slowest
         ]
         front: list[tuple[Tried, Row]] = []
         fastest = inf
@@ -301,9 +305,9 @@ class _Run:
         for (implementation, imbalance), cases in kinds.items():
             traced = self.tracing.traces(tuple(cases.values()), implementation, imbalance=imbalance)
             even |= traced.even
-            uneven |= traced.uneven or traced.even
+            uneven |= traced.uneven or {}
             refused |= traced.refused
-        return Traces(even, uneven or None, refused)
+        return Traces(even, {**even, **uneven} if uneven else None, refused)
 
     def _take(self, settings: "list[tuple[_Due, Candidates]]", traced: "Future[Traces]") -> None:
         try:
@@ -338,7 +342,7 @@ class _Run:
             if not fits and len(predicted) == len(_ENDS):
                 self.too_large.add(tried.sizes)
                 return
-        self.known.tried[tried.sizes] = tried
+        self.known.add(tried)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Pieces of traces with their work, and the chunks composed of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -44,10 +45,18 @@ class Work:
     def __sub__(self, other: "Work") -> "Work":
         return self._plus(other, -1)
 
-    def _plus(self, other: "Work", sign: int) -> "Work":
+    @staticmethod
+    def total(works: Iterable["Work"]) -> "Work":
+        """Add up works, of which many are the same object."""
+        times, found = Counter(map(id, works := [*works])), Work()
+        for work in {id(work): work for work in works}.values():
+            found = found._plus(work, times[id(work)])
+        return found
+
+    def _plus(self, other: "Work", times: int) -> "Work":
         counts = dict(self.counts)
         for op, count in other.counts.items():
-            total = counts.get(op, 0) + sign * count
+            total = counts.get(op, 0) + times * count
             if total:
                 counts[op] = total
             else:
@@ -197,9 +206,9 @@ def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -
     """
     last, further = checkpointed[-1], len(checkpointed) - 1
     held = sum(piece.saved for piece in kept[:-1])
-    work, parameters = Work(), Parameters()
+    work, parameters = Work.total(piece.work for piece in checkpointed), Parameters()
     for piece in checkpointed:
-        work, parameters = work + piece.work, parameters + piece.parameters
+        parameters = parameters + piece.parameters
     return Piece(
         saved=sum(piece.saved for piece in checkpointed) - further * input_bytes,
         forward_over=max(piece.forward_over for piece in checkpointed) + input_bytes * (further > 0),
@@ -271,9 +280,9 @@ def compose(
     """
     window = len(units) if window is None else window
     parts = [frame, *units, *(end for end in (ends.first, ends.last) if end)]
-    parameters, work = Parameters(), Work()
+    parameters, work = Parameters(), Work.total(part.work for part in parts)
     for part in parts:
-        parameters, work = parameters + part.parameters, work + part.work
+        parameters = parameters + part.parameters
     return ChunkCost(
         sizes=_sizes(frame, units, ends, window),
         body=_sizes(frame, units, Ends(first=ends.first), window),

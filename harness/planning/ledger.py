@@ -184,7 +184,7 @@ def _pool_bytes(schedule: Schedule, chunks: tuple[ChunkCost, ...]) -> int:
     most: int = max(
         sum(map(mul, instant.in_flight, captured))
         + (instant.event.direction == "forward") * captured[instant.event.chunk]
-        for instant in fullest_instants(schedule)
+        for instant in fullest_instants(schedule, _alike(chunks))
     )
     return most
 
@@ -250,7 +250,13 @@ def _moments(
             direction=event.direction,
         )
 
-    return tuple(map(moment, fullest_instants(schedule)))
+    return tuple(map(moment, fullest_instants(schedule, _alike(chunks))))
+
+
+def _alike(chunks: tuple[ChunkCost, ...]) -> tuple[int, ...]:
+    """Return, for every chunk, the number of the first one of equal cost: a composition makes one object for all of them."""
+    first = {id(chunk): i for i, chunk in reversed([*enumerate(chunks)])}
+    return tuple(first[id(chunk)] for chunk in chunks)
 
 
 def deferred_bytes(spec: ExperimentSpec) -> int:

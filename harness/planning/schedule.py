@@ -5,8 +5,9 @@ with overlapped point-to-point messages, the only form that ranks of this harnes
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from operator import ge
 from typing import Literal, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
@@ -96,6 +97,19 @@ class Instant(NamedTuple):
     deferred: int = 0
 
 
+# Groups of micro-batches after which a steady phase has repeated itself: warm-up lasts less than three.
+_MOST_GROUPS = 6
+
+
+def without_repeats(schedule: Schedule) -> Schedule:
+    """Return the shortest schedule with the same instants: a steady phase repeats itself group by group."""
+    group = (schedule.group_size or schedule.pp_size) if schedule.vp_size > 1 else 1
+    spare = schedule.num_microbatches - _MOST_GROUPS * max(group, schedule.pp_size)
+    if spare < group or schedule.num_deferred:
+        return schedule
+    return replace(schedule, num_microbatches=schedule.num_microbatches - spare // group * group)
+
+
 @cache
 def instants(schedule: Schedule) -> tuple[Instant, ...]:
     """Return the different instants of a step, in order of their first occurrence; a steady phase repeats few."""
@@ -111,22 +125,42 @@ def instants(schedule: Schedule) -> tuple[Instant, ...]:
     return tuple(seen)
 
 
+def fullest_instants(schedule: Schedule, alike: tuple[int, ...] = ()) -> tuple[Instant, ...]:
+    """Return the :func:`instants` that may hold the most memory: no other of their kind holds as much of every part.
+
+    ``alike``: for every chunk, the number of a chunk of equal cost; empty where each has its own.
+    """
+    return _fullest(without_repeats(schedule), alike or tuple(range(schedule.vp_size)))
+
+
 @cache
-def fullest_instants(schedule: Schedule) -> tuple[Instant, ...]:
-    """Return the :func:`instants` that may hold the most memory: no other of their kind holds as much of every part."""
-    kinds: dict[object, list[Instant]] = {}
+def _fullest(schedule: Schedule, alike: tuple[int, ...]) -> tuple[Instant, ...]:
+    kinds: dict[object, dict[_Held, Instant]] = {}
     for instant in instants(schedule):
-        event = instant.event
-        kind = kinds.setdefault((event.direction, event.chunk, instant.ended, tuple(map(bool, instant.in_flight))), [])
-        if not any(_holds_all_of(other, instant) for other in kind):
-            kind[:] = [*(other for other in kind if not _holds_all_of(instant, other)), instant]
-    kept = {instant for kind in kinds.values() for instant in kind}
+        kind, held = _held(instant, alike)
+        others = kinds.setdefault(kind, {})
+        if not any(_covers(other, held) for other in others):
+            kinds[kind] = {o: i for o, i in others.items() if not _covers(held, o)} | {held: instant}
+    kept = {instant for kind in kinds.values() for instant in kind.values()}
     return tuple(instant for instant in instants(schedule) if instant in kept)
 
 
-def _holds_all_of(first: Instant, second: Instant) -> bool:
-    held = ((i.event.buffers, i.deferred, *i.in_flight) for i in (first, second))
-    return all(a >= b for a, b in zip(*held, strict=True))
+_Held = tuple[int, ...]
+
+
+def _held(instant: Instant, alike: tuple[int, ...]) -> tuple[object, _Held]:
+    """Return the kind of an instant, and what it holds: micro-batches in flight count together in chunks that are alike."""
+    event, in_flight, idle = instant.event, dict.fromkeys(alike, 0), []
+    for chunk, (like, num, ended) in enumerate(zip(alike, instant.in_flight, instant.ended, strict=True)):
+        in_flight[like] += num
+        if ended and chunk != event.chunk:
+            idle.append((like, num > 0))
+    kind = event.direction, alike[event.chunk], instant.ended[event.chunk], tuple(sorted(idle))
+    return kind, (event.buffers, instant.deferred, *in_flight.values())
+
+
+def _covers(first: _Held, second: _Held) -> bool:
+    return all(map(ge, first, second))
 
 
 def schedule_of(spec: ExperimentSpec, pp_rank: int) -> Schedule:

@@ -1,9 +1,10 @@
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.planning.schedule import Event, Schedule, fullest_instants, instants, schedule_of
+from harness.planning.schedule import Event, Schedule, fullest_instants, instants, schedule_of, without_repeats
 
 
 def order(schedule: Schedule) -> str:
@@ -98,21 +99,37 @@ def test_buffers_are_counted_and_never_owed(schedule):
 
 @given(schedules(), st.data())
 def test_no_instant_that_is_left_out_holds_more_than_the_fullest_of_its_kind(schedule, data):
-    size = st.integers(0, 9)
-    saved = data.draw(st.lists(size, min_size=schedule.vp_size, max_size=schedule.vp_size))
+    size, vp = st.integers(0, 9), schedule.vp_size
+    alike = data.draw(st.sampled_from([(), tuple(range(vp)), (0,) * vp, (0, *[min(1, vp - 1)] * (vp - 1))]))
+    of = alike or tuple(range(vp))
+    sizes = st.lists(size, min_size=vp, max_size=vp)
+    saved, left, more = data.draw(sizes), data.draw(sizes), data.draw(sizes)
     per_buffer, per_deferred = data.draw(size), data.draw(size)
+
+    def total(instant):
+        held = sum(n * saved[like] for n, like in zip(instant.in_flight, of, strict=True))
+        for chunk, ended in enumerate(instant.ended):
+            if ended and chunk != instant.event.chunk:
+                held += left[of[chunk]] + more[of[chunk]] * (instant.in_flight[chunk] == 0)
+        return held + instant.event.buffers * per_buffer + instant.deferred * per_deferred
 
     def most(some):
         held = {}
         for instant in some:
             event = instant.event
-            kind = event.direction, event.chunk, instant.ended, tuple(map(bool, instant.in_flight))
-            total = sum(n * size for n, size in zip(instant.in_flight, saved, strict=True))
-            total += event.buffers * per_buffer + instant.deferred * per_deferred
-            held[kind] = max(held.get(kind, 0), total)
+            kind = event.direction, of[event.chunk], instant.ended[event.chunk]
+            held[kind] = max(held.get(kind, 0), total(instant))
         return held
 
-    assert most(fullest_instants(schedule)) == most(instants(schedule))
+    assert most(fullest_instants(schedule, alike)) == most(instants(schedule))
+
+
+@given(schedules(), st.integers(7, 20), st.integers(0, 1))
+def test_more_groups_of_micro_batches_only_repeat_the_steady_phase(schedule, num_groups, extra_warmup):
+    num_microbatches = num_groups * schedule.pp_size + (schedule.num_microbatches if schedule.vp_size == 1 else 0)
+    longer = replace(schedule, num_microbatches=num_microbatches, extra_warmup=extra_warmup)
+    assert without_repeats(longer).num_microbatches < num_microbatches
+    assert instants(without_repeats(longer)) == instants(longer)
 
 
 def test_with_overlapped_expert_communication_a_backward_pass_goes_before_the_forward_pass_beside_it():
