@@ -122,7 +122,6 @@ def test_all_values_that_cannot_be_read_are_reported_at_once(mbr_perf):
     answer = mbr_perf("run", "-tp", "x", "--timeout", "soon", "-gb", "1.5")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.splitlines() == [
-        "error: Missing option '--model_recipe_name' / '-mr'.",
         "error: --global_batch_size: '1.5' is not a whole number",
         "error: --tensor_model_parallel_size: 'x' is not a whole number",
         "error: --timeout: 'soon' is not a number",

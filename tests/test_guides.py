@@ -8,6 +8,7 @@ lines where it stands alone. All other blocks are not run. ``RUN``, ``OTHER_RUN`
 import re
 import shlex
 import shutil
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +165,10 @@ def _example(tmp_path_factory):
             job_log(job).replace("2026-08-01", "2026-08-02" if name == "train.log" else "2026-08-01")
         )
     written(folder / "oom.pickle", fragmented().snapshot())
+    with tarfile.open(ROOT / "tests" / "data" / "bridge" / "containers_067f987.tar.xz") as archive:
+        member = archive.extractfile("llama3_70b_pretrain_64gpu_h100_bf16.yaml")
+        assert member is not None
+        (folder / "run_config.yaml").write_bytes(member.read())
     shutil.copytree(ROOT / "recipes" / "examples", folder / "recipes" / "examples")
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", folder / "results" / "sweeps" / "cpu_oom")
     with pytest.raises(SystemExit):

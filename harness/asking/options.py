@@ -16,6 +16,7 @@ from harness.errors import closest
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 
 MODEL = "Model and GPUs"
+_OWN_JOB = "Your own job (instead of -mr)"
 _SIZES = "Sizes and batch"
 _PARALLEL = "Parallelism"
 _MEMORY = "Memory"
@@ -47,7 +48,13 @@ class ExperimentOptions:
     model_family_name: Annotated[str | None, _option("--model_family_name", "-m", metavar="FAMILY", panel=MODEL,
         completes=completion.families, help="Model family, e.g. llama; checked against the recipe.")] = None
     model_recipe_name: Annotated[str, _option("--model_recipe_name", "-mr", metavar="RECIPE", panel=MODEL,
-        completes=completion.recipes, help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file.")]
+        completes=completion.recipes, help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file.")] = ""
+    bridge_config: Annotated[str | None, _option("--bridge_config", metavar="FILE", panel=_OWN_JOB,
+        help="A configuration of Megatron-Bridge: the file of `run_script.py --dryrun`, or the run_config.yaml of a run.")] = None
+    hf: Annotated[str | None, _option("--hf", metavar="PATH", panel=_OWN_JOB,
+        help="A model of Hugging Face: its config.json, or the folder of it.")] = None
+    megatron_args: Annotated[str | None, _option("--megatron_args", metavar="FILE|-", panel=_OWN_JOB,
+        help="Arguments of Megatron-LM: a command line, a shell script, or a log that prints them; - reads standard input.")] = None
     task: Annotated[str | None, _option("--task", metavar="TASK", panel=MODEL,
         completes=completion.tasks, help=f"{', '.join(completion.TASKS)}; pretrain is the default.")] = None
     gpu: Annotated[str | None, _option("--gpu", "-g", metavar="GPU", panel=MODEL,
@@ -311,14 +318,10 @@ _MANY = {"--exact": "recommended", "--calibrate": None, "--only": None, "--over"
 
 
 class PlanCommand(WholeShortOptions):
-    """`plan`: a recipe is needed, except where runs are named to calibrate on."""
+    """`plan`: several settings may follow one option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """`--exact none mlp` as `--exact none --exact mlp`."""
-        names = {argument.partition("=")[0] for argument in args}
-        for parameter in self.params:
-            if parameter.name == "model_recipe_name":
-                parameter.required = "--calibrate" not in names
         return super().parse_args(ctx, spread(args, _MANY))
 
 

@@ -18,9 +18,9 @@ from harness.asking.options import (
     SlurmLaunchOptions,
     SweepNodes,
 )
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, Problems, raise_all
 from harness.launch.plan import Nodes
-from harness.recipes.recipe import Request
+from harness.recipes.recipe import ForeignSource, Request, SourceKind
 from harness.records.batches import BatchLaunch, LaunchSettings
 from harness.records.goldens import GateOptions
 from harness.records.job import SlurmOptions, SlurmRequest
@@ -44,11 +44,51 @@ def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
 
 
 def experiment_request(options: ExperimentOptions, judge: JudgeOptions | None = None) -> Request:
-    """Options as the request that recipes resolve; ``gpu`` is empty when it was not given and is settled later."""
-    chunks = _chunks(options.virtual_pipeline_model_parallel_size)
-    return read(
-        Request, options, judge or JudgeOptions(), gpu=options.gpu or "", virtual_pipeline_model_parallel_size=chunks
-    )
+    """Options as the request that recipes resolve; ``gpu`` is empty when it was not given and is settled later.
+
+    BadRequestError for several descriptions of the job, and for options of recipes beside a file of another program.
+    """
+    problems, source, chunks = Problems(), None, None
+    with problems.collecting():
+        source = _source(options)
+    with problems.collecting():
+        chunks = _chunks(options.virtual_pipeline_model_parallel_size)
+    problems.raise_if_any()
+    settled = {"gpu": options.gpu or "", "source": source, "virtual_pipeline_model_parallel_size": chunks}
+    return read(Request, options, judge or JudgeOptions(), **settled)
+
+
+def require_job(request: Request, *others: str) -> None:
+    """Raise BadRequestError if the request describes no job. ``others``: further options that could."""
+    if not request.job_name:
+        own = ", ".join(f"--{kind}" for kind in get_args(SourceKind))
+        remedy = f"name a recipe with -mr (`mbr-perf recipes list`), or a file of your own job with {own}"
+        raise BadRequestError("the job is missing", remedy=", or ".join((remedy, *others)))
+
+
+_OF_RECIPES = {"model_family_name": "-m", "variant": "-cv", "point_gpu": "--point_gpu"}
+
+
+def _source(options: ExperimentOptions) -> ForeignSource | None:
+    """Return the file of another program that describes the job; None without one."""
+    files = [ForeignSource(kind, path) for kind in get_args(SourceKind) if (path := getattr(options, kind)) is not None]
+    given = [
+        *([f"-mr {options.model_recipe_name}"] if options.model_recipe_name else []),
+        *(" ".join(f.words) for f in files),
+    ]
+    problems = Problems()
+    if len(given) > 1:
+        problems.add(f"{' and '.join(given)}: each describes the job", "keep one of them")
+    problems.found += [
+        BadRequestError(f"{' '.join(file.words)}: names no file", remedy="name a file")
+        for file in files
+        if not file.path
+    ]
+    unused = [option for name, option in _OF_RECIPES.items() if getattr(options, name) is not None] if files else []
+    if unused:
+        problems.add(f"{', '.join(unused)}: only for recipes, not for {files[0].words[0]}", "leave it out")
+    problems.raise_if_any()
+    return files[0] if files else None
 
 
 def _chunks(text: str | None) -> int | Literal["none"] | None:
@@ -67,10 +107,12 @@ def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOpt
     """Return all of `mbr-perf run` as one value. BadRequestError for options that contradict each other."""
     if launch.repeats < 1:
         raise BadRequestError(f"--repeats {launch.repeats} must be at least 1")
+    request = experiment_request(asked, judge)
+    require_job(request)
     return read(
         RunRequest,
         launch,
-        asked=experiment_request(asked, judge),
+        asked=request,
         force=frozenset(asked.force or ()),
         gate=read(GateOptions, judge),
         launch=read(LaunchSettings, launch),

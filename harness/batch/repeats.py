@@ -140,7 +140,7 @@ class _Silent:
 def entry_of(request: RunRequest, understood: Understood) -> PlannedEntry:
     """Return the request as an entry of a plan, named after the recipe."""
     return PlannedEntry(
-        name=Path(request.asked.model_recipe_name).stem,
+        name=request.asked.job_name,
         spec=understood.spec,
         sources=understood.sources,
         notes=understood.notes,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.asking import completion
-from harness.asking.options import MODEL, ExperimentOptions, Json, Results, takes
+from harness.asking.options import ExperimentOptions, Json, Results, takes
 
 if TYPE_CHECKING:
     from harness.diagnose.of_sweep import SweepOverview
@@ -36,25 +36,8 @@ class DiagnoseOptions:
     as_json: Json = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggedOptions(ExperimentOptions):
-    """The settings of a job that left only logs. The planner predicts its memory from them."""
-
-    model_recipe_name: Annotated[
-        str,
-        typer.Option(
-            "--model_recipe_name",
-            "-mr",
-            metavar="RECIPE",
-            rich_help_panel=MODEL,
-            autocompletion=completion.recipes,
-            help="The recipe of a job that left only logs. Add the other options for its settings. A run records its own.",
-        ),
-    ] = ""
-
-
-@takes(DiagnoseOptions, LoggedOptions)
-def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
+@takes(DiagnoseOptions, ExperimentOptions)
+def diagnose(what: DiagnoseOptions, asked: ExperimentOptions) -> None:
     """Say why a job failed: the kind of failure, the rank, the time, how sure that is, and the next experiment.
 
     Exit codes: 0 a diagnosis, also if memory is not the cause; 2 a wrong request; 6 no conclusion; 130 after Ctrl-C,
@@ -117,7 +100,7 @@ def _show(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
     return int(code)
 
 
-def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
+def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseRequest":
     """Return the options as one value. BadRequestError: settings without a recipe, or a recipe without a GPU."""
     from harness.asking.requests import experiment_request, given_options
     from harness.diagnose.request import DiagnoseRequest
@@ -125,16 +108,18 @@ def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
     from harness.records.logs.sources import Passage
     from harness.showing.progress import LogProgress
 
-    given = given_options(asked, but={"model_recipe_name"})
-    if given and not asked.model_recipe_name:
-        raise BadRequestError(f"{', '.join(given)} without a recipe", remedy="name it with -mr RECIPE")
-    if asked.model_recipe_name and not asked.gpu:
-        problem = f"-mr {asked.model_recipe_name}: the GPU type of the job is missing"
+    request = experiment_request(asked)
+    given = given_options(asked, but=())
+    if given and not request.job_name:
+        remedy = "name it with -mr RECIPE, or give the file of your job, e.g. --bridge_config FILE"
+        raise BadRequestError(f"{', '.join(given)} without a recipe", remedy=remedy)
+    if request.job_name and not request.gpu:
+        problem = f"{' '.join(request.job_words)}: the GPU type of the job is missing"
         raise BadRequestError(problem, remedy="add it, e.g. -g h100, or -g cpu")
     return DiagnoseRequest(
         paths=tuple(what.paths),
         against=tuple(what.against or ()),
-        asked=experiment_request(asked) if asked.model_recipe_name else None,
+        asked=request if request.job_name else None,
         results_dir=what.results_dir,
         plans=not what.no_plan,
         passage=Passage(on_progress=LogProgress()),

@@ -3,10 +3,12 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from typing import get_args
 
 from harness.diagnose.values import Case
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import parse_recompute
+from harness.recipes.recipe import SourceKind
 from harness.units import GIB
 
 ALLOCATOR_TRIAL = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -22,7 +24,10 @@ _MEASURED = frozenset(
 _STDIN = "-"
 _MOST_PATHS = 4  # a command with more paths is too long to paste
 _SELECTING = ("point_gpu", "variant", "recipes_dir")
-_HANDLED = frozenset({"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute", *_SELECTING})
+_FOREIGN = get_args(SourceKind)
+_HANDLED = frozenset(
+    {"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute", *_SELECTING, *_FOREIGN}
+)
 
 
 def command(
@@ -40,7 +45,7 @@ def command(
     spec, sources = case.spec, dict(case.sources)
     if spec is None:
         return ""
-    words = ["mbr-perf", verb, *paths, "-mr", _recipe(spec, sources), "--task", spec.task, "-g", spec.gpu]
+    words = ["mbr-perf", verb, *paths, *_job(spec, sources), "--task", spec.task, "-g", spec.gpu]
     words += ["-c", spec.compute_dtype, "-ng", str(spec.num_gpus)]
     for name in _SELECTING:
         words += sources.get(name, "").split(" ", 1) if name in sources else []
@@ -98,12 +103,15 @@ def _must_unregister(spec: ExperimentSpec) -> bool:
     return spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
 
 
-def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> str:
-    """Return the recipe's name; its path if it is outside the recipes folder."""
+def _job(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
+    """Return the option that names the job's recipe or file; the recipe's path if it is outside the recipes folder."""
+    own = next((sources[kind] for kind in _FOREIGN if kind in sources), None)
+    if own is not None:
+        return own.split(" ", 1)
     file = sources.get("recipe", "").rpartition(":")[0]
     folder = PurePath(sources.get("recipes_dir", "recipes")).name
     is_named = file == f"{folder}/{spec.family}/{spec.recipe}.yaml"
-    return file if file.endswith((".yaml", ".yml")) and not is_named else spec.recipe
+    return ["-mr", file if file.endswith((".yaml", ".yml")) and not is_named else spec.recipe]
 
 
 def _given(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, list[str]]:

@@ -67,19 +67,8 @@ class ImportOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(ExperimentOptions):
-    """The settings of the job; the recipe may come from a sweep file."""
+    """The settings of the job; a sweep file may name its recipe."""
 
-    model_recipe_name: Annotated[
-        str,
-        typer.Option(
-            "--model_recipe_name",
-            "-mr",
-            metavar="RECIPE",
-            rich_help_panel=MODEL,
-            autocompletion=completion.recipes,
-            help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --sweep.",
-        ),
-    ] = ""
     gpu: Annotated[
         str | None,
         typer.Option(
@@ -142,7 +131,7 @@ def _import_request(
     file = sweep_file_named(what.sweep, asked.recipes_dir)
     request = experiment_request(asked, judge)
     request = laid_over(request_of(file.request), request) if file else request
-    if not request.model_recipe_name:
+    if not request.job_name:
         raise without_recipe(labelled(what.log), asked.gpu, asked.recipes_dir)
     gate, jobs, started_at = read(GateOptions, judge), labelled(what.log), start_of(what.started_at)
     require_logs(jobs)

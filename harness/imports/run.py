@@ -184,7 +184,7 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
     BadRequestError: the log is not of a training job, or contradicts the settings.
     """
     draft = drafted(read(request.logs), request.asked, this_host(), request.started_at)
-    run_dir = new_run_dir(results_dir(request.results_dir), f"{Path(request.asked.model_recipe_name).stem}-imported")
+    run_dir = new_run_dir(results_dir(request.results_dir), f"{request.asked.job_name}-imported")
     record = committed(recorded(draft, run_dir.name), run_dir)
     return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
 

@@ -206,7 +206,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
 
     if how.html or how.png:
         raise BadRequestError("--calibrate plans nothing that --html or --png could show", remedy="leave them out")
-    if asked.model_recipe_name or asked.gpu:
+    if asked.model_recipe_name or asked.bridge_config or asked.hf or asked.megatron_args or asked.gpu:
         raise BadRequestError(
             "--calibrate plans nothing: it reads the settings from the runs", remedy="omit the recipe and its options"
         )
@@ -223,17 +223,19 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
 
 def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     """Return the options as one value. BadRequestError for an invalid --over."""
-    from harness.asking.requests import experiment_request, read
+    from harness.asking.requests import experiment_request, read, require_job
     from harness.errors import BadRequestError
     from harness.plan.request import PlanRequest
 
     if how.out:
         raise BadRequestError("--out needs --calibrate: it names the file for its result", remedy="omit --out")
 
+    request = experiment_request(asked)
+    require_job(request, "--calibrate RUN")
     return read(
         PlanRequest,
         how,
-        asked=experiment_request(asked),
+        asked=request,
         fit_into_gib=_gib(how.fit_into),
         over=_over(how.over or []),
         use_cache=not how.no_cache,

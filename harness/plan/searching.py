@@ -22,9 +22,8 @@ from harness.planning.assumptions import imbalance_of
 from harness.planning.layouts import Sizes, Space, least_bytes, least_seconds
 from harness.planning.prediction import BUILT_IN, Constants
 from harness.planning.search import Candidate, Candidates, Limits, Plan, Row, Traces, candidates, plan, required_cases
-from harness.recipes.find import open_recipe
 from harness.recipes.recipe import Recipe, Request
-from harness.recipes.resolve import resolve_recipe
+from harness.recipes.resolve import recipe_of, resolve_recipe
 from harness.recipes.sweep_file import SIZES
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.run.predicting.calibration import constants_for
@@ -142,7 +141,7 @@ def search(
     base = settle(RunRequest(asked=request.asked), host, request.assume, gpu_point=True)
     pinned = {name: value for name, value in _pinned(request).items() if name in Sizes._fields}
     space = Space(base.spec, pinned)
-    recipe = open_recipe(request.asked.model_recipe_name, request.asked.recipes_dir, request.asked.model_family_name)
+    recipe = recipe_of(request.asked)
     release = base.software.megatron_core
     tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None, megatron_core=release)
     run = _Run(request, base, recipe, space, tracing, Searched(base, traced_with=traces_note(release)), news)
@@ -370,7 +369,7 @@ def _own(spec: ExperimentSpec) -> Sizes:
 def command(tried: Tried, row: Row, request: PlanRequest) -> str:
     """Return the command that runs a setting of a layout."""
     spec = tried.settled.spec
-    words = ["mbr-perf", "run", "-mr", request.asked.model_recipe_name, "--task", spec.task, "-g", spec.gpu, "-c", spec.compute_dtype,
+    words = ["mbr-perf", "run", *request.asked.job_words, "--task", spec.task, "-g", spec.gpu, "-c", spec.compute_dtype,
              "-ng", str(spec.num_gpus), "-gb", str(spec.batch.global_batch_size)]  # fmt: skip
     names = {"et": "-et", "ep": "-ep", "tp": "-tp", "pp": "-pp", "vp": "-vp", "cp": "-cp", "mb": "-mb"}
     for name, value in tried.sizes._asdict().items():
@@ -381,7 +380,16 @@ def command(tried: Tried, row: Row, request: PlanRequest) -> str:
     return shlex.join([*words, *_given(request.asked), "--recompute", row.text])
 
 
-_NAMED = {"model_recipe_name", "task", "gpu", "compute_dtype", "num_gpus", "global_batch_size", *SIZES.values()}
+_NAMED = {
+    "model_recipe_name",
+    "source",
+    "task",
+    "gpu",
+    "compute_dtype",
+    "num_gpus",
+    "global_batch_size",
+    *SIZES.values(),
+}
 
 
 def _given(asked: Request) -> Iterator[str]:

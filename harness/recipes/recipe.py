@@ -1,5 +1,6 @@
 """Defines a recipe and the request of a user."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -76,16 +77,56 @@ class Recipe:
     points: tuple[OperatingPoint, ...]
 
 
+SourceKind = Literal["bridge_config", "hf", "megatron_args"]
+STDIN = "-"
+_TELLS_NOTHING = ("config", "run_config", "configcontainer")  # names that every job gives its file
+
+
+@dataclass(frozen=True)
+class ForeignSource:
+    """A file of another program that describes a job, and the option that names it. ``path``: `-` is standard input."""
+
+    kind: SourceKind
+    path: str
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """Return the option and its value, as typed."""
+        return f"--{self.kind}", self.path
+
+    @property
+    def label(self) -> str:
+        """Return the name for messages and sources, which never starts like an option."""
+        if self.path == STDIN:
+            return "standard input"
+        return f"./{self.path}" if self.path.startswith("-") else self.path
+
+    @property
+    def name(self) -> str:
+        """Return a name for folders and goldens: that of the file, or of its folder if all jobs name the file alike.
+
+        >>> ForeignSource("hf", "models/Llama-3.1-8B/config.json").name
+        'llama-3.1-8b'
+        """
+        path = Path(self.path).absolute()
+        stem = path.name if path.is_dir() else path.stem
+        if stem.lower() in _TELLS_NOTHING:
+            stem = path.parent.name
+        name = re.sub(r"[^a-z0-9_.-]+", "_", stem.lower()).strip("_.-")[:64]
+        return self.kind if self.path == STDIN or not name else name
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """Options as given. None and () mean that the option is absent: an absent option sets and clears nothing.
 
-    ``gpu`` is settled by the caller (the machine's GPU type, or ``cpu``); ``point_gpu`` borrows the operating point of
+    ``source`` describes the job in place of ``model_recipe_name``. ``gpu`` is settled by the caller (the machine's GPU type, or ``cpu``); ``point_gpu`` borrows the operating point of
     another GPU type. ``memory_limit`` is in GiB. ``env`` holds ``KEY=VALUE``, ``set_values`` holds ``section.field=value``.
     """
 
     model_recipe_name: str
     gpu: str
+    source: ForeignSource | None = None
     model_family_name: str | None = None
     point_gpu: str | None = None
     task: str | None = None
@@ -124,3 +165,13 @@ class Request:
     env: tuple[str, ...] = ()
     set_values: tuple[str, ...] = ()
     recipes_dir: Path | None = None
+
+    @property
+    def job_words(self) -> tuple[str, str]:
+        """Return the option that names the recipe or the file of the job, and its value; an empty value without either."""
+        return self.source.words if self.source else ("-mr", self.model_recipe_name)
+
+    @property
+    def job_name(self) -> str:
+        """Return the recipe's or the file's name, for folders; empty without either."""
+        return self.source.name if self.source else Path(self.model_recipe_name).stem

@@ -1,11 +1,13 @@
 """Resolves a recipe and options into an experiment."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from harness.errors import Problems
+from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.recipes.find import open_recipe
+from harness.recipes.foreign.open import open_foreign
 from harness.recipes.options import options_layer, with_num_layers
 from harness.recipes.points import (
     Choice,
@@ -15,7 +17,7 @@ from harness.recipes.points import (
     only_gpu_point,
     weak_scaled,
 )
-from harness.recipes.recipe import OperatingPoint, Recipe, Request
+from harness.recipes.recipe import STDIN, OperatingPoint, Recipe, Request
 from harness.recipes.settings import Layer, Setting, build_spec, merge, sources_of
 from harness.units import format_bytes
 
@@ -45,7 +47,7 @@ def resolve(request: Request) -> Resolved:
     problems = Problems()
     recipe: Recipe | None = None
     with problems.collecting():
-        recipe = open_recipe(request.model_recipe_name, request.recipes_dir, request.model_family_name)
+        recipe = recipe_of(request)
     if problems.found:
         with problems.collecting():
             check_names(request)
@@ -53,6 +55,13 @@ def resolve(request: Request) -> Resolved:
         problems.raise_if_any()
     assert recipe is not None  # otherwise there were problems
     return resolve_recipe(recipe, request)
+
+
+def recipe_of(request: Request) -> Recipe:
+    """Read the recipe of a request, or the file of another program that describes its job."""
+    if request.source is not None:
+        return open_foreign(request.source, request)
+    return open_recipe(request.model_recipe_name, request.recipes_dir, request.model_family_name)
 
 
 def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
@@ -64,9 +73,11 @@ def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
     options_layer(request, problems)
     with problems.collecting():
         check_names(replace(request, gpu="cpu"))
+    if request.source is not None:
+        raise BadRequestError(f"{request.source.label}: names no GPU type", remedy="add it, e.g. -g h100")
     recipe: Recipe | None = None
     with problems.collecting():
-        recipe = open_recipe(request.model_recipe_name, request.recipes_dir, request.model_family_name)
+        recipe = recipe_of(request)
     problems.raise_if_any()
     assert recipe is not None  # otherwise there were problems
     point = only_gpu_point(recipe, request)
@@ -106,6 +117,8 @@ def _selection(request: Request) -> dict[str, str]:
     """Return the options that only select the point, with their values: no leaf has them as source."""
     where = request.recipes_dir.absolute() if request.recipes_dir else None
     given = {"point_gpu": request.point_gpu, "variant": request.variant, "recipes_dir": where}
+    if request.source is not None and request.source.path != STDIN:
+        given[request.source.kind] = Path(request.source.path).absolute()
     return {name: f"--{name} {value}" for name, value in given.items() if value is not None}
 
 

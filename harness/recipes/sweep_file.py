@@ -43,6 +43,7 @@ NO_AXIS = {
     "model_recipe_name": _OF_ONE_RECIPE,
     "model_family_name": _OF_ONE_RECIPE,
     "recipes_dir": _OF_ONE_RECIPE,
+    "source": _OF_ONE_RECIPE,
     "gpu": _OF_ONE_GPU,
     "point_gpu": _OF_ONE_GPU,
     "env": "write --over env.NAME=VALUE",
@@ -121,7 +122,11 @@ def _field(name: str, hint: object) -> tuple[Any, None]:
 if TYPE_CHECKING:
     Options = _Options
 else:
-    _FIELDS = {name: _field(name, hint) for name, hint in get_type_hints(Request).items() if name != "recipes_dir"}
+    _FIELDS = {
+        name: _field(name, hint)
+        for name, hint in get_type_hints(Request).items()
+        if name not in ("recipes_dir", "source")
+    }
     Options = create_model("Options", __base__=_Options, **_FIELDS)
 
 
@@ -153,8 +158,11 @@ def laid_over(base: Request, given: Request) -> Request:
     """Return ``base`` with the options of ``given`` over it.
 
     Recompute is one value: a layer that sets a part of it replaces all. ``env`` and ``set_values`` merge name by name.
+    A file of another program replaces the recipe.
     """
     values = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
+    if given.source is not None:
+        base = replace(base, model_recipe_name="", model_family_name=None, variant=None, point_gpu=None)
     if any(name in values for name in RECOMPUTE_OPTIONS):
         base = replace(base, **dict.fromkeys(RECOMPUTE_OPTIONS))  # type: ignore[arg-type]
     for name in ("env", "set_values"):

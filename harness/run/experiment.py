@@ -29,8 +29,7 @@ def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
 def run_folder(request: RunRequest) -> Path:
     """Return a folder without files of another run's ranks, which would count as this run's."""
     if request.run_dir is None:
-        recipe = Path(request.asked.model_recipe_name).stem
-        return new_run_dir(store.results_dir(request.results_dir), recipe)
+        return new_run_dir(store.results_dir(request.results_dir), request.asked.job_name)
     if (request.run_dir / RECORD).exists() or any((request.run_dir / "ranks").glob("rank_*")):
         raise BadRequestError(f"{request.run_dir} already holds a run", remedy="name a new folder")
     try:

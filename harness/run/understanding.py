@@ -179,7 +179,7 @@ def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], st
     try:
         chosen, point = on_gpu_point(asked)
     except SeveralMatchError:
-        raise_all([*secrets_in_name("-mr", asked.model_recipe_name), *secrets_in(given_env(asked))])
+        raise_all([*secrets_in_name(*asked.job_words), *secrets_in(given_env(asked))])
         raise
     options = {name: getattr(chosen, name) for name in ("gpu", "task", "compute_dtype", "variant")}
     given = {name: value for name, value in options.items() if value and not getattr(asked, name)}
@@ -189,7 +189,7 @@ def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], st
 
 def _resolved(asked: Request) -> tuple[Resolved, list[BadRequestError]]:
     """Resolve the request. Also return the secrets in its variables and in the recipe's name, which names folders."""
-    in_name = secrets_in_name("-mr", asked.model_recipe_name)
+    in_name = secrets_in_name(*asked.job_words)
     try:
         resolved = resolve(asked)
     except BadRequestError as error:

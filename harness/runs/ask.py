@@ -47,7 +47,7 @@ def run_ab(
     from harness.errors import BadRequestError, ExitCode
     from harness.launch.environment import this_host
     from harness.runs.ab import AbDisplay, ab_request
-    from harness.sweep.ask import SweepOptions, SweptOptions, follower, sweep_request
+    from harness.sweep.ask import SweepOptions, follower, sweep_request
     from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep
 
     if launch.launcher == "slurm":
@@ -65,7 +65,7 @@ def run_ab(
     display = AbDisplay(as_json=output.as_json)
     if nodes.node_rank != 0:
         return follow_sweep(follower(how, launch, nodes), display)
-    request = ab_request(text, sweep_request(SweptOptions(**vars(asked)), how, judge, launch, nodes), this_host())
+    request = ab_request(text, sweep_request(asked, how, judge, launch, nodes), this_host())
     if output.dryrun:
         dry_run_sweep(request, display)
         return ExitCode.OK

@@ -8,7 +8,6 @@ import typer
 
 from harness.asking import completion
 from harness.asking.options import (
-    MODEL,
     ExperimentOptions,
     Json,
     JudgeOptions,
@@ -29,14 +28,6 @@ _SWEEP = "Sweep"
 
 
 # fmt: off
-@dataclass(frozen=True, kw_only=True)
-class SweptOptions(ExperimentOptions):
-    """What to run. The recipe may come from a sweep file or from the resumed sweep."""
-
-    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
-        rich_help_panel=MODEL, autocompletion=completion.recipes, help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --file or --resume.")] = ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
     """What to vary, and how often."""
@@ -69,9 +60,9 @@ class SweepOptions:
 # fmt: on
 
 
-@takes(SweptOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmArrayOptions)
+@takes(ExperimentOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmArrayOptions)
 def sweep(
-    asked: SweptOptions,
+    asked: ExperimentOptions,
     how: SweepOptions,
     judge: JudgeOptions,
     launch: LocalLaunchOptions,
@@ -145,13 +136,13 @@ _RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it r
 
 
 def sweep_request(
-    asked: SweptOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
+    asked: ExperimentOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
 ) -> "SweepRequest":
     """Return all of `mbr-perf sweep` as one value; the command line overrides the file.
 
     BadRequestError for an unreadable file or ``--over``, and without a recipe.
     """
-    from harness.asking.requests import batch_launch, experiment_request, read
+    from harness.asking.requests import batch_launch, experiment_request, read, require_job
     from harness.recipes.sweep_file import laid_over, read_sweep_file, request_of
     from harness.records.goldens import GateOptions
     from harness.sweep.request import SweepRequest, all_over
@@ -159,8 +150,7 @@ def sweep_request(
     file = read_sweep_file(how.file, asked.recipes_dir) if how.file is not None else None
     request = experiment_request(asked, judge)
     request = laid_over(request_of(file.request), request) if file else request
-    if not request.model_recipe_name:
-        raise BadRequestError("a sweep needs a recipe", remedy="-mr RECIPE, or --file SWEEP_FILE, or --resume SWEEP")
+    require_job(request, "--file SWEEP_FILE", "--resume SWEEP")
     return read(
         SweepRequest,
         how,

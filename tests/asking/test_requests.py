@@ -79,7 +79,7 @@ def test_a_job_has_what_slurm_is_asked_for():
 
 def test_options_are_named_as_they_are_typed():
     launch = LocalLaunchOptions(replay_from=Path("run"), timeout_s=1.0)
-    assert given_options(launch, replace(ASKED, distribute_saved_activations=True), but=()) == [
+    assert given_options(launch, replace(ASKED, distribute_saved_activations=True), but={"model_recipe_name"}) == [
         "--from", "--timeout", "--distribute_saved_activations",
     ]  # fmt: skip
     with pytest.raises(BadRequestError, match=r"^--slurm_gpus, --slurm_python, --pending_timeout: only with"):

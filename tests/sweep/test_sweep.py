@@ -330,7 +330,7 @@ def test_a_setting_equal_in_effect_to_another_is_skipped_and_names_it(mbr_perf):
 def test_a_missing_recipe_is_reported(mbr_perf):
     answer = mbr_perf("sweep", "--over", "tp=1,2")
     assert answer.code == 2
-    assert "a sweep needs a recipe" in answer.err
+    assert "the job is missing" in answer.err and "or --resume SWEEP" in answer.err
 
 
 def test_a_sweep_file_is_run_and_the_command_line_wins_over_it(mbr_perf, tmp_path):

@@ -1,0 +1,58 @@
+"""Opens a file of another program as a recipe with one operating point, so that everything behind it stays as it is."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.experiment.gpu import GPUS
+from harness.recipes.foreign import bridge
+from harness.recipes.points import check_names
+from harness.recipes.recipe import ForeignSource, OperatingPoint, PointKey, Recipe, RecipeHeader, Request, SourceKind
+from harness.recipes.settings import Layer, Setting, merge
+
+Reader = Callable[[ForeignSource, Request], Layer]
+
+
+def _not_yet(source: ForeignSource, request: Request) -> Layer:
+    del request
+    raise BadRequestError(f"{source.words[0]}: cannot be read yet", remedy="write a recipe, or use --bridge_config")
+
+
+READERS: Mapping[SourceKind, Reader] = {"bridge_config": bridge.read, "hf": _not_yet, "megatron_args": _not_yet}
+"""By option, the reader of its file. It returns every setting that the file makes, and raises with all problems."""
+
+_FAMILIES: Mapping[SourceKind, str] = {"bridge_config": "bridge", "hf": "hf", "megatron_args": "megatron"}
+
+
+def open_foreign(source: ForeignSource, request: Request) -> Recipe:
+    """Read the file of ``source`` as a recipe whose only point is for the GPU type of the request.
+
+    The task, the precision and the number of GPUs come from the file; the request completes and overrides them.
+    BadRequestError with all problems of the file, or if neither names the number of GPUs.
+    """
+    check_names(request)
+    layer = READERS[source.kind](source, request)
+    num_gpus = layer["num_gpus"].value if "num_gpus" in layer else request.num_gpus
+    if num_gpus is None:
+        raise BadRequestError(f"{source.label}: does not say how many GPUs the job has", remedy="add -ng")
+    header = RecipeHeader(name=source.name, family=_FAMILIES[source.kind], title=source.label, sources=(source.label,))
+    usual = Setting(GPUS[request.gpu].default_compute_dtype, "default")
+    own = {
+        "task": layer.get("task", Setting("pretrain", "default")),
+        "compute_dtype": layer.get("compute_dtype", usual),
+        "num_gpus": layer.get("num_gpus", Setting(num_gpus, "--num_gpus")),
+        "gpus_per_node": Setting(GPUS[request.gpu].gpus_per_node, "default"),
+        "gpu": Setting(request.gpu, "--gpu"),
+        "recipe": Setting(header.name, source.label),
+        "family": Setting(header.family, "default"),
+    }
+    key = PointKey.model_validate(
+        {
+            "task": request.task or own["task"].value,
+            "gpu": request.gpu,
+            "compute_dtype": request.compute_dtype or own["compute_dtype"].value,
+            "num_gpus": num_gpus,
+            "source": source.label,
+        }
+    )
+    return Recipe(header, Path(source.path), source.label, (OperatingPoint(key, merge(layer, own), source.label),))
