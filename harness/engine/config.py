@@ -137,7 +137,8 @@ def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
     return {
         "attention_backend": AttnBackend[backend],
         "bias_activation_fusion": _fusible_activation(spec.model),
-        "bias_dropout_fusion": True,
+        # megatron-core's grouped experts with biases refuse it
+        "bias_dropout_fusion": not (te and spec.model.moe and spec.model.add_bias_linear),
         "masked_softmax_fusion": te or (not spec.gpu_type.is_cpu and has_softmax_kernel()),
         "persist_layer_norm": te,
         "apply_rope_fusion": te and spec.model.mla is None,

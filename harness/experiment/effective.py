@@ -9,6 +9,7 @@ from pydantic import Field
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.layout import chunks
+from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import MODULES, FullRecompute, SelectiveRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software, Version, parse_version
 
@@ -92,17 +93,21 @@ class _Layers:
     version: Version
 
     @property
-    def pattern(self) -> tuple[int, ...]:
-        pattern = self.spec.model.moe_layer_pattern
-        return pattern + pattern[-1:] * (self.spec.model.mtp_num_layers or 0)
+    def kinds(self) -> tuple[LayerKind, ...]:
+        kinds = self.spec.model.layer_kinds
+        return kinds + kinds[-1:] * (self.spec.model.mtp_num_layers or 0)
 
     @property
     def num_layers(self) -> int:
-        return len(self.pattern)
+        return len(self.kinds)
 
     @property
     def moe(self) -> int:
-        return sum(self.pattern)
+        return sum(map(has_experts, self.kinds))
+
+    @property
+    def delta_nets(self) -> int:
+        return sum(kind.startswith("delta") for kind in self.kinds)
 
     @property
     def dense(self) -> int:
@@ -201,7 +206,7 @@ def _effect(layers: _Layers, module: str) -> _Effect:
 
 
 def _core_attn(layers: _Layers) -> _Effect:
-    return layers.num_layers
+    return layers.num_layers - layers.delta_nets or "every layer has a gated delta net in place of attention"
 
 
 def _layernorm(layers: _Layers) -> _Effect:
@@ -244,8 +249,8 @@ def _mla_up_proj(layers: _Layers) -> _Effect:
     return layers.num_layers if layers.spec.model.mla else "the model has no multi-latent attention"
 
 
-def _gdn_norm_out(_layers: _Layers) -> _Effect:
-    return "the model has no gated delta net layer"
+def _gdn_norm_out(layers: _Layers) -> _Effect:
+    return layers.delta_nets or "the model has no gated delta net layer"
 
 
 _WIRING: dict[str, Callable[[_Layers], _Effect]] = {
@@ -293,7 +298,7 @@ def _flash_effect(layers: _Layers) -> str:
     keeps V as a view of it. Llama3-70B at TP 4: 18.6 MB more per layer of 281 MB.
     """
     model = layers.spec.model
-    rotates_copies = model.position_embedding_type == "rope" and model.mla is None
+    rotates_copies = model.position_embedding_type in ("rope", "yarn") and model.mla is None
     if layers.implementation == "transformer_engine" and rotates_copies:
         return "frees nothing: it keeps the QKV projection alive and costs memory"
     return "frees almost nothing"

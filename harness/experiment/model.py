@@ -23,6 +23,19 @@ Samples = Annotated[int, Ge(1), Le(MOST["samples"])]
 Window = Annotated[int, Ge(-1), Le(MOST["tokens"])]
 
 
+LayerKind = Literal["dense", "moe", "window_dense", "window_moe", "delta_dense", "delta_moe"]
+"""A decoder layer by what saves and computes: its attention (full, sliding window, gated delta net) and its experts."""
+_KINDS: dict[tuple[int, int, int], LayerKind] = {
+    (0, 0, 0): "dense", (0, 0, 1): "moe", (1, 0, 0): "window_dense", (1, 0, 1): "window_moe",
+    (0, 1, 0): "delta_dense", (0, 1, 1): "delta_moe",
+}  # fmt: skip
+
+
+def has_experts(kind: LayerKind) -> bool:
+    """Return whether a kind of layer has experts."""
+    return kind.endswith("moe")
+
+
 class MoeModel(Frozen):
     """Mixture-of-experts part (`TransformerConfig` names). ``moe_layer_freq``: every n-th layer, or one 0/1 per layer."""
 
@@ -192,6 +205,29 @@ class ModelSpec(Frozen):
         if isinstance(freq, tuple):
             return freq
         return tuple(1 if (i + 1) % freq else 0 for i in range(self.num_layers))
+
+    @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """Return the kind of each decoder layer."""
+        delta = self.linear_attention_pattern
+        window = (w and not d for w, d in zip(self.window_pattern, delta, strict=True))
+        return tuple(_KINDS[int(w), d, moe] for w, d, moe in zip(window, delta, self.moe_layer_pattern, strict=True))
+
+    def of_kind(self, kind: LayerKind, num_layers: int) -> "ModelSpec":
+        """Return the model with ``num_layers`` decoder layers, all of one kind."""
+
+        def pattern(*, has_it: bool) -> tuple[int, ...]:
+            return (int(has_it),) * num_layers
+
+        changes: dict[str, object] = {"num_layers": num_layers}
+        if self.moe:
+            changes["moe"] = self.moe.model_copy(update={"moe_layer_freq": pattern(has_it=has_experts(kind))})
+        if self.window_size is not None:
+            changes["window_attn_skip_freq"] = pattern(has_it=kind.startswith("window"))
+        if self.linear_attention:
+            freq = pattern(has_it=kind.startswith("delta"))
+            changes["linear_attention"] = self.linear_attention.model_copy(update={"linear_attention_freq": freq})
+        return self.model_copy(update=changes)
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """Return the vocabulary rounded up to a multiple of ``make_vocab_size_divisible_by * TP``."""

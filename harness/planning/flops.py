@@ -6,12 +6,13 @@ vocabulary, backward twice the forward, recompute not counted. A fine-tune with 
 as both do, although frozen weights need no weight gradients.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
-from harness.experiment.model import ModelSpec
+from harness.experiment.model import LayerKind, ModelSpec, has_experts
 from harness.experiment.recompute import FullRecompute
 
 FORMULA_VERSION = "model-flops-1"
@@ -24,14 +25,16 @@ _FORWARD_AND_BACKWARD = 3
 class LayerFlops:
     """Forward FLOPs of one transformer layer over all tokens of one step.
 
-    ``projections`` are the linear layers around attention and contain ``mla_up_proj``; ``mlp`` is the dense block,
-    ``experts`` the routed and ``shared_experts`` the shared part of an MoE block. Router, norms, softmax and
-    activation functions count as nothing, as in the model formula.
+    ``projections`` are the linear layers around attention and contain ``mla_up_proj``; ``delta_rule`` is the convolution
+    and the recurrence of a gated delta net, which has no ``core_attn``; ``mlp`` is the dense block, ``experts`` the routed
+    and ``shared_experts`` the shared part of an MoE block. Router, norms, softmax and activation functions count as
+    nothing, as in the model formula.
     """
 
     projections: int
     mla_up_proj: int
     core_attn: int
+    delta_rule: int
     mlp: int
     experts: int
     shared_experts: int
@@ -39,7 +42,7 @@ class LayerFlops:
     @property
     def total(self) -> int:
         """Return the sum over one layer."""
-        return self.projections + self.core_attn + self.mlp + self.experts + self.shared_experts
+        return self.projections + self.core_attn + self.delta_rule + self.mlp + self.experts + self.shared_experts
 
     def of_module(self, module: str) -> int:
         """FLOPs that recomputing ``module`` executes again in one layer; 0 for norms and activation functions."""
@@ -53,32 +56,46 @@ class LayerFlops:
         return by_module.get(module, 0)
 
 
-def layer_flops(spec: ExperimentSpec, *, is_moe: bool) -> LayerFlops:
-    """Forward FLOPs of one dense or one MoE layer over the global batch."""
+def layer_flops(spec: ExperimentSpec, kind: LayerKind) -> LayerFlops:
+    """Forward FLOPs of one layer over the global batch."""
     model = spec.model
     per_token = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step
     per_weight = per_token * model.hidden_size * (3 if model.gated_linear_unit else 2)
-    projections, up_projections, channels = _mla(model) if model.mla else _grouped_query(model)
-    moe = model.moe if is_moe else None
+    projections, up_projections, channels, delta_rule = _attention(model, kind)
+    moe = model.moe if has_experts(kind) else None
     return LayerFlops(
         projections=per_token * projections,
         mla_up_proj=per_token * up_projections,
-        # Scores and context each cost channels * seq_length multiply-adds per token; the causal mask halves them.
-        core_attn=spec.tokens_per_step * spec.batch.seq_length * channels,
+        core_attn=spec.batch.global_batch_size * _visible_pairs(spec, kind) * channels,
+        delta_rule=per_token * delta_rule,
         mlp=0 if moe else per_weight * model.ffn_hidden_size,
         experts=per_weight * moe.moe_router_topk * moe.moe_ffn_hidden_size if moe else 0,
         shared_experts=per_weight * (moe.moe_shared_expert_intermediate_size or 0) if moe else 0,
     )
 
 
-def layer_weights(model: ModelSpec, *, is_moe: bool) -> tuple[int, int]:
+def _visible_pairs(spec: ExperimentSpec, kind: LayerKind) -> int:
+    """Return twice the pairs of a query and a key that it sees, in one sequence.
+
+    Scores and context each cost one multiply-add per pair and channel. The causal mask halves the square; inside a window
+    of w tokens the formula counts its edge, too: 2 w s - w (w - 1).
+    """
+    length = spec.batch.seq_length
+    if kind.startswith("window") and spec.model.window_size:
+        width = sum(spec.model.window_size) + 1
+        if 0 < width < length and min(spec.model.window_size) >= 0:
+            return 2 * width * length - width * (width - 1)
+    return length**2
+
+
+def layer_weights(model: ModelSpec, kind: LayerKind) -> tuple[int, int]:
     """Return the elements of one layer's matrices: outside of the routed experts, and in all of them.
 
     Leaves out norms, biases and the router. A dense layer of Llama-3 8B has (218_103_808, 0).
     """
-    projections = (_mla(model) if model.mla else _grouped_query(model))[0]
+    projections = _attention(model, kind)[0]
     per_channel = model.hidden_size * (3 if model.gated_linear_unit else 2)
-    moe = model.moe if is_moe else None
+    moe = model.moe if has_experts(kind) else None
     if moe is None:
         return projections + per_channel * model.ffn_hidden_size, 0
     shared = per_channel * (moe.moe_shared_expert_intermediate_size or 0)
@@ -104,9 +121,10 @@ def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute
     """
     if isinstance(spec.recompute, FullRecompute):
         return _full_recompute_flops(spec, spec.recompute, effective)
-    dense, moe = layer_flops(spec, is_moe=False), layer_flops(spec, is_moe=True)
-    acts_on = {"moe": moe, "shared_experts": moe}
-    return sum(n * acts_on.get(module, dense).of_module(module) for module, n in effective.modules.items())
+    kinds = spec.model.layer_kinds
+    counts = Counter(kinds + kinds[-1:] * (spec.model.mtp_num_layers or 0))
+    layers = [(layer_flops(spec, kind), count) for kind, count in counts.items()]
+    return sum(count * layer.of_module(module) for module in effective.modules for layer, count in layers)
 
 
 def achieved_tflops(flops: int, seconds: float, num_gpus: int) -> float:
@@ -121,20 +139,43 @@ def utilization(flops: int, seconds: float, num_gpus: int, peak_flops: float) ->
 
 def _layer_totals(spec: ExperimentSpec) -> list[int]:
     """Forward FLOPs of each decoder layer."""
-    dense, moe = layer_flops(spec, is_moe=False).total, layer_flops(spec, is_moe=True).total
-    return [moe if is_moe else dense for is_moe in spec.model.moe_layer_pattern]
+    kinds = spec.model.layer_kinds
+    totals = {kind: layer_flops(spec, kind).total for kind in set(kinds)}
+    return [totals[kind] for kind in kinds]
 
 
 def _mtp_layer(spec: ExperimentSpec) -> LayerFlops:
     """Return the transformer layer inside a multi-token-prediction layer: of the kind of the last decoder layer."""
-    return layer_flops(spec, is_moe=bool(spec.model.moe_layer_pattern[-1]))
+    return layer_flops(spec, spec.model.layer_kinds[-1])
+
+
+def _attention(model: ModelSpec, kind: LayerKind) -> tuple[int, int, int, int]:
+    """Multiply-adds per token of projections, of MLA up-projections among them, attention channels, and of the delta rule."""
+    if kind.startswith("delta"):
+        projections, delta_rule = _delta_net(model)
+        return projections, 0, 0, delta_rule
+    return (*(_mla(model) if model.mla else _grouped_query(model)), 0)
+
+
+def _delta_net(model: ModelSpec) -> tuple[int, int]:
+    """Multiply-adds per token of a gated delta net's projections, and of its convolution and recurrence."""
+    net = model.linear_attention
+    assert net is not None
+    keys, values = (
+        net.linear_num_key_heads * net.linear_key_head_dim,
+        net.linear_num_value_heads * net.linear_value_head_dim,
+    )
+    widths = 2 * keys + 2 * values + 2 * net.linear_num_value_heads  # queries, keys, values, their gate, beta and alpha
+    convolution = net.linear_conv_kernel_dim * (2 * keys + values)
+    return model.hidden_size * (widths + values), convolution + 4 * values * net.linear_value_head_dim
 
 
 def _grouped_query(model: ModelSpec) -> tuple[int, int, int]:
     """Multiply-adds per token of the projections, of MLA up-projections (none), and attention channels."""
     query = model.head_dim * model.num_attention_heads
+    gate = query if model.attention_output_gate else 0
     key_value = 2 * model.head_dim * model.query_groups
-    return model.hidden_size * (query + key_value) + query * model.hidden_size, 0, 2 * query
+    return model.hidden_size * (query + gate + key_value) + query * model.hidden_size, 0, 2 * query
 
 
 def _mla(model: ModelSpec) -> tuple[int, int, int]:

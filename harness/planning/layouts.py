@@ -168,7 +168,9 @@ def least_bytes(spec: ExperimentSpec) -> int:
     model, p = spec.model, spec.parallelism
     per_weight = model.hidden_size * (3 if model.gated_linear_unit else 2)
     attention = (
-        0 if model.mla else model.hidden_size * model.head_dim * 2 * (model.num_attention_heads + model.query_groups)
+        0
+        if model.mla or model.linear_attention
+        else model.hidden_size * model.head_dim * 2 * (model.num_attention_heads + model.query_groups)
     )
     num_moe = sum(model.moe_layer_pattern)
     dense = (model.num_layers * attention + (model.num_layers - num_moe) * per_weight * model.ffn_hidden_size) // (

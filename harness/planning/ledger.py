@@ -323,6 +323,6 @@ def library_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
 def _rotary_table_bytes(spec: ExperimentSpec) -> int:
     """Return the bytes of the fp32 tables that chunks cache beside the first chunk's, which is traced."""
     model = spec.model
-    if model.position_embedding_type != "rope" or model.mla is not None:
+    if model.position_embedding_type not in ("rope", "yarn") or model.mla is not None:
         return 0
     return 4 * spec.batch.seq_length * int(model.head_dim * model.rotary_percent)

@@ -5,6 +5,7 @@ from math import ceil
 
 from harness.experiment.experiment import ExperimentSpec, StateDtype
 from harness.experiment.layout import Chunk, chunks
+from harness.experiment.model import LayerKind
 from harness.experiment.software import Software
 from harness.planning import flops
 from harness.planning.compose import Parameters
@@ -134,11 +135,11 @@ def least_weight_bytes(spec: ExperimentSpec) -> tuple[float, ...]:
     under Megatron-FSDP only the rank's shard. Leaves out layers that are offloaded, because a trainer may offload their
     weights too. Llama-3 8B on one GPU in bf16: 2 * 8_029_995_008 bytes. LayoutError if the model cannot be cut.
     """
-    is_moe = spec.model.moe_layer_pattern
+    kinds = spec.model.layer_kinds
     return tuple(
         sum(
             _least_of_tables(spec, chunk)
-            + sum(_least_of_layer(spec, is_moe=bool(is_moe[layer])) for layer in _never_offloaded(spec, chunk))
+            + sum(_least_of_layer(spec, kinds[layer]) for layer in _never_offloaded(spec, chunk))
             for chunk in stage
         )
         for stage in chunks(spec.model, spec.parallelism)
@@ -159,9 +160,9 @@ def _least_of_tables(spec: ExperimentSpec, chunk: Chunk) -> float:
     return spec.precision.params_bytes * elements / _dense_share(spec)
 
 
-def _least_of_layer(spec: ExperimentSpec, *, is_moe: bool) -> float:
+def _least_of_layer(spec: ExperimentSpec, kind: LayerKind) -> float:
     sizes = spec.parallelism
-    dense, experts = flops.layer_weights(spec.model, is_moe=is_moe)
+    dense, experts = flops.layer_weights(spec.model, kind)
     sharded = _expert_data_parallel_size(spec) if spec.ddp.use_megatron_fsdp else 1
     share = sizes.expert_model_parallel_size * sizes.expert_tensor_size * sharded
     return spec.precision.weight_bytes * (dense / _dense_share(spec) + experts / share)

@@ -23,7 +23,7 @@ from harness.planning.device import DeviceNeeds, device_needs
 from harness.planning.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
 from harness.planning.ranges import cost_error
 from harness.planning.stages import Composer, MissingTraceError
-from harness.planning.trace_cases import KINDS, CaseMaker, base_policies
+from harness.planning.trace_cases import CaseMaker, base_policies
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.units import format_bytes
 
@@ -270,15 +270,14 @@ def required_cases(found: Candidates, implementation: Implementation) -> tuple[T
 
 def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
     """All traces for the settings of ``spec`` under any pipeline layout and number of GPUs; some of them several times."""
-    make, pattern, offload = CaseMaker(spec, implementation), spec.model.moe_layer_pattern, spec.offload
-    ends = {KINDS[pattern[0]], KINDS[pattern[-1]]}
-    for kind, policy in product(sorted({KINDS[is_moe] for is_moe in pattern}), _traced_policies(spec, implementation)):
+    make, kinds, offload = CaseMaker(spec, implementation), spec.model.layer_kinds, spec.offload
+    for kind, policy in product(sorted(set(kinds)), _traced_policies(spec, implementation)):
         yield from (make.layers(kind, policy, n) for n in (1, 2))
         if offload.cpu_offloading_num_layers or offload.offload_modules:
             yield from (make.offloaded(kind, policy, n) for n in (1, 2, 3))
-        if kind in ends:
+        if kind in (kinds[0], kinds[-1]):
             yield make.first(kind, policy)
-        if kind == KINDS[pattern[-1]]:
+        if kind == kinds[-1]:
             mtp = [True] * bool(spec.model.mtp_num_layers) + [False] * isinstance(policy, NoRecompute)
             yield from (make.last(kind, policy, pre=pre, mtp=with_mtp) for pre in (False, True) for with_mtp in mtp)
 

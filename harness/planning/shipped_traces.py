@@ -182,8 +182,7 @@ def address_of(case: TraceCase, imbalance: float) -> Address:
     spec = case.spec
     dump = spec.model_dump(mode="json", exclude_defaults=True)
     recompute, offload = dump.pop("recompute", None), dump.pop("offload", None)
-    dump["model"].pop("mtp_num_layers", None)
-    dump["model"].get("moe", {}).pop("moe_layer_freq", None)
+    _without_kind(dump["model"])
     dump["gpu"] = {"name": dump["gpu"], "capability": spec.gpu_type.capability}
     dump["compute_dtype"] = {name: value for name, value in asdict(spec.precision).items() if name in _OF_PRECISION}
     mtp = spec.model.mtp_num_layers
@@ -199,9 +198,16 @@ def _json(value: object) -> str:
 def _defaults(case: TraceCase) -> dict[str, object]:
     """Return all fields of the reduced request, defaults included, without those that differ inside a member."""
     dump = case.spec.model_dump(mode="json", exclude={"recompute", "offload", "measure", "gpu"})
-    dump["model"].pop("mtp_num_layers")
-    (dump["model"].get("moe") or {}).pop("moe_layer_freq", None)
+    _without_kind(dump["model"])
     return dump
+
+
+def _without_kind(model: dict[str, Any]) -> None:
+    """Take out what the kind of a layer decides."""
+    for name in ("mtp_num_layers", "window_attn_skip_freq"):
+        model.pop(name, None)
+    for section, name in (("moe", "moe_layer_freq"), ("linear_attention", "linear_attention_freq")):
+        (model.get(section) or {}).pop(name, None)
 
 
 def _agree(stored: object, now: object) -> bool:

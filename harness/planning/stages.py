@@ -8,6 +8,7 @@ from functools import cached_property
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import Chunk, Stages, chunks
+from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
 from harness.planning.compose import (
     ChunkCost,
@@ -22,7 +23,7 @@ from harness.planning.compose import (
     unit_piece,
 )
 from harness.planning.trace_cases import CaseMaker, base_policies, kind_of, single
-from harness.records.trace import ChunkTrace, LayerKind, TraceCase
+from harness.records.trace import ChunkTrace, TraceCase
 
 
 class MissingTraceError(LookupError):
@@ -76,8 +77,8 @@ class Composer:
         made: dict[object, ChunkCost] = {}
 
         def cost(chunk: Chunk) -> ChunkCost:
-            pattern = self.spec.model.moe_layer_pattern
-            alike = (tuple(pattern[i] for i in chunk.layers), chunk.has_embedding, chunk.has_loss, chunk.mtp_layers)
+            kinds = self.spec.model.layer_kinds
+            alike = (tuple(kinds[i] for i in chunk.layers), chunk.has_embedding, chunk.has_loss, chunk.mtp_layers)
             if alike not in made:
                 made[alike] = self._cost(chunk, book)
             return made[alike]
@@ -118,14 +119,14 @@ class Composer:
         """The layer with what its captured parts save in private pools; their outputs are static buffers and stay counted."""
         single, scope = book[self._make.layers(kind, policy, 1)], self.spec.cuda_graph.scope
         parts = [single.attention_bytes] if not scope or "attn" in scope else []
-        if not scope or ("moe" if kind == "moe" else "mlp") in scope:
+        if not scope or ("moe" if has_experts(kind) else "mlp") in scope:
             parts.append(single.mlp_bytes)
         captured = min(piece.saved, sum(max(0, size - single.hidden_bytes) for size in parts))
         return replace(piece, saved=piece.saved - captured, captured=captured)
 
     def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
-        policy, pattern = self.spec.recompute, self.spec.model.moe_layer_pattern
-        kinds: list[LayerKind] = ["moe" if pattern[i] else "dense" for i in chunk.layers]
+        policy, of_model = self.spec.recompute, self.spec.model.layer_kinds
+        kinds = [of_model[i] for i in chunk.layers]
         pieces = {(kind, base): self._layer(kind, base, book) for kind in set(kinds) for base in base_policies(policy)}
         if self.spec.offload.cpu_offloading_num_layers:
             pieces |= {key: self._offloaded(*key, piece, book) for key, piece in pieces.items()}

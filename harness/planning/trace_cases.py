@@ -12,12 +12,10 @@ from harness.experiment.effective import Implementation, effective_recompute
 from harness.experiment.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec
 from harness.experiment.gpu import GPUS, Frozen
 from harness.experiment.layout import Chunk
-from harness.experiment.model import BatchSpec, ModelSpec, ParallelismSpec
+from harness.experiment.model import BatchSpec, LayerKind, ModelSpec, ParallelismSpec
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
 from harness.records.store import write_atomically
-from harness.records.trace import ChunkTrace, LayerKind, TraceCase
-
-KINDS: tuple[LayerKind, LayerKind] = ("dense", "moe")  # by the 0 or 1 of `moe_layer_pattern`
+from harness.records.trace import ChunkTrace, TraceCase
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,8 @@ def single(policy: FullRecompute) -> FullRecompute:
 
 def kind_of(model: ModelSpec, chunk: Chunk, layer: int) -> LayerKind:
     """Return the kind of the chunk's ``layer``-th layer; of the model's last one for a chunk without layers."""
-    pattern = model.moe_layer_pattern
-    return KINDS[pattern[chunk.layers[layer]] if chunk.layers else pattern[-1]]
+    kinds = model.layer_kinds
+    return kinds[chunk.layers[layer] if chunk.layers else -1]
 
 
 def _in_effect(spec: ExperimentSpec, policy: RecomputePolicy, implementation: Implementation) -> RecomputePolicy:
@@ -113,13 +111,8 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
 
     Parts that the tracer cannot run are left out too; `assumptions` states them and widens the range.
     """
-    model = spec.model.model_copy(
-        update={
-            "num_layers": 1,
-            "mtp_num_layers": spec.model.mtp_num_layers if mtp else None,
-            "moe": spec.model.moe and spec.model.moe.model_copy(update={"moe_layer_freq": (KINDS.index(kind),)}),
-        }
-    )
+    model = spec.model.of_kind(kind, 1)
+    model = model.model_copy(update={"mtp_num_layers": spec.model.mtp_num_layers if mtp else None})
     p = spec.parallelism
     return ExperimentSpec(
         recipe="",

@@ -11,14 +11,13 @@ from pydantic import Field, model_validator
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen, PeakKey
-from harness.experiment.model import Size
+from harness.experiment.model import LayerKind, Size, has_experts
 from harness.records.rank import SCHEMA_VERSION as RECORD_VERSION
 from harness.records.store import results_dir
 from harness.records.strict_json import read_document
 
 SCHEMA_VERSION = 1
 
-LayerKind = Literal["dense", "moe"]
 Phase = Literal["forward", "backward", "recompute"]
 OpKind = Literal["gemm", "attention", "elementwise", "comm"]
 CommGroup = Literal["tp", "ep", "cp", "etp"]
@@ -43,11 +42,16 @@ class TraceCase(Frozen):
 
     @model_validator(mode="after")
     def _kinds_exist(self) -> "TraceCase":
-        if self.layer_kind == "moe" and self.spec.model.moe is None:
-            raise ValueError(f"{self.key}: layer_kind moe, but the model has no experts")
+        if self.has_experts and self.spec.model.moe is None:
+            raise ValueError(f"{self.key}: layer_kind {self.layer_kind}, but the model has no experts")
         if self.mtp and not (self.post and self.spec.model.mtp_num_layers):
             raise ValueError(f"{self.key}: mtp needs post and a model with mtp_num_layers")
         return self
+
+    @property
+    def has_experts(self) -> bool:
+        """Return whether the layers have experts."""
+        return has_experts(self.layer_kind)
 
 
 def progress_file(answer: Path) -> Path:

@@ -70,7 +70,7 @@ def wanted(about: About) -> list[Due]:
         implementation, imbalance = settled_implementation(spec), imbalance_of(spec)
         for case in every_case(spec, implementation):
             due[case.key, 1.0] = implementation, 1.0, case
-            if case.layer_kind == "moe":
+            if case.has_experts:
                 due[case.key, imbalance] = implementation, imbalance, case
     return sorted(due.values(), key=lambda each: each[:2])
 

@@ -57,6 +57,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "model.mla": LATENT,
         "model.num_query_groups": None,
     },
+    "gpt-oss": {
+        "model.moe": EXPERTS,
+        "model.softmax_type": "learnable",
+        "model.window_size": (127, 0),
+        "model.window_attn_skip_freq": 2,
+    },
+    "qwen3-next": {"model.moe": EXPERTS, "model.linear_attention": {"linear_attention_freq": 4}},
     "cpu": {"gpu": "cpu", "num_gpus": 1, "compute_dtype": "fp32"},
     "cpu moe": {"gpu": "cpu", "num_gpus": 1, "compute_dtype": "bf16", "model.moe": EXPERTS},
 }

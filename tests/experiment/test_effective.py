@@ -54,6 +54,24 @@ def test_mtp_layers_count_as_layers_of_the_last_kind(request_for):
     assert (found.num_layers, found.modules) == (9, {"mlp": 1, "moe": 8})
 
 
+MCORE_019 = Software(megatron_core="0.19.2", transformer_engine="2.12")
+
+
+def test_modules_of_attention_act_on_attention_and_those_of_delta_nets_on_delta_nets(request_for):
+    found = effect(request_for("qwen3-next", recompute="core_attn,gdn_norm_out,layernorm", mtp=1), MCORE_019)
+    assert (found.num_layers, found.modules) == (9, {"core_attn": 3, "gdn_norm_out": 6, "layernorm": 9})
+
+
+def test_delta_nets_have_no_norm_module_before_0_19(request_for):
+    found = effect(request_for("qwen3-next", recompute="gdn_norm_out"))
+    assert found.inert_modules == {"gdn_norm_out": "this megatron-core has no such module"}
+
+
+def test_core_attn_has_nothing_to_do_without_attention(request_for):
+    spec = request_for("qwen3-next", recompute="core_attn", model__linear_attention__linear_attention_freq=9)
+    assert effect(spec).inert_modules == {"core_attn": "every layer has a gated delta net in place of attention"}
+
+
 def test_moe_act_needs_grouped_experts(request_for):
     found = effect(request_for("moe", recompute="moe_act", model__moe__moe_grouped_gemm=False))
     assert found.inert_modules == {"moe_act": "only grouped GEMM experts have it; moe_grouped_gemm is off"}

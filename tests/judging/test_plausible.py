@@ -138,7 +138,7 @@ def test_a_golden_above_the_peak_of_its_gpu_gives_no_verdict(make_record, make_g
 
 def test_the_least_weights_of_llama3_8b_are_its_matrices(make_spec):
     spec = make_spec(num_gpus=1, compute_dtype="bf16", model=LLAMA3_8B, parallelism={})
-    assert layer_weights(spec.model, is_moe=False) == (218_103_808, 0)
+    assert layer_weights(spec.model, "dense") == (218_103_808, 0)
     assert least_weight_bytes(spec) == (2 * 8_029_995_008,)
 
 

@@ -81,7 +81,7 @@ def test_block_recompute_counts_the_first_layers_of_every_chunk(make_spec):
     parallelism = {"pipeline_model_parallel_size": 2, "num_layers_in_first_pipeline_stage": 30}
     spec = spec_of(make_spec, "deepseek_v3_no_mtp", recompute="full:block:2", num_gpus=2, parallelism=parallelism)
     spec = spec.model_copy(update={"model": spec.model.model_copy(update={"ffn_hidden_size": 20000})})
-    dense, moe = layer_flops(spec, is_moe=False), layer_flops(spec, is_moe=True)
+    dense, moe = layer_flops(spec, "dense"), layer_flops(spec, "moe")
     assert recomputed(spec) == 2 * dense.total + 2 * moe.total
 
 

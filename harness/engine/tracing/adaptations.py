@@ -40,6 +40,37 @@ class FusedRmsNorm(torch.autograd.Function):
         return torch.empty_like(x), torch.empty_like(weight)
 
 
+class GatedOutput(torch.autograd.Function):
+    """What torch.compile makes of the gate behind a gated delta net's norm: one kernel that saves only its inputs."""
+
+    @staticmethod
+    def forward(ctx, normed, gate):
+        """[..., d], [..., d] -> [..., d]."""
+        ctx.save_for_backward(normed, gate)
+        active().kernel("elementwise", peak_key(normed.dtype), num_bytes=3 * tensor_bytes(normed))
+        return torch.empty_like(normed)
+
+    @staticmethod
+    def backward(ctx, _grad):
+        """Gradients of both."""
+        normed, gate = ctx.saved_tensors
+        active().kernel("elementwise", peak_key(normed.dtype), num_bytes=5 * tensor_bytes(normed))
+        return torch.empty_like(normed), torch.empty_like(gate)
+
+
+def _gated_norm_is_compiled() -> None:
+    from megatron.core.ssm.gated_delta_net import GatedDeltaNet
+
+    plain = GatedDeltaNet._apply_gated_norm
+
+    def gated_norm(self, x, gate):
+        if PLACE.is_real or not PLACE.stands_for_cuda:
+            return plain(self, x, gate)
+        return GatedOutput.apply(self.out_norm(x.reshape(-1, x.shape[-1])), gate.reshape(-1, gate.shape[-1]))
+
+    GatedDeltaNet._apply_gated_norm = gated_norm
+
+
 class TritonKernel:
     """A Triton kernel that reads and writes its tensors once; the functions around it allocate as they do on a GPU."""
 
@@ -246,6 +277,8 @@ ADAPTATIONS = (
                "different tensors", _target_picks_kernels),
     Adaptation("latent_rope_launches_nothing", "the fused rotary embedding of multi-latent attention is Triton's, which cannot "
                "launch on tensors without data", _latent_rope_launches),
+    Adaptation("gated_norm_is_compiled", "torch.compile does not keep what autograd saves of each operation, and the norm before "
+               "the gate is no part of its graph", _gated_norm_is_compiled),
     Adaptation("offloading_moves_no_data", "megatron-core copies activations to pinned memory on CUDA streams",
                offloading.install),
     Adaptation("balanced_routing", "dropless dispatch reads token counts back to the host", routing.install),

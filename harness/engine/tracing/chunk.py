@@ -286,10 +286,7 @@ def stage_spec(case: TraceCase, implementation: Implementation) -> ExperimentSpe
     """Return the spec of a job whose only pipeline stage is the chunk: the same layers, widths and settings."""
     spec = case.spec
     num_layers = max(case.num_layers, 1)  # a chunk without layers is built with one and loses it
-    model = {"num_layers": num_layers, "mtp_num_layers": spec.model.mtp_num_layers if case.mtp else None}
-    if spec.model.moe:
-        is_moe = int(case.layer_kind == "moe")
-        model["moe"] = spec.model.moe.model_copy(update={"moe_layer_freq": (is_moe,) * num_layers})
+    model = spec.model.of_kind(case.layer_kind, num_layers)
     p = spec.parallelism
     parallelism = ParallelismSpec(
         tensor_model_parallel_size=p.tensor_model_parallel_size,
@@ -300,7 +297,7 @@ def stage_spec(case: TraceCase, implementation: Implementation) -> ExperimentSpe
     )
     return spec.model_copy(
         update={
-            "model": spec.model.model_copy(update=model),
+            "model": model.model_copy(update={"mtp_num_layers": spec.model.mtp_num_layers if case.mtp else None}),
             "parallelism": parallelism,
             "kernels": spec.kernels.model_copy(update={"transformer_impl": implementation}),
             "num_gpus": world_size(parallelism),

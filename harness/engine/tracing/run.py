@@ -53,11 +53,11 @@ REFUSALS = (
     Refusal(
         "megatron-core defect: `mlp` recompute returns the bias parameter from its checkpoint, and the backward pass then "
         "recurses without end; drop mlp or add_bias_linear",
-        lambda case: _recomputes(case, "mlp") and case.spec.model.add_bias_linear and case.layer_kind == "dense",
+        lambda case: _recomputes(case, "mlp") and case.spec.model.add_bias_linear and not case.has_experts,
     ),
     Refusal(
         "mbr-perf cannot trace the flex dispatcher: its kernels (DeepEP, HybridEP) own their buffers",
-        lambda case: case.layer_kind == "moe" and case.spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
+        lambda case: case.has_experts and case.spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
     ),
     Refusal(
         "mbr-perf cannot trace offload_modules with recompute of whole layers or whole MoE layers: the repeated forward "
@@ -98,7 +98,7 @@ ASSUMPTIONS = (
     ),
     Assumption(
         "all ranks send equally many tokens; imbalance scales what this rank receives",
-        lambda case: case.layer_kind == "moe",
+        lambda case: case.has_experts,
     ),
     Assumption(
         "moe_shared_expert_overlap: the trace has no streams; kernels run one after another",

@@ -6,6 +6,7 @@ from harness.errors import BadRequestError, closest, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules import (
+    attention,
     communication,
     cuda_graph,
     experts,
@@ -26,6 +27,7 @@ _EVERYWHERE: tuple[Rule, ...] = (
     *cuda_graph.RULES,
     *parallel.RULES,
     *experts.RULES,
+    *attention.RULES,
     *communication.OPTIMIZER,
     *communication.USER_BUFFERS,
     *machine.ENVIRONMENT,

@@ -60,7 +60,6 @@ CLOSED_BY_CONSTRUCTION: dict[str, str] = {
     "P02": _ENGINE + "pipeline_dtype",
     "P07": "moe_ffn_hidden_size is a field of MoeModel",
     "P24": _NO_FIELD + "cp_comm_type",
-    "P26": _NO_FIELD + "attention_output_gate",
     "P29": _NO_FIELD + "delay_wgrad_compute",
     "P30": _ENGINE + "bias_activation_fusion is on only where megatron-core has the kernel",
     "P32": "mbr-perf adapts megatron-core's local layers, also on a GPU without transformer-engine",

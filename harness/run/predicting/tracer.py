@@ -170,7 +170,7 @@ class Tracing:
         BadRequestError where all traces are missing and none can be made, RunFailedError when no tracer answers. Single cases
         that nothing traced, or that kill the tracer, are refused with the reason, which is not cached.
         """
-        experts = tuple(case for case in cases if case.layer_kind == "moe" and imbalance > 1)
+        experts = tuple(case for case in cases if case.has_experts and imbalance > 1)
         even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)
         due, also_due = self._due(cases, even), self._due(experts, unevenly)
         num_due = len(due) + len(also_due)

@@ -1,7 +1,15 @@
 """Published models at full width, and experiments on them."""
 
 from harness.experiment.experiment import ExperimentSpec, KernelSpec
-from harness.experiment.model import BatchSpec, MlaModel, ModelSpec, MoeModel, ParallelismSpec
+from harness.experiment.model import (
+    BatchSpec,
+    LinearAttentionModel,
+    MlaModel,
+    ModelSpec,
+    MoeModel,
+    ParallelismSpec,
+    YarnModel,
+)
 from harness.experiment.recompute import parse_recompute
 from harness.records.trace import TraceCase
 
@@ -30,6 +38,22 @@ DEEPSEEK_V3 = ModelSpec(
         moe_router_score_function="sigmoid", moe_router_topk_scaling_factor=2.5, moe_router_enable_expert_bias=True,
         moe_router_dtype="fp32",
     ),
+)  # fmt: skip
+GPT_OSS_120B = ModelSpec(
+    num_layers=36, hidden_size=2880, ffn_hidden_size=2880, num_attention_heads=64, num_query_groups=8, kv_channels=64,
+    vocab_size=201088, activation_func="quick_gelu", glu_linear_offset=1.0, activation_func_clamp_value=7.0,
+    add_bias_linear=True, softmax_type="learnable", window_size=(127, 0), window_attn_skip_freq=2,
+    position_embedding_type="yarn", rotary_base=150000,
+    yarn=YarnModel(yarn_rotary_scaling_factor=32.0, yarn_correction_range_round_to_int=False),
+    moe=MoeModel(num_moe_experts=128, moe_router_topk=4, moe_ffn_hidden_size=2880),
+)  # fmt: skip
+QWEN3_NEXT_80B = ModelSpec(
+    num_layers=48, hidden_size=2048, ffn_hidden_size=5120, num_attention_heads=16, num_query_groups=2, kv_channels=256,
+    vocab_size=151936, qk_layernorm=True, attention_output_gate=True, layernorm_zero_centered_gamma=True,
+    rotary_base=10000000, rotary_percent=0.25, mtp_num_layers=1,
+    linear_attention=LinearAttentionModel(linear_attention_freq=4),
+    moe=MoeModel(num_moe_experts=512, moe_router_topk=10, moe_ffn_hidden_size=512, moe_aux_loss_coeff=1e-3,
+                 moe_shared_expert_intermediate_size=512, moe_shared_expert_gate=True),
 )  # fmt: skip
 
 
@@ -72,6 +96,20 @@ def qwen(recompute="none", **options):
 def qwen_moe(recompute="none", **options):
     """Qwen3 30B-A3B with EP 8, without tensor parallelism."""
     return experiment(QWEN3_30B_A3B, recompute, **{"expert_model_parallel_size": 8, **options})
+
+
+def gpt_oss(recompute="none", **options):
+    """gpt-oss 120B with EP 8: attention sinks everywhere, a sliding window in every other layer."""
+    return experiment(
+        GPT_OSS_120B, recompute, **{"expert_model_parallel_size": 8, "expert_tensor_parallel_size": 1, **options}
+    )
+
+
+def qwen3_next(recompute="none", **options):
+    """Qwen3-Next 80B with EP 128: three gated delta net layers before each layer of attention."""
+    return experiment(
+        QWEN3_NEXT_80B, recompute, **{"expert_model_parallel_size": 128, "expert_tensor_parallel_size": 1, **options}
+    )
 
 
 def case(key, spec, kind="dense", num_layers=1, **options):

@@ -12,19 +12,20 @@ from harness.engine.tracing.tracer import active, attention_flops
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, query, key, value, batch_first):
+    def forward(ctx, query, key, value, batch_first, sinks, window):
         out = query.new_empty((*query.shape[:3], value.shape[3]))
         statistics, generator = row_statistics(query, batch_first=batch_first), _generator_state(query)
         flops = causal_flops(query, key, value, batch_first=batch_first)
+        flops = windowed(flops, query.shape[1 if batch_first else 0], window)
         record(flops, query, key, value, out)
         # inputs and output, from which backward rebuilds the scores with one statistic per row; generator state
-        ctx.save_for_backward(query, key, value, out, statistics, generator)
+        ctx.save_for_backward(query, key, value, out, statistics, generator, sinks)
         ctx.flops, ctx.batch_first = flops, batch_first
         return out
 
     @staticmethod
     def backward(ctx, grad):
-        query, key, value, out, *_ = ctx.saved_tensors
+        query, key, value, out, _, _, sinks = ctx.saved_tensors
         grad = grad.contiguous()
         # five products for the forward's two; an fp32 accumulator of Q's gradient and one more statistic per row
         record(ctx.flops * 5 // 2, query, key, value, out, grad, query, key, value)
@@ -32,12 +33,20 @@ class _Fused(torch.autograd.Function):
         statistics = row_statistics(query, batch_first=ctx.batch_first)
         grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (query, key, value)]
         del accumulator, statistics
-        return *grads, None
+        return *grads, None, None if sinks is None else torch.empty_like(sinks), None
 
 
-def fused_attention(query, key, value, *, batch_first: bool = False):
-    """[s, b, h, d] (or [b, s, h, d]) -> [s, b, h, d_v]."""
-    return _Fused.apply(query, key, value, batch_first)
+def fused_attention(query, key, value, *, batch_first: bool = False, sinks=None, window=(-1, -1)):
+    """[s, b, h, d] (or [b, s, h, d]) -> [s, b, h, d_v]; ``sinks``: one learnt logit per head, or None."""
+    return _Fused.apply(query, key, value, batch_first, sinks, window)
+
+
+def windowed(flops: int, length: int, window: tuple[int, int]) -> int:
+    """Return the FLOPs of causal attention whose queries see ``window`` tokens before them (-1: all)."""
+    width = window[0] + 1
+    if width < 1 or width >= length:
+        return flops
+    return flops * (2 * width * length - width * (width - 1)) // length**2
 
 
 def row_statistics(query: torch.Tensor, *, batch_first: bool = False) -> torch.Tensor:
@@ -152,12 +161,16 @@ class DotProductAttention(torch.nn.Module):
     """
 
     def __init__(self, num_attention_heads, kv_channels, attention_dropout=0.0, softmax_scale=None, cp_group=None,
-                 **_options):  # fmt: skip
+                 **options):  # fmt: skip
         super().__init__()
         width = kv_channels[0] if isinstance(kv_channels, tuple) else kv_channels
         self.num_attention_heads = num_attention_heads
         self.softmax_scale = softmax_scale or 1 / sqrt(width)
-        self.dropout, self.cp_group = attention_dropout, cp_group
+        self.dropout, self.cp_group, self.window = attention_dropout, cp_group, options.get("window_size") or (-1, -1)
+        self.softmax_offset = None
+        if options.get("softmax_type") == "learnable":
+            heads = num_attention_heads // options["tp_size"]
+            self.softmax_offset = torch.nn.Parameter(torch.empty(heads, device="cuda"))
 
     def set_context_parallel_group(self, cp_group, *_more) -> None:
         """megatron-core sets it late when groups come late."""
@@ -171,9 +184,9 @@ class DotProductAttention(torch.nn.Module):
         elif _allowed("UNFUSED") and not _allowed("FUSED") and not _allowed("FLASH"):
             out = unfused_attention(query, key, value, self.softmax_scale, self.dropout)
         elif _allowed("FLASH") and not _allowed("FUSED"):
-            out = flash_attention(query, key, value)
+            out = flash_attention(query, key, value, self.window)
         else:
-            out = fused_attention(query, key, value)
+            out = fused_attention(query, key, value, sinks=self.softmax_offset, window=self.window)
         return out.reshape(out.shape[0], out.shape[1], -1)
 
 
@@ -181,10 +194,10 @@ def _allowed(backend: str) -> bool:
     return os.environ.get(f"NVTE_{backend}_ATTN", "1") == "1"
 
 
-def flash_attention(query, key, value):
+def flash_attention(query, key, value, window):
     """flash-attn wants the batch outside: everything is copied for it, and its output back, unless the batch is one."""
     swapped = [t.transpose(0, 1).contiguous() for t in (query, key, value)]
-    return fused_attention(*swapped, batch_first=True).transpose(0, 1).contiguous()
+    return fused_attention(*swapped, batch_first=True, window=window).transpose(0, 1).contiguous()
 
 
 def unfused_attention(query, key, value, scale: float, dropout: float):

@@ -1,0 +1,143 @@
+"""Rules for attention with sliding windows, sinks and gates, and for gated delta nets in its place."""
+
+from harness.experiment.model import LinearAttentionModel
+from harness.experiment.rules.rule import CONFIG, Predicate, Rule, Situation, Values
+
+_TE = "extensions/transformer_engine.py"
+_GDN = "ssm/gated_delta_net.py"
+
+
+def _has_sinks(s: Situation) -> bool:
+    return s.spec.model.softmax_type != "vanilla"
+
+
+def _unlike_flash(s: Situation) -> Values | None:
+    """Return what flash attention lacks and the model has."""
+    found = ["attention sinks"] * _has_sinks(s) + ["a sliding window"] * (s.spec.model.window_size is not None)
+    return {"found": " and ".join(found)} if found else None
+
+
+def _local_flash(s: Situation) -> Values | None:
+    flash = not s.uses_te and s.spec.kernels.attention_backend != "unfused"
+    return _unlike_flash(s) if flash else None
+
+
+def _old_te(s: Situation) -> Values | None:
+    if not s.uses_te or not _has_sinks(s) or not s.te_before("2.8.0"):
+        return None
+    return {"found": s.software.transformer_engine}
+
+
+def _delta(condition: Predicate) -> Predicate:
+    """Restrict ``condition`` to models with gated delta nets."""
+    return lambda s: condition(s) if s.spec.model.linear_attention else None
+
+
+def _net(s: Situation) -> LinearAttentionModel:
+    assert s.spec.model.linear_attention
+    return s.spec.model.linear_attention
+
+
+def _uneven_heads(s: Situation) -> Values | None:
+    heads = {
+        "linear_num_key_heads": _net(s).linear_num_key_heads,
+        "linear_num_value_heads": _net(s).linear_num_value_heads,
+    }
+    uneven = next((name for name, number in heads.items() if number % s.tp), None)
+    return {"name": uneven, "heads": heads[uneven]} if uneven else None
+
+
+def _unaligned_projection(s: Situation) -> Values | None:
+    """Return the width of the input projection that FP8's kernels cannot take."""
+    net, unit = _net(s), 32 if s.fp8_recipe == "mxfp8" else 16
+    keys, values = (
+        net.linear_num_key_heads * net.linear_key_head_dim,
+        net.linear_num_value_heads * net.linear_value_head_dim,
+    )
+    width = 2 * keys + 2 * values + 2 * net.linear_num_value_heads
+    return {"width": width, "unit": unit} if s.spec.precision.peak == "fp8" and width % unit else None
+
+
+RULES = (
+    Rule("L01", "error", _local_flash,
+         "{found}: without transformer-engine only unfused attention has this",
+         "use kernels.attention_backend=unfused",
+         "mbr-perf", "harness",
+         "flash-like attention knows no sliding window and no attention sinks; use unfused attention"),
+    Rule("L02", "error", _old_te,
+         "attention sinks need transformer-engine 2.8; found {found}",
+         "upgrade transformer-engine",
+         f"{_TE}:1283", "source",
+         "Transformer-Engine v{found} must be >= 2.8.0 to support`softmax_type`."),
+    Rule("L03", "error", lambda s: s.uses_te and _has_sinks(s) and s.spec.kernels.attention_backend == "flash",
+         "flash attention has no attention sinks",
+         "use kernels.attention_backend=fused or auto",
+         "transformer-engine 2.11 dot_product_attention/utils.py", "source"),
+    Rule("L04", "error", lambda s: _unlike_flash(s) if s.cp > 1 else None,
+         "{found}: not possible with CP {s.cp}, because mbr-perf exchanges keys and values in a ring",
+         "use -cp 1",
+         "transformer-engine 2.11 dot_product_attention/context_parallel.py", "source"),
+    Rule("P26", "error", lambda s: s.spec.model.attention_output_gate and s.spec.model.mla is not None,
+         "attention_output_gate does not work with multi-latent attention",
+         "drop one of the two",
+         f"{CONFIG}:2070", "source",
+         "Output gate is not supported for MLA yet."),
+    Rule("L05", "error", _delta(_uneven_heads),
+         "{name} {heads} is not a multiple of TP {s.tp}",
+         "use a TP size that divides the heads of the gated delta nets",
+         f"{CONFIG}:975", "run",
+         "{name} must be a multiple of tensor_model_parallel_size."),
+    Rule("L06", "error",
+         _delta(lambda s: _net(s).linear_num_value_heads % _net(s).linear_num_key_heads != 0),
+         "linear_num_value_heads is not a multiple of linear_num_key_heads",
+         "set the heads of model.linear_attention",
+         f"{CONFIG}:969", "run",
+         "must be a multiple of linear_num_key_heads"),
+    Rule("L07", "error", _delta(lambda s: s.cp > 1),
+         "megatron-core {s.mcore_name} has no context parallelism (CP {s.cp}) for gated delta nets; 0.18 has",
+         "use -cp 1, or megatron-core 0.18",
+         f"{CONFIG}:983", "run",
+         "Gated delta net does not support context parallel for now,", until="0.18"),
+    Rule("L08", "error", _delta(lambda s: not s.uses_te and not s.gpu.is_cpu),
+         "on a GPU megatron-core builds gated delta nets from transformer-engine's layers only",
+         "use kernels.transformer_impl=transformer_engine",
+         "models/gpt/experimental_attention_variant_module_specs.py:386", "source",
+         "Experimental GPT decoder block spec only supports transformer engine implementation for now."),
+    Rule("L09", "error", _delta(_unaligned_projection),
+         "FP8 needs the input projection of gated delta nets, {width} wide, in multiples of {unit}",
+         "use bf16, or other heads in model.linear_attention",
+         f"{_GDN}:143", "source",
+         "For FP8, the innermost dimension of the GDN layer input projection output tensor must be a multiple of 16."),
+    Rule("L10", "error",
+         _delta(lambda s: bool(s.spec.model.mtp_num_layers) and s.spec.model.linear_attention_pattern[-1] == 1),
+         "MTP layers copy the last decoder layer, and mbr-perf builds them with attention only",
+         "let the last layer keep attention, or set model.mtp_num_layers=null",
+         "mbr-perf", "harness"),
+    Rule("L11", "error", _delta(lambda s: s.spec.model.mla is not None),
+         "mbr-perf builds gated delta nets beside grouped-query attention only, not beside multi-latent attention",
+         "drop model.mla or model.linear_attention",
+         "mbr-perf", "harness"),
+    Rule("L12", "note", _delta(lambda s: not s.gpu.is_cpu),
+         "gated delta nets run kernels of flash-linear-attention",
+         "install flash-linear-attention and causal-conv1d on every node",
+         f"{_GDN}:38", "source"),
+    Rule("L13", "error",
+         lambda s: s.moe is not None and s.spec.model.add_bias_linear and not s.uses_te and s.ep == 1,
+         "experts with biases fail in the first forward pass of megatron-core's own layers at EP 1",
+         "use -ep 2 or more",
+         "transformer/mlp.py:247", "run",
+         "Output 0 of _ReduceFromModelParallelRegion is a view and is being modified inplace."),
+    Rule("L14", "error",
+         lambda s: s.moe is not None and s.moe.moe_grouped_gemm and not s.uses_te and s.spec.model.add_bias_linear,
+         "grouped experts of megatron-core's own layers have no biases",
+         "set model.moe.moe_grouped_gemm=false",
+         "transformer/moe/experts.py:82", "run",
+         "bias not supported in Grouped GEMM yet, please set '--disable-bias-linear' instead.", until="0.17"),
+    Rule("L15", "error",
+         lambda s: s.spec.model.activation_func == "quick_gelu" and s.moe is not None and s.moe.moe_grouped_gemm
+         and not s.uses_te,
+         "grouped experts of megatron-core's own layers have silu or gelu only",
+         "set model.moe.moe_grouped_gemm=false",
+         "transformer/moe/experts.py:92", "run",
+         "Activation function must be silu or gelu when using GroupedMLP.", until="0.17"),
+)  # fmt: skip
