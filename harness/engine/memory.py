@@ -2,8 +2,8 @@
 
 import inspect
 import resource
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
-from harness.engine.tracing.ledger import StorageLedger, StorageWatch, watched_peak_bytes
+from harness.engine.tracing.ledger import StorageLedger, StorageWatch, storage_watch
 from harness.records.rank import MemoryRecord, SeriesRecorder
 
 
@@ -60,7 +60,13 @@ _TIMELINE = "live tensors of this rank, counted after each operation of one unti
 
 
 class CudaMeter:
-    """Reads the caching allocator's counters of the whole process. Nothing is reset, so warm-up and capture count."""
+    """Reads the caching allocator's counters of the whole process. Nothing is reset, so warm-up and capture count.
+
+    It needs no further step (``probes``), and it counts no FLOPs.
+    """
+
+    probes = False
+    counted_flops: int | None = None
 
     def __init__(self, limit_bytes: int | None = None):
         self._limit = limit_bytes
@@ -79,9 +85,9 @@ class CudaMeter:
         torch.cuda.synchronize()
         self._static = torch.cuda.memory_allocated()
 
-    def probe(self, _run_step) -> int | None:
-        """Do nothing: on a GPU the allocator counts all the time. FLOPs are not counted."""
-        return None
+    def probing(self) -> AbstractContextManager:
+        """Do nothing: on a GPU the allocator counts all the time."""
+        return nullcontext()
 
     def record(self) -> MemoryRecord:
         """Return the peaks so far, also after a failure."""
@@ -110,10 +116,13 @@ class CpuMeter:
     compared with the limit, so a run that passed never exceeds it.
     """
 
+    probes = True
+
     def __init__(self, limit_bytes: int | None = None):
         self._limit = CpuLimit(limit_bytes) if limit_bytes else None
         self._ledger = StorageLedger()
         self._after_setup = self._static = self._step_peak = None
+        self.counted_flops: int | None = None
         self._series = SeriesRecorder(_FINEST_S)
 
     def watching(self, index) -> AbstractContextManager:
@@ -132,11 +141,13 @@ class CpuMeter:
         """Note the memory once everything that lives between steps exists."""
         self._static = self._after_setup + self._ledger.live_bytes
 
-    def probe(self, run_step) -> int | None:
-        """Run one more step, untimed, and count its storages and FLOPs. Returns the FLOPs."""
-        with FlopTally() as tally:
-            self._step_peak = watched_peak_bytes(run_step, self._series, self._after_setup or 0, self._ledger)
-        return tally.flops
+    @contextmanager
+    def probing(self) -> Iterator[None]:
+        """Count the storages and the FLOPs (``counted_flops``) of one more step, which the block runs untimed."""
+        watch = storage_watch(self._series, self._after_setup or 0, self._ledger)
+        with FlopTally() as tally, watch:
+            yield
+        self._step_peak, self.counted_flops = watch.peak_bytes, tally.flops
 
     def record(self) -> MemoryRecord:
         """Return the peak if the run reached the probe; under a limit, the peak so far."""
@@ -200,15 +211,17 @@ def _optimizer_tensors(optimizer):
 MAX_ENTRIES = 100_000  # the newest; each takes some KB of the host's memory
 
 
-def record_step(run_step: Callable[[Callable[[str], None]], object], path: Path, memory=torch.cuda.memory) -> None:
-    """Run one step with its history recorded and write it to ``path``; its phases become the snapshot's annotations.
+@contextmanager
+def recorded_step(path: Path, memory=torch.cuda.memory) -> Iterator[Callable[[str], None]]:
+    """Record the history of one step, which the block runs, and write it to ``path``.
 
-    ``run_step`` gets a function that it calls for each new phase. The snapshot has weights and optimizer states without
-    stacks, because they were made before. All ranks must call this: a step needs all of them.
+    The block calls the function that it gets for each new phase; phases become the snapshot's annotations. The snapshot
+    has weights and optimizer states without stacks, because they were made before. All ranks must do this: a step needs
+    all of them. A failed step leaves no file.
     """
     _start(memory)
     phases = _Phases()
-    run_step(phases.enter)
+    yield phases.enter
     phases.leave()
     _write(path, memory)
     memory._record_memory_history(enabled=None)

@@ -89,7 +89,7 @@ class RankLog:
         """Write a completed step at once, so that a kill does not lose it."""
         self.steps.append(record)
         self.inside_step = None
-        self._beat(Heartbeat(time_s=time.time(), phase="step", **record.model_dump()))
+        self._beat(Heartbeat(time_s=time.time(), phase="step", **record.model_dump(exclude_none=True)))
 
     def _beat(self, heartbeat: Heartbeat) -> None:
         self._heartbeats.write(json.dumps(heartbeat.model_dump(exclude_none=True)) + "\n")

@@ -4,6 +4,7 @@ import gc
 import math
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from importlib import metadata
 
@@ -14,7 +15,7 @@ from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 
 from harness.engine import cpu_backend, gpu_setup
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
-from harness.engine.memory import CpuMeter, CudaMeter, record_step, record_until_out_of_memory
+from harness.engine.memory import CpuMeter, CudaMeter, record_until_out_of_memory, recorded_step
 from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, read_back, wrap_ddp
 from harness.engine.rank_log import NonFiniteLossError, RankLog
@@ -35,22 +36,26 @@ def run(spec: ExperimentSpec, log: RankLog) -> None:
     log.enter("step")
     _train(spec, log, trainer, device)
     log.enter("probe")
-    log.fields["counted_flops_per_step"] = log.meter.probe(lambda: trainer.step(index=spec.measure.max_steps))
+    if log.meter.probes:
+        with log.meter.probing():
+            trainer.step(index=spec.measure.max_steps)
+    log.fields["counted_flops_per_step"] = log.meter.counted_flops
     if spec.measure.memory_snapshot:
-        record_step(lambda on_phase: trainer.step(index=spec.measure.max_steps, on_phase=on_phase), log.snapshot_path)
+        with recorded_step(log.snapshot_path) as on_phase:
+            trainer.step(index=spec.measure.max_steps, on_phase=on_phase)
     log.enter("finish")
-    _synchronize(device)
+    synchronize(device)
     log.write()  # complete the record first, because the end of communication can hang
     leave(spec, trainer, device)
 
 
 def join(spec: ExperimentSpec, log: RankLog) -> torch.device:
     """Return this rank's device, after setting up process groups and random generators."""
-    device = _device(spec, log)
+    device = use_device(spec, log)
     log.enter("init_process_group")
-    _adapt(spec)
+    adapt(spec)
     _join(spec, device)
-    log.fields["coordinates"] = _coordinates()
+    log.fields["coordinates"] = coordinates()
     return device
 
 
@@ -59,7 +64,7 @@ def leave(spec: ExperimentSpec, trainer: Trainer, device: torch.device) -> None:
     _barrier(device)
     trainer.delete_graphs()
     gc.collect()
-    _synchronize(device)
+    synchronize(device)
     gpu_setup.destroy_user_buffers(spec)
     dist.destroy_process_group()
 
@@ -68,7 +73,8 @@ def _barrier(device: torch.device) -> None:
     dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
 
 
-def _device(spec: ExperimentSpec, log: RankLog) -> torch.device:
+def use_device(spec: ExperimentSpec, log: RankLog) -> torch.device:
+    """Return this rank's device, with its meter, after recording the device and the versions of packages."""
     log.fields["versions"] = {name: _version(name) for name in RECORDED_PACKAGES} | {"cuda": torch.version.cuda}
     if spec.gpu_type.is_cpu:
         log.fields["device"] = Device(kind="cpu", name=processor_name())
@@ -108,7 +114,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _adapt(spec: ExperimentSpec) -> None:
+def adapt(spec: ExperimentSpec) -> None:
+    """Adapt megatron-core to a processor, or to a GPU without transformer-engine."""
     if spec.gpu_type.is_cpu:
         cpu_backend.install()
     elif spec.kernels.transformer_impl == "local":
@@ -166,7 +173,8 @@ def seed_all(spec: ExperimentSpec) -> None:
     )  # fmt: skip
 
 
-def _coordinates() -> Coordinates:
+def coordinates() -> Coordinates:
+    """Return the place of this rank in megatron's process groups."""
     return Coordinates(
         tp=parallel_state.get_tensor_model_parallel_rank(),
         pp=parallel_state.get_pipeline_model_parallel_rank(),
@@ -184,7 +192,7 @@ def build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
     log.fields["recompute"] = read_back(chunks, config)
     log.notes.extend(_given_up(spec))
     log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
-    log.fields["config"] = _config_after_init(config)
+    log.fields["config"] = config_after_init(config)
     log.enter("build_optimizer")
     trainer = Trainer(spec, config, chunks, device)
     log.meter.after_setup(chunks, trainer.optimizer)
@@ -201,7 +209,7 @@ def _given_up(spec: ExperimentSpec) -> list[str]:
     return []
 
 
-def _config_after_init(config) -> dict[str, str]:
+def config_after_init(config) -> dict[str, str]:
     """Return megatron-core's view of the request, after the changes of its `__post_init__`."""
     names = (
         "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
@@ -224,11 +232,22 @@ def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.d
 
 def measured_step(log: RankLog, trainer: Trainer, device: torch.device, index: int) -> float:
     """Run and record one step between device synchronisations; return its seconds. NonFiniteLossError."""
-    _synchronize(device)
+    synchronize(device)
     began = time.perf_counter()
     result = trainer.step(index=index, on_phase=log.within_step)
-    _synchronize(device)
+    return finished_step(log, device, index, began, lambda: result)
+
+
+def finished_step(
+    log: RankLog, device: torch.device, index: int, began: float, result_of: Callable[[], StepResult]
+) -> float:
+    """Record the step that ends now and began at ``began`` (`time.perf_counter`); return its seconds. NonFiniteLossError.
+
+    ``result_of`` is called after the clock is read, because it may copy figures from the device.
+    """
+    synchronize(device)
     seconds, ended_s = time.perf_counter() - began, round(time.monotonic(), 3)
+    result = result_of()
     loss, grad_norm = _finite(result.loss), _finite(result.grad_norm)
     log.finished_step(StepRecord(step=index, seconds=seconds, loss=loss, grad_norm=grad_norm, ended_s=ended_s))
     _require_finite(result, index)
@@ -247,6 +266,7 @@ def _require_finite(result: StepResult, index: int) -> None:
             raise NonFiniteLossError(f"{name} is {value} at step {index}")
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all work; a processor always has."""
     if device.type == "cuda":
         torch.cuda.synchronize()

@@ -10,6 +10,7 @@ from types import TracebackType
 from harness.engine.process import die_with_parent, dump_stacks_on_signal
 from harness.engine.rank_log import RankLog
 from harness.experiment.experiment import ExperimentSpec
+from harness.records.launch import BRIDGE_CONFIG
 from harness.records.redact import redact
 
 
@@ -30,9 +31,14 @@ def main() -> int:
             from harness.engine.cpu_backend import before_megatron
 
             before_megatron()
-        from harness.engine.rank_run import run
+        if spec.engine is not None:
+            from harness.engine.bridge_run import run as run_bridge
 
-        run(spec, log)
+            run_bridge(spec, log, run_dir / BRIDGE_CONFIG)
+        else:
+            from harness.engine.rank_run import run
+
+            run(spec, log)
     return 0
 
 

@@ -104,6 +104,30 @@ class TrainSpec(Frozen):
     manual_gc_interval: Size = 0
 
 
+class BridgeEngine(Frozen):
+    """Megatron-Bridge's own training loop in place of mbr-perf's worker.
+
+    ``config``: the `ConfigContainer` file, with the SHA-256 of its bytes. ``overrides``: by path in the container, the
+    values that options of the request replace. ``rest``: digest of the settings of the file that no leaf of an
+    ExperimentSpec holds. ``unsaid``: why the spec does not describe the job fully; nothing is then predicted, and no
+    FLOPs are derived.
+    """
+
+    name: Literal["bridge"] = "bridge"
+    version: str
+    forward_step: str
+    rest: str
+    config: str = ""
+    config_sha256: str = ""
+    overrides: dict[str, bool | int | float | str | tuple[str, ...] | None] = Field(default_factory=dict)
+    unsaid: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """Return what decides a result. The overridden settings are leaves of the spec, too."""
+        return {"name": self.name, "version": self.version, "forward_step": self.forward_step, "rest": self.rest}
+
+
 MIN_STEPS = 3
 """Steps in the window from which a verdict on time is possible."""
 _LONGEST = 1000
@@ -183,6 +207,7 @@ class ExperimentSpec(Frozen):
     env: dict[str, str] = Field(default_factory=dict)
     train: Annotated[TrainSpec, Former(TrainSpec())] = TrainSpec()
     measure: MeasureSpec = MeasureSpec()
+    engine: Annotated[BridgeEngine | None, Former(None)] = None
 
     @model_validator(mode="after")
     def _rows_exist(self) -> "ExperimentSpec":
@@ -245,9 +270,9 @@ class ExperimentSpec(Frozen):
 
     @property
     def slug(self) -> str:
-        """Return ``<recipe>.<task>.<dtype>.<n>gpu.<recompute>``, the stem of its golden file."""
-        recompute = canonical_text(self.recompute)
-        return f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu.{recompute}"
+        """Return ``<recipe>.<task>.<dtype>.<n>gpu.<recompute>``, the stem of its golden file; ``.bridge`` names the engine."""
+        engine = f".{self.engine.name}" if self.engine else ""
+        return f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu.{canonical_text(self.recompute)}{engine}"
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -265,6 +290,8 @@ class ExperimentSpec(Frozen):
         if self.measure.memory_limit_bytes is not None and not self.gpu_type.is_cpu:
             fields["measure"] |= {"memory_limit_bytes": self.measure.memory_limit_bytes}
         fields["recompute"] = canonical_text(self.recompute)
+        if self.engine is not None:
+            fields["engine"] = self.engine.identity
         del fields["gpus_per_node"], fields["family"]
         return fields
 

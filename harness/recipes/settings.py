@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from harness.errors import Problems, nearest
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.user_buffers import NAMED, UserBuffers
@@ -47,10 +47,10 @@ def merge(*layers: Layer) -> dict[str, Setting]:
 
 
 def _walk(model: type[Frozen], prefix: str) -> Iterator[tuple[str, FieldInfo, type[Frozen] | None]]:
-    """Yield every field by path, with its model if it is a section. User buffers and policies are leaves."""
+    """Yield every field by path, with its model if it is a section. User buffers, policies and the engine are leaves."""
     for name, info in model.model_fields.items():
         models = [each for each in models_in(info.annotation) if issubclass(each, Frozen)]
-        section = models[0] if len(models) == 1 and models[0] is not UserBuffers else None
+        section = models[0] if len(models) == 1 and models[0] not in (UserBuffers, BridgeEngine) else None
         yield prefix + name, info, section
         if section is not None:
             yield from _walk(section, f"{prefix}{name}.")

@@ -10,6 +10,9 @@ from typing import BinaryIO
 # Holds, for a started process, the pid of the process that must outlive it.
 PARENT_PID_VARIABLE = "MBR_PERF_PARENT_PID"
 
+# Of a run folder: the configuration that the ranks give to Megatron-Bridge.
+BRIDGE_CONFIG = "bridge_config.yaml"
+
 HANG_TIMEOUT_S = 600.0
 SAMPLE_INTERVAL_MS = 50
 

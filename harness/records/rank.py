@@ -85,14 +85,15 @@ SCHEMA_VERSION = 1
 
 Phase = Literal[
     "start", "import", "init_process_group", "build_model", "build_optimizer", "forward_backward", "optimizer_step",
-    "step", "probe", "finish",
+    "train_step", "step", "probe", "finish",
 ]  # fmt: skip
 
 
 class StepRecord(Frozen):
     """One training step. Seconds are wall time between device synchronisations. Only the last stage has a loss.
 
-    ``ended_s``: the node's monotonic clock, as for the NVML samples; None in older records.
+    ``ended_s``: the node's monotonic clock, as for the NVML samples; None in older records. ``trainer_seconds``: the
+    iteration by the clock of the program that trains, if it has its own (Megatron-Bridge).
     """
 
     step: int
@@ -100,6 +101,7 @@ class StepRecord(Frozen):
     loss: float | None = None
     grad_norm: float | None = None
     ended_s: float | None = None
+    trainer_seconds: float | None = None
 
 
 class MemoryRecord(Frozen):

@@ -34,17 +34,15 @@ class StandIn:
 
 
 def test_one_step_is_recorded_written_and_no_more(tmp_path: Path):
-    from harness.engine.memory import MAX_ENTRIES, record_step
+    from harness.engine.memory import MAX_ENTRIES, recorded_step
 
     memory = StandIn()
 
-    def step(on_phase: Callable[[str], None]) -> None:
+    with recorded_step(tmp_path / "snapshot_000.pickle", memory) as on_phase:
         on_phase("forward_backward")
         memory.calls.append("step")
         memory.allocator.alloc(5 * MIB, MLP)
         on_phase("optimizer_step")
-
-    record_step(step, tmp_path / "snapshot_000.pickle", memory)
     asked = {"max_entries": MAX_ENTRIES, "stacks": "python", "global_record_annotations": True}
     assert memory.calls == [asked, "step", "dump", {"enabled": None}]
     assert [path.name for path in tmp_path.iterdir()] == ["snapshot_000.pickle"]
@@ -67,7 +65,7 @@ def test_every_failed_request_leaves_the_snapshot_of_its_moment(tmp_path: Path):
 
 
 def test_a_release_that_cannot_be_asked_for_annotations_is_not_asked(tmp_path: Path):
-    from harness.engine.memory import record_step
+    from harness.engine.memory import recorded_step
 
     class Older(StandIn):
         def _record_memory_history_impl(self, enabled: str | None = "all") -> None:  # type: ignore[override]
@@ -75,7 +73,8 @@ def test_a_release_that_cannot_be_asked_for_annotations_is_not_asked(tmp_path: P
 
     memory = Older()
     memory.allocator.alloc(MIB, MLP)
-    record_step(lambda _: None, tmp_path / "snapshot_000.pickle", memory)
+    with recorded_step(tmp_path / "snapshot_000.pickle", memory):
+        pass
     assert "global_record_annotations" not in memory.calls[0]  # type: ignore[operator]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, TrainSpec
+from harness.experiment.experiment import FORMER_VALUES, BridgeEngine, ExperimentSpec, TrainSpec
 from harness.experiment.model import LinearAttentionModel, YarnModel
 from harness.records.golden import GoldenRecord, setting_differences, spec_like
 
@@ -37,6 +37,9 @@ CHANGED = {
     "kernels.tp_comm_overlap_cfg": "userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192",
     "train.manual_gc": True,
     "train.manual_gc_interval": 5,
+    "engine": BridgeEngine(
+        version="0.3.1", forward_step="megatron.bridge.training.gpt_step:forward_step", rest="0" * 16
+    ),
 }
 
 
@@ -69,7 +72,7 @@ def test_a_later_field_counts_at_any_other_value(path, request_for):
 def test_the_former_value_of_a_later_field_is_its_default(path):
     section, _, leaf = path.rpartition(".")
     model = ExperimentSpec
-    for name in section.split("."):
+    for name in filter(None, section.split(".")):
         annotation = model.model_fields[name].annotation
         model = next(arm for arm in (annotation, *getattr(annotation, "__args__", ())) if hasattr(arm, "model_fields"))
     assert model.model_fields[leaf].default == FORMER_VALUES[path]

@@ -171,17 +171,15 @@ class _TimedWatch(StorageWatch):
         self._series.add(time.perf_counter(), self._base + self.ledger.live_bytes)
 
 
-def watched_peak_bytes(
-    run_step: Callable[[], object],
-    series: SeriesRecorder | None = None,
-    base_bytes: int = 0,
-    ledger: StorageLedger | None = None,
-) -> int:
-    """Return the peak of tensor bytes that ``run_step()`` allocates plus those in ``ledger``.
+def storage_watch(
+    series: SeriesRecorder | None = None, base_bytes: int = 0, ledger: StorageLedger | None = None
+) -> StorageWatch:
+    """Return a watch on top of ``ledger``; ``series`` receives the live bytes over time, with ``base_bytes``."""
+    return StorageWatch(ledger) if series is None else _TimedWatch(series, base_bytes, ledger)
 
-    ``series`` receives the live bytes over time, with ``base_bytes``.
-    """
-    watch = StorageWatch(ledger) if series is None else _TimedWatch(series, base_bytes, ledger)
-    with watch:
+
+def watched_peak_bytes(run_step: Callable[[], object]) -> int:
+    """Return the peak of tensor bytes that ``run_step()`` allocates."""
+    with storage_watch() as watch:
         run_step()
     return watch.peak_bytes

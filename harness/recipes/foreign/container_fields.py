@@ -143,6 +143,7 @@ NOT_IN_CONTAINERS: dict[str, str] = {
     "measure.memory_limit_bytes": "a limit that mbr-perf sets",
     "measure.memory_snapshot": "a recording that mbr-perf makes",
     "measure.snapshot_on_oom": "a recording that mbr-perf makes",
+    "engine": "who trains; a container does not say",
 }
 """Leaves of an ExperimentSpec that no row reads, and why."""
 

@@ -72,17 +72,16 @@ def test_emptied_storages_are_free_under_living_tensors(torch, peak):
     assert peak(step) == 4000
 
 
-def test_the_timeline_peaks_where_the_watch_does(torch, peak):
+def test_the_timeline_peaks_where_the_watch_does(torch):
+    from harness.engine.tracing.ledger import storage_watch
+
     series = SeriesRecorder(0.001)
-
-    def step():
+    with storage_watch(series, base_bytes=500) as watch:
         torch.ones(1000, 1000) * 2
-
-    highest = peak(step, series, base_bytes=500)
 
     recorded = series.series("test")
     assert recorded is not None
-    assert max(recorded.max_bytes) == highest + 500 == 8_000_500
+    assert max(recorded.max_bytes) == watch.peak_bytes + 500 == 8_000_500
 
 
 @pytest.mark.parametrize("limit_bytes", [None, 10**6])
@@ -103,7 +102,8 @@ def test_what_the_first_step_makes_and_keeps_counts_in_every_later_one(torch, li
             step()
         if index == 0:
             meter.after_first_step()
-    meter.probe(step)
+    with meter.probing():
+        step()
     found = meter.record()
     assert (found.after_setup_bytes, found.static_bytes) == (440, 440 + 4000)
     assert found.max_allocated_bytes == 440 + 4000 + 2000
