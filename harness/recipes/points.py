@@ -34,6 +34,9 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
     Only ``point_gpu`` borrows the point of another GPU type. Raises BadRequestError with the available points.
     """
     check_names(request)
+    if request.source is not None:  # its only point was made for the request
+        point, num_gpus = recipe.points[0], request.num_gpus or recipe.points[0].key.num_gpus
+        return Choice(point, num_gpus, (), rescale=num_gpus != point.key.num_gpus)
     task, gpu = request.task or "pretrain", request.point_gpu or request.gpu
     name = recipe.header.name
     points = _having(

@@ -1,14 +1,251 @@
-"""Reads the job of a Megatron-Bridge `ConfigContainer` file: `--bridge_config`."""
+"""Reads the job of a Megatron-Bridge `ConfigContainer` file: every field is taken, known not to matter, or refused by name."""
 
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from harness.recipes.foreign.container_fields import container_layer
-from harness.recipes.foreign.container_file import read_container
+from harness.errors import BadRequestError, Problems
+from harness.experiment.gpu import PRECISIONS
+from harness.experiment.layout import LayoutError, parse_layout
+from harness.recipes.foreign.container_fields import FIELDS, container_layer
+from harness.recipes.foreign.container_file import Container, flat, read_container
+from harness.recipes.foreign.container_known import KNOWN, OFF, SECTIONS, Known
+from harness.recipes.foreign.container_values import layout
 from harness.recipes.recipe import ForeignSource, Request
-from harness.recipes.settings import Layer
+from harness.recipes.settings import Layer, Setting, Value, build_spec, merge
+from harness.recipes.strict_yaml import PlainValue
+
+_PARTS = ("model", "train", "optimizer", "ddp")
+_NEEDED = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "tensor_model_parallel_size",
+           "pipeline_model_parallel_size", "context_parallel_size")  # fmt: skip
+_MAPPED = frozenset(name for row in FIELDS for name in row.names)
+_BRIDGE = "megatron.bridge.models."
+_MODELS = ("gpt_provider", "mla_provider", "gpt.model_config", "deepseek.deepseek_provider", "glm.glm45_provider",
+           "gpt_oss.gpt_oss_provider", "kimi.kimi_provider", "llama.llama_provider", "mistral.mistral_provider",
+           "qwen.qwen_provider")  # fmt: skip
+_OTHER_MODELS = (
+    (r"mamba|hybrid|nemotronh\.|falcon_h1", "has Mamba layers"),
+    (r"diffusion|\.wan\.|flux|llada|dit", "is a diffusion model"),
+    (
+        r"vl_|_vl|vision|audio|omni|asr|ministral3|llama4|mimo\.",
+        "reads images, sound or video, or has layers of its own",
+    ),
+    (r"heterogeneous|llama_nemotron", "has layers of different sizes"),
+    (r"t5|distill", "is not one decoder that is trained"),
+)
+_LAYERS = ("default_layer_spec", "transformer_engine_layer_spec", "get_gpt_decoder_block_spec",
+           "get_gpt_layer_with_transformer_engine_spec", "transformer_engine_full_layer_spec",
+           "get_transformer_block_with_experimental_attention_variant_spec")  # fmt: skip
+
+
+_NAMES = {name: Setting("job", "") for name in ("recipe", "family")} | {
+    "gpu": Setting("h100", ""), "gpus_per_node": Setting(8, ""), "num_gpus": Setting(1, ""),
+}  # fmt: skip
 
 
 def read(source: ForeignSource, request: Request) -> Layer:
-    """Return every setting of the file. BadRequestError with every field that has no counterpart here."""
+    """Return every setting of the file, with one note about fields that no prediction knows.
+
+    BadRequestError with every field that has no counterpart here, or for a file that Megatron-Bridge has not completed.
+    """
     del request
-    return container_layer(read_container(Path(source.path), source.label))
+    container = read_container(Path(source.path), source.label)
+    _require_model(container)
+    problems, layer = Problems(), dict[str, Setting]()
+    unfinished = list(_unfinished(container))
+    problems.found += [*unfinished, *_refused_by_bridge(container)]
+    if unfinished:  # its other values are not yet those of the job
+        problems.raise_if_any()
+    missing = list(_missing(container))
+    problems.found += [*missing, *_at_odds(container)]
+    remarks = list(_unmatched(container, problems))
+    with problems.collecting():
+        layer |= container_layer(container)
+    remarks += _precision_remarks(container, layer.get("compute_dtype"))
+    if problems.found and not missing:
+        with problems.collecting():  # values of a wrong type, together with the other problems
+            build_spec(merge(_NAMES, layer), container.label)
+    problems.raise_if_any()
+    task = "sft" if re.search("SFT|Finetuning|HFDataset", container.target("dataset")) else "pretrain"
+    note = f"{container.label}: not all is predicted: {'; '.join(remarks)}" if remarks else ""
+    return layer | {
+        "task": Setting(task, f"{container.label}: dataset"),
+        "family": Setting("bridge", source.label, note=note),
+    }
+
+
+def _require_model(container: Container) -> None:
+    """Raise BadRequestError for another kind of model, and for adapters."""
+    place, name = container.place("model"), container.target("model")
+    module = name.rpartition(".")[0].removeprefix(_BRIDGE)
+    if name and (module not in _MODELS or "Llama4" in name):
+        why = next(
+            (why for pattern, why in _OTHER_MODELS if re.search(pattern, name, re.IGNORECASE)), "is not known here"
+        )
+        raise BadRequestError(
+            f"{place}: {name} {why}, which mbr-perf cannot train", remedy="give a GPT model, dense or with experts"
+        )
+    if container.value("peft") is not None:
+        kind = container.target("peft").rpartition(".")[2] or "an adapter"
+        raise BadRequestError(
+            f"{container.place('peft')}: {kind} trains adapters, which mbr-perf cannot",
+            remedy="give a job that trains all weights",
+        )
+
+
+_COMPLETED = (
+    "scheduler.lr_decay_steps",
+    "comm_overlap.data_parallel_size",
+)  # Megatron-Bridge computes them before it trains
+
+
+def _unfinished(container: Container) -> Iterator[BadRequestError]:
+    """Yield one problem if Bridge has not completed the file, with its other reasons to refuse it."""
+    places = [path for path in _COMPLETED if (found := container.find(path)) is not None and found.value is None]
+    places += ["mixed_precision"] if isinstance(container.value("mixed_precision"), str) else []
+    if places:
+        yield BadRequestError(
+            f"{container.place(places[0])}: Megatron-Bridge has not completed this file: precision, overlaps and sizes may not be "
+            f"those of the job",
+            remedy="give the file that `run_script.py --dryrun` writes, or the run_config.yaml of a run",
+        )
+
+
+def _missing(container: Container) -> Iterator[BadRequestError]:
+    absent = [part for part in _PARTS if container.find(part) is None]
+    names = [
+        *absent,
+        *(f"model.{name}" for name in _NEEDED if "model" not in absent and container.value(f"model.{name}") is None),
+    ]
+    for name in names:
+        yield BadRequestError(
+            f"{container.place(name)}: missing", remedy="give the whole file that Megatron-Bridge wrote"
+        )
+
+
+def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
+    """Add fields that must not have their value to the problems; yield those whose effect no prediction knows."""
+    for found in container.settings():
+        path = flat(found.path)
+        section, row = path.partition(".")[0], KNOWN.get(path)
+        if path in _MAPPED or (row is None and (section in SECTIONS or found.value in OFF)):
+            continue
+        if row is None:
+            problems.add(
+                f"{container.label}:{found.line}: {path}: not a field of Megatron-Bridge 0.3 to 0.7 that mbr-perf knows, and it is "
+                f"{_text(found.value)}",
+                "delete the line if it changes neither memory nor time",
+            )
+        elif row.values is not None and not _is_one_of(found.value, row.values) and _applies(row, container):
+            text = f"{path} is {_text(found.value)}: {row.why}"
+            if row.is_noted:
+                yield text.replace(": ", " (", 1) + ")"
+            else:
+                needed = " or ".join(map(_text, row.values)) if row.values is not OFF else "off"
+                problems.add(f"{container.label}:{found.line}: {text}", f"must be {needed}")
+
+
+def _is_one_of(value: PlainValue, values: tuple[PlainValue, ...]) -> bool:
+    """Compare without taking 1 for true."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
+
+
+def _applies(row: Known, container: Container) -> bool:
+    path, above, _ = row.only.partition(">")
+    value = container.value(path) if path else True
+    return isinstance(value, int) and value > 1 if above else value not in OFF
+
+
+def _text(value: PlainValue) -> str:
+    """Return the value in the words of YAML, short."""
+    words = {None: "null", True: "true", False: "false"}
+    text = words[value] if value is None or isinstance(value, bool) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _problem_in(container: Container) -> Callable[[str, str, str], BadRequestError]:
+    """Return how to make a problem of a path, a message and a remedy."""
+    return lambda path, message, remedy: BadRequestError(f"{container.place(path)}: {message}", remedy=remedy)
+
+
+def _refused_by_bridge(container: Container) -> Iterator[BadRequestError]:
+    """Yield contradictions for which Megatron-Bridge refuses the file."""
+    value, problem = container.value, _problem_in(container)
+    knobs = {name: value(f"model.{name}") for name in ("moe_deepep_num_sms", "moe_hybridep_num_sms")}
+    if (
+        container.find("model.moe_flex_dispatcher_num_sms") is not None
+        and value("model.moe_flex_dispatcher_num_sms") is None
+        and None not in knobs.values()
+        and len(set(knobs.values())) > 1
+    ):
+        named = " and ".join(f"{name}={number}" for name, number in knobs.items())
+        message = f"the deprecated SM-count knobs {named} contradict each other, and Megatron-Bridge refuses that"
+        yield problem("model.moe_deepep_num_sms", message, "set moe_flex_dispatcher_num_sms alone")
+    chunks, stages = (value(f"model.{name}pipeline_model_parallel_size") for name in ("virtual_", ""))
+    with suppress(BadRequestError, LayoutError):  # a layout that cannot be read is reported where it is read
+        text = layout(container, "model.pipeline_model_parallel_layout")
+        if isinstance(chunks, int) and isinstance(stages, int) and isinstance(text, str) and stages > 0:
+            of_layout = len(parse_layout(text))
+            if of_layout != chunks * stages:
+                message = f"{chunks}, but the pipeline layout has {of_layout} chunks on {stages} stages"
+                yield problem(
+                    "model.virtual_pipeline_model_parallel_size", message, f"{of_layout // stages} matches the layout"
+                )
+
+
+def _at_odds(container: Container) -> Iterator[BadRequestError]:
+    """Yield fields that contradict each other, or that stand for a setting under its former name."""
+    value, problem = container.value, _problem_in(container)
+    former = {
+        "model.enable_cuda_graph": ("model.cuda_graph_impl", "local"),
+        "model.external_cuda_graph": ("model.cuda_graph_impl", "transformer_engine"),
+        "model.moe_enable_deepep": ("model.moe_flex_dispatcher_backend", "deepep"),
+    }
+    for old, (new, meant) in former.items():
+        if value(old) and str(value(new)).lower() != meant:
+            yield problem(
+                old,
+                f"the former name of {new}={meant}, but that is {_text(value(new))}",
+                f"set {new}, and this to false",
+            )
+    if value("ddp.use_custom_fsdp") and not value("ddp.use_megatron_fsdp"):
+        yield problem(
+            "ddp.use_custom_fsdp", "the former name of ddp.use_megatron_fsdp, but that is off", "set both alike"
+        )
+    spec = value("model.transformer_layer_spec")
+    if isinstance(spec, str) and spec.rpartition(".")[2] not in _LAYERS:
+        yield problem(
+            "model.transformer_layer_spec", f"layers of {spec} are not known here", "use those of the GPT model"
+        )
+    variant = value("model.experimental_attention_variant")
+    if variant not in (None, "gdn", "gated_delta_net"):
+        yield problem(
+            "model.experimental_attention_variant",
+            f"attention {_text(variant)} is not known here",
+            "use gated_delta_net",
+        )
+    own, data = value("model.seq_length"), value("dataset.seq_length")
+    if own is not None and data is not None and own != data:
+        yield problem("dataset.seq_length", f"{_text(data)}, but model.seq_length is {_text(own)}", "make them equal")
+    chunks = value("model.virtual_pipeline_model_parallel_size")
+    if isinstance(chunks, int) and chunks > 1 and value("model.overlap_p2p_comm") is False:
+        yield problem(
+            "model.overlap_p2p_comm", "off, but an interleaved pipeline overlaps its messages here", "set it to true"
+        )
+
+
+def _precision_remarks(container: Container, dtype: Setting | None) -> Iterator[str]:
+    """Yield how the precision of the file differs from the precision of mbr-perf of the same kind."""
+    name: Value = dtype.value if dtype else None
+    if not isinstance(name, str) or name not in PRECISIONS:
+        return
+    row = PRECISIONS[name]
+    expected = {"fp8_param": False, "fp4_param": False} | row.transformer_config
+    for field, meant in expected.items():
+        found = container.value(f"model.{field}")
+        if found is not None and found != meant and not (field.startswith("fp8_amax") and name != "fp8_ds"):
+            yield f"model.{field} is {_text(found)} ({name} here has {_text(meant)})"
+    reuse = container.value("ddp.reuse_grad_buf_for_mxfp8_param_ag")
+    if reuse is not None and reuse != (name == "fp8_mx"):
+        yield f"ddp.reuse_grad_buf_for_mxfp8_param_ag is {_text(reuse)} ({name} here has {_text(name == 'fp8_mx')})"

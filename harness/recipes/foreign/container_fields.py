@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from harness.errors import Problems
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import parse_layout
-from harness.experiment.recompute import canonical_text
-from harness.recipes.foreign.container_file import Container
+from harness.experiment.recompute import SelectiveRecompute, canonical_text
+from harness.recipes.foreign.container_file import Container, flat
 from harness.recipes.foreign.container_values import (
     cpu_offloading_layers,
     deferral_limit,
@@ -129,6 +130,9 @@ FIELDS: tuple[Field, ...] = (
     *_alike("train", "train", "manual_gc manual_gc_interval"),
 )  # fmt: skip
 
+BRIDGE_PATHS: dict[str, str] = {row.path: row.names[0] for row in FIELDS}
+"""By leaf of an ExperimentSpec, the path in Megatron-Bridge that an override of it names."""
+
 NOT_IN_CONTAINERS: dict[str, str] = {
     "recipe": "a name that only mbr-perf gives",
     "family": "a name that only mbr-perf gives",
@@ -144,15 +148,6 @@ NOT_IN_CONTAINERS: dict[str, str] = {
     "measure.memory_snapshot": "a recording that mbr-perf makes",
     "measure.snapshot_on_oom": "a recording that mbr-perf makes",
     "engine": "who trains; a container does not say",
-    **dict.fromkeys(
-        (
-            f"measure.{name}"
-            for name in ("profiler", "profiling_ranks", "profiling_start_step", "profiling_stop_step", "nsys_options")
-        ),
-        "a recording that mbr-perf makes",
-    ),
-    "measure.gpu_clock_mhz": "clocks that mbr-perf locks",
-    "measure.memory_clock_mhz": "clocks that mbr-perf locks",
 }
 """Leaves of an ExperimentSpec that no row reads, and why."""
 
@@ -160,20 +155,28 @@ NOT_IN_CONTAINERS: dict[str, str] = {
 def container_layer(container: Container) -> Layer:
     """Read every setting of the table of fields. A null, or a setting that the file's version lacks, sets nothing.
 
-    Raises BadRequestError with ``file:line`` for a value that has no counterpart here.
+    The source of a setting is ``FILE: model.num_layers``. Raises BadRequestError with the ``file:line`` of every value that
+    has no counterpart here.
     """
     settings: dict[str, Setting] = {}
+    problems = Problems()
     for row in FIELDS:
-        found = container.find(*row.names)
-        if found is None or (row.only is not None and not container.value(row.only)):
-            continue
-        value = row.read(container, found.path)
-        source = f"{container.label}:{found.line}"
-        if row.path == "env" and isinstance(value, dict):
-            settings.update({f"env.{name}": Setting(each, source, found.path) for name, each in value.items()})
-        elif value is not None:
-            settings[row.path] = Setting(value, source, found.path)
+        with problems.collecting():
+            settings |= _settings_of(row, container)
+    problems.raise_if_any()
     return settings
+
+
+def _settings_of(row: Field, container: Container) -> Layer:
+    found = container.find(*row.names)
+    if found is None or (row.only is not None and not container.value(row.only)):
+        return {}
+    value = row.read(container, found.path)
+    if row.path == "env" and isinstance(value, dict):
+        source = f"{container.label}: env_vars"
+        return {f"env.{name}": Setting(each, f"{source}.{name}") for name, each in value.items()}
+    name = "model.recompute_modules" if isinstance(value, SelectiveRecompute) else flat(found.path)
+    return {} if value is None else {row.path: Setting(value, f"{container.label}: {name}")}
 
 
 @dataclass(frozen=True)

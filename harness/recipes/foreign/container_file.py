@@ -1,5 +1,6 @@
 """Megatron-Bridge's `ConfigContainer` file: what `run_script.py --dryrun` writes and what every run saves."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from harness.recipes.strict_yaml import Items, Node, PlainValue, Scalar, Table, 
 
 _ROOT = "megatron.bridge.training.config.ConfigContainer"
 _SETTINGS = ("_target_", "_builder_")  # name the classes that Bridge instantiates; they are not settings
+_NESTED = "model.transformer"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Container:
         null: Found | None = None
         for path in paths:
             section, _, rest = path.partition(".")
-            for each in (path, f"model.transformer.{rest}") if section == "model" else (path,):
+            for each in (path, f"{_NESTED}.{rest}") if section == "model" else (path,):
                 found = self._at(each)
                 if found is not None and found.value is not None:
                     return found
@@ -51,6 +53,26 @@ class Container:
         found = self.find(path)
         return f"{self.label}:{found.line}: {path}" if found else f"{self.label}: {path}"
 
+    def target(self, section: str) -> str:
+        """Return the class that Bridge instantiates for a section; empty if the file names none."""
+        node = self.root.entries.get(section)
+        found = node.entries.get("_target_") if isinstance(node, Table) else None
+        return found.value if isinstance(found, Scalar) and isinstance(found.value, str) else ""
+
+    def settings(self) -> Iterator[Found]:
+        """Yield every setting of every section, those of `model.transformer` as those of `model`."""
+        for section, node in self.root.entries.items():
+            if isinstance(node, Table) and section not in _SETTINGS:
+                yield from self._settings(section, node)
+
+    def _settings(self, section: str, table: Table) -> Iterator[Found]:
+        for key, node in table.entries.items():
+            path = f"{section}.{key}"
+            if path == _NESTED and isinstance(node, Table):
+                yield from self._settings(section, node)
+            elif not key.startswith("_"):
+                yield Found(_plain(node, self.label), path, table.key_lines[key])
+
     def _at(self, path: str) -> Found | None:
         node: Node = self.root
         line = self.root.line
@@ -60,6 +82,11 @@ class Container:
             line = node.key_lines[key]
             node = node.entries[key]
         return Found(_plain(node, self.label), path, line)
+
+
+def flat(path: str) -> str:
+    """Return a path without the nesting of newer model classes: `model.num_layers` of `model.transformer.num_layers`."""
+    return path.replace(f"{_NESTED}.", "model.", 1)
 
 
 def read_container(path: Path, label: str) -> Container:

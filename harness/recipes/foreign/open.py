@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
-from harness.recipes.foreign import bridge, hf
+from harness.recipes.foreign import bridge
 from harness.recipes.points import check_names
 from harness.recipes.recipe import ForeignSource, OperatingPoint, PointKey, Recipe, RecipeHeader, Request, SourceKind
 from harness.recipes.settings import Layer, Setting, merge
@@ -18,7 +18,7 @@ def _not_yet(source: ForeignSource, request: Request) -> Layer:
     raise BadRequestError(f"{source.words[0]}: cannot be read yet", remedy="write a recipe, or use --bridge_config")
 
 
-READERS: Mapping[SourceKind, Reader] = {"bridge_config": bridge.read, "hf": hf.read, "megatron_args": _not_yet}
+READERS: Mapping[SourceKind, Reader] = {"bridge_config": bridge.read, "hf": _not_yet, "megatron_args": _not_yet}
 """By option, the reader of its file. It returns every setting that the file makes, and raises with all problems."""
 
 _FAMILIES: Mapping[SourceKind, str] = {"bridge_config": "bridge", "hf": "hf", "megatron_args": "megatron"}
@@ -35,6 +35,7 @@ def open_foreign(source: ForeignSource, request: Request) -> Recipe:
     num_gpus = layer["num_gpus"].value if "num_gpus" in layer else request.num_gpus
     if num_gpus is None:
         raise BadRequestError(f"{source.label}: does not say how many GPUs the job has", remedy="add -ng")
+    layer, left_out = _on_cpu(layer) if request.gpu == "cpu" else (layer, None)
     header = RecipeHeader(name=source.name, family=_FAMILIES[source.kind], title=source.label, sources=(source.label,))
     usual = Setting(GPUS[request.gpu].default_compute_dtype, "default")
     own = {
@@ -44,7 +45,7 @@ def open_foreign(source: ForeignSource, request: Request) -> Recipe:
         "gpus_per_node": Setting(GPUS[request.gpu].gpus_per_node, "default"),
         "gpu": Setting(request.gpu, "--gpu"),
         "recipe": Setting(header.name, source.label),
-        "family": Setting(header.family, "default"),
+        "family": layer.get("family", Setting(header.family, "default")),
     }
     key = PointKey.model_validate(
         {
@@ -53,6 +54,22 @@ def open_foreign(source: ForeignSource, request: Request) -> Recipe:
             "compute_dtype": request.compute_dtype or own["compute_dtype"].value,
             "num_gpus": num_gpus,
             "source": source.label,
+            "note": left_out,
         }
     )
     return Recipe(header, Path(source.path), source.label, (OperatingPoint(key, merge(layer, own), source.label),))
+
+
+_OFF = (False, 0, (), "none", "auto")
+_OF_A_GPU = ("transformer_impl", "attention_backend", "tp_comm_overlap", "tp_comm_overlap_cfg", "moe_permute_fusion",
+             "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm")  # fmt: skip
+_LEFT_OUT = (*(f"kernels.{name}" for name in _OF_A_GPU), "optimizer.use_precision_aware_optimizer", "ddp.use_megatron_fsdp",
+             "ddp.nccl_ub", "cuda_graph.", "offload.", "env.", "compute_dtype")  # fmt: skip
+
+
+def _on_cpu(layer: Layer) -> tuple[Layer, str | None]:
+    """Return the settings without those that need a GPU, and a note that names those which were on."""
+    kept = {path: setting for path, setting in layer.items() if not path.startswith(_LEFT_OUT)}
+    gone = [p for p, s in layer.items() if p not in kept and s.value not in _OFF and p != "cuda_graph.warmup_steps"]
+    names = ", ".join(dict.fromkeys("env" if p.startswith("env.") else p for p in gone))
+    return kept, f"without what needs a GPU: {names}" if gone else None
