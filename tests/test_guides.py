@@ -5,6 +5,7 @@ commands of a guide in order, in a folder with the files of ``example``. `...` s
 lines where it stands alone. All other blocks are not run. ``RUN``, ``OTHER_RUN`` and ``SWEEP`` are folders of ``example``.
 """
 
+import json
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 from harness.app import app, main
 from harness.asking.bridge import spellings
@@ -169,6 +171,12 @@ def _example(tmp_path_factory):
         member = archive.extractfile("llama3_70b_pretrain_64gpu_h100_bf16.yaml")
         assert member is not None
         (folder / "run_config.yaml").write_bytes(member.read())
+    kept = yaml.safe_load((ROOT / "scripts" / "audit-bridge-recipes.d" / "model_configs.yaml").read_text())
+    (folder / "Meta-Llama-3-70B").mkdir()
+    model = kept["shared"]["llama"] | kept["models"]["meta-llama/Meta-Llama-3-70B"]
+    (folder / "Meta-Llama-3-70B" / "config.json").write_text(
+        json.dumps({k: v for k, v in model.items() if k != "like"})
+    )
     shutil.copytree(ROOT / "recipes" / "examples", folder / "recipes" / "examples")
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", folder / "results" / "sweeps" / "cpu_oom")
     with pytest.raises(SystemExit):
@@ -203,6 +211,7 @@ def parametrized():
                 "harness/plan/README.md",
                 "harness/night/README.md",
                 "harness/imports/README.md",
+                "harness/recipes/foreign/README.md",
             )
             yield pytest.param(guide, id=name, marks=[pytest.mark.train, pytest.mark.slow] if predicts else [])
 

@@ -160,9 +160,6 @@ MEANINGS: Mapping[str, Meaning] = {
     "--list_config_variants": Meaning("use `mbr-perf recipes show RECIPE`, which lists variants"),
     "--distributed_timeout_minutes": Meaning("use --hang_timeout SECONDS, which ends a run that stands still"),
     "--enable_vboost": Meaning("leave it out, and run `sudo nvidia-smi boost-slider --vboost 1` on each node before the run"),
-    **_refused("leave it out: mbr-perf does not profile", "enable_nsys export_nsys_sqlite pytorch_profiler profiling_start_step"
-               " profiling_stop_step profiling_gpu_metrics profiling_ranks nsys_trace nsys_extra_args"),
-    **_refused("lock the clocks with nvidia-smi before the run", "lock_gpu_freq peak_mem_clk"),
     "--record_memory_history": Meaning("use --memory_snapshot, which records one more step after the last one"),
     "--log_dir": Meaning("use --results_dir DIR; logs lie in the run's folder there"),
     "--save_config_filepath": Meaning("leave it out: spec.json of the run's folder has every setting"),

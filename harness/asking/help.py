@@ -21,7 +21,11 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Row = tuple[str, tuple[str, str]]
 
 
-_OF_A_START = ("memory_snapshot", "snapshot_on_oom", "force")
+_OF_A_START = (
+    "memory_snapshot", "snapshot_on_oom", "force", "enable_nsys", "pytorch_profiler", "profiling_ranks",
+    "profiling_start_step", "profiling_stop_step", "nsys_trace", "nsys_extra_args", "profiling_gpu_metrics",
+    "export_nsys_sqlite", "lock_gpu_freq", "peak_mem_clk",
+)  # fmt: skip
 _UNUSED = {
     "check": ("golden_values_path", "require_golden", "timing_threshold", "memory_threshold", "accept_differences",
               "fail_on_improvement", "timeout_s", "hang_timeout_s", "sample_interval_ms", "results_dir", "repeats", "run_dir"),

@@ -25,6 +25,7 @@ _JUDGE = "Judging"
 _LAUNCH = "Launching"
 _OUTPUT = "Output"
 _NODES = "Several nodes"
+_PROFILE = "Profiling and clocks"
 
 
 def _option(
@@ -124,6 +125,22 @@ class ExperimentOptions:
         help="none, local, transformer_engine or full_iteration.", panel=_RECOMPUTE)] = None
     cuda_graph_scope: Annotated[str | None, _option("--cuda_graph_scope", metavar="LIST", panel=_RECOMPUTE,
         help="attn, mlp, moe, moe_router, moe_preprocess, mamba or full_iteration.")] = None
+    enable_nsys: Annotated[bool | None, _option("--enable_nsys", "-en", panel=_PROFILE,
+        help="Record --profiling_ranks with Nsight Systems: ranks/profile_NNN.nsys-rep in the run's folder. A profiled run is "
+        "never compared and cannot become a golden.")] = None
+    pytorch_profiler: Annotated[bool | None, _option("--pytorch_profiler", "-pyp", panel=_PROFILE,
+        help="The same with torch's profiler: ranks/profile_NNN.json.gz, for chrome://tracing or Perfetto.")] = None
+    profiling_ranks: Annotated[str | None, _option("--profiling_ranks", metavar="LIST", help="Ranks to record. Default: 0.", panel=_PROFILE)] = None
+    profiling_start_step: Annotated[int | None, _option("--profiling_start_step", metavar="STEP", help="First step to record. Default: 10.", panel=_PROFILE)] = None
+    profiling_stop_step: Annotated[int | None, _option("--profiling_stop_step", metavar="STEP", help="One past the last. Default: 11.", panel=_PROFILE)] = None
+    nsys_trace: Annotated[str | None, _option("--nsys_trace", metavar="LIST", help="nsys --trace. Default: cuda,nvtx.", panel=_PROFILE)] = None
+    nsys_extra_args: Annotated[str | None, _option("--nsys_extra_args", metavar="LIST", help="More options of nsys, in place of ours of the same name.", panel=_PROFILE)] = None
+    profiling_gpu_metrics: Annotated[bool | None, _option("--profiling_gpu_metrics", help="Let nsys sample the GPUs' counters.", panel=_PROFILE)] = None
+    export_nsys_sqlite: Annotated[bool | None, _option("--export_nsys_sqlite", help="Let nsys also write SQLite.", panel=_PROFILE)] = None
+    lock_gpu_freq: Annotated[int | None, _option("--lock_gpu_freq", "-lgc", metavar="MHZ", panel=_PROFILE,
+        help="Lock the GPU clock of every GPU of the nodes during the run; needs root. mbr-perf resets it afterwards.")] = None
+    peak_mem_clk: Annotated[int | None, _option("--peak_mem_clk", "-lmc", metavar="MHZ", panel=_PROFILE,
+        help="Likewise the memory clock.")] = None
     force: Annotated[list[str] | None, _option("--force", metavar="RULE_ID", panel=MODEL,
         help="Run although this rule calls it an error; recorded. Repeatable.")] = None
 

@@ -217,7 +217,7 @@ def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
     with problems.collecting():
         nnodes = num_nodes(looked_over(request, host)[0].spec)
         nodes = Nodes(nnodes, 0, _SOMEWHERE, port) if nnodes > 1 else Nodes(master_port=port)
-        understood = understand(replace(request, launch=launch, nodes=nodes), host, Path("RUN"))
+        understood = understand(replace(request, launch=launch, nodes=nodes), host, Path("RUN"), elsewhere=True)
         find_golden(understood.spec, request.gate.golden_values_path)
     problems.raise_if_any()
     return understood

@@ -7,7 +7,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,6 +17,7 @@ import pynvml
 
 from harness.engine.nvml_device import Gpu, Neighbours, optional, reason_of
 from harness.engine.process import die_with_parent
+from harness.records.launch import CLOCKS_REFUSED, GPU_CLOCK, MEMORY_CLOCK
 from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, ClockSamples, SeriesRecorder
 from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_atomically
@@ -219,7 +221,7 @@ def document(sample: NodeSample) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0, also without GPU or driver: the output then says so."""
+    """Return 0, also without GPU or driver: the output then says so. :data:`CLOCKS_REFUSED` if clocks cannot be locked."""
     parser = argparse.ArgumentParser(prog="harness.engine.nvml")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="print the GPUs of this machine as JSON")
@@ -227,12 +229,19 @@ def main(argv: Sequence[str]) -> int:
     sample.add_argument("--out", type=Path, required=True)
     sample.add_argument("--interval_ms", type=int, default=50)
     sample.add_argument("--run_pid", type=int, default=os.getppid(), help="what ranks descend from (the parent)")
+    reset = commands.add_parser("reset", help="give clocks that a killed sampler locked back to the driver")
+    for command in (sample, reset):
+        command.add_argument(GPU_CLOCK, type=int, metavar="MHZ")
+        command.add_argument(MEMORY_CLOCK, type=int, metavar="MHZ")
     arguments = parser.parse_args(argv)
     if arguments.command == "list":
         print(json.dumps(listing()))  # noqa: T201 (the answer)
-    else:
-        run_sampler(arguments.out, arguments.interval_ms / 1000, arguments.run_pid)
-    return 0
+        return 0
+    clocks = arguments.gpu_clock_mhz, arguments.memory_clock_mhz
+    if arguments.command == "reset":
+        reset_clocks(clocks)
+        return 0
+    return run_sampler(arguments.out, arguments.interval_ms / 1000, arguments.run_pid, clocks)
 
 
 def listing() -> dict:
@@ -265,21 +274,59 @@ def _listed(index: int) -> dict:
     return {"index": index, "name": gpu.name, "uuid": gpu.uuid, "total_bytes": total}
 
 
-def run_sampler(out: Path, interval_s: float, run_pid: int) -> None:
-    """Sample until SIGTERM, SIGINT or the parent's death. Without NVML, write the reason to the file."""
+Clocks = tuple[int | None, int | None]  # MHz of the GPU and of its memory; None: not locked
+
+
+@contextmanager
+def locked(clocks: Clocks) -> Iterator[None]:
+    """Lock the clocks of all GPUs inside the block. NVMLError if one refuses; none stays locked then."""
+    wanted = any(clock is not None for clock in clocks)
+    gpus = [Gpu(index) for index in range(pynvml.nvmlDeviceGetCount())] if wanted else []
+    try:
+        for gpu in gpus:
+            gpu.lock_clocks(*clocks)
+        yield
+    finally:
+        for gpu in gpus:
+            gpu.reset_clocks(*clocks)
+
+
+def reset_clocks(clocks: Clocks) -> None:
+    """Reset the clocks of every GPU that answers."""
+    pynvml.nvmlInit()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = optional(Gpu, index)
+        if gpu is not None:
+            gpu.reset_clocks(*clocks)
+
+
+def run_sampler(out: Path, interval_s: float, run_pid: int, clocks: Clocks = (None, None)) -> int:
+    """Sample until SIGTERM, SIGINT or the parent's death, with the clocks locked; return the exit code.
+
+    Without NVML, write the reason to the file. If clocks cannot be locked, print the reason and write no file.
+    """
     parent = os.getppid()
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _frame: stopped.append(received))
     die_with_parent(signal.SIGTERM)
+    locks, sampling = clocks != (None, None), False
     try:
         pynvml.nvmlInit()
-        sampler = Sampler(out, interval_s, run_pid, lambda: bool(stopped) or os.getppid() != parent)
+        with locked(clocks):
+            sampler = Sampler(out, interval_s, run_pid, lambda: bool(stopped) or os.getppid() != parent)
+            sampling = True
+            sampler.run()
     except pynvml.NVMLError as error:
+        if sampling:
+            raise
+        if locks:
+            print(reason_of(error), file=sys.stderr)  # noqa: T201 (the sampler's log)
+            return CLOCKS_REFUSED
         write_atomically(out, document(NodeSample(hostname=socket.gethostname(), error=reason_of(error))))
-        return
-    sampler.run()
+        return 0
     pynvml.nvmlShutdown()
+    return 0
 
 
 if __name__ == "__main__":

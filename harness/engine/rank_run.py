@@ -18,6 +18,7 @@ from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.memory import CpuMeter, CudaMeter, record_until_out_of_memory, recorded_step
 from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, read_back, wrap_ddp
+from harness.engine.profiling import StepProfiler
 from harness.engine.rank_log import NonFiniteLossError, RankLog
 from harness.engine.training import StepResult, Trainer
 from harness.experiment.experiment import ExperimentSpec
@@ -221,10 +222,13 @@ def config_after_init(config) -> dict[str, str]:
 
 
 def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.device) -> None:
+    profiler = StepProfiler(spec.measure, log.rank, log.profile_path)
     for index in range(spec.measure.max_steps):
         log.step_index = index
+        profiler.before_step(index)
         with log.meter.watching(index):
             measured_step(log, trainer, device, index)
+        profiler.after_step(index)
         if index == 0:
             log.meter.after_first_step()
     log.step_index = None

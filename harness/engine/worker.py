@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from harness.engine.process import die_with_parent, dump_stacks_on_signal
+from harness.engine.profiling import enter_nsys
 from harness.engine.rank_log import RankLog
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.launch import BRIDGE_CONFIG
@@ -25,6 +26,7 @@ def main() -> int:
     sys.excepthook = _print_error
     dump_stacks_on_signal()
     spec = ExperimentSpec.model_validate_json((run_dir / "spec.json").read_text())
+    enter_nsys(spec.measure, run_dir, rank, os.environ)
     with RankLog(run_dir, rank, world_size) as log:
         log.enter("import")
         if spec.gpu_type.is_cpu:

@@ -76,6 +76,7 @@ PRECISIONS: dict[str, Precision] = {
 class GpuType:
     """One `-g`. Peaks are dense (no sparsity), FLOP/s; bandwidth bytes/s; ``name_pattern`` matches NVML's product name.
 
+    ``host_bandwidth``: bytes/s between the GPU and its host, each way; None where the data sheet states none.
     ``driver_bytes``: of ``memory_bytes``, what no program can have; 0 where the data sheet's decimal GB are already less than that.
     ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only where
     repeated runs were measured to need it.
@@ -92,6 +93,7 @@ class GpuType:
     name_pattern: str | None
     source: str
     driver_bytes: int = 0
+    host_bandwidth: float | None = None
     timing_threshold: float = 0.05
     memory_threshold: float = 0.05
 
@@ -121,16 +123,18 @@ def _peaks(bf16: float, fp8: float | None = None, fp4: float | None = None) -> d
 
 # Cards of 80 GiB offer 79.2 GiB (`torch.cuda.mem_get_info`).
 _DRIVER_BYTES = 8 * GIB // 10
+# 16 lanes, each way: data sheets state the sum of both ways.
+_PCIE_4, _PCIE_5 = 32e9, 64e9
 
 GPUS: dict[str, GpuType] = {
     row.name: row
     for row in (
         GpuType("a100", "A100 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0), 8, "bf16", r"\bA100\b.*80GB",
-                "NVIDIA A100 data sheet", driver_bytes=_DRIVER_BYTES),
+                "NVIDIA A100 data sheet", driver_bytes=_DRIVER_BYTES, host_bandwidth=_PCIE_4),
         GpuType("h100", "H100 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0), 8, "bf16", r"\bH100\b(?! PCIe| NVL)",
-                "NVIDIA H100 data sheet (halved: it prints sparse figures)", driver_bytes=_DRIVER_BYTES),
+                "NVIDIA H100 data sheet (halved: it prints sparse figures)", driver_bytes=_DRIVER_BYTES, host_bandwidth=_PCIE_5),
         GpuType("h200", "H200 141GB SXM", _peaks(989.4, 1978.9), 141 * GB, 4.8e12, (9, 0), 8, "bf16", r"\bH200\b(?! NVL)",
-                "NVIDIA H200 data sheet (halved)"),
+                "NVIDIA H200 data sheet (halved)", host_bandwidth=_PCIE_5),
         GpuType("b200", "HGX B200", _peaks(2250, 4500, 9000), 180 * GB, 7.7e12, (10, 0), 8, "bf16", r"\bB200\b",
                 "NVIDIA HGX B200 data sheet, per GPU at 1,000 W"),
         GpuType("b300", "HGX B300", _peaks(2250, 4500, 13125), 270 * GB, 7.7e12, (10, 3), 8, "bf16", r"\bB300\b",
@@ -140,7 +144,7 @@ GPUS: dict[str, GpuType] = {
         GpuType("gb300", "GB300 NVL72", _peaks(2500, 5000, 15000), 279 * GB, 8.0e12, (10, 3), 4, "bf16", r"\bGB300\b",
                 "NVIDIA GB300 NVL72 data sheet / 72 GPUs"),
         GpuType("l40s", "L40S 48GB PCIe", _peaks(362.05, 733), 48 * GB, 0.864e12, (8, 9), 8, "bf16", r"\bL40S\b",
-                "NVIDIA L40S data sheet"),
+                "NVIDIA L40S data sheet", host_bandwidth=_PCIE_4),
         GpuType("cpu", "this machine's processor, gloo", {}, 0, 0.0, None, 8, "fp32", None,
                 "thresholds: identical CPU runs differ by 4 to 12 % in time and by some KiB in memory",
                 timing_threshold=0.15, memory_threshold=0.005),

@@ -10,6 +10,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, Host, child_environment
 from harness.records.batches import LaunchSettings
+from harness.records.launch import GPU_CLOCK, MEMORY_CLOCK
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 29500  # torchrun's own
@@ -196,6 +197,13 @@ class LaunchPlan:
         return Path(self.sampler[self.sampler.index("--out") + 1]) if self.sampler else None
 
     @property
+    def locked_clocks(self) -> tuple[str, ...]:
+        """Return the sampler's options that lock clocks; empty if it locks none."""
+        sampler = self.sampler or ()
+        places = [sampler.index(name) for name in (GPU_CLOCK, MEMORY_CLOCK) if name in sampler]
+        return tuple(word for place in places for word in sampler[place : place + 2])
+
+    @property
     def _node_suffix(self) -> str:
         return self._suffix_of(self.rendezvous.node_rank)
 
@@ -260,6 +268,11 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
         )
     except BadRequestError as error:
         problems.append(error)
+    if spec.measure.locks_clocks and not settings.sample_interval_ms:
+        remedy = "leave --sample_interval_ms out, or the clocks"
+        problems.append(
+            BadRequestError("clocks are locked by the sampler, and --sample_interval_ms 0 starts none", remedy=remedy)
+        )
     raise_all(problems)
     return LaunchPlan(
         run_dir=run_dir,
@@ -279,4 +292,8 @@ def _sampler(request: LaunchRequest, run_dir: Path) -> tuple[str, ...]:
     host = re.sub(r"[^A-Za-z0-9._-]", "_", request.host.hostname)
     out = run_dir / "ranks" / f"nvml_{host}.json"
     interval = str(request.settings.sample_interval_ms)
-    return (request.host.python, "-m", "harness.engine.nvml", "sample", "--out", str(out), "--interval_ms", interval)
+    measure = request.spec.measure
+    clocks = {GPU_CLOCK: measure.gpu_clock_mhz, MEMORY_CLOCK: measure.memory_clock_mhz}
+    locks = (word for name, clock in clocks.items() if clock is not None for word in (name, str(clock)))
+    what = ("-m", "harness.engine.nvml", "sample", "--out", str(out), "--interval_ms", interval)
+    return (request.host.python, *what, *locks)

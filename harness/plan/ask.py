@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.experiment.experiment import ExperimentSpec
     from harness.plan.request import PlanRequest
     from harness.plan.run import Planned
-    from harness.plan.searching import Searched
+    from harness.plan.searched import Searched
     from harness.showing.page import Line, Page
 
 

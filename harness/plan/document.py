@@ -7,7 +7,7 @@ from typing import Self
 from harness.experiment.experiment import ExperimentSpec
 from harness.plan.request import PlanRequest
 from harness.plan.run import NearestGolden, Planned
-from harness.plan.searching import Searched, Tried, command
+from harness.plan.searched import Searched, Tried, command
 from harness.planning.advice import Advice, ModuleWorth, advice, module_worths, riskier_text, safe_instead, why_none
 from harness.planning.device import DeviceNeeds
 from harness.planning.ledger import PeakName
@@ -214,7 +214,7 @@ def _searched(tried: Tried, row: Row, request: PlanRequest) -> SearchedRow:
     assert row.prediction is not None
     time = row.prediction.time
     return SearchedRow(
-        layout=tried.sizes.name,
+        layout=tried.name,
         recompute=row.text,
         peak_bytes=row.prediction.peak_bytes,
         step_time_s=time.likely_s if time else None,

@@ -1,28 +1,26 @@
 """`mbr-perf plan --search`: every legal layout of a request, as far as bounds do not rule it out."""
 
-import shlex
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import Implementation, settled_implementation
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
 from harness.experiment.rules.check import check
+from harness.experiment.rules.offload import OFFLOADABLE
 from harness.launch.environment import Host
 from harness.plan.request import PlanRequest, check_plan
-from harness.plan.run import Layout
+from harness.plan.searched import SLOWEST, Searched, Tried
 from harness.planning.assumptions import imbalance_of
 from harness.planning.layouts import Sizes, Space, least_bytes, least_seconds
 from harness.planning.prediction import BUILT_IN, Constants
-from harness.planning.search import Candidate, Candidates, Limits, Plan, Row, Traces, candidates, plan, required_cases
-from harness.recipes.recipe import Recipe, Request
+from harness.planning.search import Candidate, Candidates, Limits, Traces, candidates, plan, required_cases
+from harness.recipes.recipe import Recipe
 from harness.recipes.resolve import recipe_of, resolve_recipe
 from harness.recipes.sweep_file import SIZES
 from harness.records.trace import ChunkTrace, TraceCase
@@ -30,102 +28,12 @@ from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.tracer import Tracing, trace_cache, traces_note
 from harness.run.understanding import RunRequest, Settled, settle
 
-# How many layouts are recommended, and from which multiple of the fastest step on a layout is of no interest.
-NUM_BEST, SLOWEST = 10, 1.5
 # Shapes that are traced together: few at first, so that the first answers come early.
-_AT_ONCE = (1, 2, 4, 8)
-_FINE_AT_ONCE, _MOST_WITH_LAYERS, _MOST_WITH_MODULES = 4, 48, 10
+_AT_ONCE = (1, 4, 16, 48)
+_FINE_AT_ONCE, _MOST_WITH_LAYERS, _MOST_WITH_MODULES, _MOST_WITH_OFFLOAD = 4, 48, 10, 4
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
-_OF_MEASURING = "CPU17"
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One layout with what is known of it. ``settings``: those that a request needs beside the sizes, as for `--set`."""
-
-    sizes: Sizes
-    settings: tuple[str, ...]
-    settled: Settled
-    plan: Plan
-
-    @property
-    def row(self) -> Row | None:
-        """Return the cheapest setting that fits with its whole range, else the cheapest tight one."""
-        return self.plan.recommended
-
-    @cached_property
-    def seconds(self) -> float:
-        """Return the predicted step time of that setting; infinite without one."""
-        return _seconds(self.row) if self.row else inf
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """Return a sort key: what fits with its whole range comes before what is tight."""
-        return self.row is None or self.row.verdict == "TIGHT", self.seconds
-
-    @cached_property
-    def least_seconds(self) -> float:
-        """Return the step time without recompute, which no other setting of the layout beats."""
-        control = self.plan.control
-        return _seconds(control) if control else 0.0
-
-
-def _seconds(row: Row) -> float:
-    return row.prediction.time.likely_s if row.prediction and row.prediction.time else inf
-
-
-@dataclass
-class Searched:
-    """What a search knows so far. ``counts``: layouts by how they ended. ``interrupted``: the user stopped it early."""
-
-    base: Settled
-    tried: dict[Sizes, Tried] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    num_layouts: int = 0
-    interrupted: bool = False
-    traced_with: str = ""
-    fastest: float = inf
-
-    def add(self, tried: Tried) -> None:
-        """Keep a layout, in place of what was known of it. ``fastest``: the shortest step that fits with its whole range."""
-        self.tried[tried.sizes] = tried
-        if not tried.rank[0]:
-            self.fastest = min(self.fastest, tried.seconds)
-
-    @property
-    def best(self) -> list[Tried]:
-        """Return the layouts with the fastest fitting settings, fastest first."""
-        return sorted((each for each in self.tried.values() if each.row), key=lambda each: each.rank)[:NUM_BEST]
-
-    @property
-    def worst_of_best(self) -> float:
-        """Return the step time that a layout must beat to be among the best; infinite while there are too few."""
-        best = [each for each in self.best if not each.rank[0]]
-        return best[-1].seconds if len(best) == NUM_BEST else inf
-
-    @property
-    def pareto(self) -> list[tuple[Tried, Row]]:
-        """Return the fitting settings that no other predicted one beats in both memory and time, smallest first."""
-        slowest = SLOWEST * self.fastest
-        rows = [
-            (row.prediction.peak_bytes, _seconds(row), each, row)
-            for each in self.tried.values()
-            for row in each.plan.rows
-            if row.prediction and row.verdict != "OOM" and _seconds(row) <= slowest
-        ]
-        front: list[tuple[Tried, Row]] = []
-        fastest = inf
-        for _, seconds, each, row in sorted(rows, key=lambda found: found[:2]):
-            if seconds < fastest:
-                fastest = seconds
-                front.append((each, row))
-        return front
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """Return the best layouts as those of any other plan."""
-        return tuple(Layout(each.sizes.name, each.settled, each.plan) for each in self.best)
+_OF_MEASURING, _WITHOUT_EFFECT = "CPU17", "F12"
+_SLOW = f"over {SLOWEST:g} times the fastest step"
 
 
 def search(
@@ -148,6 +56,7 @@ def search(
     try:
         run.coarse()
         run.fine()
+        run.offloads()
     except KeyboardInterrupt:
         tracing.stop.set()
         run.known.interrupted = True
@@ -167,6 +76,12 @@ def _pinned(request: PlanRequest) -> dict[str, int | None]:
 
 @dataclass
 class _Run:
+    """One search.
+
+    ``open``: layouts that do not fit without recompute and are not tried with it yet. ``computing``: seconds of a step
+    without recompute and without the pipeline's bubble, for the layouts of which they are known.
+    """
+
     request: PlanRequest
     base: Settled
     recipe: Recipe
@@ -175,20 +90,31 @@ class _Run:
     known: Searched
     news: Callable[[Searched], None]
     too_large: set[tuple[object, ...]] = field(default_factory=set)
+    open: set[Sizes] = field(default_factory=set)
+    computing: dict[Sizes, float] = field(default_factory=dict)
 
     @property
     def constants(self) -> Constants:
         return constants_for(self.base.spec.gpu) if self.request.use_calibration else BUILT_IN
 
     def coarse(self) -> None:
-        """Predict every layout without recompute and with that of whole layers; traces of the next ones are made meanwhile."""
-        shapes: dict[object, list[Sizes]] = {}
+        """Predict every layout without recompute, then those that are not too slow with that of whole layers.
+
+        The request's own shape comes first, as mbr-perf may bring its traces. Small micro-batches come before larger ones,
+        because what they rule out is ruled out for larger ones. Traces of the next shapes are made meanwhile.
+        """
+        own, levels = _own(self.base.spec).shape, dict[int, dict[object, list[Sizes]]]()
         for sizes in self.space.sizes():
-            shapes.setdefault(sizes.shape, []).append(sizes)
+            level = 0 if sizes.shape == own else sizes.mb
+            levels.setdefault(level, {}).setdefault(sizes.shape, []).append(sizes)
             self.known.num_layouts += 1
-        own = _own(self.base.spec).shape
-        order = sorted(shapes.values(), key=lambda group: group[0].shape != own)
-        self._pipelined(self._batches(order), self._ends)
+        for level in sorted(levels):
+            order = [*levels[level].values()]
+            self._pipelined(self._batches(order, self._due), lambda due: self._settings(due, _ENDS[:1]))
+            again = [[s for s in group if s in self.known.tried] for group in order]
+            self._pipelined(self._batches(again, self._due_again), lambda due: self._settings(due, _ENDS))
+            for sizes in [*self.open]:
+                self._too_slow(sizes)
 
     def fine(self) -> None:
         """Predict more settings of layouts that are fast without recompute but do not fit then.
@@ -198,6 +124,38 @@ class _Run:
         self._pipelined(self._promising(_MOST_WITH_LAYERS), self._whole_layers)
         self._pipelined(self._promising(_MOST_WITH_MODULES), self._everything)
 
+    def offloads(self) -> None:
+        """Predict the most promising layouts with activations in host memory, where the speed of copies to it is known."""
+        spec = self.base.spec
+        if spec.offload == OffloadSpec() and spec.gpu_type.host_bandwidth:
+            most = self._promising(_MOST_WITH_OFFLOAD)
+            batches = ([found for due in batch for found in self._offloading(due)] for batch in most)
+            self._pipelined(batches, lambda due: self._settings(due, _ENDS[:1]))
+
+    def _offloading(self, due: "_Due") -> "Iterator[_Due]":
+        """Yield the layout with each legal way to offload that has an effect, then with all these modules."""
+        modules: list[str] = []
+        for module in OFFLOADABLE:
+            needed = ("core_attn", module) if module == "attn_proj" else (module,)
+            if found := self._offloaded(due, ",".join(needed)):
+                modules.append(module)
+                yield found
+        if len(modules) > 1 and (found := self._offloaded(due, ",".join(modules))):
+            yield found
+        layers = due.settled.spec.model.num_layers
+        for num in sorted({layers // 4, layers // 2, layers - 1} - {0}) if due.sizes.pp == 1 else ():
+            if found := self._offloaded(due, str(num)):
+                yield found
+
+    def _offloaded(self, due: "_Due", what: str) -> "_Due | None":
+        """Return the layout with modules or a number of layers in host memory; None where that is illegal or has no effect."""
+        name = f"cpu_offloading_num_layers={what}" if what.isdigit() else f"offload_modules=[{what}]"
+        found = self._resolved(due.sizes, (*due.settings, f"offload.{name}"), what)
+        if found is None:
+            return None
+        (row,) = self._settings(found, _ENDS[:1]).rows
+        return found if row.is_legal and all(finding.id != _WITHOUT_EFFECT for finding in row.findings) else None
+
     def _promising(self, most: int) -> "Iterator[list[_Due]]":
         due = sorted(filter(_may_gain, self.known.tried.values()), key=lambda each: each.least_seconds)[:most]
         for at in range(0, len(due), _FINE_AT_ONCE):
@@ -205,10 +163,10 @@ class _Run:
             if batch:
                 yield [_Due(each.sizes, each.settings, each.settled) for each in batch]
 
-    def _ends(self, due: "_Due") -> Candidates:
+    def _settings(self, due: "_Due", policies: tuple[RecomputePolicy, ...]) -> Candidates:
         spec, software = due.settled.spec, due.settled.software
         rows = []
-        for policy in _ENDS:
+        for policy in policies:
             asked = spec.model_copy(update={"recompute": policy})
             findings = check(asked, software, implementation=settled_implementation(spec))
             rows.append(Candidate(asked, tuple(each for each in findings if each.id != _OF_MEASURING), {}))
@@ -238,12 +196,12 @@ class _Run:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _batches(self, shapes: list[list[Sizes]]) -> "Iterator[list[_Due]]":
+    def _batches(self, shapes: list[list[Sizes]], due_of: "Callable[[Sizes], _Due | None]") -> "Iterator[list[_Due]]":
         """Shapes with a layout that may fit and is legal, several at once."""
         at, waiting = 0, 0
         batch: list[_Due] = []
         for group in shapes:
-            found = [due for sizes in group if (due := self._due(sizes))]
+            found = [due for sizes in group if (due := due_of(sizes))]
             batch += found
             waiting += bool(found)
             if waiting == _AT_ONCE[min(at, len(_AT_ONCE) - 1)]:
@@ -265,7 +223,13 @@ class _Run:
         if least_seconds(spec) > SLOWEST * self.known.fastest:
             self._ended(f"pipeline bubble: over {SLOWEST:g} times the fastest step")
             return None
-        settings = self.space.settings(sizes)
+        if any(self.computing.get(half, 0.0) > SLOWEST * self.known.fastest for half in _halves(sizes)):
+            self.computing[sizes] = inf
+            self._ended(_SLOW)
+            return None
+        return self._resolved(sizes, self.space.settings(sizes))
+
+    def _resolved(self, sizes: Sizes, settings: tuple[str, ...], offload: str = "") -> "_Due | None":
         sized = {SIZES[name]: value for name, value in sizes._asdict().items() if value is not None or name == "vp"}
         changes = {**self.base.from_point, **sized, "gpu": self.base.spec.gpu}
         if sizes.vp is None:
@@ -275,11 +239,25 @@ class _Run:
         try:
             spec = resolve_recipe(self.recipe, asked).spec
         except BadRequestError as error:
-            self._illegal(error.message)
+            if not offload:
+                self._illegal(error.message)
             return None
         implementation = settled_implementation(self.base.spec)
         spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": implementation})})
-        return _Due(sizes, settings, replace(self.base, spec=spec))
+        return _Due(sizes, settings, replace(self.base, spec=spec), offload)
+
+    def _due_again(self, sizes: Sizes) -> "_Due | None":
+        """The layout, if recompute leaves it fast enough to be of interest; None for one that is too slow without."""
+        tried = self.known.tried[sizes]
+        if tried.least_seconds > SLOWEST * self.known.fastest:
+            return None
+        return _Due(sizes, tried.settings, tried.settled)
+
+    def _too_slow(self, sizes: Sizes) -> None:
+        """Leave out a layout that does not fit without recompute, which only takes longer."""
+        self.open.remove(sizes)
+        del self.known.tried[sizes]
+        self._ended(_SLOW)
 
     def _ended(self, how: str) -> None:
         self.known.counts[how] += 1
@@ -326,20 +304,28 @@ class _Run:
                 due.settled.software,
                 self.constants,
             )
-            self._keep(Tried(due.sizes, due.settings, due.settled, made))
+            self._keep(Tried(due.sizes, due.settings, due.settled, made, due.offload))
         self.news(self.known)
 
     def _keep(self, tried: Tried) -> None:
         predicted = [row for row in tried.plan.rows if row.prediction]
+        if tried.offload:
+            self.known.offloaded += [tried] if predicted else []
+            return
         if not predicted:
             why = next((row.reason for row in tried.plan.rows if row.reason), "not traced")
             self._illegal(why)
             return
+        fits, ends = any(row.verdict != "OOM" for row in predicted), len(tried.plan.rows) > 1
         if tried.sizes not in self.known.tried:
-            fits = any(row.verdict != "OOM" for row in predicted)
+            self.computing[tried.sizes] = tried.computing
+            self.open.add(tried.sizes)
+        if tried.sizes in self.open and (fits or ends):
+            self.open.remove(tried.sizes)
             self._ended("predicted" if fits else "too large even with full recompute")
-            if not fits and len(predicted) == len(_ENDS):
+            if not fits:
                 self.too_large.add(tried.sizes)
+                self.known.tried.pop(tried.sizes)
                 return
         self.known.add(tried)
 
@@ -349,6 +335,18 @@ class _Due:
     sizes: Sizes
     settings: tuple[str, ...]
     settled: Settled
+    offload: str = ""
+
+
+def _halves(sizes: Sizes) -> Iterator[Sizes]:
+    """Yield layouts with half the tensor or context parallelism, with which a step computes no longer.
+
+    Half of either leaves half as many micro-batches of twice the work, fewer messages and fewer launches.
+    """
+    if sizes.tp > 1:
+        yield sizes._replace(tp=sizes.tp // 2, et=sizes.et if sizes.et in (None, 1) else sizes.tp // 2)
+    if sizes.cp > 1:
+        yield sizes._replace(cp=sizes.cp // 2)
 
 
 def _may_gain(tried: Tried) -> bool:
@@ -364,40 +362,3 @@ def _own(spec: ExperimentSpec) -> Sizes:
         p.context_parallel_size, p.expert_model_parallel_size if has_experts else None,
         p.expert_tensor_size if has_experts else None, spec.batch.micro_batch_size,
     )  # fmt: skip
-
-
-def command(tried: Tried, row: Row, request: PlanRequest) -> str:
-    """Return the command that runs a setting of a layout."""
-    spec = tried.settled.spec
-    words = ["mbr-perf", "run", *request.asked.job_words, "--task", spec.task, "-g", spec.gpu, "-c", spec.compute_dtype,
-             "-ng", str(spec.num_gpus), "-gb", str(spec.batch.global_batch_size)]  # fmt: skip
-    names = {"et": "-et", "ep": "-ep", "tp": "-tp", "pp": "-pp", "vp": "-vp", "cp": "-cp", "mb": "-mb"}
-    for name, value in tried.sizes._asdict().items():
-        if value is not None or name == "vp":
-            words += [names[name], "none" if value is None else str(value)]
-    for setting in tried.settings:
-        words += ["--set", setting]
-    return shlex.join([*words, *_given(request.asked), "--recompute", row.text])
-
-
-_NAMED = {
-    "model_recipe_name",
-    "source",
-    "task",
-    "gpu",
-    "compute_dtype",
-    "num_gpus",
-    "global_batch_size",
-    *SIZES.values(),
-}
-
-
-def _given(asked: Request) -> Iterator[str]:
-    """Yield the options of the request that a layout does not change; recompute is the search's answer."""
-    for item in fields(asked):
-        value = getattr(asked, item.name)
-        if item.name in _NAMED or item.name.startswith("recompute") or value in (None, (), item.default):
-            continue
-        option = {"set_values": "--set", "env": "--env"}.get(item.name, f"--{item.name}")
-        for each in value if isinstance(value, tuple) else (value,):
-            yield from (option,) if each is True else (option, str(each))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from harness.plan.request import PlanRequest
-from harness.plan.searching import NUM_BEST, SLOWEST, Searched, Tried, command
+from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
 from harness.plan.show import assumptions, layout_cells, size_unit, verdict_text
 from harness.planning.search import Row
 from harness.showing.page import (
@@ -33,7 +33,7 @@ def news_line(known: Searched) -> str:
     best = next(iter(known.best), None)
     if best is None or best.row is None:
         return f"{done}; none fits so far"
-    return f"{done}; best so far: {best.sizes.name}, recompute {best.row.text}, {format_seconds(best.seconds)} a step"
+    return f"{done}; best so far: {best.name}, recompute {best.row.text}, {format_seconds(best.seconds)} a step"
 
 
 def search_page(found: Searched, request: PlanRequest) -> Page:
@@ -84,6 +84,6 @@ def _table(rows: Sequence[tuple[Tried, Row]]) -> Table:
     columns = [Column(title, right=title not in ("Layout", "Recompute", "")) for title in (
         "Layout", "Recompute", f"Peak {unit}", f"Range {unit}", "Step", "TFLOP/s/GPU", "")]  # fmt: skip
     return table(columns, [
-        [*layout_cells(tried.sizes.name, row, row.prediction, unit), verdict_text(row)]
+        [*layout_cells(tried.name, row, row.prediction, unit), verdict_text(row)]
         for tried, row in rows if row.prediction
     ])  # fmt: skip

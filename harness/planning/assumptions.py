@@ -46,6 +46,10 @@ def _moe(spec: ExperimentSpec, _: Implementation) -> bool:
     return spec.model.moe is not None
 
 
+def _offloads(spec: ExperimentSpec) -> bool:
+    return bool(spec.offload.cpu_offloading_num_layers or spec.offload.offload_modules)
+
+
 ASSUMPTIONS = (
     Assumption(
         "CUDA graphs: what the captured parts of layers save lies in private pools; the peak is that of steps after the capture, "
@@ -96,14 +100,22 @@ ASSUMPTIONS = (
         lambda spec, _: spec.ddp.use_megatron_fsdp,
     ),
     Assumption(
-        "layer-wise offloading: copies end when transformer-engine 2.11 waits for them; the seconds leave out the host's link, "
-        "the bytes leave out pinned host memory",
+        "layer-wise offloading: copies end when transformer-engine 2.11 waits for them; the bytes leave out pinned host memory",
         lambda spec, _: spec.offload.cpu_offloading_num_layers > 0,
     ),
     Assumption(
-        "offload_modules: as in megatron-core 0.16.1, with instant copies; the seconds leave out the host's link, the bytes "
-        "leave out pinned host memory; MTP layers stay on the device",
+        "offload_modules: as in megatron-core 0.16.1; in memory copies are instant; the bytes leave out pinned host memory; MTP "
+        "layers stay on the device",
         lambda spec, _: bool(spec.offload.offload_modules),
+    ),
+    Assumption(
+        "offloading: copies run beside the computation of a pass, at the data sheet's rate of the link to the host; no measured "
+        "step was at hand",
+        lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is not None,
+    ),
+    Assumption(
+        "offloading: the seconds leave out the link to the host, whose rate the GPU's data sheet does not state",
+        lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is None,
     ),
     Assumption(
         "peft: predicted as training of all weights; adapters need less memory",

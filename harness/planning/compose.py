@@ -105,6 +105,7 @@ class Piece:
     ``lingering``: bytes that its backward pass leaves behind until it runs again (`ChunkTrace.lingering_bytes`).
     ``runs_again``: its backward pass runs what lingers a second time, and so replaces what an earlier one left.
     ``captured``: what its captured parts save in the private pools of CUDA graphs; not in ``saved``.
+    ``copied``: bytes that its offloaded modules copy to the host and back.
     ``shared_behind``: what lingers of it and is also among the ``backward_over`` of the layer before: a gradient of its
     input, which is that layer's output gradient.
     """
@@ -123,6 +124,7 @@ class Piece:
     runs_again: bool = False
     shared_behind: int = 0
     captured: int = 0
+    copied: int = 0
 
 
 def layer_piece(single: ChunkTrace, double: ChunkTrace, *, runs_again: bool = False) -> Piece:
@@ -169,6 +171,7 @@ def modules_piece(kept: Piece, whole: int, single: ChunkTrace, double: ChunkTrac
         awaited=max(whole - saved, single.reloaded_bytes),
         leaving=single.leaving_over_bytes - forward_over,
         received=double.saved_bytes - single.saved_bytes - saved,
+        copied=single.reloaded_bytes,
     )
 
 
@@ -219,6 +222,7 @@ def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -
         lingering=sum(piece.lingering for piece in checkpointed),
         runs_again=True,
         shared_behind=last.shared_behind,
+        copied=sum(piece.copied for piece in checkpointed),
     )
 
 
@@ -246,6 +250,7 @@ class ChunkCost:
 
     ``persistent`` belongs to the chunk's layers and ends; ``shared`` is kept once per rank by all its chunks.
     ``largest_unit``: what the largest of its layers saves. ``captured``: what its layers save in private pools of CUDA graphs.
+    ``copied``: bytes of a micro-batch that go to the host and come back.
     """
 
     sizes: PassSizes
@@ -258,6 +263,7 @@ class ChunkCost:
     has_loss: bool
     largest_unit: int = 0
     captured: int = 0
+    copied: int = 0
 
 
 @dataclass(frozen=True)
@@ -294,6 +300,7 @@ def compose(
         has_loss=ends.last is not None,
         largest_unit=max((unit.saved for unit in units), default=0),
         captured=sum(unit.captured for unit in units),
+        copied=sum(unit.copied for unit in units) + max(_away(units, window), default=0),
     )
 
 

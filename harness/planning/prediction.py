@@ -272,17 +272,17 @@ def exact_peaks(
     spec: ExperimentSpec,
     costs: tuple[tuple[ChunkCost, ...], ...],
     traced: Mapping[int, ExactStage],
-    problem: str,
+    problems: Mapping[int, str],
     *,
     torch_adam: bool = False,
 ) -> tuple[ExactPeak, ...]:
-    """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problem`` applies to stages that are not in ``traced``.
+    """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problems``: by rank, why a stage is not in ``traced``.
 
     ``torch_adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a schedule sees them.
     """
     stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
     return tuple(
-        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problem)
+        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problems.get(stage.pp_rank, ""))
         for stage, chunks in zip(stages, costs, strict=True)
     )
 

@@ -4,13 +4,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PeakKey
 from harness.planning.communication import Group, group_bandwidth, group_size
-from harness.planning.compose import ChunkCost, Op, Parameters, Work
+from harness.planning.compose import ChunkCost, Op, Parameters
 from harness.planning.model_states import owned_parameters, state_bytes
 from harness.planning.schedule import schedule_of
 from harness.records.trace import OpKind
@@ -177,7 +178,10 @@ def step_time(
 
 
 class _Passes(NamedTuple):
-    """Seconds of one micro-batch through one chunk: on the GPU by phase, beside all phases, and of the host by phase."""
+    """Seconds of one micro-batch through one chunk: on the GPU by phase, beside all phases, and of the host by phase.
+
+    ``copies``: of what is offloaded, each way. They run beside the computation of a pass.
+    """
 
     forward: float
     backward: float
@@ -185,11 +189,12 @@ class _Passes(NamedTuple):
     dispatch: float
     launches: tuple[float, float, float]
     exposed: float
+    copies: float
 
     @property
     def gpu(self) -> float:
         """Without waiting for the host. Experts' messages run beside another micro-batch's passes, if at all."""
-        computing = self.forward + self.backward + self.recompute
+        computing = max(self.forward, self.copies) + max(self.backward + self.recompute, self.copies)
         return max(computing, self.dispatch) + self.exposed * min(computing, self.dispatch)
 
     @property
@@ -210,7 +215,7 @@ class _Passes(NamedTuple):
     @property
     def returning(self) -> float:
         """Of ``seconds``, those of the backward pass with what it recomputes."""
-        return sum(self.launches[1:]) if self.host > self.gpu else self.backward + self.recompute
+        return sum(self.launches[1:]) if self.host > self.gpu else max(self.backward + self.recompute, self.copies)
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,7 @@ class _Clock:
         """Time a step of 1F1B: every stage runs M micro-batches; first and last wait PP - 1 micro-batches of one chunk."""
         schedule = schedule_of(self.spec, 0)
         chunks = {id(chunk): chunk for stage in stages for chunk in stage}  # stages share chunks that are alike
-        passes = {key: self.passes(chunk.work) for key, chunk in chunks.items()}
+        passes = {key: self.passes(chunk) for key, chunk in chunks.items()}
         seconds = [sum(passes[id(chunk)].seconds for chunk in stage) for stage in stages]
         slowest = max(seconds)
         worst = stages[seconds.index(slowest)]
@@ -256,13 +261,13 @@ class _Clock:
             host_bound=sum(each.host for each in own) > sum(each.gpu for each in own),
         )
 
-    def passes(self, work: Work) -> "_Passes":
+    def passes(self, chunk: ChunkCost) -> "_Passes":
         """Return the seconds of one micro-batch; of overlapped communication, what computation does not hide."""
         phases = ("forward", "backward", "recompute")
         computing, hidden, waiting, launches = (dict.fromkeys(phases, 0.0) for _ in range(4))
         dispatch, overlaps = 0.0, self.spec.kernels.overlap_moe_expert_parallel_comm
         launched = 1 - captured(self.spec)
-        for op, count in work:
+        for op, count in chunk.work:
             launches[op.phase] += count * launched
             if op.kind != "comm":
                 computing[op.phase] += count * self._compute(op)
@@ -277,7 +282,11 @@ class _Clock:
         gpu = [max(pair) + exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
         per_launch = self.efficiency.launch_s
         host = (launches["forward"] * per_launch, launches["backward"] * per_launch, launches["recompute"] * per_launch)
-        return _Passes(gpu[0], gpu[1], gpu[2], dispatch, host, exposed)
+        return _Passes(gpu[0], gpu[1], gpu[2], dispatch, host, exposed, chunk.copied / self._copied_per_s)
+
+    @cached_property
+    def _copied_per_s(self) -> float:
+        return (self.spec.gpu_type.host_bandwidth or inf) * self.efficiency.link
 
     @cached_property
     def _bytes_per_s(self) -> float:

@@ -36,6 +36,10 @@ LEAF_OF_OPTION = {
     "hidden_size": "model.hidden_size",
     "memory_snapshot": "measure.memory_snapshot",
     "snapshot_on_oom": "measure.snapshot_on_oom",
+    "profiling_start_step": "measure.profiling_start_step",
+    "profiling_stop_step": "measure.profiling_stop_step",
+    "lock_gpu_freq": "measure.gpu_clock_mhz",
+    "peak_mem_clk": "measure.memory_clock_mhz",
 }
 """Options that set one leaf, by the name of the Request field, which is also the long option."""
 
@@ -72,6 +76,8 @@ def _direct(request: Request, problems: Problems) -> Layer:
         settings.update(_memory_limit(request))
     with problems.collecting():
         settings.update(_graph_scope(request))
+    with problems.collecting():
+        settings.update(_profiling(request))
     if request.cuda_graph_impl is not None and request.cuda_graph_impl not in _GRAPH_IMPLS:
         problems.add(
             f"--cuda_graph_impl: no such value '{request.cuda_graph_impl}'",
@@ -92,6 +98,50 @@ def _memory_limit(request: Request) -> Layer:
             remedy="GiB that each rank may use, e.g. 0.5",
         )
     return {"measure.memory_limit_bytes": Setting(round(limit * GIB), "--memory_limit")}
+
+
+_OF_NSYS = ("nsys_trace", "nsys_extra_args", "profiling_gpu_metrics", "export_nsys_sqlite")
+_OF_PROFILERS = ("profiling_ranks", "profiling_start_step", "profiling_stop_step")
+
+
+def _profiling(request: Request) -> Layer:
+    """Return the settings of the profiler. BadRequestError for two profilers, or for options of one that is not there."""
+    problems, settings = Problems(), dict[str, Setting]()
+    if request.enable_nsys and request.pytorch_profiler:
+        problems.add("--enable_nsys and --pytorch_profiler exclude each other", "run once with each")
+    is_set = any(text.startswith("measure.profiler=") for text in request.set_values)
+    with_any = request.enable_nsys or request.pytorch_profiler or is_set
+    for names, fits, wanted in (
+        (_OF_NSYS, request.enable_nsys or is_set, "--enable_nsys"),
+        (_OF_PROFILERS, with_any, "--enable_nsys or --pytorch_profiler"),
+    ):
+        given = [f"--{name}" for name in names if getattr(request, name) is not None]
+        if given and not fits:
+            problems.add(f"{', '.join(given)}: only with {wanted}", "add it, or leave them out")
+    if request.enable_nsys or request.pytorch_profiler:
+        tool, option = ("nsys", "--enable_nsys") if request.enable_nsys else ("pytorch", "--pytorch_profiler")
+        settings["measure.profiler"] = Setting(tool, option)
+    if request.profiling_ranks is not None:
+        ranks = request.profiling_ranks.split(",")
+        if all(rank.strip().isdecimal() and len(rank) < _LONGEST_RANK for rank in ranks):
+            settings["measure.profiling_ranks"] = Setting(tuple(map(int, ranks)), "--profiling_ranks")
+        else:
+            problems.add(f"--profiling_ranks {request.profiling_ranks!r}: no list of ranks", "e.g. 0,8")
+    problems.raise_if_any()
+    return {**settings, **_nsys_options(request)}
+
+
+_LONGEST_RANK = 9
+
+
+def _nsys_options(request: Request) -> Layer:
+    options = (
+        *([f"--trace={request.nsys_trace}"] if request.nsys_trace else []),
+        *(["--gpu-metrics-devices=all"] if request.profiling_gpu_metrics else []),
+        *(["--export=sqlite"] if request.export_nsys_sqlite else []),
+        *(request.nsys_extra_args.split(",") if request.nsys_extra_args else []),
+    )
+    return {"measure.nsys_options": Setting(options, "--nsys_extra_args and the like")} if options else {}
 
 
 def _graph_scope(request: Request) -> Layer:

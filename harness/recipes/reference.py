@@ -336,6 +336,13 @@ _MEASURE = {
     "memory_limit_bytes": "bytes a rank may use (reserved on a GPU, in tensors on cpu); null: what the device has",
     "memory_snapshot": "one more step after the measured ones, recorded by torch's allocator as ranks/snapshot_NNN.pickle",
     "snapshot_on_oom": "the allocator's history is recorded throughout and written when memory runs out; times do not count",
+    "profiler": "who records chosen steps of chosen ranks as ranks/profile_NNN.*; the run is neither judged nor a golden",
+    "profiling_ranks": "the ranks to record",
+    "profiling_start_step": "first step to record",
+    "profiling_stop_step": "one past the last step to record",
+    "nsys_options": "more options of `nsys profile`, in place of mbr-perf's of the same name",
+    "gpu_clock_mhz": "lock the GPU clock of all GPUs of the nodes during the run; null: leave it",
+    "memory_clock_mhz": "lock the memory clock likewise; null: leave it",
 }
 MEANINGS: dict[str, dict[str, str]] = {
     "model": _MODEL,

@@ -129,25 +129,31 @@ def plain(node: Node) -> PlainValue:
 def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Node:
     """Read the one document of a file; every problem is reported as ``label:line: message``.
 
-    Raises BadRequestError for a file that cannot be read, is not UTF-8, or exceeds 1 MiB, and for all that
-    :func:`parse_yaml` refuses.
+    Raises BadRequestError for all that :func:`read_text` and :func:`parse_yaml` refuse.
     """
+    return parse_yaml(read_text(path, label), label, by_pyyaml=by_pyyaml)
+
+
+def read_text(path: Path, label: str, *, most_bytes: int = MAX_BYTES) -> str:
+    """Read a file of at most ``most_bytes``. BadRequestError if it cannot be read, is no file, not UTF-8 or larger."""
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise BadRequestError(f"{label}: a pipe or a device, not a file", remedy="check the path")
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(most_bytes + 1)
     except OSError as error:
         raise BadRequestError(f"{label}: cannot be read: {error.strerror}", remedy="check the path") from error
-    if len(raw) > MAX_BYTES:
-        raise BadRequestError(f"{label}: larger than 1 MiB", remedy="a recipe is a few KiB; is this the right file?")
+    if len(raw) > most_bytes:
+        raise BadRequestError(
+            f"{label}: larger than {most_bytes >> 20} MiB",
+            remedy="such a file has a few KiB; is this the right file?",
+        )
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise BadRequestError(f"{label}:{line}: not UTF-8", remedy="save the file as UTF-8") from error
-    return parse_yaml(text, label, by_pyyaml=by_pyyaml)
 
 
 def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: bool = False) -> Node:

@@ -124,10 +124,14 @@ def _by_value(values: Mapping[int, str | None]) -> str:
 
 
 def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
-    """Return a doubt about the timing of a run that recorded its allocations during the measured steps."""
-    if not spec.measure.snapshot_on_oom:
-        return ()
-    return ("--snapshot_on_oom recorded every allocation during the measured steps, which slows them",)
+    """Return doubts about the timing of a run that recorded itself during its steps."""
+    measure = spec.measure
+    found = []
+    if measure.snapshot_on_oom:
+        found.append("--snapshot_on_oom recorded every allocation during the measured steps, which slows them")
+    if measure.profiler:
+        found.append(f"{measure.profiler} profiled the run, which slows its steps")
+    return tuple(found)
 
 
 def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:

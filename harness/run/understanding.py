@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from harness.errors import (
@@ -77,15 +78,18 @@ class Understood(Settled):
         return replace(self, launch=launch, plan=LAUNCHERS[launch.settings.launcher](launch))
 
 
-def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False) -> Understood:
+def understand(
+    request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False, elsewhere: bool = False
+) -> Understood:
     """Resolve the request, settle what the machine decides, apply the rules, and plan. Starts and writes nothing.
 
-    ``dryrun``: fills in missing nodes. BadRequestError with every problem found.
+    ``dryrun``: fills in missing nodes. ``elsewhere``: the ranks run on other machines. BadRequestError with every problem.
     """
     settled, secrets = looked_over(request, host)
     spec, implementation = settled.spec, settled_implementation(settled.spec)
     problems, launcher = Problems(), request.launch.launcher
     problems.found += [*secrets, *launcher_problems(request.launch)]
+    problems.found += [] if dryrun or elsewhere or launcher == "replay" else _profiler_problems(spec, host)
     launch = LaunchRequest(
         spec=spec,
         run_dir=run_dir,
@@ -213,6 +217,14 @@ def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
         problem = f"--from {launch.replay_from}: only with --launcher replay"
         return [BadRequestError(problem, remedy="add --launcher replay, or omit --from")] if is_idle else []
     return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, "slurm")))]
+
+
+def _profiler_problems(spec: ExperimentSpec, host: Host) -> list[BadRequestError]:
+    """Return a problem if ranks of this machine are to run under an nsys that it does not have."""
+    if spec.measure.profiler != "nsys" or which("nsys", path=host.shell.get("PATH")):
+        return []
+    remedy = "install Nsight Systems and put its folder on PATH, or use --pytorch_profiler"
+    return [BadRequestError("--enable_nsys: there is no nsys on PATH", remedy=remedy)]
 
 
 def rule_problem(finding: Finding) -> BadRequestError:

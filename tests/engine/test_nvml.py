@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.engine.nvml_device import Neighbours, descends_from
+from harness.records.launch import CLOCKS_REFUSED
 from harness.records.run import DeviceSample, NodeSample
 from tests.native_libraries import scripted_nvml
 
@@ -217,22 +218,84 @@ def test_without_nvml_the_file_says_why(tmp_path: Path) -> None:
 
 
 def test_the_sampler_ends_when_its_parent_is_killed(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    _end_with_its_killed_parent((*NVML, "sample"), driver("gpu 0 used=1"), tmp_path)
+
+
+def _end_with_its_killed_parent(sampler: tuple[str, ...], environment: dict[str, str], tmp_path: Path) -> None:
     out, pid_file = tmp_path / "out.json", tmp_path / "pid"
-    command = [*NVML, "sample", "--out", str(out)]
+    command = [*sampler, "--out", str(out)]
     parent_code = (
         f"import subprocess, time; p = subprocess.Popen({command!r}); open({str(pid_file)!r}, 'w').write(str(p.pid)); "
         "time.sleep(30)"
     )
-    with subprocess.Popen([sys.executable, "-c", parent_code], env=driver("gpu 0 used=1")) as parent:
+    with subprocess.Popen([sys.executable, "-c", parent_code], env=environment) as parent:
         deadline = time.monotonic() + 10
         while not out.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         parent.send_signal(signal.SIGKILL)
-    sampler = int(pid_file.read_text())
+    pid = int(pid_file.read_text())
     deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and _runs(sampler):
+    while time.monotonic() < deadline and _runs(pid):
         time.sleep(0.02)
-    assert not _runs(sampler)
+    assert not _runs(pid)
+
+
+TWO = ("gpu 0 used=1", "gpu 1 used=1")
+LOCKS = ("--gpu_clock_mhz", "1400", "--memory_clock_mhz", "2619")
+
+
+def clocks_of(environment: dict[str, str]) -> list[str]:
+    log = Path(environment["FAKE_NVML_STATE"] + ".clocks")
+    return log.read_text().splitlines() if log.exists() else []
+
+
+LOCKED = ["lock 0 1400", "lock_memory 0 2619", "lock 1 1400", "lock_memory 1 2619"]
+RESET = ["reset 0 0", "reset_memory 0 0", "reset 1 0", "reset_memory 1 0"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_clocks_are_locked_before_the_first_look_and_reset_at_the_end(
+    driver: Callable[..., dict[str, str]], tmp_path: Path, number: signal.Signals
+) -> None:
+    environment = driver(*TWO)
+    with sampling(environment, tmp_path / "out.json", *LOCKS) as sampler:
+        assert clocks_of(environment) == LOCKED
+        sampler.send_signal(number)
+        assert sampler.wait(10) == 0
+    assert clocks_of(environment) == LOCKED + RESET
+
+
+def test_without_clocks_to_lock_none_is_touched(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver(*TWO)
+    sampled(environment, tmp_path / "out.json", 0.0)
+    assert clocks_of(environment) == []
+
+
+def test_clocks_that_may_not_be_locked_stop_the_sampler_and_stay_as_they_were(
+    driver: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    environment = driver(*TWO, "err nvmlDeviceSetGpuLockedClocks 4 -1 1")
+    command = (*NVML, "sample", "--out", str(tmp_path / "out.json"), *LOCKS)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (CLOCKS_REFUSED, "Insufficient Permissions (NVML 4)\n")
+    assert not (tmp_path / "out.json").exists()
+    assert clocks_of(environment) == [*LOCKED[:2], *RESET]
+
+
+def test_clocks_are_reset_when_the_parent_is_killed(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver(*TWO)
+    _end_with_its_killed_parent((*NVML, "sample", *LOCKS), environment, tmp_path)
+    assert clocks_of(environment) == LOCKED + RESET
+
+
+def test_clocks_of_a_killed_sampler_can_be_reset(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver(*TWO)
+    with sampling(environment, tmp_path / "out.json", *LOCKS) as sampler:
+        sampler.kill()
+        sampler.wait()
+    assert clocks_of(environment) == LOCKED
+    subprocess.run((*NVML, "reset", *LOCKS), env=environment, check=True, timeout=20)
+    assert clocks_of(environment) == LOCKED + RESET
 
 
 def _runs(pid: int) -> bool:

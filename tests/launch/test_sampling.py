@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from harness.errors import BadRequestError
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import execute
 
@@ -65,3 +68,51 @@ def test_a_sample_of_an_earlier_run_is_not_taken_for_this_one(
     plan.sampler_file.write_text("old")
     execute(plan, on_progress=lambda _: None)
     assert not plan.sampler_file.exists()
+
+
+LOCKING = """
+import os, pathlib, sys, time
+where = pathlib.Path(__file__).with_name("clocks")
+if "reset" in sys.argv:
+    where.write_text(where.read_text() + " ".join(sys.argv[1:]))
+    sys.exit(0)
+where.write_text("locked ")
+pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text("{}")
+%s
+"""
+
+
+def locking(plan: LaunchPlan, tmp_path: Path, rest: str) -> LaunchPlan:
+    """The plan with a sampler that locks clocks; its script stands where the real one has `-m harness.engine.nvml`."""
+    script = tmp_path / "sampler.py"
+    script.write_text(LOCKING % rest)
+    out = str(plan.run_dir / "ranks" / "nvml_n.json")
+    return replace(plan, sampler=(sys.executable, str(script), "sample", "--out", out, "--gpu_clock_mhz", "1400"))
+
+
+def test_clocks_that_cannot_be_locked_stop_the_run_before_a_rank_starts(
+    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
+) -> None:
+    plan = locking(run_of(make_plan, fake_python, two_ranks), tmp_path, "")
+    script = Path(plan.sampler[1])
+    script.write_text("import sys; print('Insufficient Permissions (NVML 4)', file=sys.stderr); sys.exit(77)")
+    with pytest.raises(BadRequestError, match=r"cannot be locked: Insufficient Permissions \(NVML 4\)"):
+        execute(plan, on_progress=lambda _: None)
+    assert list((plan.run_dir / "ranks").glob("pid_*")) == []
+
+
+@pytest.mark.parametrize(
+    ("rest", "left"),
+    [
+        ("os.kill(os.getpid(), 9)", "locked reset --gpu_clock_mhz 1400"),
+        ("time.sleep(60)", "locked reset --gpu_clock_mhz 1400"),
+        ("import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(60)", "locked "),
+    ],
+    ids=["killed", "ended by the signal", "ended in order"],
+)
+def test_clocks_that_a_dead_sampler_left_locked_are_reset(
+    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path, rest: str, left: str
+) -> None:
+    plan = locking(run_of(make_plan, fake_python, two_ranks), tmp_path, rest)
+    assert execute(plan, on_progress=lambda _: None).status == "ok"
+    assert (tmp_path / "clocks").read_text() == left

@@ -7,7 +7,8 @@ import pytest
 
 from harness.launch.environment import this_host
 from harness.plan.request import PlanRequest
-from harness.plan.searching import NUM_BEST, command, search
+from harness.plan.searched import NUM_BEST, command
+from harness.plan.searching import search
 from harness.recipes.recipe import Request
 
 SFT = Request(model_recipe_name="llama3_70b", task="sft", gpu="h100", compute_dtype="bf16", num_gpus=64, global_batch_size=64,
@@ -50,6 +51,24 @@ def test_less_memory_leaves_slower_settings():
     assert tight.best[0].seconds > free.best[0].seconds
     assert all(each.row.prediction.peak_bytes < 30 * 2**30 for each in tight.best)
     assert any(each.row.text != "none" for each in tight.best) or tight.counts["too large even with full recompute"]
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_layouts_that_do_not_fit_are_tried_with_activations_in_host_memory():
+    asked = replace(
+        SFT, pipeline_model_parallel_size=4, virtual_pipeline_model_parallel_size="none", micro_batch_size=1
+    )
+    request = PlanRequest(asked=asked, fit_into_gib=48.0)
+    found = search(request, this_host())
+    ways = {each.offload: each for each in found.offloaded}
+    assert set(ways) == {"core_attn", "core_attn,attn_proj", "qkv_linear", "core_attn,attn_proj,qkv_linear"}
+    plain = next(iter(found.tried.values()))
+    for each in ways.values():
+        assert each.plan.control.prediction.peak_bytes < plain.plan.control.prediction.peak_bytes
+        assert each.least_seconds >= plain.least_seconds
+        assert f"--set 'offload.offload_modules=[{each.offload}]'" in command(each, each.plan.control, request)
+    assert ways["core_attn,attn_proj,qkv_linear"].least_seconds >= ways["core_attn"].least_seconds
 
 
 def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf):

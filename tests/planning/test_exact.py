@@ -3,16 +3,20 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
+from harness.experiment.software import Software
 from harness.launch.environment import this_host
 from harness.planning.prediction import exact_peaks, exact_spec
+from harness.planning.search import Limits, candidates, plan, required_cases
 from harness.planning.stages import Composer
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
+from harness.run.predicting.exact import ExactTracing
 from harness.run.predicting.tracer import Tracing
 
 IMPLEMENTATION = "transformer_engine"
@@ -120,7 +124,7 @@ def test_a_composed_peak_is_that_of_a_step_traced_whole(composed, whole, name):
     assert [stage.num_parameters for stage in answer.stages] == [
         sum(chunk.parameters.dense + chunk.parameters.expert for chunk in chunks) for chunks in costs
     ]
-    peaks = exact_peaks(spec, costs, {stage.pp_rank: stage for stage in answer.stages}, "")
+    peaks = exact_peaks(spec, costs, {stage.pp_rank: stage for stage in answer.stages}, {})
     assert {peak.pp_rank: peak.error for peak in peaks} == {
         pp_rank: pytest.approx(0, abs=0.01) for pp_rank in range(len(costs))
     }
@@ -131,8 +135,37 @@ def test_what_was_not_traced_has_its_reason_and_no_figure(by_hand):
     composer = Composer(spec, IMPLEMENTATION)
     costs = composer.chunk_costs(by_hand(composer.cases()).even)
     traced = ExactStage(pp_rank=0, peak_bytes=7, num_parameters=1, seconds=1.0)
-    first, second = exact_peaks(spec, costs, {0: traced}, "too late")
+    first, second = exact_peaks(spec, costs, {0: traced}, {1: "too late"})
     assert (first.problem, second.problem) == ("", "too late")
     assert first.error > 0
     assert (second.exact_bytes, second.error) == (None, None)
     assert second.composed_bytes > second.optimizer_step_bytes > 0
+
+
+# Traces every stage, but dies when asked for stage 2.
+SCRIPTED = """#!{python}
+import json, sys
+ranks = json.load(open(sys.argv[sys.argv.index("--request") + 1]))["pp_ranks"]
+if 2 in ranks:
+    raise TypeError("killed by the test")
+stages = [dict(pp_rank=rank, peak_bytes=7, num_parameters=1, seconds=1.0) for rank in ranks]
+open(sys.argv[sys.argv.index("--out") + 1], "w").write(json.dumps(dict(stages=stages)))
+"""
+
+
+@pytest.mark.train
+def test_a_stage_that_kills_the_tracer_takes_no_other_stage_with_it(by_hand, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(SCRIPTED.format(python=sys.executable))
+    python.chmod(0o755)
+    spec = spec_of(DENSE, "none", **PP4)
+    software = Software(transformer_engine="2.11")
+    found = candidates(spec, software, IMPLEMENTATION)
+    traces = by_hand(required_cases(found, IMPLEMENTATION))
+    planned = plan(spec, found, traces, Limits(None), IMPLEMENTATION, software)
+    tracing = ExactTracing(replace(this_host(), python=str(python), num_cores=1), 100.0, IMPLEMENTATION)
+    (setting,) = tracing.settings(planned, ("none",), traces)
+    assert [peak.pp_rank for peak in setting.peaks if peak.exact_bytes is not None] == [0, 1, 3]
+    assert [peak.problem for peak in setting.peaks if not peak.problem.endswith("TypeError: killed by the test")] == [
+        ""
+    ] * 3

@@ -49,6 +49,14 @@ def test_an_operation_takes_the_longer_of_computing_and_moving(spec_of, ops, sec
     assert step_time(alone(spec_of), ((chunk(*ops),),)).compute_s == pytest.approx(seconds, rel=1e-5)
 
 
+@pytest.mark.parametrize(("copied", "seconds"), [(0, 3), (1, 3), (3, 6)], ids=["none", "hidden", "longer"])
+def test_copies_to_the_host_run_beside_the_computation_of_each_pass(spec_of, copied, seconds):
+    """Forward computes for one second, backward for two: copies of three seconds make both take three."""
+    ops = op(flops=ONE_SECOND_OF_GEMM), op("backward", flops=2 * ONE_SECOND_OF_GEMM)
+    offloaded = replace(chunk(*ops), copied=round(copied * H100.host_bandwidth * TYPICAL.link))
+    assert step_time(alone(spec_of), ((offloaded,),)).compute_s == pytest.approx(seconds, rel=1e-5)
+
+
 def test_communication_adds_up_and_overlapped_communication_hides_behind_computation(spec_of):
     spec = spec_of(num_gpus=4, parallelism={"tensor_model_parallel_size": 4}, batch={
         "micro_batch_size": 1, "global_batch_size": 1, "seq_length": 4096})  # fmt: skip

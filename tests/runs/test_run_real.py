@@ -1,5 +1,6 @@
 """`mbr-perf run` as typed: real megatron-core under real torchrun, two ranks with gloo."""
 
+import gzip
 import json
 import os
 import pty
@@ -222,3 +223,18 @@ def test_training_that_breaks_is_a_failure_of_its_own_kind(tmp_path):
     assert {rank.failure.kind for rank in record.ranks} == {"non_finite_loss"}
     assert "gradient norm is nan at step 1" in record.failure
     assert [len(rank.steps) for rank in record.ranks] == [2, 2]
+
+
+def test_a_profiled_run_keeps_the_trace_of_the_chosen_rank_and_cannot_become_a_golden(tmp_path, mbr_perf):
+    done, run_dir = train(tmp_path, "--pytorch_profiler", "true", "--profiling_ranks", "1", "--profiling_start_step", "1",
+                          "--profiling_stop_step", "2")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (run_dir / "ranks").glob("profile_*")] == ["profile_001.json.gz"]
+    events = json.loads(gzip.decompress((run_dir / "ranks" / "profile_001.json.gz").read_bytes()))["traceEvents"]
+    assert any(str(event.get("name", "")).startswith("Optimizer.step") for event in events)
+    record = read_run(run_dir)
+    assert record.suspect == ("pytorch profiled the run, which slows its steps",)
+    assert "profiles, for https://ui.perfetto.dev: ranks/profile_001.json.gz" in record.notes
+    refused = mbr_perf("golden", "promote", run_dir, "--reason", "why not", "--golden_dir", tmp_path)
+    assert refused.code == 2
+    assert "pytorch profiled the run" in refused.err

@@ -161,6 +161,19 @@ def _nodes_not_full(s: Situation) -> bool:
     return s.spec.num_gpus > s.spec.gpus_per_node and s.spec.num_gpus % s.spec.gpus_per_node != 0
 
 
+def _steps_to_profile_missing(s: Situation) -> Values | None:
+    m = s.spec.measure
+    if m.profiler is None or m.profiling_start_step < m.profiling_stop_step <= m.max_steps:
+        return None
+    return {"last": m.profiling_stop_step - 1, "end": m.max_steps - 1}
+
+
+def _ranks_to_profile_missing(s: Situation) -> Values | None:
+    ranks = s.spec.measure.profiling_ranks if s.spec.measure.profiler else ()
+    beyond = [rank for rank in ranks if rank >= s.spec.num_gpus]
+    return {"rank": beyond[0], "last": s.spec.num_gpus - 1} if beyond else None
+
+
 def _limit_above_device(s: Situation) -> Values | None:
     limit, there = s.spec.measure.memory_limit_bytes, s.gpu.memory_bytes
     if s.gpu.is_cpu or limit is None or limit <= there:
@@ -275,6 +288,14 @@ CPU_RULES = (
          "memory snapshots need torch's CUDA allocator, which ranks on a CPU do not have",
          "drop --memory_snapshot and --snapshot_on_oom: on cpu the record has the memory of one step over time",
          "mbr-perf", "harness"),
+    Rule("CPU20", "error", lambda s: s.spec.measure.profiler == "nsys",
+         "nsys records between marks of CUDA, and ranks on a CPU have none",
+         "use --pytorch_profiler",
+         "mbr-perf", "harness"),
+    Rule("CPU21", "error", lambda s: s.locks_clocks,
+         "the request locks clocks of GPUs, and the run has none",
+         "drop --lock_gpu_freq and --peak_mem_clk",
+         "mbr-perf", "harness"),
 )  # fmt: skip
 
 RUN_RULES = (
@@ -306,5 +327,22 @@ RUN_RULES = (
     Rule("RUN07", "warning", lambda s: s.spec.measure.snapshot_on_oom and not s.gpu.is_cpu,
          "with --snapshot_on_oom the allocator records every allocation of every step, which takes time",
          "use it only to find out why memory runs out, not in a run that you compare",
+         "mbr-perf", "harness"),
+    Rule("RUN08", "error", _steps_to_profile_missing,
+         "the profiler is to record steps {s.spec.measure.profiling_start_step} to {last}, but the run has "
+         "{s.spec.measure.max_steps} (0 to {end})",
+         "use --profiling_start_step {end} --profiling_stop_step {s.spec.measure.max_steps}, or a larger --max_steps",
+         "mbr-perf", "harness"),
+    Rule("RUN09", "error", _ranks_to_profile_missing,
+         "the profiler is to record rank {rank}, but the run has {s.spec.num_gpus} (0 to {last})",
+         "use --profiling_ranks with ranks of the run",
+         "mbr-perf", "harness"),
+    Rule("RUN10", "warning", lambda s: s.spec.measure.profiler is not None,
+         "a profiled run is slower, so it is compared with nothing and cannot become a golden",
+         "use the profile to see where the time goes, and another run for figures",
+         "mbr-perf", "harness"),
+    Rule("RUN11", "warning", lambda s: s.locks_clocks and not s.gpu.is_cpu,
+         "the clocks of all GPUs of each node are locked during the run, also of GPUs that other jobs use",
+         "ask for whole nodes; afterwards the clocks are reset to the driver's default",
          "mbr-perf", "harness"),
 )  # fmt: skip

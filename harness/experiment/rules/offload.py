@@ -2,7 +2,8 @@
 
 from harness.experiment.rules.rule import CONFIG, Rule, Situation, Values, joined
 
-_MODULES = ("core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear")
+# What megatron-core 0.16 can offload by name.
+OFFLOADABLE = ("core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear")
 _INSIDE_EXPERTS = frozenset({"moe_act", "expert_fc1", "fused_group_mlp"})
 
 
@@ -15,7 +16,7 @@ def _named(s: Situation) -> frozenset[str]:
 
 
 def _unknown(s: Situation) -> Values | None:
-    known = set(_MODULES)
+    known = set(OFFLOADABLE)
     if not s.mcore_before("0.19"):
         known.add("fused_group_mlp")
     if not s.mcore_before("0.20.0dev0"):
@@ -36,7 +37,7 @@ def _inside_recomputed_experts(s: Situation) -> Values | None:
 
 def _absent_parts(s: Situation) -> Values | None:
     """Name parts that no layer of the model has, from the wiring of the transformer_engine layer spec."""
-    present = set(_MODULES) | {"fused_group_mlp", "gdp_qkv"}
+    present = set(OFFLOADABLE) | {"fused_group_mlp", "gdp_qkv"}
     if s.moe is None:
         present -= {"expert_fc1", "moe_act", "mlp_norm"}
     if s.spec.model.mla is None:

@@ -148,6 +148,15 @@ NOT_IN_CONTAINERS: dict[str, str] = {
     "measure.memory_snapshot": "a recording that mbr-perf makes",
     "measure.snapshot_on_oom": "a recording that mbr-perf makes",
     "engine": "who trains; a container does not say",
+    **dict.fromkeys(
+        (
+            f"measure.{name}"
+            for name in ("profiler", "profiling_ranks", "profiling_start_step", "profiling_stop_step", "nsys_options")
+        ),
+        "a recording that mbr-perf makes",
+    ),
+    "measure.gpu_clock_mhz": "clocks that mbr-perf locks",
+    "measure.memory_clock_mhz": "clocks that mbr-perf locks",
 }
 """Leaves of an ExperimentSpec that no row reads, and why."""
 

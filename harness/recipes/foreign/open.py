@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
-from harness.recipes.foreign import bridge
+from harness.recipes.foreign import bridge, hf
 from harness.recipes.points import check_names
 from harness.recipes.recipe import ForeignSource, OperatingPoint, PointKey, Recipe, RecipeHeader, Request, SourceKind
 from harness.recipes.settings import Layer, Setting, merge
@@ -18,7 +18,7 @@ def _not_yet(source: ForeignSource, request: Request) -> Layer:
     raise BadRequestError(f"{source.words[0]}: cannot be read yet", remedy="write a recipe, or use --bridge_config")
 
 
-READERS: Mapping[SourceKind, Reader] = {"bridge_config": bridge.read, "hf": _not_yet, "megatron_args": _not_yet}
+READERS: Mapping[SourceKind, Reader] = {"bridge_config": bridge.read, "hf": hf.read, "megatron_args": _not_yet}
 """By option, the reader of its file. It returns every setting that the file makes, and raises with all problems."""
 
 _FAMILIES: Mapping[SourceKind, str] = {"bridge_config": "bridge", "hf": "hf", "megatron_args": "megatron"}

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Event
 
 import harness
-from harness.errors import BadRequestError, RunFailedError, raise_all
+from harness.errors import BadRequestError, raise_all
 from harness.experiment.effective import Implementation
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.launch.environment import Host
@@ -16,7 +16,7 @@ from harness.planning.stages import Composer
 from harness.planning.trace_cases import source_fingerprint
 from harness.records.trace import Calibration, ExactFile, ExactRequest, ExactStage
 from harness.run.machine import installed_software, side_by_side
-from harness.run.predicting.tracer import TracerLateError, TracerProcess, require_megatron
+from harness.run.predicting.tracer import TracerLateError, TracerProcess, in_halves, require_megatron
 
 # Words of `plan --exact` that name a setting.
 RECOMMENDED, ASKED = "recommended", "asked"
@@ -61,20 +61,28 @@ class ExactTracing:
         ]
         answers = side_by_side(self._answer, requests, num, self.stop)
         traced = {stage.pp_rank: stage for stages, _ in answers for stage in stages}
-        problem = next((why for _, why in answers if why), "")
-        return ExactSetting(row.text, exact_peaks(spec, costs, traced, problem, torch_adam=row.prediction.torch_adam))
+        problems = {rank: why for _, lost in answers for rank, why in lost.items()}
+        return ExactSetting(row.text, exact_peaks(spec, costs, traced, problems, torch_adam=row.prediction.torch_adam))
 
-    def _answer(self, request: ExactRequest) -> tuple[tuple[ExactStage, ...], str]:
-        """Return the traced stages, and why some are missing."""
+    def _answer(self, request: ExactRequest) -> tuple[list[ExactStage], dict[int, str]]:
+        """Return the traced stages, and by pipeline rank why the others are missing."""
         process = TracerProcess(self.host, self.timeout_s, stop=self.stop)
-        try:
-            answer = ExactFile.model_validate_json(process.answer(request.model_dump_json(), "--exact"))
-        except TracerLateError as late:
-            so_far = ExactFile.model_validate_json(late.so_far) if late.so_far else ExactFile()
-            return so_far.stages, f"not traced within {self.timeout_s:g} s (--exact_timeout)"
-        except RunFailedError as error:
-            return (), str(error)
-        return answer.stages, answer.refused or ""
+        stages: list[ExactStage] = []
+        problems: dict[int, str] = {}
+
+        def run(ranks: tuple[int, ...]) -> None:
+            asked = request.model_copy(update={"pp_ranks": ranks})
+            why = ""
+            try:
+                answer = ExactFile.model_validate_json(process.answer(asked.model_dump_json(), "--exact"))
+            except TracerLateError as late:
+                answer = ExactFile.model_validate_json(late.so_far) if late.so_far else ExactFile()
+                why = f"not traced within {self.timeout_s:g} s (--exact_timeout)"
+            stages.extend(answer.stages)
+            problems.update(dict.fromkeys(ranks, why or answer.refused or ""))
+
+        lost = in_halves(request.pp_ranks, run, self.stop)
+        return stages, problems | {rank: str(error) for rank, error in lost}
 
 
 def named_rows(plan: Plan, names: tuple[str, ...]) -> tuple[Row, ...]:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from time import monotonic
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -249,24 +250,16 @@ class Tracing:
         return {key: str(error) for key, error in lost.items()}
 
     def _answers(self, request: TraceRequest, progress: Callable[[int], None]) -> "_Answers":
-        """Trace all cases of ``request``. If its tracer dies, trace them in halves until only the cases that kill it are lost."""
-        found, due, num_starts = _Answers([], {}), [request.cases], 0
-        while due:
-            cases, before = due.pop(), sum(len(file.chunks) + len(file.refused) for file in found.files)
-            answer = self._run(request.model_copy(update={"cases": cases}), progress, before)
-            num_starts += 1
-            if isinstance(answer, TraceFile):
-                found.files.append(answer)
-            elif (
-                isinstance(answer, TracerDiedError)
-                and len(cases) > 1
-                and num_starts <= _MOST_RESTARTS
-                and not self.stop.is_set()
-            ):
-                due += [cases[len(cases) // 2 :], cases[: len(cases) // 2]]
-            else:
-                found.lost.update(dict.fromkeys((case.key for case in cases), answer))
-        return found
+        """Trace all cases of ``request``, but those that kill the tracer."""
+        files: list[TraceFile] = []
+
+        def run(cases: tuple[TraceCase, ...]) -> TraceFile:
+            before = sum(len(file.chunks) + len(file.refused) for file in files)
+            files.append(self._run(request.model_copy(update={"cases": cases}), progress, before))
+            return files[-1]
+
+        lost = in_halves(request.cases, run, self.stop)
+        return _Answers(files, {case.key: error for case, error in lost})
 
     def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
         about = CachedTrace(megatron_core=answer.megatron_core, torch=answer.torch, stand_in=answer.stand_in)
@@ -277,22 +270,44 @@ class Tracing:
                 self.cache.write(key, imbalance, trace)
         return traces
 
-    def _run(
-        self, request: TraceRequest, progress: Callable[[int], None], num_before: int
-    ) -> TraceFile | RunFailedError:
+    def _run(self, request: TraceRequest, progress: Callable[[int], None], num_before: int) -> TraceFile:
         def count(num_done: int) -> None:
             progress(num_before + num_done)
 
         process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop, count)
         try:
             return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
-        except RunFailedError as error:
-            return error
-        except ValidationError:
-            return RunFailedError(
+        except ValidationError as error:
+            raise RunFailedError(
                 "the tracer's answer is from another version of mbr-perf",
                 remedy="mbr-perf changed during the run; run the command again",
-            )
+            ) from error
+
+
+_Item = TypeVar("_Item")
+
+
+def in_halves(
+    items: tuple[_Item, ...], run: Callable[[tuple[_Item, ...]], object], stop: Event
+) -> list[tuple[_Item, RunFailedError]]:
+    """Run a tracer on ``items``. If it dies, run it on each half, until only the items that kill it are left.
+
+    Returns the items that got no answer, each with the error.
+    """
+    lost: list[tuple[_Item, RunFailedError]] = []
+    due, num_starts = [items], 0
+    while due:
+        some = due.pop()
+        num_starts += 1
+        try:
+            run(some)
+        except RunFailedError as error:
+            died = isinstance(error, TracerDiedError) and not stop.is_set()
+            if died and len(some) > 1 and num_starts <= _MOST_RESTARTS:
+                due += [some[len(some) // 2 :], some[: len(some) // 2]]
+            else:
+                lost += [(item, error) for item in some]
+    return lost
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,170 @@
+"""What a search over layouts knows: those tried, the best of them, and the commands that run them."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from math import inf
+
+from harness.plan.request import PlanRequest
+from harness.plan.run import Layout
+from harness.planning.layouts import Sizes
+from harness.planning.search import Plan, Row
+from harness.recipes.recipe import Request
+from harness.recipes.sweep_file import SIZES
+from harness.run.understanding import Settled
+
+# How many layouts are recommended, and from which multiple of the fastest step on a layout is of no interest.
+NUM_BEST, SLOWEST = 10, 1.5
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One layout with what is known of it.
+
+    ``settings``: those that a request needs beside the sizes, as for `--set`. ``offload``: of these, the modules or the
+    number of layers in host memory.
+    """
+
+    sizes: Sizes
+    settings: tuple[str, ...]
+    settled: Settled
+    plan: Plan
+    offload: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the layout in one line."""
+        return f"{self.sizes.name} offload={self.offload}" if self.offload else self.sizes.name
+
+    @property
+    def row(self) -> Row | None:
+        """Return the cheapest setting that fits with its whole range, else the cheapest tight one."""
+        return self.plan.recommended
+
+    @cached_property
+    def seconds(self) -> float:
+        """Return the predicted step time of that setting; infinite without one."""
+        return _seconds(self.row) if self.row else inf
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Return a sort key: what fits with its whole range comes before what is tight."""
+        return self.row is None or self.row.verdict == "TIGHT", self.seconds
+
+    @cached_property
+    def least_seconds(self) -> float:
+        """Return the step time without recompute, which no other setting of the layout beats."""
+        control = self.plan.control
+        return _seconds(control) if control else 0.0
+
+    @property
+    def computing(self) -> float:
+        """Return the seconds of a step without recompute and without the pipeline's bubble; 0 where it is not known."""
+        control = self.plan.control
+        return control.prediction.time.compute_s if control and control.prediction and control.prediction.time else 0.0
+
+
+def _seconds(row: Row) -> float:
+    return row.prediction.time.likely_s if row.prediction and row.prediction.time else inf
+
+
+@dataclass
+class Searched:
+    """What a search knows so far.
+
+    ``offloaded``: some of the layouts again, with activations in host memory. ``counts``: layouts by how they ended.
+    ``interrupted``: the user stopped it early.
+    """
+
+    base: Settled
+    tried: dict[Sizes, Tried] = field(default_factory=dict)
+    offloaded: list[Tried] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    num_layouts: int = 0
+    interrupted: bool = False
+    traced_with: str = ""
+    fastest: float = inf
+
+    def add(self, tried: Tried) -> None:
+        """Keep a layout, in place of what was known of it. ``fastest``: the shortest step that fits with its whole range."""
+        self.tried[tried.sizes] = tried
+        if not tried.rank[0]:
+            self.fastest = min(self.fastest, tried.seconds)
+
+    @property
+    def best(self) -> list[Tried]:
+        """Return the layouts with the fastest fitting settings, fastest first."""
+        found: dict[Sizes, Tried] = {}
+        for each in sorted((*self.tried.values(), *self.offloaded), key=lambda each: each.rank):
+            if each.row:
+                found.setdefault(each.sizes, each)
+        return [*found.values()][:NUM_BEST]
+
+    @property
+    def worst_of_best(self) -> float:
+        """Return the step time that a layout must beat to be among the best; infinite while there are too few."""
+        best = [each for each in self.best if not each.rank[0]]
+        return best[-1].seconds if len(best) == NUM_BEST else inf
+
+    @property
+    def pareto(self) -> list[tuple[Tried, Row]]:
+        """Return the fitting settings that no other predicted one beats in both memory and time, smallest first."""
+        slowest = SLOWEST * self.fastest
+        rows = [
+            (row.prediction.peak_bytes, _seconds(row), each, row)
+            for each in (*self.tried.values(), *self.offloaded)
+            for row in each.plan.rows
+            if row.prediction and row.verdict != "OOM" and _seconds(row) <= slowest
+        ]
+        front: list[tuple[Tried, Row]] = []
+        fastest = inf
+        for _, seconds, each, row in sorted(rows, key=lambda found: found[:2]):
+            if seconds < fastest:
+                fastest = seconds
+                front.append((each, row))
+        return front
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Return the best layouts as those of any other plan."""
+        return tuple(Layout(each.name, each.settled, each.plan) for each in self.best)
+
+
+def command(tried: Tried, row: Row, request: PlanRequest) -> str:
+    """Return the command that runs a setting of a layout."""
+    spec = tried.settled.spec
+    words = ["mbr-perf", "run", *request.asked.job_words, "--task", spec.task, "-g", spec.gpu, "-c", spec.compute_dtype,
+             "-ng", str(spec.num_gpus), "-gb", str(spec.batch.global_batch_size)]  # fmt: skip
+    names = {"et": "-et", "ep": "-ep", "tp": "-tp", "pp": "-pp", "vp": "-vp", "cp": "-cp", "mb": "-mb"}
+    for name, value in tried.sizes._asdict().items():
+        if value is not None or name == "vp":
+            words += [names[name], "none" if value is None else str(value)]
+    for setting in tried.settings:
+        words += ["--set", setting]
+    return shlex.join([*words, *_given(request.asked), "--recompute", row.text])
+
+
+_NAMED = {
+    "model_recipe_name",
+    "source",
+    "task",
+    "gpu",
+    "compute_dtype",
+    "num_gpus",
+    "global_batch_size",
+    *SIZES.values(),
+}
+
+
+def _given(asked: Request) -> Iterator[str]:
+    """Yield the options of the request that a layout does not change; recompute is the search's answer."""
+    for item in fields(asked):
+        value = getattr(asked, item.name)
+        if item.name in _NAMED or item.name.startswith("recompute") or value in (None, (), item.default):
+            continue
+        option = {"set_values": "--set", "env": "--env"}.get(item.name, f"--{item.name}")
+        for each in value if isinstance(value, tuple) else (value,):
+            yield from (option,) if each is True else (option, str(each))
