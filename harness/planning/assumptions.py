@@ -85,13 +85,13 @@ ASSUMPTIONS = (
         lambda spec, impl: _moe(spec, impl) and spec.kernels.moe_shared_expert_overlap, higher=0.01,
     ),
     Assumption(
-        "expert routing: every rank receives an equal share of the tokens; the upper end of the range assumes "
-        f"{_BIASED:g} times that share",
+        "expert routing: every rank receives an equal share of the tokens; the upper end of the range and the seconds assume "
+        f"{_BIASED:g} times that share on the busiest rank",
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _BIASED,
     ),
     Assumption(
         "expert routing without a bias per expert: every rank receives an equal share of the tokens; the upper end of the range "
-        f"assumes {_UNBIASED:g} times that share",
+        f"and the seconds assume {_UNBIASED:g} times that share on the busiest rank",
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _UNBIASED,
     ),
     Assumption(

@@ -155,7 +155,8 @@ class Observation:
     """One measured run.
 
     ``peaks``: allocated bytes of the worst rank by pipeline stage. ``outside``: device less reserved bytes of every rank
-    that knows both. ``step_s`` is None where there is no time to compare. ``torch_adam`` as in `model_states`.
+    that knows both. ``step_s`` is None where there is no time to compare. ``busiest``: the costs of the rank with the most
+    tokens, which sets the pace; None where routing is even. ``torch_adam`` as in `model_states`.
     """
 
     name: str
@@ -164,7 +165,12 @@ class Observation:
     peaks: Mapping[int, int]
     outside: tuple[int, ...] = ()
     step_s: float | None = None
+    busiest: tuple[tuple[ChunkCost, ...], ...] | None = None
     torch_adam: bool = False
+
+    def predicted_s(self, efficiency: Efficiency) -> float:
+        """Return the predicted step time at these efficiencies, in seconds."""
+        return likely_seconds(self.spec, self.busiest or self.costs, efficiency)
 
     def predicted_peaks(self, constants: Constants) -> dict[int, int]:
         """Return the predicted peak in bytes of each measured stage."""
@@ -183,7 +189,7 @@ class Observation:
         """Return predicted over measured step time, minus 1."""
         if self.step_s is None:
             return None
-        return likely_seconds(self.spec, self.costs, constants.efficiency(self.spec.gpu)) / self.step_s - 1
+        return self.predicted_s(constants.efficiency(self.spec.gpu)) / self.step_s - 1
 
 
 def fit(observations: Sequence[Observation]) -> tuple[FittedConstant, ...]:
@@ -255,7 +261,7 @@ def _log_errors(runs: Sequence[Observation], names: Sequence[str]) -> Callable[[
     def errors(values: Sequence[float]) -> list[float]:
         speeds = dict(zip(names, values, strict=True))
         likely = [replace(BUILT_IN.efficiency(run.spec.gpu), **speeds) for run in runs]
-        return [log(likely_seconds(r.spec, r.costs, e) / (r.step_s or 1)) for r, e in zip(runs, likely, strict=True)]
+        return [log(run.predicted_s(e) / (run.step_s or 1)) for run, e in zip(runs, likely, strict=True)]
 
     return errors
 

@@ -188,7 +188,7 @@ def predict(
     constants: Constants = BUILT_IN,
     composer: Composer | None = None,
 ) -> Prediction:
-    """Compose ``traces``; ``imbalanced`` are the same cases with uneven routing, for the upper end of the range.
+    """Compose ``traces``; ``imbalanced`` are the same cases with uneven routing, for the upper end of the range and the seconds.
 
     ``composer``: of this request, where it shares with those of other settings. MissingTraceError where a trace is
     missing, LayoutError where the model cannot be cut.
@@ -202,9 +202,10 @@ def predict(
     if constants.origin:
         rows = (*rows, Assumption(constants.origin, applies=lambda _spec, _implementation: True))
     peak = max(stage.total for stage in stages)
-    uneven = peak
+    uneven, busiest = peak, costs
     if imbalanced:
-        unevenly = _stages(spec, composer.chunk_costs(imbalanced), constants, torch_adam=torch_adam)
+        busiest = composer.chunk_costs(imbalanced)  # all ranks wait for the one with the most tokens
+        unevenly = _stages(spec, busiest, constants, torch_adam=torch_adam)
         uneven = max(peak, *(stage.total for stage in unevenly))
     job_class, found = spread_of(spec, peak)
     low, high = found.around(peak, uneven)
@@ -219,7 +220,7 @@ def predict(
         num_rows=found.num_rows,
         time=None
         if spec.gpu_type.is_cpu
-        else step_time(spec, costs, constants.efficiency(spec.gpu), constants.time_spread),
+        else step_time(spec, busiest, constants.efficiency(spec.gpu), constants.time_spread),
         model_flops=model_flops_per_step(spec),
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,

@@ -14,7 +14,7 @@ from harness.planning.communication import Group, group_bandwidth, group_size
 from harness.planning.compose import ChunkCost, Op, Parameters
 from harness.planning.model_states import owned_parameters, state_bytes
 from harness.planning.schedule import schedule_of
-from harness.records.trace import OpKind
+from harness.records.trace import OpKind, Phase
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Efficiency:
 
     ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a communication beside computation that makes the
     computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one operation of a trace.
-    ``step_s``: of the host, for one step: data, logging, the norm of the gradients.
+    ``norm``: the seconds of GPU and host make those of a pass as ``(gpu^norm + host^norm)^(1/norm)``. A large norm leaves the
+    slower of the two. ``step_s``: of the host, for one step: data, logging, the norm of the gradients.
     """
 
     gemm_bf16: float
@@ -34,7 +35,8 @@ class Efficiency:
     network: float
     exposed: float = 0.0
     launch_s: float = 5e-6
-    step_s: float = 0.0
+    norm: float = 4.0
+    step_s: float = 0.02
 
 
 # Fixed before any comparison. A 22B layer on A100 comes out at 19.16 ms where Korthikanti et al. 2022 (arXiv 2205.05198,
@@ -42,7 +44,7 @@ class Efficiency:
 LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
 
 # The host's part of the fit goes for the hosts of all GPUs.
-_OF_THE_HOST = ("launch_s", "step_s")
+_OF_THE_HOST = ("launch_s", "norm")
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,26 @@ def captured(spec: ExperimentSpec) -> float:
     return min(1.0, sum(parts.get(part, 0.0) for part in graphs.scope))
 
 
+def further_launches(spec: ExperimentSpec, chunk: ChunkCost) -> dict[Phase, float]:
+    """Return the launches of a micro-batch by phase that a trace books as one: grouped products run expert by expert.
+
+    Forward and recompute have two grouped products in a layer, backward four. What is computed again has the share of
+    the forward pass's FLOPs. Example: a layer with 8 experts on the rank, 14 forward and 28 backward.
+    """
+    moe, phases = spec.model.moe, get_args(Phase)
+    if moe is None or not moe.moe_grouped_gemm:
+        return dict.fromkeys(phases, 0.0)
+    flops: dict[Phase, int] = dict.fromkeys(phases, 0)
+    for op, count in chunk.work:
+        flops[op.phase] += count * op.flops * (op.kind == "gemm")
+    num_experts = moe.num_moe_experts // spec.parallelism.expert_model_parallel_size
+    matrices = 3 if spec.model.gated_linear_unit else 2
+    of_one = matrices * spec.model.hidden_size * moe.moe_ffn_hidden_size / spec.parallelism.expert_tensor_size
+    further = 2 * (num_experts - 1) * chunk.parameters.expert / of_one / num_experts
+    again = flops["recompute"] / flops["forward"] if flops["forward"] else 0.0
+    return {"forward": further, "backward": 2 * further, "recompute": further * again}
+
+
 @dataclass(frozen=True)
 class StepTime:
     """Seconds of one optimizer step, and what they consist of at the likely efficiencies.
@@ -178,44 +200,37 @@ def step_time(
 
 
 class _Passes(NamedTuple):
-    """Seconds of one micro-batch through one chunk: on the GPU by phase, beside all phases, and of the host by phase.
+    """Seconds of one micro-batch through one chunk: ``gpu`` without waiting for the host, and ``host`` to launch everything.
 
-    ``copies``: of what is offloaded, each way. They run beside the computation of a pass.
+    ``phases``: forward, backward and recompute of the slower of the two.
     """
 
-    forward: float
-    backward: float
-    recompute: float
-    dispatch: float
-    launches: tuple[float, float, float]
-    exposed: float
-    copies: float
-
-    @property
-    def gpu(self) -> float:
-        """Without waiting for the host. Experts' messages run beside another micro-batch's passes, if at all."""
-        computing = max(self.forward, self.copies) + max(self.backward + self.recompute, self.copies)
-        return max(computing, self.dispatch) + self.exposed * min(computing, self.dispatch)
-
-    @property
-    def host(self) -> float:
-        """To launch everything."""
-        return sum(self.launches)
+    gpu: float
+    host: float
+    phases: tuple[float, float, float]
+    norm: float
 
     @property
     def seconds(self) -> float:
-        """Of the slower of the two."""
-        return max(self.gpu, self.host)
+        """Of both. Neither hides the other completely: the GPU waits for launches, and ranks for the slowest host."""
+        return max(self.gpu, self.host) * self._longer
 
     @property
     def recomputing(self) -> float:
         """Of ``seconds``, those that run a second time."""
-        return self.launches[2] if self.host > self.gpu else self.recompute
+        return self.phases[2] * self._longer
 
     @property
     def returning(self) -> float:
         """Of ``seconds``, those of the backward pass with what it recomputes."""
-        return sum(self.launches[1:]) if self.host > self.gpu else max(self.backward + self.recompute, self.copies)
+        return (self.phases[1] + self.phases[2]) * self._longer
+
+    @property
+    def _longer(self) -> float:
+        """By how much longer both take than the slower one alone."""
+        slower = max(self.gpu, self.host)
+        share = min(self.gpu, self.host) / slower if slower else 0.0
+        return float((1 + share**self.norm) ** (1 / self.norm))
 
 
 @dataclass(frozen=True)
@@ -263,12 +278,11 @@ class _Clock:
 
     def passes(self, chunk: ChunkCost) -> "_Passes":
         """Return the seconds of one micro-batch; of overlapped communication, what computation does not hide."""
-        phases = ("forward", "backward", "recompute")
+        phases = get_args(Phase)
         computing, hidden, waiting, launches = (dict.fromkeys(phases, 0.0) for _ in range(4))
         dispatch, overlaps = 0.0, self.spec.kernels.overlap_moe_expert_parallel_comm
-        launched = 1 - captured(self.spec)
         for op, count in chunk.work:
-            launches[op.phase] += count * launched
+            launches[op.phase] += count
             if op.kind != "comm":
                 computing[op.phase] += count * self._compute(op)
             elif op.comm_group == "ep" and overlaps:
@@ -280,13 +294,30 @@ class _Clock:
         exposed = self.efficiency.exposed
         both = ((computing[phase], hidden[phase]) for phase in phases)
         gpu = [max(pair) + exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
-        per_launch = self.efficiency.launch_s
-        host = (launches["forward"] * per_launch, launches["backward"] * per_launch, launches["recompute"] * per_launch)
-        return _Passes(gpu[0], gpu[1], gpu[2], dispatch, host, exposed, chunk.copied / self._copied_per_s)
+        per_launch = self.efficiency.launch_s * (1 - captured(self.spec))
+        more = further_launches(self.spec, chunk)
+        host = [(launches[phase] + more[phase]) * per_launch for phase in phases]
+        copies = chunk.copied / self._copied_per_s  # each way, beside the computation of a pass
+        gpu = [max(gpu[0], copies), max(gpu[1], copies - gpu[2]), gpu[2]]
+        on_gpu, on_host = self._beside(sum(gpu), dispatch), sum(host)
+        slower = host if on_host > on_gpu else gpu
+        return _Passes(on_gpu, on_host, (slower[0], slower[1], slower[2]), self.efficiency.norm)
 
     @cached_property
     def _copied_per_s(self) -> float:
         return (self.spec.gpu_type.host_bandwidth or inf) * self.efficiency.link
+
+    def _beside(self, computing_s: float, dispatch_s: float) -> float:
+        """Return the seconds of a micro-batch whose experts' messages run beside the passes of another one.
+
+        Passes of the warm-up, and as many backward ones at the end, have no other beside them.
+        """
+        if not dispatch_s:
+            return computing_s
+        schedule = schedule_of(self.spec, 0)
+        alone = min(1.0, max(1, schedule.num_warmup) / schedule.num_passes)
+        beside = max(computing_s, dispatch_s) + self.efficiency.exposed * min(computing_s, dispatch_s)
+        return alone * (computing_s + dispatch_s) + (1 - alone) * beside
 
     @cached_property
     def _bytes_per_s(self) -> float:

@@ -105,7 +105,7 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         "| constant | value | from | what it is |", "|---|---:|---:|---|",
         *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in constants(found.efficiency).items()),
         "", f"These {len(BOUNDS)} constants are fitted on all rows below by `scripts/accuracy time --fit`; attention's efficiency "
-        f"is fixed at {START.attention:g}. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
+        f"is fixed at {START.attention:g}, the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
         f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models:", "",
         "| class | rows | low | high |", "|---|---:|---:|---:|",
         *(f"| {name} | {n} | {low:.2f} | {high:.2f} |" for name, (low, high, n) in sorted(found.spreads.items())), "",

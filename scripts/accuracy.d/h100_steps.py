@@ -16,6 +16,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
+from harness.planning.assumptions import imbalance_of
 from harness.planning.compose import ChunkCost, Op, Work
 from harness.planning.flops import model_flops_per_step
 from harness.planning.stages import Composer, MissingTraceError
@@ -174,21 +175,24 @@ def _shape(spec: ExperimentSpec) -> str:
 def _costs(
     specs: Mapping[str, ExperimentSpec], implementation: Any, tracing: Tracing
 ) -> tuple[dict[str, Costs], dict[str, str]]:
-    """Return the chunks of each request, and why some have none."""
+    """Return the chunks of each request on its busiest rank, and why some have none."""
     composers = {name: Composer(spec, implementation) for name, spec in specs.items()}
-    cases: dict[str, TraceCase] = {}
+    cases: dict[float, dict[str, TraceCase]] = {}
     left_out: dict[str, str] = {}
     for name, composer in composers.items():
         try:
-            cases |= {case.key: case for case in composer.cases()}
+            needed = {case.key: case for case in composer.cases()}
         except LayoutError as error:
             left_out[name] = error.message
-    traces = tracing.traces(tuple(cases.values()), implementation)
+            continue
+        cases.setdefault(imbalance_of(specs[name]), {}).update(needed)
+    traced = {kind: tracing.traces(tuple(due.values()), implementation, imbalance=kind) for kind, due in cases.items()}
     costs: dict[str, Costs] = {}
     for name, composer in composers.items():
         if name not in left_out:
+            traces = traced[imbalance_of(specs[name])]
             try:
-                costs[name] = composer.chunk_costs(traces.even)
+                costs[name] = composer.chunk_costs(traces.uneven or traces.even)
             except MissingTraceError as error:
                 left_out[name] = traces.refused.get(str(error), "not traced")
     return costs, left_out

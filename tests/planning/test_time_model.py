@@ -6,7 +6,7 @@ from harness.experiment.gpu import GPUS
 from harness.experiment.model import MoeModel
 from harness.planning.communication import LINKS, group_bandwidth
 from harness.planning.compose import ChunkCost, Parameters, PassSizes, Work
-from harness.planning.time_model import KERNEL_S, captured, fitted, spread_of, step_time, typical
+from harness.planning.time_model import KERNEL_S, captured, fitted, further_launches, spread_of, step_time, typical
 from harness.records.trace import OpCost
 
 H100 = GPUS["h100"]
@@ -67,11 +67,11 @@ def test_communication_adds_up_and_overlapped_communication_hides_behind_computa
     assert (waited, hidden) == (pytest.approx(4, rel=1e-5), pytest.approx(3 + TYPICAL.exposed, rel=1e-5))
 
 
-def with_experts(spec_of, **kernels):
+def with_experts(spec_of, num_experts=16, num_microbatches=1, **kernels):
     """16 experts over two nodes, one on each GPU; two per token."""
     spec = spec_of(num_gpus=16, parallelism={"expert_model_parallel_size": 16}, batch={
-        "micro_batch_size": 1, "global_batch_size": 16, "seq_length": 4096}, kernels=kernels)  # fmt: skip
-    moe = MoeModel(num_moe_experts=16, moe_router_topk=2, moe_ffn_hidden_size=1024)
+        "micro_batch_size": 1, "global_batch_size": 16 * num_microbatches, "seq_length": 4096}, kernels=kernels)  # fmt: skip
+    moe = MoeModel(num_moe_experts=num_experts, moe_router_topk=2, moe_ffn_hidden_size=1024)
     return spec.model_copy(update={"model": spec.model.model_copy(update={"moe": moe})})
 
 
@@ -79,11 +79,12 @@ def test_tokens_of_overlapped_experts_travel_beside_another_micro_batch(spec_of)
     sent = round(LINKS["h100"].network * 2 * TYPICAL.network)  # half of it leaves the node
     work = chunk(op(flops=ONE_SECOND_OF_GEMM), op(kind="comm", comm_bytes=sent, comm_group="ep"))
     alone_, beside = (
-        step_time(with_experts(spec_of, overlap_moe_expert_parallel_comm=overlaps), ((work,),)).compute_s
+        step_time(with_experts(spec_of, 16, 4, overlap_moe_expert_parallel_comm=overlaps), ((work,),)).compute_s
         for overlaps in (False, True)
     )
-    assert alone_ == pytest.approx(2, rel=1e-5)
-    assert beside == pytest.approx(1 + TYPICAL.exposed, rel=1e-5)
+    assert alone_ == pytest.approx(4 * 2, rel=1e-5)
+    # the first forward and the last backward pass have no other micro-batch beside them
+    assert beside == pytest.approx(2 + 3 * (1 + TYPICAL.exposed), rel=1e-5)
 
 
 def test_a_flex_dispatcher_sends_a_token_once_to_a_node(spec_of):
@@ -105,6 +106,27 @@ def test_the_host_launches_what_no_graph_captured(spec_of):
     assert left == pytest.approx(1 - captured(graphs))
     assert captured(alone(spec_of, cuda_graph={"impl": "full_iteration", "scope": ()})) == 1
     assert captured(graphs) == pytest.approx(14 / 22)
+
+
+def test_gpu_and_host_delay_each_other_where_both_take_as_long(spec_of):
+    launched = round(1 / TYPICAL.launch_s)
+    work = chunk(op(flops=ONE_SECOND_OF_GEMM, count=launched))
+    time = step_time(alone(spec_of), ((work,),))
+    assert time.compute_s == pytest.approx(2 ** (1 / TYPICAL.norm), rel=0.02)
+    graphs = alone(spec_of, cuda_graph={"impl": "full_iteration", "scope": ()})
+    assert step_time(graphs, ((work,),)).compute_s == pytest.approx(1, rel=0.02)
+
+
+def test_every_expert_on_the_rank_is_launched(spec_of):
+    """A layer with 8 experts on the rank: 2 products forward and 4 backward, each 7 times more than the trace says."""
+    spec = with_experts(spec_of, num_experts=8 * 16)
+    experts = 8 * 3 * spec.model.hidden_size * 1024
+    traced = op(flops=100), op("backward", flops=200), op("recompute", flops=50)
+    layer = replace(chunk(*traced), parameters=Parameters(dense=10**6, expert=experts))
+    assert further_launches(spec, layer) == {"forward": 14, "backward": 28, "recompute": 7}
+    assert sum(further_launches(alone(spec_of), layer).values()) == 0
+    one_by_one = spec.model.model_copy(update={"moe": spec.model.moe.model_copy(update={"moe_grouped_gemm": False})})
+    assert sum(further_launches(spec.model_copy(update={"model": one_by_one}), layer).values()) == 0
 
 
 def test_frozen_weights_have_no_gradients(spec_of):

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
 from harness.judging import readings
 from harness.judging.derive import derive
 from harness.judging.plausible import doubts_of
 from harness.launch.environment import Host
+from harness.planning.assumptions import imbalance_of
 from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
 from harness.planning.device import device_needs
 from harness.planning.model_states import steps_with_torch_adam
@@ -111,29 +113,36 @@ def _one_gpu(records: Sequence[RunRecord]) -> str:
     return next(iter(by_gpu))
 
 
-def _traces(records: Sequence[RunRecord], tracing: Tracing) -> dict[Implementation, Traces]:
+_Kind = tuple[Implementation, float]  # of traces: the layers, and the imbalance of routing
+
+
+def _traces(records: Sequence[RunRecord], tracing: Tracing) -> dict[_Kind, Traces]:
     """Trace all runs that take part, together."""
-    cases: dict[Implementation, dict[str, TraceCase]] = {}
+    cases: dict[_Kind, dict[str, TraceCase]] = {}
     for record in records:
         if not _unfit(record):
-            implementation = settled_implementation(record.spec)
-            needed = Composer(record.spec, implementation).cases()
-            cases.setdefault(implementation, {}).update({case.key: case for case in needed})
+            kind = _kind(record.spec)
+            needed = Composer(record.spec, kind[0]).cases()
+            cases.setdefault(kind, {}).update({case.key: case for case in needed})
     return {
-        implementation: tracing.traces(tuple(together.values()), implementation)
-        for implementation, together in cases.items()
+        kind: tracing.traces(tuple(together.values()), kind[0], imbalance=kind[1]) for kind, together in cases.items()
     }
 
 
-def _observation(record: RunRecord, traced: Mapping[Implementation, Traces]) -> Observation | str:
+def _kind(spec: ExperimentSpec) -> _Kind:
+    return settled_implementation(spec), imbalance_of(spec)
+
+
+def _observation(record: RunRecord, traced: Mapping[_Kind, Traces]) -> Observation | str:
     """Return the observation of a run for the fit, or why the run is not used."""
     why = _unfit(record)
     if why:
         return why
-    spec, implementation = record.spec, settled_implementation(record.spec)
-    composer, traces = Composer(spec, implementation), traced[implementation]
+    spec, kind = record.spec, _kind(record.spec)
+    composer, traces = Composer(spec, kind[0]), traced[kind]
     try:
         costs = composer.chunk_costs(traces.even)
+        busiest = composer.chunk_costs(traces.uneven) if traces.uneven else None
     except MissingTraceError:
         reasons = (traces.refused.get(case.key) for case in composer.cases())
         return next((reason for reason in reasons if reason), "not traced")
@@ -146,6 +155,7 @@ def _observation(record: RunRecord, traced: Mapping[Implementation, Traces]) -> 
         peaks=_peaks_by_stage(record),
         outside=_outside(record),
         step_s=metrics.step_time_s.median if metrics.step_time_s and timed else None,
+        busiest=busiest,
         torch_adam=steps_with_torch_adam(spec, _software(record)),
     )
 
