@@ -10,6 +10,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from io import BytesIO
@@ -92,17 +93,20 @@ def why_not(about: About, installed: Software) -> str:
     return ""
 
 
+@cache
 def tracer_code() -> str:
     """Return a fingerprint of the tracer's code, and of the functions of a request that it calls."""
     trees = [*_trees(_TRACER)]
     return _digest((*trees, *_called(trees, [*_trees(_REQUESTS)])))
 
 
+@cache
 def stand_in_code() -> str:
     """Return a fingerprint of the code that replaces transformer-engine and other compiled kernels."""
     return _digest(_trees(("engine/stand_in",)))
 
 
+@cache
 def layers_digest() -> str | None:
     """Return a fingerprint of the installed megatron-core's layers; None without one."""
     found = find_spec("megatron")
