@@ -19,6 +19,7 @@ from harness.asking.options import (
     SweepNodes,
 )
 from harness.errors import BadRequestError, Problems, raise_all
+from harness.experiment.model import repeats_problem
 from harness.launch.plan import Nodes
 from harness.recipes.recipe import ForeignSource, Request, SourceKind
 from harness.records.batches import BatchLaunch, LaunchSettings
@@ -105,8 +106,8 @@ def _chunks(text: str | None) -> int | Literal["none"] | None:
 
 def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions) -> RunRequest:
     """Return all of `mbr-perf run` as one value. BadRequestError for options that contradict each other."""
-    if launch.repeats < 1:
-        raise BadRequestError(f"--repeats {launch.repeats} must be at least 1")
+    if problem := repeats_problem(launch.repeats):
+        raise BadRequestError(problem)
     request = experiment_request(asked, judge)
     require_job(request)
     return read(

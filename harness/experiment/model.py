@@ -10,7 +10,7 @@ from harness.experiment.gpu import Former, Frozen
 # Not Field(ge=...): before 2.10 pydantic keeps the default of one field in a Field that others share.
 MOST = {
     "gpus": 2**20, "layers": 10_000, "experts": 100_000, "width": 10**7, "tokens": 10**8, "samples": 10**6, "steps": 10**7,
-    "count": 2**40,
+    "repeats": 10_000, "count": 2**40,
 }  # fmt: skip
 """The upper bound of every size, far above any job: one digit too many must not take all memory of the machine."""
 Count = Annotated[int, Ge(1), Le(MOST["count"])]
@@ -19,8 +19,15 @@ Gpus = Annotated[int, Ge(1), Le(MOST["gpus"])]
 Layers = Annotated[int, Ge(1), Le(MOST["layers"])]
 Experts = Annotated[int, Ge(1), Le(MOST["experts"])]
 Width = Annotated[int, Ge(1), Le(MOST["width"])]
+Repeats = Annotated[int, Ge(1), Le(MOST["repeats"])]
 Samples = Annotated[int, Ge(1), Le(MOST["samples"])]
 Window = Annotated[int, Ge(-1), Le(MOST["tokens"])]
+
+
+def repeats_problem(num_repeats: int) -> str:
+    """Say why nothing can be repeated so often; empty if it can."""
+    most = MOST["repeats"]
+    return "" if 1 <= num_repeats <= most else f"--repeats {num_repeats} must be from 1 to {most:,}"
 
 
 LayerKind = Literal["dense", "moe", "window_dense", "window_moe", "delta_dense", "delta_moe"]

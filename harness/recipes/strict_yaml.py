@@ -38,11 +38,11 @@ _TRAPS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
 )  # fmt: skip
 
 
-class AmbiguousScalarError(ValueError):
-    """A plain scalar that readers of YAML disagree on."""
+class ScalarError(ValueError):
+    """A plain scalar that is no value of a file: readers of YAML disagree on it, or it is out of bounds."""
 
-    def __init__(self, text: str, what: str, fix: str) -> None:
-        super().__init__(f"{text!r} is ambiguous: {what}")
+    def __init__(self, message: str, fix: str) -> None:
+        super().__init__(message)
         self.fix = fix
 
 
@@ -51,23 +51,26 @@ def _start(text: str) -> str:
 
 
 def read_plain(text: str) -> ScalarValue:
-    """Read the value of an unquoted scalar; AmbiguousScalarError if readers of YAML disagree on it."""
+    """Read the value of an unquoted scalar; ScalarError if readers of YAML disagree on it, or it is out of bounds."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in _MAY_BE_A_TRAP:
         return text
     if _INT.fullmatch(text):
         if len(text) > MAX_DIGITS:
-            raise AmbiguousScalarError(_start(text), f"it has {len(text)} digits", f"write at most {MAX_DIGITS} digits")
+            raise ScalarError(
+                f"{_start(text)!r} is too long a number: it has {len(text)} digits",
+                f"write at most {MAX_DIGITS} digits",
+            )
         return int(text)
     if _FLOAT.fullmatch(text):
         number = float(text)
         if not math.isfinite(number):
-            raise AmbiguousScalarError(text, "it is not a finite number", "write a finite number")
+            raise ScalarError(f"{text!r} is not a finite number", "write a finite number")
         return number
     for pattern, what, fix in _TRAPS:
         if pattern.fullmatch(text):
-            raise AmbiguousScalarError(text, what, fix)
+            raise ScalarError(f"{text!r} is ambiguous: {what}", fix)
     return text
 
 
@@ -252,7 +255,7 @@ class _Reader:
             return str(event.value)
         try:
             return read_plain(event.value)
-        except AmbiguousScalarError as error:
+        except ScalarError as error:
             if self.by_pyyaml:
                 return _yaml_1_1(event.value)
             self.refuse(_line(event), str(error), error.fix)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from harness.experiment.model import Count
+from harness.experiment.model import Repeats
 from harness.recipes.find import SUITES, NamedFiles, find_recipe_file
 from harness.recipes.reading import Document, FileModel, Keys, RefusedError, one_of, path_text, refusing
 from harness.recipes.recipe import Request
@@ -61,7 +61,7 @@ class SuiteSettings(FileWithRequest):
         description="long names of `mbr-perf run`'s options and their values; in a case `recompute` may be a list, "
         "one case for each",
     )
-    repeats: Count | None = Field(default=None, description="runs of the case; default 1")
+    repeats: Repeats | None = Field(default=None, description="runs of the case; default 1")
     thresholds: dict[_Metric, _Fraction] = Field(
         default={},
         description="allowed worsening by metric, a fraction; else the GPU type's. "

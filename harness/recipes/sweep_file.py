@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, g
 from pydantic import BeforeValidator, Field, create_model
 
 from harness.errors import BadRequestError, Problems
-from harness.experiment.model import Count
+from harness.experiment.model import Repeats
 from harness.recipes.find import SWEEPS, NamedFiles
 from harness.recipes.points import KNOWN_NAMES
 from harness.recipes.reading import Document, FileModel, Keys, RefusedError, nearest_setting, one_of
@@ -220,7 +220,7 @@ class SweepFile(FileWithRequest):
     grid: bool = Field(
         default=False, description="`true`: every combination; else one change at a time from the control"
     )
-    repeats: Count = Field(
+    repeats: Repeats = Field(
         default=1, description="runs of each cell, interleaved; three or more give intervals of confidence"
     )
     control: str | None = Field(

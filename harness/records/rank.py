@@ -2,11 +2,12 @@
 
 import platform
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from harness.experiment.gpu import Frozen
+from harness.records.redact import redact
 
 # NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, user-set clocks and display do not disturb a run.
 POWER_CAP = 0x04
@@ -134,15 +135,21 @@ class LayerRecompute(Frozen):
     full_layers: int = 0
 
 
+_Masked = Annotated[str, AfterValidator(redact)]
+
+
 class Failure(Frozen):
-    """How a rank failed. ``request_bytes``: the allocation that failed, if the text names it."""
+    """How a rank failed. ``request_bytes``: the allocation that failed, if the text names it.
+
+    Secrets in its texts are masked, also where another program wrote the file.
+    """
 
     kind: Literal["oom", "error", "non_finite_loss", "signal", "lost", "hang", "timeout"]
-    message: str
+    message: _Masked
     phase: Phase | None = None
     step: int | None = None
     request_bytes: int | None = None
-    traceback: str | None = None
+    traceback: _Masked | None = None
 
     @property
     def when(self) -> str:

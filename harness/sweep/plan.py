@@ -11,6 +11,7 @@ from harness.errors import BadRequestError, HarnessError, Problems, raise_all
 from harness.experiment.effective import Implementation, computation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
+from harness.experiment.model import repeats_problem
 from harness.experiment.software import Software
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
@@ -244,8 +245,8 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
     problems, axes = Problems(), tuple[SweptAxis, ...]()
     if not request.over:
         problems.add("a sweep needs a setting to vary", "e.g. --over recompute=auto, or --over tp=4,8")
-    if request.repeats < 1:
-        problems.add(f"--repeats {request.repeats} must be at least 1")
+    if problem := repeats_problem(request.repeats):
+        problems.add(problem)
     if not 0 <= request.margin < 1:
         problems.add(f"--margin {request.margin:g} must be a share of the memory, from 0 to below 1", "e.g. 0.06")
     if request.max_minutes is not None and not request.max_minutes > 0:

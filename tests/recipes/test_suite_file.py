@@ -119,6 +119,7 @@ def test_thresholds_are_of_the_metrics_that_are_gated_by_a_fraction():
         ("title: Two models\n", "", "title: missing"),
         ("title: Two models", "title: 7", ":1: title: must be text, is 7"),
         ("  repeats: 3", "  repeat: 3", ":4: defaults.repeat: no such setting"),
+        ("  repeats: 3", "  repeats: 10001", ":4: defaults.repeats: must be less than or equal to 10000, is 10001\n  runs of the case"),
         ("  repeats: 3", "  repeats: 0", ":4: defaults.repeats: must be greater than or equal to 1, is 0\n  runs of the case"),
         ("  repeats: 3", "  num_gpus: 8", ":4: defaults.num_gpus: no such setting\n  write it under request"),
         ("  repeats: 3", "  name: x", ":4: defaults.name: no such setting"),

@@ -93,6 +93,7 @@ def test_recompute_may_be_left_to_the_planner(read):
         ('"mlp,core_attn"', "core_atn", ":10: over.recompute: unknown recompute module 'core_atn'"),
         ('"mlp,core_attn"', "auto", "over.recompute: unknown recompute module 'auto'"),
         ("grid: true", "grid: 1", ":14: grid: must be true or false, is 1"),
+        ("repeats: 3", "repeats: 10001", ":15: repeats: must be less than or equal to 10000, is 10001"),
         ("repeats: 3", "repeats: 0", ":15: repeats: must be greater than or equal to 1, is 0"),
         ("title: Two axes", "title: 7", ":1: title: must be text, is 7"),
     ],

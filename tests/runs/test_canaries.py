@@ -145,6 +145,25 @@ def test_neither_the_shell_nor_a_folder_is_in_what_a_night_leaves(mbr_perf, tmp_
     assert holders(left, root) == ([plan] if folder == TOKEN else [])
 
 
+@pytest.mark.slow
+def test_no_shape_of_a_secret_in_a_failure_reaches_the_pages_of_a_night_and_its_history(mbr_perf, tmp_path):
+    """The record itself is another program's here: mbr-perf's own ranks mask what they write."""
+    (tmp_path / "night").mkdir()
+    stage = Stage(tmp_path / "night", {"a": "request: {recompute: mlp}", "b": "request: {recompute: none}"})
+    stage.record("a", 0)
+    stage.record("b", 0, failure=Failure(kind="error", message=FAILURE_TEXT, phase="forward_backward", step=1))
+    left, results = tmp_path / "left", tmp_path / "night" / "results"
+    left.mkdir()
+    outputs = {"--junit": left / "j.xml", "--html": left / "pages", "--step_summary": left / "s.md"}
+    silent(mbr_perf(*stage.arguments(*(word for pair in outputs.items() for word in pair))), code=3)
+    assert "Bearer ***" in (left / "j.xml").read_text()
+    assert any("Bearer ***" in page.read_text() for page in (left / "pages").rglob("*.html"))
+    for command in (("history",), ("history", "b", "--json"), ("history", "b", "--chart", left / "history.html")):
+        answer = mbr_perf(*command, "--results_dir", results)
+        silent(answer, code=answer.code)
+    assert holders(left) == []
+
+
 def test_the_shell_is_in_nothing_that_slurm_is_given(mbr_perf, slurm, tmp_path):
     on_slurm = ("-mr", RECIPE, "-g", "cpu", "-gn", "1", "--launcher", "slurm", "--time_limit", "10", "--detach")
     silent(mbr_perf("run", *on_slurm, "--results_dir", tmp_path / "results"))

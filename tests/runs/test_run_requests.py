@@ -31,7 +31,7 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
         ((*RECIPE, "--hang_timeout", "nan"), "--hang_timeout nan must be above 0 and finite"),
         ((*RECIPE, "--memory_limit", "inf"), "--memory_limit inf must be a finite number"),
         ((*RECIPE, "-E", "PGPASSWORD=hunter2"), "PGPASSWORD has the name of a secret"),
-        ((*RECIPE, "--repeats", "0"), "--repeats 0 must be at least 1"),
+        ((*RECIPE, "--repeats", "0"), "--repeats 0 must be from 1 to 10,000"),
         ((*RECIPE, "--repeats", "2", "--run_dir", "somewhere"), "--run_dir names the folder of one run, but --repeats makes several runs"),
         ((*RECIPE, "--launcher", "replay"), "the replay launcher needs a recorded run\n  pass --from RUN_FOLDER"),
         ((*RECIPE, "-E", "RANK=3"), "torchrun sets RANK for each rank\n  leave RANK out"),
