@@ -103,7 +103,7 @@ def test_the_host_launches_what_no_graph_captured(spec_of):
     assert eager.recompute_s == pytest.approx(500 * TYPICAL.launch_s)
     graphs = alone(spec_of, cuda_graph={"impl": "transformer_engine", "scope": ("attn",)})
     left = step_time(graphs, ((many,),)).compute_s / eager.compute_s
-    assert left == pytest.approx(1 - captured(graphs))
+    assert left == pytest.approx(1 - captured(graphs), rel=1e-5)
     assert captured(alone(spec_of, cuda_graph={"impl": "full_iteration", "scope": ()})) == 1
     assert captured(graphs) == pytest.approx(14 / 22)
 
