@@ -52,7 +52,7 @@ class MoeModel(Frozen):
     moe_layer_freq: Count | tuple[Literal[0, 1], ...] = 1
     moe_shared_expert_intermediate_size: Width | None = None
     moe_shared_expert_gate: Annotated[bool, Former(False)] = False
-    moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "none"] = "aux_loss"
+    moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "none"] = "aux_loss"
     moe_aux_loss_coeff: float = Field(default=0.0, ge=0)
     moe_router_pre_softmax: bool = False
     moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
@@ -69,7 +69,7 @@ class MoeModel(Frozen):
 class MlaModel(Frozen):
     """Multi-latent attention (`MLATransformerConfig` names). Other attention always has the fused rotary embedding."""
 
-    q_lora_rank: Width | None
+    q_lora_rank: Width | None = None
     kv_lora_rank: Width
     qk_head_dim: Width
     qk_pos_emb_head_dim: Width

@@ -1,12 +1,13 @@
 """Lists recipes with the size of each model, and checks recipe files."""
 
+from collections import Counter
 from pathlib import Path
 
 from typing_extensions import TypedDict
 
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.gpu import GPUS
-from harness.experiment.model import ModelSpec, MoeModel
+from harness.experiment.model import LinearAttentionModel, ModelSpec, MoeModel, has_experts
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, ASSUMED_TRANSFORMER_ENGINE, Software
@@ -26,9 +27,12 @@ def parameter_count(model: ModelSpec) -> int:
     """
     embeddings = 1 if model.share_embeddings_and_output_weights else 2
     total = embeddings * model.vocab_size * model.hidden_size + _norm(model)
-    for is_moe in model.moe_layer_pattern:
-        feed_forward = _moe(model, model.moe) if is_moe and model.moe else _mlp(model, model.ffn_hidden_size)
-        total += _attention(model) + feed_forward + 2 * _norm(model)
+    for kind, number in Counter(model.layer_kinds).items():
+        net = model.linear_attention if kind.startswith("delta") else None
+        attention = _delta_net(model, net) if net else _attention(model)
+        moe = model.moe if has_experts(kind) else None
+        feed_forward = _moe(model, moe) if moe else _mlp(model, model.ffn_hidden_size)
+        total += number * (attention + feed_forward + 2 * _norm(model))
     return total
 
 
@@ -46,10 +50,23 @@ def _attention(model: ModelSpec) -> int:
         down_up = hidden * rank + rank + rank * queries if rank else hidden * queries
         compressed = hidden * (mla.kv_lora_rank + mla.qk_pos_emb_head_dim) + mla.kv_lora_rank
         return down_up + compressed + mla.kv_lora_rank * keys_values + heads * mla.v_head_dim * hidden
-    queries, keys_values = heads * model.head_dim, 2 * model.query_groups * model.head_dim
-    biases = queries + keys_values + hidden if model.add_bias_linear else 0
+    context, keys_values = heads * model.head_dim, 2 * model.query_groups * model.head_dim
+    projected = context * (2 if model.attention_output_gate else 1) + keys_values
+    biases = projected if model.add_bias_linear or model.add_qkv_bias else 0
+    biases += hidden if model.add_bias_linear else 0
+    sinks = heads if model.softmax_type == "learnable" else 0
     norms = 2 * model.head_dim if model.qk_layernorm else 0
-    return hidden * (2 * queries + keys_values) + biases + norms
+    return hidden * (projected + context) + biases + sinks + norms
+
+
+def _delta_net(model: ModelSpec, net: LinearAttentionModel) -> int:
+    keys, values = (
+        net.linear_num_key_heads * net.linear_key_head_dim,
+        net.linear_num_value_heads * net.linear_value_head_dim,
+    )
+    projected = 2 * keys + 2 * values + 2 * net.linear_num_value_heads
+    of_heads = 2 * net.linear_num_value_heads + net.linear_value_head_dim  # time steps, decays, the output's norm
+    return model.hidden_size * (projected + values) + net.linear_conv_kernel_dim * (2 * keys + values) + of_heads
 
 
 def _mlp(model: ModelSpec, ffn_hidden_size: int) -> int:
@@ -60,10 +77,11 @@ def _mlp(model: ModelSpec, ffn_hidden_size: int) -> int:
 
 def _moe(model: ModelSpec, moe: MoeModel) -> int:
     shared = moe.moe_shared_expert_intermediate_size
+    gate = model.hidden_size if moe.moe_shared_expert_gate else 0
     return (
-        model.hidden_size * moe.num_moe_experts
+        (model.hidden_size + (1 if model.add_bias_linear else 0)) * moe.num_moe_experts
         + moe.num_moe_experts * _mlp(model, moe.moe_ffn_hidden_size)
-        + (_mlp(model, shared) if shared else 0)
+        + (_mlp(model, shared) + gate if shared else 0)
     )
 
 

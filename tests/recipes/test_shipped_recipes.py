@@ -76,9 +76,12 @@ def test_the_small_model_keeps_the_character_of_the_large_one(name):
     large = full_model(RECIPES[name])
     small = build_spec(RECIPES[name].points[0].layer, "").model
     for field in ("normalization", "gated_linear_unit", "activation_func", "add_bias_linear", "qk_layernorm",
-                  "position_embedding_type", "share_embeddings_and_output_weights", "mtp_num_layers"):  # fmt: skip
+                  "position_embedding_type", "share_embeddings_and_output_weights", "mtp_num_layers", "add_qkv_bias",
+                  "softmax_type", "attention_output_gate", "glu_linear_offset", "activation_func_clamp_value",
+                  "window_attn_skip_freq", "yarn"):  # fmt: skip
         assert getattr(small, field) == getattr(large, field)
-    assert (small.moe is None, small.mla is None) == (large.moe is None, large.mla is None)
+    for section in ("moe", "mla", "window_size", "linear_attention"):
+        assert (getattr(small, section) is None) == (getattr(large, section) is None)
     assert small.num_attention_heads // small.query_groups == large.num_attention_heads // large.query_groups
     assert bool(large.moe and large.moe.moe_shared_expert_intermediate_size) == bool(
         small.moe and small.moe.moe_shared_expert_intermediate_size
@@ -90,6 +93,8 @@ def test_the_small_model_keeps_the_character_of_the_large_one(name):
     [
         ("llama2_7b", 6.74), ("llama3_8b", 8.03), ("llama3_70b", 70.55), ("llama31_405b", 405.85), ("gpt3_175b", 174.6),
         ("mixtral_8x7b", 46.70), ("deepseek_v3", 671.03), ("qwen3_30b_a3b", 30.53), ("qwen3_235b_a22b", 235.09),
+        ("gpt_oss_120b", 116.83), ("kimi_k2", 1026.4), ("moonlight_16b", 15.96), ("qwen25_7b", 7.616),
+        ("qwen3_next_80b_a3b", 79.67), ("glm45_air_106b", 106.85),
     ],
 )  # fmt: skip
 def test_models_have_the_published_number_of_parameters(name, billions):

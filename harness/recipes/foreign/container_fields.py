@@ -228,6 +228,10 @@ def _of_model(spec: ExperimentSpec) -> dict[str, object]:
     }
     if model.moe:
         values["model.moe.moe_layer_freq"] = model.moe_layer_pattern
+    if model.window_size:
+        values["model.window_attn_skip_freq"] = model.window_pattern
+    if model.linear_attention:
+        values["model.linear_attention.linear_attention_freq"] = model.linear_attention_pattern
     if not model.mtp_num_layers:
         values["model.mtp_loss_scaling_factor"] = None
     return values
