@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import bridge_configs
 import cpu_runs
 import estimators
 import h100_fit
@@ -87,6 +88,7 @@ COMPARISONS: dict[str, Callable[[Host], Page]] = {
     "korthikanti": saved_activations,
     "time": time,
     "estimators": other_estimators,
+    "bridge_configs": bridge_configs.page,
     "cpu": cpu_runs.page,
     "ranges": lambda _host: ranges.page(FOLDER),
 }

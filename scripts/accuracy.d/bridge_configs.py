@@ -1,0 +1,148 @@
+"""Predictions for the configurations that Megatron-Bridge resolved beside those for our recipe points of the same name."""
+
+import importlib
+import sys
+import tarfile
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from page import Page, signed
+
+from harness.errors import BadRequestError
+from harness.experiment.effective import Implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.launch.environment import Host
+from harness.planning.assumptions import imbalance_of
+from harness.planning.stages import Composer
+from harness.recipes.foreign.container_fields import disagreements
+from harness.recipes.recipe import ForeignSource, Request
+from harness.recipes.resolve import resolve
+from harness.records.trace import TraceCase
+from harness.run.machine import software_for
+from harness.run.predicting.prediction import RunPrediction, predict_with
+from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.run.understanding import in_one_sentence
+
+_SCRIPTS = Path(__file__).parents[1]
+ARCHIVE = _SCRIPTS.parent / "tests" / "data" / "bridge" / "containers_067f987.tar.xz"
+ALIKE = 0.005  # of the peak
+_LAYERS: Implementation = "transformer_engine"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One file: predicted peak bytes and seconds of both, or why it was refused, and the settings in which they differ."""
+
+    point: str
+    file: str
+    ours: tuple[int, float] | None
+    theirs: tuple[int, float] | None
+    differs_in: tuple[str, ...]
+    why: str = ""
+
+    @property
+    def differences(self) -> tuple[float, float] | None:
+        """Return by how much peak and step of the file differ from ours, as shares."""
+        if self.ours is None or self.theirs is None:
+            return None
+        return self.theirs[0] / self.ours[0] - 1, self.theirs[1] / self.ours[1] - 1
+
+    @property
+    def is_alike(self) -> bool:
+        """Return whether both peaks and steps are within ``ALIKE``."""
+        return self.differences is not None and all(abs(each) <= ALIKE for each in self.differences)
+
+
+def page(host: Host) -> Page:
+    """Plan every recorded pretraining and fine-tuning file, and our point of the same name."""
+    rows = list(_rows(host))
+    read = [row for row in rows if row.differences is not None]
+    alike = sum(row.is_alike for row in read)
+    headline = (
+        f"{len(read)} of {len(rows)} files planned; {alike} of them within {ALIKE:.1%} of our point's peak and step. "
+        f"The table explains the others."
+    )
+    document: dict[str, Any] = {"rows": [vars(row) | {"differences": row.differences} for row in rows]}
+    notes = ["A file is read by `--bridge_config`; the setting is the file's own. Nothing here is measured."]
+    return Page("Plans of Megatron-Bridge's files beside plans of our recipes", headline, document, _table(rows), notes)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One point and the settled experiments of both, or why there is none."""
+
+    point: str
+    file: str
+    ours: ExperimentSpec | None
+    theirs: ExperimentSpec | None
+    why: str = ""
+
+
+def _rows(host: Host) -> Iterator[Row]:
+    pairs = list(_pairs())
+    tracing = Tracing(host, trace_cache(host.shell), timeout_s=7200.0)
+    kinds: dict[float, dict[str, TraceCase]] = defaultdict(dict)
+    for spec in (spec for pair in pairs for spec in (pair.ours, pair.theirs) if spec is not None):
+        kinds[imbalance_of(spec)].update({case.key: case for case in Composer(spec, _LAYERS).cases()})
+    for imbalance, cases in kinds.items():
+        tracing.traces(tuple(cases.values()), _LAYERS, imbalance=imbalance)  # all at once, into the cache
+    for pair in pairs:
+        if pair.ours is None or pair.theirs is None:
+            yield Row(pair.point, pair.file, None, None, (), pair.why)
+            continue
+        software, _ = software_for(pair.ours.gpu, host)
+        left, right = (
+            predict_with(tracing, spec, software, _LAYERS, use_calibration=False) for spec in (pair.ours, pair.theirs)
+        )
+        differs = tuple(f"{d.path}: {d.theirs}, ours {d.ours}" for d in disagreements(pair.ours, pair.theirs))
+        yield Row(pair.point, pair.file, _figures(left), _figures(right), differs, right.reason or left.reason)
+
+
+def _pairs() -> Iterator[_Pair]:
+    sys.path.append(str(_SCRIPTS / "audit-bridge-recipes.d"))
+    bridge_points = importlib.import_module("ask").bridge_points  # which file belongs to which point
+
+    with tempfile.TemporaryDirectory() as name, tarfile.open(ARCHIVE) as archive:
+        archive.extractall(name, filter="data")
+        for each in bridge_points():
+            key = each.point.key
+            if key.task == "peft":
+                continue
+            asked = {"gpu": key.gpu, "num_gpus": key.num_gpus}
+            source = ForeignSource("bridge_config", f"{name}/{each.file}")
+            recipe = each.name.partition(".")[0]
+            of_point = {"task": key.task, "compute_dtype": key.compute_dtype, "variant": key.variant}
+            try:
+                theirs = _on_te(resolve(Request(model_recipe_name="", source=source, **asked)).spec)
+                ours = _on_te(resolve(Request(model_recipe_name=recipe, **asked, **of_point)).spec)
+            except BadRequestError as error:
+                yield _Pair(each.name, each.file, None, None, in_one_sentence(error).replace(f"{name}/", ""))
+            else:
+                yield _Pair(each.name, each.file, ours, theirs)
+
+
+def _on_te(spec: ExperimentSpec) -> ExperimentSpec:
+    kernels = spec.kernels.model_copy(update={"transformer_impl": _LAYERS})
+    return spec.model_copy(update={"kernels": kernels})
+
+
+def _figures(made: RunPrediction) -> tuple[int, float] | None:
+    found = made.prediction
+    return None if found is None or found.time is None else (found.peak_bytes, found.time.likely_s)
+
+
+def _table(rows: list[Row]) -> list[str]:
+    lines = ["| point | ours GB | file GB | peak | step | why they differ |", "|---|---:|---:|---:|---:|---|"]
+    for row in rows:
+        if row.is_alike:
+            continue
+        peaks = "- | - | - | -"
+        if row.ours and row.theirs and row.differences:
+            peak, step = row.differences
+            peaks = f"{row.ours[0] / 1e9:.2f} | {row.theirs[0] / 1e9:.2f} | {signed(peak)} | {signed(step)}"
+        lines.append(f"| {row.point} | {peaks} | {'; '.join((*row.differs_in, *([row.why] if row.why else [])))} |")
+    return lines

@@ -1,0 +1,86 @@
+"""Commands on a job that a Megatron-Bridge configuration describes: what they print, record, and need later."""
+
+import json
+import shlex
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.imported_logs import EXPANDABLE, TABLE, job_log
+
+RECORDED = Path(__file__).parents[1] / "data" / "bridge" / "containers_067f987.tar.xz"
+SFT, SMALL = "llama3_70b_sft_32gpu_h100_fp8cs.yaml", "llama3_8b_pretrain_8gpu_h100_bf16.yaml"
+SHRUNK = shlex.split(
+    "--num_layers 2 --hidden_size 64 --set model.ffn_hidden_size=128 --set model.num_attention_heads=4 "
+    "--set model.num_query_groups=2 --set model.kv_channels=16 --set model.vocab_size=256 -cp 1 -ng 1 -gb 2 -sl 64 -ms 5"
+)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A function that puts a recorded configuration into the folder, under a name of its own."""
+
+    def put(name, as_name="job.yaml"):
+        with tarfile.open(RECORDED) as archive:
+            member = archive.extractfile(name)
+            assert member is not None
+            (tmp_path / as_name).write_bytes(member.read())
+        return tmp_path / as_name
+
+    return put
+
+
+def test_check_explains_every_setting_by_the_file(mbr_perf, job):
+    path = job(SFT)
+    answer = mbr_perf("check", "--bridge_config", path, "-g", "h100", "--no_megatron", "--json", "--explain")
+    document = json.loads(answer.out)
+    assert (answer.code, document["spec"]["recipe"], document["spec"]["task"]) == (0, "job", "sft")
+    assert document["sources"]["recompute"] == f"{path}: model.recompute_granularity"
+    text = mbr_perf(
+        "check", "--bridge_config", path, "-g", "h100", "--no_megatron", "--explain", "--recompute", "mlp"
+    ).out
+    assert f"{path}: model.num_layers" in text and "--recompute" in text
+
+
+def test_a_gpu_type_is_needed_where_the_machine_has_none(mbr_perf, job):
+    answer = mbr_perf("check", "--bridge_config", job(SFT), "--no_megatron")
+    assert answer.code == 2 and "names no GPU type" in answer.err
+
+
+def test_a_log_is_imported_and_diagnosed_as_the_job_of_the_file(mbr_perf, job, tmp_path):
+    path, jobs = job(SFT), {each.label: each for each in TABLE}
+    log, oom = tmp_path / "train.log", tmp_path / "oom.log"
+    log.write_text(job_log(jobs[f"core_attn {EXPANDABLE}"]))
+    oom.write_text(job_log(jobs["core_attn"]))
+    own = ("--bridge_config", path, "-g", "h100", "--recompute_modules", "core_attn")
+    done = mbr_perf("import", "--log", log, *own, "--results_dir", tmp_path / "results")
+    assert done.code == 0, done.err
+    (run,) = (tmp_path / "results" / "runs").iterdir()
+    record = json.loads((run / "record.json").read_text())
+    assert run.name.partition("-")[2].startswith("job-imported")
+    assert record["sources"]["bridge_config"] == f"--bridge_config {path}"
+    diagnosis = mbr_perf("diagnose", oom, *own, "--no_plan").out
+    assert f"mbr-perf run --bridge_config {path} --task sft -g h100" in diagnosis.replace("'", "")
+    fewer = mbr_perf("import", "--log", log, *own, "-ng", "16", "--results_dir", tmp_path / "results")
+    assert fewer.code == 2 and "rank 27" in fewer.err
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_a_shrunken_job_trains_on_a_cpu_and_its_sweep_resumes_without_the_file(mbr_perf, job, tmp_path):
+    path = job(SMALL)
+    over = ("--over", "recompute=none; mlp", "--results_dir", tmp_path)
+    asked = ("sweep", "--bridge_config", path, "-g", "cpu", *SHRUNK, *over)
+    planned = json.loads(mbr_perf(*asked, "--dryrun", "--json").out)
+    assert [cell["name"] for cell in planned["cells"]] == ["none", "mlp"]
+    begun = mbr_perf(*asked, "--max_minutes", "0.001")
+    assert begun.code in (0, 6), begun.err
+    path.unlink()
+    (sweep,) = (tmp_path / "sweeps").iterdir()
+    assert mbr_perf("sweep", "--resume", sweep, "--results_dir", tmp_path).code in (0, 6)
+    runs = [json.loads(file.read_text()) for file in sweep.rglob("record.json")]
+    assert sorted(run["spec"]["recompute"].get("modules", []) != [] for run in runs) == [False, True]
+    assert {run["status"] for run in runs} == {"ok"}
+    shutil.rmtree(sweep)
