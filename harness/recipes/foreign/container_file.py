@@ -10,6 +10,13 @@ from harness.recipes.strict_yaml import Items, Node, PlainValue, Scalar, Table, 
 _ROOT = "megatron.bridge.training.config.ConfigContainer"
 _SETTINGS = ("_target_", "_builder_")  # name the classes that Bridge instantiates; they are not settings
 _NESTED = "model.transformer"
+_GRAPHED = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
+_MEMBERS = {  # in the order of their numbers from 1 on: version 0.3 writes only the number
+    "AttnBackend": ("flash", "fused", "unfused", "local", "auto"),
+    "CudaGraphScope": ("full_iteration", *_GRAPHED),
+    "CudaGraphModule": _GRAPHED,
+    "LayerType": ("embedding", "loss", "encoder", "decoder", "mtp"),
+}
 
 
 @dataclass(frozen=True)
@@ -132,4 +139,13 @@ def _named(node: Table, label: str) -> str:
             f"{label}:{node.line}: a value with _call_ or _partial_ needs {key} as text",
             remedy="write the file with Megatron-Bridge's to_yaml, not by hand",
         )
-    return named.value
+    return named.value if is_enum else _member(named.value, node.entries.get("_args_"))
+
+
+def _member(target: str, numbers: Node | None) -> str:
+    """Return the member that a number names in an enum of megatron-core; ``target`` where there is none."""
+    members = _MEMBERS.get(target.rpartition(".")[2], ())
+    number = numbers.nodes[0] if isinstance(numbers, Items) and numbers.nodes else None
+    known = dict(enumerate(members, 1))
+    value = number.value if isinstance(number, Scalar) else None
+    return known.get(value, target) if isinstance(value, int) else target

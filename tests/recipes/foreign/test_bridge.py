@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.errors import BadRequestError
 from harness.recipes.foreign.bridge import _is_one_of
@@ -258,3 +259,28 @@ def test_the_table_reads_in_both_directions():
     assert BRIDGE_PATHS["parallelism.tensor_model_parallel_size"] == "model.tensor_model_parallel_size"
     assert BRIDGE_PATHS["cuda_graph.scope"] == "model.cuda_graph_modules"
     assert set(BRIDGE_PATHS) <= set(LEAVES) and len(BRIDGE_PATHS) == len(FIELDS)
+
+
+@pytest.mark.parametrize("version", ["0.3.1", "0.4.2", "0.5.1", "0.6.0"])
+@pytest.mark.parametrize("name", [LLAMA, QWEN, DEEPSEEK])
+def test_the_same_job_under_the_names_of_an_older_version_is_the_same_experiment(files, tmp_path, version, name):
+    """The fields are those of the version, in one flat model; their values are recorded, else the version's defaults."""
+    with gzip.open(DATA / "container_defaults.json.gz") as packed:
+        fields = json.load(packed)[version]
+    recorded = yaml.safe_load((files / name).read_text())
+    model = recorded["model"] | recorded["model"].get("transformer", {})
+    model["_target_"] = "megatron.bridge.models.mla_provider.MLAModelProvider"
+    if version < "0.5":
+        model["cuda_graph_scope"] = model["cuda_graph_modules"]
+    older = recorded | {"model": {"_target_": model["_target_"]}}
+    for path, (default, *_) in fields.items():
+        section, key = path.split(".")
+        values = model if section == "model" else recorded[section]
+        if key in values or not isinstance(default, dict):
+            older[section] = older[section] | {key: values.get(key, default)}
+    older["model"] = {
+        key: value for key, value in older["model"].items() if key == "_target_" or f"model.{key}" in fields
+    }
+    path = tmp_path / name
+    path.write_text(yaml.safe_dump(older))
+    assert resolved(path).spec == resolved(files / name).spec
