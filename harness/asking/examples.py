@@ -34,6 +34,10 @@ sweep -mr llama3_8b --over recompute='none; mlp; full:uniform:1' --repeats 3
 sweep --file cpu_dense --dryrun
 sweep --resume SWEEP
 
+recipes export llama3_70b.sft.h100.fp8_cs.32 --as bridge
+recipes export llama3_70b.sft.h100.fp8_cs --recompute mlp --as bridge
+recipes export qwen3_30b_a3b.pretrain.h100.bf16.16 --as yaml
+
 report SWEEP
 report SWEEP --format html --out pages
 report SWEEP --json

@@ -1,5 +1,6 @@
 """The commands `recipes` and `rules`."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from harness.asking import completion
 from harness.asking.help import App
-from harness.asking.options import Json
+from harness.asking.options import ExperimentOptions, Json, WholeShortOptions, takes
 
 if TYPE_CHECKING:
     from harness.showing.page import Page
@@ -132,6 +133,56 @@ def suites(
         json.answer(SuiteDocument.of(**suite_row(suite), cases=case_rows(suite)))
         return
     _show(suite_page(suite))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What to write."""
+
+    point: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[POINT]",
+            help="RECIPE, or RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT as far as needed; options may choose as well.",
+        ),
+    ] = None
+    form: Annotated[
+        str,
+        typer.Option(
+            "--as", metavar="FORM", help="bridge (Megatron-Bridge), or yaml for a recipe file.", show_default=False
+        ),
+    ]
+    as_json: Json = False
+
+
+@recipes.command("export", cls=WholeShortOptions)
+@takes(ExperimentOptions, ExportOptions)
+def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
+    """Print a point, or any job, in words of other programs: overrides of Megatron-Bridge, or a recipe.
+
+    Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting.
+    """
+    from harness.asking.requests import experiment_request, require_job
+    from harness.recipes.foreign.exporting import exported, point_options
+    from harness.recipes.resolve import on_gpu_point, resolve
+
+    chosen = point_options(how.point, vars(asked)) if how.point else {}
+    request = experiment_request(replace(asked, **chosen))
+    require_job(request)
+    request = request if request.gpu else on_gpu_point(request)[0]
+    written = exported(resolve(request).spec, how.form)
+    if how.as_json:
+        from harness.catalogue.document import ExportedDocument
+        from harness.showing import json
+
+        json.answer(
+            ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)
+        )
+        return
+    from harness.showing.page import Code
+    from harness.showing.terminal import show_blocks
+
+    show_blocks(Code(written.text.rstrip()))
 
 
 @rules.command("list")

@@ -60,6 +60,15 @@ def recipe_document(recipe: Recipe) -> RecipeDocument:
     )
 
 
+class ExportedDocument(Document):
+    """``mbr-perf recipes export --json``. ``words``: none for a recipe file; ``remarks``: what is set elsewhere."""
+
+    form: str
+    words: tuple[str, ...]
+    remarks: tuple[str, ...]
+    text: str
+
+
 class Problem(Shown):
     """A problem of a file, and what to do."""
 

@@ -138,3 +138,13 @@ def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:
         else:
             sources[path] = layer[path].source if path in layer else "default"
     return sources
+
+
+def at_path(spec: ExperimentSpec, path: str) -> object:
+    """Return the value of a leaf or section; None from the first section on that is None."""
+    value: object = spec
+    for name in path.split("."):
+        value = getattr(value, name)
+        if value is None:
+            break
+    return value

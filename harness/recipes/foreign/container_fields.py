@@ -27,7 +27,7 @@ from harness.recipes.foreign.container_values import (
     whole_number,
     world_size,
 )
-from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting, Value
+from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting, Value, at_path
 
 Read = Callable[[Container, str], Value]
 
@@ -212,9 +212,9 @@ def effective_values(spec: ExperimentSpec) -> dict[str, object]:
     values: dict[str, object] = {f"env.{name}": value for name, value in spec.env.items()}
     for path in LEAVES:
         section = path.rpartition(".")[0]
-        if path in NOT_IN_CONTAINERS or path == "env" or (section in SECTION_MODELS and _at(spec, section) is None):
+        if path in NOT_IN_CONTAINERS or path == "env" or (section in SECTION_MODELS and at_path(spec, section) is None):
             continue
-        values[path] = _at(spec, path)
+        values[path] = at_path(spec, path)
     return values | _of_model(spec) | _of_cut(spec) | _of_kernels(spec)
 
 
@@ -269,12 +269,3 @@ def _of_kernels(spec: ExperimentSpec) -> dict[str, object]:
 
 def _settled(value: str, on_gpu: str) -> str:
     return on_gpu if value == "auto" else value
-
-
-def _at(spec: ExperimentSpec, path: str) -> object:
-    value: object = spec
-    for name in path.split("."):
-        value = getattr(value, name)
-        if value is None:
-            break
-    return value
