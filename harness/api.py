@@ -43,15 +43,17 @@ def plan(
     ``margin`` and ``max_overhead`` are fractions. ``over`` plans several sizes, e.g. ``{"tp": (2, 4), "vp": (None, 5)}``;
     ``only`` limits the settings, e.g. ``("mlp", "full:uniform:1")``. A row of the frame is one setting of one layout.
     """
-    from harness.asking.requests import experiment_request
+    from harness.asking.requests import experiment_request, require_job
     from harness.launch.environment import this_host
     from harness.plan.document import planned_document
     from harness.plan.request import PlanRequest
     from harness.plan.run import plan_request
 
     _require_experiment(experiment)
+    asked = experiment_request(experiment)
+    require_job(asked)
     request = PlanRequest(
-        asked=experiment_request(experiment),
+        asked=asked,
         margin=margin,
         fit_into_gib=fit_into_gib,
         max_overhead=max_overhead,

@@ -1,6 +1,7 @@
 """Finds the file of a recipe, suite or sweep name, without parsing any file."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,7 @@ def find_recipe_file(name: str, directory: Path | None = None, family: str | Non
 def open_recipe(name: str, directory: Path | None = None, family: str | None = None) -> Recipe:
     """Find and read a recipe; a recipe of the directory must have the name of its file and folder."""
     file = find_recipe_file(name, directory, family)
+    _refuse_configuration(file)
     recipe = load_recipe(file.path, file.label)
     check_names(recipe, file)
     if family is not None and recipe.header.family != family.strip().lower():
@@ -79,6 +81,19 @@ def open_recipe(name: str, directory: Path | None = None, family: str | None = N
             remedy=f"-m {recipe.header.family}",
         )
     return recipe
+
+
+_HEAD_BYTES = 4096
+
+
+def _refuse_configuration(file: RecipeFile) -> None:
+    """Raise BadRequestError for a file of Megatron-Bridge, which another option reads."""
+    with suppress(OSError), file.path.open("rb") as stream:  # load_recipe reports a file that cannot be read
+        if b"megatron.bridge.training.config.ConfigContainer" in stream.read(_HEAD_BYTES):
+            raise BadRequestError(
+                f"-mr {file.label}: a configuration of Megatron-Bridge, not a recipe",
+                remedy=f"--bridge_config {file.label}",
+            )
 
 
 def check_names(recipe: Recipe, file: RecipeFile) -> None:

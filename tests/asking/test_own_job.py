@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import harness.api
 from harness.asking.options import ExperimentOptions
 from harness.asking.requests import experiment_request, require_job
 from harness.errors import BadRequestError
@@ -76,3 +77,20 @@ def test_a_file_replaces_the_recipe_of_a_sweep_file():
     base = Request(model_recipe_name="llama3_8b", gpu="h100", variant="v", num_gpus=8)
     merged = laid_over(base, Request(model_recipe_name="", gpu="", source=ForeignSource("hf", "m")))
     assert (merged.job_name, merged.model_recipe_name, merged.variant, merged.num_gpus) == ("m", "", None, 8)
+
+
+def test_a_recipe_option_on_a_file_of_bridge_names_the_other_option(mbr_perf, tmp_path):
+    path = tmp_path / "run_config.yaml"
+    path.write_text(
+        "_target_: megatron.bridge.training.config.ConfigContainer\noptimizer: {grad_norm_skip_threshold: .inf}\n"
+    )
+    answer = mbr_perf("check", "-mr", path, "-g", "h100")
+    assert (answer.code, answer.err) == (
+        2,
+        f"error: -mr {path}: a configuration of Megatron-Bridge, not a recipe\n  --bridge_config {path}\n",
+    )
+
+
+def test_the_python_interface_takes_a_file_and_needs_a_job():
+    with pytest.raises(BadRequestError, match="the job is missing"):
+        harness.api.plan(ExperimentOptions(gpu="h100"))
