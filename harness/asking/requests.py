@@ -21,7 +21,7 @@ from harness.asking.options import (
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.model import repeats_problem
 from harness.launch.plan import Nodes
-from harness.recipes.recipe import ForeignSource, Request, SourceKind
+from harness.recipes.recipe import STDIN, ForeignSource, Request, SourceKind
 from harness.records.batches import BatchLaunch, LaunchSettings
 from harness.records.goldens import GateOptions
 from harness.records.job import SlurmOptions, SlurmRequest
@@ -80,11 +80,9 @@ def _source(options: ExperimentOptions) -> ForeignSource | None:
     problems = Problems()
     if len(given) > 1:
         problems.add(f"{' and '.join(given)}: each describes the job", "keep one of them")
-    problems.found += [
-        BadRequestError(f"{' '.join(file.words)}: names no file", remedy="name a file")
-        for file in files
-        if not file.path
-    ]
+    for file in files:
+        if not file.path or (file.path == STDIN and file.kind != "megatron_args"):
+            problems.add(f"{' '.join(file.words)}: names no file", "name a file")
     unused = [option for name, option in _OF_RECIPES.items() if getattr(options, name) is not None] if files else []
     if unused:
         problems.add(f"{', '.join(unused)}: only for recipes, not for {files[0].words[0]}", "leave it out")

@@ -31,6 +31,7 @@ def test_a_file_stands_in_place_of_the_recipe():
         ({"hf": "m", "megatron_args": "-"}, ["--bridge_config jobs/mine.yaml and --hf m and --megatron_args -: each"]),
         ({"variant": "v", "point_gpu": "b200"}, ["-cv, --point_gpu: only for recipes, not for --bridge_config"]),
         ({"bridge_config": ""}, ["--bridge_config : names no file"]),
+        ({"bridge_config": "-"}, ["--bridge_config -: names no file"]),
         ({"hf": "m", "model_family_name": "llama", "virtual_pipeline_model_parallel_size": "x"},
          ["each describes the job", "-m: only for recipes", "neither a count nor none"]),
     ],
