@@ -30,6 +30,7 @@ from harness.run.understanding import in_one_sentence
 _SCRIPTS = Path(__file__).parents[1]
 ARCHIVE = _SCRIPTS.parent / "tests" / "data" / "bridge" / "containers_067f987.tar.xz"
 ALIKE = 0.005  # of the peak
+_NO_EFFECT = ("optimizer.lr", "optimizer.weight_decay", "model.moe.moe_aux_loss_coeff")
 _LAYERS: Implementation = "transformer_engine"
 
 
@@ -83,7 +84,7 @@ class _Pair:
 
 
 def _rows(host: Host) -> Iterator[Row]:
-    pairs = list(_pairs())
+    pairs, kept = list(_pairs()), _of_audit("kept").read_kept()
     tracing = Tracing(host, trace_cache(host.shell), timeout_s=7200.0)
     kinds: dict[float, dict[str, TraceCase]] = defaultdict(dict)
     for spec in (spec for pair in pairs for spec in (pair.ours, pair.theirs) if spec is not None):
@@ -98,17 +99,24 @@ def _rows(host: Host) -> Iterator[Row]:
         left, right = (
             predict_with(tracing, spec, software, _LAYERS, use_calibration=False) for spec in (pair.ours, pair.theirs)
         )
-        differs = tuple(f"{d.path}: {d.theirs}, ours {d.ours}" for d in disagreements(pair.ours, pair.theirs))
+        found = [d for d in disagreements(pair.ours, pair.theirs) if d.path not in _NO_EFFECT]
+        reasons = [row.reason for row in kept for d in found if row.covers(d.path, pair.point)]
+        differs = (*(f"{d.path}: {d.theirs}, ours {d.ours}" for d in found), *reasons)
         yield Row(pair.point, pair.file, _figures(left), _figures(right), differs, right.reason or left.reason)
 
 
-def _pairs() -> Iterator[_Pair]:
-    sys.path.append(str(_SCRIPTS / "audit-bridge-recipes.d"))
-    bridge_points = importlib.import_module("ask").bridge_points  # which file belongs to which point
+def _of_audit(name: str) -> Any:
+    """Return a module of scripts/audit-bridge-recipes.d, which knows the file of each point and why they differ."""
+    folder = str(_SCRIPTS / "audit-bridge-recipes.d")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
 
+
+def _pairs() -> Iterator[_Pair]:
     with tempfile.TemporaryDirectory() as name, tarfile.open(ARCHIVE) as archive:
         archive.extractall(name, filter="data")
-        for each in bridge_points():
+        for each in _of_audit("ask").bridge_points():
             key = each.point.key
             if key.task == "peft":
                 continue

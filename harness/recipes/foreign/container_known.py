@@ -119,9 +119,10 @@ _MODEL: tuple[Known, ...] = (
         " moe_ncclep_use_symm_mem moe_ncclep_zero_copy ep_overlap_early_attn_memory_release"
         " moe_shared_expert_glu_interleave_size", _LACKS, only=_MOE),
     *_only("model", "moe_z_loss_coeff", "one more loss of the router", noted=True, only=_MOE),
-    *_only("model", "moe_paged_stash", "activations of the experts move to pages, partly on the host", noted=True, only=_MOE),
-    *_only("model", "moe_expert_rank_capacity_factor moe_pad_experts_for_cuda_graph_inference"
-        " moe_hybridep_pad_uneven_dispatch_inputs moe_router_padding_for_quantization", "experts compute padding", noted=True, only=_MOE),
+    *_only("model", "moe_paged_stash", "the experts' activations move to pages, which mbr-perf does not have", only=_MOE),
+    *_only("model", "moe_expert_rank_capacity_factor", "a limit of tokens per rank, which mbr-perf does not have", only=_MOE),
+    *_only("model", "moe_pad_experts_for_cuda_graph_inference moe_hybridep_pad_uneven_dispatch_inputs"
+        " moe_router_padding_for_quantization", "experts compute padding", noted=True, only=_MOE),
     *_only("model", "moe_mlp_glu_interleave_size moe_permute_fusion_into_hybridep use_transformer_engine_op_fuser"
         " overlap_dispatch_backward_with_experts_wgrad delay_wgrad_compute", "kernels that mbr-perf does not run", noted=True, only=_MOE),
     *_only("model", "use_transformer_engine_full_layer_spec", "a layer of transformer-engine in place of megatron-core's", noted=True),
