@@ -126,7 +126,7 @@ def _parallel(spec: ExperimentSpec) -> dict[str, Any]:
         "overlap_p2p_comm": interleaved,
         "batch_p2p_comm": not interleaved,
         # On gloo an in-flight isend still reads the output that deallocation would free.
-        "deallocate_pipeline_outputs": not (interleaved and spec.gpu_type.is_cpu),
+        "deallocate_pipeline_outputs": p.deallocate_pipeline_outputs and not (interleaved and spec.gpu_type.is_cpu),
         "variable_seq_lengths": False,
     }
 

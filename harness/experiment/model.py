@@ -246,7 +246,8 @@ class ParallelismSpec(Frozen):
     """Parallel sizes in megatron-core's names. ``expert_tensor_parallel_size`` None means equal to TP.
 
     ``defer_embedding_wgrad_compute`` moves the output layer's weight gradients into the pipeline's flush, at most
-    ``wgrad_deferral_limit`` micro-batches of them (0: all).
+    ``wgrad_deferral_limit`` micro-batches of them (0: all). Without ``deallocate_pipeline_outputs`` a stage keeps what it sent
+    until the backward pass.
     """
 
     tensor_model_parallel_size: Gpus = 1
@@ -264,6 +265,7 @@ class ParallelismSpec(Frozen):
     microbatch_group_size_per_vp_stage: Count | None = None
     defer_embedding_wgrad_compute: Annotated[bool, Former(False)] = False
     wgrad_deferral_limit: Annotated[Size, Former(0)] = 0
+    deallocate_pipeline_outputs: Annotated[bool, Former(True)] = True
 
     @property
     def model_parallel_size(self) -> int:

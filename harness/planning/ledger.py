@@ -304,8 +304,9 @@ def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
 
 
 def _keeps_outputs(spec: ExperimentSpec) -> bool:
-    """Return whether sent outputs live until their backward pass: interleaving over gloo, see `harness/engine/config`."""
-    return spec.gpu_type.is_cpu and schedule_of(spec, 0).vp_size > 1
+    """Return whether sent outputs live until their backward pass: by request, and interleaving over gloo, see `harness/engine/config`."""
+    kept = not spec.parallelism.deallocate_pipeline_outputs and spec.parallelism.pipeline_model_parallel_size > 1
+    return kept or (spec.gpu_type.is_cpu and schedule_of(spec, 0).vp_size > 1)
 
 
 def _overhead(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:

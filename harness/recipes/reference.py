@@ -270,6 +270,7 @@ _PARALLELISM = {
     "microbatch_group_size_per_vp_stage": "micro-batches in a row per chunk; null: PP",
     "defer_embedding_wgrad_compute": "compute the output layer's weight gradients while the pipeline drains",
     "wgrad_deferral_limit": "micro-batches whose weight gradients wait; 0: all",
+    "deallocate_pipeline_outputs": "a stage frees its output once it is sent",
 }
 _BATCH = {
     "micro_batch_size": "sequences per GPU and forward pass (MBS)",

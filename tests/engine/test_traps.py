@@ -63,6 +63,8 @@ def test_outputs_in_flight_are_not_freed_on_cpu(transformer_config):
     assert transformer_config(spec).deallocate_pipeline_outputs is False
     assert transformer_config(on_gpu(spec)).deallocate_pipeline_outputs is True
     assert transformer_config(shapes.experiment(shapes.DENSE, **PIPELINE)).deallocate_pipeline_outputs is True
+    kept = shapes.experiment(shapes.DENSE, **PIPELINE, deallocate_pipeline_outputs=False)
+    assert transformer_config(kept).deallocate_pipeline_outputs is False
 
 
 @pytest.mark.train

@@ -30,6 +30,7 @@ CHANGED = {
     "model.mla.apply_rope_fusion": True,
     "parallelism.defer_embedding_wgrad_compute": True,
     "parallelism.wgrad_deferral_limit": 22,
+    "parallelism.deallocate_pipeline_outputs": False,
     "ddp.align_grad_reduce": True,
     "ddp.align_param_gather": True,
     "ddp.bucket_size": 2**27,

@@ -58,6 +58,8 @@ CASES = {
     "dense, interleaved, block": spec_of(DENSE, "full:block:1", **VP2),
     "dense, four stages, all weight gradients of the output layer deferred": spec_of(DENSE, "none", **PP4, **DEFERRED),
     "dense, two stages, two deferred": spec_of(DENSE, "core_attn", **PP2, **DEFERRED, wgrad_deferral_limit=2),
+    "dense, two stages, outputs kept": spec_of(DENSE, "core_attn", **PP2, deallocate_pipeline_outputs=False),
+    "dense, interleaved, outputs kept": spec_of(DENSE, "none", **VP2, deallocate_pipeline_outputs=False),
     "dense, interleaved, two deferred": spec_of(DENSE, "none", **VP2, **DEFERRED, wgrad_deferral_limit=2),
     "experts, two stages": spec_of(MOE, "none", **PP2, **EP2),
     "experts, interleaved": spec_of(MOE, "none", **VP2, **EP2),
@@ -76,6 +78,7 @@ CASES = {
 # One of each kind.
 ON_EVERY_CHANGE = {
     "dense, interleaved, two deferred", "dense without pipelining, offloaded", "dense, four stages interleaved, full", "dense, interleaved, block",
+    "dense, two stages, outputs kept", "dense, interleaved, outputs kept",
     "experts, two stages, offloaded", "experts, interleaved, recomputed",
 }  # fmt: skip
 

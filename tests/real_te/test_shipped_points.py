@@ -52,7 +52,7 @@ OUTSIDE = (
     "recipe", "family", "task", "num_gpus", "gpus_per_node", "batch.global_batch_size", "optimizer", "train",
     "ddp.align_", "ddp.average_in_collective", "ddp.bucket_size", "ddp.overlap_",
     "parallelism.pipeline_model_parallel", "parallelism.virtual_pipeline", "parallelism.account_for",
-    "parallelism.wgrad_deferral_limit",
+    "parallelism.wgrad_deferral_limit", "parallelism.deallocate_pipeline_outputs",
 )  # fmt: skip
 # What layers say in other words: their number and kind, without the settings and modules of the other kind, whole layers one
 # by one, the implementation that "auto" gives, of the variables those that transformer-engine reads, and for the GPU the first

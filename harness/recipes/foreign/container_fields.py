@@ -96,7 +96,7 @@ FIELDS: tuple[Field, ...] = (
             " context_parallel_size expert_model_parallel_size sequence_parallel"
             " account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split"
             " num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage microbatch_group_size_per_vp_stage"
-            " defer_embedding_wgrad_compute"),
+            " defer_embedding_wgrad_compute deallocate_pipeline_outputs"),
     Field("parallelism.expert_tensor_parallel_size", ("model.expert_tensor_parallel_size",), only=_MOE),
     Field("parallelism.pipeline_model_parallel_layout", ("model.pipeline_model_parallel_layout",), layout),
     Field("parallelism.wgrad_deferral_limit", ("model.wgrad_deferral_limit",), deferral_limit),
@@ -241,6 +241,8 @@ def _of_cut(spec: ExperimentSpec) -> dict[str, object]:
     cut, ddp = spec.parallelism, spec.ddp
     text = cut.pipeline_model_parallel_layout
     return {
+        "parallelism.deallocate_pipeline_outputs": cut.deallocate_pipeline_outputs
+        or cut.pipeline_model_parallel_size == 1,
         "parallelism.expert_tensor_parallel_size": cut.expert_tensor_size if spec.model.moe else None,
         "parallelism.virtual_pipeline_model_parallel_size": cut.num_virtual_stages,
         "parallelism.microbatch_group_size_per_vp_stage": cut.microbatch_group_size_per_vp_stage

@@ -135,8 +135,6 @@ _MODEL: tuple[Known, ...] = (
         only=_FP8),
     *_only("model", "bias_activation_fusion", "an unfused SwiGLU keeps more activations", True, noted=True,
         only="model.gated_linear_unit"),
-    *_only("model", "deallocate_pipeline_outputs", "outputs of pipeline stages stay until their backward pass", True, noted=True,
-        only="model.pipeline_model_parallel_size>1"),
 )  # fmt: skip
 
 _OTHERS: tuple[Known, ...] = (

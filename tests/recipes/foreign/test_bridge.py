@@ -82,7 +82,6 @@ def test_fine_tuning_is_seen_by_its_data_set_and_options_name_what_a_file_lacks(
 
 def test_settings_whose_effect_nobody_predicts_are_one_note(files):
     (note,) = (note for note in resolved(files / DEEPSEEK).notes if "not all is predicted" in note)
-    assert "model.deallocate_pipeline_outputs is false (outputs of pipeline stages stay until" in note
     assert "optimizer.overlap_param_gather_with_optimizer_step is true" in note
 
 
@@ -136,7 +135,7 @@ def test_every_field_of_every_version_is_known():
     assert len(everything) > 500
 
 
-def test_the_default_of_every_version_is_accepted_but_for_three_with_a_reason():
+def test_the_default_of_every_version_is_accepted_but_for_two_with_a_reason():
     with gzip.open(DATA / "container_defaults.json.gz") as packed:
         versions = json.load(packed)
     found = set()
@@ -148,7 +147,7 @@ def test_the_default_of_every_version_is_accepted_but_for_three_with_a_reason():
                 if not isinstance(value, dict) and not _is_one_of(value, row.values):
                     found.add(path)
     assert found == {  # Bridge's defaults that its recipes change
-        "ddp.data_parallel_sharding_strategy", "model.bias_activation_fusion", "model.deallocate_pipeline_outputs",
+        "ddp.data_parallel_sharding_strategy", "model.bias_activation_fusion",
     }  # fmt: skip
 
 
