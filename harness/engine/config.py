@@ -136,7 +136,7 @@ def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
     backend = k.attention_backend if te else "local"
     return {
         "attention_backend": AttnBackend[backend],
-        "bias_activation_fusion": _fusible_activation(spec.model),
+        "bias_activation_fusion": k.bias_activation_fusion and _fusible_activation(spec.model),
         # megatron-core's grouped experts with biases refuse it
         "bias_dropout_fusion": not (te and spec.model.moe and spec.model.add_bias_linear),
         "masked_softmax_fusion": te or (not spec.gpu_type.is_cpu and has_softmax_kernel()),

@@ -79,6 +79,7 @@ class KernelSpec(Frozen):
     transformer_impl: Literal["auto", "transformer_engine", "local"] = "auto"
     attention_backend: Literal["auto", "flash", "fused", "unfused"] = "auto"
     gradient_accumulation_fusion: bool = True
+    bias_activation_fusion: Annotated[bool, Former(True)] = True
     cross_entropy_loss_fusion: bool = True
     cross_entropy_fusion_impl: Annotated[Literal["te", "native"], Former("te")] = "te"
     tp_comm_overlap: bool = False

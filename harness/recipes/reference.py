@@ -313,6 +313,7 @@ _KERNELS = {
     "attention_backend": "attention kernel",
     "gradient_accumulation_fusion": "weight gradients are added inside the matrix product; needs CUDA",
     "cross_entropy_loss_fusion": "fused cross entropy",
+    "bias_activation_fusion": "one kernel for the gated activation, where megatron-core has one; off: more activations are kept",
     "cross_entropy_fusion_impl": "whose fused cross entropy",
     "tp_comm_overlap": "tensor-parallel communication overlaps matrix products",
     "tp_comm_overlap_cfg": "user buffers of that overlap, see below; null: Transformer Engine's defaults",

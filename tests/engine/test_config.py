@@ -119,6 +119,8 @@ def test_gated_quick_gelu_is_fused_only_inside_experts(engine):
     mixed = fused.model_copy(update={"model": fused.model.model_copy(update={"moe": dense_too})})
     assert engine.transformer_config(fused).bias_activation_fusion
     assert not engine.transformer_config(mixed).bias_activation_fusion
+    off = fused.model_copy(update={"kernels": fused.kernels.model_copy(update={"bias_activation_fusion": False})})
+    assert not engine.transformer_config(off).bias_activation_fusion
 
 
 @pytest.mark.parametrize(

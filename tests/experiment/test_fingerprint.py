@@ -34,6 +34,7 @@ CHANGED = {
     "ddp.align_grad_reduce": True,
     "ddp.align_param_gather": True,
     "ddp.bucket_size": 2**27,
+    "kernels.bias_activation_fusion": False,
     "kernels.cross_entropy_fusion_impl": "native",
     "kernels.tp_comm_overlap_cfg": "userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192",
     "train.manual_gc": True,

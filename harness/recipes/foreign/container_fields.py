@@ -119,7 +119,7 @@ FIELDS: tuple[Field, ...] = (
     Field("cuda_graph.scope", ("model.cuda_graph_modules", "model.cuda_graph_scope"), graph_modules),
     Field("cuda_graph.warmup_steps", ("model.cuda_graph_warmup_steps",)),
     *_alike("kernels", "model",
-            "transformer_impl gradient_accumulation_fusion cross_entropy_loss_fusion cross_entropy_fusion_impl"
+            "transformer_impl gradient_accumulation_fusion bias_activation_fusion cross_entropy_loss_fusion cross_entropy_fusion_impl"
             " tp_comm_overlap overlap_moe_expert_parallel_comm"),
     Field("kernels.attention_backend", ("model.attention_backend",), implementation),
     Field("kernels.tp_comm_overlap_cfg", ("comm_overlap.tp_comm_overlap_cfg",), user_buffers),

@@ -133,8 +133,6 @@ _MODEL: tuple[Known, ...] = (
     *_only("model", "fp8_output_proj", "the output layer in FP8", noted=True, only=_FP8),
     *_only("model", "disable_parameter_transpose_cache", "transposed FP8 weights are made anew in each backward pass", noted=True,
         only=_FP8),
-    *_only("model", "bias_activation_fusion", "an unfused SwiGLU keeps more activations", True, noted=True,
-        only="model.gated_linear_unit"),
 )  # fmt: skip
 
 _OTHERS: tuple[Known, ...] = (
