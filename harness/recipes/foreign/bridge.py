@@ -62,7 +62,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
     remarks = list(_unmatched(container, problems))
     with problems.collecting():
         layer |= container_layer(container)
-    remarks += _precision_remarks(container, layer.get("compute_dtype"))
+    remarks += [*_rope_remarks(container), *_precision_remarks(container, layer.get("compute_dtype"))]
     if problems.found and not missing:
         with problems.collecting():  # values of a wrong type, together with the other problems
             build_spec(merge(_NAMES, layer), container.label)
@@ -233,6 +233,17 @@ def _at_odds(container: Container) -> Iterator[BadRequestError]:
         yield problem(
             "model.overlap_p2p_comm", "off, but an interleaved pipeline overlaps its messages here", "set it to true"
         )
+
+
+def _rope_remarks(container: Container) -> Iterator[str]:
+    """Yield a remark if attention without latents, whose rotary embedding is always fused here, has it unfused."""
+    rotates = container.value("model.position_embedding_type") in ("rope", "yarn")
+    if (
+        rotates
+        and not container.value("model.multi_latent_attention")
+        and container.value("model.apply_rope_fusion") is False
+    ):
+        yield "model.apply_rope_fusion is false (an unfused rotary embedding)"
 
 
 def _precision_remarks(container: Container, dtype: Setting | None) -> Iterator[str]:

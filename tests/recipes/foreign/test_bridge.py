@@ -20,6 +20,7 @@ from harness.recipes.settings import LEAVES
 DATA = Path(__file__).parents[2] / "data" / "bridge"
 LLAMA = "llama3_70b_pretrain_64gpu_h100_bf16.yaml"
 DEEPSEEK = "deepseek_v3_pretrain_1024gpu_h100_fp8cs.yaml"
+QWEN_LIBRARY = "qwen3_30b_a3b_pretrain_8gpu_h100_bf16.yaml"
 QWEN = "qwen3_30b_a3b_pretrain_16gpu_h100_fp8cs.yaml"
 
 
@@ -83,6 +84,8 @@ def test_fine_tuning_is_seen_by_its_data_set_and_options_name_what_a_file_lacks(
 def test_settings_whose_effect_nobody_predicts_are_one_note(files):
     (note,) = (note for note in resolved(files / DEEPSEEK).notes if "not all is predicted" in note)
     assert "optimizer.overlap_param_gather_with_optimizer_step is true" in note
+    (note,) = (n for n in resolved(files / "library" / QWEN_LIBRARY, num_gpus=8).notes if "not all is predicted" in n)
+    assert note.endswith("not all is predicted: model.apply_rope_fusion is false (an unfused rotary embedding)")
 
 
 def test_a_run_on_a_cpu_leaves_out_what_needs_a_gpu_and_names_it(files):
