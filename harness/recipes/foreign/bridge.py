@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.gpu import PRECISIONS
-from harness.experiment.layout import LayoutError, parse_layout
+from harness.experiment.layout import LayoutSyntaxError, parse_layout
 from harness.recipes.foreign.container_fields import FIELDS, container_layer
 from harness.recipes.foreign.container_file import Container, flat, read_container
 from harness.recipes.foreign.container_known import KNOWN, OFF, SECTIONS, Known
@@ -183,7 +183,7 @@ def _refused_by_bridge(container: Container) -> Iterator[BadRequestError]:
         message = f"the deprecated SM-count knobs {named} contradict each other, and Megatron-Bridge refuses that"
         yield problem("model.moe_deepep_num_sms", message, "set moe_flex_dispatcher_num_sms alone")
     chunks, stages = (value(f"model.{name}pipeline_model_parallel_size") for name in ("virtual_", ""))
-    with suppress(BadRequestError, LayoutError):  # a layout that cannot be read is reported where it is read
+    with suppress(BadRequestError, LayoutSyntaxError):  # a layout that cannot be read is reported where it is read
         text = layout(container, "model.pipeline_model_parallel_layout")
         if isinstance(chunks, int) and isinstance(stages, int) and isinstance(text, str) and stages > 0:
             of_layout = len(parse_layout(text))
@@ -209,6 +209,12 @@ def _at_odds(container: Container) -> Iterator[BadRequestError]:
                 f"the former name of {new}={meant}, but that is {_text(value(new))}",
                 f"set {new}, and this to false",
             )
+    of_weights = "torch.bfloat16" if value("model.bf16") else "torch.float32"
+    if value("model.params_dtype") not in (None, of_weights):
+        message = f"{_text(value('model.params_dtype'))}, but model.bf16 is {_text(value('model.bf16'))}"
+        yield problem("model.params_dtype", message, f"must be {of_weights}")
+    if (value("model.fp8") or value("model.fp4")) and not value("model.bf16"):
+        yield problem("model.bf16", "off, but FP8 and FP4 train bf16 weights here", "set it to true")
     if value("ddp.use_custom_fsdp") and not value("ddp.use_megatron_fsdp"):
         yield problem(
             "ddp.use_custom_fsdp", "the former name of ddp.use_megatron_fsdp, but that is off", "set both alike"

@@ -185,6 +185,19 @@ def test_what_cannot_be_said_here_is_refused_by_name_and_line(files, tmp_path, n
     assert "run_config.yaml" in text
 
 
+def test_weights_are_of_the_precision_that_the_file_trains_in(files, tmp_path):
+    path = tmp_path / "odd.yaml"
+    path.write_text((files / QWEN).read_text().replace(" bf16: true", " bf16: false"))
+    message = refused(path)
+    assert "model.bf16: off, but FP8 and FP4 train bf16 weights here" in message
+    assert "model.params_dtype: torch.bfloat16, but model.bf16 is false" in message
+
+
+def test_a_layout_that_cannot_be_read_is_left_to_the_rules(files, tmp_path):
+    path = changed(files, tmp_path, DEEPSEEK, ("pipeline_model_parallel_layout", "Et|zzz"))
+    assert resolved(path).spec.parallelism.pipeline_model_parallel_layout == "Et|zzz"
+
+
 def test_fields_of_parts_that_the_model_lacks_do_not_matter(files, tmp_path):
     path = changed(
         files, tmp_path, LLAMA, ("moe_latent_size", "64"), ("tp_comm_split_ag", "false"), ("mtp_standalone", "true")
