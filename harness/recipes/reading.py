@@ -166,7 +166,7 @@ def _keys(detail: ErrorDetails, data: object) -> Keys:
     """Return the location without the names of a union's arms and of validators, which are no keys of the data."""
     keys: list[str | int] = []
     for part in detail["loc"]:
-        is_item = isinstance(data, tuple) and isinstance(part, int)
+        is_item = isinstance(data, tuple) and isinstance(part, int) and part < len(data)
         if (isinstance(data, dict) and part in data) or is_item:
             keys.append(part)
             data = data[part]  # type: ignore[index]

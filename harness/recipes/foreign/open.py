@@ -5,6 +5,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
+from harness.experiment.model import MOST
 from harness.recipes.foreign import bridge, hf
 from harness.recipes.points import check_names
 from harness.recipes.recipe import ForeignSource, OperatingPoint, PointKey, Recipe, RecipeHeader, Request, SourceKind
@@ -35,6 +36,9 @@ def open_foreign(source: ForeignSource, request: Request) -> Recipe:
     num_gpus = layer["num_gpus"].value if "num_gpus" in layer else request.num_gpus
     if num_gpus is None:
         raise BadRequestError(f"{source.label}: does not say how many GPUs the job has", remedy="add -ng")
+    if not isinstance(num_gpus, int) or not 1 <= num_gpus <= MOST["gpus"]:
+        where = layer["num_gpus"].source if "num_gpus" in layer else "--num_gpus"
+        raise BadRequestError(f"{where}: the sizes give {num_gpus} GPUs", remedy=f"1 to {MOST['gpus']} are possible")
     layer, left_out = _on_cpu(layer) if request.gpu == "cpu" else (layer, None)
     header = RecipeHeader(name=source.name, family=_FAMILIES[source.kind], title=source.label, sources=(source.label,))
     usual = Setting(GPUS[request.gpu].default_compute_dtype, "default")

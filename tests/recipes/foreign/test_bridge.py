@@ -170,6 +170,8 @@ def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
          ["model.num_layers: missing", "model.num_attention_heads: missing"]),
         (LLAMA, [("num_layers", "true")], ["model.num_layers: must be an integer"]),
         (LLAMA, [("micro_batch_size", "9" * 99)], ["train.micro_batch_size"]),
+        (LLAMA, [("data_parallel_size", "9" * 60)], ["comm_overlap.data_parallel_size: the sizes give", "1 to 1048576"]),
+        (LLAMA, [("window_size", "[[]]")], ["model.window_size[0]: must be an integer", "model.window_size[1]: missing"]),
         (QWEN, [("moe_latent_size", "64"), ("moe_router_score_function", "tanh"), ("fp16", "true")],
          ["model.moe_latent_size is 64", "model.moe_router_score_function: must be 'softmax' or 'sigmoid', is 'tanh'"]),
         (QWEN, [("seq_length", "2048")], ["dataset.seq_length: 2048, but model.seq_length is 4096"]),
