@@ -44,6 +44,15 @@ def test_check_explains_every_setting_by_the_file(mbr_perf, job):
     assert f"{path}: model.num_layers" in text and "--recompute" in text
 
 
+def test_a_file_becomes_a_recipe_of_the_same_experiment(mbr_perf, job, tmp_path):
+    path, recipe = job(SFT), tmp_path / "written" / "job.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text(mbr_perf("recipes", "export", "--bridge_config", path, "-g", "h100", "--as", "yaml").out)
+    asked = ("-g", "h100", "--no_megatron", "--json")
+    ours = json.loads(mbr_perf("check", "-mr", recipe, "--task", "sft", "-c", "fp8_cs", *asked).out)
+    assert ours["spec"] == json.loads(mbr_perf("check", "--bridge_config", path, *asked).out)["spec"]
+
+
 def test_a_gpu_type_is_needed_where_the_machine_has_none(mbr_perf, job):
     answer = mbr_perf("check", "--bridge_config", job(SFT), "--no_megatron")
     assert answer.code == 2 and "names no GPU type" in answer.err

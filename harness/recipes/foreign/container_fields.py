@@ -130,9 +130,6 @@ FIELDS: tuple[Field, ...] = (
     *_alike("train", "train", "manual_gc manual_gc_interval"),
 )  # fmt: skip
 
-BRIDGE_PATHS: dict[str, str] = {row.path: row.names[0] for row in FIELDS}
-"""By leaf of an ExperimentSpec, the path in Megatron-Bridge that an override of it names."""
-
 NOT_IN_CONTAINERS: dict[str, str] = {
     "recipe": "a name that only mbr-perf gives",
     "family": "a name that only mbr-perf gives",

@@ -11,11 +11,10 @@ import yaml
 
 from harness.errors import BadRequestError
 from harness.recipes.foreign.bridge import _is_one_of
-from harness.recipes.foreign.container_fields import BRIDGE_PATHS, FIELDS
+from harness.recipes.foreign.container_fields import FIELDS
 from harness.recipes.foreign.container_known import KNOWN, SECTIONS
 from harness.recipes.recipe import ForeignSource, Request
 from harness.recipes.resolve import resolve
-from harness.recipes.settings import LEAVES
 
 DATA = Path(__file__).parents[2] / "data" / "bridge"
 LLAMA = "llama3_70b_pretrain_64gpu_h100_bf16.yaml"
@@ -270,12 +269,6 @@ def test_hostile_files_are_refused_with_a_message(tmp_path, content):
     path = tmp_path / "hostile.yaml"
     path.write_text(content)
     assert str(path) in refused(path)
-
-
-def test_the_table_reads_in_both_directions():
-    assert BRIDGE_PATHS["parallelism.tensor_model_parallel_size"] == "model.tensor_model_parallel_size"
-    assert BRIDGE_PATHS["cuda_graph.scope"] == "model.cuda_graph_modules"
-    assert set(BRIDGE_PATHS) <= set(LEAVES) and len(BRIDGE_PATHS) == len(FIELDS)
 
 
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.2", "0.5.1", "0.6.0"])
