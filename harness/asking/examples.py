@@ -23,7 +23,7 @@ run -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --dryrun --explain
 run -mr llama3_8b --ab recompute=mlp --repeats 3
 
 check -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 -tp 8
-check -mr deepseek_v3 -g h100 -c fp8_sc -ng 1024 --recompute moe_act
+check --bridge_config run_config.yaml -g h100 --explain
 check -mr llama3_8b -g h100 --recompute mlp --assume megatron-core=0.19.2
 
 plan -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32

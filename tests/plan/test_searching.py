@@ -1,6 +1,7 @@
 """`plan --search`: what it finds, leaves out and says. Sizes are pinned to those whose traces mbr-perf brings."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from harness.launch.environment import this_host
 from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, command
 from harness.plan.searching import search
-from harness.recipes.recipe import Request
+from harness.recipes.recipe import ForeignSource, Request
 
 SFT = Request(model_recipe_name="llama3_70b", task="sft", gpu="h100", compute_dtype="bf16", num_gpus=64, global_batch_size=64,
               tensor_model_parallel_size=4, context_parallel_size=1, micro_batch_size=1, cuda_graph_impl="none")  # fmt: skip
@@ -83,6 +84,13 @@ def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf):
     assert layout == wanted
     row = next(row for row in json.loads(answer.out)["settings"] if row["recompute"] == each.row.text)
     assert row["peak_bytes"] == each.row.prediction.peak_bytes
+
+
+def test_a_command_names_the_file_of_ones_own_job(found):
+    asked = replace(SFT, model_recipe_name="", source=ForeignSource("bridge_config", "my job.yaml"))
+    words = shlex.split(command(found.best[0], found.best[0].row, PlanRequest(asked=asked)))
+    assert words[2:4] == ["--bridge_config", "my job.yaml"]
+    assert "--source" not in words and "-mr" not in words
 
 
 @pytest.mark.train
