@@ -1,4 +1,4 @@
-"""Reads the job of a Megatron-Bridge `ConfigContainer` file: every field is taken, known not to matter, or refused by name."""
+"""Reads a job from a Megatron-Bridge `ConfigContainer` file: every field is taken, harmless, or refused by name."""
 
 import re
 from collections.abc import Callable, Iterator
