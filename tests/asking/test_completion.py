@@ -62,7 +62,7 @@ def test_the_folders_are_those_that_commands_read(tmp_path):
         ("mbr-perf golden pro", ["promote"]),
         ("mbr-perf help golden pro", ["promote"]),
         ("mbr-perf run -mr llama3_", ["llama3_70b", "llama3_8b"]),
-        ("mbr-perf run -m qwen -mr ", ["qwen3_235b_a22b", "qwen3_30b_a3b"]),
+        ("mbr-perf run -m qwen -mr ", ["qwen25_7b", "qwen3_235b_a22b", "qwen3_30b_a3b", "qwen3_next_80b_a3b"]),
         ("mbr-perf import --log a.log -mr mixt", ["mixtral_8x7b"]),
         ("mbr-perf plan -m d", ["deepseek"]),
         ("mbr-perf check --task s", ["sft"]),
