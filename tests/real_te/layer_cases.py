@@ -17,11 +17,16 @@ KINDS = {
     "moe": ("mixtral", "moe", {}),
     "mla_dense": ("deepseek", "dense", {}),
     "mla_moe": ("deepseek", "moe", {}),
+    "window_and_sinks": ("gpt_oss", "window_moe", {}),
+    "gated_attention": ("qwen3_next", "moe", {}),
+    "delta_net": ("qwen3_next", "delta_moe", {}),
     "first": ("llama", "dense", {"pre": True}),
     "last": ("llama", "dense", {"post": True}),
 }
 # Modules that a layer of this kind does not have; models have layers of both kinds.
-_WITHOUT = {"dense": {"moe", "moe_act", "shared_experts"}, "moe": {"mlp"}}
+_WITHOUT = {
+    "dense": {"moe", "moe_act", "shared_experts"}, "moe": {"mlp"}, "window_moe": {"mlp"}, "delta_moe": {"mlp", "core_attn"},
+}  # fmt: skip
 
 
 def layer_cases(models) -> list[TraceCase]:

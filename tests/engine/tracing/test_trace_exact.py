@@ -16,6 +16,7 @@ ON_EVERY_CHANGE = {
     *(f"dense/auto/{recompute}" for recompute in ("none", "core_attn", "layernorm", "mlp", "full:uniform:1", "full:block:1")),
     "dense/unfused/core_attn", "gpt3/layernorm", "grouped/none", "grouped/moe", "grouped/moe_act", "dense/auto/full:block:2/6",
     "dense/distributed", "moe/two ranks", "deepseek/auto/none", "deepseek/core_attn", "deepseek/mla_up_proj", "deepseek/moe",
+    "sinks/none", "window/none", "delta/none", "delta/full:uniform:1", "gated/none",
 }  # fmt: skip
 FIELDS = ("saved_bytes", "forward_peak_bytes", "backward_peak_bytes", "persistent_bytes", "lingering_bytes",
           "parameter_bytes", "num_parameters_dense", "num_parameters_expert")  # fmt: skip
@@ -44,6 +45,12 @@ def cases_of(shapes):
     yield case("dense/distributed", whole)
     spec = shapes.experiment(shapes.MIXTRAL, "moe", num_gpus=2, expert_model_parallel_size=2)
     yield case("moe/two ranks", spec, "moe")
+    spec = shapes.experiment(shapes.GPT_OSS, num_gpus=2, attention="unfused", expert_model_parallel_size=2)
+    yield case("sinks/none", spec, "moe", pre=True)
+    yield case("window/none", spec, "window_moe")
+    for recompute in ("none", "full:uniform:1", "layernorm,shared_experts"):
+        yield case(f"delta/{recompute}", shapes.experiment(shapes.QWEN3_NEXT, recompute), "delta_moe")
+    yield case("gated/none", shapes.experiment(shapes.QWEN3_NEXT), "moe", post=True, mtp=True)
     yield case("deepseek/auto/none", shapes.experiment(shapes.DEEPSEEK), "moe", post=True, mtp=True)
     for recompute in DEEPSEEK:
         spec = shapes.experiment(shapes.DEEPSEEK, recompute, attention="unfused")
@@ -61,8 +68,11 @@ def both(trace, shapes, pytestconfig):
 def on_the_host(key):
     """Bytes that live on the host and that real CPU tensors therefore include.
 
-    A core_attn checkpoint saves the mask's kind, an int32; the losses beside the main one have a scale.
+    A core_attn checkpoint saves the mask's kind, an int32; the losses beside the main one have a scale; the fused gate of
+    each of 2 local experts in 2 layers saves its offset.
     """
+    if key.startswith(("sinks", "window")):
+        return {"saved_bytes": 16, "forward_peak_bytes": 16, "persistent_bytes": 4}
     num_layers = 3 if key.startswith("deepseek") else 2  # one more inside the multi-token prediction layer
     mask_kinds = 4 * num_layers if "core_attn" in key else 0
     scale = 0 if key.startswith(("dense", "gpt3")) else 4

@@ -55,8 +55,18 @@ def cases_of(models):
         yield case(
             f"deepseek/rope/{fused}", models.deepseek(mla={"rope_type": "yarn", "apply_rope_fusion": fused}), "moe"
         )
+    yield from attention_variants(models)
     yield case("deepseek/mtp", models.deepseek(), "moe", post=True, mtp=True)
     yield case("deepseek/loss", models.deepseek(), "moe", post=True)
+
+
+def attention_variants(models):
+    for recompute in ("none", "moe_act", "moe"):
+        yield models.case(f"window/{recompute}", models.gpt_oss(recompute), "window_moe")
+    yield models.case("sinks/none", models.gpt_oss(), "moe")
+    for num_layers in (1, 2, 3):
+        yield models.case(f"delta/none/{num_layers}", models.qwen3_next(), "delta_moe", num_layers=num_layers)
+    yield models.case("gated/none", models.qwen3_next(), "moe")
 
 
 @pytest.fixture(scope="module")
@@ -307,3 +317,47 @@ def test_megatrons_fused_loss_keeps_probabilities_in_fp32_and_scatters_into_a_co
     assert native.saved_bytes - te.saved_bytes == pytest.approx((4 - 2) * logits, rel=0.01)
     # the copy, and the gradient of the logits, beside what was saved
     assert native.backward_peak_bytes == pytest.approx((4 + 2) * logits, rel=0.05)
+
+
+def test_a_window_leaves_bytes_and_takes_away_attention(chunks):
+    """gpt-oss: 64 heads of 64 channels, 4096 tokens, a window of 128."""
+    window, full = chunks["window/none"], chunks["sinks/none"]
+    assert flops(full, "forward", "attention") == 2 * TOKENS * TOKENS * 64 * 64
+    pairs = 2 * 128 * TOKENS - 128 * 127
+    assert flops(window, "forward", "attention") == pytest.approx(2 * pairs * 64 * 64, abs=1)
+    assert (window.saved_bytes, window.parameter_bytes) == (full.saved_bytes, full.parameter_bytes)
+
+
+def test_sinks_are_one_parameter_per_head_and_biases_count(chunks):
+    """Q, K and V with biases 5120, output 2880, router 128; 16 experts with 5760 and 2880."""
+    chunk = chunks["sinks/none"]
+    matrices = 2880 * (4096 + 2 * 512) + 4096 * 2880 + 2880 * 128
+    assert chunk.num_parameters_dense == matrices + 2 * 2880 + (4096 + 2 * 512) + 2880 + 128 + 64
+    assert chunk.num_parameters_expert == 16 * (2880 * 3 * 2880 + 2 * 2880 + 2880)
+
+
+def test_the_activation_of_clamped_experts_is_worth_recomputing(chunks):
+    """Clamping keeps a second input of the kernel; 4 experts per token, two parts of 2880 channels each."""
+    freed = freed_mb(chunks, "window", ("none", "moe_act", "moe"))
+    assert freed["moe_act"] > 4 * 4 * TOKENS * 2880 / MB
+    assert freed["moe"] > freed["moe_act"]
+
+
+def test_a_delta_net_counts_its_recurrence_and_no_scores(chunks):
+    """Qwen3-Next: 32 value heads; three products of 128 x 128 and chunks of 64 tokens."""
+    chunk = chunks["delta/none/1"]
+    recurrence = TOKENS * 32 * (6 * 128 * 128 + 64 * (6 * 128 + 4 * 128))
+    assert flops(chunk, "forward", "attention") == recurrence
+    assert flops(chunk, "backward", "attention") == 3 * recurrence
+    one, two, three = (chunks[f"delta/none/{n}"] for n in (1, 2, 3))
+    assert three.saved_bytes - two.saved_bytes == two.saved_bytes - one.saved_bytes
+    assert two.backward_peak_bytes == one.backward_peak_bytes
+
+
+def test_a_delta_net_has_more_parameters_than_gated_attention(chunks):
+    """In: q, k 2048, v, gate 4096, beta, alpha 32 channels; a convolution of 4; out 4096."""
+    projections = 2048 * (2 * 2048 + 2 * 4096 + 2 * 32) + 4096 * 2048
+    rest = 4 * (2 * 2048 + 4096) + 2 * 32 + 128
+    gated = 2048 * (2 * 16 * 256 + 2 * 2 * 256) + 16 * 256 * 2048 + 2 * 256
+    difference = chunks["delta/none/1"].num_parameters_dense - chunks["gated/none"].num_parameters_dense
+    assert difference == projections + rest - gated

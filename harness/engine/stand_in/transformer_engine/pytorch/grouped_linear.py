@@ -89,7 +89,7 @@ class _Grouped(torch.autograd.Function):
             g if m is None else weight_grad(w, m, grad) for g, w, m in zip(wgrads, weights, main_grads, strict=True)
         ]
         del quantized_grad, requantized
-        grad_biases = [torch.empty_like(b) for b in biases]
+        grad_biases = [None if layer.return_bias else torch.empty_like(b) for b in biases]
         return dgrad.view(ctx.shape), *(None,) * 5, *wgrads, *(None,) * ctx.num_copies, *grad_biases
 
 
@@ -123,8 +123,8 @@ class GroupedLinear(TransformerEngineBaseModule):
         weights = [getattr(self, f"weight{i}") for i in range(self.num_gemms)]
         biases = [getattr(self, f"bias{i}") for i in range(self.num_gemms)] if self.use_bias else []
         copies = self.quantized_weights(weights, fmt, is_first_microbatch) if fmt else ()
-        inner = [] if self.return_bias else biases
+        # biases that go out beside the product are inputs, too: their gradients wait for this layer's backward pass
         out = _Grouped.apply(
-            x, self, tuple(m_splits), fmt, len(copies), torch.is_grad_enabled(), *weights, *copies, *inner
+            x, self, tuple(m_splits), fmt, len(copies), torch.is_grad_enabled(), *weights, *copies, *biases
         )
         return (out, biases) if self.return_bias else out

@@ -37,7 +37,7 @@ class _Fused(torch.autograd.Function):
 
 
 def fused_attention(query, key, value, *, batch_first: bool = False, sinks=None, window=(-1, -1)):
-    """[s, b, h, d] (or [b, s, h, d]) -> [s, b, h, d_v]; ``sinks``: one learnt logit per head, or None."""
+    """[s, b, h, d] (or [b, s, h, d]) -> [s, b, h, d_v]; ``sinks``: one learnt logit per head [1, h, 1, 1], or None."""
     return _Fused.apply(query, key, value, batch_first, sinks, window)
 
 
@@ -186,7 +186,9 @@ class DotProductAttention(torch.nn.Module):
         elif _allowed("FLASH") and not _allowed("FUSED"):
             out = flash_attention(query, key, value, self.window)
         else:
-            out = fused_attention(query, key, value, sinks=self.softmax_offset, window=self.window)
+            sinks = self.softmax_offset
+            sinks = None if sinks is None else sinks.reshape(1, -1, 1, 1).to(torch.float32)
+            out = fused_attention(query, key, value, sinks=sinks, window=self.window)
         return out.reshape(out.shape[0], out.shape[1], -1)
 
 
