@@ -17,6 +17,7 @@ from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 
 MODEL = "Model and GPUs"
 _OWN_JOB = "Your own job (instead of -mr)"
+_ENGINE = "Engine"
 _SIZES = "Sizes and batch"
 _PARALLEL = "Parallelism"
 _MEMORY = "Memory"
@@ -143,6 +144,22 @@ class ExperimentOptions:
         help="Likewise the memory clock.")] = None
     force: Annotated[list[str] | None, _option("--force", metavar="RULE_ID", panel=MODEL,
         help="Run although this rule calls it an error; recorded. Repeatable.")] = None
+
+
+ENGINES = ("mcore", "bridge")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Who trains."""
+
+    engine: Annotated[str | None, _option("--engine", metavar="NAME", panel=_ENGINE,
+        help="mcore: mbr-perf's own worker on megatron-core (default). bridge: Megatron-Bridge's own pretrain(), with --bridge_config "
+        "or --bridge_recipe, where Megatron-Bridge 0.3 or later is installed.")] = None
+    bridge_recipe: Annotated[str | None, _option("--bridge_recipe", metavar="FUNCTION", panel=_ENGINE,
+        help="With --engine bridge: a recipe function of Megatron-Bridge that makes the configuration, by its name or as MODULE:FUNCTION.")] = None
+    forward_step: Annotated[str | None, _option("--forward_step", metavar="MODULE:FUNCTION", panel=_ENGINE,
+        help="With --engine bridge: the forward step. Default: Bridge's own for GPT models and for models with vision.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 from pydantic import BaseModel
 
 from harness.asking.options import (
+    ENGINES,
+    EngineOptions,
     ExperimentOptions,
     JudgeOptions,
     LaunchOptions,
@@ -18,10 +20,10 @@ from harness.asking.options import (
     SlurmLaunchOptions,
     SweepNodes,
 )
-from harness.errors import BadRequestError, Problems, raise_all
+from harness.errors import BadRequestError, Problems, nearest, raise_all
 from harness.experiment.model import repeats_problem
 from harness.launch.plan import Nodes
-from harness.recipes.recipe import STDIN, ForeignSource, Request, SourceKind
+from harness.recipes.recipe import STDIN, FileKind, ForeignSource, Request
 from harness.records.batches import BatchLaunch, LaunchSettings
 from harness.records.goldens import GateOptions
 from harness.records.job import SlurmOptions, SlurmRequest
@@ -44,25 +46,46 @@ def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
-def experiment_request(options: ExperimentOptions, judge: JudgeOptions | None = None) -> Request:
+def experiment_request(
+    options: ExperimentOptions, judge: JudgeOptions | None = None, engine: EngineOptions | None = None
+) -> Request:
     """Options as the request that recipes resolve; ``gpu`` is empty when it was not given and is settled later.
 
     BadRequestError for several descriptions of the job, and for options of recipes beside a file of another program.
     """
-    problems, source, chunks = Problems(), None, None
+    problems, source, chunks, engine = Problems(), None, None, engine or EngineOptions()
     with problems.collecting():
-        source = _source(options)
+        source = _source(options, engine)
+        _require_fitting(engine, source)
     with problems.collecting():
         chunks = _chunks(options.virtual_pipeline_model_parallel_size)
     problems.raise_if_any()
     settled = {"gpu": options.gpu or "", "source": source, "virtual_pipeline_model_parallel_size": chunks}
-    return read(Request, options, judge or JudgeOptions(), **settled)
+    return read(Request, options, judge or JudgeOptions(), engine, **settled)
+
+
+def _require_fitting(engine: EngineOptions, source: ForeignSource | None) -> None:
+    """Raise BadRequestError for an unknown engine, and for one that does not fit the description of the job."""
+    if engine.engine not in (None, *ENGINES):
+        raise BadRequestError(
+            f"--engine {engine.engine!r}: no such engine", remedy=nearest(str(engine.engine), ENGINES)
+        )
+    kind = source.kind if source else None
+    if engine.engine == "bridge" and kind not in ("bridge_config", "bridge_recipe"):
+        remedy = "describe the job with --bridge_config FILE or --bridge_recipe FUNCTION, without -mr"
+        raise BadRequestError(
+            "--engine bridge trains a configuration of Megatron-Bridge, and none is given", remedy=remedy
+        )
+    given = [name for name in ("bridge_recipe", "forward_step") if getattr(engine, name) is not None]
+    if given and engine.engine != "bridge":
+        names = ", ".join(f"--{name}" for name in given)
+        raise BadRequestError(f"{names}: only Megatron-Bridge's own loop takes it", remedy="add --engine bridge")
 
 
 def require_job(request: Request, *others: str) -> None:
     """Raise BadRequestError if the request describes no job. ``others``: further options that could."""
     if not request.job_name:
-        own = ", ".join(f"--{kind}" for kind in get_args(SourceKind))
+        own = ", ".join(f"--{kind}" for kind in get_args(FileKind))
         remedy = f"name a recipe with -mr (`mbr-perf recipes list`), or a file of your own job with {own}"
         raise BadRequestError("the job is missing", remedy=", or ".join((remedy, *others)))
 
@@ -70,9 +93,10 @@ def require_job(request: Request, *others: str) -> None:
 _OF_RECIPES = {"model_family_name": "-m", "variant": "-cv", "point_gpu": "--point_gpu"}
 
 
-def _source(options: ExperimentOptions) -> ForeignSource | None:
-    """Return the file of another program that describes the job; None without one."""
-    files = [ForeignSource(kind, path) for kind in get_args(SourceKind) if (path := getattr(options, kind)) is not None]
+def _source(options: ExperimentOptions, engine: EngineOptions) -> ForeignSource | None:
+    """Return the file or function of another program that describes the job; None without one."""
+    files = [ForeignSource(kind, path) for kind in get_args(FileKind) if (path := getattr(options, kind)) is not None]
+    files += [ForeignSource("bridge_recipe", engine.bridge_recipe)] if engine.bridge_recipe is not None else []
     given = [
         *([f"-mr {options.model_recipe_name}"] if options.model_recipe_name else []),
         *(" ".join(f.words) for f in files),
@@ -102,11 +126,13 @@ def _chunks(text: str | None) -> int | Literal["none"] | None:
     return int(text)
 
 
-def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions) -> RunRequest:
+def run_request(
+    asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, engine: EngineOptions | None = None
+) -> RunRequest:
     """Return all of `mbr-perf run` as one value. BadRequestError for options that contradict each other."""
     if problem := repeats_problem(launch.repeats):
         raise BadRequestError(problem)
-    request = experiment_request(asked, judge)
+    request = experiment_request(asked, judge, engine)
     require_job(request)
     return read(
         RunRequest,

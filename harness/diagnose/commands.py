@@ -8,7 +8,7 @@ from typing import get_args
 from harness.diagnose.values import Case
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import parse_recompute
-from harness.recipes.recipe import SourceKind
+from harness.recipes.recipe import FileKind
 from harness.units import GIB
 
 ALLOCATOR_TRIAL = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -24,7 +24,7 @@ _MEASURED = frozenset(
 _STDIN = "-"
 _MOST_PATHS = 4  # a command with more paths is too long to paste
 _SELECTING = ("point_gpu", "variant", "recipes_dir")
-_FOREIGN = get_args(SourceKind)
+_FOREIGN = get_args(FileKind)
 _HANDLED = frozenset(
     {"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute", *_SELECTING, *_FOREIGN}
 )

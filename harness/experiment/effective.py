@@ -66,7 +66,7 @@ class EffectiveRecompute(Frozen):
 
     ``num_layers`` and ``modules`` count the transformer layers of the whole job, those inside MTP layers included;
     ``full_layers`` decoder layers only, and ``full_layers_of_chunk[pp_rank][vp_stage]`` says where they are. ``notes``
-    names modules that act but save nothing.
+    names modules that act but save nothing. ``is_counted`` False: only the built model will show the effect.
     """
 
     recompute: str
@@ -77,11 +77,12 @@ class EffectiveRecompute(Frozen):
     implementation: str
     full_layers_of_chunk: tuple[tuple[int, ...], ...] = ()
     notes: tuple[str, ...] = ()
+    is_counted: bool = True
 
     @property
     def does_nothing(self) -> bool:
         """Return whether the requested recompute changes nothing."""
-        return self.recompute != "none" and not self.modules and not self.full_layers
+        return self.is_counted and self.recompute != "none" and not self.modules and not self.full_layers
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,14 @@ def effective_recompute(
     """Count the layers of the whole job on which each module acts, from the wiring of megatron-core's layer specs.
 
     A ``software`` without megatron-core stands for the release this harness is tested with. Raises LayoutError for full
-    recompute of a model that cannot be cut as asked.
+    recompute of a model that cannot be cut as asked. Nothing is counted for a model that the spec does not describe.
     """
+    if spec.engine is not None and spec.engine.unsaid:
+        text, number = spec.recompute.text, spec.model.num_layers
+        return EffectiveRecompute(
+            recompute=text, num_layers=number, implementation=implementation, is_counted=False,
+            notes=() if text == "none" else ("the built model will show what it recomputes",),
+        )  # fmt: skip
     version = parse_version(software.megatron_core or ASSUMED_MEGATRON_CORE)
     layers = _Layers(spec, implementation, version)
     if isinstance(spec.recompute, SelectiveRecompute):

@@ -105,6 +105,9 @@ class TrainSpec(Frozen):
     manual_gc_interval: Size = 0
 
 
+EngineSetting = bool | int | float | str | tuple[str | int, ...] | None
+
+
 class BridgeEngine(Frozen):
     """Megatron-Bridge's own training loop in place of mbr-perf's worker.
 
@@ -120,7 +123,7 @@ class BridgeEngine(Frozen):
     rest: str
     config: str = ""
     config_sha256: str = ""
-    overrides: dict[str, bool | int | float | str | tuple[str, ...] | None] = Field(default_factory=dict)
+    overrides: dict[str, EngineSetting] = Field(default_factory=dict)
     unsaid: tuple[str, ...] = ()
 
     @property

@@ -8,6 +8,7 @@ from harness.judging.metrics import Metrics
 from harness.judging.readings import Peak, Window, window_of, worst_rank
 from harness.records.rank import RankRecord
 from harness.records.run import ImportedLog, RunRecord
+from harness.units import format_seconds
 
 _EQUAL = 0.0005  # half of the last digit printed, 0.1 %
 
@@ -147,3 +148,41 @@ def throughput_text(record: RunRecord, metrics: Metrics) -> str | None:
         return text
     differs = f"{own.change * 100:+.1f} % from" if abs(own.change) >= _EQUAL else "equal to"
     return f"{text}, {differs} mbr-perf's value ({metrics.formula_version})"
+
+
+@dataclass(frozen=True)
+class OwnTime:
+    """Seconds of an iteration by the clock of the program that trains: the median over ``n`` steps of the window.
+
+    ``change``: its value / mbr-perf's step time - 1. Its clock also runs between two steps.
+    """
+
+    trainer: str
+    median: float
+    n: int
+    change: float | None
+
+
+def own_time(record: RunRecord, metrics: Metrics) -> OwnTime | None:
+    """Return the iteration time of Megatron-Bridge, by the slowest rank; None for another run, and without one."""
+    engine = record.spec.engine
+    if engine is None:
+        return None
+    start, end = metrics.step_time_s.window if metrics.step_time_s else record.spec.measure.window
+    times = [{step.step: step.trainer_seconds for step in rank.steps} for rank in record.ranks]
+    slowest = [[seconds for rank in times if (seconds := rank.get(step)) is not None] for step in range(start, end)]
+    values = [max(seconds) for seconds in slowest if seconds]
+    if not values:
+        return None
+    median, ours = statistics.median(values), metrics.step_time_s
+    change = median / ours.median - 1 if ours else None
+    return OwnTime(f"Megatron-Bridge {engine.version}", median, len(values), change)
+
+
+def own_time_text(record: RunRecord, metrics: Metrics) -> str | None:
+    """Return text such as ``Megatron-Bridge 0.3.1 itself reports 1.234 s per iteration, +2.1 % from the measured step``."""
+    own = own_time(record, metrics)
+    if own is None:
+        return None
+    differs = "" if own.change is None else f", {own.change * 100:+.1f} % from the measured step"
+    return f"{own.trainer} itself reports {format_seconds(own.median)} per iteration{differs}: its clock also runs between two steps"

@@ -17,12 +17,14 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
     """Return the figures of a run over the window of ``measure`` (default: the run's own)."""
     spec, ranks, coverage = record.spec, record.ranks, coverage_of(record)
     window = coverage.window(*(measure or spec.measure).window)
-    model_flops = flops.model_flops_per_step(spec)
-    recompute_flops = flops.recompute_flops_per_step(spec, record.effective)
+    is_described = not (spec.engine and spec.engine.unsaid)
+    model_flops = flops.model_flops_per_step(spec) if is_described else 0
+    recompute_flops = flops.recompute_flops_per_step(spec, record.effective) if is_described else 0
     bounds, losses = (window.start, window.end), _losses(ranks)
-    throughput = [flops.achieved_tflops(model_flops, s, spec.num_gpus) for s in window.seconds]
+    counted_s = window.seconds if is_described else ()
+    throughput = [flops.achieved_tflops(model_flops, s, spec.num_gpus) for s in counted_s]
     token_rates = [spec.tokens_per_step / (s * spec.num_gpus) for s in window.seconds]
-    mfu, hfu = _utilizations(spec, window, model_flops, recompute_flops)
+    mfu, hfu = _utilizations(spec, counted_s, model_flops, recompute_flops)
     metrics = Metrics(
         tflops_per_gpu=summarize(throughput, bounds),
         step_time_s=summarize(window.seconds, bounds),
@@ -87,15 +89,15 @@ def _counted_flops(ranks: Sequence[RankRecord], world_size: int) -> int | None:
 
 
 def _utilizations(
-    spec: ExperimentSpec, window: Window, model_flops: int, recompute_flops: int
+    spec: ExperimentSpec, seconds: Sequence[float], model_flops: int, recompute_flops: int
 ) -> tuple[float | None, float | None]:
     """Return MFU and HFU at the median step time; None if the GPU has no published peak for the precision."""
     peak = spec.gpu_type.peak_flops.get(spec.precision.peak)
-    if peak is None or not window.seconds:
+    if peak is None or not seconds:
         return None, None
-    seconds = statistics.median(window.seconds)
-    mfu = flops.utilization(model_flops, seconds, spec.num_gpus, peak)
-    return mfu, flops.utilization(model_flops + recompute_flops, seconds, spec.num_gpus, peak)
+    middle = statistics.median(seconds)
+    mfu = flops.utilization(model_flops, middle, spec.num_gpus, peak)
+    return mfu, flops.utilization(model_flops + recompute_flops, middle, spec.num_gpus, peak)
 
 
 def _losses(ranks: Sequence[RankRecord]) -> list[float]:
@@ -119,6 +121,10 @@ def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str,
         problems["counted_flops_per_step"] = "not every rank counted its FLOPs"
     if spec.gpu_type.peak_flops.get(spec.precision.peak) is None:
         problems["mfu"] = problems["hfu"] = f"the peak FLOP/s of {spec.compute_dtype} on {spec.gpu} is unknown"
+    if spec.engine is not None and spec.engine.unsaid:
+        problems |= dict.fromkeys(
+            ("tflops_per_gpu", "mfu", "hfu"), "mbr-perf's settings do not describe this job fully"
+        )
     return {name: text for name, text in problems.items() if text}
 
 

@@ -77,14 +77,18 @@ class Recipe:
     points: tuple[OperatingPoint, ...]
 
 
-SourceKind = Literal["bridge_config", "hf", "megatron_args"]
+FileKind = Literal["bridge_config", "hf", "megatron_args"]
+SourceKind = Literal["bridge_config", "hf", "megatron_args", "bridge_recipe"]
 STDIN = "-"
 _TELLS_NOTHING = ("config", "run_config", "configcontainer")  # names that every job gives its file
 
 
 @dataclass(frozen=True)
 class ForeignSource:
-    """A file of another program that describes a job, and the option that names it. ``path``: `-` is standard input."""
+    """A file of another program that describes a job, and the option that names it. ``path``: `-` is standard input.
+
+    For ``bridge_recipe`` it is a function of Megatron-Bridge, which has to write its file first.
+    """
 
     kind: SourceKind
     path: str
@@ -108,7 +112,7 @@ class ForeignSource:
         >>> ForeignSource("hf", "models/Llama-3.1-8B/config.json").name
         'llama-3.1-8b'
         """
-        path = Path(self.path).absolute()
+        path = Path(self.path.rpartition(":")[2] if self.kind == "bridge_recipe" else self.path).absolute()
         stem = path.name if path.is_dir() else path.stem
         if stem.lower() in _TELLS_NOTHING:
             stem = path.parent.name
@@ -173,9 +177,16 @@ class Request:
     export_nsys_sqlite: bool | None = None
     lock_gpu_freq: int | None = None
     peak_mem_clk: int | None = None
+    engine: str | None = None
+    forward_step: str | None = None
     env: tuple[str, ...] = ()
     set_values: tuple[str, ...] = ()
     recipes_dir: Path | None = None
+
+    @property
+    def trains_by_bridge(self) -> bool:
+        """Return whether Megatron-Bridge's own loop trains, not mbr-perf's worker."""
+        return self.engine == "bridge"
 
     @property
     def job_words(self) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from harness.experiment.user_buffers import NAMED, UserBuffers
 from harness.recipes.reading import Fault, faults, models_in, path_text
 from harness.recipes.strict_yaml import PlainValue
 
-Value = PlainValue | NoRecompute | SelectiveRecompute | FullRecompute
+Value = PlainValue | NoRecompute | SelectiveRecompute | FullRecompute | BridgeEngine
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def build_spec(layer: Layer, place: str) -> ExperimentSpec:
 
     Raises BadRequestError with every wrong value at its own source.
     """
-    tree = _nested(layer)
+    tree = nested(layer)
     try:
         return ExperimentSpec.model_validate(tree)
     except ValidationError as error:
@@ -92,7 +92,8 @@ def build_spec(layer: Layer, place: str) -> ExperimentSpec:
         raise
 
 
-def _nested(layer: Layer) -> dict[str, object]:
+def nested(layer: Layer) -> dict[str, object]:
+    """Return the values of a layer as the nested mapping that an ExperimentSpec is made from."""
     tree: dict[str, object] = {"env": {}}
     for path, setting in layer.items():
         *sections, leaf = path.split(".")

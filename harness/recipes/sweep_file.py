@@ -37,6 +37,7 @@ SHORT_NAMES = {
 }
 """Short names, as of the options, and the field of a `Request` that each stands for."""
 
+_OF_ONE_ENGINE = "one sweep trains with one engine"
 _OF_ONE_RECIPE, _OF_ONE_GPU = "one sweep compares settings of one recipe", "one sweep runs on one kind of GPU"
 _AS_RECOMPUTE = "write --over recompute='none; core_attn,mlp; full:uniform:1'"
 NO_AXIS = {
@@ -44,6 +45,8 @@ NO_AXIS = {
     "model_family_name": _OF_ONE_RECIPE,
     "recipes_dir": _OF_ONE_RECIPE,
     "source": _OF_ONE_RECIPE,
+    "engine": _OF_ONE_ENGINE,
+    "forward_step": _OF_ONE_ENGINE,
     "gpu": _OF_ONE_GPU,
     "point_gpu": _OF_ONE_GPU,
     "env": "write --over env.NAME=VALUE",
@@ -125,7 +128,7 @@ else:
     _FIELDS = {
         name: _field(name, hint)
         for name, hint in get_type_hints(Request).items()
-        if name not in ("recipes_dir", "source")
+        if name not in ("recipes_dir", "source", "engine", "forward_step")
     }
     Options = create_model("Options", __base__=_Options, **_FIELDS)
 

@@ -10,7 +10,7 @@ from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding as RuleFinding
-from harness.judging.coverage import OwnThroughput, own_throughput
+from harness.judging.coverage import OwnThroughput, OwnTime, own_throughput, own_time
 from harness.judging.gate import Comparison, Finding, Outcome
 from harness.judging.likeness import Difference
 from harness.judging.metrics import Metrics
@@ -246,6 +246,7 @@ class RunDocument(Compared):
     ranks: tuple[RankRecord, ...]
     prediction: Prediction | None
     imported: Imported | None
+    own_time: OwnTime | None
     provenance: Provenance
     num_runs: int
     run_ids: tuple[str, ...]
@@ -266,7 +267,7 @@ def run_document(
         record, metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1], run_dir=run_dir,
         prediction=prediction_document(record.prediction, record.no_prediction, whole_run(record, metrics)),
         out_of_memory=oom, imported=Imported(**dict(record.imported), own_throughput=own) if record.imported else None,
-        suspect=doubts_of(record, metrics), notes=(*record.notes, *remarkable(record, metrics)),
+        suspect=doubts_of(record, metrics), own_time=own_time(record, metrics), notes=(*record.notes, *remarkable(record, metrics)),
         num_runs=len(run_ids), run_ids=run_ids,
     )  # fmt: skip
 

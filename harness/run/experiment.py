@@ -17,8 +17,11 @@ from harness.showing.terminal import show_stopped
 
 
 def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
-    """Raise if the installed megatron-core refuses the configuration, before GPUs are taken. Not asked for CPU runs."""
-    if understood.spec.gpu_type.is_cpu:
+    """Raise if the installed megatron-core refuses the configuration, before GPUs are taken.
+
+    Not asked for CPU runs, nor where Megatron-Bridge makes its own configuration.
+    """
+    if understood.spec.gpu_type.is_cpu or understood.spec.engine is not None:
         return
     variables = {variable.name: variable.value for variable in plan.env}
     finding = megatron_finding(understood.spec, understood.software, understood.host, variables)

@@ -22,9 +22,10 @@ from harness.records.rank import OWNER, Coordinates, RankRecord
 from harness.records.redact import redact
 from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
 from harness.records.store import RECORD, write_atomically, write_record
+from harness.run.bridge import keep_config
 from harness.run.predicting.prediction import KeptPrediction
 from harness.run.provenance import Clock, provenance
-from harness.run.ranks import status_of, suspicions
+from harness.run.ranks import read_back, status_of, suspicions
 from harness.run.understanding import Understood
 
 _KINDS = ("runs", "sweeps", NIGHTS)
@@ -159,6 +160,8 @@ def launched(
     understood = launch.understood
     with full_disk_reported(run_dir):
         write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
+        if understood.spec.engine is not None:
+            keep_config(understood.spec.engine, run_dir)
         write_atomically(run_dir / _plan_name(nodes), redact(understood.plan.render()))
         if nodes.node_rank == 0:
             claim(run_dir)
@@ -202,7 +205,7 @@ def _record(
         spec=spec,
         sources=understood.sources,
         fingerprint=spec.fingerprint,
-        effective=understood.effective,
+        effective=read_back(understood.effective, spec, ranks),
         ranks=ranks,
         nodes=collected.nodes,
         failure=failure,

@@ -1,6 +1,7 @@
 """The software and hardware of this machine."""
 
 import platform
+import runpy
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
@@ -16,7 +18,7 @@ from pydantic import ValidationError
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, Frozen, GpuType, gpu_named
-from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume
+from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume, parse_version
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.redact import quoted_error
 from harness.units import counted
@@ -220,6 +222,30 @@ def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
     return row, f"this machine has {names[0]} (NVML)"
 
 
+_BRIDGE_SINCE = "0.3.0"  # the first release with callbacks
+
+
+def bridge_version(host: Host) -> str:
+    """Return the version of Megatron-Bridge that ranks of this Python will import, without importing it.
+
+    BadRequestError if there is none, or one without callbacks.
+    """
+    found = find_spec("megatron.bridge") if find_spec("megatron") else None
+    folders = list(found.submodule_search_locations or ()) if found else []
+    if not folders:
+        raise BadRequestError(
+            f"--engine bridge: megatron.bridge is not installed in {host.python}, which would run the ranks",
+            remedy="run mbr-perf inside the container of Megatron-Bridge, with its Python, or install megatron-bridge there",
+        )
+    version = str(runpy.run_path(str(Path(folders[0]) / "package_info.py"))["__version__"])
+    if parse_version(version) < parse_version(_BRIDGE_SINCE):
+        raise BadRequestError(
+            f"--engine bridge: Megatron-Bridge {version} has no callbacks, by which mbr-perf measures",
+            remedy=f"use Megatron-Bridge {_BRIDGE_SINCE} or later",
+        )
+    return version
+
+
 def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, planned: Software | None = None) -> None:
     """Raise BadRequestError unless ranks of ``spec`` can start here: with packages, and a GPU of that type per rank.
 
@@ -228,6 +254,11 @@ def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, plan
     missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
     if missing:
         raise BadRequestError(f"{' and '.join(missing)} not installed in {host.python}", remedy=TRAIN_EXTRA)
+    if spec.engine is not None and (here := bridge_version(host)) != spec.engine.version:
+        raise BadRequestError(
+            f"planned for Megatron-Bridge {spec.engine.version}, but {host.python} has {here}",
+            remedy="start again, or install the release that it was planned for",
+        )
     if spec.gpu_type.is_cpu:
         return
     _require_gpus(spec, detect_gpus(host), num_local_ranks)

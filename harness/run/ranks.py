@@ -65,7 +65,7 @@ def suspicions(
     spec: ExperimentSpec, expected: EffectiveRecompute, collected: Collected, ranks: tuple[RankRecord, ...]
 ) -> tuple[str, ...]:
     """Return every reason that makes a run suspect, so that it gets no verdict. ``ranks`` include their clocks."""
-    otherwise = built_otherwise(expected, ranks)
+    otherwise = None if _is_undescribed(spec) else built_otherwise(expected, ranks)
     return (
         *doubts(collected.nodes, ranks),
         *disagreements(collected.nodes, ranks),
@@ -155,6 +155,29 @@ def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[st
                 f"the loss did not move: {window[0]:.6g} in {where} on rank {rank.rank}, so the weights do not change",
             )
     return ()
+
+
+def _is_undescribed(spec: ExperimentSpec) -> bool:
+    return spec.engine is not None and bool(spec.engine.unsaid)
+
+
+def read_back(expected: EffectiveRecompute, spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> EffectiveRecompute:
+    """Return what the built layers recompute, for a job that the spec does not describe fully; otherwise ``expected``."""
+    built = [rank.recompute for rank in ranks if rank.recompute and _holds_first_copy(rank)]
+    if not _is_undescribed(spec) or not built:
+        return expected
+    modules: Counter[str] = Counter()
+    for layers in built:
+        modules.update(layers.modules)
+    return expected.model_copy(
+        update={
+            "modules": dict(sorted(modules.items())),
+            "full_layers": sum(layers.full_layers for layers in built),
+            "num_layers": sum(layers.num_layers for layers in built),
+            "is_counted": True,
+            "notes": ("counted in the built model",),
+        }
+    )
 
 
 def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.errors import ExitCode
 from harness.judging import readings, statistics
-from harness.judging.coverage import throughput_text
+from harness.judging.coverage import own_time_text, throughput_text
 from harness.judging.gate import Comparison, Finding, Outcome, Verdict
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metrics
 from harness.judging.oom.classify import oom_of_run
@@ -114,7 +114,7 @@ def run_page(
     ``with_request`` False: the reader has seen the request, so the page begins with the id of the run.
     """
     predicted = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
-    own = throughput_text(record, metrics)
+    own = [text for text in (throughput_text(record, metrics), own_time_text(record, metrics)) if text]
     return Page(
         (
             record_facts(record) if with_request else Facts((("Run", record.run_id),), VALUES),
@@ -125,7 +125,7 @@ def run_page(
             *_by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems),
             listing(line for line in (figures.clock_line(metrics.clocks), predicted) if line),
             listing((f"Suspect: {why}" for why in doubts_of(record, metrics)), style="doubt"),
-            listing(f"Note: {note}" for note in (*record.notes, *remarkable(record, metrics), *([own] if own else []))),
+            listing(f"Note: {note}" for note in (*record.notes, *remarkable(record, metrics), *own)),
             listing([f"Failure: {record.failure}"] if record.failure else [], style="bad"),
             *_out_of_memory(record),
             GAP,

@@ -29,6 +29,7 @@ from harness.recipes.resolve import Resolved, on_gpu_point, resolve
 from harness.records.batches import LaunchSettings
 from harness.records.goldens import GateOptions
 from harness.records.redact import redact, redact_shapes
+from harness.run.bridge import with_config_file, with_engine_settled
 from harness.run.machine import settled_gpu, software_for
 from harness.run.megatron_answer import megatron_finding
 
@@ -149,8 +150,11 @@ def looked_over(
     asked, from_point, point_note = replace(request.asked, gpu=gpu), dict[str, str](), ""
     if gpu_point and gpu == "cpu" and not (request.asked.gpu or assumed_gpu):
         asked, from_point, point_note = _on_gpu_point(request.asked, why)
+    if asked.trains_by_bridge:
+        asked = with_config_file(asked, host)
     resolved, secrets = _resolved(asked)
-    spec, notes = resolved.spec, tuple(map(redact, resolved.notes))
+    spec, of_engine = with_engine_settled(resolved.spec, resolved.sources, host)
+    notes = tuple(map(redact, (*resolved.notes, *of_engine)))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
     if not request.asked.gpu and assumed_gpu:
         sources["gpu"] = "--assume"

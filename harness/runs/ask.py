@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking.options import ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput, SlurmLaunchOptions, takes
+from harness.asking.options import (
+    EngineOptions,
+    ExperimentOptions,
+    JudgeOptions,
+    LaunchOptions,
+    RunOutput,
+    SlurmLaunchOptions,
+    takes,
+)
 
 if TYPE_CHECKING:
     from harness.errors import ExitCode
@@ -35,6 +43,7 @@ class AbOptions:
 def run_ab(
     text: str,
     asked: ExperimentOptions,
+    engine: EngineOptions,
     judge: JudgeOptions,
     launch: LaunchOptions,
     slurm: SlurmLaunchOptions,
@@ -65,7 +74,7 @@ def run_ab(
     display = AbDisplay(as_json=output.as_json)
     if nodes.node_rank != 0:
         return follow_sweep(follower(how, launch, nodes), display)
-    request = ab_request(text, sweep_request(asked, how, judge, launch, nodes), this_host())
+    request = ab_request(text, sweep_request(asked, engine, how, judge, launch, nodes), this_host())
     if output.dryrun:
         dry_run_sweep(request, display)
         return ExitCode.OK
@@ -88,9 +97,10 @@ def _dry_run(request: "RunRequest", display: "Display") -> None:
     display.plan(understood, cached_prediction(understood))
 
 
-@takes(ExperimentOptions, JudgeOptions, LaunchOptions, SlurmLaunchOptions, AbOptions, RunOutput)
+@takes(ExperimentOptions, EngineOptions, JudgeOptions, LaunchOptions, SlurmLaunchOptions, AbOptions, RunOutput)
 def run(
     asked: ExperimentOptions,
+    engine: EngineOptions,
     judge: JudgeOptions,
     launch: LaunchOptions,
     slurm: SlurmLaunchOptions,
@@ -104,12 +114,12 @@ def run(
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
     if second.ab is not None:
-        raise typer.Exit(int(run_ab(second.ab, asked, judge, launch, slurm, output)))
+        raise typer.Exit(int(run_ab(second.ab, asked, engine, judge, launch, slurm, output)))
     from harness.asking.requests import run_request, slurm_run_request
     from harness.batch.repeats import run_experiment
     from harness.run.show import Display
 
-    request, on_slurm = run_request(asked, judge, launch), slurm_run_request(launch, slurm)
+    request, on_slurm = run_request(asked, judge, launch, engine), slurm_run_request(launch, slurm)
     display = Display(as_json=output.as_json, explain=output.explain)
     if on_slurm is not None:
         from harness.batch.repeats import dry_run_on_slurm, run_on_slurm

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
 from harness.records.run import RunRecord
@@ -33,12 +33,18 @@ def request_rows(spec: ExperimentSpec) -> list[tuple[str, str]]:
     """Return the request: recipe, layout, batch, recompute."""
     return [
         ("Recipe", f"{spec.recipe}, {spec.task}, {spec.compute_dtype}, {_gpus(spec)}"),
+        *([("Engine", _engine(spec.engine))] if spec.engine else []),
         ("Parallelism", _parallelism(spec)),
         ("Batch", _batch(spec)),
         ("Recompute", spec.recompute.text),
         *([("TP overlap", _overlap(spec))] if spec.makes_user_buffers else []),
         ("Fingerprint", spec.fingerprint),
     ]
+
+
+def _engine(engine: BridgeEngine) -> str:
+    replaced = f", {counted(len(engine.overrides), 'setting')} replaced by options" if engine.overrides else ""
+    return f"Megatron-Bridge {engine.version}, {engine.forward_step}{replaced}"
 
 
 def _gpus(spec: ExperimentSpec) -> str:

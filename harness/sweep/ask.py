@@ -8,6 +8,7 @@ import typer
 
 from harness.asking import completion
 from harness.asking.options import (
+    EngineOptions,
     ExperimentOptions,
     Json,
     JudgeOptions,
@@ -60,9 +61,10 @@ class SweepOptions:
 # fmt: on
 
 
-@takes(ExperimentOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmArrayOptions)
+@takes(ExperimentOptions, EngineOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmArrayOptions)
 def sweep(
     asked: ExperimentOptions,
+    engine: EngineOptions,
     how: SweepOptions,
     judge: JudgeOptions,
     launch: LocalLaunchOptions,
@@ -88,14 +90,14 @@ def sweep(
     elif nodes.node_rank != 0:
         raise typer.Exit(int(run.follow_sweep(follower(how, launch, nodes), display)))
     if how.resume is not None:
-        require_only_resume(asked, how, judge, launch)
+        require_only_resume(asked, engine, how, judge, launch)
         if on_slurm is not None:
             raise typer.Exit(int(run.resume_sweep_on_slurm(how.resume, launch.results_dir, on_slurm, display)))
         answer = run.answered_from_jobs(how.resume, launch.results_dir, display)
         if answer is None:
             answer = run.resume_sweep(how.resume, launch.results_dir, display, sitting)
         raise typer.Exit(int(answer))
-    request = sweep_request(asked, how, judge, launch, nodes)
+    request = sweep_request(asked, engine, how, judge, launch, nodes)
     if how.dryrun:
         run.dry_run_sweep(request, display, on_slurm)
     elif on_slurm is not None:
@@ -136,7 +138,12 @@ _RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it r
 
 
 def sweep_request(
-    asked: ExperimentOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
+    asked: ExperimentOptions,
+    engine: EngineOptions,
+    how: SweepOptions,
+    judge: JudgeOptions,
+    launch: LocalLaunchOptions,
+    nodes: SweepNodes,
 ) -> "SweepRequest":
     """Return all of `mbr-perf sweep` as one value; the command line overrides the file.
 
@@ -148,7 +155,7 @@ def sweep_request(
     from harness.sweep.request import SweepRequest, all_over
 
     file = read_sweep_file(how.file, asked.recipes_dir) if how.file is not None else None
-    request = experiment_request(asked, judge)
+    request = experiment_request(asked, judge, engine)
     request = laid_over(request_of(file.request), request) if file else request
     require_job(request, "--file SWEEP_FILE", "--resume SWEEP")
     return read(

@@ -13,31 +13,12 @@ from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.records.launch import BRIDGE_CONFIG
 from harness.records.rank import RankRecord
 from tests.engine.conftest import free_port
+from tests.scripted_bridge import PACKAGE
+from tests.scripted_bridge import container as config
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
-SCRIPTED = Path(__file__).parent / "scripted_bridge"
 FULL = {"model.recompute_granularity": "full", "model.recompute_method": "uniform", "model.recompute_num_layers": 1}
-
-
-def config(**train):
-    """A configuration of two layers; ``train`` changes its section of that name."""
-    return {
-        "_target_": "megatron.bridge.training.config.ConfigContainer",
-        "checkpoint": {"save": "/nowhere", "load": None},
-        "ddp": {},
-        "dist": {"distributed_backend": "gloo"},
-        "logger": {"log_interval": 2, "tensorboard_dir": "/nowhere"},
-        "model": {
-            "num_layers": 2, "hidden_size": 32, "ffn_hidden_size": 64, "num_attention_heads": 4, "vocab_size": 64,
-            "seq_length": 16, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1,
-            "recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None,
-            "recompute_modules": None, "gradient_accumulation_fusion": False,
-        },
-        "optimizer": {"lr": 1e-3},
-        "scheduler": {"lr_warmup_iters": 50, "lr_decay_iters": None},
-        "train": {"train_iters": 100, "global_batch_size": 2, "micro_batch_size": 1, "eval_iters": 32} | train,
-    }  # fmt: skip
 
 
 def spec_of(*, overrides=None, version="0.3.1", measure=None, stages=1):
@@ -73,7 +54,7 @@ def trained(folder, spec, container):
     settings = {
         "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1",
-        "PYTHONPATH": f"{SCRIPTED}:{ROOT}",
+        "PYTHONPATH": f"{PACKAGE}:{ROOT}",
         "GLOO_SOCKET_IFNAME": "lo",
     }
     env = {**os.environ, **settings, **(alone if spec.num_gpus == 1 else {})}

@@ -39,9 +39,19 @@ RULES: tuple[Rule, ...] = (*_EVERYWHERE, *machine.CPU_RULES)
 
 
 def applicable(situation: Situation) -> tuple[Rule, ...]:
-    """Return the rows to judge; the rows about processors only if ranks run on one."""
+    """Return the rows to judge; the rows about processors only if ranks run on one.
+
+    Rows about mbr-perf's own worker do not hold for Megatron-Bridge's loop. Of a job that the spec does not describe fully,
+    only the machine is judged.
+    """
+    engine = situation.spec.engine
+    if engine is not None:
+        rows = machine.RUN_RULES if engine.unsaid else _EVERYWHERE
+        return tuple(row for row in rows if row.id not in _OF_OWN_WORKER)
     return RULES if situation.gpu.is_cpu else _EVERYWHERE
 
+
+_OF_OWN_WORKER = frozenset({"RUN01"})  # beside the rows about processors
 
 # Warnings about a value that has no effect without a switch: rule -> dotted paths of the value and of the switch.
 _IDLE = {

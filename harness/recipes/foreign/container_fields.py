@@ -168,12 +168,13 @@ def container_layer(container: Container) -> Layer:
     problems = Problems()
     for row in FIELDS:
         with problems.collecting():
-            settings |= _settings_of(row, container)
+            settings |= field_settings(row, container)
     problems.raise_if_any()
     return settings
 
 
-def _settings_of(row: Field, container: Container) -> Layer:
+def field_settings(row: Field, container: Container) -> Layer:
+    """Read the settings of one row. BadRequestError as :func:`container_layer`."""
     found = container.find(*row.names)
     if found is None or (row.only is not None and not container.value(row.only)):
         return {}

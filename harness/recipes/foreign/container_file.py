@@ -55,6 +55,11 @@ class Container:
         found = self.find(*paths)
         return None if found is None else found.value
 
+    @property
+    def plain(self) -> PlainValue:
+        """Return all settings in plain Python."""
+        return _plain(self.root, self.label)
+
     def place(self, path: str) -> str:
         """Return ``file:line: path`` for messages."""
         found = self.find(path)

@@ -7,8 +7,9 @@ from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST
 from harness.recipes.foreign import bridge, hf
+from harness.recipes.foreign.bridge_engine import read_for_bridge
 from harness.recipes.points import check_names
-from harness.recipes.recipe import ForeignSource, OperatingPoint, PointKey, Recipe, RecipeHeader, Request, SourceKind
+from harness.recipes.recipe import FileKind, ForeignSource, OperatingPoint, PointKey, Recipe, RecipeHeader, Request
 from harness.recipes.settings import Layer, Setting, merge
 
 Reader = Callable[[ForeignSource, Request], Layer]
@@ -19,10 +20,10 @@ def _not_yet(source: ForeignSource, request: Request) -> Layer:
     raise BadRequestError(f"{source.words[0]}: cannot be read yet", remedy="write a recipe, or use --bridge_config")
 
 
-READERS: Mapping[SourceKind, Reader] = {"bridge_config": bridge.read, "hf": hf.read, "megatron_args": _not_yet}
+READERS: Mapping[FileKind, Reader] = {"bridge_config": bridge.read, "hf": hf.read, "megatron_args": _not_yet}
 """By option, the reader of its file. It returns every setting that the file makes, and raises with all problems."""
 
-_FAMILIES: Mapping[SourceKind, str] = {"bridge_config": "bridge", "hf": "hf", "megatron_args": "megatron"}
+_FAMILIES: Mapping[FileKind, str] = {"bridge_config": "bridge", "hf": "hf", "megatron_args": "megatron"}
 
 
 def open_foreign(source: ForeignSource, request: Request) -> Recipe:
@@ -32,15 +33,16 @@ def open_foreign(source: ForeignSource, request: Request) -> Recipe:
     BadRequestError with all problems of the file, or if neither names the number of GPUs.
     """
     check_names(request)
-    layer = READERS[source.kind](source, request)
+    kind: FileKind = "bridge_config" if source.kind == "bridge_recipe" else source.kind
+    layer = (read_for_bridge if request.trains_by_bridge else READERS[kind])(source, request)
     num_gpus = layer["num_gpus"].value if "num_gpus" in layer else request.num_gpus
     if num_gpus is None:
         raise BadRequestError(f"{source.label}: does not say how many GPUs the job has", remedy="add -ng")
     if not isinstance(num_gpus, int) or not 1 <= num_gpus <= MOST["gpus"]:
         where = layer["num_gpus"].source if "num_gpus" in layer else "--num_gpus"
         raise BadRequestError(f"{where}: the sizes give {num_gpus} GPUs", remedy=f"1 to {MOST['gpus']} are possible")
-    layer, left_out = _on_cpu(layer) if request.gpu == "cpu" else (layer, None)
-    header = RecipeHeader(name=source.name, family=_FAMILIES[source.kind], title=source.label, sources=(source.label,))
+    layer, left_out = _on_cpu(layer) if request.gpu == "cpu" and not request.trains_by_bridge else (layer, None)
+    header = RecipeHeader(name=source.name, family=_FAMILIES[kind], title=source.label, sources=(source.label,))
     usual = Setting(GPUS[request.gpu].default_compute_dtype, "default")
     own = {
         "task": layer.get("task", Setting("pretrain", "default")),

@@ -128,6 +128,8 @@ def predict_with(
     use_calibration: bool = True,
 ) -> RunPrediction:
     """Like :func:`predict`, with traces from ``tracing`` and, on request, the kept calibration of the GPU type."""
+    if spec.engine is not None and spec.engine.unsaid:
+        return RunPrediction(None, "mbr-perf's settings do not describe this job fully")
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         composer = Composer(spec, implementation)

@@ -354,12 +354,17 @@ def traces_note(release: str | None) -> str:
 
 def trace_cache(shell: Mapping[str, str]) -> TraceCache:
     """`$XDG_CACHE_HOME/mbr-perf/traces`, by default below `~/.cache`, for the installed tracer."""
-    root = Path(shell["XDG_CACHE_HOME"]) if shell.get("XDG_CACHE_HOME") else Path.home() / ".cache"
     software = installed_software()
     package = Path(harness.__file__).parent
     installed = (software.megatron_core, software.torch, software.python, *megatron_core_stamps())
     fingerprint = tracer_fingerprint(package, installed)
-    return TraceCache(root / "mbr-perf" / "traces" / fingerprint)
+    return TraceCache(cache_folder(shell) / "traces" / fingerprint)
+
+
+def cache_folder(shell: Mapping[str, str]) -> Path:
+    """Return `$XDG_CACHE_HOME/mbr-perf`, by default below `~/.cache`."""
+    root = Path(shell["XDG_CACHE_HOME"]) if shell.get("XDG_CACHE_HOME") else Path.home() / ".cache"
+    return root / "mbr-perf"
 
 
 def _chunks(traces: Mapping[str, CachedTrace]) -> dict[str, ChunkTrace]:

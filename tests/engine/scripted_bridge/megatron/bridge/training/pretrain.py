@@ -27,7 +27,7 @@ def _known(kind, section):
 def _setup(config):
     """Process groups, model, optimizer and data, as Bridge's `setup`."""
     cut, model = config.model, config.model
-    dist.init_process_group(config.dist.distributed_backend)
+    dist.init_process_group("gloo")  # in place of NCCL
     parallel_state.initialize_model_parallel(
         cut.tensor_model_parallel_size, cut.pipeline_model_parallel_size, create_gloo_process_groups=False
     )

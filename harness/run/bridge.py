@@ -1,0 +1,103 @@
+"""Settles a request that Megatron-Bridge's own loop trains: its version, its configuration, what options replace in it."""
+
+import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.experiment.experiment import BridgeEngine, ExperimentSpec
+from harness.launch.environment import SAFE_PATH, Host
+from harness.recipes.recipe import ForeignSource, Request
+from harness.records.launch import BRIDGE_CONFIG, PARENT_PID_VARIABLE
+from harness.records.redact import quoted_error
+from harness.records.store import write_atomically
+from harness.run.machine import bridge_version
+from harness.run.predicting.tracer import cache_folder
+
+_TIMEOUT_S = 600.0  # its imports take up to a minute; a recipe may fetch a config.json from Hugging Face
+_GPUS_IN_NAME = re.compile(r"_(\d+)gpus?_")
+
+
+def with_config_file(asked: Request, host: Host) -> Request:
+    """Return the request with a file of its configuration: for a recipe function, the file that Bridge writes for it.
+
+    BadRequestError if Bridge is not installed, does not know the function, or cannot build the configuration.
+    """
+    version = bridge_version(host)
+    source = asked.source
+    if source is None or source.kind != "bridge_recipe":
+        return asked
+    in_name = _GPUS_IN_NAME.search(source.path)
+    num_gpus = asked.num_gpus or (int(in_name[1]) if in_name else None)
+    if num_gpus is None:
+        message = f"--bridge_recipe {source.path}: the name does not say how many GPUs the job has"
+        raise BadRequestError(message, remedy="add -ng")
+    folder = cache_folder(host.shell) / "bridge" / f"{version}-{num_gpus}gpu"
+    path = folder / f"{source.path.rpartition(':')[2].rpartition('.')[2]}.yaml"
+    _write_config(source.path, num_gpus, path, host.python, tuple(sorted(host.shell.items())))
+    return replace(asked, source=ForeignSource("bridge_config", str(path)))
+
+
+@cache  # the cells of a sweep ask for the same configuration
+def _write_config(function: str, num_gpus: int, path: Path, python: str, shell: tuple[tuple[str, str], ...]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = (python, "-m", "harness.engine.bridge_recipe", function, str(num_gpus), str(path))
+    env = {**dict(shell), **SAFE_PATH, PARENT_PID_VARIABLE: str(os.getpid())}
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise BadRequestError(
+            f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration within {_TIMEOUT_S:g} s",
+            remedy="a recipe that fetches from Hugging Face needs the network, or HF_HUB_OFFLINE=1 with a cache",
+        ) from late
+    if done.returncode:
+        raise BadRequestError(
+            f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration: {quoted_error(done.stderr)}",
+            remedy="correct the name, or give the file of `run_script.py --dryrun` with --bridge_config",
+        )
+
+
+def with_engine_settled(
+    spec: ExperimentSpec, sources: Mapping[str, str], host: Host
+) -> tuple[ExperimentSpec, tuple[str, ...]]:
+    """Return the spec with Bridge's version and the settings that options replace, and notes. BadRequestError.
+
+    A spec of mbr-perf's own worker comes back as it is.
+    """
+    if spec.engine is None:
+        return spec, ()
+    from harness.recipes.foreign.bridge_engine import replaced_settings  # takes 20 ms of every command
+
+    update = {"version": bridge_version(host), "overrides": replaced_settings(spec, sources)}
+    engine = spec.engine.model_copy(update=update)
+    return spec.model_copy(update={"engine": engine}), not_described(engine)
+
+
+def not_described(engine: BridgeEngine) -> tuple[str, ...]:
+    """Return a note if the spec does not describe the job fully: what is shown of it is incomplete."""
+    if not engine.unsaid:
+        return ()
+    return (
+        f"mbr-perf's settings do not describe this job fully, so nothing is predicted, and TFLOP/s and MFU are not derived: {'; '.join(engine.unsaid)}",
+    )
+
+
+def keep_config(engine: BridgeEngine, run_dir: Path) -> None:
+    """Copy the configuration into the run folder, from where the ranks read it.
+
+    BadRequestError if the file is gone, or differs from the one that the run was planned with.
+    """
+    try:
+        text = Path(engine.config).read_bytes()
+    except OSError as error:
+        remedy = "put the file back, or plan again"
+        raise BadRequestError(f"{engine.config}: cannot be read: {error.strerror}", remedy=remedy) from error
+    if hashlib.sha256(text).hexdigest() != engine.config_sha256:
+        remedy = "start again with the new file, or put the old one back"
+        raise BadRequestError(f"{engine.config}: has changed since the run was planned", remedy=remedy)
+    write_atomically(run_dir / BRIDGE_CONFIG, text.decode())

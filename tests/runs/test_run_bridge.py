@@ -1,0 +1,88 @@
+"""`mbr-perf run` and `sweep` with --engine bridge as typed: a scripted Megatron-Bridge, real torchrun and megatron-core."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.records.store import read_run
+from tests.scripted_bridge import PACKAGE, container
+
+pytestmark = [pytest.mark.train, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+
+
+def mbr_perf(folder, command, *words):
+    """Run the command on the container in ``folder``; two ranks, two pipeline stages."""
+    path = folder / "job.yaml"
+    if not path.exists():
+        path.write_text(yaml.safe_dump(container()))
+    typed = [sys.executable, "-m", "harness.app", command, "--engine", "bridge", "--bridge_config", str(path), "-g", "cpu",
+             "-ng", "2", "-pp", "2", "--results_dir", str(folder / "results"), *words]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": f"{PACKAGE}:{ROOT}"}
+    return subprocess.run(typed, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(name="ran", scope="module")
+def _ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ran")
+    done = mbr_perf(folder, "run", "-ms", "8", "--recompute", "full:uniform:1", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_run_by_bridge_is_measured_and_judged_as_any_other(ran):
+    assert (ran["outcome"], ran["exit_code"], ran["suspect"]) == ("pass", 0, [])
+    assert ran["metrics"]["step_time_s"]["n"] == 3
+    assert ran["metrics"]["tflops_per_gpu"]["median"] > 0
+    assert ran["metrics"]["peak_allocated_bytes"]["value"] > 0
+    assert ran["effective"]["full_layers"] == 2
+    assert [rank["recompute"]["full_layers"] for rank in ran["ranks"]] == [1, 1]
+
+
+def test_the_record_names_the_engine_and_keeps_its_container(ran):
+    engine, run_dir = ran["spec"]["engine"], Path(ran["run_dir"])
+    assert (engine["name"], engine["version"]) == ("bridge", "0.3.1")
+    assert engine["overrides"]["model.pipeline_model_parallel_size"] == 2
+    assert yaml.safe_load((run_dir / "bridge_config.yaml").read_text()) == container()
+    record = read_run(run_dir)
+    assert record.fingerprint == record.spec.fingerprint == ran["fingerprint"]
+    assert ran["own_time"]["trainer"] == "Megatron-Bridge 0.3.1"
+    assert ran["own_time"]["median"] > 0
+
+
+@pytest.mark.long
+def test_a_sweep_compares_settings_that_bridge_trains(tmp_path):
+    done = mbr_perf(tmp_path, "sweep", "--over", "recompute=none; full:uniform:1", "-ms", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert [(cell["recompute"], cell["status"]) for cell in answer["cells"]] == [
+        ("none", "ok"),
+        ("full:uniform:1", "ok"),
+    ]
+    records = [read_run(path.parent) for path in sorted(tmp_path.glob("results/sweeps/*/cells/*/*/record.json"))]
+    assert {record.spec.engine.version for record in records} == {"0.3.1"}
+
+
+def test_a_recipe_function_makes_the_container(tmp_path):
+    words = ("-g", "cpu", "-ng", "1", "-ms", "8", "--results_dir", str(tmp_path / "results"), "--dryrun", "--json")
+    env = {**os.environ, "PYTHONPATH": f"{PACKAGE}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    typed = [sys.executable, "-m", "harness.app", "run", "--engine", "bridge", "--bridge_recipe"]
+    done = subprocess.run(
+        [*typed, "tiny_gpt_config", *words], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    spec = json.loads(done.stdout)["spec"]
+    assert (spec["recipe"], spec["model"]["num_layers"]) == ("tiny_gpt_config", 2)
+    assert spec["engine"]["config"] == str(
+        tmp_path / "cache" / "mbr-perf" / "bridge" / "0.3.1-1gpu" / "tiny_gpt_config.yaml"
+    )
+    wrong = subprocess.run(
+        [*typed, "tiny_gtp_config", *words], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert wrong.returncode == 2
+    assert "Megatron-Bridge has no recipe tiny_gtp_config; did you mean tiny_gpt_config?" in wrong.stderr
