@@ -44,6 +44,15 @@ def all_recipe_files(directory: Path) -> list[RecipeFile]:
     ]
 
 
+NOT_BUILT = {
+    r"nemotron.*": "the model has Mamba layers, which mbr-perf does not build",
+    r"qwen\w*_vl_.*": "the model has a vision encoder, which mbr-perf does not build",
+    r"wan_.*": "the model makes videos by diffusion; mbr-perf builds language models only",
+    r"glm5\d?": "the model has sparse attention (DSA); megatron-core 0.16 builds it without context parallelism, mbr-perf not at all",
+}
+"""Models of Megatron-Bridge's performance recipes without a recipe here: patterns of their names, and why."""
+
+
 def find_recipe_file(name: str, directory: Path | None = None, family: str | None = None) -> RecipeFile:
     """Find the file of ``-mr NAME``, or of a path (has a separator or ends in .yaml/.yml).
 
@@ -61,6 +70,12 @@ def find_recipe_file(name: str, directory: Path | None = None, family: str | Non
             remedy="letters, digits, _ . - only; to use a file of your own give a path ending in .yaml",
         )
     matches = [file for file in files if file.name == name]
+    refused = next((reason for names, reason in NOT_BUILT.items() if re.fullmatch(names, name)), None)
+    if not matches and refused:
+        raise BadRequestError(
+            f"recipe '{name}': {refused}",
+            remedy="`mbr-perf recipes list` names the models that it builds",
+        )
     if not matches:
         raise BadRequestError(f"unknown recipe '{name}'", remedy=nearest(name, [str(f.name) for f in files]))
     _check_family(family, matches[0], files)
