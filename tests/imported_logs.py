@@ -87,3 +87,13 @@ def write_table(folder: Path):
         path.write_text(job_log(job))
         options += ["--log", f"{job.label}={path}"]
     return options
+
+
+MEGATRON_LM = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention
+--num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 128
+--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel --bf16 --swiglu --normalization RMSNorm
+--disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope --rotary-base 500000
+--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --attention-dropout 0 --hidden-dropout 0
+--train-iters 100 --lr 1e-4 --mock-data --tokenizer-type NullTokenizer --vocab-size 128256 --recompute-granularity full
+--recompute-method uniform --recompute-num-layers 1 --use-mcore-models""".replace("\n", " ")
+"""Arguments of Megatron-LM for a model of the size of Llama 3 8B on 16 GPUs."""

@@ -19,7 +19,7 @@ import yaml
 
 from harness.app import app, main
 from harness.asking.bridge import spellings
-from tests.imported_logs import EXPANDABLE, TABLE, job_log
+from tests.imported_logs import EXPANDABLE, MEGATRON_LM, TABLE, job_log
 from tests.snapshot_pickles import fragmented, written
 
 ROOT = Path(__file__).parents[1]
@@ -177,6 +177,7 @@ def _example(tmp_path_factory):
     (folder / "Meta-Llama-3-70B" / "config.json").write_text(
         json.dumps({k: v for k, v in model.items() if k != "like"})
     )
+    (folder / "train.sh").write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {MEGATRON_LM}\n")
     shutil.copytree(ROOT / "recipes" / "examples", folder / "recipes" / "examples")
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", folder / "results" / "sweeps" / "cpu_oom")
     with pytest.raises(SystemExit):

@@ -1,17 +1,24 @@
-"""Converts arguments of Megatron-LM's launcher to an ExperimentSpec, or says why that is impossible."""
+"""Converts arguments of Megatron-LM's launcher to an ExperimentSpec, or says why that is impossible.
+
+mbr-perf's own reader (`--megatron_args`) reads them. It refuses what has no leaf; here some of that is replaced by a setting whose
+memory hardly differs, and the row says so.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sections
-from pydantic import ValidationError
-from sections import InexpressibleError
-
+from harness.errors import BadRequestError, ManyProblemsError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
+from harness.recipes.foreign.megatron_arguments import from_mapping
+from harness.recipes.foreign.megatron_fields import arguments_layer
+from harness.recipes.settings import Setting, build_spec, merge
 
 Row = Mapping[str, Any]
+
+# GPT-2's vocabulary, where no other is named.
+VOCAB_SIZE = 50257
 
 # Features that no field of a spec expresses, by the argument that requests them.
 INEXPRESSIBLE = {
@@ -21,51 +28,17 @@ INEXPRESSIBLE = {
     "no-masked-softmax-fusion": "megatron's own attention without its fused softmax",
 }
 
-
-# Arguments that change neither the memory of a step nor the time that is compared: schedules, seeds, files, logs, figures of
-# losses. What is neither here nor read below leaves its row out by name.
-IRRELEVANT = frozenset({
-    "adam-beta1", "adam-beta2", "async-save", "async-strategy", "ckpt-assume-constant-structure", "ckpt-format", "ckpt-fully-parallel-load", "clip-grad", "data-cache-path", "data-path",
-    "dist-ckpt-strictness", "distributed-backend", "distributed-timeout-minutes", "eval-interval", "eval-iters",
-    "exit-duration-in-mins", "exit-interval", "init-method-std", "load", "log-interval", "log-memory-to-tensorboard",
-    "log-num-zeros-in-grad", "log-params-norm", "log-throughput", "log-timers-to-tensorboard",
-    "log-validation-ppl-to-tensorboard", "logging-level", "lr", "lr-decay-iters", "lr-decay-style", "lr-warmup-fraction",
-    "manual-gc", "manual-gc-interval", "merge-file", "min-lr", "save", "save-interval", "split", "tensorboard-dir",
-    "timing-log-level", "train-iters", "use-checkpoint-opt_param-scheduler", "use-persistent-ckpt-worker", "vocab-file", "weight-decay",
-    "no-check-for-nan-in-loss-and-grad", "norm-epsilon", "rotary-base", "rotary-scaling-factor", "mscale", "mscale-all-dim",
-    "mtp-loss-scaling-factor", "moe-router-topk-scaling-factor", "moe-router-bias-update-rate", "cuda-graph-warmup-steps",
-    "calculate-per-token-loss", "ddp-average-in-collective", "te-rng-tracker", "use-mcore-models", "use-tp-pp-dp-mapping",
-    "muon-extra-scale-factor", "muon-momentum", "muon-scale-mode",
-})  # fmt: skip
-# Arguments whose effect on memory is known and is what every row that was compared has: fusions of small kernels, positions up
-# to the sequence, scores in fp32 (which unfused attention always has here), kernels that are deterministic.
-TAKEN_FOR_GRANTED = frozenset({
-    "apply-query-key-layer-scaling", "attention-softmax-in-fp32", "deterministic-mode", "max-position-embeddings",
-    "moe-router-fusion", "no-bias-gelu-fusion", "no-persist-layer-norm", "no-rope-fusion", "no-use-layer-wise-param-layout",
-    "tp-comm-overlap-cfg",
-})  # fmt: skip
+# Leaves that the kept comparisons leave at their defaults: no prediction of memory depends on them.
+NOT_COMPARED = (
+    "ddp.align_grad_reduce", "ddp.align_param_gather", "ddp.average_in_collective", "ddp.bucket_size", "optimizer.clip_grad",
+    "model.layernorm_epsilon", "model.rotary_base", "model.mtp_loss_scaling_factor", "model.moe.moe_router_topk_scaling_factor",
+    "model.moe.moe_router_bias_update_rate", "model.mla.rotary_scaling_factor", "model.mla.mscale",
+    "model.mla.mscale_all_dim", "model.mla.apply_rope_fusion", "train.manual_gc", "train.manual_gc_interval",
+)  # fmt: skip
 
 
-class Watched(dict[str, Any]):
-    """Arguments that remember which of them were read."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self.read: set[str] = set()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the value as a dict does, and note that it was read."""
-        self.read.add(key)
-        return super().get(key, default)
-
-    def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
-        return super().__getitem__(key)
-
-    def unread(self) -> list[str]:
-        """Return the set arguments that were not read and are not known to be harmless."""
-        known = self.read | IRRELEVANT | TAKEN_FOR_GRANTED
-        return sorted(name for name, value in self.items() if name not in known and value not in (None, False))
+class InexpressibleError(ValueError):
+    """The run used a feature that a spec cannot express."""
 
 
 # First day of the stacks that replaced older ones, by the days on which their traces first appear in the goldens: the LTS
@@ -78,41 +51,53 @@ _WORKSPACE_BEFORE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"}
 
 @dataclass(frozen=True)
 class Likeness:
-    """A setting that a spec cannot express, and the setting predicted instead, because their memory hardly differs."""
+    """A setting that a spec cannot express, and the arguments predicted instead, because their memory hardly differs."""
 
     text: str
     applies: Callable[[Row], bool]
+    instead: Mapping[str, Any]
 
 
 def _asked(name: str) -> Callable[[Row], bool]:
     return lambda row: bool(row["arguments"].get(name))
 
 
+def _has(name: str, value: str) -> Callable[[Row], bool]:
+    return lambda row: bool(row["arguments"].get(name) == value)
+
+
+_BALANCING = "moe-router-load-balancing-type"
 LIKENESSES = (
-    Likeness("FP16 as BF16 with gradients of 16 bits", _asked("fp16")),
+    Likeness("FP16 as BF16 with gradients of 16 bits", _asked("fp16"), {"fp16": None, "bf16": True}),
     Likeness(
         "routing by sinkhorn as without auxiliary loss: a few bytes per token and expert",
-        lambda row: row["arguments"].get("moe-router-load-balancing-type") == "sinkhorn",
+        _has(_BALANCING, "sinkhorn"), {_BALANCING: "none"},
     ),
     Likeness(
         "load balancing by the global auxiliary loss as by the local one",
-        lambda row: row["arguments"].get("moe-router-load-balancing-type") == "global_aux_loss",
+        _has(_BALANCING, "global_aux_loss"), {_BALANCING: "aux_loss"},
     ),
     Likeness(
-        "messages overlapped in warm-up and flush as not overlapped", _asked("overlap-p2p-communication-warmup-flush")
+        "messages overlapped in warm-up and flush as not overlapped",
+        _asked("overlap-p2p-communication-warmup-flush"), {"overlap-p2p-communication-warmup-flush": None},
     ),
-    Likeness("first and last layers in BF16 as in FP8", _asked("first-last-layers-bf16")),
-    Likeness("transformer-engine's operation fuser as separate layers", _asked("use-transformer-engine-op-fuser")),
+    Likeness("first and last layers in BF16 as in FP8", _asked("first-last-layers-bf16"), {"first-last-layers-bf16": None}),
+    Likeness(
+        "transformer-engine's operation fuser as separate layers",
+        _asked("use-transformer-engine-op-fuser"), {"use-transformer-engine-op-fuser": None},
+    ),
     Likeness(
         "FP8 current scaling with weights stored in BF16 as with weights stored in FP8",
         lambda row: row["arguments"].get("fp8-recipe") == "tensorwise" and not row["arguments"].get("fp8-param-gather"),
+        {"fp8-param-gather": True},
     ),
-    Likeness("interleaved rotary embedding as a plain one", _asked("rotary-interleaved")),
+    Likeness("interleaved rotary embedding as a plain one", _asked("rotary-interleaved"), {"rotary-interleaved": None}),
     Likeness(
-        "parameters gathered inside the optimizer step as after it", _asked("overlap-param-gather-with-optimizer-step")
+        "parameters gathered inside the optimizer step as after it",
+        _asked("overlap-param-gather-with-optimizer-step"), {"overlap-param-gather-with-optimizer-step": None},
     ),
-    Likeness("the GPU, which the row does not name, as an A100", lambda row: row["hardware"].endswith("?")),
-)
+    Likeness("the GPU, which the row does not name, as an A100", lambda row: row["hardware"].endswith("?"), {}),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -124,36 +109,24 @@ class Reading:
 
 
 def read(row: Row) -> Reading:
-    """The run as a spec with `transformer_impl` and attention settled; InexpressibleError with the reason otherwise.
-
-    Defaults are those of Megatron-LM's `arguments.py`: FFN of 4 h (with SwiGLU 8/3 h rounded to 64), dropout of 0.1,
-    learned positions, biases, tied embeddings, gradients accumulated in FP32 for BF16 runs.
-    """
-    arguments = Watched(row["arguments"])
-    row = {**row, "arguments": arguments}
+    """Return the run as a spec with `transformer_impl` and attention settled; InexpressibleError with the reason otherwise."""
+    arguments = row["arguments"]
     for name, reason in INEXPRESSIBLE.items():
         if arguments.get(name) not in (None, False, "no_shard"):
             raise InexpressibleError(reason)
-    if row["arguments"].get("use-megatron-fsdp") and not sections.shards_all(row["arguments"]):
-        raise InexpressibleError("Megatron-FSDP that keeps some of its states whole")
-    if any(
-        arguments.get(f"megatron-fsdp-{name}-dtype", "fp32") != "fp32"
-        for name in ("main-params", "main-grads", "grad-comm")
-    ):
-        raise InexpressibleError("Megatron-FSDP with weights or gradients below fp32")
-    if _fuses_loss_natively(row["arguments"]) and _is_of_2024(row):
+    if not arguments.get("bf16") and not arguments.get("fp16"):
+        raise InexpressibleError("FP32 training on a GPU")
+    if _fuses_loss_natively(arguments) and _is_of_2024(row):
         raise InexpressibleError("megatron's fused cross entropy under a torch of 2024, which copies more logits")
-    spec = _spec(row)
+    alike = [likeness for likeness in LIKENESSES if likeness.applies(row)]
+    spec = _spec(row, {name: value for likeness in alike for name, value in likeness.instead.items()})
     samples = spec.batch.micro_batch_size * spec.data_parallel_size
     if not samples or spec.batch.global_batch_size % samples:
         raise InexpressibleError(f"the batch does not divide over the {row['world_size']} GPUs that the test declares")
-    taken_as = tuple(likeness.text for likeness in LIKENESSES if likeness.applies(row))
-    if unknown := arguments.unread():
-        raise InexpressibleError(f"not understood: {', '.join(f'--{name}' for name in unknown)}")
-    return Reading(spec, taken_as)
+    return Reading(spec, tuple(likeness.text for likeness in alike))
 
 
-def _spec(row: Row) -> ExperimentSpec:
+def _spec(row: Row, instead: Mapping[str, Any]) -> ExperimentSpec:
     """Return the spec. Each of n instances of the distributed optimizer shards over 1/n of the GPUs, like a smaller job."""
     a, gpu = row["arguments"], row["hardware"].rstrip("?").lower()
     if gpu not in GPUS:
@@ -164,38 +137,24 @@ def _spec(row: Row) -> ExperimentSpec:
     if not row["world_size"]:
         raise InexpressibleError("the number of GPUs is not known")
     world_size = row["world_size"] // instances
+    keeps_16_bits = a.get("fp16") and not a.get("accumulate-allreduce-grads-in-fp32")
+    own = {
+        "recipe": "megatron_lm", "family": "gpt", "task": "pretrain", "gpu": gpu, "num_gpus": world_size,
+        "gpus_per_node": min(8, world_size), "batch.global_batch_size": a["global-batch-size"] // instances,
+        "kernels.attention_backend": _attention(row, gpu),
+        "parallelism.expert_tensor_parallel_size": a.get("expert-tensor-parallel-size"), **({"ddp.grad_reduce_in_fp32": False} if keeps_16_bits else {}),
+        **{f"env.{name}": value for name, value in _environment(row, gpu).items()},
+    }  # fmt: skip
+    if a.get("pipeline-model-parallel-layout"):  # which has the chunks; the kept comparisons name their number nowhere else
+        own["parallelism.virtual_pipeline_model_parallel_size"] = None
+    plain = {"vocab-size": VOCAB_SIZE} | a | {"num-distributed-optimizer-instances": None} | instead
     try:
-        return ExperimentSpec.model_validate(
-            {
-                "recipe": "megatron_lm",
-                "family": "gpt",
-                "gpu": gpu,
-                "num_gpus": world_size,
-                "gpus_per_node": min(8, world_size),
-                "compute_dtype": sections.dtype(a),
-                "model": sections.model(a),
-                "parallelism": sections.parallelism(a),
-                "batch": {
-                    "micro_batch_size": a["micro-batch-size"],
-                    "global_batch_size": a["global-batch-size"] // instances,
-                    "seq_length": a["seq-length"],
-                },
-                "recompute": sections.recompute(a),
-                "optimizer": sections.optimizer(a),
-                "offload": {"offload_modules": sections.offloaded(a)},
-                "ddp": {
-                    "grad_reduce_in_fp32": not a.get("fp16") or bool(a.get("accumulate-allreduce-grads-in-fp32")),
-                    "overlap_grad_reduce": bool(a.get("overlap-grad-reduce")),
-                    "overlap_param_gather": bool(a.get("overlap-param-gather")),
-                    "use_megatron_fsdp": bool(a.get("use-megatron-fsdp")),
-                },
-                "cuda_graph": sections.cuda_graph(a),
-                "kernels": sections.kernels(a) | {"attention_backend": _attention(row, gpu)},
-                "env": _environment(row, gpu),
-            }
-        )
-    except ValidationError as error:
-        raise InexpressibleError(f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
+        read_ = arguments_layer(from_mapping(plain, "row"))
+        kept = {path: setting for path, setting in read_.items() if path not in NOT_COMPARED}
+        return build_spec(merge(kept, {path: Setting(value, "row") for path, value in own.items()}), "row")
+    except BadRequestError as error:
+        problems = error.problems if isinstance(error, ManyProblemsError) else [error]
+        raise InexpressibleError("; ".join(problem.message.removeprefix("row: ") for problem in problems)) from error
 
 
 def _attention(row: Row, gpu: str) -> str:

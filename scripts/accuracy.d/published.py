@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from arguments import read
+from arguments import InexpressibleError, read
 from rivals import formula_bytes
-from sections import InexpressibleError
 
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec

@@ -64,7 +64,7 @@ def test_layers_per_virtual_stage_become_a_number_of_stages(read):
 def test_a_layer_pattern_is_read_without_being_run(read, module):
     experts = {"num-experts": 8, "moe-layer-freq": "([0]*3+[1]*9)", "moe-router-topk": 2}
     assert read(experts).spec.model.moe.moe_layer_freq == (0,) * 3 + (1,) * 9
-    with pytest.raises(module("sections").InexpressibleError, match="layer pattern"):
+    with pytest.raises(module("arguments").InexpressibleError, match="layer pattern"):
         read(experts | {"moe-layer-freq": "open('x')"})
 
 
@@ -77,7 +77,7 @@ def test_a_layer_pattern_is_read_without_being_run(read, module):
     ],
 )
 def test_what_a_spec_cannot_say_is_left_out_with_the_reason(read, module, argument, value, reason):
-    with pytest.raises(module("sections").InexpressibleError, match=reason):
+    with pytest.raises(module("arguments").InexpressibleError, match=reason):
         read({argument: value})
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST
-from harness.recipes.foreign import bridge, hf
+from harness.recipes.foreign import bridge, hf, megatron_args
 from harness.recipes.foreign.bridge_engine import read_for_bridge
 from harness.recipes.points import check_names
 from harness.recipes.recipe import FileKind, ForeignSource, OperatingPoint, PointKey, Recipe, RecipeHeader, Request
@@ -15,12 +15,11 @@ from harness.recipes.settings import Layer, Setting, merge
 Reader = Callable[[ForeignSource, Request], Layer]
 
 
-def _not_yet(source: ForeignSource, request: Request) -> Layer:
-    del request
-    raise BadRequestError(f"{source.words[0]}: cannot be read yet", remedy="write a recipe, or use --bridge_config")
-
-
-READERS: Mapping[FileKind, Reader] = {"bridge_config": bridge.read, "hf": hf.read, "megatron_args": _not_yet}
+READERS: Mapping[FileKind, Reader] = {
+    "bridge_config": bridge.read,
+    "hf": hf.read,
+    "megatron_args": megatron_args.read,
+}
 """By option, the reader of its file. It returns every setting that the file makes, and raises with all problems."""
 
 _FAMILIES: Mapping[FileKind, str] = {"bridge_config": "bridge", "hf": "hf", "megatron_args": "megatron"}

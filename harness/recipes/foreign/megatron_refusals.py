@@ -1,0 +1,148 @@
+"""Refuses arguments of Megatron-LM that change the memory or the time of a step and have no leaf in an ExperimentSpec.
+
+An argument that is in no table here, was read by no row and is not at Megatron-LM's default is refused too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from harness.errors import nearest
+from harness.recipes.foreign.megatron_arguments import Arguments, arguments
+from harness.recipes.settings import Setting
+
+FEATURES: Mapping[str, str] = {
+    "optimizer_cpu_offload": "an optimizer in host memory",
+    "use_torch_fsdp2": "torch's FSDP2; mbr-perf knows --use-megatron-fsdp",
+    "use_legacy_models": "Megatron-LM's legacy models",
+    "fp32_residual_connection": "residual connections in FP32",
+    "fp16_lm_cross_entropy": "a loss in FP16",
+    "squared_relu": "squared ReLU",
+    "openai_gelu": "OpenAI's GELU",
+    "apply_residual_connection_post_layernorm": "residual connections behind the norm",
+    "qk_l2_norm": "L2 norms of queries and keys",
+    "qk_clip": "clipped queries and keys",
+    "rotary_interleaved": "interleaved rotary embeddings",
+    "no_rope_freq": "layers without rotary embeddings",
+    "masked_softmax_fusion": "megatron's own attention without its fused softmax",
+    "spec": "a layer specification of your own",
+    "yaml_cfg": "a configuration in another file",
+    "hybrid_override_pattern": "a hybrid model (Mamba)",
+    "hybrid_layer_pattern": "a hybrid model (Mamba)",
+    "hybrid_attention_ratio": "a hybrid model (Mamba)",
+    "hybrid_mlp_ratio": "a hybrid model (Mamba)",
+    "heterogeneous_layers_config_path": "layers of different sizes",
+    "heterogeneous_layers_config_encoded_json": "layers of different sizes",
+    "decoder_num_layers": "a model with encoder and decoder",
+    "decoder_seq_length": "a model with encoder and decoder",
+    "encoder_tensor_model_parallel_size": "a model with encoder and decoder",
+    "encoder_pipeline_model_parallel_size": "a model with encoder and decoder",
+    "pipeline_model_parallel_split_rank": "a model with encoder and decoder",
+    "standalone_embedding_stage": "a pipeline stage of the embedding alone",
+    "rampup_batch_size": "a batch size that grows; plan one of its sizes",
+    "step_batch_size_schedule": "a batch size that changes; plan one of its sizes",
+    "decrease_batch_size_if_needed": "a batch size that shrinks",
+    "batch_size": "an argument that Megatron-LM removed; use --micro-batch-size",
+    "model_parallel_size": "an argument that Megatron-LM removed; use --tensor-model-parallel-size",
+    "checkpoint_activations": "an argument that Megatron-LM removed; use --recompute-granularity full",
+    "activations_checkpoint_method": "an argument that Megatron-LM removed; use --recompute-method",
+    "moe_layer_recompute": "an argument that Megatron-LM replaced by --recompute-modules moe",
+    "vocab_extra_ids": "tokens beside those of the tokenizer; add them to --vocab-size",
+    "delay_wgrad_compute": "weight gradients that are computed later",
+    "overlap_p2p_comm_warmup_flush": "messages that overlap in warm-up and flush",
+    "overlap_param_gather_with_optimizer_step": "parameters gathered inside the optimizer step",
+    "use_transformer_engine_op_fuser": "transformer-engine's operation fuser",
+    "first_last_layers_bf16": "first and last layers in BF16 in a run in FP8",
+    "empty_unused_memory_level": "emptying torch's cache within steps",
+    "fp8_wgrad": "weight gradients not in FP8",
+    "moe_use_legacy_grouped_gemm": "the legacy grouped matrix product",
+    "moe_latent_size": "experts behind a latent projection",
+    "freeze_all_layers": "frozen layers",
+    "perform_rl_step": "reinforcement learning",
+    "logits_load_dir": "distillation",
+    "logits_save_dir": "distillation",
+    "cp_comm_type": "context parallelism other than p2p",
+    "enable_mhc_connections": "hyper-connections",
+    "use_kitchen_attention": "attention of another library",
+}
+"""Why an argument is refused when it is not at its default."""
+
+SMALL = frozenset({
+    "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "max_position_embeddings", "moe_router_fusion",
+    "bias_gelu_fusion", "bias_swiglu_fusion", "bias_dropout_fusion", "no_persist_layer_norm", "apply_rope_fusion",
+    "tp_comm_overlap_cfg", "deterministic_mode", "moe_z_loss_coeff", "moe_input_jitter_eps", "use_tp_pp_dp_mapping",
+    "moe_router_padding_for_fp8", "moe_router_padding_for_quantization", "clone_scatter_output_in_embedding",
+    "gradient_reduce_div_fusion", "ddp_pad_buckets_for_high_nccl_busbw", "high_priority_stream_groups", "profile", "sft",
+    "use_pytorch_profiler", "record_memory_history", "disable_jit_fuser", "use_te_activation_func", "flash_attention_version",
+    "disable_bf16_reduced_precision_matmul", "create_all_gather_group", "high_priority_a2a_comm_stream",
+})  # fmt: skip
+"""Arguments of small effect: fusions of small kernels, scores in FP32, kernels that are deterministic, positions beyond the
+sequence. mbr-perf predicts the step without them, and a note names them."""
+
+DERIVED = frozenset({
+    "rank", "world_size", "data_parallel_size", "transformer_pipeline_model_parallel_size", "params_dtype", "iteration",
+    "virtual_pipeline_model_parallel_size", "consumed_train_samples", "consumed_valid_samples", "skipped_train_samples",
+    "variable_seq_lengths", "encoder_num_layers", "encoder_seq_length", "model_type", "do_train", "do_valid", "do_test",
+    "gtp_weight_remat_size", "expert_gtp_weight_remat_size", "use_layer_wise_distributed_optimizer", "curr_iteration",
+    "_is_global_batch_size_explicitly_specified", "blendable_index_path", "async_tensor_model_parallel_allreduce",
+    "overlap_p2p_comm", "align_grad_reduce", "align_param_gather", "delay_grad_reduce", "delay_param_gather",
+    "num_floating_point_operations_so_far", "train_tokens", "embedding_weights_in_fp32", "retro_add_retriever",
+    "override_lr_scheduler", "use_checkpoint_lr_scheduler", "mmap_warmup", "scatter_gather_tensors_in_pipeline",
+    "use_contiguous_buffers_in_local_ddp", "fp8_e4m3", "fp8_hybrid", "main_grads_dtype", "outer_dp_sharding_strategy",
+    "num_distributed_optimizer_instances", "optimizer", "tensor_parallel_num_weight_shards", "cuda_graph_scope_deprecated",
+    "expert_tensor_parallel_num_weight_shards", "transformer_impl", "torch_fsdp2_reshard_after_forward", "DDP_impl",
+    "megatron_fsdp_main_params_dtype", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_grad_comm_dtype",
+})  # fmt: skip
+"""Names of the namespace that follow from others, or that have a test of their own below."""
+
+
+def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
+    """Refuse every argument without a leaf, and note in ``layer`` those of small effect."""
+    small: list[str] = []
+    for name, given in a.given.items():
+        if a.is_default(name):
+            continue
+        if name in FEATURES:
+            a.refuse(name, f"{FEATURES[name]}: mbr-perf does not model it", "plan the job without it")
+        elif name in a.read or name in DERIVED:
+            continue
+        elif name in SMALL:
+            small.append(given.source.rpartition(" ")[2])
+        elif name not in arguments():
+            if a.is_whole:
+                a.refuse(name, f"{str(given.value)[:60]}: no argument of Megatron-LM that mbr-perf knows",
+                         f"delete its line if it changes neither memory nor time; {nearest(name, arguments())}")  # fmt: skip
+        elif not arguments()[name].harmless:
+            usual = arguments()[name].defaults[0]
+            a.refuse(name, f"mbr-perf does not model it (Megatron-LM's default: {usual})", "plan the job without it")
+    _refuse_combinations(a)
+    if small and "model.num_layers" in layer:
+        note = f"{a.label}: of small effect, not modelled: {', '.join(sorted(small))}"
+        layer["model.num_layers"] = replace(layer["model.num_layers"], note=note)
+
+
+def _refuse_combinations(a: Arguments) -> None:
+    """Refuse values that only some jobs cannot have."""
+    known = {
+        "optimizer": (("adam",), "an optimizer other than Adam"),
+        "num_distributed_optimizer_instances": ((1,), "hybrid sharding"),
+        "outer_dp_sharding_strategy": (("no_shard",), "hybrid sharding"),
+        "transformer_impl": (("transformer_engine", "local"), "layers of another implementation"),
+        "experimental_attention_variant": ((None, "gated_delta_net"), "another kind of attention"),
+    }
+    if a.get("use_megatron_fsdp"):
+        low = (("fp32", "auto", None, "torch.float32"), "Megatron-FSDP with weights or gradients below fp32")
+        known |= {f"megatron_fsdp_{name}_dtype": low for name in ("main_params", "main_grads", "grad_comm")}
+    if not a.is_whole and any(a.get(name) for name in _CHUNKED):
+        known["overlap_p2p_comm"] = ((True,), "interleaved stages without overlapped messages")
+    tensor = a.get("tensor_model_parallel_size")
+    for name in ("tensor_parallel_num_weight_shards", "expert_tensor_parallel_num_weight_shards"):
+        known[name] = ((None, tensor, a.get("expert_tensor_parallel_size")), "weights in more shards than TP")
+    known["encoder_num_layers"] = ((None, a.get("num_layers")), "a model with encoder and decoder")
+    for name, (values, what) in known.items():
+        value = a.get(name)
+        if name in a.given and value not in values:
+            listed = ", ".join(str(each) for each in dict.fromkeys(values) if each is not None)
+            a.refuse(name, f"{str(value)[:60]}: {what}: mbr-perf does not model it", f"it models {listed or 'none'}")
+
+
+_CHUNKED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")

@@ -1,0 +1,274 @@
+"""Reading Megatron-LM's arguments from command lines, scripts and logs, and refusing what has no counterpart."""
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError, ManyProblemsError
+from harness.recipes.foreign.megatron_arguments import arguments, from_mapping, options
+from harness.recipes.foreign.megatron_fields import ROWS, arguments_layer
+from harness.recipes.foreign.megatron_refusals import DERIVED, FEATURES, SMALL
+from harness.recipes.recipe import ForeignSource, Request
+from harness.recipes.resolve import resolve
+from harness.recipes.settings import LEAVES
+from tests.imported_logs import MEGATRON_LM
+
+DATA = Path(__file__).parents[2] / "data" / "megatron_lm"
+BLOCKS = ("dense_v0.8.0", "dense_v0.16.1", "dense_d98e8a64")
+SMALLEST = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --vocab-size 99 --bf16"
+
+
+def block(name):
+    return gzip.decompress((DATA / f"{name}.arguments.gz").read_bytes()).decode()
+
+
+@pytest.fixture
+def resolved(tmp_path):
+    """What a text resolves to."""
+
+    def resolving(text, **asked):
+        path = tmp_path / "train.sh"
+        path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
+        request = {"gpu": "h100", "num_gpus": 8} | asked
+        return resolve(Request(model_recipe_name="", source=ForeignSource("megatron_args", str(path)), **request))
+
+    return resolving
+
+
+@pytest.fixture
+def spec(resolved):
+    return lambda text, **asked: resolved(text, **asked).spec
+
+
+def messages(call, *args, **asked):
+    with pytest.raises(BadRequestError) as refused:
+        call(*args, **asked)
+    error = refused.value
+    return [each.message for each in (error.problems if isinstance(error, ManyProblemsError) else [error])]
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_block_of_a_log_says_what_its_command_line_says(spec, name):
+    ours = spec(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {MEGATRON_LM}", num_gpus=None)
+    found = spec(block(name), num_gpus=None)
+    assert found.model_copy(update={"model": found.model.model_copy(update={"kv_channels": None})}) == ours
+    assert found.model.head_dim == ours.model.head_dim
+    assert (ours.num_gpus, ours.recompute.text, ours.model.query_groups) == (16, "full:uniform:1", 8)
+    assert (ours.ddp.overlap_param_gather, ours.ddp.align_grad_reduce, ours.model.rotary_base) == (True, True, 500000)
+
+
+def test_a_block_with_experts_latents_and_a_layout(spec):
+    found = spec(block("moe_v0.16.1"), num_gpus=None)
+    assert (found.model.moe.moe_layer_freq, found.model.mla.q_lora_rank) == ((0,) + (1,) * 25, 1536)
+    cut = found.parallelism
+    assert (cut.pipeline_model_parallel_layout, cut.virtual_pipeline_model_parallel_size) == ("Et*3|(tt|)*10t*3mL", 3)
+    assert (found.recompute.text, cut.expert_tensor_parallel_size) == ("moe_act,layernorm", 1)
+
+
+def test_labels_of_srun_and_other_lines_around_a_block_do_no_harm(spec):
+    text = "".join(f"0: {line}\n" for line in block("dense_v0.16.1").splitlines())
+    assert spec(f"> setting up\n{text}0: done\n", num_gpus=None) == spec(block("dense_v0.16.1"), num_gpus=None)
+
+
+SCRIPT = """#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_SOCKET_IFNAME=eth0
+GPUS=8; NODES=${NODES:-2}
+LAUNCH=(--nproc_per_node $GPUS --nnodes $NODES)
+MODEL=(
+  --num-layers 4        # few
+  --hidden-size 64 --num-attention-heads 4
+  --vocab-size 99
+)
+DATA="--data-path ${DATA_PATH} --seq-length 32"
+torchrun ${LAUNCH[@]} pretrain_gpt.py "${MODEL[@]}" $DATA \\
+  --micro-batch-size 2 --bf16 --save $OUT 2>&1 | tee log.txt
+"""
+
+
+def test_a_script_with_arrays_variables_and_a_launcher(resolved):
+    found = resolved(SCRIPT, num_gpus=None)
+    assert (found.spec.num_gpus, found.spec.model.num_layers, found.spec.batch.seq_length) == (16, 4, 32)
+    assert found.spec.batch.global_batch_size == 32  # Megatron-LM's default: one micro-batch for each copy
+    assert found.spec.env == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert found.sources["model.hidden_size"].endswith("train.sh:7: --hidden-size")
+    assert found.sources["model.attention_dropout"] == "default of Megatron-LM"
+
+
+def test_a_command_inside_the_quotes_of_srun_is_read(spec):
+    assert spec(f"srun bash -c 'torchrun --nproc_per_node=4 pretrain_gpt.py {SMALLEST}'", num_gpus=None).num_gpus == 4
+
+
+def test_arguments_without_a_command_are_read(spec):
+    assert spec(f'ARGS="{SMALLEST}"\n').model.num_layers == 4
+    assert spec(SMALLEST).model.num_layers == 4
+
+
+def test_options_override_arguments(spec):
+    found = spec(MEGATRON_LM, num_gpus=16, tensor_model_parallel_size=4, recompute="mlp")
+    assert (found.parallelism.tensor_model_parallel_size, found.recompute.text) == (4, "mlp")
+
+
+def test_megatron_lms_defaults_fill_in_what_is_absent(spec):
+    found = spec(SMALLEST)
+    model = found.model
+    assert (model.ffn_hidden_size, model.attention_dropout, model.position_embedding_type) == (
+        256,
+        0.1,
+        "learned_absolute",
+    )
+    assert (model.share_embeddings_and_output_weights, model.add_bias_linear, model.activation_func) == (
+        True,
+        True,
+        "gelu",
+    )
+    assert not found.optimizer.use_distributed_optimizer
+    assert spec(f"{SMALLEST} --swiglu").model.ffn_hidden_size == 128
+
+
+def test_the_last_of_repeated_options_counts_and_equals_signs_are_read(spec):
+    assert spec(f"{SMALLEST} --num-layers=8").model.num_layers == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "value"),
+    [
+        ("--recompute-activations", "recompute.text", "core_attn"),
+        ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute.text", "mlp,core_attn"),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "recompute.text", "full:block:2"),
+        ("--num-layers-per-virtual-pipeline-stage 1 --pipeline-model-parallel-size 2",
+         "parallelism.virtual_pipeline_model_parallel_size", 2),
+        ("--swiglu --quick-geglu", "model.activation_func", "silu"),
+        ("--use-rotary-position-embeddings", "model.position_embedding_type", "rope"),
+        ("--grad-reduce-in-bf16", "ddp.grad_reduce_in_fp32", False),
+        ("--transformer-impl local", "kernels.attention_backend", "unfused"),
+        ("--enable-cuda-graph", "cuda_graph.impl", "local"),
+        ("--fp8-format hybrid --fp8-param-gather", "compute_dtype", "fp8_ds"),
+        ("--fp8-format hybrid --fp8-recipe blockwise", "compute_dtype", "fp8_sc"),
+        ("--window-size 128,0 --window-attn-skip-freq 2", "model.window_size", (128, 0)),
+        ("--apply-layernorm-1p", "model.layernorm_zero_centered_gamma", True),
+    ],
+)  # fmt: skip
+def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
+    found = spec(f"{SMALLEST} {more}")
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--fp16", "train.sh:1: --fp16: FP16 training is not supported"),
+        ("--optimizer muon", "--optimizer: muon: an optimizer other than Adam"),
+        ("--num-distributed-optimizer-instances 2", "hybrid sharding"),
+        ("--spec local", "--spec: a layer specification of your own"),
+        ("--rampup-batch-size 8 8 100", "--rampup-batch-size: a batch size that grows"),
+        ("--hybrid-layer-pattern M-M-", "a hybrid model (Mamba)"),
+        ("--moe-router-load-balancing-type sinkhorn --num-experts 4", "sinkhorn is not supported"),
+        ("--use-megatron-fsdp", "keeps some of its states whole"),
+        ("--fp8-format hybrid --fp8-recipe tensorwise", "FP8 tensorwise without parameters gathered in FP8"),
+        ("--position-embedding-type mrope", "mrope: not supported"),
+        ("--moe-expert-rank-capacity-factor 1.5", "mbr-perf does not model it (Megatron-LM's default: None)"),
+        ("--num-layer 8", "--num-layer: not an argument of Megatron-LM's GPT training"),
+        ("--moe-layer-freq open('x') --num-experts 2", "layer pattern"),
+        ("--recompute-granularity selective --recompute-modules mpl", "unknown recompute module 'mpl'"),
+        ("--tensor-model-parallel-size two", "--tensor-model-parallel-size: must be"),
+        ("--num-layers 1" + "0" * 25, "--num-layers: must be"),
+        ("--tensor-model-parallel-size", "--tensor-model-parallel-size: has no value"),
+        ("--tensor-model-parallel-size $TP", "not certain: $TP is set nowhere in the script"),
+        ("$MORE_ARGS", "$MORE_ARGS: may hold arguments"),
+        ("8", "8: belongs to no option"),
+    ],
+)  # fmt: skip
+def test_what_has_no_counterpart_is_refused_at_its_place(resolved, more, message):
+    found = messages(resolved, f"{SMALLEST} {more}")
+    assert any(message in each for each in found), found
+
+
+def test_all_problems_come_at_once(resolved):
+    found = messages(resolved, f"{SMALLEST} --fp16 --optimizer sgd --qk-l2-norm")
+    assert len(found) == 3
+
+
+def test_arguments_of_small_effect_are_noted(resolved):
+    notes = resolved(f"{SMALLEST} --no-bias-gelu-fusion --attention-softmax-in-fp32").notes
+    assert any(note.endswith("not modelled: --attention-softmax-in-fp32, --no-bias-gelu-fusion") for note in notes)
+    assert not any("small effect" in note for note in resolved(MEGATRON_LM, num_gpus=16).notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no argument of Megatron-LM"),
+        ("import torch\nprint(1)\n", "no argument of Megatron-LM"),
+        (b"\x00\x01--num-layers 4 --hidden-size 2", "a binary file"),
+        (b"\x80\x03--num-layers", "not UTF-8"),
+        (" " * (9 << 20), "larger than 8 MiB"),
+        ("--num-layers 4 --hidden-size 64", "no --num-attention-heads, --micro-batch-size, --seq-length"),
+        (
+            SMALLEST.replace("--vocab-size 99", "--tokenizer-type HuggingFaceTokenizer"),
+            "the vocabulary's size is not known",
+        ),
+        (f"torchrun a.py {SMALLEST}\ntorchrun b.py {SMALLEST}", "2 commands have arguments: lines 1, 2"),
+        (f"torchrun pretrain_mamba.py {SMALLEST}", "pretrain_mamba.py: mbr-perf trains GPT models"),
+        ("-------- arguments --------\n-------- end of arguments -----\n", "its block of arguments is empty"),
+        ("-------- arguments --------\n  deepspeed ....... True\n", "deepspeed: True: no argument of Megatron-LM"),
+    ],
+)
+def test_a_file_without_usable_arguments_is_refused(resolved, text, message):
+    found = messages(resolved, text)
+    assert any(message in each for each in found), found
+
+
+def test_the_vocabulary_may_come_from_an_option(spec):
+    text = SMALLEST.replace("--vocab-size 99", "--tokenizer-type HuggingFaceTokenizer")
+    assert spec(text, set_values=("model.vocab_size=1000",)).model.vocab_size == 1000
+    assert spec(SMALLEST.replace("--vocab-size 99", "--vocab-file a --merge-file b")).model.vocab_size == 50257
+
+
+def test_standard_input_is_read_once_for_a_request_that_is_resolved_again(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(SMALLEST))
+    request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", "-"))
+    assert resolve(request).spec == resolve(request).spec
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "standard input: no argument of Megatron-LM" in messages(resolve, request)[0]
+
+
+def test_a_terminal_gives_no_arguments(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", "-"))
+    assert "standard input is a terminal" in messages(resolve, request)[0]
+
+
+def test_the_table_of_arguments_and_the_tables_of_treatment_fit_together():
+    named = {name for row in ROWS for name in row.names} - DERIVED
+    assert named <= set(arguments())
+    assert set(FEATURES) | SMALL <= set(arguments())
+    treated = [named, set(FEATURES), set(SMALL), {name for name, each in arguments().items() if each.harmless}]
+    both = {name for name in arguments() if sum(name in each for each in treated) > 1}
+    assert both <= {"apply_rope_fusion", "rope_type", "merge_file", "tokenizer_type"}
+    assert {row.path for row in ROWS} <= set(LEAVES)
+    assert len(options()) > 950
+
+
+def test_every_published_run_is_read_or_left_out_with_its_reason():
+    rows = json.loads((Path(__file__).parents[3] / "results/accuracy/inputs/megatron_lm_goldens.json").read_text())[
+        "rows"
+    ]
+    unknown = []
+    for row in rows:
+        try:
+            assert (
+                arguments_layer(from_mapping(row["arguments"], "row"))["model.num_layers"].value
+                == row["arguments"]["num-layers"]
+            )
+        except BadRequestError as error:
+            unknown += [
+                line for line in str(error).splitlines() if "not an argument" in line and "--export-" not in line
+            ]
+    assert unknown == []
