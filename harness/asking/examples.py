@@ -38,6 +38,10 @@ recipes export llama3_70b.sft.h100.fp8_cs.32 --as bridge
 recipes export llama3_70b.sft.h100.fp8_cs --recompute mlp --as bridge
 recipes export qwen3_30b_a3b.pretrain.h100.bf16.16 --as yaml
 
+recipes new --hf Meta-Llama-3-70B -g h100 -ng 64 -tp 4 -pp 4 -o my_llama.yaml
+recipes new --megatron_args train.sh -g h100 -o my_job.yaml
+recipes new -mr llama3_8b -g h100 --recompute mlp -o my_llama3_8b.yaml
+
 report SWEEP
 report SWEEP --format html --out pages
 report SWEEP --json

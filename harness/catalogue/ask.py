@@ -185,6 +185,44 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     show_blocks(Code(written.text.rstrip()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewOptions:
+    """Where to write the recipe."""
+
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The recipe file to write. It must not exist yet.")
+    ]
+    as_json: Json = False
+
+
+@recipes.command("new", cls=WholeShortOptions)
+@takes(ExperimentOptions, NewOptions)
+def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
+    """Write your own job (`--hf`, `--megatron_args`, `--bridge_config`, or a recipe with options) as a recipe file.
+
+    A comment names the source of each setting. `mbr-perf plan -mr FILE` predicts what the job itself does.
+    """
+    from harness.asking.requests import experiment_request, require_job
+    from harness.catalogue.create import create_recipe
+    from harness.recipes.resolve import on_gpu_point
+
+    request = experiment_request(asked)
+    require_job(request)
+    text = create_recipe(request if request.gpu else on_gpu_point(request)[0], what.output)
+    if what.as_json:
+        from harness.catalogue.document import ExportedDocument
+        from harness.showing import json
+
+        json.answer(ExportedDocument(form="yaml", words=(), remarks=(), text=text))
+        return
+    from harness.showing.page import Line
+    from harness.showing.terminal import show_blocks
+
+    show_blocks(
+        Line(f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}", whole=True)
+    )
+
+
 @rules.command("list")
 def list_rules(
     severity: Annotated[

@@ -38,6 +38,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "recipes show": ("catalogue.document:RecipeDocument",),
     "recipes suites": ("catalogue.document:SuitesDocument", "catalogue.document:SuiteDocument"),
     "recipes export": ("catalogue.document:ExportedDocument",),
+    "recipes new": ("catalogue.document:ExportedDocument",),
     "recipes validate": ("catalogue.document:CheckedDocument",),
     "report": ("sweep.document:SweepDocument",),
     "results archive": ("results.document:ArchiveDocument",),
