@@ -106,11 +106,12 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
     from harness.diagnose.request import DiagnoseRequest
     from harness.errors import BadRequestError
     from harness.records.logs.sources import Passage
+    from harness.run.logged import logged_arguments
     from harness.showing.progress import LogProgress
 
     request = experiment_request(asked)
     given = given_options(asked, but=())
-    if given and not request.job_name:
+    if given and not request.job_name and not (request.gpu and logged_arguments(what.paths)):
         remedy = "name it with -mr RECIPE, or give the file of your job, e.g. --bridge_config FILE"
         raise BadRequestError(f"{', '.join(given)} without a recipe", remedy=remedy)
     if request.job_name and not request.gpu:
@@ -119,7 +120,7 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
     return DiagnoseRequest(
         paths=tuple(what.paths),
         against=tuple(what.against or ()),
-        asked=request if request.job_name else None,
+        asked=request if given else None,
         results_dir=what.results_dir,
         plans=not what.no_plan,
         passage=Passage(on_progress=LogProgress()),

@@ -30,6 +30,7 @@ from harness.records.logs.sources import Passage
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepData, read_sweep, run_dir_of
+from harness.run.logged import with_logged
 from harness.run.understanding import RunRequest, Settled, settle
 
 
@@ -118,7 +119,9 @@ def _given(request: DiagnoseRequest, inputs: Inputs, host: Host) -> Settled | No
     if not inputs.logs:
         problem = "-mr and its options are for logs: a run records its own settings"
         raise BadRequestError(problem, remedy="leave them out")
-    return settle(RunRequest(asked=request.asked), host)
+    asked, notes = with_logged(request.asked, inputs.logs, host)
+    request.passage.notes.extend(f"Settings {note.removeprefix('settings: ')}." for note in notes)
+    return settle(RunRequest(asked=asked), host)
 
 
 def _cases(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -> list[Case]:

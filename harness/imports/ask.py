@@ -94,8 +94,8 @@ class LogCommand(WholeShortOptions):
 def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> None:
     """Turn a training log into a run, so that history, compare, explain, report and results work on it.
 
-    The recipe and its options describe the job. Facts that the log does not contain stay unknown, and a comparison that
-    needs them is inconclusive. Exit codes: those of `run`, or with several jobs those of `sweep`.
+    The recipe and its options describe the job; the arguments that Megatron-LM prints say what these leave open. Facts
+    that the log does not contain stay unknown, and a comparison that needs them is inconclusive. Exit codes: those of `run`, or with several jobs those of `sweep`.
     """
     from harness.imports.request import ImportRequest
 
@@ -127,13 +127,15 @@ def _import_request(
     )
     from harness.recipes.sweep_file import laid_over, request_of
     from harness.records.goldens import GateOptions
+    from harness.run.logged import logged_arguments
 
     file = sweep_file_named(what.sweep, asked.recipes_dir)
     request = experiment_request(asked, judge)
     request = laid_over(request_of(file.request), request) if file else request
-    if not request.job_name:
-        raise without_recipe(labelled(what.log), asked.gpu, asked.recipes_dir)
-    gate, jobs, started_at = read(GateOptions, judge), labelled(what.log), start_of(what.started_at)
+    jobs = labelled(what.log)
+    if not request.job_name and (jobs[0].label or not request.gpu or logged_arguments(jobs[0].logs) is None):
+        raise without_recipe(jobs, asked.gpu, asked.recipes_dir)
+    gate, started_at = read(GateOptions, judge), start_of(what.started_at)
     require_logs(jobs)
     if any(not job.label for job in jobs):
         _require_one_job(what, jobs)

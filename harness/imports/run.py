@@ -30,6 +30,7 @@ from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, results_dir, write_atomically, write_record
 from harness.run.experiment import judge
 from harness.run.launched import Ran, placed
+from harness.run.logged import with_logged
 from harness.run.predicting.prediction import cached_prediction_of
 from harness.run.show import Display
 from harness.run.understanding import RunRequest, Settled, settle
@@ -183,8 +184,10 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
 
     BadRequestError: the log is not of a training job, or contradicts the settings.
     """
-    draft = drafted(read(request.logs), request.asked, this_host(), request.started_at)
-    run_dir = new_run_dir(results_dir(request.results_dir), f"{request.asked.job_name}-imported")
+    host = this_host()
+    found = read(request.logs)
+    draft = drafted(found, *with_logged(request.asked, request.logs, host), host, request.started_at)
+    run_dir = new_run_dir(results_dir(request.results_dir), f"{draft.settled.spec.recipe}-imported")
     record = committed(recorded(draft, run_dir.name), run_dir)
     return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
 
@@ -203,8 +206,11 @@ def read(logs: Sequence[str]) -> ReadLog:
     return found
 
 
-def drafted(found: ReadLog, asked: Request, host: Host, started_at: datetime | None) -> Draft:
-    """Settle the job's settings, with the steps that the log announces. BadRequestError: log and settings disagree."""
+def drafted(found: ReadLog, asked: Request, notes: tuple[str, ...], host: Host, started_at: datetime | None) -> Draft:
+    """Settle the job's settings, with the steps that the log announces. BadRequestError: log and settings disagree.
+
+    ``notes``: what was taken from the log's arguments.
+    """
     if not asked.gpu:
         raise BadRequestError("a log does not contain its GPU type", remedy="add it with -g, e.g. -g h100")
     last = found.log.iterations[-1].number if found.log.iterations else None
@@ -215,7 +221,7 @@ def drafted(found: ReadLog, asked: Request, host: Host, started_at: datetime | N
         sources["measure.max_steps"] = "the log"
     raise_all(disagreements(found.log, settled.spec))
     times = job_times(found.log, started_at, datetime.now(UTC))
-    return Draft(found, replace(settled, sources=sources), host, times)
+    return Draft(found, replace(settled, sources=sources, notes=(*settled.notes, *notes)), host, times)
 
 
 def committed(record: RunRecord, run_dir: Path) -> RunRecord:

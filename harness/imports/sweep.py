@@ -26,6 +26,7 @@ from harness.records.redact import redact
 from harness.records.run import IMPORTED, LAUNCHER, RunRecord
 from harness.records.store import results_dir
 from harness.records.sweep import Axis, PlannedCell, SweepPlan, run_dir_of, run_id_of
+from harness.run.logged import with_logged
 from harness.showing.progress import counted_off
 from harness.showing.terminal import narration
 from harness.sweep.axes import RECOMPUTE, SweptAxis, name_of
@@ -90,7 +91,7 @@ def _drafted(
     chosen = [axis for axis in axes if axis.name in values]
     asked = reduce(lambda asked, axis: axis.ask(asked, values[axis.name]), chosen, request.asked)
     try:
-        draft = drafted(read(job.logs), asked, host, request.started_at)
+        draft = drafted(read(job.logs), *with_logged(asked, job.logs, host), host, request.started_at)
     except BadRequestError as error:
         raise BadRequestError(f"{job.label}: {error.message}", remedy=error.remedy) from error
     return {axis.name: values.get(axis.name) or axis.read(draft.settled.spec) for axis in axes}, draft

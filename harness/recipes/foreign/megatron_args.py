@@ -49,11 +49,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
 
 def read_arguments(source: ForeignSource) -> Arguments:
     """Return the arguments of a file or of standard input. BadRequestError if it holds none, or cannot be read."""
-    text = (
-        _standard_input(sys.stdin)
-        if source.path == STDIN
-        else read_text(Path(source.path), source.label, most_bytes=MOST_BYTES)
-    )
+    text = _standard_input(sys.stdin) if source.path == STDIN else _head(source)
     lines = text.splitlines()
     if any(begins_block(line) for line in lines):
         found = from_block(((line, f"{source.label}:{number}") for number, line in enumerate(lines, 1)), source.label)
@@ -63,6 +59,20 @@ def read_arguments(source: ForeignSource) -> Arguments:
     if "\0" in text:
         raise BadRequestError(f"{source.label}: a binary file", remedy="give a command line, a script or a log")
     return _of_script(read_script(text, source.label))
+
+
+def _head(source: ForeignSource) -> str:
+    """Return the text of a file; of a large log only its head, where a job prints its arguments, whatever follows."""
+    path = Path(source.path)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES) if path.is_file() and path.stat().st_size > MOST_BYTES else b""
+    except OSError:
+        raw = b""  # read_text says why
+    text = raw.decode("utf-8", errors="replace")
+    if begins_block(text):
+        return text
+    return read_text(path, source.label, most_bytes=MOST_BYTES)
 
 
 @lru_cache(maxsize=1)

@@ -195,6 +195,11 @@ def begins_block(text: str) -> bool:
     return "arguments ---" in text and _BEGINS.search(text) is not None
 
 
+def ends_block(text: str) -> bool:
+    """Return whether a line ends those arguments."""
+    return _ENDS.search(text) is not None
+
+
 def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None:
     """Read the block of arguments in a log's lines, each with its place; the last block if there are several.
 
@@ -205,7 +210,7 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
     for text, place in lines:
         if begins_block(text):
             found, inside = Arguments(label, is_whole=True), True
-        elif inside and _ENDS.search(text):
+        elif inside and ends_block(text):
             inside = False
         elif inside and found is not None and (match := _BLOCK_LINE.search(text)):
             found.given.setdefault(match[1], Given(literal(match[2] or ""), f"{place}: {match[1]}"))

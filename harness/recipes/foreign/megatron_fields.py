@@ -169,6 +169,17 @@ def arguments_layer(a: Arguments) -> Layer:
 
     BadRequestError with every argument that has no counterpart here, at its place.
     """
+    layer = readable_settings(a)
+    refuse_what_has_no_leaf(a, layer)
+    a.problems.raise_if_any()
+    if a.num_gpus is not None:
+        layer["num_gpus"] = Setting(a.num_gpus.value, a.num_gpus.source)  # type: ignore[arg-type]
+    layer |= {f"env.{name}": Setting(str(given.value), given.source) for name, given in a.environment.items()}
+    return layer
+
+
+def readable_settings(a: Arguments) -> dict[str, Setting]:
+    """Return what the rows read of the arguments, whether or not others have no leaf. Problems are left in ``a``."""
     layer: dict[str, Setting] = {}
     for row in ROWS:
         a.read.update(row.names)
@@ -182,11 +193,6 @@ def arguments_layer(a: Arguments) -> Layer:
             value = int(value)
         if value is not None or row.path in ("model.mla.q_lora_rank",):
             layer[row.path] = Setting(value, a.source(*row.names))
-    refuse_what_has_no_leaf(a, layer)
-    a.problems.raise_if_any()
-    if a.num_gpus is not None:
-        layer["num_gpus"] = Setting(a.num_gpus.value, a.num_gpus.source)  # type: ignore[arg-type]
-    layer |= {f"env.{name}": Setting(str(given.value), given.source) for name, given in a.environment.items()}
     return layer
 
 

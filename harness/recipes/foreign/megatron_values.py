@@ -37,6 +37,7 @@ def precision(a: Arguments) -> Value:
     a.get("accumulate_allreduce_grads_in_fp32")
     if a.get("fp16"):
         a.refuse("fp16", "FP16 training is not supported", "use --bf16")
+        return None
     four, eight = a.get("fp4"), a.get("fp8")
     gathers = bool(a.get("fp4_param_gather") or a.get("fp4_param") if four else a.get("fp8_param_gather"))
     recipe = a.get("fp4_recipe") if four else a.get("fp8_recipe")

@@ -1,0 +1,144 @@
+"""The arguments that Megatron-LM prints in its log: taken where the request is open, refused where it contradicts them."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.recipes.foreign import megatron_args
+from harness.recipes.recipe import ForeignSource
+from tests.imports.logs import megatron_lm_log, memory_mb
+
+BLOCK = Path(__file__).parents[1] / "data" / "megatron_lm" / "dense_v0.16.1.arguments.gz"
+OOM = (
+    "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
+    " of which 1.00 GiB is free. Including non-PyTorch memory, this process has 78.00 GiB memory in use. Of the allocated"
+    " memory 70.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.\n"
+)
+
+
+def arguments():
+    return gzip.decompress(BLOCK.read_bytes()).decode()
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """A job of the size of Llama 3 8B on 16 GPUs, TP 2, PP 2, full recompute."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "job.log"
+    path.write_text(
+        arguments() + megatron_lm_log([9.0] * 20, memory=[(1, memory_mb(0, 1, 20000, 40000, 45000, 46000))])
+    )
+    return path
+
+
+@pytest.fixture
+def imported(mbr_perf, log):
+    """The answer of an import on H100, as JSON."""
+
+    def importing(*words):
+        answer = mbr_perf("import", "--log", "job.log", "-g", "h100", *words, "--results_dir", "results", "--json")
+        return json.loads(answer.out)
+
+    return importing
+
+
+@pytest.fixture
+def refused(mbr_perf, log):
+    def refusing(*words):
+        answer = mbr_perf("import", "--log", "job.log", "-g", "h100", *words, "--results_dir", "results")
+        assert answer.code == 2
+        return answer.err
+
+    return refusing
+
+
+def test_a_log_without_a_recipe_describes_the_whole_job(imported):
+    run = imported()
+    spec = run["spec"]
+    assert (spec["num_gpus"], spec["model"]["num_layers"], spec["recipe"]) == (16, 32, "job")
+    assert spec["parallelism"]["tensor_model_parallel_size"] == 2
+    assert run["sources"]["model.hidden_size"].startswith("job.log:")
+    assert any("from the arguments that job.log prints" in note for note in run["notes"])
+
+
+def test_what_a_recipe_leaves_open_is_taken_from_the_log(imported):
+    run = imported("-mr", "llama3_8b")
+    spec = run["spec"]
+    assert (spec["num_gpus"], spec["recipe"], spec["batch"]["seq_length"]) == (16, "llama3_8b", 8192)
+    cut = spec["parallelism"]
+    assert (cut["tensor_model_parallel_size"], cut["pipeline_model_parallel_size"], cut["sequence_parallel"]) == (
+        2,
+        2,
+        True,
+    )
+    assert spec["recompute"] == {
+        "granularity": "full", "method": "uniform", "num_layers": 1, "distribute_saved_activations": False,
+    }  # fmt: skip
+    assert any("tensor_model_parallel_size 2" in note for note in run["notes"])
+
+
+def test_options_that_agree_are_no_contradiction(imported):
+    spec = imported("-mr", "llama3_8b", "-tp", "2", "--recompute", "full:uniform:1", "-ng", "16")["spec"]
+    assert spec["parallelism"]["pipeline_model_parallel_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-mr", "llama3_70b"), "num_layers is 32, but -mr llama3_70b has 80"),
+        (("-mr", "llama3_70b"), "hidden_size is 4096, but -mr llama3_70b has 8192"),
+        (("-mr", "qwen3_30b_a3b"), "num_moe_experts is null, but -mr qwen3_30b_a3b has 128"),
+        (("-mr", "llama3_8b", "-tp", "4"), "tensor_model_parallel_size is 2, but --tensor_model_parallel_size sets 4"),
+        (("-mr", "llama3_8b", "-pp", "1"), "pipeline_model_parallel_size is 2, but --pipeline_model_parallel_size sets 1"),
+        (("-mr", "llama3_8b", "-sl", "4096"), "seq_length is 8192, but --seq_length sets 4096"),
+        (("-mr", "llama3_8b", "--recompute", "mlp"), "is full:uniform:1, but --recompute sets mlp"),
+        (("-mr", "llama3_8b", "-ng", "8"), "world_size is 16, but --num_gpus sets 8"),
+        (("-mr", "llama3_8b", "--set", "batch.micro_batch_size=2"), "micro_batch_size is 1, but --set"),
+    ],
+)  # fmt: skip
+def test_what_the_log_contradicts_is_an_error_at_its_line(refused, words, message):
+    text = refused(*words)
+    assert message in text
+    assert "job.log:" in text or "the log's" in text
+
+
+def test_the_setting_of_one_of_several_logs_must_be_that_of_its_arguments(mbr_perf, log):
+    answer = mbr_perf("import", "--log", "none=job.log", "-mr", "llama3_8b", "-g", "h100", "--results_dir", "results")
+    assert answer.code == 2
+    assert "is full:uniform:1, but --recompute sets none" in answer.err
+
+
+def test_a_log_without_arguments_still_needs_a_recipe(mbr_perf, log):
+    log.write_text(megatron_lm_log([9.0] * 20))
+    answer = mbr_perf("import", "--log", "job.log", "-g", "h100")
+    assert answer.code == 2
+    assert "does not contain its recipe" in answer.err
+
+
+def test_arguments_that_mbr_perf_does_not_model_do_not_stop_an_import_with_a_recipe(imported, log):
+    text = log.read_text().replace(
+        "  optimizer ....................................... adam", "  optimizer ....... muon"
+    )
+    log.write_text(text)
+    assert "muon" in text
+    assert imported("-mr", "llama3_8b")["spec"]["num_gpus"] == 16
+
+
+def test_diagnose_takes_the_settings_of_a_failed_job_from_its_log(mbr_perf, log):
+    log.write_text(log.read_text() + OOM)
+    answer = mbr_perf("diagnose", "job.log", "-g", "h100", "--no_plan")
+    assert answer.code == 0
+    assert "Settings from the arguments that job.log prints." in answer.out
+    contradicted = mbr_perf("diagnose", "job.log", "-g", "h100", "-mr", "llama3_8b", "-pp", "4", "--no_plan")
+    assert contradicted.code == 2
+    assert "pipeline_model_parallel_size is 2, but --pipeline_model_parallel_size sets 4" in contradicted.err
+
+
+def test_the_head_of_a_large_log_has_its_arguments(tmp_path):
+    path = tmp_path / "large.log"
+    path.write_bytes(arguments().encode() + b"\xff more text\n" * 1_000_000)
+    assert path.stat().st_size > megatron_args.MOST_BYTES
+    found = megatron_args.read_arguments(ForeignSource("megatron_args", str(path)))
+    assert found.given["num_layers"].value == 32
