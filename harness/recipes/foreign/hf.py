@@ -199,7 +199,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "Qwen3NextForCausalLM": _row(
         "Qwen3NextConfig", (core, heads, rope, experts, delta_net),
         {**_QK_NORM, **_GATED, "model.layernorm_zero_centered_gamma": True, "model.attention_output_gate": True,
-         "model.moe.moe_router_dtype": "fp32"},
+         "model.moe.moe_router_dtype": "fp32", "model.moe.moe_router_load_balancing_type": "global_aux_loss"},
         model_type="qwen3_next", intermediate_size=5632, num_attention_heads=16, num_key_value_heads=2, head_dim=256,
         partial_rotary_factor=0.25, moe_intermediate_size=512, shared_expert_intermediate_size=512, num_experts_per_tok=10,
         num_experts=512, linear_conv_kernel_dim=4, linear_key_head_dim=128, linear_value_head_dim=128,

@@ -16,6 +16,7 @@ from harness.recipes.settings import Value
 
 Read = Callable[[Arguments], Value]
 
+_BALANCINGS = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
 _VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
 
@@ -123,8 +124,8 @@ def pattern(name: str) -> Read:
 def balancing(a: Arguments) -> Value:
     """Return how the router is balanced."""
     kind = first(a.get("moe_router_load_balancing_type"))
-    if kind not in ("aux_loss", "seq_aux_loss", "none"):
-        a.refuse("moe_router_load_balancing_type", f"{kind} is not supported", "known: aux_loss, seq_aux_loss, none")
+    if kind not in _BALANCINGS:
+        a.refuse("moe_router_load_balancing_type", f"{kind} is not supported", f"known: {', '.join(_BALANCINGS)}")
     return kind
 
 

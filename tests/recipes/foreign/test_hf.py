@@ -141,6 +141,7 @@ def test_qwen3_next_has_gated_delta_nets_and_a_gated_shared_expert(model):
     found = model({"architectures": ["Qwen3NextForCausalLM"]})
     assert found.linear_attention.linear_attention_freq == 4
     assert (found.moe.moe_shared_expert_gate, found.attention_output_gate, found.rotary_percent) == (True, True, 0.25)
+    assert found.moe.moe_router_load_balancing_type == "global_aux_loss"
     kinds = ["linear_attention"] * 3 + ["full_attention"]
     assert model({"architectures": ["Qwen3NextForCausalLM"], "layer_types": kinds * 12}) == found
 
