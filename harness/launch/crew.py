@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Protocol
 
-from harness.launch.processes import Process, adopted, bury, catches, descendants, identify, is_alive, send
+from harness.launch.processes import Process, adopted, bury, catches, descendants, identify, is_alive, is_stopped, send
 from harness.records.launch import PARENT_PID_VARIABLE
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -90,6 +90,13 @@ class Crew:
         self._known: set[Process] = set()
         self._dead: set[Process] = set()
         self._next_look = 0.0  # time.monotonic
+
+    @property
+    def stopped_agent(self) -> str:
+        """Say that the agent is stopped, so that it neither notices nor ends anything; empty while it is not."""
+        if self._agent_process is None or not is_stopped(self._agent_process):
+            return ""
+        return f"the torchrun agent (process {self.agent.pid}) is stopped, as by SIGSTOP"
 
     def look(self) -> None:
         """Find new descendants. Descendants of a dead agent are children of this process, and carry its number."""

@@ -242,7 +242,7 @@ def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Inter
                 return Ending("failed", fallen)
         stop = _reason_to_stop(plan, heartbeats, now, caught)
         if stop is not None:
-            return stop
+            return stop.because_of(crew.stopped_agent) if stop.status != "interrupted" else stop
         crew.wait(POLL_S)
     if heartbeats.read(now):
         on_progress(heartbeats.progress(now))

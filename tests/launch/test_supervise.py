@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,31 @@ def test_ranks_that_left_their_records_and_do_not_end_make_a_finished_run(
     assert (outcome.status, outcome.rank, outcome.reason) == ("ok", None, None)
     assert outcome.notes == (UNENDED.note,)
     assert "blocked_for_ever" in (plan.run_dir / "logs" / "rank_001.log").read_text()
+    assert all_gone(rank_pids(plan.run_dir))
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "text"),
+    [("recorded", "ok", "all ranks finished and wrote their records"), ("hang", "hang", "rank 0 gave no sign of life")],
+)
+def test_a_stopped_agent_is_noticed_by_the_silence_and_named(
+    make_plan: MakePlan, fake_python: str, two_ranks: str, mode: str, status: str, text: str
+) -> None:
+    plan = worker(
+        make_plan(python=fake_python, hang_timeout_s=2.0), two_ranks, mode, *(["0"] if mode == "hang" else [])
+    )
+
+    def stop_agent() -> None:
+        pid = rank_pids(plan.run_dir)[0]
+        os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGSTOP)
+
+    stopper = threading.Thread(target=stop_agent)
+    stopper.start()
+    outcome = run(plan)
+    stopper.join()
+    assert outcome.status == status
+    said = outcome.reason if status == "hang" else outcome.notes[0]
+    assert re.match(rf"the torchrun agent \(process \d+\) is stopped, as by SIGSTOP; {text}", said), said
     assert all_gone(rank_pids(plan.run_dir))
 
 
