@@ -92,6 +92,7 @@ class _Run:
     too_large: set[tuple[object, ...]] = field(default_factory=set)
     open: set[Sizes] = field(default_factory=set)
     computing: dict[Sizes, float] = field(default_factory=dict)
+    num_batches: int = 0
 
     @property
     def constants(self) -> Constants:
@@ -198,15 +199,14 @@ class _Run:
 
     def _batches(self, shapes: list[list[Sizes]], due_of: "Callable[[Sizes], _Due | None]") -> "Iterator[list[_Due]]":
         """Shapes with a layout that may fit and is legal, several at once."""
-        at, waiting = 0, 0
-        batch: list[_Due] = []
+        waiting, batch = 0, list[_Due]()
         for group in shapes:
             found = [due for sizes in group if (due := due_of(sizes))]
             batch += found
             waiting += bool(found)
-            if waiting == _AT_ONCE[min(at, len(_AT_ONCE) - 1)]:
+            if waiting == _AT_ONCE[min(self.num_batches, len(_AT_ONCE) - 1)]:
                 yield batch
-                batch, waiting, at = [], 0, at + 1
+                batch, waiting, self.num_batches = [], 0, self.num_batches + 1
         if batch:
             yield batch
 

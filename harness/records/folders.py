@@ -134,12 +134,12 @@ def full_disk_reported(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def require_kept(*wanted: Path) -> None:
-    """Raise RunFailedError if one of the folders of a run no longer exists."""
+def require_kept(*wanted: Path, then: str = "mbr-perf stopped the run") -> None:
+    """Raise RunFailedError if one of the folders of a run no longer exists. ``then``: what happens to the run."""
     for folder in wanted:
         if not folder.is_dir():
             raise RunFailedError(
-                f"{folder}: the folder was deleted while the run was at work; mbr-perf stopped the run",
+                f"{folder}: the folder was deleted while the run was at work; {then}",
                 remedy="run again, and let no clean-up job delete the results folder",
             )
 

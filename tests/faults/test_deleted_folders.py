@@ -7,35 +7,42 @@ import time
 
 import pytest
 
+SUITE = """title: One case
+defaults: {request: {model_recipe_name: llama3_8b, gpu: cpu, max_steps: 2000}}
+cases:
+  - {name: one, golden: optional, request: {recompute: none}}
+"""
+ASKED = {
+    "run": ("run", "-mr", "llama3_8b", "-g", "cpu", "-ms", "2000"),
+    "sweep": ("sweep", "-mr", "llama3_8b", "-g", "cpu", "-ms", "2000", "--over", "recompute=none; mlp", "--no_prune"),
+    "nightly": ("nightly", "SUITE"),
+}
+
 
 @pytest.mark.train
-@pytest.mark.parametrize("what", ["ranks", "run", "results"])
-def test_a_deleted_folder_is_named_and_nothing_goes_on(tmp_path, what):
-    results = tmp_path / "results"
-    command = (
-        sys.executable,
-        "-c",
-        "from harness.app import main; main()",
-        "run",
-        "-mr",
-        "llama3_8b",
-        "-g",
-        "cpu",
-        "-ms",
-        "2000",
-        "--results_dir",
-        results,
-    )
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [("run", "ranks"), ("run", "run"), ("run", "results"),
+     *(pytest.param(batch, what, marks=pytest.mark.slow) for batch in ("sweep", "nightly") for what in ("run", "batch", "results"))],
+)  # fmt: skip
+def test_a_deleted_folder_is_named_and_nothing_goes_on(tmp_path, asked, what):
+    results, suite = tmp_path / "results", tmp_path / "suite.yaml"
+    suite.write_text(SUITE)
+    words = [str(suite) if word == "SUITE" else word for word in ASKED[asked]]
+    command = (sys.executable, "-c", "from harness.app import main; main()", *words, "--results_dir", str(results))
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 120
         while not (found := list(results.rglob("rank_000.progress.jsonl"))) and time.monotonic() < deadline:
             time.sleep(0.1)
         ranks = found[0].parent
-        shutil.rmtree({"ranks": ranks, "run": ranks.parent, "results": results}[what], ignore_errors=True)
+        batch = results / ranks.relative_to(results).parts[0] / ranks.relative_to(results).parts[1]
+        gone = {"ranks": ranks, "run": ranks.parent, "batch": batch, "results": results}[what]
+        shutil.rmtree(gone, ignore_errors=True)
         _, err = running.communicate(timeout=90)
     finally:
         running.kill()
     assert running.returncode == 3
-    assert f"error: {ranks}: the folder was deleted while the run was at work" in err
+    named = ranks if asked == "run" or f"error: {ranks}:" in err else ranks.parent
+    assert f"error: {named}: the folder was deleted while the run was at work" in err
     assert "Traceback" not in err.rpartition("error: ")[2]

@@ -15,6 +15,7 @@ from harness.launch.crew import interruption
 from harness.launch.heartbeats import Heartbeats
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import TaskState, job_state
+from harness.records.folders import require_kept
 from harness.records.job import JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
 
 LOOK_S = 0.5
@@ -123,6 +124,8 @@ class _Look:
         """Return whether the job is collected. Records of its runs count more than Slurm's state."""
         now = self._clock()
         watch.began_s = now if watch.began_s is None else watch.began_s
+        job_dir, job_id = Path(watch.job.job_dir), watch.submitted.job_id
+        require_kept(job_dir, then=f"mbr-perf waits no longer; `scancel {job_id}` ends the job")
         tasks = task_runs(watch.job)
         if watch.job.runs and all(task.due is None for task in tasks):
             for task in tasks:
@@ -130,6 +133,8 @@ class _Look:
             return True
         for task in tasks:
             if task.due is not None:
+                folder = Path(task.due.run_dir)
+                require_kept(folder, then=f"mbr-perf waits no longer; `scancel {job_id}` ends the job")
                 self._show_steps(watch, task.due, now)
         interval_s = _ASK_S[sum(now - watch.began_s > limit for limit in _PATIENT_AFTER_S)]
         if watch.asked_s is None or now - watch.asked_s > interval_s:

@@ -127,8 +127,8 @@ def require_megatron(host: Host) -> None:
 
 
 TIMEOUT_S = 900.0
-# A tracer takes two to five seconds to start and a fraction of a second per chunk.
-_CASES_PER_PROCESS = 12
+# A tracer takes two to five seconds of processor time to start, as long as 40 chunks take.
+_CASES_PER_PROCESS = 32
 # So often the cases of a tracer that died are traced again in smaller parts: enough to find two of some hundreds.
 _MOST_RESTARTS = 24
 

@@ -1,5 +1,6 @@
 """Waiting for jobs: when it ends, what it shows, and when it gives up. Slurm's commands are scripts."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,18 @@ def test_the_controller_is_asked_ever_more_seldom(wait, slurm, make_job, tmp_pat
     wait(make_job(), slurm.reports("held"), timeout_s=3600)
     asked = (tmp_path / "bin" / "calls").read_text().count("scontrol")
     assert 100 < asked < 400
+
+
+@pytest.mark.parametrize("what", ["job", "run", "results"])
+def test_a_folder_that_is_deleted_meanwhile_ends_the_waiting_and_is_named(wait, slurm, make_job, clock, what):
+    said, job = slurm("echo JobId=7 JobState=RUNNING NodeList=n1"), make_job()
+    run_dir, job_dir = Path(job.job.runs[0].run_dir), Path(job.job.job_dir)
+    gone = {"job": job_dir, "run": run_dir, "results": job_dir.parents[1]}[what]
+    clock.at(10, lambda: shutil.rmtree(gone))
+    with pytest.raises(RunFailedError) as failed:
+        wait(job, said)
+    named = run_dir if what == "run" else job_dir
+    assert (
+        f"{named}: the folder was deleted while the run was at work; mbr-perf waits no longer; `scancel 7` ends the job"
+        in str(failed.value)
+    )

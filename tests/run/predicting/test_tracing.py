@@ -31,7 +31,7 @@ open(sys.argv[sys.argv.index("--out") + 1], "w").write(json.dumps(answer))
 @pytest.fixture
 def cases(make_spec):
     spec = make_spec()
-    return tuple(TraceCase(key=f"k{i}", spec=spec, layer_kind="dense", num_layers=1) for i in range(24))
+    return tuple(TraceCase(key=f"k{i}", spec=spec, layer_kind="dense", num_layers=1) for i in range(64))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_an_answer_of_another_version_is_no_answer(tracing, cases):
 
 @pytest.mark.train
 def test_tracers_report_how_many_cases_are_done(tracing, cases, make_spec):
-    """Each of the two notes its twelve cases, and goes on for longer than the harness waits before it looks."""
+    """Each of the two notes its 32 cases, and goes on for longer than the harness waits before it looks."""
     python = Path(tracing().host.python)
     noted = 'open(sys.argv[sys.argv.index("--out") + 1].replace(".json", ".done"), "w").write("." * len(cases)); import time; time.sleep(0.5)'
     python.write_text(python.read_text().replace("answer = {", f"{noted}\nanswer = {{"))
@@ -85,16 +85,16 @@ def test_tracers_report_how_many_cases_are_done(tracing, cases, make_spec):
         replace(this_host(), python=str(python), num_cores=2), None, progress=lambda *counts: seen.append(counts)
     )
     counting.traces(cases, "local")
-    assert seen[-1] == (24, 24)
+    assert seen[-1] == (64, 64)
     seen.clear()
     spec = make_spec()
     experts = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
     spec = make_spec(model=spec.model.model_dump() | {"moe": experts})
     with_experts = tuple(case.model_copy(update={"spec": spec, "layer_kind": "moe"}) for case in cases)
     counting.traces(with_experts, "local", imbalance=1.25)
-    assert {num_due for _, num_due in seen} == {48}
-    assert seen[0] == (0, 48)
-    assert seen[-1] == (48, 48)
+    assert {num_due for _, num_due in seen} == {128}
+    assert seen[0] == (0, 128)
+    assert seen[-1] == (128, 128)
 
 
 STARTER = """
