@@ -160,23 +160,22 @@ class Ending:
 
 
 def ending(log: ForeignLog, found: FirstFailure | None, num_steps: int) -> Ending:
-    """Return how the job ended: well if all ``num_steps`` iterations are there and every loss is a number.
+    """Return how the job ended: well if all ``num_steps`` iterations are there, and losses and gradients are finite.
 
     A failure from which the job recovered, or after its last iteration, is a note. A log that stops early without a
     message counts as failed.
     """
     notes = (f"the log shows a failure that did not end the job {_quoted(found.failure, 200)}",) if found else ()
-    last = log.iterations[-1] if log.iterations else None
+    last, bad = log.iterations[-1] if log.iterations else None, log.not_finite()
+    broken = f"{bad.reason} at iteration {bad.first.number} ({bad.first.where})" if bad else ""
     if last and (log.ended or last.number + log.interval > num_steps):
-        bad = next((row for row in log.iterations if row.is_loss_broken), None)
-        if bad is None:
-            return Ending("ok", notes=notes)
-        return Ending("failed", f"the loss is not a number at iteration {bad.number} ({bad.where})", notes=notes)
+        return Ending("failed", broken, notes=notes) if broken else Ending("ok", notes=notes)
     if found is not None:
         return Ending("oom" if found.failure.kind == "oom" else "failed", _sentence(found.failure), found)
     if last is None:
         return Ending("failed", "the log contains no iteration")
-    return Ending("failed", f"the log ends at iteration {last.number} of {num_steps} ({last.where}) without a message")
+    ends = f"the log ends at iteration {last.number} of {num_steps} ({last.where}) without a message"
+    return Ending("failed", f"{broken}; {ends}" if broken else ends)
 
 
 def _sentence(failure: RankFailure) -> str:

@@ -70,6 +70,29 @@ def impossible_golden(golden: GoldenRecord) -> tuple[str, ...]:
     )
 
 
+def impossible_series(
+    whose: str, steps: Iterable[tuple[float | None, float | None]], peaks: Mapping[str, int], gpu: str, dtype: str
+) -> tuple[str, ...]:
+    """Return the figures of a log or of foreign golden values that cannot be true, one sentence for each kind.
+
+    ``steps``: seconds and TFLOP/s/GPU. ``peaks``: bytes by name. ``gpu``, ``dtype``: of the job; where one of them is empty or
+    unknown, throughput is compared with the highest dense peak of all GPUs.
+    """
+    timed = [*steps]
+    seconds, speeds = ([value for pair in timed if (value := pair[i]) is not None] for i in (0, 1))
+    known, precision = GPUS.get(gpu), PRECISIONS.get(dtype)
+    peak = known.peak_flops.get(precision.peak) if known and precision else None
+    of = f"the dense peak of {gpu} in {dtype}" if peak else "the dense peak of every GPU that mbr-perf knows"
+    peak = peak or max(flops for row in GPUS.values() for flops in row.peak_flops.values())
+    found = []
+    if any(value < SHORTEST_STEP_S for value in seconds):
+        found.append(f"an iteration of {min(seconds):g} s is not possible")
+    if any(value * TERA > peak for value in speeds):
+        found.append(f"{max(speeds):g} TFLOP/s/GPU are above {of}, {peak / TERA:g} TFLOP/s")
+    found += [f"{name} of {size} bytes is not possible" for name, size in peaks.items() if size <= 0]
+    return tuple(f"{whose}: {what}" for what in found)
+
+
 def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
     """Yield contradictions in the ranks' records, with the rank."""
     expected, held = record.spec.num_gpus, Counter(rank.rank for rank in record.ranks)

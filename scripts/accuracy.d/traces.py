@@ -55,7 +55,7 @@ def traces(about: About, host: Host) -> Iterator[tuple[TraceCase, float, CachedT
     due = wanted(about)
     for at in range(0, len(due), _AT_ONCE):
         narrate(f"megatron-core {about.megatron_core}: {at} of {len(due)} traces")
-        yield from _traced(due[at : at + _AT_ONCE], Tracing(host, cache, timeout_s=7200.0))
+        yield from _traced(due[at : at + _AT_ONCE], Tracing(host, cache, timeout_s=7200.0, reads_shipped=False))
 
 
 # Cases of one start of the tracers. An interrupted call loses at most so many.

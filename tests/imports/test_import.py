@@ -8,6 +8,7 @@ import pytest
 from harness.records.foreign.golden_file import read_foreign_golden
 from harness.records.store import read_run
 from tests.imported_logs import EXPANDABLE, TABLE, Job, iteration, job_log, write_table
+from tests.imports import logs
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "--cuda_graph_impl", "none")
@@ -118,7 +119,17 @@ def test_a_loss_that_is_no_number_is_a_failed_job(imported):
     answer, document = imported(text, "--recompute", "mlp")
 
     assert answer.code == 3
-    assert "the loss is not a number at iteration 20" in document["failure"]
+    assert "the loss is nan at iteration 20" in document["failure"]
+
+
+@pytest.mark.parametrize(("total", "ends"), [(20, False), (40, True)], ids=["whole", "cut"])
+def test_a_job_of_gradients_that_are_no_numbers_is_failed_and_says_so(imported, total, ends):
+    lines = [logs.iteration(number, total, loss=None, grad_norm=float("nan")) for number in range(1, 21)]
+    answer, document = imported("\n".join(lines), "--recompute", "mlp", "-ms", str(total), "-gb", "128")
+
+    assert (answer.code, document["status"]) == (3, "failed")
+    assert "the gradient norm is nan and the loss is missing at iteration 1 " in document["failure"]
+    assert ("the log ends at iteration 20 of 40" in document["failure"]) == ends
 
 
 def test_a_line_for_several_iterations_counts_if_all_are_in_the_window(imported):

@@ -12,6 +12,7 @@ from harness.imports.compare.values import COUNTERS, METRIC, ForeignComparison, 
 from harness.judging.compare import WindowOptions
 from harness.judging.gate import Comparison, Finding, Outcome, Verdict, compare_values, comparison_outcome, overall
 from harness.judging.oom.first_failure import RankFailure, first_failure
+from harness.judging.plausible import impossible_series
 from harness.records.foreign.bridge import OF_THE_FIRST_REPORT, bridge_report, write_actuals
 from harness.records.foreign.golden import ForeignGolden
 from harness.records.foreign.golden_file import Format, read_foreign_golden
@@ -115,9 +116,8 @@ def judge_log(
     """
     steps = window_of(golden, window)
     speed, memory = judge_speed(log, golden, steps, allowed), judge_memory(log, golden, allowed)
-    doubts = tuple(
-        doubt for doubt in (failure, log.truncated, _other_size(log, golden), _missing_losses(log, golden)) if doubt
-    )
+    found = (failure, log.truncated, _other_size(log, golden), _missing_losses(log, golden), *_impossible(log, golden))
+    doubts = tuple(doubt for doubt in found if doubt)
     findings = (
         *_doubted((*speed.findings, *memory.findings), doubts),
         *_gradients(log),
@@ -126,6 +126,21 @@ def judge_log(
     notes = (*log.notes, *golden.notes, *speed.notes, *memory.notes)
     comparison = Comparison(findings, overall(findings))
     return ForeignComparison(log, golden, steps, comparison, worst_ranks(log), doubts, notes)
+
+
+def _impossible(log: ForeignLog, golden: ForeignGolden) -> tuple[str, ...]:
+    """Return the figures of either side that cannot be true."""
+    peaks = {METRIC[name].title: worst.value for name, worst in worst_ranks(log).items()}
+    stored = {METRIC[name].title: golden.memory[key] for name, key in COUNTERS.items() if key in golden.memory}
+    of_job = golden.gpu, golden.compute_dtype
+    return (
+        *impossible_series(
+            "the log", ((row.step_time_s, row.tflops_per_gpu) for row in log.iterations), peaks, *of_job
+        ),
+        *impossible_series(
+            "the golden", ((row.step_time_s, row.tflops_per_gpu) for row in golden.steps.values()), stored, *of_job
+        ),
+    )
 
 
 def _doubted(findings: Iterable[Finding], doubts: tuple[str, ...]) -> list[Finding]:

@@ -124,7 +124,7 @@ class ForeignGolden:
     log's first report, the reserved peak from all reports. ``memory_by_iteration``: the same names for each iteration of
     the last rank, as Megatron-LM stores them. ``layout``: the part of the file that was read. ``of_whole_run``: the
     peaks cover the whole run, as in files that mbr-perf exports, and not only the log's first report. ``num_gpus`` and
-    ``global_batch_size``: of the job, where the golden states them.
+    ``global_batch_size``, ``gpu``, ``compute_dtype``: of the job, where the golden states them.
     """
 
     path: Path
@@ -136,6 +136,8 @@ class ForeignGolden:
     of_whole_run: bool = False
     num_gpus: int | None = None
     global_batch_size: int | None = None
+    gpu: str = ""
+    compute_dtype: str = ""
     notes: tuple[str, ...] = ()
 
     @property

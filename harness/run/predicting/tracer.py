@@ -146,6 +146,7 @@ class Tracing:
     """Makes traces on ``host``. With ``cache`` None it makes all traces again, also those that mbr-perf brings.
 
     ``megatron_core``: the release to trace; None: the installed one, else the one that mbr-perf assumes.
+    ``reads_shipped``: False where the traces that mbr-perf brings are made: with whatever release ``host`` has.
     ``cached_only``: traces that are not cached stay missing. ``niceness``: as for nice(1). Setting ``stop`` ends the
     tracers. ``progress`` is called now and then with the number of finished cases and of all cases.
     """
@@ -158,10 +159,11 @@ class Tracing:
     stop: Event = field(default_factory=Event)
     progress: Callable[[int, int], None] | None = None
     megatron_core: str | None = None
+    reads_shipped: bool = True
 
     @cached_property
     def _source(self) -> "_Source":
-        return _source(self.megatron_core, installed_software())
+        return _source(self.megatron_core, installed_software()) if self.reads_shipped else _Source(None)
 
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, imbalance: float = 1.0) -> Traces:
         """Trace all ``cases``. An ``imbalance`` above 1 adds traces of ranks with so many times their share of tokens.

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.records.goldens import golden_text
 from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb
 
 TFLOPS = [30.0] + [700.0] * 49
@@ -79,6 +80,40 @@ def test_the_exit_code_is_the_verdict(compare, tflops, options, code, outcome):
     answer = compare(bridge_log([30.0] + [tflops] * 49), bridge_golden(), *options)
     assert answer.code == code
     assert answer.out.splitlines()[-1].startswith(f"{outcome} (exit {code})")
+
+
+@pytest.mark.parametrize(
+    ("log", "golden", "doubt"),
+    [
+        (
+            700.0e4,
+            700.0,
+            "the log: 7e+06 TFLOP/s/GPU are above the dense peak of every GPU that mbr-perf knows, 15000 TFLOP/s",
+        ),
+        (700.0, 700.0e4, "the golden: 7e+06 TFLOP/s/GPU are above the dense peak of every GPU"),
+    ],
+)
+def test_figures_that_cannot_be_true_get_no_verdict(compare, log, golden, doubt):
+    answer = compare(bridge_log([30.0] + [log] * 49), bridge_golden([30.0] + [golden] * 49), "--json")
+    assert answer.code == 6
+    assert json.loads(answer.out)["outcome"] == "inconclusive"
+    assert doubt in findings(answer)["tflops_per_gpu"]["reason"]
+
+
+def test_iterations_and_peaks_of_a_golden_must_be_possible(compare):
+    golden = bridge_golden(max_alloc=0)
+    golden["7"]["elapsed time per iteration (ms)"] = 1e-7
+    reason = findings(compare(bridge_log(TFLOPS, memory=MEMORY), golden, "--json"))["tflops_per_gpu"]["reason"]
+    assert "the golden: an iteration of 1e-10 s is not possible" in reason
+    assert "the golden: Peak allocated of 0 bytes is not possible" in reason
+
+
+def test_a_golden_of_mbr_perf_names_the_gpu_whose_peak_a_log_exceeds(compare, make_golden, make_record):
+    golden = json.loads(golden_text(make_golden(make_record(), {"tflops_per_gpu": 700.0})))
+    answer = compare(bridge_log([30.0] + [2500.0] * 49), golden, "--json")
+    reason = findings(answer)["tflops_per_gpu"]["reason"]
+    assert answer.code == 6
+    assert "the log: 2500 TFLOP/s/GPU are above the dense peak of h100 in " in reason
 
 
 def test_memory_is_compared_at_the_moment_of_the_golden_and_the_worst_rank_is_named(compare):
