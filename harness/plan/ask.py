@@ -130,7 +130,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
 
 
 def _page(planned: "Planned", how: PlanOptions) -> "Page":
-    from harness.plan.show import exact_section, golden_line, plan_page
+    from harness.plan.show import exact_section, nearest_line, plan_page
     from harness.plan.show_layouts import layouts_page
     from harness.showing.page import GAP, Block, Page
     from harness.showing.request_text import explanation
@@ -145,8 +145,8 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
         source = first.settled.sources.get("recompute", "") if first.settled else ""
         whose = "your" if source.startswith("-") else "the recipe's"
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose)
-    nearest = planned.nearest_golden
-    page = replace(page, blocks=(*page.blocks, *([golden_line(nearest)] if nearest else [])))
+    nearest = [found for found in (planned.nearest_golden, planned.nearest_published) if found]
+    page = replace(page, blocks=(*page.blocks, *map(nearest_line, nearest)))
     more: list[Block] = [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]

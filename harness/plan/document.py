@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Self
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.plan.nearest import Nearest
 from harness.plan.request import PlanRequest
-from harness.plan.run import NearestGolden, Planned
+from harness.plan.run import Planned
 from harness.plan.searched import Searched, Tried, command
 from harness.planning.advice import Advice, ModuleWorth, advice, module_worths, riskier_text, safe_instead, why_none
 from harness.planning.device import DeviceNeeds
@@ -164,7 +165,8 @@ class PlanDocument(Document):
     exact: tuple[ExactSetting, ...]
     notes: tuple[str, ...]
     search: SearchDocument | None = None
-    nearest_golden: NearestGolden | None = None
+    nearest_golden: Nearest | None = None
+    nearest_published: Nearest | None = None
 
     def rows(self) -> list[Mapping[str, object]]:
         """One for each setting of each layout, without its stages."""
@@ -228,7 +230,9 @@ def planned_document(planned: Planned, search: SearchDocument | None = None) -> 
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     exact = {setting.text: setting.peaks for setting in planned.exact}
     made = plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes, search)
-    return made.model_copy(update={"nearest_golden": planned.nearest_golden})
+    return made.model_copy(
+        update={"nearest_golden": planned.nearest_golden, "nearest_published": planned.nearest_published}
+    )
 
 
 class CalibrationDocument(Document):

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from harness.errors import BadRequestError, SeveralMatchError, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
@@ -10,13 +9,12 @@ from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
+from harness.plan.nearest import Nearest, nearest_golden, nearest_published
 from harness.plan.request import PlanRequest, check_plan
 from harness.planning.assumptions import imbalance_of
 from harness.planning.prediction import BUILT_IN
 from harness.planning.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
 from harness.recipes.sweep_file import SWEPT
-from harness.records.golden import difference_text, setting_differences, unstated_options
-from harness.records.goldens import golden_dir, list_goldens
 from harness.records.trace import TraceCase
 from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.exact import ExactSetting, ExactTracing
@@ -40,20 +38,6 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class NearestGolden:
-    """The golden with the fewest other settings than a planned one. Errors: predicted over measured, less 1.
-
-    ``differences``: what the golden has otherwise or does not state.
-    """
-
-    name: str
-    recompute: str
-    differences: tuple[str, ...]
-    peak_error: float | None
-    throughput_error: float | None
-
-
-@dataclass(frozen=True)
 class Planned:
     """All layouts in the order asked for. ``best`` is None where nothing fits, or where nothing is judged.
 
@@ -71,12 +55,22 @@ class Planned:
         return min(fitting, key=_seconds_per_token, default=None)
 
     @property
-    def nearest_golden(self) -> NearestGolden | None:
+    def nearest_golden(self) -> Nearest | None:
         """The golden nearest to a setting of the best layout, of the first one planned where there is no best."""
-        layout = self.best or next((layout for layout in self.layouts if layout.plan), None)
-        if layout is None or layout.plan is None or layout.settled is None:
-            return None
-        return nearest_golden(layout.plan, layout.settled.sources, golden_dir())
+        layout = self._judged
+        return (
+            nearest_golden(layout.plan, layout.settled.sources) if layout and layout.plan and layout.settled else None
+        )
+
+    @property
+    def nearest_published(self) -> Nearest | None:
+        """The published throughput nearest to a setting of the same layout."""
+        layout = self._judged
+        return nearest_published(layout.plan) if layout and layout.plan else None
+
+    @property
+    def _judged(self) -> Layout | None:
+        return self.best or next((layout for layout in self.layouts if layout.plan), None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -243,39 +237,3 @@ def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:
     assert layout.plan is not None and layout.plan.recommended is not None
     row = layout.plan.recommended
     return row.verdict != "FITS", layout.plan.seconds_per_token(row), row.overhead or 0.0
-
-
-# A golden of another layout or batch says nothing about a prediction's error.
-_OF_LAYOUT = ("num_gpus", "parallelism.", "batch.", "model.")
-
-
-def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path) -> NearestGolden | None:
-    """Return the golden of ``folder`` nearest to a predicted setting of the same recipe, layout and precision; None without one."""
-    spec, found = plan.spec, []
-    rows = {canonical_text(row.candidate.spec.recompute): row for row in plan.rows if row.prediction}
-    for path, golden in list_goldens(folder)[0].items():
-        try:
-            row = rows.get(canonical_text(parse_recompute(golden.recompute)))
-        except ValueError:  # a setting of another version
-            continue
-        labels = (golden.recipe, golden.task, golden.gpu, golden.compute_dtype)
-        if row is None or row.prediction is None or labels != (spec.recipe, spec.task, spec.gpu, spec.compute_dtype):
-            continue
-        own = row.candidate.spec
-        different = setting_differences(golden, own, own.fingerprint)
-        if any(name.startswith(_OF_LAYOUT) for name in different):
-            continue
-        texts = [difference_text(name, *values) for name, values in different.items()]
-        texts += [f"{name}: not stated by the golden" for name in unstated_options(golden, own, sources)]
-        found.append((len(texts), path.stem, tuple(texts), golden, row.text, row.prediction))
-    if not found:
-        return None
-    _, name, texts_of, golden, setting, prediction = min(found, key=lambda each: each[:2])
-    peak, speed = golden.metrics.get("peak_allocated_bytes"), golden.metrics.get("tflops_per_gpu")
-    return NearestGolden(
-        name,
-        setting,
-        texts_of,
-        prediction.peak_bytes / peak.value - 1 if peak else None,
-        prediction.tflops_per_gpu / speed.value - 1 if speed and prediction.tflops_per_gpu else None,
-    )

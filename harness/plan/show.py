@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.experiment.recompute import FullRecompute
-from harness.plan.run import NearestGolden
+from harness.plan.nearest import Nearest
 from harness.planning.advice import (
     advice,
     asked_text,
@@ -310,12 +310,17 @@ def _value(constant: FittedConstant, value: float) -> str:
     return format_bytes(value) if constant.name.endswith("_bytes") else f"{value:.3f}"
 
 
-def golden_line(nearest: NearestGolden) -> Line:
-    """Return the nearest golden, and how far the prediction of its setting is from it."""
+def nearest_line(nearest: Nearest) -> Line:
+    """Return the nearest golden or published figure, and how far the prediction of its setting is from it."""
     errors = (("peak", nearest.peak_error), ("TFLOP/s/GPU", nearest.throughput_error))
     texts = [f"predicted {what} {format_percent(error)}" for what, error in errors if error is not None]
     apart = f"; it differs: {'; '.join(nearest.differences)}" if nearest.differences else ""
-    return Line(f"Nearest golden: {nearest.name}: {', '.join(texts) or 'no peak, no throughput'}{apart}", hang=4)
+    what = (
+        f"Nearest published figure: {nearest.name} ({nearest.source})"
+        if nearest.source
+        else f"Nearest golden: {nearest.name}"
+    )
+    return Line(f"{what}: {', '.join(texts) or 'no peak, no throughput'}{apart}", hang=4)
 
 
 def exact_section(text: str, peaks: tuple[ExactPeak, ...]) -> Section:

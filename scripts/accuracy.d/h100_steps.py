@@ -14,15 +14,12 @@ import published
 from harness.errors import HarnessError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
-from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
+from harness.plan.nearest import published_rows, published_seconds, published_spec
 from harness.planning.assumptions import imbalance_of
 from harness.planning.compose import ChunkCost, Op, Work
-from harness.planning.flops import model_flops_per_step
 from harness.planning.stages import Composer, MissingTraceError
 from harness.planning.time_model import Efficiency, StepTime, kind_of_step, likely_seconds, step_time
-from harness.recipes.recipe import Request
-from harness.recipes.resolve import resolve
 from harness.records.trace import TraceCase
 from harness.run.predicting.tracer import Tracing, trace_cache
 
@@ -97,7 +94,7 @@ def read(source: Path, goldens: Iterable[Path], host: Host) -> tuple[list[Step],
 
 
 def _published(source: Path, tracing: Tracing) -> tuple[list[Step], dict[str, str]]:
-    rows = json.loads(source.read_text())["rows"]
+    rows = published_rows(source)
     left_out = {row["id"]: row["left_out"] for row in rows if row["left_out"]}
     specs: dict[str, ExperimentSpec] = {}
     for row in rows:
@@ -109,40 +106,17 @@ def _published(source: Path, tracing: Tracing) -> tuple[list[Step], dict[str, st
     costs, missing = _costs(specs, "transformer_engine", tracing)
     left_out |= missing
     return [
-        Step(row["id"], row["model"], "published", specs[row["id"]], costs[row["id"]], _seconds(row, specs[row["id"]]),
+        Step(row["id"], row["model"], "published", specs[row["id"]], costs[row["id"]], published_seconds(row, specs[row["id"]]),
              f"{row['source']}; settings: {row['settings_from']}", tuple(row["taken_as"]))
         for row in rows if row["id"] in costs
     ], left_out  # fmt: skip
 
 
 def spec_of(row: Row) -> ExperimentSpec:
-    """Return the operating point that a row names, with what it sets."""
-    changed = resolve(Request(gpu="h100", **row["request"])).spec.model_dump()
-    changed["kernels"]["transformer_impl"] = "transformer_engine"
-    for path, value in row["set"].items():
-        *sections, last = path.split(".")
-        place = changed
-        for section in sections:
-            place = place[section]
-        place[last] = parse_recompute(value) if path == "recompute" else _frozen(value)
-    return ExperimentSpec.model_validate(changed)
-
-
-def _frozen(value: Any) -> Any:
-    """Return lists as tuples, which a strict spec takes."""
-    if isinstance(value, dict):
-        return {name: _frozen(item) for name, item in value.items()}
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _seconds(row: Row, spec: ExperimentSpec) -> float:
-    """Return the seconds of a step, from whichever figure was published."""
-    if row["step_s"]:
-        return float(row["step_s"])
-    if row["tokens_per_s_per_gpu"]:
-        tokens = spec.batch.global_batch_size * spec.batch.seq_length
-        return tokens / spec.num_gpus / float(row["tokens_per_s_per_gpu"])
-    return model_flops_per_step(spec) / (float(row["tflops_per_gpu"]) * 1e12 * spec.num_gpus)
+    """Return the operating point of a row, with transformer-engine's layers."""
+    spec = published_spec(row)
+    kernels = spec.kernels.model_copy(update={"transformer_impl": "transformer_engine"})
+    return spec.model_copy(update={"kernels": kernels})
 
 
 def _tested(goldens: Iterable[Path], tracing: Tracing) -> tuple[list[Step], dict[str, str]]:

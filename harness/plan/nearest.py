@@ -1,0 +1,158 @@
+"""Measurements nearest to a planned setting: goldens, and throughput that others published."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness.errors import HarnessError
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import canonical_text, parse_recompute
+from harness.planning.flops import achieved_tflops, model_flops_per_step
+from harness.planning.prediction import Prediction
+from harness.planning.search import Plan
+from harness.recipes.recipe import Request
+from harness.recipes.resolve import resolve
+from harness.records.golden import difference_text, leaves, setting_differences, unstated_options
+from harness.records.goldens import golden_dir, list_goldens
+from harness.records.store import checkout_dir
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The measurement with the fewest other settings than a planned one. Errors: predicted over measured, less 1.
+
+    ``differences``: what the measurement has otherwise or does not state. ``source``: who published it; empty for a golden.
+    """
+
+    name: str
+    recompute: str
+    differences: tuple[str, ...]
+    peak_error: float | None
+    throughput_error: float | None
+    source: str = ""
+
+
+# A measurement of another layout says nothing about a prediction's error, a golden neither with another batch.
+_OF_LAYOUT = ("num_gpus", "parallelism.", "model.", "batch.seq_length", "batch.micro_batch_size")
+_OF_GOLDEN = (*_OF_LAYOUT, "batch.")
+
+_PUBLISHED = "accuracy/inputs/h100_times.json"
+
+
+def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path | None = None) -> Nearest | None:
+    """Return the golden of ``folder`` nearest to a predicted setting of the same recipe, layout and precision; None without one."""
+    spec, found = plan.spec, []
+    rows = _predicted(plan)
+    for path, golden in list_goldens(folder or golden_dir())[0].items():
+        try:
+            row = rows.get(canonical_text(parse_recompute(golden.recompute)))
+        except ValueError:  # a setting of another version
+            continue
+        labels = (golden.recipe, golden.task, golden.gpu, golden.compute_dtype)
+        if row is None or labels != (spec.recipe, spec.task, spec.gpu, spec.compute_dtype):
+            continue
+        text, own, prediction = row
+        different = setting_differences(golden, own, own.fingerprint)
+        if any(name.startswith(_OF_GOLDEN) for name in different):
+            continue
+        texts = [difference_text(name, *values) for name, values in different.items()]
+        texts += [f"{name}: not stated by the golden" for name in unstated_options(golden, own, sources)]
+        peak, speed = golden.metrics.get("peak_allocated_bytes"), golden.metrics.get("tflops_per_gpu")
+        throughput = prediction.tflops_per_gpu / speed.value - 1 if speed and prediction.tflops_per_gpu else None
+        peak_error = prediction.peak_bytes / peak.value - 1 if peak else None
+        found.append(Nearest(path.stem, text, tuple(texts), peak_error, throughput))
+    return min(found, key=lambda each: (len(each.differences), each.name), default=None)
+
+
+def _predicted(plan: Plan) -> dict[str, tuple[str, ExperimentSpec, Prediction]]:
+    """Predicted settings by the canonical text of their recompute."""
+    return {
+        canonical_text(row.candidate.spec.recompute): (row.text, row.candidate.spec, row.prediction)
+        for row in plan.rows
+        if row.prediction
+    }
+
+
+def published_file() -> Path:
+    """Return the file with published throughput, in the checkout or in the installed package."""
+    checkout = checkout_dir()
+    return checkout / "results" / _PUBLISHED if checkout else Path(harness.__file__).parent / "_data" / _PUBLISHED
+
+
+def published_rows(file: Path) -> list[dict[str, Any]]:
+    """Return the rows: ``request`` names an operating point of mbr-perf, ``set`` what differs from it."""
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"]
+    return rows
+
+
+def published_spec(row: Mapping[str, Any]) -> ExperimentSpec:
+    """Return the operating point that a published row names, with what it sets. HarnessError where a recipe lacks it."""
+    changed = resolve(Request(gpu="h100", **row["request"])).spec.model_dump()
+    for path, value in row["set"].items():
+        *sections, last = path.split(".")
+        place = changed
+        for section in sections:
+            place = place[section]
+        place[last] = parse_recompute(value) if path == "recompute" else _frozen(value)
+    return ExperimentSpec.model_validate(changed)
+
+
+def _frozen(value: Any) -> Any:
+    """Return lists as tuples, which a strict spec takes."""
+    if isinstance(value, dict):
+        return {name: _frozen(item) for name, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def published_seconds(row: Mapping[str, Any], spec: ExperimentSpec) -> float:
+    """Return the seconds of a step of ``spec``, from whichever figure was published."""
+    if row["step_s"]:
+        return float(row["step_s"])
+    if row["tokens_per_s_per_gpu"]:
+        tokens = spec.batch.global_batch_size * spec.batch.seq_length
+        return tokens / spec.num_gpus / float(row["tokens_per_s_per_gpu"])
+    return model_flops_per_step(spec) / (float(row["tflops_per_gpu"]) * 1e12 * spec.num_gpus)
+
+
+def nearest_published(plan: Plan, file: Path | None = None) -> Nearest | None:
+    """Return the published throughput nearest to a predicted setting of the same recipe, layout and precision.
+
+    Its global batch may be another one: throughput hardly depends on it. Of equal ones the first row, which is the latest.
+    None without one. No source states the layers' implementation.
+    """
+    spec, found = plan.spec, []
+    rows, file = _predicted(plan), file or published_file()
+    if spec.gpu != "h100" or not file.is_file():
+        return None
+    named = {"model_recipe_name": spec.recipe, "task": spec.task, "compute_dtype": spec.compute_dtype}
+    for row in published_rows(file):
+        if row["left_out"] or row["request"] | named != row["request"]:
+            continue
+        try:
+            theirs = published_spec(row)
+        except HarnessError:  # a point that recipes no longer have
+            continue
+        ours = rows.get(canonical_text(theirs.recompute))
+        if ours is None or ours[2].tflops_per_gpu is None:
+            continue
+        text, own, prediction = ours
+        different = _differences(own, theirs)
+        if any(name.startswith(_OF_LAYOUT) for name in different):
+            continue
+        seconds = published_seconds(row, theirs)
+        published = achieved_tflops(model_flops_per_step(theirs), seconds, theirs.num_gpus)
+        texts = tuple(f"{name}: published {there}, here {here}" for name, (here, there) in different.items())
+        error = prediction.tflops_per_gpu / published - 1 if prediction.tflops_per_gpu else None
+        source = f"{row['source']}, {published:.0f} TFLOP/s/GPU"
+        found.append(Nearest(row["id"], text, (*texts, *row["taken_as"]), None, error, source))
+    return min(found, key=lambda each: len(each.differences), default=None)
+
+
+def _differences(own: ExperimentSpec, theirs: ExperimentSpec) -> dict[str, tuple[str, str]]:
+    ours, others = leaves(own.identity()), leaves(theirs.identity())
+    paths = sorted((ours.keys() | others.keys()) - {"kernels.transformer_impl"})
+    both = {path: (ours.get(path, "none"), others.get(path, "none")) for path in paths}
+    return {path: values for path, values in both.items() if values[0] != values[1]}
