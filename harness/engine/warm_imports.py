@@ -11,8 +11,9 @@ import harness.engine.agent
 import harness.engine.rank_run  # noqa: F401
 from harness.experiment.software import parse_version
 
-# Module, the release since which functions of megatron-core import it at their first call, and where.
+# Module, the release since which functions import it at their first call, and where.
 _LATE = (
+    ("megatron.core.ssm.gated_delta_net", "0.16", "the CPU backend gives its layers kernels"),
     ("megatron.core.models.mimo", "0.19", "get_megatron_optimizer asks whether the model is of its kind"),
     (
         "megatron.core.models.gpt.experimental_attention_variant_module_specs",

@@ -70,10 +70,12 @@ def scripted_megatron(tmp_path):
 
     def written(body, imported="pass"):
         core = tmp_path / "megatron" / "core"
-        (core / "transformer").mkdir(parents=True)
+        for package in ("transformer", "fusions"):
+            (core / package).mkdir(parents=True)
         files = {
             "__init__": f"print('imported', flush=True); {imported}", "distributed": "DistributedDataParallelConfig = None",
-            "optimizer": "OptimizerConfig = None", "transformer/__init__": "", "transformer/enums": "AttnBackend = {'local': 0}",
+            "optimizer": "OptimizerConfig = None", "transformer/__init__": "", "fusions/__init__": "",
+            "fusions/fused_bias_geglu": "quick_gelu = None", "transformer/enums": "AttnBackend = {'local': 0}",
             "transformer/transformer_config": f"""
 import os, sys, time
 class Fields:

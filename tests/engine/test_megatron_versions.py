@@ -44,14 +44,19 @@ class Call:
 
 
 def imports_of(path):
-    """Local name -> dotted name, for everything that a file imports from megatron."""
+    """Local name -> dotted name, for everything that a file imports from megatron-core.
+
+    Megatron-Bridge's names, in ``megatron.bridge``, are for ``scripts/check-bridge``: it is not installed here.
+    """
     names = {}
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("megatron"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("megatron.core"):
             names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         if isinstance(node, ast.Import):
             names |= {
-                alias.asname: alias.name for alias in node.names if alias.name.startswith("megatron") and alias.asname
+                alias.asname: alias.name
+                for alias in node.names
+                if alias.name.startswith("megatron.core") and alias.asname
             }
     return names
 
