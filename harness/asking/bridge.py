@@ -1,4 +1,4 @@
-"""Options of Megatron-Bridge's `scripts/performance` that mbr-perf lacks: each becomes our options, or is refused with a remedy."""
+"""Replaces options of Megatron-Bridge's `scripts/performance` that mbr-perf lacks by its own, or refuses them with a remedy."""
 
 import json
 import re
@@ -11,7 +11,6 @@ from pathlib import Path
 from harness.errors import BadRequestError, Problems
 
 Words = tuple[str, ...]
-PANEL = "As in Megatron-Bridge"
 _FACTS = Path(__file__).with_name("bridge_options.json")
 
 
@@ -19,8 +18,8 @@ _FACTS = Path(__file__).with_name("bridge_options.json")
 class Meaning:
     """What an option of Megatron-Bridge means here. ``text``: our options for it, or what to use instead.
 
-    ``words`` turns its value ("" for a flag) into our words; None: mbr-perf refuses the option. Help shows an option that
-    has a ``metavar``.
+    ``words`` converts its value ("" for a flag) to our options; None: mbr-perf refuses the option. Help shows an option
+    that has a ``metavar``.
     """
 
     text: str
@@ -57,7 +56,7 @@ def _option(name: str, *, many: bool = False) -> Callable[[str], Words]:
 
 
 def _only(*values: str, instead: str) -> Callable[[str], Words]:
-    """Return a function that takes one of ``values``, because mbr-perf does just that, and refuses any other."""
+    """Return a function that accepts one of ``values``, which mbr-perf does anyway, and refuses any other."""
 
     def read(text: str) -> Words:
         if text.lower() not in values:
@@ -89,7 +88,7 @@ _SLURM = ("qos", "reservation", "constraint", "segment")
 
 
 def _slurm_params(text: str) -> Words:
-    """Split as Megatron-Bridge does: at semicolons, else at blanks, else not at all."""
+    """Split as Megatron-Bridge does: at semicolons; without any, at blanks."""
     parts = text.split(";") if ";" in text else text.split()
     words: list[str] = []
     for name, _, value in (part.strip().partition("=") for part in parts if part.strip()):
@@ -158,14 +157,14 @@ MEANINGS: Mapping[str, Meaning] = {
         "use -E NCCL_ALGO=Ring -E NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 -E CUBLAS_WORKSPACE_CONFIG=:4096:8"
         " --set kernels.cross_entropy_loss_fusion=false --set kernels.tp_comm_overlap=false, or a variant library_deterministic"),
     "--list_config_variants": Meaning("use `mbr-perf recipes show RECIPE`, which lists variants"),
-    "--distributed_timeout_minutes": Meaning("use --hang_timeout SECONDS, which ends a run that stands still"),
+    "--distributed_timeout_minutes": Meaning("use --hang_timeout SECONDS, which ends a run that makes no progress"),
     "--enable_vboost": Meaning("leave it out, and run `sudo nvidia-smi boost-slider --vboost 1` on each node before the run"),
     "--record_memory_history": Meaning("use --memory_snapshot, which records one more step after the last one"),
-    "--log_dir": Meaning("use --results_dir DIR; logs lie in the run's folder there"),
+    "--log_dir": Meaning("use --results_dir DIR; logs are in the run's folder there"),
     "--save_config_filepath": Meaning("leave it out: spec.json of the run's folder has every setting"),
     "--dump_env": Meaning("leave it out: the run's folder records the environment, and --dryrun prints it"),
-    "--max_retries": Meaning("leave it out: a run starts once; `mbr-perf nightly` repeats what failed by the machine's fault"),
-    "--retry_on_testing_failure": Meaning("leave it out: `mbr-perf nightly` repeats what looks like a regression"),
+    "--max_retries": Meaning("leave it out: a run starts once; `mbr-perf nightly` repeats runs that failed because of the machine"),
+    "--retry_on_testing_failure": Meaning("leave it out: `mbr-perf nightly` repeats runs that look like a regression"),
     "--is_long_convergence_run": Meaning("leave it out: mbr-perf measures speed and memory, not convergence"),
     "--gres": Meaning("use --slurm_gpus gres; --num_gpus and --gpus_per_node say how many"),
     "--custom_srun_args": Meaning("use --container_mounts, --segment or --constraint; mbr-perf has no free srun arguments"),
@@ -212,17 +211,11 @@ def spellings() -> Mapping[str, Spelling]:
     return found
 
 
-@cache
-def commit() -> str:
-    """Return Megatron-Bridge's commit whose options these are."""
-    return str(json.loads(_FACTS.read_text(encoding="utf-8"))["commit"])
-
-
 def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
-    """Return the arguments with Megatron-Bridge's options in our words.
+    """Return the arguments with Megatron-Bridge's options replaced by ours.
 
     ``own``: the command's options, and whether a value follows each. BadRequestError with every option and every Hydra
-    override that mbr-perf does not take, each with what to use instead.
+    override that mbr-perf does not take, and what to use instead of each.
     """
     out: list[str] = []
     problems, rest = Problems(), list(args)
@@ -258,7 +251,7 @@ _HYDRA = re.compile(
 
 
 def _is_a_flag_here(theirs: Spelling, takes_value: bool, rest: Sequence[str], equals: str) -> bool:
-    """Return whether the option is a flag with us, and stands before a truth value as in Megatron-Bridge."""
+    """Return whether the option is a flag of mbr-perf that a truth value follows, as in Megatron-Bridge."""
     follows = equals or (rest and rest[0].lower() in (*_TRUE, *_FALSE))
     return theirs.values == 1 and not takes_value and bool(follows)
 
@@ -285,7 +278,7 @@ def _meant(theirs: Spelling, typed: str, given: list[str]) -> Words:
     if meaning.words is None:
         raise BadRequestError(f"{typed}: an option of Megatron-Bridge that mbr-perf does not have", remedy=meaning.text)
     if theirs.values == 1 and not given:
-        raise BadRequestError(f"{typed}: a value is needed", remedy=f"in our words: {meaning.text}")
+        raise BadRequestError(f"{typed}: a value is needed", remedy=f"it means {meaning.text}")
     try:
         return meaning.words(given[0] if given else "")
     except BadRequestError as error:
@@ -293,7 +286,7 @@ def _meant(theirs: Spelling, typed: str, given: list[str]) -> Words:
 
 
 def _override_remedy(word: str) -> str:
-    """Name the `--set` for a setting that both sides have."""
+    """Name the option or the `--set` that does the same as an override."""
     from harness.recipes.foreign.container_fields import FIELDS
 
     path, _, value = word.lstrip("+~").partition("=")
@@ -316,18 +309,3 @@ def help_rows() -> Iterator[tuple[str, str]]:
                 meaning.text.split("=")[0].removeprefix("--set ") if meaning.text.startswith("--set") else meaning.text
             )
             yield (name if meaning.metavar == "(flag)" else f"{name} {meaning.metavar}"), text
-
-
-def guide_table() -> str:
-    """Return the guide's table of all options, those with one meaning in one row."""
-    rows: dict[str, list[str]] = {}
-    for spelling in dict.fromkeys(spellings().values()):
-        meaning = MEANINGS.get(spelling.name)
-        kind = (
-            "the same option" if meaning is None else f"{'refused: ' if meaning.words is None else 'as '}{meaning.text}"
-        )
-        rows.setdefault(kind.replace("as accepted", "accepted").replace("|", "\\|"), []).append(
-            f"`{spelling.name}`" + (f" `{spelling.alias}`" if spelling.alias else "")
-        )
-    lines = [f"| {', '.join(names)} | {kind} |" for kind, names in rows.items()]
-    return "\n".join(["| Megatron-Bridge | mbr-perf |", "|---|---|", *lines]) + "\n"

@@ -3,13 +3,12 @@
 import inspect
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import typer
 import typer.core
 
-from harness.asking.bridge import PANEL, help_rows
 from harness.asking.examples import TASKS, examples
 from harness.errors import BadRequestError, raise_all
 
@@ -37,6 +36,26 @@ _UNUSED = {
 def takes_experiment(command: Any) -> bool:
     """Return whether the command takes the options of an experiment, so that those of Megatron-Bridge make sense."""
     return any(parameter.name == "set_values" for parameter in command.params)
+
+
+def with_own_options(command: Any, args: list[str]) -> list[str]:
+    """Return the arguments with Megatron-Bridge's options replaced by mbr-perf's. BadRequestError as `in_our_words`."""
+    takes_value = {
+        name: not getattr(each, "is_flag", True)
+        for each in command.params
+        for name in (*each.opts, *each.secondary_opts)
+    }
+    if not takes_experiment(command) or _has_own_options_only(args, takes_value):
+        return args
+    from harness.asking.bridge import in_our_words  # reads Bridge's options, which few commands name
+
+    return in_our_words(args, takes_value)
+
+
+def _has_own_options_only(args: Sequence[str], takes_value: Mapping[str, bool]) -> bool:
+    """Return whether the arguments are options of the command, each with its value behind it where it takes one."""
+    rest = iter(args)
+    return all(word in takes_value and not (takes_value[word] and next(rest, "-").startswith("-")) for word in rest)
 
 
 class HelpedCommand(typer.core.TyperCommand):
@@ -67,7 +86,9 @@ class HelpedCommand(typer.core.TyperCommand):
         _write_panels(formatter, [("Arguments", record) for _, record in _records(self, ctx, "argument")])
         options = _records(self, ctx, "option")
         if takes_experiment(self):
-            options += [(PANEL, row) for row in help_rows()]
+            from harness.asking.bridge import help_rows
+
+            options += [("As in Megatron-Bridge", row) for row in help_rows()]
         _write_panels(formatter, sorted(options, key=lambda row: row[0] == _OTHER))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -133,8 +154,8 @@ What there is to ask for:    {_PROGRAM} recipes list
 This machine:                {_PROGRAM} doctor"""
 
 
+_MOST_DIGITS = 30  # a longer number is not quoted, so that the message stays readable
 # By words in the messages of typer and of click.
-_MOST_DIGITS = 30
 _KINDS = {"valid integer": "a whole number", "valid number": "a number", "valid float": "a number"}
 
 
@@ -155,7 +176,7 @@ def _unreadable(command: Any, ctx: Any, args: list[str]) -> list[BadRequestError
 
 
 def _why(option: str, value: Any, error: typer.BadParameter) -> str:
-    """Return what is wrong with the value of one option. The limit on digits keeps the message readable."""
+    """Return what is wrong with the value of one option."""
     if isinstance(value, str) and len(value) > _MOST_DIGITS and value.lstrip("-").isdigit():
         return f"{option}: a number of {len(value.lstrip('-'))} digits is larger than any size may be"
     kind = next((kind for words, kind in _KINDS.items() if words in error.message), None)

@@ -10,8 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from harness.asking import completion
-from harness.asking.bridge import in_our_words
-from harness.asking.help import HelpedCommand, takes_experiment
+from harness.asking.help import HelpedCommand, with_own_options
 from harness.errors import closest
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 
@@ -324,11 +323,7 @@ class WholeShortOptions(HelpedCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, options of Megatron-Bridge too; a usage error (exit code 2) names the nearest options."""
-        if takes_experiment(self):
-            takes_value = {
-                name: not getattr(p, "is_flag", True) for p in self.params for name in (*p.opts, *p.secondary_opts)
-            }
-            args = in_our_words(args, takes_value)
+        args = with_own_options(self, args)
         known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
         own = args[: args.index("--")] if "--" in args else args
         for argument in own:

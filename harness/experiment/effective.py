@@ -135,7 +135,7 @@ def effective_recompute(
     A ``software`` without megatron-core stands for the release this harness is tested with. Raises LayoutError for full
     recompute of a model that cannot be cut as asked. Nothing is counted for a model that the spec does not describe.
     """
-    if spec.engine is not None and spec.engine.unsaid:
+    if not spec.is_described:
         text, number = spec.recompute.text, spec.model.num_layers
         return EffectiveRecompute(
             recompute=text, num_layers=number, implementation=implementation, is_counted=False,

@@ -132,6 +132,9 @@ class BridgeEngine(Frozen):
         return {"name": self.name, "version": self.version, "forward_step": self.forward_step, "rest": self.rest}
 
 
+NOT_DESCRIBED = "mbr-perf's settings do not describe this job fully"
+"""The reason why a job of Megatron-Bridge has no prediction and no derived FLOPs."""
+
 MIN_STEPS = 3
 """Steps in the window from which a verdict on time is possible."""
 _LONGEST = 1000
@@ -285,6 +288,11 @@ class ExperimentSpec(Frozen):
     def tokens_per_step(self) -> int:
         """Return the number of tokens of one optimizer step over all GPUs."""
         return self.batch.global_batch_size * self.batch.seq_length
+
+    @property
+    def is_described(self) -> bool:
+        """Return whether the settings describe the job fully. A configuration of Megatron-Bridge may hold more."""
+        return self.engine is None or not self.engine.unsaid
 
     @property
     def slug(self) -> str:

@@ -95,6 +95,21 @@ class LinearAttentionModel(Frozen):
     linear_num_key_heads: Width = 16
     linear_num_value_heads: Width = 32
 
+    @property
+    def key_channels(self) -> int:
+        """Return the channels of all query heads, which are as many as those of all key heads."""
+        return self.linear_num_key_heads * self.linear_key_head_dim
+
+    @property
+    def value_channels(self) -> int:
+        """Return the channels of all value heads."""
+        return self.linear_num_value_heads * self.linear_value_head_dim
+
+    @property
+    def projected_channels(self) -> int:
+        """Return the width of the input projection: queries, keys, values and their gate; per value head beta and alpha."""
+        return 2 * self.key_channels + 2 * self.value_channels + 2 * self.linear_num_value_heads
+
 
 class YarnModel(Frozen):
     """YaRN's rotary embedding of attention without latents (``position_embedding_type`` yarn)."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.experiment.experiment import ExperimentSpec, MeasureSpec
+from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec, MeasureSpec
 from harness.judging import readings, statistics
 from harness.judging.coverage import Coverage, coverage_of
 from harness.judging.metrics import SUMMARY_METRICS, Metrics, Summary
@@ -17,11 +17,10 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
     """Return the figures of a run over the window of ``measure`` (default: the run's own)."""
     spec, ranks, coverage = record.spec, record.ranks, coverage_of(record)
     window = coverage.window(*(measure or spec.measure).window)
-    is_described = not (spec.engine and spec.engine.unsaid)
-    model_flops = flops.model_flops_per_step(spec) if is_described else 0
-    recompute_flops = flops.recompute_flops_per_step(spec, record.effective) if is_described else 0
+    model_flops = flops.model_flops_per_step(spec) if spec.is_described else 0
+    recompute_flops = flops.recompute_flops_per_step(spec, record.effective) if spec.is_described else 0
     bounds, losses = (window.start, window.end), _losses(ranks)
-    counted_s = window.seconds if is_described else ()
+    counted_s = window.seconds if spec.is_described else ()
     throughput = [flops.achieved_tflops(model_flops, s, spec.num_gpus) for s in counted_s]
     token_rates = [spec.tokens_per_step / (s * spec.num_gpus) for s in window.seconds]
     mfu, hfu = _utilizations(spec, counted_s, model_flops, recompute_flops)
@@ -121,10 +120,8 @@ def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str,
         problems["counted_flops_per_step"] = "not every rank counted its FLOPs"
     if spec.gpu_type.peak_flops.get(spec.precision.peak) is None:
         problems["mfu"] = problems["hfu"] = f"the peak FLOP/s of {spec.compute_dtype} on {spec.gpu} is unknown"
-    if spec.engine is not None and spec.engine.unsaid:
-        problems |= dict.fromkeys(
-            ("tflops_per_gpu", "mfu", "hfu"), "mbr-perf's settings do not describe this job fully"
-        )
+    if not spec.is_described:
+        problems |= dict.fromkeys(("tflops_per_gpu", "mfu", "hfu"), NOT_DESCRIBED)
     return {name: text for name, text in problems.items() if text}
 
 

@@ -57,7 +57,7 @@ class LayerFlops:
 
 
 def layer_flops(spec: ExperimentSpec, kind: LayerKind) -> LayerFlops:
-    """Forward FLOPs of one layer over the global batch."""
+    """Return the forward FLOPs of one layer over the global batch."""
     model = spec.model
     per_token = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step
     per_weight = per_token * model.hidden_size * (3 if model.gated_linear_unit else 2)
@@ -150,7 +150,7 @@ def _mtp_layer(spec: ExperimentSpec) -> LayerFlops:
 
 
 def _attention(model: ModelSpec, kind: LayerKind) -> tuple[int, int, int, int]:
-    """Multiply-adds per token of projections, of MLA up-projections among them, attention channels, and of the delta rule."""
+    """Return multiply-adds per token of the projections, of the MLA up-projections in them, attention channels, and the delta rule's."""
     if kind.startswith("delta"):
         projections, delta_rule = _delta_net(model)
         return projections, 0, 0, delta_rule
@@ -158,16 +158,12 @@ def _attention(model: ModelSpec, kind: LayerKind) -> tuple[int, int, int, int]:
 
 
 def _delta_net(model: ModelSpec) -> tuple[int, int]:
-    """Multiply-adds per token of a gated delta net's projections, and of its convolution and recurrence."""
+    """Return multiply-adds per token of a gated delta net's projections, and of its convolution and recurrence."""
     net = model.linear_attention
     assert net is not None
-    keys, values = (
-        net.linear_num_key_heads * net.linear_key_head_dim,
-        net.linear_num_value_heads * net.linear_value_head_dim,
-    )
-    widths = 2 * keys + 2 * values + 2 * net.linear_num_value_heads  # queries, keys, values, their gate, beta and alpha
-    convolution = net.linear_conv_kernel_dim * (2 * keys + values)
-    return model.hidden_size * (widths + values), convolution + 4 * values * net.linear_value_head_dim
+    projections = model.hidden_size * (net.projected_channels + net.value_channels)
+    convolution = net.linear_conv_kernel_dim * (2 * net.key_channels + net.value_channels)
+    return projections, convolution + 4 * net.value_channels * net.linear_value_head_dim
 
 
 def _grouped_query(model: ModelSpec) -> tuple[int, int, int]:

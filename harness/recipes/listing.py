@@ -60,13 +60,10 @@ def _attention(model: ModelSpec) -> int:
 
 
 def _delta_net(model: ModelSpec, net: LinearAttentionModel) -> int:
-    keys, values = (
-        net.linear_num_key_heads * net.linear_key_head_dim,
-        net.linear_num_value_heads * net.linear_value_head_dim,
-    )
-    projected = 2 * keys + 2 * values + 2 * net.linear_num_value_heads
+    projections = model.hidden_size * (net.projected_channels + net.value_channels)
+    convolution = net.linear_conv_kernel_dim * (2 * net.key_channels + net.value_channels)
     of_heads = 2 * net.linear_num_value_heads + net.linear_value_head_dim  # time steps, decays, the output's norm
-    return model.hidden_size * (projected + values) + net.linear_conv_kernel_dim * (2 * keys + values) + of_heads
+    return projections + convolution + of_heads
 
 
 def _mlp(model: ModelSpec, ffn_hidden_size: int) -> int:

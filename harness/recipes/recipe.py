@@ -87,7 +87,7 @@ _TELLS_NOTHING = ("config", "run_config", "configcontainer")  # names that every
 class ForeignSource:
     """A file of another program that describes a job, and the option that names it. ``path``: `-` is standard input.
 
-    For ``bridge_recipe`` it is a function of Megatron-Bridge, which has to write its file first.
+    With ``bridge_recipe``, ``path`` is a function of Megatron-Bridge, which has to write its file first.
     """
 
     kind: SourceKind
@@ -124,8 +124,9 @@ class ForeignSource:
 class Request:
     """Options as given. None and () mean that the option is absent: an absent option sets and clears nothing.
 
-    ``source`` describes the job in place of ``model_recipe_name``. ``gpu`` is settled by the caller (the machine's GPU type, or ``cpu``); ``point_gpu`` borrows the operating point of
-    another GPU type. ``memory_limit`` is in GiB. ``env`` holds ``KEY=VALUE``, ``set_values`` holds ``section.field=value``.
+    ``source`` describes the job in place of ``model_recipe_name``. The caller settles ``gpu`` (the machine's GPU type, or
+    ``cpu``). ``point_gpu`` borrows the operating point of another GPU type. ``memory_limit`` is in GiB. ``env`` holds
+    ``KEY=VALUE``, ``set_values`` holds ``section.field=value``.
     """
 
     model_recipe_name: str

@@ -1,18 +1,19 @@
-"""Settles a request that Megatron-Bridge's own loop trains: its version, its configuration, what options replace in it."""
+"""Resolves a request that Megatron-Bridge's own loop trains: version and configuration, and what options replace in it."""
 
 import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from harness.errors import BadRequestError
-from harness.experiment.experiment import BridgeEngine, ExperimentSpec
+from harness.experiment.experiment import NOT_DESCRIBED, BridgeEngine
 from harness.launch.environment import SAFE_PATH, Host
+from harness.recipes.foreign.bridge_engine import replaced_settings
 from harness.recipes.recipe import ForeignSource, Request
+from harness.recipes.resolve import Resolved, resolve
 from harness.records.launch import BRIDGE_CONFIG, PARENT_PID_VARIABLE
 from harness.records.redact import quoted_error
 from harness.records.store import write_atomically
@@ -23,12 +24,28 @@ _TIMEOUT_S = 600.0  # its imports take up to a minute; a recipe may fetch a conf
 _GPUS_IN_NAME = re.compile(r"_(\d+)gpus?_")
 
 
-def with_config_file(asked: Request, host: Host) -> Request:
-    """Return the request with a file of its configuration: for a recipe function, the file that Bridge writes for it.
+def resolve_for_bridge(asked: Request, host: Host) -> Resolved:
+    """Resolve the request. Its engine then has Bridge's version and the settings that options replace.
 
-    BadRequestError if Bridge is not installed, does not know the function, or cannot build the configuration.
+    BadRequestError if Bridge is not installed, or if the request is wrong.
     """
     version = bridge_version(host)
+    resolved = resolve(_with_config_file(asked, version, host))
+    engine = resolved.spec.engine
+    assert engine is not None  # the file was read for Bridge's own loop
+    update = {"version": version, "overrides": replaced_settings(resolved.spec, resolved.sources)}
+    spec = resolved.spec.model_copy(update={"engine": engine.model_copy(update=update)})
+    if spec.is_described:
+        return replace(resolved, spec=spec)
+    note = f"{NOT_DESCRIBED}, so nothing is predicted, and TFLOP/s and MFU are not derived: {'; '.join(engine.unsaid)}"
+    return replace(resolved, spec=spec, notes=(*resolved.notes, note))
+
+
+def _with_config_file(asked: Request, version: str, host: Host) -> Request:
+    """Return the request with a file of its configuration: for a recipe function, the file that Bridge writes for it.
+
+    BadRequestError if Bridge does not know the function, or cannot build the configuration.
+    """
     source = asked.source
     if source is None or source.kind != "bridge_recipe":
         return asked
@@ -60,31 +77,6 @@ def _write_config(function: str, num_gpus: int, path: Path, python: str, shell: 
             f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration: {quoted_error(done.stderr)}",
             remedy="correct the name, or give the file of `run_script.py --dryrun` with --bridge_config",
         )
-
-
-def with_engine_settled(
-    spec: ExperimentSpec, sources: Mapping[str, str], host: Host
-) -> tuple[ExperimentSpec, tuple[str, ...]]:
-    """Return the spec with Bridge's version and the settings that options replace, and notes. BadRequestError.
-
-    A spec of mbr-perf's own worker comes back as it is.
-    """
-    if spec.engine is None:
-        return spec, ()
-    from harness.recipes.foreign.bridge_engine import replaced_settings  # takes 20 ms of every command
-
-    update = {"version": bridge_version(host), "overrides": replaced_settings(spec, sources)}
-    engine = spec.engine.model_copy(update=update)
-    return spec.model_copy(update={"engine": engine}), not_described(engine)
-
-
-def not_described(engine: BridgeEngine) -> tuple[str, ...]:
-    """Return a note if the spec does not describe the job fully: what is shown of it is incomplete."""
-    if not engine.unsaid:
-        return ()
-    return (
-        f"mbr-perf's settings do not describe this job fully, so nothing is predicted, and TFLOP/s and MFU are not derived: {'; '.join(engine.unsaid)}",
-    )
 
 
 def keep_config(engine: BridgeEngine, run_dir: Path) -> None:

@@ -65,7 +65,7 @@ def suspicions(
     spec: ExperimentSpec, expected: EffectiveRecompute, collected: Collected, ranks: tuple[RankRecord, ...]
 ) -> tuple[str, ...]:
     """Return every reason that makes a run suspect, so that it gets no verdict. ``ranks`` include their clocks."""
-    otherwise = None if _is_undescribed(spec) else built_otherwise(expected, ranks)
+    otherwise = built_otherwise(expected, ranks) if spec.is_described else None
     return (
         *doubts(collected.nodes, ranks),
         *disagreements(collected.nodes, ranks),
@@ -157,14 +157,10 @@ def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[st
     return ()
 
 
-def _is_undescribed(spec: ExperimentSpec) -> bool:
-    return spec.engine is not None and bool(spec.engine.unsaid)
-
-
 def read_back(expected: EffectiveRecompute, spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> EffectiveRecompute:
     """Return what the built layers recompute, for a job that the spec does not describe fully; otherwise ``expected``."""
     built = [rank.recompute for rank in ranks if rank.recompute and _holds_first_copy(rank)]
-    if not _is_undescribed(spec) or not built:
+    if spec.is_described or not built:
         return expected
     modules: Counter[str] = Counter()
     for layers in built:

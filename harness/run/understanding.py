@@ -29,7 +29,6 @@ from harness.recipes.resolve import Resolved, on_gpu_point, resolve
 from harness.records.batches import LaunchSettings
 from harness.records.goldens import GateOptions
 from harness.records.redact import redact, redact_shapes
-from harness.run.bridge import with_config_file, with_engine_settled
 from harness.run.machine import settled_gpu, software_for
 from harness.run.megatron_answer import megatron_finding
 
@@ -150,11 +149,8 @@ def looked_over(
     asked, from_point, point_note = replace(request.asked, gpu=gpu), dict[str, str](), ""
     if gpu_point and gpu == "cpu" and not (request.asked.gpu or assumed_gpu):
         asked, from_point, point_note = _on_gpu_point(request.asked, why)
-    if asked.trains_by_bridge:
-        asked = with_config_file(asked, host)
-    resolved, secrets = _resolved(asked)
-    spec, of_engine = with_engine_settled(resolved.spec, resolved.sources, host)
-    notes = tuple(map(redact, (*resolved.notes, *of_engine)))
+    resolved, secrets = _resolved(asked, host)
+    spec, notes = resolved.spec, tuple(map(redact, resolved.notes))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
     if not request.asked.gpu and assumed_gpu:
         sources["gpu"] = "--assume"
@@ -195,11 +191,16 @@ def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], st
     return chosen, given, note
 
 
-def _resolved(asked: Request) -> tuple[Resolved, list[BadRequestError]]:
+def _resolved(asked: Request, host: Host) -> tuple[Resolved, list[BadRequestError]]:
     """Resolve the request. Also return the secrets in its variables and in the recipe's name, which names folders."""
     in_name = secrets_in_name(*asked.job_words)
     try:
-        resolved = resolve(asked)
+        if asked.trains_by_bridge:
+            from harness.run.bridge import resolve_for_bridge  # imports the planner, which no other request needs here
+
+            resolved = resolve_for_bridge(asked, host)
+        else:
+            resolved = resolve(asked)
     except BadRequestError as error:
         problems = error.problems if isinstance(error, ManyProblemsError) else [error]
         raise_all([*problems, *in_name, *secrets_in(given_env(asked))])

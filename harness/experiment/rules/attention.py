@@ -1,4 +1,7 @@
-"""Rules for attention with sliding windows, sinks and gates, and for gated delta nets in its place."""
+"""Rules for attention with sliding windows, sinks and gates, and for gated delta nets in its place.
+
+:func:`harness.experiment.rules.check.applicable` leaves them out for models with none of these.
+"""
 
 from harness.experiment.model import LinearAttentionModel
 from harness.experiment.rules.rule import CONFIG, Predicate, Rule, Situation, Values
@@ -50,11 +53,7 @@ def _uneven_heads(s: Situation) -> Values | None:
 def _unaligned_projection(s: Situation) -> Values | None:
     """Return the width of the input projection that FP8's kernels cannot take."""
     net, unit = _net(s), 32 if s.fp8_recipe == "mxfp8" else 16
-    keys, values = (
-        net.linear_num_key_heads * net.linear_key_head_dim,
-        net.linear_num_value_heads * net.linear_value_head_dim,
-    )
-    width = 2 * keys + 2 * values + 2 * net.linear_num_value_heads
+    width = net.projected_channels
     return {"width": width, "unit": unit} if s.spec.precision.peak == "fp8" and width % unit else None
 
 
@@ -121,23 +120,4 @@ RULES = (
          "gated delta nets run kernels of flash-linear-attention",
          "install flash-linear-attention and causal-conv1d on every node",
          f"{_GDN}:38", "source"),
-    Rule("L13", "error",
-         lambda s: s.moe is not None and s.spec.model.add_bias_linear and not s.uses_te and s.ep == 1,
-         "experts with biases fail in the first forward pass of megatron-core's own layers at EP 1",
-         "use -ep 2 or more",
-         "transformer/mlp.py:247", "run",
-         "Output 0 of _ReduceFromModelParallelRegion is a view and is being modified inplace."),
-    Rule("L14", "error",
-         lambda s: s.moe is not None and s.moe.moe_grouped_gemm and not s.uses_te and s.spec.model.add_bias_linear,
-         "grouped experts of megatron-core's own layers have no biases",
-         "set model.moe.moe_grouped_gemm=false",
-         "transformer/moe/experts.py:82", "run",
-         "bias not supported in Grouped GEMM yet, please set '--disable-bias-linear' instead.", until="0.17"),
-    Rule("L15", "error",
-         lambda s: s.spec.model.activation_func == "quick_gelu" and s.moe is not None and s.moe.moe_grouped_gemm
-         and not s.uses_te,
-         "grouped experts of megatron-core's own layers have silu or gelu only",
-         "set model.moe.moe_grouped_gemm=false",
-         "transformer/moe/experts.py:92", "run",
-         "Activation function must be silu or gelu when using GroupedMLP.", until="0.17"),
 )  # fmt: skip

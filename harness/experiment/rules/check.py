@@ -5,6 +5,7 @@ from collections.abc import Mapping, Set
 from harness.errors import BadRequestError, closest, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.model import ModelSpec
 from harness.experiment.rules import (
     attention,
     communication,
@@ -36,19 +37,26 @@ _EVERYWHERE: tuple[Rule, ...] = (
 )
 
 RULES: tuple[Rule, ...] = (*_EVERYWHERE, *machine.CPU_RULES)
+_FOR_PLAIN_ATTENTION = tuple(row for row in _EVERYWHERE if row not in attention.RULES)
 
 
 def applicable(situation: Situation) -> tuple[Rule, ...]:
-    """Return the rows to judge; the rows about processors only if ranks run on one.
+    """Return the rows to judge. Rows about processors, and about windows, sinks, gates and delta nets, only where there are some.
 
-    Rows about mbr-perf's own worker do not hold for Megatron-Bridge's loop. Of a job that the spec does not describe fully,
-    only the machine is judged.
+    Rows about mbr-perf's own worker do not hold for Megatron-Bridge's loop. If the spec does not describe a job fully, only
+    rows about the machine apply.
     """
     engine = situation.spec.engine
     if engine is not None:
         rows = machine.RUN_RULES if engine.unsaid else _EVERYWHERE
         return tuple(row for row in rows if row.id not in _OF_OWN_WORKER)
-    return RULES if situation.gpu.is_cpu else _EVERYWHERE
+    rows = _FOR_PLAIN_ATTENTION if _has_plain_attention(situation.spec.model) else _EVERYWHERE
+    return (*rows, *machine.CPU_RULES) if situation.gpu.is_cpu else rows
+
+
+def _has_plain_attention(model: ModelSpec) -> bool:
+    differs = model.window_size or model.linear_attention or model.attention_output_gate
+    return not differs and model.softmax_type == "vanilla"
 
 
 _OF_OWN_WORKER = frozenset({"RUN01"})  # beside the rows about processors

@@ -1,4 +1,4 @@
-"""Reads a `ConfigContainer` file for Megatron-Bridge's own loop: what a spec holds of it, what not, and what options replace."""
+"""Reads a `ConfigContainer` file for Megatron-Bridge's own loop: the settings that a spec holds, the rest, and what options replace."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from harness.recipes.foreign.bridge import read
 from harness.recipes.foreign.container_fields import FIELDS, as_written, field_settings
 from harness.recipes.foreign.container_file import Container, flat, read_container
 from harness.recipes.recipe import ForeignSource, Request
-from harness.recipes.settings import IDENTITY, SECTION_MODELS, Layer, Setting, nested
+from harness.recipes.settings import IDENTITY, SECTION_MODELS, Layer, Setting, at_path, nested
 from harness.recipes.strict_yaml import PlainValue
 
 GPT_STEP = "megatron.bridge.training.gpt_step:forward_step"
@@ -64,7 +64,7 @@ def _readable(container: Container) -> Layer:
 
 
 def _fitting(layer: Layer, label: str) -> tuple[Layer, list[str]]:
-    """Leave out the values that a spec cannot hold; a size of the model that is not in the file becomes 1. Both are said."""
+    """Leave out the values that a spec cannot hold, and set sizes of the model that the file lacks to 1. Return what changed, too."""
     known: dict[str, PlainValue] = {"recipe": "any", "family": "any", "gpu": "h100", "num_gpus": 1, "gpus_per_node": 1}
     kept, unfit = dict(layer), list[str]()
     while True:
@@ -83,7 +83,7 @@ def _fitting(layer: Layer, label: str) -> tuple[Layer, list[str]]:
 
 
 def _repair(kept: dict[str, Setting], path: str, *, is_missing: bool, unfit: list[str], message: str) -> None:
-    """Drop what is at fault at ``path``, or stand in for a missing size."""
+    """Drop the setting or section at fault at ``path``, or give a missing size the value 1. Add the reason to ``unfit``."""
     leaf = next((name for name in kept if path == name or path.startswith(f"{name}.")), None)
     section = path.rpartition(".")[0]
     if leaf is not None:
@@ -126,7 +126,7 @@ def _leaves(value: PlainValue, path: str = "") -> Iterator[tuple[str, PlainValue
 
 
 _ALSO = {"batch.seq_length": ("model.seq_length", "dataset.seq_length")}
-_BY_LAUNCH = (*IDENTITY, "bridge_config", "bridge_recipe", "forward_step")
+_OF_LAUNCH = (*IDENTITY, "bridge_config", "bridge_recipe", "forward_step")
 
 
 def replaced_settings(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, EngineSetting]:
@@ -141,19 +141,13 @@ def replaced_settings(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[
         if path == "recompute":
             found |= {f"model.{name}": value for name, value in dict(megatron_fields(spec.recompute)).items()}
         elif path in rows:
-            found |= dict.fromkeys(_ALSO.get(path, rows[path][:1]), _value(spec, path))
+            value = at_path(spec, path)
+            assert value is None or isinstance(value, bool | int | float | str | tuple)
+            found |= dict.fromkeys(_ALSO.get(path, rows[path][:1]), value)
         elif path == "compute_dtype":
             problems.add(f"{sources[path]}: Megatron-Bridge takes its precision from the file", "set it in the file")
-        elif path not in _BY_LAUNCH and not path.startswith(("measure.", "env.")):
+        elif path not in _OF_LAUNCH and not path.startswith(("measure.", "env.")):
             remedy = "set it in the file, or leave it out"
             problems.add(f"{sources[path]}: mbr-perf cannot set {path} for Megatron-Bridge's own loop", remedy)
     problems.raise_if_any()
     return found
-
-
-def _value(spec: ExperimentSpec, path: str) -> EngineSetting:
-    value: object = spec
-    for name in path.split("."):
-        value = getattr(value, name)
-    assert value is None or isinstance(value, bool | int | float | str | tuple)
-    return value

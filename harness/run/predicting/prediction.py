@@ -8,7 +8,7 @@ from threading import Event
 
 from harness.errors import HarnessError
 from harness.experiment.effective import Implementation, settled_implementation
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
 from harness.experiment.software import Software
 from harness.judging.metrics import Metrics
 from harness.launch.environment import Host, this_host
@@ -128,8 +128,8 @@ def predict_with(
     use_calibration: bool = True,
 ) -> RunPrediction:
     """Like :func:`predict`, with traces from ``tracing`` and, on request, the kept calibration of the GPU type."""
-    if spec.engine is not None and spec.engine.unsaid:
-        return RunPrediction(None, "mbr-perf's settings do not describe this job fully")
+    if not spec.is_described:
+        return RunPrediction(None, NOT_DESCRIBED)
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         composer = Composer(spec, implementation)
