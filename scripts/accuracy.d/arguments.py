@@ -47,6 +47,8 @@ SECOND_LTS_IMAGE = "2025-11-01"
 SECOND_DEV_IMAGE = "2025-06-01"
 TORCH_KNOWS_BLACKWELL = "2026-05-01"
 _WORKSPACE_BEFORE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"}
+# torch's deterministic mode refuses cuBLAS without this variable; upstream's tests of that mode set it to this value.
+_WORKSPACE_OF_DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,10 @@ def _is_of_2024(row: Row) -> bool:
 
 
 def _environment(row: Row, gpu: str) -> dict[str, str]:
-    """Return the row's own, with what torch took for granted on Blackwell before it knew better."""
+    """Return the row's own, or where none was recorded what deterministic mode needs.
+
+    Before torch knew Blackwell, it took less for granted there.
+    """
     is_old = GPUS[gpu].is_at_least(10) and row["date"] < TORCH_KNOWS_BLACKWELL
-    return (_WORKSPACE_BEFORE if is_old else {}) | dict(row["environment"])
+    needed = row["arguments"].get("deterministic-mode") and not row["environment"]
+    return (_WORKSPACE_BEFORE if is_old else {}) | (_WORKSPACE_OF_DETERMINISTIC if needed else {}) | dict(row["environment"])
