@@ -124,6 +124,21 @@ class Composer:
         captured = min(piece.saved, sum(max(0, size - single.hidden_bytes) for size in parts))
         return replace(piece, saved=piece.saved - captured, captured=captured)
 
+    def _overlapped(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
+        """The layer cut into nodes that overlap with another micro-batch (megatron-core 0.16 `fine_grained_callables.py`).
+
+        A node detaches what it hands on: the output of shared experts lives until the backward pass. Backward, the gradients of
+        the dispatched tokens and of that output live on beside attention, also those of the layer that ran before.
+        """
+        moe = self.spec.model.moe
+        if moe is None or not has_experts(kind):
+            return piece
+        hidden = book[self._make.layers(kind, policy, 1)].hidden_bytes
+        shared = hidden * (moe.moe_shared_expert_intermediate_size is not None)
+        dispatched = hidden * (1 if self.spec.kernels.has_flex_dispatcher else moe.moe_router_topk)
+        over = piece.backward_over + 2 * (dispatched + shared)
+        return replace(piece, saved=piece.saved + shared, backward_over=over)
+
     def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
         policy, of_model = self.spec.recompute, self.spec.model.layer_kinds
         kinds = [of_model[i] for i in chunk.layers]
@@ -134,6 +149,8 @@ class Composer:
             pieces |= {key: self._without_modules(*key, piece, book) for key, piece in pieces.items()}
         if self.spec.cuda_graph.impl == "transformer_engine":
             pieces = {key: self._captured(*key, piece, book) for key, piece in pieces.items()}
+        if self.spec.kernels.overlap_moe_expert_parallel_comm:
+            pieces = {key: self._overlapped(*key, piece, book) for key, piece in pieces.items()}
         if not isinstance(policy, FullRecompute):
             return _in_place([pieces[kind, policy] for kind in kinds], chunk)
         kept = [pieces[kind, NoRecompute()] for kind in kinds]

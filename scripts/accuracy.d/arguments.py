@@ -197,4 +197,8 @@ def _environment(row: Row, gpu: str) -> dict[str, str]:
     """
     is_old = GPUS[gpu].is_at_least(10) and row["date"] < TORCH_KNOWS_BLACKWELL
     needed = row["arguments"].get("deterministic-mode") and not row["environment"]
-    return (_WORKSPACE_BEFORE if is_old else {}) | (_WORKSPACE_OF_DETERMINISTIC if needed else {}) | dict(row["environment"])
+    return (
+        (_WORKSPACE_BEFORE if is_old else {})
+        | (_WORKSPACE_OF_DETERMINISTIC if needed else {})
+        | dict(row["environment"])
+    )

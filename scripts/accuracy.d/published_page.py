@@ -25,7 +25,12 @@ OF_MEGATRON_LM = (
     "with pipeline parallelism, some messages between stages outlive the step: 4 to 12 MB in these small models",
     _ROUTING,
 )
-OF_EXPERTS = (_MASK, _ROUTING)
+OF_EXPERTS = (
+    _MASK,
+    _ROUTING,
+    "offloading with overlapped experts: the row ran the first version of the manager of offloads, on a branch of October 2025; "
+    "megatron-core 0.16 has another one, which `plan` follows",
+)
 OF_OTHERS = (
     _MASK,
     _ROUTING,

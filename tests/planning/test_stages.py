@@ -111,3 +111,16 @@ def test_settings_of_one_request_share_their_cases_and_cost_what_each_costs_alon
         assert shared.chunk_costs(traces) == alone.chunk_costs(traces)
     kept = [case for text in ("none", "full:block:1") for case in first.with_recompute(parse_recompute(text)).cases()]
     assert len({id(case) for case in kept}) == len({case.key for case in kept})
+
+
+def test_overlapped_experts_keep_their_shared_output_and_hold_gradients_of_two_layers(moe_spec, by_hand):
+    """A hidden state has 16 bytes: each layer keeps one more, and 2 x (top-2 + 1) are alive beside its backward pass."""
+    changes = {"moe_shared_expert_intermediate_size": 1024, "moe_layer_freq": 1}
+    model = moe_spec.model.model_copy(update={"moe": moe_spec.model.moe.model_copy(update=changes)})
+    spec = moe_spec.model_copy(update={"model": model})
+    kernels = spec.kernels.model_copy(update={"overlap_moe_expert_parallel_comm": True})
+    alone, overlapped = (
+        costs_of(each, by_hand)[1][0].sizes for each in (spec, spec.model_copy(update={"kernels": kernels}))
+    )
+    assert (alone.saved, overlapped.saved) == (204, 204 + 2 * 16)
+    assert (alone.backward_peak, overlapped.backward_peak) == (20, 20 + 6 * 16)
