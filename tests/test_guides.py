@@ -114,9 +114,11 @@ def test_commands_that_a_guide_shows_exist_with_their_options(guide):
 def sessions(guide):
     """Every command of the guide's sessions with the lines that the guide shows below it."""
     for block in blocks(guide, "console"):
-        for part in re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
-            command, *lines = part.splitlines()
-            yield command, [line for line in lines if line]
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, shown = re.sub(r"\A((?:.*\\\n)+)", lambda head: head[1].replace("\\\n", ""), part).partition(
+                "\n"
+            )
+            yield command, [line for line in shown.splitlines() if line]
 
 
 def difference(shown, printed):

@@ -149,7 +149,10 @@ class ExportOptions:
     form: Annotated[
         str,
         typer.Option(
-            "--as", metavar="FORM", help="bridge (Megatron-Bridge), or yaml for a recipe file.", show_default=False
+            "--as",
+            metavar="FORM",
+            help="bridge (Megatron-Bridge), megatron-lm, or yaml for a recipe file.",
+            show_default=False,
         ),
     ]
     as_json: Json = False
@@ -158,7 +161,7 @@ class ExportOptions:
 @recipes.command("export", cls=WholeShortOptions)
 @takes(ExperimentOptions, ExportOptions)
 def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
-    """Print a point, or any job, in words of other programs: overrides of Megatron-Bridge, or a recipe.
+    """Print a point, or any job: overrides of Megatron-Bridge, arguments of Megatron-LM, or a recipe.
 
     Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting.
     """

@@ -72,7 +72,9 @@ def _entry(name: str, value: object, indent: str, path: str, said: Mapping[str, 
     """Yield the lines of one key: a section that fits on a line stands on one."""
     comment = f"  # {said[path]}" if path in said else ""
     if not isinstance(value, dict):
-        text = _pattern(value) if path == _LAYER_PATTERN and isinstance(value, tuple) else scalar(value)
+        text = (
+            json.dumps(layer_pattern(value)) if path == _LAYER_PATTERN and isinstance(value, tuple) else scalar(value)
+        )
         yield f"{indent}{name}: {text}{comment}"
         return
     flow = f"{indent}{name}: {scalar(value)}"
@@ -104,10 +106,10 @@ def scalar(value: object) -> str:
     return f"{{{', '.join(f'{scalar(name)}: {scalar(each)}' for name, each in entries.items())}}}"
 
 
-def _pattern(layers: tuple[int, ...]) -> str:
-    """Return ``[0]*3+[1]*58``, quoted because of its brackets."""
+def layer_pattern(layers: tuple[int, ...]) -> str:
+    """Return one 0 or 1 per layer as ``[0]*3+[1]*58``."""
     runs: list[tuple[int, int]] = []
     for kind in layers:
         count = runs.pop()[1] if runs and runs[-1][0] == kind else 0
         runs.append((kind, count + 1))
-    return json.dumps("+".join(f"[{kind}]*{count}" for kind, count in runs))
+    return "+".join(f"[{kind}]*{count}" for kind, count in runs)

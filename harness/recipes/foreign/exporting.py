@@ -1,4 +1,7 @@
-"""Writes a job in words of other programs: overrides of Megatron-Bridge, by the table that reads its configurations."""
+"""Writes a job in words of other programs: a whole job, one setting to paste, and the overrides of Megatron-Bridge.
+
+The overrides are the inverse of the table that reads Megatron-Bridge's configurations.
+"""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,15 +12,13 @@ from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PRECISIONS
-from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.recipes.foreign import container_values as reading
 from harness.recipes.foreign.container_fields import FIELDS, Field
+from harness.recipes.foreign.megatron_writing import Values, Words, as_megatron, recompute_fields
 from harness.recipes.recipe import TASKS
-from harness.recipes.settings import at_path
+from harness.recipes.settings import IDENTITY, LEAVES, at_path
 from harness.recipes.writing import recipe_text, scalar
-
-Values = dict[str, object]
-Words = tuple[str, ...]
+from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,15 @@ class Written:
     text: str
 
 
-FORMS = ("bridge", "yaml")
+FORMS = ("bridge", "megatron-lm", "yaml")
 
 
 def exported(spec: ExperimentSpec, form: str) -> Written:
     """Return the whole job. BadRequestError for an unknown form."""
     if form == "bridge":
         return _to_paste(form, *as_bridge(spec), "Overrides of Megatron-Bridge: paste them behind run_script.py.")
+    if form == "megatron-lm":
+        return _to_paste(form, *as_megatron(spec), "Arguments of Megatron-LM: paste them behind pretrain_gpt.py.")
     if form == "yaml":
         source = f"mbr-perf recipes export, {spec.slug}"
         return Written(form, (), (), recipe_text(spec, title=spec.recipe, source=source))
@@ -47,10 +50,47 @@ def exported(spec: ExperimentSpec, form: str) -> Written:
 
 
 def _to_paste(form: str, words: Words, remarks: Words, heading: str) -> Written:
-    """Return the words one to a line, each line but the last continued, below the remarks as comments."""
+    """Return each override, and each option with its values, on a line; all but the last continued. Remarks are comments."""
     comments = "".join(f"# {each}\n" for each in (heading, *remarks))
-    block = " \\\n    ".join(shlex.quote(word) for word in words)
+    lines: list[list[str]] = []
+    for word in words:
+        is_value = bool(lines) and lines[-1][0].startswith("--") and not word.startswith("--")
+        lines[-1].append(word) if is_value else lines.append([word])
+    block = " \\\n    ".join(map(shlex.join, lines))
     return Written(form, words, remarks, f"{comments}{block}\n")
+
+
+@dataclass(frozen=True)
+class ToPaste:
+    """A setting as overrides of Megatron-Bridge and as arguments of Megatron-LM, one line each, for a shell.
+
+    A comment behind the arguments names those that must go.
+    """
+
+    bridge: str
+    megatron_lm: str
+
+
+_SIZES = ("parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size",
+          "parallelism.virtual_pipeline_model_parallel_size", "parallelism.context_parallel_size",
+          "parallelism.sequence_parallel", "batch.micro_batch_size")  # fmt: skip
+_OF_EXPERTS = ("parallelism.expert_model_parallel_size", "parallelism.expert_tensor_parallel_size")
+
+
+def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = False) -> ToPaste:
+    """Return the recompute of ``spec`` with every other setting that differs from ``base``, the job without the advice.
+
+    ``with_sizes``: also the parallel sizes and the micro-batch, whether or not they differ.
+    """
+    sizes = (*_SIZES, *(_OF_EXPERTS if spec.model.moe else ())) if with_sizes else ()
+    changed = (path for path in LEAVES if path not in IDENTITY and at_path(spec, path) != at_path(base, path))
+    paths = dict.fromkeys(("recompute", *sizes, *changed))
+    (words, _), (former, _) = as_megatron(spec, paths), as_megatron(base, paths)
+    kept = {word.partition("=")[0] for word in words}
+    gone = [word.partition("=")[0] for word in former if word.startswith("--") and word.partition("=")[0] not in kept]
+    gone += [] if words or gone else ["--recompute-granularity"]
+    comment = f"# without {', '.join(gone)}" if gone else ""
+    return ToPaste(shlex.join(as_bridge(spec, paths)[0]), "  ".join(filter(None, (shlex.join(words), comment))))
 
 
 def point_options(point: str, given: Mapping[str, object]) -> dict[str, Any]:
@@ -80,22 +120,6 @@ def point_options(point: str, given: Mapping[str, object]) -> dict[str, Any]:
             problems.add(f"{point} contradicts --{option} {given[option]}", "give one of them")
     problems.raise_if_any()
     return options
-
-
-def recompute_fields(spec: ExperimentSpec) -> Values:
-    """Return megatron-core's four fields of recompute, all of them, so that none of another setting remains."""
-    fields: Values = dict.fromkeys(
-        ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
-    )
-    match spec.recompute:
-        case NoRecompute():
-            # An empty list, because selective recompute without one means core_attn.
-            return fields | {"recompute_modules": ()}
-        case SelectiveRecompute(modules=modules):
-            return fields | {"recompute_granularity": "selective", "recompute_modules": tuple(modules)}
-        case FullRecompute(method=method, num_layers=num_layers, distribute_saved_activations=distributes):
-            full = {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": num_layers}
-            return fields | full | ({"distribute_saved_activations": True} if distributes else {})
 
 
 def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple[Words, Words]:
@@ -220,7 +244,10 @@ _WRITERS: Mapping[object, Callable[[ExperimentSpec, Field, object], Values]] = {
 
 
 def _world_size(spec: ExperimentSpec, _row: Field) -> Iterator[str]:
-    yield f"the number of GPUs is no override: -ng {spec.num_gpus}"
+    if spec.gpu_type.is_cpu:
+        yield f"this point is for {counted(spec.num_gpus, 'CPU rank')}; Megatron-Bridge trains on GPUs only"
+    else:
+        yield f"the number of GPUs is no override: -ng {spec.num_gpus}"
 
 
 def _activation(spec: ExperimentSpec, _row: Field) -> Iterator[str]:

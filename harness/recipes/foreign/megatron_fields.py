@@ -144,10 +144,12 @@ ROWS: tuple[Row, ...] = (
         lambda a: names(a.get("offload_modules")) if a.get("fine_grained_activation_offloading") else ()),
     Row("cuda_graph.impl", ("cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph"), graph),
     Row("cuda_graph.scope", ("cuda_graph_modules", "cuda_graph_scope", "cuda_graph_scope_deprecated"), graph_parts),
+    Row("cuda_graph.warmup_steps", ("cuda_graph_warmup_steps",), _plain("cuda_graph_warmup_steps")),
     Row("kernels.transformer_impl", ("transformer_impl",), implementation),
     Row("kernels.attention_backend", ("attention_backend", "use_flash_attn"), attention),
     Row("kernels.gradient_accumulation_fusion", ("gradient_accumulation_fusion",),
         lambda a: bool(a.get("gradient_accumulation_fusion", True)) and implementation(a) != "local"),
+    Row("kernels.bias_activation_fusion", ("bias_swiglu_fusion",), lambda a: bool(a.get("bias_swiglu_fusion") or not a.get("swiglu"))),
     *_flags("kernels", "cross_entropy_loss_fusion tp_comm_overlap moe_permute_fusion moe_shared_expert_overlap"
             " overlap_moe_expert_parallel_comm moe_pad_expert_input_to_capacity"),
     *_same("kernels", "cross_entropy_fusion_impl moe_expert_capacity_factor"),

@@ -68,7 +68,7 @@ FEATURES: Mapping[str, str] = {
 
 SMALL = frozenset({
     "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "max_position_embeddings", "moe_router_fusion",
-    "bias_gelu_fusion", "bias_swiglu_fusion", "bias_dropout_fusion", "no_persist_layer_norm", "apply_rope_fusion",
+    "bias_gelu_fusion", "bias_dropout_fusion", "no_persist_layer_norm", "apply_rope_fusion",
     "tp_comm_overlap_cfg", "deterministic_mode", "moe_z_loss_coeff", "moe_input_jitter_eps", "use_tp_pp_dp_mapping",
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization", "clone_scatter_output_in_embedding",
     "gradient_reduce_div_fusion", "ddp_pad_buckets_for_high_nccl_busbw", "high_priority_stream_groups", "profile", "sft",

@@ -98,8 +98,6 @@ def activation(a: Arguments) -> Value:
     """Return the activation of feed-forward blocks. A fusion of another activation, or without biases, has no effect."""
     if a.get("swiglu") or not a.get("add_bias_linear", True):
         a.read.add("bias_gelu_fusion")
-    if not a.get("swiglu"):
-        a.read.add("bias_swiglu_fusion")
     return "silu" if a.get("swiglu") else "quick_gelu" if a.get("quick_geglu") else "gelu"
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.errors import BadRequestError
 from harness.recipes.find import all_recipe_files, recipes_dir
 from harness.recipes.foreign.container_fields import FIELDS, container_layer, disagreements
 from harness.recipes.foreign.container_file import parse_container
-from harness.recipes.foreign.exporting import _ELSEWHERE, _WRITERS, as_bridge, exported, point_options
+from harness.recipes.foreign.exporting import _ELSEWHERE, _WRITERS, as_bridge, exported, point_options, to_paste
+from harness.recipes.foreign.megatron_writing import as_megatron, left_out
+from harness.recipes.recipe import ForeignSource, Request
 from harness.recipes.recipe_file import load_recipe
-from harness.recipes.resolve import resolve_point
+from harness.recipes.resolve import resolve, resolve_point
 from harness.recipes.settings import Setting, build_spec, merge
 from harness.recipes.strict_yaml import parse_yaml, plain
 from tests.conftest import build_spec as small_spec
@@ -101,6 +104,85 @@ def test_every_point_comes_back_from_its_recipe_file(points, tmp_path):
         assert resolve_point(recipe, recipe.points[0]) == spec, name
 
 
+UNSAYABLE = ("parallelism.deallocate_pipeline_outputs", "kernels.tp_comm_overlap_cfg", "model.position_embedding_type", "model.yarn.")  # fmt: skip
+"""Leaves for which Megatron-LM has no argument."""
+
+
+def test_every_point_comes_back_from_its_arguments_of_megatron_lm(points, tmp_path):
+    path = tmp_path / "train.sh"
+    for name, spec in points.items():
+        if spec.task == "peft":
+            with pytest.raises(BadRequestError, match="has no LoRA"):
+                exported(spec, "megatron-lm")
+            continue
+        written = exported(spec, "megatron-lm")
+        path.write_text(f"torchrun pretrain_gpt.py {written.text}")
+        request = Request(
+            model_recipe_name="", source=ForeignSource("megatron_args", str(path)),
+            gpu=spec.gpu, num_gpus=spec.num_gpus, gpus_per_node=spec.gpus_per_node, task=spec.task,
+        )  # fmt: skip
+        for each in disagreements(spec, resolve(request).spec):
+            if each.path.startswith("env."):  # exported in the shell
+                assert f"{each.path.removeprefix('env.')}={each.ours}" in written.text, name
+            elif spec.gpu == "cpu" and each.path == "kernels.attention_backend":
+                assert each.theirs == "auto"  # a foreign job on a CPU takes what the CPU has
+            elif spec.model.moe or not each.path.startswith("kernels.moe_"):  # a dense model has no dispatcher
+                assert each.path.startswith(UNSAYABLE), (name, each)
+                assert f" for {each.path}: {each.ours} here" in written.text, name
+
+
+UNUSUAL = {
+    "model": {"softmax_type": "off-by-one", "window_size": (-1, 0), "window_attn_skip_freq": (1, 0, 1), "num_layers": 3,
+              "normalization": "LayerNorm", "add_bias_linear": True, "share_embeddings_and_output_weights": True,
+              "activation_func": "gelu", "gated_linear_unit": False, "rope_scaling_factor": 4.0, "rotary_percent": 0.5,
+              "hidden_dropout": 0.2, "layernorm_zero_centered_gamma": True, "make_vocab_size_divisible_by": 64},
+    "parallelism": {"num_layers_in_first_pipeline_stage": 1, "pipeline_model_parallel_size": 2, "context_parallel_size": 2},
+    "optimizer": {"use_precision_aware_optimizer": True, "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "bf16",
+                  "main_grads_dtype": "bf16", "clip_grad": 0.5},
+    "ddp": {"overlap_grad_reduce": True, "align_grad_reduce": False, "grad_reduce_in_fp32": False, "nccl_ub": True},
+    "offload": {"offload_modules": ("core_attn", "attn_norm")},
+    "cuda_graph": {"impl": "transformer_engine", "scope": ("attn", "mlp"), "warmup_steps": 5},
+    "kernels": {"attention_backend": "flash", "gradient_accumulation_fusion": False, "cross_entropy_loss_fusion": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        UNUSUAL,
+        {"compute_dtype": "fp8_sc", "recompute": "full:block:3", "ddp": {"use_megatron_fsdp": True}},
+        {"compute_dtype": "nvfp4", "cuda_graph": {"impl": "local", "scope": ("full_iteration",)}},
+        {"compute_dtype": "fp8_ds", "offload": {"cpu_offloading_num_layers": 2}},
+        {
+            "kernels": {
+                "transformer_impl": "local",
+                "attention_backend": "unfused",
+                "gradient_accumulation_fusion": False,
+            }
+        },
+    ],
+    ids=["many", "fsdp", "whole step", "layers offloaded", "local"],
+)
+def test_settings_that_no_point_has_come_back_from_arguments_too(changes):
+    model = small_spec().model.model_dump() | changes.get("model", {})
+    spec = small_spec(**changes | {"model": model})
+    words, _ = as_megatron(spec)
+    assert left_out(spec, words) == ()
+
+
+def test_what_the_arguments_lose_is_found_by_reading_them_back():
+    spec = small_spec()
+    words = [word for word in as_megatron(spec)[0] if word != "--swiglu"]
+    assert [each.path for each in left_out(spec, words)] == ["model.gated_linear_unit", "model.activation_func"]
+
+
+def test_a_setting_without_an_argument_is_named():
+    text = exported(
+        small_spec(parallelism={"deallocate_pipeline_outputs": False, "pipeline_model_parallel_size": 2}), "megatron-lm"
+    ).text
+    assert "# no argument for parallelism.deallocate_pipeline_outputs: False here, True in Megatron-LM\n" in text
+
+
 def test_a_value_of_every_row_is_written_or_named():
     """A reader with a conversion of its own needs an inverse, or a remark on where the setting is set."""
     plain_readers = {"as_written", "whole_number", "router_dtype", "layout", "environment"}
@@ -116,6 +198,32 @@ def test_chosen_settings_are_written_alone():
         (),
     )  # fmt: skip
     assert as_bridge(spec, ["env.B"])[0] == ('++env_vars.B="x y"',)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "arguments"),
+    [
+        ("mlp", "none", "--recompute-granularity selective --recompute-modules mlp"),
+        ("mlp", "full:uniform:1", "--recompute-granularity selective --recompute-modules mlp"
+         "  # without --recompute-method, --recompute-num-layers"),
+        ("none", "mlp", "# without --recompute-granularity, --recompute-modules"),
+        ("none", "none", "# without --recompute-granularity"),
+    ],
+)  # fmt: skip
+def test_a_recommendation_names_the_arguments_to_add_and_those_that_must_go(now, before, arguments):
+    pasted_now = to_paste(small_spec(recompute=now), small_spec(recompute=before))
+    assert pasted_now.megatron_lm == arguments
+    assert shlex.split(pasted_now.bridge) == list(as_bridge(small_spec(recompute=now), ["recompute"])[0])
+
+
+def test_a_recommendation_has_every_setting_that_differs_and_the_sizes_of_a_layout():
+    base = small_spec(recompute="mlp", cuda_graph={"impl": "transformer_engine", "scope": ("attn",)})
+    found = to_paste(small_spec(recompute="mlp"), base)
+    assert "model.cuda_graph_impl=none" in found.bridge.split()
+    assert found.megatron_lm.endswith("--recompute-modules mlp  # without --cuda-graph-impl, --cuda-graph-scope")
+    sizes = to_paste(small_spec(), small_spec(), with_sizes=True)
+    assert "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4" in sizes.megatron_lm
+    assert {"model.tensor_model_parallel_size=4", "model.context_parallel_size=1"} <= set(sizes.bridge.split())
 
 
 def test_no_recompute_is_written_with_an_empty_list():
@@ -160,6 +268,9 @@ def test_the_command_prints_what_can_be_pasted(mbr_perf):
     ("words", "message"),
     [
         (["llama3_8b", "--as", "yml", "-g", "cpu"], "did you mean 'yaml'?"),
+        (["llama3_8b.cpu", "--as", "megatron"], "did you mean 'megatron-lm'?"),
+        (["llama3_9b", "--as", "megatron-lm"], "did you mean 'llama3_8b'"),
+        (["llama3_70b.peft.h100.bf16", "--as", "megatron-lm"], "Megatron-LM's pretrain_gpt.py has no LoRA"),
         (["llama3_8b.h100.b200", "--as", "yaml"], "h100 and b200 are both its gpu"),
         (["llama3_8b.h100", "-g", "b200", "--as", "yaml"], "llama3_8b.h100 contradicts --gpu b200"),
         (["--as", "yaml"], "the job is missing"),
