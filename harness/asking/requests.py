@@ -49,7 +49,7 @@ def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
 def experiment_request(
     options: ExperimentOptions, judge: JudgeOptions | None = None, engine: EngineOptions | None = None
 ) -> Request:
-    """Options as the request that recipes resolve; ``gpu`` is empty when it was not given and is settled later.
+    """Return the options as the request that recipes resolve. ``gpu`` is empty if it was not given; it is settled later.
 
     BadRequestError for several descriptions of the job, and for options of recipes beside a file of another program.
     """

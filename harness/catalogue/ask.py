@@ -11,9 +11,10 @@ from harness.asking.help import App
 from harness.asking.options import ExperimentOptions, Json, WholeShortOptions, takes
 
 if TYPE_CHECKING:
+    from harness.recipes.recipe import Request
     from harness.showing.page import Page
 
-recipes = App(no_args_is_help=True, help="List, show and check recipes; list suites.")
+recipes = App(no_args_is_help=True, help="List, show, check, export and write recipes; list suites.")
 rules = App(no_args_is_help=True, help="List the rules, and explain one.")
 Directory = Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", help="Directory of recipe families.")]
 
@@ -161,7 +162,7 @@ class ExportOptions:
 @recipes.command("export", cls=WholeShortOptions)
 @takes(ExperimentOptions, ExportOptions)
 def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
-    """Print a point, or any job: overrides of Megatron-Bridge, arguments of Megatron-LM, or a recipe.
+    """Print a point, or any job, as overrides of Megatron-Bridge, arguments of Megatron-LM, or a recipe file.
 
     Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting.
     """
@@ -203,15 +204,15 @@ class NewOptions:
 def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
     """Write your own job (`--hf`, `--megatron_args`, `--bridge_config`, or a recipe with options) as a recipe file.
 
-    A comment names the source of each setting. `mbr-perf plan -mr FILE` predicts what the job itself does.
+    A comment names the source of each setting. `mbr-perf plan -mr FILE` then plans the same job.
     """
     from harness.asking.requests import experiment_request, require_job
-    from harness.catalogue.create import create_recipe
     from harness.recipes.resolve import on_gpu_point
 
     request = experiment_request(asked)
     require_job(request)
-    text = create_recipe(request if request.gpu else on_gpu_point(request)[0], what.output)
+    request = request if request.gpu else on_gpu_point(request)[0]
+    text = _create_recipe(request, what.output)
     if what.as_json:
         from harness.catalogue.document import ExportedDocument
         from harness.showing import json
@@ -224,6 +225,36 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
     show_blocks(
         Line(f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}", whole=True)
     )
+
+
+def _create_recipe(request: "Request", path: Path) -> str:
+    """Write the job of a request as a recipe file with one point, and return its text.
+
+    BadRequestError if the file exists or cannot be written, or if the request is wrong; then nothing is written.
+    """
+    from harness.errors import BadRequestError
+    from harness.recipes.recipe_file import load_recipe
+    from harness.recipes.resolve import resolve
+    from harness.recipes.writing import recipe_text
+    from harness.records.store import write_atomically
+
+    if path.suffix not in (".yaml", ".yml"):
+        raise BadRequestError(f"-o {path}: the name of a recipe file ends in .yaml", remedy=f"-o {path}.yaml")
+    if path.exists() or path.is_symlink():
+        raise BadRequestError(f"-o {path}: exists already", remedy="name another file, or remove this one")
+    resolved = resolve(request)
+    job = " ".join(request.job_words)
+    comments = {place: " ".join(each.split()) for place, each in resolved.sources.items() if each != "default"}
+    notes = [note for note in resolved.notes if "usual" in note or "default" in note]
+    heading = "\n".join((f"Written by mbr-perf recipes new from {job}; the comments name the sources.", *notes))
+    source = " ".join(job.split())  # a path may hold line breaks
+    text = recipe_text(resolved.spec, title=resolved.spec.recipe, source=source, comments=comments, heading=heading)
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise BadRequestError(f"-o {path}: cannot be written: {error.strerror}", remedy="check the folder") from error
+    load_recipe(path, str(path))  # a defect of the file fails here, not in the next command
+    return text
 
 
 @rules.command("list")

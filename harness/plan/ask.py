@@ -98,7 +98,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
 
 
 def _search(request: "PlanRequest", how: PlanOptions) -> None:
-    """Search, show what is found on the way and at the end. Ctrl-C shows what is known by then, and exits 130."""
+    """Search, and show the best layouts. Ctrl-C shows the best layouts so far, and exits 130."""
     from harness.errors import BadRequestError, ExitCode
     from harness.launch.environment import this_host
     from harness.plan.run import Planned
@@ -108,11 +108,12 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
 
     if how.html or how.png:
         raise BadRequestError("--search draws no pictures", remedy="plan the chosen layout with --html or --png")
-    said = [""]
+    last = ""
 
     def news(known: "Searched") -> None:
-        if (line := news_line(known)) != said[-1]:
-            said.append(line)
+        nonlocal last
+        if (line := news_line(known)) != last:
+            last = line
             narrate(line)
 
     found = search(request, this_host(), news)

@@ -24,7 +24,7 @@ from harness.records.store import checkout_dir
 class Nearest:
     """The measurement with the fewest other settings than a planned one. Errors: predicted over measured, less 1.
 
-    ``differences``: what the measurement has otherwise or does not state. ``source``: who published it; empty for a golden.
+    ``differences``: settings that the measurement has otherwise or does not state. ``source``: who published it; empty for a golden.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Nearest:
     source: str = ""
 
 
-# A measurement of another layout says nothing about a prediction's error, a golden neither with another batch.
+# A measurement of another layout says nothing about the error of a prediction. Neither does a golden of another batch.
 _OF_LAYOUT = ("num_gpus", "parallelism.", "model.", "batch.seq_length", "batch.micro_batch_size")
 _OF_GOLDEN = (*_OF_LAYOUT, "batch.")
 
@@ -68,7 +68,7 @@ def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path | None =
 
 
 def _predicted(plan: Plan) -> dict[str, tuple[str, ExperimentSpec, Prediction]]:
-    """Predicted settings by the canonical text of their recompute."""
+    """Return predicted settings by the canonical text of their recompute."""
     return {
         canonical_text(row.candidate.spec.recompute): (row.text, row.candidate.spec, row.prediction)
         for row in plan.rows
@@ -120,8 +120,8 @@ def published_seconds(row: Mapping[str, Any], spec: ExperimentSpec) -> float:
 def nearest_published(plan: Plan, file: Path | None = None) -> Nearest | None:
     """Return the published throughput nearest to a predicted setting of the same recipe, layout and precision.
 
-    Its global batch may be another one: throughput hardly depends on it. Of equal ones the first row, which is the latest.
-    None without one. No source states the layers' implementation.
+    Its global batch may differ, because throughput hardly depends on it. Among equally near rows the first one counts, which
+    is the latest. The implementation of the layers is not compared, because no source states it. None without such a row.
     """
     spec, found = plan.spec, []
     rows, file = _predicted(plan), file or published_file()

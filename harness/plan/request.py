@@ -76,7 +76,7 @@ def check_plan(request: PlanRequest) -> None:
 
 
 def _beside_search(request: PlanRequest) -> list[BadRequestError]:
-    """What a search over layouts cannot do at the same time."""
+    """Return a problem for each option that a search over layouts cannot take."""
     given = {"--over": request.over, "--only": request.only, "--exact": request.exact}
     return [
         BadRequestError(

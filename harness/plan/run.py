@@ -56,7 +56,7 @@ class Planned:
 
     @property
     def nearest_golden(self) -> Nearest | None:
-        """The golden nearest to a setting of the best layout, of the first one planned where there is no best."""
+        """Return the golden nearest to a setting of the best layout; without a best layout, of the first that is planned."""
         layout = self._judged
         return (
             nearest_golden(layout.plan, layout.settled.sources) if layout and layout.plan and layout.settled else None
@@ -64,7 +64,7 @@ class Planned:
 
     @property
     def nearest_published(self) -> Nearest | None:
-        """The published throughput nearest to a setting of the same layout."""
+        """Return the published throughput nearest to a setting of the same layout."""
         layout = self._judged
         return nearest_published(layout.plan) if layout and layout.plan else None
 

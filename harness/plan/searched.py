@@ -1,4 +1,4 @@
-"""What a search over layouts knows: those tried, the best of them, and the commands that run them."""
+"""The state of a search over layouts: the layouts that it tried, the best of them, and the commands that run them."""
 
 import shlex
 from collections import Counter
@@ -15,16 +15,16 @@ from harness.recipes.recipe import Request
 from harness.recipes.sweep_file import SIZES
 from harness.run.understanding import Settled
 
-# How many layouts are recommended, and from which multiple of the fastest step on a layout is of no interest.
+# How many layouts are recommended, and the multiple of the fastest step above which a search ignores a layout.
 NUM_BEST, SLOWEST = 10, 1.5
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One layout with what is known of it.
+    """One layout and its plan.
 
-    ``settings``: those that a request needs beside the sizes, as for `--set`. ``offload``: of these, the modules or the
-    number of layers in host memory.
+    ``settings``: what a request needs beside the sizes, as for `--set`. ``offload``: the modules, or the number of layers,
+    whose activations are in host memory.
     """
 
     sizes: Sizes
@@ -89,7 +89,7 @@ class Searched:
     fastest: float = inf
 
     def add(self, tried: Tried) -> None:
-        """Keep a layout, in place of what was known of it. ``fastest``: the shortest step that fits with its whole range."""
+        """Keep a layout and replace its earlier plan. Lower ``fastest`` if the layout fits with its whole range and is faster."""
         self.tried[tried.sizes] = tried
         if not tried.rank[0]:
             self.fastest = min(self.fastest, tried.seconds)

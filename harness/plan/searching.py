@@ -1,4 +1,4 @@
-"""`mbr-perf plan --search`: every legal layout of a request, as far as bounds do not rule it out."""
+"""`mbr-perf plan --search`: tries every legal layout of a request that bounds do not exclude."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -79,7 +79,7 @@ class _Run:
     """One search.
 
     ``open``: layouts that do not fit without recompute and are not tried with it yet. ``computing``: seconds of a step
-    without recompute and without the pipeline's bubble, for the layouts of which they are known.
+    without recompute and without the pipeline's bubble, of the predicted layouts; infinite for those left out as too slow.
     """
 
     request: PlanRequest
@@ -99,10 +99,11 @@ class _Run:
         return constants_for(self.base.spec.gpu) if self.request.use_calibration else BUILT_IN
 
     def coarse(self) -> None:
-        """Predict every layout without recompute, then those that are not too slow with that of whole layers.
+        """Predict every layout without recompute, then the layouts that are not too slow with full recompute.
 
-        The request's own shape comes first, as mbr-perf may bring its traces. Small micro-batches come before larger ones,
-        because what they rule out is ruled out for larger ones. Traces of the next shapes are made meanwhile.
+        The request's own shape comes first, because mbr-perf may bring its traces. Small micro-batches come first,
+        because a layout that is too large with one is too large with a larger one. Tracers make the traces of the next shapes
+        meanwhile.
         """
         own, levels = _own(self.base.spec).shape, dict[int, dict[object, list[Sizes]]]()
         for sizes in self.space.sizes():
@@ -198,7 +199,7 @@ class _Run:
                 raise
 
     def _batches(self, shapes: list[list[Sizes]], due_of: "Callable[[Sizes], _Due | None]") -> "Iterator[list[_Due]]":
-        """Shapes with a layout that may fit and is legal, several at once."""
+        """Yield the layouts of several shapes at once; of each shape those that may fit and are legal."""
         waiting, batch = 0, list[_Due]()
         for group in shapes:
             found = [due for sizes in group if (due := due_of(sizes))]
@@ -211,7 +212,7 @@ class _Run:
             yield batch
 
     def _due(self, sizes: Sizes) -> "_Due | None":
-        """The layout's request; None for one that bounds or rules exclude."""
+        """Return the layout's request; None if bounds or rules exclude the layout."""
         limits, spec = self._limits(self.base.spec), self.space.spec_of(sizes)
         if limits.capacity_bytes is not None and least_bytes(spec) > limits.capacity_bytes:
             self._ended("weights, gradients and optimizer states alone do not fit")
@@ -247,7 +248,7 @@ class _Run:
         return _Due(sizes, settings, replace(self.base, spec=spec), offload)
 
     def _due_again(self, sizes: Sizes) -> "_Due | None":
-        """The layout, if recompute leaves it fast enough to be of interest; None for one that is too slow without."""
+        """Return the layout for another prediction, with recompute; None if it is too slow without."""
         tried = self.known.tried[sizes]
         if tried.least_seconds > SLOWEST * self.known.fastest:
             return None
@@ -350,7 +351,7 @@ def _halves(sizes: Sizes) -> Iterator[Sizes]:
 
 
 def _may_gain(tried: Tried) -> bool:
-    """Whether other settings may be faster than the known ones that fit."""
+    """Return whether other settings may be faster than the known ones that fit."""
     control = tried.plan.control
     return control is None or control.verdict != "FITS"
 

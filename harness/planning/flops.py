@@ -150,7 +150,7 @@ def _mtp_layer(spec: ExperimentSpec) -> LayerFlops:
 
 
 def _attention(model: ModelSpec, kind: LayerKind) -> tuple[int, int, int, int]:
-    """Return multiply-adds per token of the projections, of the MLA up-projections in them, attention channels, and the delta rule's."""
+    """Return multiply-adds per token: of projections, of their MLA up-projections, attention channels, of the delta rule."""
     if kind.startswith("delta"):
         projections, delta_rule = _delta_net(model)
         return projections, 0, 0, delta_rule

@@ -1,4 +1,4 @@
-"""Every way to divide a model, a number of GPUs and a global batch size, as sizes and as options of a request."""
+"""Lists every way to divide a model, a number of GPUs and a global batch size, as sizes and as settings of a request."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from harness.planning.compose import Parameters
 from harness.planning.flops import model_flops_per_step
 from harness.planning.model_states import model_states
 
-# Beyond these, sizes only divide work that is already small: a search stays within them.
+# A search tries no larger sizes: they only divide work that is already small.
 MOST_CP, MOST_MB, MOST_PP = 16, 8, 64
 _UNEVEN_VP = (2, 4)
 
@@ -28,24 +28,24 @@ class Sizes(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The layout in one line."""
+        """Return the layout in one line."""
         return " ".join(f"{name}={value}" for name, value in self._asdict().items() if value is not None)
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """Layouts of one shape differ in their pipeline alone and share all traces."""
+        """Return the sizes beside those of the pipeline: layouts of one shape share all traces."""
         return self.tp, self.cp, self.ep, self.et, self.mb
 
 
 @dataclass(frozen=True)
 class Space:
-    """What a search tries. ``pinned``: sizes that the request names, by field of :class:`Sizes`."""
+    """The layouts that a search may try. ``pinned``: sizes that the request names, by field of :class:`Sizes`."""
 
     spec: ExperimentSpec
     pinned: Mapping[str, int | None]
 
     def sizes(self) -> Iterator[Sizes]:
-        """Layouts whose numbers add up, small micro-batches first. Rules may still forbid one."""
+        """Yield layouts that divide GPUs, layers and batch evenly, small micro-batches first. Rules may still forbid one."""
         found = (self._with_experts(tp, pp, vp, cp) for tp, pp, vp, cp in self._dense())
         yield from sorted((each for group in found for each in group), key=lambda each: (each.mb, each.cp, each.tp))
 
@@ -64,7 +64,7 @@ class Space:
         return self.spec.model_copy(update={"parallelism": parallelism, "batch": batch})
 
     def settings(self, sizes: Sizes) -> tuple[str, ...]:
-        """Return what a request must set beside the sizes: a layout of stages, and off what the sizes leave without use."""
+        """Return what a request must set beside the sizes: a layout of stages, and settings to switch off that these sizes cannot use."""
         p = self.spec.parallelism
         uneven = self._uneven_layout(sizes.pp, sizes.vp)
         settings: dict[str, str] = {}
@@ -115,7 +115,7 @@ class Space:
                 yield ep, et
 
     def _pipelines(self) -> list[int]:
-        """Divisors of the layers; of a model whose layers have hardly any, powers of two with stages of two lengths."""
+        """Return divisors of the number of layers; if there are few, also powers of two, with stages of two lengths."""
         layers, most = self.spec.model.num_layers, min(MOST_PP, self.spec.model.num_layers)
         divisors = [n for n in range(1, most + 1) if layers % n == 0]
         if len(divisors) < 4 or self.spec.model.mtp_num_layers:
@@ -135,7 +135,7 @@ class Space:
         return self.spec.model.num_layers % pp == 0
 
     def _uneven_layout(self, pp: int, vp: int | None) -> str:
-        """Stages of two lengths: the first ones and the last one, which has the loss, are the short ones."""
+        """Return stages of two lengths. The first stages and the last one, which has the loss, are shorter."""
         num_stages, layers = pp * (vp or 1), self.spec.model.num_layers
         if layers % num_stages == 0 or pp == 1:
             return ""

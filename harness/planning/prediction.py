@@ -109,7 +109,7 @@ class Prediction:
 
     @property
     def pool_bytes(self) -> int:
-        """Memory of private pools of CUDA graphs that the fullest device holds beyond the peak."""
+        """Return the bytes of private pools of CUDA graphs that the fullest device holds beyond the peak."""
         steps = (max(size for name, size in stage.peaks.items() if name != "graph capture") for stage in self.stages)
         held = max(peak + stage.pool for peak, stage in zip(steps, self.stages, strict=True))
         return max(0, held - self.peak_bytes) if any(stage.pool for stage in self.stages) else 0

@@ -269,7 +269,7 @@ def required_cases(found: Candidates, implementation: Implementation) -> tuple[T
 
 
 def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
-    """All traces for the settings of ``spec`` under any pipeline layout and number of GPUs; some of them several times."""
+    """Yield all traces for the settings of ``spec`` under any pipeline layout and number of GPUs; some of them several times."""
     make, kinds, offload = CaseMaker(spec, implementation), spec.model.layer_kinds, spec.offload
     for kind, policy in product(sorted(set(kinds)), _traced_policies(spec, implementation)):
         yield from (make.layers(kind, policy, n) for n in (1, 2))
@@ -283,7 +283,7 @@ def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator
 
 
 def _traced_policies(spec: ExperimentSpec, implementation: Implementation) -> list[RecomputePolicy]:
-    """What `candidates` are composed of, whatever rules, CUDA graphs and layouts forbid."""
+    """Return the policies that `candidates` are composed of, also those that rules, CUDA graphs or layouts forbid."""
     every = effective_recompute(_with(spec, SelectiveRecompute(modules=tuple(MODULES))), implementation)
     modules = tuple(name for name in MODULES if name in every.modules)
     selective = _selective(modules, _weak(spec, modules))

@@ -212,7 +212,7 @@ class _Passes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of both. Neither hides the other completely: the GPU waits for launches, and ranks for the slowest host."""
+        """Return the seconds of both. Neither hides the other fully: the GPU waits for launches, and ranks for the slowest host."""
         return max(self.gpu, self.host) * self._longer
 
     @property
@@ -227,7 +227,7 @@ class _Passes(NamedTuple):
 
     @property
     def _longer(self) -> float:
-        """By how much longer both take than the slower one alone."""
+        """Return by which factor both take longer than the slower one alone."""
         slower = max(self.gpu, self.host)
         share = min(self.gpu, self.host) / slower if slower else 0.0
         return float((1 + share**self.norm) ** (1 / self.norm))

@@ -141,7 +141,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
 
 
 def _alike(spec: ExperimentSpec) -> str:
-    """The first GPU type of the same compute capability: a layer depends on nothing else of its GPU."""
+    """Return the first GPU type of the same compute capability: a trace of a layer depends on nothing else of its GPU."""
     return next(name for name, row in GPUS.items() if row.capability == spec.gpu_type.capability)
 
 

@@ -1,4 +1,4 @@
-"""Writes an experiment as a recipe file with one operating point, in the words that recipe files are read in."""
+"""Writes an experiment as the text of a recipe file with one operating point."""
 
 import json
 import re
@@ -18,11 +18,12 @@ _LAYER_PATTERN = "model.moe.moe_layer_freq"
 def recipe_text(
     spec: ExperimentSpec, *, title: str, source: str, comments: Mapping[str, str] | None = None, heading: str = ""
 ) -> str:
-    """Return the text of a file whose only point is ``spec``. Values that equal the defaults are left out.
+    """Return the text of a recipe file whose only point is ``spec``, without values that equal the defaults.
 
-    ``source`` says where the values come from, ``comments`` what a setting should be known by, by path, ``heading`` opens the file.
+    ``source``: where the values come from. ``comments``: by path, the text behind a setting. ``heading``: comment lines at
+    the top.
     """
-    said = comments or {}
+    texts = comments or {}
     tree = _tree(spec)
     model = tree.pop("model")
     assert isinstance(model, dict)
@@ -31,15 +32,15 @@ def recipe_text(
         point["gpus_per_node"] = spec.gpus_per_node
     lines = [*(f"# {line}".rstrip() for line in heading.splitlines())]
     lines += [f"name: {scalar(spec.recipe)}", f"family: {scalar(spec.family)}", f"title: {scalar(title)}"]
-    lines += ["sources:", f"  - {scalar(source)}", "", "model:", *_section(model, "  ", "model", said), "", "points:"]
+    lines += ["sources:", f"  - {scalar(source)}", "", "model:", *_section(model, "  ", "model", texts), "", "points:"]
     own = [f"{name}: {scalar(value)}" for name, value in {**point, "source": source}.items()]
-    rest = [line for name, value in tree.items() for line in _entry(name, value, "    ", name, said)]
+    rest = [line for name, value in tree.items() for line in _entry(name, value, "    ", name, texts)]
     lines += [f"  - {own[0]}", *(f"    {line}" for line in own[1:]), *rest]
     return "\n".join(lines) + "\n"
 
 
 def _tree(spec: ExperimentSpec) -> dict[str, object]:
-    """Return the settings that are not defaults, in sections; recompute always, because it is what a point is about."""
+    """Return the settings that are not defaults, in sections, and always recompute, which every point names."""
     tree: dict[str, object] = {}
     for path, info in LEAVES.items():
         *sections, name = path.split(".")
@@ -63,14 +64,14 @@ def _policy(spec: ExperimentSpec) -> str:
     return ",".join(policy.modules) if isinstance(policy, SelectiveRecompute) else canonical_text(policy)
 
 
-def _section(values: Mapping[str, object], indent: str, path: str, said: Mapping[str, str]) -> Iterator[str]:
+def _section(values: Mapping[str, object], indent: str, path: str, comments: Mapping[str, str]) -> Iterator[str]:
     for name, value in values.items():
-        yield from _entry(name, value, indent, f"{path}.{name}", said)
+        yield from _entry(name, value, indent, f"{path}.{name}", comments)
 
 
-def _entry(name: str, value: object, indent: str, path: str, said: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of one key: a section that fits on a line stands on one."""
-    comment = f"  # {said[path]}" if path in said else ""
+def _entry(name: str, value: object, indent: str, path: str, comments: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of one key; one line for a section that is short enough."""
+    comment = f"  # {comments[path]}" if path in comments else ""
     if not isinstance(value, dict):
         text = (
             json.dumps(layer_pattern(value)) if path == _LAYER_PATTERN and isinstance(value, tuple) else scalar(value)
@@ -78,11 +79,16 @@ def _entry(name: str, value: object, indent: str, path: str, said: Mapping[str, 
         yield f"{indent}{name}: {text}{comment}"
         return
     flow = f"{indent}{name}: {scalar(value)}"
-    if not comment and len(flow) <= _WIDTH and path != "env" and not any(each.startswith(f"{path}.") for each in said):
+    if (
+        not comment
+        and len(flow) <= _WIDTH
+        and path != "env"
+        and not any(each.startswith(f"{path}.") for each in comments)
+    ):
         yield flow
         return
     yield f"{indent}{name}:{comment}"
-    yield from _section(value, indent + "  ", path, said)
+    yield from _section(value, indent + "  ", path, comments)
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_/-]*")

@@ -1,4 +1,4 @@
-"""Completes a request by the arguments that a job of Megatron-LM printed in its log, and finds where they contradict it."""
+"""Completes a request with the arguments that a job of Megatron-LM printed in its log, and reports contradictions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -47,7 +47,7 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
     if STDIN in logs:
         return None
     found: Arguments | None = None
-    with suppress(BadRequestError):  # whoever reads the whole log reports what is wrong with it
+    with suppress(BadRequestError):  # the reader of the whole log reports what is wrong with it
         found = from_block(_first_block(islice(log_lines(list(logs)), _HEAD_LINES)), "the log")
     if found is None:
         return None
@@ -70,30 +70,30 @@ def _first_block(lines: Iterable[LogLine]) -> Iterator[tuple[str, str]]:
 
 
 def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Request, tuple[str, ...]]:
-    """Take from the arguments of a log what the request leaves open: a recipe's own batch and layout are not asked for.
+    """Return the request with the settings that its options leave open taken from the log, and a note that lists them.
 
-    Without recipe and file the log describes the whole job. Returns the request and a note.
-    BadRequestError, all at once, where the log contradicts the model of the recipe or an option.
+    The batch and the layout of a recipe count as open. Without recipe and file, the log describes the whole job.
+    BadRequestError with every setting of the log that contradicts the model of the recipe or an option.
     """
     logged = logged_arguments(logs)
     if logged is None or not request.gpu:
         return request, ()
-    whence = f"the arguments that {logged.path} prints"
+    origin = f"the arguments that {logged.path} prints"
     if not request.job_name:
-        return replace(request, source=ForeignSource("megatron_args", logged.path)), (f"settings: from {whence}",)
+        return replace(request, source=ForeignSource("megatron_args", logged.path)), (f"settings: from {origin}",)
     settled = settle(RunRequest(asked=request), host)
     differing = _differing(logged.settings, settled.spec)
     problems, left_open = Problems(), dict[str, Setting]()
     for path, setting in differing.items():
-        said = settled.sources.get(path, "")
+        source = settled.sources.get(path, "")
         here = f"{_where(setting, path)} is {_text(setting.value)}"
         ours = _text(at_path(settled.spec, path))
         if path.startswith("model."):
             problems.add(
                 f"{here}, but {' '.join(request.job_words)} has {ours}", "name the recipe of this job with -mr"
             )
-        elif _is_asked(request, path, said):
-            problems.add(f"{here}, but {said} sets {ours}", "leave the option out, or name the log of this job")
+        elif _is_asked(request, path, source):
+            problems.add(f"{here}, but {source} sets {ours}", "leave the option out, or name the log of this job")
         else:
             left_open[path] = setting
     problems.raise_if_any()
@@ -102,14 +102,14 @@ def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Requ
     listed = ", ".join(f"{path.rpartition('.')[2]} {_text(each.value)}" for path, each in left_open.items())
     if _TENSOR in left_open and _SEQUENCE in logged.settings:  # which -tp would set too
         left_open[_SEQUENCE] = logged.settings[_SEQUENCE]
-    return _filled(request, left_open), (f"from {whence}: {listed}",)
+    return _filled(request, left_open), (f"from {origin}: {listed}",)
 
 
 _TENSOR, _SEQUENCE = "parallelism.tensor_model_parallel_size", "parallelism.sequence_parallel"
 
 
 def _is_asked(request: Request, path: str, source: str) -> bool:
-    """Return whether an option, or a file that describes the whole job, set the value: not a recipe, and no consequence."""
+    """Return whether an option, or a file of the whole job, sets the value itself: not a recipe, and not another setting."""
     if request.source is not None:
         return not source.startswith(("usual", "default")) and source != ""
     own = _OPTION_OF_LEAF.get(path)
@@ -119,7 +119,7 @@ def _is_asked(request: Request, path: str, source: str) -> bool:
 
 
 def _differing(settings: Layer, spec: ExperimentSpec) -> dict[str, Setting]:
-    """Return the settings of the log whose effect the spec does not have. What the log does not print is not compared."""
+    """Return the settings of the log whose effect differs from the spec's. Settings that the log does not print are left out."""
     found: dict[str, Setting] = {}
     for path in (*(f"model.{name}" for name in _OF_MODEL), *_OF_STEP):
         setting = settings.get(path, Setting(None, ""))
@@ -130,7 +130,7 @@ def _differing(settings: Layer, spec: ExperimentSpec) -> dict[str, Setting]:
 
 
 def _effect(path: str, value: object, spec: ExperimentSpec) -> object:
-    """Return what a value does in this job: an absent one, a one that changes nothing, and spellings are alike."""
+    """Return what a value does in this job: equal for spellings of one setting, for an absent value, and for its default."""
     if path == "recompute":
         return _text(value)
     if path == "model.num_query_groups":
@@ -153,7 +153,7 @@ _OPTION_OF_LEAF = {path: option for option, path in LEAF_OF_OPTION.items()}
 
 
 def _filled(request: Request, settings: Mapping[str, Setting]) -> Request:
-    """Return the request with the settings as options, so that commands which repeat it name them."""
+    """Return the request with the settings as options, so that commands to copy name them."""
     changes: dict[str, object] = {}
     more: list[str] = []
     for path, setting in settings.items():

@@ -71,7 +71,7 @@ class Fit:
 
     @cached_property
     def spreads(self) -> dict[str, tuple[float, float, int]]:
-        """By class: how far measured over predicted seconds go, low and high, and the number of rows."""
+        """Return by class: the low and high end of measured over predicted seconds, and the number of rows."""
         return spreads(self.compared)
 
     def range_of(self, row: Compared) -> tuple[float, float]:

@@ -141,7 +141,7 @@ def _coverage(kind: JobClass, rows: Sequence[Residual], share: float, factor: fl
 
 
 def costs(folder: Path) -> CostError:
-    """The error of predicted costs, from the pairs of `time.json` that differ in their recompute setting alone."""
+    """Return the error of predicted costs, from the pairs of `time.json` that differ in their recompute setting alone."""
     document = json.loads((folder / "time.json").read_text())
     pairs = [row for row in document["layers"] if row["name"] in ("full", "sel")]
     pairs += [row for row in document["models"] if row["name"].endswith("-full")] + document["settings"]

@@ -49,7 +49,7 @@ def write(host: Host, folder: Path | None) -> Path:
 
 
 def traces(about: About, host: Host) -> Iterator[tuple[TraceCase, float, CachedTrace]]:
-    """Every trace of every shipped point. What an earlier, interrupted call traced is not traced again."""
+    """Yield every trace of every shipped point. Reuse the traces of an earlier call that was interrupted."""
     name = f"{about.megatron_core}-{about.torch}-{about.tracer}-{about.stand_in}-{about.layers}"
     cache = TraceCache(Path(host.shell.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mbr-perf" / "traces" / name)
     due = wanted(about)
@@ -64,7 +64,7 @@ Due = tuple[Implementation, float, TraceCase]
 
 
 def wanted(about: About) -> list[Due]:
-    """What the shipped points need, each once: implementation, imbalance and case."""
+    """Return every trace that the shipped points need, once: implementation, imbalance and case."""
     due: dict[tuple[str, float], Due] = {}
     for spec in points(about):
         implementation, imbalance = settled_implementation(spec), imbalance_of(spec)
@@ -90,7 +90,7 @@ def _traced(due: list[Due], tracing: Tracing) -> Iterator[tuple[TraceCase, float
 
 
 def points(about: About) -> Iterator[ExperimentSpec]:
-    """Every shipped point for which a plan has a legal setting, with CUDA graphs or without them."""
+    """Yield every shipped point for which a plan has a legal setting, with CUDA graphs or without them."""
     software = Software(megatron_core=about.megatron_core, transformer_engine=ASSUMED_TRANSFORMER_ENGINE)
     for file in all_recipe_files(recipes_dir()):
         recipe = load_recipe(file.path, file.label)

@@ -47,7 +47,7 @@ def test_comments_name_the_sources_and_what_is_usual(mbr_perf, folder):
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("mine.txt", "-o mine.txt: a recipe file ends in .yaml"),
+        ("mine.txt", "-o mine.txt: the name of a recipe file ends in .yaml"),
         ("there.yaml", "-o there.yaml: exists already"),
         ("no/such/mine.yaml", "-o no/such/mine.yaml: cannot be written"),
     ],
@@ -58,6 +58,11 @@ def test_a_place_that_does_not_fit_is_refused_and_nothing_is_written(mbr_perf, f
     assert answer.code == 2
     assert message in answer.err
     assert (folder / "there.yaml").read_text() == "mine\n"
+
+
+def test_the_command_to_plan_the_file_names_the_gpu_of_the_only_point(mbr_perf, folder):
+    answer = mbr_perf("recipes", "new", "-mr", "qwen25_7b", "-o", "mine.yaml")
+    assert "mbr-perf plan -mr mine.yaml -g h100\n" in answer.out
 
 
 def test_a_wrong_job_writes_no_file(mbr_perf, folder):

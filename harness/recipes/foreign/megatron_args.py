@@ -62,7 +62,7 @@ def read_arguments(source: ForeignSource) -> Arguments:
 
 
 def _head(source: ForeignSource) -> str:
-    """Return the text of a file; of a large log only its head, where a job prints its arguments, whatever follows."""
+    """Return the text of a file. Of a large log return only the head, where a job prints its arguments."""
     path = Path(source.path)
     try:
         with path.open("rb") as file:
@@ -171,7 +171,7 @@ def _require_vocabulary(found: Arguments, layer: Layer) -> None:
 
 
 def _complete_batch(layer: dict[str, Setting], request: Request) -> None:
-    """Megatron-LM's global batch is one micro-batch for each copy of the model, where it is not given."""
+    """Add Megatron-LM's default for a missing global batch size: one micro-batch for each copy of the model."""
     num_gpus = request.num_gpus or (layer["num_gpus"].value if "num_gpus" in layer else None)
     if "batch.global_batch_size" in layer or not isinstance(num_gpus, int):
         return

@@ -125,7 +125,7 @@ _INFERENCE = ("input_prompt", "generated_text")
 
 
 def _refuse_inference(path: Path, document: Mapping[str, object]) -> None:
-    """BadRequestError for golden values of Megatron-LM's inference tests, which have prompts and no training step."""
+    """Raise BadRequestError for golden values of Megatron-LM's inference tests, which have prompts and no training step."""
     parts = [document, *(part for part in document.values() if isinstance(part, dict))]
     found = next((name for part in parts for name in _INFERENCE if name in part), None)
     if found:

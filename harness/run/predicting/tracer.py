@@ -115,7 +115,7 @@ _REMEDY = f"{TRAIN_EXTRA}; torch for CPU is enough, no GPU is needed"
 
 
 def _missing_packages() -> str:
-    """The names of packages that the tracer needs and this Python lacks, joined; empty if it has them."""
+    """Return the names of packages that the tracer needs and this Python lacks, joined; empty if it has them."""
     packages = (("torch", "torch"), ("megatron-core", "megatron"))
     return " and ".join(name for name, module in packages if not find_spec(module))
 
@@ -143,7 +143,7 @@ class _Answers:
 
 @dataclass(frozen=True)
 class Tracing:
-    """Makes traces on ``host``. With ``cache`` None it makes all traces again, also those that mbr-perf brings.
+    """Makes traces on ``host``. With ``cache`` None it makes all traces again, also those that travel with mbr-perf.
 
     ``megatron_core``: the release to trace; None: the installed one, else the one that mbr-perf assumes.
     ``reads_shipped``: False where the traces that mbr-perf brings are made: with whatever release ``host`` has.
@@ -192,7 +192,7 @@ class Tracing:
         return Traces(_chunks(even), uneven if experts else None, refused | lost)
 
     def _untraceable(self, due: tuple[TraceCase, ...], *, has_some: bool) -> dict[str, str]:
-        """Why the due cases have no trace, by key. BadRequestError where none has."""
+        """Return why the due cases have no trace, by key. BadRequestError if no case has a trace."""
         if self.cache is None:
             require_megatron(self.host)
         if due and not has_some:
@@ -204,7 +204,7 @@ class Tracing:
             self.progress(num_done, num_due)
 
     def _cached(self, cases: tuple[TraceCase, ...], imbalance: float) -> dict[str, CachedTrace]:
-        """Traces of the cache, else those that mbr-perf brings."""
+        """Return traces of the cache, or, without one, those that travel with mbr-perf."""
         if self.cache is None:
             return {}
         shipped, reads_cache = self._source.shipped, not self._source.is_other
@@ -252,7 +252,7 @@ class Tracing:
         return {key: str(error) for key, error in lost.items()}
 
     def _answers(self, request: TraceRequest, progress: Callable[[int], None]) -> "_Answers":
-        """Trace all cases of ``request``, but those that kill the tracer."""
+        """Trace all cases of ``request`` except those that kill the tracer."""
         files: list[TraceFile] = []
 
         def run(cases: tuple[TraceCase, ...]) -> TraceFile:
@@ -342,13 +342,14 @@ def _source(release: str | None, installed: Software) -> _Source:
 
 
 def traces_note(release: str | None) -> str:
-    """Whose layers a prediction for ``release`` shows, where they are not those of an installed megatron-core as named."""
+    """Return a note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
     installed = installed_software()
     source, wanted = _source(release, installed), release or installed.megatron_core or ASSUMED_MEGATRON_CORE
     if source.shipped and source.cannot_trace:
         here = "" if source.is_other else "torch and megatron-core are not installed: "
-        others = ", ".join(each for each in shipped_releases() if each != wanted)
-        return f"{here}predicted for megatron-core {wanted} from traces that mbr-perf brings (--assume megatron-core={others} for another release)"
+        other = next((each for each in shipped_releases() if each != wanted), None)
+        hint = f" (--assume megatron-core={other} for another release)" if other else ""
+        return f"{here}predicted for megatron-core {wanted} from traces that mbr-perf brings{hint}"
     if wanted != installed.megatron_core and not source.cannot_trace:
         return f"the layers are those of the installed megatron-core {installed.megatron_core}; mbr-perf brings no traces for {wanted}"
     return ""
