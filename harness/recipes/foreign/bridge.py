@@ -1,4 +1,4 @@
-"""Reads a job from a Megatron-Bridge `ConfigContainer` file: every field is taken, harmless, or refused by name."""
+"""Reads a job from a Megatron-Bridge `ConfigContainer` file. Each field becomes a setting, is harmless, or is refused by name."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -27,12 +27,9 @@ _MODELS = ("gpt_provider", "mla_provider", "gpt.model_config", "deepseek.deepsee
 _OTHER_MODELS = (
     (r"mamba|hybrid|nemotronh\.|falcon_h1", "has Mamba layers"),
     (r"diffusion|\.wan\.|flux|llada|dit", "is a diffusion model"),
-    (
-        r"vl_|_vl|vision|audio|omni|asr|ministral3|llama4|mimo\.",
-        "reads images, sound or video, or has layers of its own",
-    ),
+    (r"vl_|_vl|vision|audio|omni|asr|ministral3|llama4|mimo\.", "reads images, sound or video, or has special layers"),
     (r"heterogeneous|llama_nemotron", "has layers of different sizes"),
-    (r"t5|distill", "is not one decoder that is trained"),
+    (r"t5|distill", "is not a single decoder"),
 )
 _LAYERS = ("default_layer_spec", "transformer_engine_layer_spec", "get_gpt_decoder_block_spec",
            "get_gpt_layer_with_transformer_engine_spec", "transformer_engine_full_layer_spec",
@@ -45,7 +42,7 @@ _NAMES = {name: Setting("job", "") for name in ("recipe", "family")} | {
 
 
 def read(source: ForeignSource, request: Request) -> Layer:
-    """Return every setting of the file, with one note about fields that no prediction knows.
+    """Return every setting of the file, with one note about fields that no prediction includes.
 
     BadRequestError with every field that has no counterpart here, or for a file that Megatron-Bridge has not completed.
     """
@@ -80,16 +77,13 @@ def _require_model(container: Container) -> None:
     place, name = container.place("model"), container.target("model")
     module = name.rpartition(".")[0].removeprefix(_BRIDGE)
     if name and (module not in _MODELS or "Llama4" in name):
-        why = next(
-            (why for pattern, why in _OTHER_MODELS if re.search(pattern, name, re.IGNORECASE)), "is not known here"
-        )
-        raise BadRequestError(
-            f"{place}: {name} {why}, which mbr-perf cannot train", remedy="give a GPT model, dense or with experts"
-        )
+        found = (why for pattern, why in _OTHER_MODELS if re.search(pattern, name, re.IGNORECASE))
+        message = f"{place}: mbr-perf cannot train {name}: the model {next(found, 'is unknown')}"
+        raise BadRequestError(message, remedy="give a GPT model, dense or with experts")
     if container.value("peft") is not None:
         kind = container.target("peft").rpartition(".")[2] or "an adapter"
         raise BadRequestError(
-            f"{container.place('peft')}: {kind} trains adapters, which mbr-perf cannot",
+            f"{container.place('peft')}: mbr-perf cannot train adapters ({kind})",
             remedy="give a job that trains all weights",
         )
 
@@ -125,7 +119,7 @@ def _missing(container: Container) -> Iterator[BadRequestError]:
 
 
 def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
-    """Add fields that must not have their value to the problems; yield those whose effect no prediction knows."""
+    """Add fields with a value that mbr-perf cannot train to the problems. Yield a remark on fields that no prediction includes."""
     for found in container.settings():
         path = flat(found.path)
         section, row = path.partition(".")[0], KNOWN.get(path)
@@ -133,7 +127,7 @@ def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
             continue
         if row is None:
             problems.add(
-                f"{container.label}:{found.line}: {path}: not a field of Megatron-Bridge 0.3 to 0.7 that mbr-perf knows, and it is "
+                f"{container.label}:{found.line}: {path}: mbr-perf knows no such field of Megatron-Bridge 0.3 to 0.7; its value is "
                 f"{_text(found.value)}",
                 "delete the line if it changes neither memory nor time",
             )
@@ -147,7 +141,7 @@ def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
 
 
 def _is_one_of(value: PlainValue, values: tuple[PlainValue, ...]) -> bool:
-    """Compare without taking 1 for true."""
+    """Return whether the value is one of ``values``; 1 is not true."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
 
 
@@ -158,19 +152,19 @@ def _applies(row: Known, container: Container) -> bool:
 
 
 def _text(value: PlainValue) -> str:
-    """Return the value in the words of YAML, short."""
+    """Return the value as YAML writes it, in at most 60 characters."""
     words = {None: "null", True: "true", False: "false"}
     text = words[value] if value is None or isinstance(value, bool) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _problem_in(container: Container) -> Callable[[str, str, str], BadRequestError]:
-    """Return how to make a problem of a path, a message and a remedy."""
+    """Return a function that makes a problem of a path, a message and a remedy."""
     return lambda path, message, remedy: BadRequestError(f"{container.place(path)}: {message}", remedy=remedy)
 
 
 def _refused_by_bridge(container: Container) -> Iterator[BadRequestError]:
-    """Yield contradictions for which Megatron-Bridge refuses the file."""
+    """Yield contradictions that Megatron-Bridge refuses, too."""
     value, problem = container.value, _problem_in(container)
     knobs = {name: value(f"model.{name}") for name in ("moe_deepep_num_sms", "moe_hybridep_num_sms")}
     if (
@@ -206,7 +200,7 @@ def _at_odds(container: Container) -> Iterator[BadRequestError]:
         if value(old) and str(value(new)).lower() != meant:
             yield problem(
                 old,
-                f"the former name of {new}={meant}, but that is {_text(value(new))}",
+                f"the former name of {new}={meant}, but {new} is {_text(value(new))}",
                 f"set {new}, and this to false",
             )
     of_weights = "torch.bfloat16" if value("model.bf16") else "torch.float32"
@@ -217,18 +211,20 @@ def _at_odds(container: Container) -> Iterator[BadRequestError]:
         yield problem("model.bf16", "off, but FP8 and FP4 train bf16 weights here", "set it to true")
     if value("ddp.use_custom_fsdp") and not value("ddp.use_megatron_fsdp"):
         yield problem(
-            "ddp.use_custom_fsdp", "the former name of ddp.use_megatron_fsdp, but that is off", "set both alike"
+            "ddp.use_custom_fsdp", "the former name of ddp.use_megatron_fsdp, which is off", "give both the same value"
         )
     spec = value("model.transformer_layer_spec")
     if isinstance(spec, str) and spec.rpartition(".")[2] not in _LAYERS:
         yield problem(
-            "model.transformer_layer_spec", f"layers of {spec} are not known here", "use those of the GPT model"
+            "model.transformer_layer_spec",
+            f"mbr-perf does not know the layers of {spec}",
+            "use the layers of the GPT model",
         )
     variant = value("model.experimental_attention_variant")
     if variant not in (None, "gdn", "gated_delta_net"):
         yield problem(
             "model.experimental_attention_variant",
-            f"attention {_text(variant)} is not known here",
+            f"mbr-perf does not know the attention {_text(variant)}",
             "use gated_delta_net",
         )
     own, data = value("model.seq_length"), value("dataset.seq_length")
@@ -253,7 +249,7 @@ def _rope_remarks(container: Container) -> Iterator[str]:
 
 
 def _precision_remarks(container: Container, dtype: Setting | None) -> Iterator[str]:
-    """Yield how the precision of the file differs from the precision of mbr-perf of the same kind."""
+    """Yield a remark on each field in which the precision of the file differs from mbr-perf's row for it."""
     name: Value = dtype.value if dtype else None
     if not isinstance(name, str) or name not in PRECISIONS:
         return

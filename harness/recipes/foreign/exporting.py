@@ -12,9 +12,10 @@ from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.recompute import megatron_fields
 from harness.recipes.foreign import container_values as reading
 from harness.recipes.foreign.container_fields import FIELDS, Field
-from harness.recipes.foreign.megatron_writing import Values, Words, as_megatron, recompute_fields
+from harness.recipes.foreign.megatron_writing import Values, Words, as_megatron
 from harness.recipes.recipe import TASKS
 from harness.recipes.settings import IDENTITY, LEAVES, at_path
 from harness.recipes.writing import recipe_text, scalar
@@ -233,7 +234,9 @@ _WRITERS: Mapping[object, Callable[[ExperimentSpec, Field, object], Values]] = {
     reading.precision: _precision,
     reading.rope_scaling_factor: _rope_scaling,
     reading.deferral_limit: _deferral_limit,
-    reading.recompute: lambda spec, _row, _value: {f"model.{n}": v for n, v in recompute_fields(spec).items()},
+    reading.recompute: lambda spec, _row, _value: {
+        f"model.{n}": v for n, v in dict(megatron_fields(spec.recompute)).items()
+    },
     reading.implementation: _graph,
     reading.graph_modules: _graph_modules,
     reading.cpu_offloading_layers: _cpu_offloading,

@@ -32,7 +32,7 @@ from harness.recipes.settings import Layer, Setting, Value
 class Architecture:
     """One model class of transformers: its config class, that class's defaults, and its readers.
 
-    ``chosen``: settings that follow from the architecture and stand in no key.
+    ``chosen``: settings that follow from the architecture and have no key in the file.
     """
 
     config_class: str
@@ -56,9 +56,9 @@ _MODALITIES = ("text_config", "vision_config", "audio_config", "thinker_config",
 
 
 def read(source: ForeignSource, request: Request) -> Layer:
-    """Return every setting of the model, and of a usual training step around it. BadRequestError with all problems.
+    """Return every setting of the model, and of a usual training step. BadRequestError with all problems.
 
-    The file knows no batch, no parallel sizes and no precision: the notes say what is taken without an option.
+    The file has no batch, no parallel sizes and no precision: notes name the values that stand in for missing options.
     """
     config = read_config(Path(source.path), source.label)
     architecture = _architecture(config)
@@ -90,8 +90,8 @@ def _architecture(config: HfConfig) -> Architecture:
     config.problems.raise_if_any()
     if inner:
         raise BadRequestError(
-            f"{config.label}: {inner[0]}: a model of several modalities, which mbr-perf does not train",
-            remedy="to plan its language model alone, save that part as a config.json of its own",
+            f"{config.label}: {inner[0]}: mbr-perf does not train models of several modalities",
+            remedy="to plan its language model alone, save that part as a separate config.json",
         )
     named = ", ".join(str(name)[:60] for name in names) or str(config.values.get("model_type", "none"))[:60]
     remedy = nearest(named, ARCHITECTURES) if names else f"known: {', '.join(ARCHITECTURES)}"
@@ -102,7 +102,7 @@ def _architecture(config: HfConfig) -> Architecture:
 
 
 def _refuse_other_storage(config: HfConfig) -> None:
-    """Refuse quantised weights, but those that a published checkpoint merely stores so: training keeps them in bf16."""
+    """Refuse quantised weights, except in published checkpoints that only store them so: training keeps them in bf16."""
     stored = config.table("quantization_config")
     method = stored.text("quantization_config.quant_method")
     if stored.values and method != config.defaults.get("stored_as"):

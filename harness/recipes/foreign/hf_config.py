@@ -45,7 +45,7 @@ class HfConfig:
         return self._one(key, int, "a whole number")
 
     def size(self, key: str) -> int:
-        """Return a whole number from 1, in place of a wrong one 1."""
+        """Return a whole number from 1; for a wrong value, add a problem and return 1."""
         value = self.whole(key)
         if value is not None and value >= 1:
             return value
@@ -79,7 +79,7 @@ class HfConfig:
         return None if value is None else tuple(value)
 
     def _one(self, key: str, kind: type[_Kind], what: str) -> _Kind | None:
-        """Return the value if it is of the kind. None for null, and with a problem for another kind."""
+        """Return the value if it is of the kind; None for null. For another kind, add a problem and return None."""
         value = self.of(key)
         if value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
             return value
@@ -91,7 +91,7 @@ class HfConfig:
         self.problems.add(f"{self.label}: {key}: {message}", remedy)
 
     def source(self, *keys: str) -> str:
-        """Return ``config.json: hidden_size``; it says so if the config class's defaults stand in for all keys."""
+        """Return ``config.json: hidden_size``, with a hint if all keys are absent and the config class's defaults replace them."""
         absent = "" if any(key in self.values for key in keys) else f" (absent: default of {self.class_name})"
         return f"{self.label}: {', '.join(keys)}{absent}"
 

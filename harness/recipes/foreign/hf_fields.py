@@ -39,7 +39,7 @@ def core(config: HfConfig) -> Settings:
     found["model.attention_dropout"] = config.setting(config.number("attention_dropout") or 0.0, "attention_dropout")
     if config.text("hidden_act") not in ("silu", "swish"):
         config.refuse(
-            "hidden_act", f"{config.text('hidden_act')}: mbr-perf has silu only here", "use a model with silu"
+            "hidden_act", f"{config.text('hidden_act')}: mbr-perf reads models with silu only", "use a model with silu"
         )
     return found
 
@@ -55,7 +55,9 @@ def heads(config: HfConfig) -> Settings:
     has_bias, mlp_bias = config.flag(bias_key), config.flag("mlp_bias")
     if mlp_bias and not has_bias:
         config.refuse(
-            "mlp_bias", "biases in the feed-forward blocks alone", "megatron-core has biases in all or in none"
+            "mlp_bias",
+            "biases only in the feed-forward blocks",
+            "use biases in all linear layers or in none, as megatron-core does",
         )
     note = ""
     if has_bias and not mlp_bias and bias_key in config.values and config.class_name in ("LlamaConfig", "Qwen3Config"):
@@ -178,13 +180,13 @@ def experts(config: HfConfig) -> Settings:
 
 
 def _expert_layers(config: HfConfig) -> Setting:
-    """Return which layers have experts: after the first dense ones, or every n-th but the named."""
+    """Return which layers have experts: all after the first dense ones, or every n-th except those that the file names."""
     layers = min(config.size("num_hidden_layers"), _MANY)
     if "first_k_dense_replace" in config.defaults:
         dense = min(max(config.whole("first_k_dense_replace") or 0, 0), layers)
         step = config.whole("moe_layer_freq")
         if step not in (None, 1):
-            config.refuse("moe_layer_freq", f"{step}: experts in every {step}th layer", "mbr-perf knows 1 only")
+            config.refuse("moe_layer_freq", f"{step}: experts in every {step}th layer", "mbr-perf knows only 1")
         return config.setting((0,) * dense + (1,) * (layers - dense) if dense else 1, "first_k_dense_replace")
     every, named = max(config.whole("decoder_sparse_step") or 1, 1), config.items("mlp_only_layers") or ()
     pattern = tuple(int(i not in named and (i + 1) % every == 0) for i in range(layers))

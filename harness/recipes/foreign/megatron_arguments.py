@@ -129,11 +129,11 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
             count = next((i for i, each in enumerate(rest) if _is_option(each.text)), len(rest))
             values, rest = (rest[:count], rest[count:]) if takes == "many" else (rest[:1], rest[1:])
         if not values and takes in ("one", "many"):
-            found.problems.add(f"{place}: has no value", "write its value behind it")
+            found.problems.add(f"{place}: has no value", "write the value after it")
             continue
         unknown = next((each for each in (word, *values) if each.doubt or "$" in each.text), None)
         if unknown is not None and not argument.harmless:
-            why = unknown.doubt or f"{unknown.text[:60]} is set nowhere in the script"
+            why = unknown.doubt or f"the script does not set {unknown.text[:60]}"
             found.problems.add(f"{place}: not certain: {why}", "write the arguments of one job into the file")
             continue
         value = takes == "flag" if takes in ("flag", "off") else _joined([each.text for each in values], takes)
@@ -152,13 +152,13 @@ def _refuse_word(found: Arguments, word: Word, name: str) -> None:
     if _is_option(name):
         found.problems.add(f"{place}: {UNKNOWN}", nearest(name, options()))
     elif "$" in name:
-        found.problems.add(f"{place}: may hold arguments, and is set nowhere in the script", "write them out")
+        found.problems.add(f"{place}: may hold arguments, but the script does not set it", "write them out")
     else:
         found.problems.add(f"{place}: belongs to no option", _STRAY)
 
 
 def _joined(texts: list[str], takes: Takes) -> object:
-    """Return one value of its words; ``[mlp moe_act]`` and several words are a list."""
+    """Return the value of an option's words; ``[mlp moe_act]`` and several words make a list."""
     if takes == "many" or len(texts) > 1:
         inner = " ".join(texts)
         if not inner.startswith("([") and not re.fullmatch(r"\[[01, ]*\].*", inner):
@@ -203,7 +203,7 @@ def ends_block(text: str) -> bool:
 def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None:
     """Read the block of arguments in a log's lines, each with its place; the last block if there are several.
 
-    None if there is no block. BadRequestError if the log ends within a block that has no line.
+    None if there is no block. BadRequestError if the last block is empty.
     """
     found: Arguments | None = None
     inside = False

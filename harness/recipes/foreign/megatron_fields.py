@@ -37,7 +37,7 @@ from harness.recipes.settings import Layer, Setting
 
 @dataclass(frozen=True)
 class Row:
-    """One leaf, the arguments that it follows from, how to read it, and the argument without which it does not exist."""
+    """One leaf, the arguments that it follows from, its reader, and the argument (``only``) without which it does not exist."""
 
     path: str
     names: tuple[str, ...]
@@ -181,7 +181,7 @@ def arguments_layer(a: Arguments) -> Layer:
 
 
 def readable_settings(a: Arguments) -> dict[str, Setting]:
-    """Return what the rows read of the arguments, whether or not others have no leaf. Problems are left in ``a``."""
+    """Return the settings that the rows read, also if other arguments have no leaf. Problems stay in ``a``."""
     layer: dict[str, Setting] = {}
     for row in ROWS:
         a.read.update(row.names)

@@ -1,4 +1,4 @@
-"""Values of an ExperimentSpec that follow from several arguments of Megatron-LM, or that are spelt differently there.
+"""Reads values of an ExperimentSpec that follow from several arguments of Megatron-LM, or that it spells differently.
 
 Defaults are those of Megatron-LM's `arguments.py`: a feed-forward of 4 h (with SwiGLU 8/3 h rounded to 64), dropout of 0.1,
 learned positions, biases, tied embeddings, gradients accumulated in FP32 for BF16 runs.
@@ -95,7 +95,7 @@ def positions(a: Arguments) -> Value:
 
 
 def activation(a: Arguments) -> Value:
-    """Return the activation of feed-forward blocks. A fusion of another activation, or without biases, has no effect."""
+    """Return the activation of feed-forward blocks. The fusion of a GELU has no effect with SwiGLU or without biases."""
     if a.get("swiglu") or not a.get("add_bias_linear", True):
         a.read.add("bias_gelu_fusion")
     return "silu" if a.get("swiglu") else "quick_gelu" if a.get("quick_geglu") else "gelu"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from harness.errors import BadRequestError
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
+from harness.experiment.recompute import megatron_fields
 from harness.recipes.foreign.container_fields import Disagreement, disagreements
 from harness.recipes.foreign.megatron_arguments import Argument, Takes, arguments, from_words
 from harness.recipes.foreign.megatron_fields import ROWS, Row, arguments_layer
@@ -38,22 +38,6 @@ def as_megatron(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tup
             values |= _row_values(spec, row)
     words = tuple(word for name, value in values.items() for word in _words(arguments()[name], value))
     return words, () if wanted is not None else tuple(_remarks(spec, words))
-
-
-def recompute_fields(spec: ExperimentSpec) -> Values:
-    """Return megatron-core's four fields of recompute, all of them, so that none of another setting remains."""
-    fields: Values = dict.fromkeys(
-        ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
-    )
-    match spec.recompute:
-        case NoRecompute():
-            # An empty list, because selective recompute without one means core_attn.
-            return fields | {"recompute_modules": ()}
-        case SelectiveRecompute(modules=modules):
-            return fields | {"recompute_granularity": "selective", "recompute_modules": tuple(modules)}
-        case FullRecompute(method=method, num_layers=num_layers, distribute_saved_activations=distributes):
-            full = {"recompute_granularity": "full", "recompute_method": method, "recompute_num_layers": num_layers}
-            return fields | full | ({"distribute_saved_activations": True} if distributes else {})
 
 
 def _row_values(spec: ExperimentSpec, row: Row) -> Values:
@@ -160,7 +144,7 @@ _WRITERS: Mapping[str, Callable[[ExperimentSpec, object], Values]] = {
     "model.moe.moe_layer_freq": _pattern("moe_layer_freq"),
     "model.linear_attention.linear_attention_freq": _pattern("linear_attention_freq"),
     "parallelism.virtual_pipeline_model_parallel_size": _chunks,
-    "recompute": lambda spec, _: recompute_fields(spec),
+    "recompute": lambda spec, _: dict(megatron_fields(spec.recompute)),
     "ddp.grad_reduce_in_fp32": lambda _, value: {"grad_reduce_in_bf16": not value},
     "ddp.align_grad_reduce": lambda spec, value: _if(spec.ddp.overlap_grad_reduce, align_grad_reduce=value),
     "ddp.align_param_gather": lambda spec, value: _if(spec.ddp.overlap_param_gather, align_param_gather=value),

@@ -1,4 +1,4 @@
-"""Opens a file of another program as a recipe with one operating point, so that everything behind it stays as it is."""
+"""Opens a file of another program as a recipe with one operating point, so that the code behind it needs no second way."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,7 +39,7 @@ def open_foreign(source: ForeignSource, request: Request) -> Recipe:
         raise BadRequestError(f"{source.label}: does not say how many GPUs the job has", remedy="add -ng")
     if not isinstance(num_gpus, int) or not 1 <= num_gpus <= MOST["gpus"]:
         where = layer["num_gpus"].source if "num_gpus" in layer else "--num_gpus"
-        raise BadRequestError(f"{where}: the sizes give {num_gpus} GPUs", remedy=f"1 to {MOST['gpus']} are possible")
+        raise BadRequestError(f"{where}: the sizes give {num_gpus} GPUs", remedy=f"use 1 to {MOST['gpus']} GPUs")
     layer, left_out = _on_cpu(layer) if request.gpu == "cpu" and not request.trains_by_bridge else (layer, None)
     header = RecipeHeader(name=source.name, family=_FAMILIES[kind], title=source.label, sources=(source.label,))
     usual = Setting(GPUS[request.gpu].default_compute_dtype, "default")
@@ -73,7 +73,7 @@ _LEFT_OUT = (*(f"kernels.{name}" for name in _OF_A_GPU), "optimizer.use_precisio
 
 
 def _on_cpu(layer: Layer) -> tuple[Layer, str | None]:
-    """Return the settings without those that need a GPU, and a note that names those which were on."""
+    """Return the settings that need no GPU, and a note that names the others if they were on."""
     kept = {path: setting for path, setting in layer.items() if not path.startswith(_LEFT_OUT)}
     gone = [p for p, s in layer.items() if p not in kept and s.value not in _OFF and p != "cuda_graph.warmup_steps"]
     names = ", ".join(dict.fromkeys("env" if p.startswith("env.") else p for p in gone))

@@ -1,7 +1,7 @@
 """Reads the words of a shell script's commands: variables, arrays, quotes and continuations, without running anything.
 
-What only a running shell knows (an unset variable, `$(...)`, a branch of an `if`) stays visible: a word keeps its `$`, or
-says in ``doubt`` which line decides about it.
+Some values are known to a running shell only: an unset variable, `$(...)`, a branch of an `if`. Such a word keeps its `$`,
+or its ``doubt`` names the line that decides about it.
 """
 
 import re

@@ -103,7 +103,7 @@ def test_a_run_on_a_cpu_leaves_out_what_needs_a_gpu_and_names_it(files):
 @pytest.mark.slow
 def test_every_recorded_file_resolves_or_is_refused_for_its_reason(files):
     reasons = {
-        "peft": "LoRA trains adapters",
+        "peft": "mbr-perf cannot train adapters (LoRA)",
         "nemotron": "has Mamba layers",
         "wan_": "is a diffusion model",
         "_hsdp": "optimizer states in several copies (HSDP)",
@@ -161,15 +161,15 @@ def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
          ["optimizer.optimizer_cpu_offload is true", "optimizer.optimizer is muon: mbr-perf has Adam\n  must be adam"]),
         (LLAMA, [("num_distributed_optimizer_instances", "2")], ["ddp.num_distributed_optimizer_instances is 2"]),
         (LLAMA, [("cp_comm_type", "a2a")], ["model.cp_comm_type is a2a: context parallelism passes keys"]),
-        (LLAMA, [("moe_paged_stash", "false\\n    new_field_of_2027: 3")], ["not a field", "it is 3"]),
+        (LLAMA, [("moe_paged_stash", "false\\n    new_field_of_2027: 3")], ["mbr-perf knows no such field", "its value is 3"]),
         (LLAMA, [("overlap_p2p_comm", "null"), ("enable_cuda_graph", "true")],
          ["model.enable_cuda_graph: the former name of model.cuda_graph_impl=local"]),
-        (LLAMA, [("experimental_attention_variant", "dsa")], ["attention dsa is not known here"]),
+        (LLAMA, [("experimental_attention_variant", "dsa")], ["mbr-perf does not know the attention dsa"]),
         (LLAMA, [("num_layers", "null"), ("num_attention_heads", "null")],
          ["model.num_layers: missing", "model.num_attention_heads: missing"]),
         (LLAMA, [("num_layers", "true")], ["model.num_layers: must be an integer"]),
         (LLAMA, [("micro_batch_size", "9" * 99)], ["train.micro_batch_size"]),
-        (LLAMA, [("data_parallel_size", "9" * 60)], ["comm_overlap.data_parallel_size: the sizes give", "1 to 1048576"]),
+        (LLAMA, [("data_parallel_size", "9" * 60)], ["comm_overlap.data_parallel_size: the sizes give", "use 1 to 1048576 GPUs"]),
         (LLAMA, [("window_size", "[[]]")], ["model.window_size[0]: must be an integer", "model.window_size[1]: missing"]),
         (QWEN, [("moe_latent_size", "64"), ("moe_router_score_function", "tanh"), ("fp16", "true")],
          ["model.moe_latent_size is 64", "model.moe_router_score_function: must be 'softmax' or 'sigmoid', is 'tanh'"]),
@@ -223,8 +223,8 @@ def test_a_section_that_is_missing_is_named(files, tmp_path, part):
     [
         ("megatron.bridge.models.qwen_vl.qwen3_vl_provider.Qwen3VLMoEModelProvider", "reads images, sound or video"),
         ("megatron.bridge.models.mamba.mamba_provider.MambaModelProvider", "has Mamba layers"),
-        ("megatron.bridge.models.gemma.gemma2_provider.Gemma2ModelProvider", "is not known here"),
-        ("megatron.bridge.models.llama.llama_provider.Llama4ModelProvider", "layers of its own"),
+        ("megatron.bridge.models.gemma.gemma2_provider.Gemma2ModelProvider", "the model is unknown"),
+        ("megatron.bridge.models.llama.llama_provider.Llama4ModelProvider", "special layers"),
         (
             "megatron.bridge.models.llama_nemotron.llama_nemotron_provider.LlamaNemotronHeterogeneousProvider",
             "different sizes",

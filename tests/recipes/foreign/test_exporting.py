@@ -194,7 +194,7 @@ def test_chosen_settings_are_written_alone():
     spec = small_spec(recompute="full:block:3", env={"A": "1", "B": "x y"})
     assert as_bridge(spec, ["recompute"]) == (
         ("model.recompute_granularity=full", "model.recompute_method=block", "model.recompute_num_layers=3",
-         "model.recompute_modules=null"),
+         "model.recompute_modules=[]", "model.distribute_saved_activations=false"),
         (),
     )  # fmt: skip
     assert as_bridge(spec, ["env.B"])[0] == ('++env_vars.B="x y"',)

@@ -178,7 +178,7 @@ def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
         ("--tensor-model-parallel-size two", "--tensor-model-parallel-size: must be"),
         ("--num-layers 1" + "0" * 25, "--num-layers: must be"),
         ("--tensor-model-parallel-size", "--tensor-model-parallel-size: has no value"),
-        ("--tensor-model-parallel-size $TP", "not certain: $TP is set nowhere in the script"),
+        ("--tensor-model-parallel-size $TP", "not certain: the script does not set $TP"),
         ("$MORE_ARGS", "$MORE_ARGS: may hold arguments"),
         ("8", "8: belongs to no option"),
     ],
