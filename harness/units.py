@@ -14,6 +14,11 @@ def counted(number: int, noun: str, ending: str = "s") -> str:
     return f"{number} {noun}{ending * (number != 1)}"
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """Return the text in at most ``most`` characters; a longer one ends in ``...``."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ``rank 4`` or ``ranks 0-3, 7`` for ranks in ascending order."""
     runs: list[list[int]] = []

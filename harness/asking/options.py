@@ -53,7 +53,7 @@ class ExperimentOptions:
     bridge_config: Annotated[str | None, _option("--bridge_config", metavar="FILE", panel=_OWN_JOB,
         help="A configuration of Megatron-Bridge: the file of `run_script.py --dryrun`, or the run_config.yaml of a run.")] = None
     hf: Annotated[str | None, _option("--hf", metavar="PATH", panel=_OWN_JOB,
-        help="A model of Hugging Face: its config.json, or the folder of it.")] = None
+        help="A model of Hugging Face: its config.json, or the folder that holds it.")] = None
     megatron_args: Annotated[str | None, _option("--megatron_args", metavar="FILE|-", panel=_OWN_JOB,
         help="Arguments of Megatron-LM: a command line, a shell script, or a log that prints them; - reads standard input.")] = None
     task: Annotated[str | None, _option("--task", metavar="TASK", panel=MODEL,
@@ -129,18 +129,18 @@ class ExperimentOptions:
         help="Record --profiling_ranks with Nsight Systems: ranks/profile_NNN.nsys-rep in the run's folder. A profiled run is "
         "never compared and cannot become a golden.")] = None
     pytorch_profiler: Annotated[bool | None, _option("--pytorch_profiler", "-pyp", panel=_PROFILE,
-        help="The same with torch's profiler: ranks/profile_NNN.json.gz, for chrome://tracing or Perfetto.")] = None
+        help="Record them with torch's profiler: ranks/profile_NNN.json.gz, for chrome://tracing or Perfetto.")] = None
     profiling_ranks: Annotated[str | None, _option("--profiling_ranks", metavar="LIST", help="Ranks to record. Default: 0.", panel=_PROFILE)] = None
     profiling_start_step: Annotated[int | None, _option("--profiling_start_step", metavar="STEP", help="First step to record. Default: 10.", panel=_PROFILE)] = None
     profiling_stop_step: Annotated[int | None, _option("--profiling_stop_step", metavar="STEP", help="One past the last. Default: 11.", panel=_PROFILE)] = None
     nsys_trace: Annotated[str | None, _option("--nsys_trace", metavar="LIST", help="nsys --trace. Default: cuda,nvtx.", panel=_PROFILE)] = None
-    nsys_extra_args: Annotated[str | None, _option("--nsys_extra_args", metavar="LIST", help="More options of nsys, in place of ours of the same name.", panel=_PROFILE)] = None
+    nsys_extra_args: Annotated[str | None, _option("--nsys_extra_args", metavar="LIST", help="More options for nsys. They replace mbr-perf's options of the same name.", panel=_PROFILE)] = None
     profiling_gpu_metrics: Annotated[bool | None, _option("--profiling_gpu_metrics", help="Let nsys sample the GPUs' counters.", panel=_PROFILE)] = None
     export_nsys_sqlite: Annotated[bool | None, _option("--export_nsys_sqlite", help="Let nsys also write SQLite.", panel=_PROFILE)] = None
     lock_gpu_freq: Annotated[int | None, _option("--lock_gpu_freq", "-lgc", metavar="MHZ", panel=_PROFILE,
         help="Lock the GPU clock of every GPU of the nodes during the run; needs root. mbr-perf resets it afterwards.")] = None
     peak_mem_clk: Annotated[int | None, _option("--peak_mem_clk", "-lmc", metavar="MHZ", panel=_PROFILE,
-        help="Likewise the memory clock.")] = None
+        help="Lock the memory clock of every GPU likewise.")] = None
     force: Annotated[list[str] | None, _option("--force", metavar="RULE_ID", panel=MODEL,
         help="Run although this rule calls it an error; recorded. Repeatable.")] = None
 
@@ -242,7 +242,7 @@ class SweepNodes:
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmLaunchOptions:
-    """What Slurm is asked for. None and False: not said."""
+    """What mbr-perf asks Slurm for. None and False: no request."""
 
     time_limit: Annotated[str | None, _slurm("--time_limit", "-t", metavar="MINUTES|HH:MM:SS",
         help="Slurm ends the job after this time. Required; rounded up to whole minutes.")] = None

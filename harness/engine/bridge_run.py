@@ -41,7 +41,7 @@ SWITCHED_OFF: tuple[tuple[str, object], ...] = (
 
 
 def run(spec: ExperimentSpec, log: RankLog, config_file: Path) -> None:
-    """Train as ``config_file`` says, with the overrides of ``spec.engine``, and fill ``log``. Exceptions are the caller's."""
+    """Train as ``config_file`` says, with the overrides of ``spec.engine``, and fill ``log``. The caller handles exceptions."""
     engine = spec.engine
     if engine.version != package_info.__version__:
         raise RuntimeError(
@@ -117,7 +117,7 @@ def _replaced(config: ConfigContainer, path: str, value: object) -> bool | None:
 class IterationClock:
     """Reads Bridge's own time of an iteration, which its log shows: its timer of the interval between two log lines.
 
-    It has everything between two steps in it: data, logging, garbage collection. Bridge stops the timer when it logs.
+    It includes everything between two steps: data, logging, garbage collection. Bridge stops the timer when it logs.
     """
 
     def __init__(self, timer: Any, log: RankLog):

@@ -92,7 +92,7 @@ RecomputePolicy = Annotated[NoRecompute | SelectiveRecompute | FullRecompute, Fi
 
 
 def runs_again(more: "RecomputePolicy", fewer: "RecomputePolicy") -> bool:
-    """Return whether ``more`` runs everything again that ``fewer`` does, by their settings alone."""
+    """Return whether ``more`` certainly runs everything again that ``fewer`` runs again. Looks at the settings only."""
     match fewer, more:
         case NoRecompute(), _:
             return True

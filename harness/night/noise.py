@@ -66,9 +66,9 @@ def noises(tonight: Variance | None, golden: Variance | None, history: KnownNois
 
 
 def _stretched(tonight: Variance, pooled: Variance) -> Variance:
-    """Return tonight's own variance, which chance may have raised above the pooled one, with the degrees that it deserves.
+    """Return tonight's own variance, which may exceed the pooled one by chance, and its degrees of freedom.
 
-    The more it exceeds the pooled variance, the less the pooled runs show of it.
+    The more it exceeds the pooled variance, the fewer degrees of the pooled runs it gets.
     """
     stretch = tonight.value / pooled.value
     return Variance(tonight.value, tonight.degrees + (pooled.degrees - tonight.degrees) / stretch**4)

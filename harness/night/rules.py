@@ -41,7 +41,8 @@ MIN_RUNS_BEYOND = 3
 """Runs that must all be beyond the threshold where :data:`EVERY_RUN_ALPHA` is evidence enough; without known nights only."""
 
 ODD_GOLDEN_ALPHA = 0.01
-# Two nights agree that are this many deviations of a night apart at most. That nights do not drift is never established.
+# Two nights agree if they differ by at most this many deviations of a night. The least drift counts always, because no
+# number of nights proves that there is none.
 _AGREEMENT_DEVIATIONS, _LEAST_DRIFT = 3.5, 0.3
 _LASTING_NIGHTS = 3
 _HABIT, _GROSS_THRESHOLDS, _ALIKE_SHARE = 2, 3.0, 0.35

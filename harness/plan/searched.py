@@ -138,10 +138,9 @@ def command(tried: Tried, row: Row, request: PlanRequest) -> str:
     spec = tried.settled.spec
     words = ["mbr-perf", "run", *request.asked.job_words, "--task", spec.task, "-g", spec.gpu, "-c", spec.compute_dtype,
              "-ng", str(spec.num_gpus), "-gb", str(spec.batch.global_batch_size)]  # fmt: skip
-    names = {"et": "-et", "ep": "-ep", "tp": "-tp", "pp": "-pp", "vp": "-vp", "cp": "-cp", "mb": "-mb"}
     for name, value in tried.sizes._asdict().items():
         if value is not None or name == "vp":
-            words += [names[name], "none" if value is None else str(value)]
+            words += [f"-{name}", "none" if value is None else str(value)]
     for setting in tried.settings:
         words += ["--set", setting]
     return shlex.join([*words, *_given(request.asked), "--recompute", row.text])

@@ -278,7 +278,7 @@ class _Run:
         for due, found in settings:
             spec = due.settled.spec
             kind = settled_implementation(spec), imbalance_of(spec)
-            with suppress(LayoutError):
+            with suppress(LayoutError):  # the plan refuses such a layout with the reason
                 kinds.setdefault(kind, {}).update({case.key: case for case in required_cases(found, kind[0])})
         for (implementation, imbalance), cases in kinds.items():
             traced = self.tracing.traces(tuple(cases.values()), implementation, imbalance=imbalance)

@@ -147,9 +147,7 @@ def _spec(row: Row, instead: Mapping[str, Any]) -> ExperimentSpec:
         "parallelism.expert_tensor_parallel_size": a.get("expert-tensor-parallel-size"), **({"ddp.grad_reduce_in_fp32": False} if keeps_16_bits else {}),
         **{f"env.{name}": value for name, value in _environment(row, gpu).items()},
     }  # fmt: skip
-    if a.get(
-        "pipeline-model-parallel-layout"
-    ):  # which has the chunks; the kept comparisons name their number nowhere else
+    if a.get("pipeline-model-parallel-layout"):  # it decides the number of chunks, which the kept comparisons leave out
         own["parallelism.virtual_pipeline_model_parallel_size"] = None
     plain = {"vocab-size": VOCAB_SIZE} | a | {"num-distributed-optimizer-instances": None} | instead
     try:

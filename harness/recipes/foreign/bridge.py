@@ -15,6 +15,7 @@ from harness.recipes.foreign.container_values import layout
 from harness.recipes.recipe import ForeignSource, Request
 from harness.recipes.settings import Layer, Setting, Value, build_spec, merge
 from harness.recipes.strict_yaml import PlainValue
+from harness.units import shortened
 
 _PARTS = ("model", "train", "optimizer", "ddp")
 _NEEDED = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "tensor_model_parallel_size",
@@ -155,7 +156,7 @@ def _text(value: PlainValue) -> str:
     """Return the value as YAML writes it, in at most 60 characters."""
     words = {None: "null", True: "true", False: "false"}
     text = words[value] if value is None or isinstance(value, bool) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(text)
 
 
 def _problem_in(container: Container) -> Callable[[str, str, str], BadRequestError]:

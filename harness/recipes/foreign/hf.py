@@ -26,6 +26,7 @@ from harness.recipes.foreign.hf_fields import (
 )
 from harness.recipes.recipe import ForeignSource, Request
 from harness.recipes.settings import Layer, Setting, Value
+from harness.units import shortened
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def _architecture(config: HfConfig) -> Architecture:
             f"{config.label}: {inner[0]}: mbr-perf does not train models of several modalities",
             remedy="to plan its language model alone, save that part as a separate config.json",
         )
-    named = ", ".join(str(name)[:60] for name in names) or str(config.values.get("model_type", "none"))[:60]
+    named = ", ".join(shortened(str(name)) for name in names) or shortened(str(config.values.get("model_type", "none")))
     remedy = nearest(named, ARCHITECTURES) if names else f"known: {', '.join(ARCHITECTURES)}"
     raise BadRequestError(
         f"{config.label}: architectures: mbr-perf cannot train {named}",

@@ -10,6 +10,7 @@ from typing import NoReturn, TypeVar
 from harness.errors import BadRequestError, Problems
 from harness.recipes.settings import Setting, Value
 from harness.recipes.strict_yaml import MAX_DIGITS, read_text
+from harness.units import shortened
 
 _Kind = TypeVar("_Kind")
 
@@ -157,5 +158,4 @@ def _finite(text: str) -> float:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(json.dumps(value))

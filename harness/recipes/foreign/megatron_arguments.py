@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from harness.errors import BadRequestError, Problems, nearest
 from harness.recipes.foreign.shell_script import Word
+from harness.units import shortened
 
 _TABLE = Path(__file__).with_name("megatron_arguments.json")
 Takes = Literal["flag", "off", "one", "many"]
@@ -133,7 +134,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
             continue
         unknown = next((each for each in (word, *values) if each.doubt or "$" in each.text), None)
         if unknown is not None and not argument.harmless:
-            why = unknown.doubt or f"the script does not set {unknown.text[:60]}"
+            why = unknown.doubt or f"the script does not set {shortened(unknown.text)}"
             found.problems.add(f"{place}: not certain: {why}", "write the arguments of one job into the file")
             continue
         value = takes == "flag" if takes in ("flag", "off") else _joined([each.text for each in values], takes)
@@ -146,7 +147,7 @@ def _is_option(text: str) -> bool:
 
 
 def _refuse_word(found: Arguments, word: Word, name: str) -> None:
-    place = f"{found.label}:{word.line}: {name[:60]}"
+    place = f"{found.label}:{word.line}: {shortened(name)}"
     if name in ("$@", "$*", "${@}", "${@:2}") or _REDIRECTS.match(name):
         return
     if _is_option(name):

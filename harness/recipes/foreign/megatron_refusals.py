@@ -1,6 +1,6 @@
 """Refuses arguments of Megatron-LM that change the memory or the time of a step and have no leaf in an ExperimentSpec.
 
-An argument that is in no table here, was read by no row and is not at Megatron-LM's default is refused too.
+It also refuses every other argument that no row reads and that is not at Megatron-LM's default, unless it is harmless.
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,11 @@ from dataclasses import replace
 from harness.errors import nearest
 from harness.recipes.foreign.megatron_arguments import Arguments, arguments
 from harness.recipes.settings import Setting
+from harness.units import shortened
 
 FEATURES: Mapping[str, str] = {
     "optimizer_cpu_offload": "an optimizer in host memory",
-    "use_torch_fsdp2": "torch's FSDP2; mbr-perf knows --use-megatron-fsdp",
+    "use_torch_fsdp2": "torch's FSDP2; use Megatron-FSDP (--use-megatron-fsdp)",
     "use_legacy_models": "Megatron-LM's legacy models",
     "fp32_residual_connection": "residual connections in FP32",
     "fp16_lm_cross_entropy": "a loss in FP16",
@@ -45,7 +46,7 @@ FEATURES: Mapping[str, str] = {
     "model_parallel_size": "an argument that Megatron-LM removed; use --tensor-model-parallel-size",
     "checkpoint_activations": "an argument that Megatron-LM removed; use --recompute-granularity full",
     "activations_checkpoint_method": "an argument that Megatron-LM removed; use --recompute-method",
-    "moe_layer_recompute": "an argument that Megatron-LM replaced by --recompute-modules moe",
+    "moe_layer_recompute": "an argument that Megatron-LM replaced; use --recompute-modules moe",
     "vocab_extra_ids": "tokens beside those of the tokenizer; add them to --vocab-size",
     "delay_wgrad_compute": "weight gradients that are computed later",
     "overlap_p2p_comm_warmup_flush": "messages that overlap in warm-up and flush",
@@ -64,7 +65,7 @@ FEATURES: Mapping[str, str] = {
     "enable_mhc_connections": "hyper-connections",
     "use_kitchen_attention": "attention of another library",
 }
-"""Why an argument is refused when it is not at its default."""
+"""What an argument is that mbr-perf refuses if it is not at its default; behind a semicolon, what to do instead."""
 
 SMALL = frozenset({
     "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "max_position_embeddings", "moe_router_fusion",
@@ -92,7 +93,7 @@ DERIVED = frozenset({
     "expert_tensor_parallel_num_weight_shards", "transformer_impl", "torch_fsdp2_reshard_after_forward", "DDP_impl",
     "megatron_fsdp_main_params_dtype", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_grad_comm_dtype",
 })  # fmt: skip
-"""Names of the namespace that follow from others, or that have a test of their own below."""
+"""Names of the namespace that follow from others, or that `_refuse_combinations` checks."""
 
 
 def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
@@ -102,14 +103,15 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
         if a.is_default(name):
             continue
         if name in FEATURES:
-            a.refuse(name, f"{FEATURES[name]}: mbr-perf does not model it", "plan the job without it")
+            what, _, instead = FEATURES[name].partition("; ")
+            a.refuse(name, f"{what}: mbr-perf does not model it", instead or "plan the job without it")
         elif name in a.read or name in DERIVED:
             continue
         elif name in SMALL:
             small.append(given.source.rpartition(" ")[2])
         elif name not in arguments():
             if a.is_whole:
-                a.refuse(name, f"{str(given.value)[:60]}: no argument of Megatron-LM that mbr-perf knows",
+                a.refuse(name, f"{shortened(str(given.value))}: no argument of Megatron-LM that mbr-perf knows",
                          f"delete its line if it changes neither memory nor time; {nearest(name, arguments())}")  # fmt: skip
         elif not arguments()[name].harmless:
             usual = arguments()[name].defaults[0]
@@ -121,7 +123,7 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
 
 
 def _refuse_combinations(a: Arguments) -> None:
-    """Refuse values that only some jobs cannot have."""
+    """Refuse values of arguments that mbr-perf models with other values, or in other jobs, only."""
     known = {
         "optimizer": (("adam",), "an optimizer other than Adam"),
         "num_distributed_optimizer_instances": ((1,), "hybrid sharding"),
@@ -142,7 +144,9 @@ def _refuse_combinations(a: Arguments) -> None:
         value = a.get(name)
         if name in a.given and value not in values:
             listed = ", ".join(str(each) for each in dict.fromkeys(values) if each is not None)
-            a.refuse(name, f"{str(value)[:60]}: {what}: mbr-perf does not model it", f"it models {listed or 'none'}")
+            a.refuse(
+                name, f"{shortened(str(value))}: {what}: mbr-perf does not model it", f"it models {listed or 'none'}"
+            )
 
 
 _CHUNKED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")

@@ -11,6 +11,7 @@ from typing import Literal
 from harness.errors import BadRequestError, raise_all
 from harness.records.foreign.log import LogFormat
 from harness.records.strict_json import an_object, once_each, unreadable
+from harness.units import shortened
 
 _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
@@ -103,8 +104,7 @@ def problem(path: Path, keys: Keys, what: str) -> BadRequestError:
 
 def shown(value: object) -> str:
     """Shorten a value for a message."""
-    text = json.dumps(value, default=repr)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    return shortened(json.dumps(value, default=repr), 40)
 
 
 @dataclass(frozen=True, slots=True)
