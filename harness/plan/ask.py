@@ -122,7 +122,9 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
         from harness.showing import json
 
         json.answer(
-            planned_document(Planned(found.layouts, traced_with=found.traced_with), search_document(found, request))
+            planned_document(
+                Planned(found.layouts, traced_with=found.traced_with), search_document(found, request), found.base.spec
+            )
         )
     else:
         show_page(search_page(found, request))

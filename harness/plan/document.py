@@ -9,11 +9,21 @@ from harness.plan.nearest import Nearest
 from harness.plan.request import PlanRequest
 from harness.plan.run import Planned
 from harness.plan.searched import Searched, Tried, command
-from harness.planning.advice import Advice, ModuleWorth, advice, module_worths, riskier_text, safe_instead, why_none
+from harness.planning.advice import (
+    Advice,
+    ModuleWorth,
+    advice,
+    module_worths,
+    recommendations,
+    riskier_text,
+    safe_instead,
+    why_none,
+)
 from harness.planning.device import DeviceNeeds
 from harness.planning.ledger import PeakName
 from harness.planning.prediction import ExactPeak, Verdict
 from harness.planning.search import Plan, Row
+from harness.recipes.foreign.exporting import to_paste
 from harness.records.run import StagePrediction
 from harness.records.trace import Calibration
 from harness.showing.json import Document, Shown, Text, at
@@ -75,6 +85,14 @@ class SettingRow(Shown):
         )
 
 
+class PasteRow(Shown):
+    """One recommended setting in words of other programs: overrides of Megatron-Bridge, arguments of Megatron-LM."""
+
+    recompute: str
+    bridge: str
+    megatron_lm: str
+
+
 class LayoutRow(Shown):
     """What was planned for one layout, and with which limits."""
 
@@ -97,13 +115,18 @@ class LayoutRow(Shown):
     not_combined: tuple[str, ...] = at("skipped")
     modules_by_price: tuple[ModuleWorth, ...]
     advice: tuple[Advice, ...]
+    to_paste: tuple[PasteRow, ...]
 
     @classmethod
-    def of_plan(cls, layout: str, plan: Plan) -> Self:
-        """With what to do where nothing fits."""
+    def of_plan(cls, layout: str, plan: Plan, base: ExperimentSpec, *, with_sizes: bool) -> Self:
+        """With what to do where nothing fits. ``base``: the job without the advice; ``with_sizes``: as in `to_paste`."""
+        pasted = [
+            (row.text, to_paste(row.candidate.spec, base, with_sizes=with_sizes)) for row in recommendations(plan)
+        ]
         return cls.of(
             plan, layout=layout, not_recommended_because=why_none(plan), safe_instead=safe_instead(plan), riskier_because=riskier_text(plan),
             modules_by_price=module_worths(plan), advice=advice(plan), same_time=tuple(row.text for row in plan.same_time),
+            to_paste=[PasteRow.of(each, recompute=text) for text, each in pasted],
         )  # fmt: skip
 
 
@@ -134,7 +157,7 @@ class ExactSetting(Shown):
 
 
 class SearchedRow(Shown):
-    """One setting of one layout that a search found. ``command``: runs it."""
+    """One setting of one layout that a search found. ``command`` runs it; the others set it in other programs."""
 
     layout: str
     recompute: str
@@ -142,6 +165,8 @@ class SearchedRow(Shown):
     step_time_s: float | None
     verdict: Verdict | None
     command: str
+    bridge: str
+    megatron_lm: str
 
 
 class SearchDocument(Shown):
@@ -179,10 +204,11 @@ def plan_document(
     exact: Mapping[str, tuple[ExactPeak, ...]] | None = None,
     notes: tuple[str, ...] = (),
     search: SearchDocument | None = None,
+    base: ExperimentSpec | None = None,
 ) -> PlanDocument:
     """``layouts`` are name, plan and problem, ``best`` the name of the recommended one.
 
-    ``exact``: stages by setting, where whole steps were traced.
+    ``exact``: stages by setting, where whole steps were traced. ``base``: the job of a search, the first layout otherwise.
     """
     plans = [(name, plan) for name, plan, _ in layouts if plan is not None]
     chosen = next((plan.recommended for name, plan in plans if name == best), None)
@@ -192,7 +218,9 @@ def plan_document(
         recommended_layout=best if chosen else None,
         assumptions=tuple(dict.fromkeys(text for _, plan in plans for text in plan.assumptions)),
         layouts=[
-            LayoutRow.of_plan(name, plan) if plan else UnplannedLayout.of(layout=name, problem=problem)
+            LayoutRow.of_plan(name, plan, base or plans[0][1].spec, with_sizes=base is not None or len(layouts) > 1)
+            if plan
+            else UnplannedLayout.of(layout=name, problem=problem)
             for name, plan, problem in layouts
         ],
         exact=[ExactSetting.of(recompute=text, stages=peaks) for text, peaks in (exact or {}).items()],
@@ -207,14 +235,14 @@ def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
         num_layouts=found.num_layouts,
         interrupted=found.interrupted,
         layouts=dict(found.counts),
-        best=tuple(_searched(each, each.row, request) for each in found.best if each.row),
-        pareto=tuple(_searched(each, row, request) for each, row in found.pareto),
+        best=tuple(_searched(each, each.row, request, found.base.spec) for each in found.best if each.row),
+        pareto=tuple(_searched(each, row, request, found.base.spec) for each, row in found.pareto),
     )
 
 
-def _searched(tried: Tried, row: Row, request: PlanRequest) -> SearchedRow:
+def _searched(tried: Tried, row: Row, request: PlanRequest, base: ExperimentSpec) -> SearchedRow:
     assert row.prediction is not None
-    time = row.prediction.time
+    time, pasted = row.prediction.time, to_paste(row.candidate.spec, base, with_sizes=True)
     return SearchedRow(
         layout=tried.name,
         recompute=row.text,
@@ -222,14 +250,18 @@ def _searched(tried: Tried, row: Row, request: PlanRequest) -> SearchedRow:
         step_time_s=time.likely_s if time else None,
         verdict=row.verdict,
         command=command(tried, row, request),
+        bridge=pasted.bridge,
+        megatron_lm=pasted.megatron_lm,
     )
 
 
-def planned_document(planned: Planned, search: SearchDocument | None = None) -> PlanDocument:
-    """Return all that one request planned."""
+def planned_document(
+    planned: Planned, search: SearchDocument | None = None, base: ExperimentSpec | None = None
+) -> PlanDocument:
+    """Return all that one request planned. ``base``: the job whose layouts a search varied."""
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     exact = {setting.text: setting.peaks for setting in planned.exact}
-    made = plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes, search)
+    made = plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes, search, base)
     return made.model_copy(
         update={"nearest_golden": planned.nearest_golden, "nearest_published": planned.nearest_published}
     )

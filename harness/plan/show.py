@@ -9,6 +9,7 @@ from harness.planning.advice import (
     advice,
     asked_text,
     dominated,
+    eager,
     module_worths,
     riskier_text,
     safe_instead,
@@ -18,6 +19,7 @@ from harness.planning.advice import (
 )
 from harness.planning.prediction import ExactPeak, Prediction
 from harness.planning.search import Plan, Row
+from harness.recipes.foreign.exporting import to_paste
 from harness.records.trace import Calibration, FittedConstant, RunErrors
 from harness.showing.page import (
     GAP,
@@ -33,7 +35,7 @@ from harness.showing.page import (
     table,
     tabled,
 )
-from harness.showing.request_text import request_facts
+from harness.showing.request_text import paste_lines, request_facts
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
@@ -233,6 +235,7 @@ def _answer(plan: Plan, whose: str) -> Iterator[Line]:
     if best is None or best.prediction is None:
         why = why_none(plan)
         yield Line(why[0].upper() + why[1:], "worse", hang=2)
+        yield from _to_paste(plan, eager(plan))
         return
     what = "step time" if best.prediction.time else "FLOPs"
     cost = "" if best.overhead is None else f", {format_percent(best.overhead)} {what}"
@@ -241,9 +244,17 @@ def _answer(plan: Plan, whose: str) -> Iterator[Line]:
     about = "" if best.prediction.is_point_known else "~"
     used = f"{plan.limits.use_text(best.prediction.peak_bytes, best.prediction.pool_bytes, about)}{cost}{doubt}"
     yield Line((Span("Use ", "strong"), Span(option(best), "chosen"), f"  ({used})"), hang=4)
-    for text in (asked_text(plan, whose), same_time_text(plan), safe_instead(plan), riskier_text(plan)):
+    yield from _to_paste(plan, best)
+    others = ((safe_instead(plan), eager(plan)), (riskier_text(plan), plan.riskier))
+    for text, row in ((asked_text(plan, whose), None), (same_time_text(plan), None), *others):
         if text:
             yield Line(text[0].upper() + text[1:], hang=4)
+            yield from _to_paste(plan, row)
+
+
+def _to_paste(plan: Plan, row: Row | None) -> Iterator[Line]:
+    if row is not None:
+        yield from paste_lines(to_paste(row.candidate.spec, plan.spec), 4)
 
 
 def option(row: Row) -> str:

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from harness.plan.show import assumptions, layout_cells, option, size_unit, verdict_text
 from harness.planning.advice import WITHOUT_GRAPHS
 from harness.planning.search import Plan
+from harness.recipes.foreign.exporting import to_paste
 from harness.showing.page import GAP, Block, Column, Facts, Line, Page, Span, Words, listing, table
-from harness.showing.request_text import VALUES, request_facts
+from harness.showing.request_text import VALUES, paste_lines, request_facts
 from harness.units import GIB, MIB, format_percent
 
 Layout = tuple[str, Plan | None, str]
@@ -55,7 +56,9 @@ def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterat
     if chosen is None or chosen.recommended is None:
         return
     best = chosen.recommended
+    first = next(plan for _, plan, _ in layouts if plan)
     yield Line((Span("Use ", "strong"), Span(f"{name}  {option(best)}", "chosen")), hang=4)
+    yield from paste_lines(to_paste(best.candidate.spec, first.spec, with_sizes=True), 4)
     if chosen.safe is None:
         yield Line("No setting fits with its whole range", hang=4)
         yield assumptions(chosen)
@@ -71,6 +74,7 @@ def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterat
     if tight:
         _, where, row = min(tight, key=lambda each: each[0])
         yield Line(f"Faster, but the upper end of its range does not fit: {where}  {option(row)}", hang=4)
+        yield from paste_lines(to_paste(row.candidate.spec, first.spec, with_sizes=True), 4)
     yield assumptions(chosen)
 
 

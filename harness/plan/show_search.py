@@ -6,6 +6,7 @@ from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
 from harness.plan.show import assumptions, layout_cells, size_unit, verdict_text
 from harness.planning.search import Row
+from harness.recipes.foreign.exporting import to_paste
 from harness.showing.page import (
     GAP,
     Block,
@@ -20,7 +21,7 @@ from harness.showing.page import (
     listing,
     table,
 )
-from harness.showing.request_text import VALUES, request_facts
+from harness.showing.request_text import VALUES, paste_lines, request_facts
 from harness.units import counted, format_seconds
 
 # Rows of the Pareto set that the page shows; --json has all.
@@ -55,6 +56,9 @@ def search_page(found: Searched, request: PlanRequest) -> Page:
     blocks += [Line(f"The {counted(len(best), 'layout')} with the fastest steps that fit", "strong"), _table(best), GAP]
     commands = "\n".join(command(each, row, request) for each, row in best)
     blocks.append(Section("Commands", (Code(commands),)))
+    fastest = best[0][1].candidate.spec
+    lines = paste_lines(to_paste(fastest, found.base.spec, with_sizes=True), 2)
+    blocks.append(Section(f"The first of them, {best[0][0].name}, to paste into a job of another program", lines))
     front = found.pareto
     title = (
         f"Settings that no other one beats in memory and time (Pareto set), up to {SLOWEST:g} times the fastest step"

@@ -81,18 +81,30 @@ def why_none(plan: Plan) -> str:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
         return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
     nothing = f"nothing fits into {limits.text}"
-    other = plan.without_graphs.recommended if plan.without_graphs else None
-    fits = other is not None and other.verdict == "FITS"
-    return f"{nothing}; {WITHOUT_GRAPHS} {other.text} does" if other and fits else nothing
+    other = eager(plan)
+    return f"{nothing}; {WITHOUT_GRAPHS} {other.text} does" if other else nothing
 
 
 def safe_instead(plan: Plan) -> str:
     """Name a setting that fits with its whole range, if the recommended one does not; else empty."""
     if plan.recommended is None or plan.safe is not None:
         return ""
-    other = plan.without_graphs.safe if plan.without_graphs else None
+    other = eager(plan)
     instead = f"; {WITHOUT_GRAPHS}: {other.text}{_at(other)}" if other else ""
     return f"no planned setting fits with its whole range{instead}"
+
+
+def recommendations(plan: Plan) -> tuple[Row, ...]:
+    """Return the settings that the answer tells to use: recommended, without CUDA graphs where none is safe with them, riskier."""
+    return tuple(row for row in (plan.recommended, eager(plan), plan.riskier) if row)
+
+
+def eager(plan: Plan) -> Row | None:
+    """Return the setting to use without CUDA graphs; None if one fits with its whole range as it is."""
+    other = plan.without_graphs
+    if other is None or plan.safe is not None:
+        return None
+    return other.safe
 
 
 def same_time_text(plan: Plan) -> str:

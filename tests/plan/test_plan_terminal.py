@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
 from harness.plan.document import plan_document
 from harness.plan.show import plan_page, size_unit
@@ -56,7 +57,8 @@ def shown(width: int, page, *, terminal: bool) -> list[str]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(spec, width):
     lines = shown(width, lambda: plan_page(planned(spec), ()), terminal=True)
-    assert max(map(len, lines)) <= width
+    to_copy = [line for line in lines if line.startswith("    Megatron-")]  # never broken
+    assert max(len(line) for line in lines if line not in to_copy) <= width
     assert not [line for line in lines if "…" in line]
 
 
@@ -75,6 +77,61 @@ def test_in_a_pipe_every_setting_has_its_parts_on_one_line(spec):
 def test_the_answer_is_one_line_that_can_be_typed(spec):
     lines = shown(120, lambda: plan_page(planned(spec), ()), terminal=False)
     assert [line for line in lines if line.startswith("Use --recompute ")]
+
+
+def tight_budget(spec):
+    """A memory that the predicted peak without recompute fits into, and the upper end of its range does not."""
+    made = planned(spec)
+    found = made.control.prediction
+    return made.limits.needs.device_bytes((found.peak_bytes + found.range_bytes[1]) // 2)
+
+
+def pasted(lines):
+    """The settings that a page shows for other programs, in order, as (Megatron-Bridge, Megatron-LM)."""
+    bridge, megatron_lm = (
+        [line.removeprefix(f"    {name}: ") for line in lines if line.startswith(f"    {name}: ")]
+        for name in ("Megatron-Bridge", "Megatron-LM")
+    )
+    return list(zip(bridge, megatron_lm, strict=True))
+
+
+def test_every_recommended_setting_can_be_pasted_into_other_programs(spec):
+    asked = spec.model_copy(update={"recompute": parse_recompute("full:uniform:1")})
+    made = planned(asked, tight_budget(asked))
+    assert (made.recommended.text, made.riskier.text) == ("full:block:1", "none")
+    lines = shown(80, lambda: plan_page(made, ()), terminal=True)
+    use, riskier = pasted(lines)
+    assert "Use --recompute full:block:1" in lines[lines.index(f"    Megatron-Bridge: {use[0]}") - 2]
+    assert use == (
+        "model.recompute_granularity=full model.recompute_method=block model.recompute_num_layers=1 'model.recompute_modules=[]' model.distribute_saved_activations=false",
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
+    )
+    assert riskier[1] == "# without --recompute-granularity, --recompute-method, --recompute-num-layers"
+    (layout,) = json_of(plan_document([("", made, "")], ""))["layouts"]
+    assert [(row["bridge"], row["megatron_lm"]) for row in layout["to_paste"]] == [use, riskier]
+    assert [row["recompute"] for row in layout["to_paste"]] == ["full:block:1", "none"]
+
+
+def test_what_fits_only_without_graphs_turns_them_off_in_other_programs_too(spec):
+    graphs = spec.model_copy(update={"cuda_graph": CudaGraphSpec(impl=TE, scope=("attn",))})
+    made = replace(planned(graphs, 10**9), without_graphs=planned(spec))
+    ((bridge, megatron_lm),) = pasted(shown(120, lambda: plan_page(made, ()), terminal=False))
+    assert {"model.cuda_graph_impl=none", "model.recompute_granularity=null"} <= set(bridge.split())
+    assert megatron_lm == "# without --cuda-graph-impl, --cuda-graph-scope"
+
+
+def test_a_layout_is_pasted_with_its_sizes(spec):
+    wide = spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update={
+        "tensor_model_parallel_size": 8, "virtual_pipeline_model_parallel_size": None})})  # fmt: skip
+    layouts = [("tp=4 vp=5", planned(spec), ""), ("tp=8 vp=none", planned(wide), "")]
+    ((bridge, megatron_lm),) = pasted(shown(120, lambda: layouts_page(layouts, "tp=8 vp=none"), terminal=False))
+    assert {"model.tensor_model_parallel_size=8", "model.virtual_pipeline_model_parallel_size=null"} <= set(
+        bridge.split()
+    )
+    assert "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --sequence-parallel" in megatron_lm
+    assert megatron_lm.endswith("# without --num-virtual-stages-per-pipeline-rank")
+    document = json_of(plan_document(layouts, "tp=8 vp=none"))
+    assert document["layouts"][1]["to_paste"][0]["megatron_lm"] == megatron_lm
 
 
 def test_where_nothing_fits_the_ladder_ends_at_parallelism(spec):
