@@ -302,7 +302,7 @@ def _override_remedy(word: str) -> str:
 
 
 def help_rows() -> Iterator[tuple[str, str]]:
-    """Yield the name of each option that help shows, and the setting or the options of ours that it stands for."""
+    """Yield the name of each option that help shows, and the setting or the options that replace it."""
     for name, meaning in MEANINGS.items():
         if meaning.metavar:
             text = (

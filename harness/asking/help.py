@@ -34,7 +34,7 @@ _UNUSED = {
 
 
 def takes_experiment(command: Any) -> bool:
-    """Return whether the command takes the options of an experiment, so that those of Megatron-Bridge make sense."""
+    """Return whether the command takes the options of an experiment, and with them Megatron-Bridge's."""
     return any(parameter.name == "set_values" for parameter in command.params)
 
 
@@ -53,7 +53,7 @@ def with_own_options(command: Any, args: list[str]) -> list[str]:
 
 
 def _has_own_options_only(args: Sequence[str], takes_value: Mapping[str, bool]) -> bool:
-    """Return whether the arguments are options of the command, each with its value behind it where it takes one."""
+    """Return whether the arguments are nothing but options of the command, each followed by its value if it takes one."""
     rest = iter(args)
     return all(word in takes_value and not (takes_value[word] and next(rest, "-").startswith("-")) for word in rest)
 
@@ -68,7 +68,7 @@ class HelpedCommand(typer.core.TyperCommand):
                 parameter.hidden = True  # type: ignore[attr-defined]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as typer does, but report all values that cannot be read at once, each with its option and its text."""
+        """Parse as typer does, but report all unreadable values at once, each with its option and its text."""
         typed = list(args)
         try:
             return super().parse_args(ctx, args)

@@ -144,7 +144,7 @@ class ExportOptions:
         str | None,
         typer.Argument(
             metavar="[POINT]",
-            help="RECIPE, or RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT as far as needed; options may choose as well.",
+            help="RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT. All parts but RECIPE may be missing; options choose the point as well.",
         ),
     ] = None
     form: Annotated[

@@ -31,7 +31,7 @@ def repeats_problem(num_repeats: int) -> str:
 
 
 LayerKind = Literal["dense", "moe", "window_dense", "window_moe", "delta_dense", "delta_moe"]
-"""A decoder layer by what saves and computes: its attention (full, sliding window, gated delta net) and its experts."""
+"""Kinds of decoder layers: their attention (full, sliding window, gated delta net), and whether they have experts."""
 _KINDS: dict[tuple[int, int, int], LayerKind] = {
     (0, 0, 0): "dense", (0, 0, 1): "moe", (1, 0, 0): "window_dense", (1, 0, 1): "window_moe",
     (0, 1, 0): "delta_dense", (0, 1, 1): "delta_moe",

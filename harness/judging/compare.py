@@ -165,7 +165,7 @@ def compare_stored(
 def _of_each(
     find: Callable[[RunRecord, Metrics], Sequence[str]], records: Sequence[RunRecord], each: Sequence[Metrics]
 ) -> list[str]:
-    """Return what ``find`` says of the runs, every sentence once."""
+    """Return the sentences that ``find`` returns for the runs, each once."""
     found = (text for record, metrics in zip(records, each, strict=True) for text in find(record, metrics))
     return list(dict.fromkeys(found))
 

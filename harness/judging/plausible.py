@@ -22,7 +22,7 @@ Readers = Mapping[str, Callable[[RankRecord], int | None]]
 
 
 def doubts_of(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
-    """Return every reason not to trust a run: what made it suspect while it ran, then figures that cannot be true.
+    """Return every reason not to trust a run: doubts from the run itself, then figures that cannot be true.
 
     ``metrics``: of this run. The figures of a failed run are partial and are not checked.
     """

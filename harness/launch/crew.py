@@ -93,7 +93,7 @@ class Crew:
 
     @property
     def stopped_agent(self) -> str:
-        """Say that the agent is stopped, so that it neither notices nor ends anything; empty while it is not."""
+        """Return a sentence if the agent is stopped and so cannot end its ranks; empty if it is not."""
         if self._agent_process is None or not is_stopped(self._agent_process):
             return ""
         return f"the torchrun agent (process {self.agent.pid}) is stopped, as by SIGSTOP"

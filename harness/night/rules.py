@@ -118,7 +118,7 @@ def judge_time(
 
 
 def _measures(golden: Reference, history: KnownNoise | None, smallest: float) -> tuple[float, ...]:
-    """Return what a change must be large against: the level of the nights, which is known best, and the golden where they differ."""
+    """Return the values from which a change must differ enough: the level of the nights and, where it differs, the golden."""
     if history is None or history.level is None or not history.knows_nights:
         return (golden.value,)
     is_same = abs(history.level / golden.value - 1) <= smallest / 2

@@ -230,7 +230,7 @@ def plan_document(
 
 
 def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
-    """Return what only a search knows; its best layouts are those of the document around it."""
+    """Return the part of the document that only a search has; the document around it describes the best layouts."""
     return SearchDocument(
         num_layouts=found.num_layouts,
         interrupted=found.interrupted,

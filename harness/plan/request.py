@@ -80,7 +80,7 @@ def _beside_search(request: PlanRequest) -> list[BadRequestError]:
     given = {"--over": request.over, "--only": request.only, "--exact": request.exact}
     return [
         BadRequestError(
-            f"--search tries every layout and setting, so {option} has no place beside it",
+            f"--search tries every layout and setting, so it excludes {option}",
             remedy=f"omit {option}, or --search",
         )
         for option, value in given.items()

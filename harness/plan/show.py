@@ -1,4 +1,4 @@
-"""Plans for people: a row per setting, what the peak consists of, what to do."""
+"""Shows plans: a row per setting, the parts of the peak, and what to do."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,7 +50,7 @@ _WORTH_A_PRICE = GIB // 10
 
 
 def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose: str = "the recipe's") -> Page:
-    """Return the page of one layout. ``whose``: who asked for the setting of the request."""
+    """Return the page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting."""
     rows = _shown(plan, show_all=show_all)
     num_folded = len([row for row in plan.rows if row.prediction]) - len(rows)
     steps = (Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1))
@@ -272,7 +272,7 @@ def assumptions(plan: Plan) -> Section:
         texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}{rows}")
         if time.host_bound:
             texts.append(
-                "host-bound: the host launches operations more slowly than the GPU runs them; what runs again costs by its operations"
+                "host-bound: the host launches operations more slowly than the GPU runs them; recompute therefore costs time for each operation that runs again"
             )
     return Section("Assumptions", (listing(f"- {text}" for text in texts),))
 

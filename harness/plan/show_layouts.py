@@ -1,4 +1,4 @@
-"""Plans of several layouts for people: a row per layout, and what to do."""
+"""Shows plans of several layouts: a row per layout, and what to do."""
 
 from collections.abc import Iterator, Sequence
 
@@ -79,7 +79,7 @@ def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterat
 
 
 def _shared_request(plans: Sequence[Plan], notes: Sequence[str]) -> Iterator[Block]:
-    """Yield what all layouts share, read from the first: the recipe, the batch and the limits."""
+    """Yield the facts that all layouts share: recipe, batch and limits. They come from the first layout."""
     if not plans:
         return
     limits, varied = plans[0].limits, ("Parallelism", "Recompute", "Fingerprint")

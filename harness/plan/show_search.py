@@ -72,9 +72,7 @@ def _counts(found: Searched) -> Iterator[Block]:
     if found.interrupted:
         done = sum(found.counts.values())
         yield Line(
-            Span(
-                f"Interrupted: {done} of {found.num_layouts} layouts are decided; below is what is known so far", "bad"
-            )
+            Span(f"Interrupted: {done} of {found.num_layouts} layouts are decided; these are the best so far", "bad")
         )
     ended = (f"{count} {how}" for how, count in found.counts.most_common())
     yield Line(f"{counted(found.num_layouts, 'layout')}: {', '.join(ended)}", hang=2)

@@ -120,7 +120,7 @@ def same_time_text(plan: Plan) -> str:
 
 
 def asked_text(plan: Plan, whose: str) -> str:
-    """Say what the setting of the request comes to: ``whose`` setting it is, verdict, peak, time; empty where it is recommended."""
+    """Describe the setting of the request: ``whose`` it is, verdict, peak, time; empty if it is the recommended one."""
     own = canonical_text(plan.spec.recompute)
     row = next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
     if row is None or row is plan.recommended:
@@ -133,7 +133,7 @@ def asked_text(plan: Plan, whose: str) -> str:
 
 
 def unmodelled(plan: Plan) -> dict[str, str]:
-    """Return the assumptions that stand for something unmodelled, each with how far it may move the recommended peak."""
+    """Return the assumptions about unmodelled effects, each with the bytes by which it may move the recommended peak."""
     row = plan.recommended or plan.control
     if row is None or row.prediction is None:
         return {}

@@ -238,7 +238,7 @@ class Plan:
 
     @property
     def same_time(self) -> tuple[Row, ...]:
-        """Return the other settings whose time cannot be told from that of the recommended one; each needs more memory."""
+        """Return the other settings whose time may equal the recommended setting's; each needs more memory."""
         return tuple(row for row in same_time(self.rows, self.limits) if row is not self.recommended)
 
     @property
@@ -361,7 +361,7 @@ def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:
 
 
 def same_time(rows: tuple[Row, ...], limits: Limits) -> tuple[Row, ...]:
-    """Return the cheapest setting whose whole range fits, else the cheapest tight one, and all that cannot be told from it."""
+    """Return the cheapest setting whose whole range fits, or else the cheapest tight one, with all that may be as fast."""
     affordable = [row for row in rows if _is_affordable(row, limits)]
     for wanted in ("FITS", "TIGHT"):
         fitting = [row for row in affordable if row.verdict == wanted]

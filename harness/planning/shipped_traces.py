@@ -1,6 +1,6 @@
-"""Traces that travel with mbr-perf, so that a machine without torch can plan: one file per release of megatron-core.
+"""Reads and writes the traces that travel with mbr-perf: a machine without torch can plan with them.
 
-A file is a zip. ``about.json`` says what made the traces. Every other member holds all traces of one reduced request:
+There is one zip file per release of megatron-core. ``about.json`` says what made the traces. Every other member holds all traces of one reduced request:
 all recompute settings, kinds of layers and ends of the model. Equal operations are stored once.
 """
 
@@ -53,7 +53,7 @@ class About(Frozen):
 
 
 def made_here() -> About:
-    """Return what this interpreter's packages would make; PackageNotFoundError without torch and megatron-core."""
+    """Return the description of traces that this interpreter makes; PackageNotFoundError without torch and megatron-core."""
     version = metadata.version
     return About(
         megatron_core=version("megatron-core"),
@@ -78,9 +78,9 @@ def shipped_releases() -> tuple[str, ...]:
 
 
 def why_not(about: About, installed: Software) -> str:
-    """Return why these traces do not stand for what is here; empty if they do.
+    """Return why the traces differ from traces that this machine would make; empty if they do not.
 
-    Where megatron-core is not installed in that release, nothing but the tracer can differ.
+    Without megatron-core of that release here, only the tracer can differ.
     """
     if (about.tracer, about.stand_in) != (tracer_code(), stand_in_code()):
         return "another version of the tracer made them"
@@ -131,7 +131,7 @@ def _trees(parts: Iterable[str]) -> Iterator[ast.AST]:
 
 
 def _called(callers: Iterable[ast.AST], trees: Iterable[ast.AST]) -> list[ast.AST]:
-    """Return the functions in ``trees`` that ``callers`` name, and those that these name in turn."""
+    """Return the functions in ``trees`` that ``callers`` name, directly or through other such functions."""
     functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     found: list[ast.AST] = []
     due = list(callers)
@@ -207,7 +207,7 @@ def _defaults(case: TraceCase) -> dict[str, object]:
 
 
 def _without_kind(model: dict[str, Any]) -> None:
-    """Take out what the kind of a layer decides."""
+    """Remove the settings that the kind of a layer decides."""
     for name in ("mtp_num_layers", "window_attn_skip_freq"):
         model.pop(name, None)
     for section, name in (("moe", "moe_layer_freq"), ("linear_attention", "linear_attention_freq")):

@@ -232,7 +232,7 @@ RULES = (
          "set --cuda_graph_impl, or drop the scope",
          f"{CONFIG}:1670", "source"),
     Rule("G34", "error", lambda s: "full_iteration" in s.graph.scope and len(_scope(s)) > 1,
-         "cuda_graph_scope full_iteration captures the whole step, so no part can stand beside it",
+         "cuda_graph_scope full_iteration captures the whole step, so it excludes every part",
          "use --cuda_graph_scope full_iteration alone, or drop it",
          "Megatron-Bridge scripts/performance/utils/overrides.py at 067f987", "harness"),
 )  # fmt: skip

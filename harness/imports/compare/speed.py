@@ -103,7 +103,7 @@ def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed:
 def _other_job(
     log: ForeignLog, golden: ForeignGolden, by_number: Mapping[int, Iteration], window: Window
 ) -> str | None:
-    """Return how the job differs in GPUs or batch from what the golden states; None if it states none or they agree."""
+    """Return how GPUs or batch of the job differ from the golden's; None if they agree or the golden states none."""
     batches = {by_number[number].global_batch_size for number in window.iterations if number in by_number}
     rows = (
         ("number of GPUs", golden.num_gpus, {log.world_size}),

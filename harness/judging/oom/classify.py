@@ -15,7 +15,7 @@ _BARE = re.compile(r"\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
 _PYTHON = re.compile(r"(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99})(?::|$)")
 _READ_TRACEBACK = "Read its traceback from the last line up, to the first line of the job's own code."
 _READ_ITS_LOG = (
-    "Read {log}: the error stands before the launcher's report. If no log has it, run the job again with "
+    "Read {log}: the error is above the launcher's report. If no log has it, run the job again with "
     "`torchrun --redirects 3 --log-dir DIR`, or decorate main with torch.distributed.elastic.multiprocessing.errors.record."
 )
 _KILLED = (-9, 137)  # as Python and as a shell count SIGKILL

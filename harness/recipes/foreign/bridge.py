@@ -190,7 +190,7 @@ def _refused_by_bridge(container: Container) -> Iterator[BadRequestError]:
 
 
 def _at_odds(container: Container) -> Iterator[BadRequestError]:
-    """Yield fields that contradict each other, or that stand for a setting under its former name."""
+    """Yield a problem for fields that contradict each other, and for former names of settings."""
     value, problem = container.value, _problem_in(container)
     former = {
         "model.enable_cuda_graph": ("model.cuda_graph_impl", "local"),
@@ -239,7 +239,7 @@ def _at_odds(container: Container) -> Iterator[BadRequestError]:
 
 
 def _rope_remarks(container: Container) -> Iterator[str]:
-    """Yield a remark if attention without latents, whose rotary embedding is always fused here, has it unfused."""
+    """Yield a remark if the file has an unfused rotary embedding, which mbr-perf fuses in attention without latents."""
     rotates = container.value("model.position_embedding_type") in ("rope", "yarn")
     if (
         rotates

@@ -37,7 +37,7 @@ def read_for_bridge(source: ForeignSource, request: Request) -> Layer:
     if container.value("train.train_samples"):
         raise BadRequestError(
             f"{container.place('train.train_samples')}: the training is counted in samples, but mbr-perf counts steps",
-            remedy="set train.train_iters in place of it",
+            remedy="set train.train_iters instead",
         )
     problems, layer = Problems(), dict[str, Setting]()
     with problems.collecting():

@@ -1,4 +1,4 @@
-"""Lists the fields of a Megatron-Bridge `ConfigContainer` that have no row in `container_fields`, and what each may be.
+"""Lists the fields of a Megatron-Bridge `ConfigContainer` that have no row in `container_fields`, and their allowed values.
 
 The names are those of Megatron-Bridge 0.3.1, 0.4.2, 0.5.1, 0.6.0 and commit 067f987, with the fields of the Megatron-LM
 that each of them pins.

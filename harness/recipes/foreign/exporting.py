@@ -162,7 +162,7 @@ def _row_values(spec: ExperimentSpec, row: Field, wanted: set[str] | None) -> Va
 
 
 def _completed(spec: ExperimentSpec, path: str) -> object:
-    """Return the value of a leaf; for one that megatron-core derives, what it derives, lest another recipe's value stay."""
+    """Return the value of a leaf, or the value that megatron-core derives. An absent one would leave another recipe's value."""
     value = at_path(spec, path)
     if value is not None or path not in _DERIVED:
         return value

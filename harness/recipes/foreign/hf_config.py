@@ -105,7 +105,7 @@ class HfConfig:
         for key, value in self.values.items():
             if key not in self.read and key not in harmless and value not in (None, False, 0, "", [], {}):
                 self.refuse(
-                    key, f"{_shown(value)}: mbr-perf does not know what it changes",
+                    key, f"{_shown(value)}: mbr-perf does not know the effect of this key",
                     "delete the key from a copy of the file if it changes neither memory nor time",
                 )  # fmt: skip
 

@@ -65,7 +65,7 @@ FEATURES: Mapping[str, str] = {
     "enable_mhc_connections": "hyper-connections",
     "use_kitchen_attention": "attention of another library",
 }
-"""What an argument is that mbr-perf refuses if it is not at its default; behind a semicolon, what to do instead."""
+"""Arguments that mbr-perf refuses if they are not at their default: their meaning and, after a semicolon, what to do instead."""
 
 SMALL = frozenset({
     "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "max_position_embeddings", "moe_router_fusion",
