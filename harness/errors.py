@@ -91,7 +91,7 @@ def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
 def _numbers_apart(name: str, other: str) -> float:
     """Return the distance of the numbers in two names, as powers of e; infinite if the words differ too.
 
-    A digit too many after several is no distance: ``h1000`` is nearest to ``h100``.
+    Extra digits behind a number of several digits count as no distance: ``h1000`` is nearest to ``h100``.
     """
     import math
     import re

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -149,9 +148,9 @@ def attempt_path(job_dir: Path, job_id: str, restart_count: int) -> Path:
 JOBS = "jobs"
 
 
-def new_job_dir(results: Path, name: str, *, now: datetime | None = None) -> Path:
+def new_job_dir(results: Path, name: str) -> Path:
     """Make ``jobs/<UTC time>-<name>-<8 hex>`` with its ``logs``. BadRequestError where it cannot be made."""
-    return new_folder(results / JOBS, name, (LOGS,), now=now or datetime.now(UTC))
+    return new_folder(results / JOBS, name, (LOGS,))
 
 
 def write_job(record: JobRecord) -> Path:

@@ -247,10 +247,6 @@ class Calibration(Frozen):
     device_names: tuple[str, ...] = ()
     versions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
-    def value_of(self, name: str) -> float | None:
-        """Return the fitted value; None if the runs did not determine it."""
-        return next((constant.value for constant in self.constants if constant.name == name), None)
-
 
 def calibration_path(gpu: str, results: Path | None = None) -> Path:
     """Return the path of a GPU type's calibration."""

@@ -120,8 +120,8 @@ def declared_requirements() -> dict[str, tuple[str, ...]]:
     return {name: tuple(metadata.requires(name) or ()) for name in names}
 
 
-def installed_software(gpu: str | None = None) -> Software:
-    """Versions from package metadata, without importing the packages. ``gpu``: the GPU type of this machine.
+def installed_software() -> Software:
+    """Return versions from package metadata, without importing the packages; the GPU type is left open.
 
     Apex only matters together with transformer-engine, so it is looked up only then.
     """
@@ -132,7 +132,6 @@ def installed_software(gpu: str | None = None) -> Software:
         apex=find_spec("fused_weight_gradient_mlp_cuda") is not None if transformer_engine else None,
         torch=_version("torch"),
         python=platform.python_version(),
-        gpu=gpu,
     )
 
 

@@ -21,7 +21,7 @@ from harness.recipes.recipe_file import load_recipe
 from harness.recipes.resolve import resolve_recipe
 from harness.records.store import write_bytes_atomically
 from harness.records.trace import TraceCase
-from harness.run.predicting.tracer import Tracing
+from harness.run.predicting.tracer import Tracing, cache_folder
 from harness.showing.terminal import narrate
 
 # Environments of scripts/setup, one per release of megatron-core that traces are shipped for.
@@ -51,7 +51,7 @@ def write(host: Host, folder: Path | None) -> Path:
 def traces(about: About, host: Host) -> Iterator[tuple[TraceCase, float, CachedTrace]]:
     """Yield every trace of every shipped point. Reuse the traces of an earlier call that was interrupted."""
     name = f"{about.megatron_core}-{about.torch}-{about.tracer}-{about.stand_in}-{about.layers}"
-    cache = TraceCache(Path(host.shell.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mbr-perf" / "traces" / name)
+    cache = TraceCache(cache_folder(host.shell) / "traces" / name)
     due = wanted(about)
     for at in range(0, len(due), _AT_ONCE):
         narrate(f"megatron-core {about.megatron_core}: {at} of {len(due)} traces")

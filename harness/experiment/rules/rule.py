@@ -114,11 +114,6 @@ class Situation:
         """Return that version in comparable form."""
         return parse_version(self.mcore_name)
 
-    @property
-    def locks_clocks(self) -> bool:
-        """Return whether the request locks a clock of the GPUs."""
-        return self.spec.measure.locks_clocks
-
     def mcore_before(self, version: str) -> bool:
         """Return whether megatron-core is older than ``version``."""
         return self.mcore < parse_version(version)

@@ -35,7 +35,7 @@ def flag(name: str) -> Read:
 def precision(a: Arguments) -> Value:
     """Return the row of `PRECISIONS`."""
     is_bf16 = bool(a.get("bf16"))
-    a.get("accumulate_allreduce_grads_in_fp32")
+    a.read.add("accumulate_allreduce_grads_in_fp32")
     if a.get("fp16"):
         a.refuse("fp16", "FP16 training is not supported", "use --bf16")
         return None
@@ -224,7 +224,7 @@ def attention(a: Arguments) -> Value:
     """Return the attention kernel: local layers attend by scores."""
     kind = str(a.get("attention_backend", "auto")).rpartition(".")[2]
     if implementation(a) == "local" or kind == "local":
-        a.get("use_flash_attn")
+        a.read.add("use_flash_attn")
         return "unfused"
     return "flash" if kind == "auto" and a.get("use_flash_attn") else kind
 
