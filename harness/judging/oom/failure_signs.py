@@ -35,6 +35,8 @@ _TELLING = (
     "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
+# Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.
+_OF_OTHERS = re.compile(r"^(?:slurmstepd|srun): |NCCL WARN |NVRM: Xid|failed \(exitcode: ")
 _ERROR = re.compile(
     r"(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit))(?::\s|:?$)"
 )
@@ -78,7 +80,7 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     if not any(word in text for word in _TELLING) or (in_traceback and text.startswith(_CODE)):
         return None
     error = _ERROR.match(text)
-    is_code = in_traceback and error is None
+    is_code = in_traceback and error is None and _OF_OTHERS.search(text) is None
     if allocator_figures(text) or (not is_code and known_text(text)) or (error and error[1] == "OutOfMemoryError"):
         match = _OOM_TASK.search(text)
         return Sign("oom", rank=int(match[1]) if match else None)

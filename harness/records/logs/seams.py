@@ -22,11 +22,14 @@ Connection timed dev curr state next local remote GID index Last Exception eithe
 per ms learning rate global batch loss lm scale grad norm number skipped iterations nan throughput after mem gigabytes max reserved allocated
 Step Time utilization host local exitcode pid traceback most recent call srun task Killed Exited exit code slurmstepd Got completion from peer JOB ON AT CANCELLED
 DUE TO TIME LIMIT NODE FAILURE Unexpected result message found NaN Inf forward calculation bucket backward pass data parallel
-communication invocation node Segmentation fault line File workers are dataloader shared possible It that killed signal under
+default communication invocation node Segmentation fault line File workers are dataloader shared possible It that killed signal under
 OutOfMemoryError RuntimeError ValueError KeyError AssertionError DistBackendError ChildFailedError torch OutOfMemory MemoryLimitError
 """
 _WORDS = frozenset(_TEXT.split())
 _LEFT, _RIGHT = re.compile(r"[A-Za-z]+$"), re.compile(r"[A-Za-z]+")
+_ERROR = re.compile(r"[a-z](?:Error|Exception)$")
+_GROUP = re.compile(r" GUID \d{1,9}$")
+_ADDRESS = re.compile(r" GID [0-9A-Fa-f:.]{0,45}$")
 _MODULES = frozenset({"torch", "cuda", "distributed", "megatron", "core", "elastic", "training", "transformer"})
 
 
@@ -53,14 +56,19 @@ def _lost_a_blank(text: str, piece: str, *, exact: bool) -> bool:
     if last == ".":
         return not (first.isdigit() and text[-2:-1].isdigit()) and _word(_LEFT.search(text[:-1])) not in _MODULES
     if last == ":" and first.isdigit():
-        return not text[-2:-1].isdigit()  # a time
+        return not (text[-2:-1].isdigit() or _ADDRESS.search(text))  # a time, or an address
     if last.isdigit() and first.isalpha():
         return right in _WORDS
-    return first == "(" or last in ",;:|)]" or (first.isdigit() and left in _WORDS)
+    is_bracket = first == "(" and _GROUP.search(text) is None
+    return is_bracket or last in ",;:|)]" or (first.isdigit() and left in _WORDS)
 
 
 def _are_two_words(left: str, right: str, *, exact: bool) -> bool:
-    if left + right in _WORDS or right in ("Error", "Exception"):
+    if (
+        left + right in _WORDS
+        or right in ("Error", "Exception")
+        or re.search(r"[a-z](?:Error|Exception)$", left + right)
+    ):
         return False
     return (left in _WORDS and right in _WORDS) or (not exact and (left in _WORDS or right in _WORDS))
 
@@ -81,7 +89,7 @@ def wrapped_at(lines: list[str]) -> int:
     """
     width = max(map(len, lines), default=0)
     full = [place for place, line in enumerate(lines[:-1]) if len(line) == width and len(set(line)) > 2]
-    broken = [place for place in full if lines[place + 1].strip() and not starts_a_line(lines[place + 1])]
+    broken = [place for place in full if lines[place + 1].strip() and not starts_a_line(lines[place + 1], lines[place])]
     ended = [place for place in full if lines[place].rstrip()[-1:] in "|.)"]
     nearly = sum(width - _NEARLY <= len(line) < width for line in lines)  # as where a mail program breaks between words
     is_wrapped = (
@@ -90,8 +98,13 @@ def wrapped_at(lines: list[str]) -> int:
     return width if is_wrapped and 2 * len(ended) < len(full) else 0
 
 
-def starts_a_line(text: str) -> bool:
-    """Return whether the text begins a line, also with srun's label."""
+_TIME_AT_END = re.compile(r"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]{0,10}\]\s*$")
+
+
+def starts_a_line(text: str, before: str = "") -> bool:
+    """Return whether the text begins a line, also with srun's label. ``before``: the line before, whose time it may follow."""
+    if text.lstrip().startswith("iteration ") and _TIME_AT_END.search(before):
+        return False
     return START.match(text) is not None or re.match(r"\s*\d{1,6}: ", text) is not None
 
 
@@ -106,7 +119,7 @@ def unwrapped(lines: Iterable[tuple[int, str]], width: int, *, exact: bool) -> I
     begun: tuple[int, str] | None = None
     last = 0
     for number, text in lines:
-        if begun is not None and last == width and not starts_a_line(text) and len(begun[1]) < _LONGEST:
+        if begun is not None and last == width and not starts_a_line(text, begun[1]) and len(begun[1]) < _LONGEST:
             begun = begun[0], glue(begun[1], text, exact=exact)
         else:
             if begun is not None:

@@ -13,7 +13,7 @@ from harness.records.logs.seams import glue
 from harness.records.logs.sources import LogSource
 from tests.imports.logs import bridge_log, megatron_lm_log, memory_gb, memory_mb
 from tests.judging.oom.test_classify import REALISTIC, VARIANTS
-from tests.judging.oom.test_nccl import COMPLETION, DUPLICATE, MODIFY_QP, timed_out
+from tests.judging.oom.test_nccl import BACKEND, COMPLETION, DUPLICATE, MODIFY_QP, SYSTEM, status, timed_out
 
 BRIDGE = bridge_log(
     [700.0, 701.5, 699.0, 702.0], [11.5, 11.4, 11.25, 11.123456],
@@ -30,6 +30,31 @@ TRACEBACK = (
 TABLE = "Root Cause (first observed failure):\n[0]:\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 906)\n"
 LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-21T16:00:00 DUE TO TIME LIMIT ***"
 NAN = "Unexpected result nan on rank 3 at iteration #12 invocation #1 (message='found NaN in local grad norm for bucket #0')"
+# As older releases write them: floats of all digits; and a loss that is printed although it is NaN.
+RAW = (
+    MEGATRON.replace("24330.19", "24330.1904296875")
+    .replace("56079.48", "56079.48193359375")
+    .replace("59235.00", "59235.0")
+)
+PRINTED_NAN = MEGATRON.replace("9.500000E-01", "NAN").replace("throughput", "z_loss: 4.312000E-01 | throughput")
+ENDS = {
+    "a call of ibverbs": "Call to ibv_modify_qp failed with error Connection timed out",
+    "oom_kill": "slurmstepd: error: Detected 1 oom_kill event in StepId=8812.0. Some of the step tasks have been OOM Killed.",
+    "a task that crashed": "srun: error: gpu-b12: task 3: Segmentation fault (core dumped)",
+    "a loader": "RuntimeError: DataLoader worker (pid 7712) is killed by signal: Killed. ",
+    "a lost GPU": "[Mon Sep 14 22:31:40 2026] NVRM: Xid (PCI:0000:5a:00): 79, pid=88121, name=python, GPU has fallen off the bus.",
+    "NCCL's buffers": "n7:4412:4590 [2] include/alloc.h:246 NCCL WARN Cuda failure 2 'out of memory'",
+    "a kernel": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    "cuBLAS": "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "torchrun's line": "torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 88121) of binary: python",
+    "an assertion": "AssertionError: Rank 3: found NaN in local grad norm for bucket #0 in backward pass before data-parallel "
+    "communication collective. Device: 3, node: n7",
+    "megatron-core's rerun": f"RuntimeError: {NAN}",
+    "NCCL's error": BACKEND.format(SYSTEM),
+    "time limit of a step": LIMIT.replace("JOB 7", "STEP 8812.0"),
+    "the watchdog": status(3, 7711, 7711, 7710)[len("[rank3]:") :],
+    "host of a rank": TABLE.replace("  rank", "  host      : gpu-b12.cluster.local\n  rank"),
+}
 # More than thirty texts, each after iterations and memory: what diagnose and compare read.
 LOGS = {
     **{name: BRIDGE + TRACEBACK + text for name, (text, _, _) in (VARIANTS | REALISTIC).items() if len(text) > 120 and "\n" not in text},
@@ -57,12 +82,13 @@ def answer(text):
         reader.feed(line)
     log = reader.finish()
     iterations = [
-        (row.number, row.step_time_s, row.tflops_per_gpu, row.loss, row.grad_norm, row.global_batch_size, row.time)
+        (row.number, row.step_time_s, row.tflops_per_gpu, str(row.loss), row.grad_norm, row.global_batch_size, row.time)
         for row in log.iterations
     ]
     memory = [(row.rank, row.iteration, row.max_allocated_bytes, row.max_reserved_bytes) for row in log.memory]
-    verdict = first and (first.verdict.oom_class, first.verdict.confidence, first.verdict.reason, first.failure.rank)
-    return verdict, iterations, memory
+    failed = first and (first.failure.rank, first.failure.phase, first.failure.after_step)
+    verdict = first and (first.verdict.oom_class, first.verdict.confidence, first.verdict.reason, *failed)
+    return verdict, iterations, memory, log.ended
 
 
 def shattered(rng, line):
@@ -73,6 +99,14 @@ def shattered(rng, line):
         pieces.append(line[at : at + size])
         at += size
     return pieces
+
+
+def broken_once(text):
+    """Yield the text broken at every place of its lines."""
+    lines = text.splitlines()
+    for place, line in enumerate(lines):
+        for at in range(1, len(line)):
+            yield "\n".join([*lines[:place], line[:at], line[at:], *lines[place + 1 :]]) + "\n"
 
 
 def wrapped(text, width):
@@ -112,6 +146,46 @@ def test_a_log_broken_anywhere_has_the_answer_of_the_whole_log(name):
         assert answer(wrapped(labelled(text), width)) == with_label
         of_rank = labelled(text, "[rank3]: ")
         assert answer(wrapped(of_rank, width)) == answer(of_rank)
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=[*ENDS])
+def test_a_message_broken_at_any_place_is_the_whole_message(end):
+    text = TRACEBACK + end
+    assert answer(text)[0] is not None
+    assert [broken for broken in broken_once(text) if answer(broken) != answer(text)] == []
+    assert [broken for broken in broken_once(text) if answer(labelled(broken)) != answer(labelled(text))] == []
+
+
+@pytest.mark.parametrize("text", [RAW, PRINTED_NAN, BRIDGE])
+def test_an_iteration_broken_at_any_place_has_all_its_values(text):
+    text = "\n".join(text.splitlines()[-3:]) + "\n[after training is done] datetime: 2026-08-21 16:00:00\n"
+    assert [broken for broken in broken_once(text) if answer(broken) != answer(text)] == []
+
+
+def test_which_rank_lags_is_known_where_every_rank_broke_its_lines():
+    whole = [
+        f"{rank}: {line}"
+        for rank in range(4)
+        for line in (timed_out(rank, 118), status(rank, 118, 117 if rank == 2 else 119, 117))
+    ]
+    expected, rng = answer("\n".join(whole)), random.Random(7)
+    assert "rank 2 is at collective 117" in expected[0][2]
+    for _ in range(20):
+        queues = [
+            [f"{rank}: {piece}" for line in whole if line.startswith(f"{rank}: ") for piece in shattered(rng, line[3:])]
+            for rank in range(4)
+        ]
+        mixed = []
+        while queues := [queue for queue in queues if queue]:
+            mixed.append(rng.choice(queues).pop(0))
+        assert answer("\n".join(mixed)) == expected
+
+
+def test_a_terminal_may_break_between_the_time_and_the_iteration():
+    """At 41 columns every line of an iteration ends behind its time."""
+    text = "".join(f"{line}\n" for line in RAW.replace(":01.481093]", ":01.204418]").splitlines())
+    whole = labelled(text, "3: [rank3]: ")
+    assert answer(wrapped(whole, 41)) == answer(whole)
 
 
 @pytest.mark.parametrize("width", [60, 72, 78, 100])
