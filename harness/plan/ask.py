@@ -142,11 +142,12 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
     best = planned.best.name if planned.best else None
     first = planned.layouts[0]
     page = Page(())
+    source = first.settled.sources.get("recompute", "") if first.settled else ""
+    whose = "your" if source.startswith("-") else "the recipe's"
     if len(layouts) > 1:
-        page = layouts_page(layouts, best, planned.notes)
+        same = [layout.name for layout in planned.same_time]
+        page = layouts_page(layouts, best, planned.notes, same, whose)
     elif first.plan:
-        source = first.settled.sources.get("recompute", "") if first.settled else ""
-        whose = "your" if source.startswith("-") else "the recipe's"
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose)
     nearest = [found for found in (planned.nearest_golden, planned.nearest_published) if found]
     page = replace(page, blocks=(*page.blocks, *map(nearest_line, nearest)))

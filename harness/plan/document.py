@@ -180,11 +180,15 @@ class SearchDocument(Shown):
 
 
 class PlanDocument(Document):
-    """``mbr-perf plan --json``. ``notes``: on how the first layout was settled."""
+    """``mbr-perf plan --json``. ``notes``: on how the first layout was settled.
+
+    ``same_time_layouts``: those whose time cannot be told from that of the recommended one.
+    """
 
     settings: tuple[SettingRow, ...]
     recommended: str | None
     recommended_layout: Text
+    same_time_layouts: tuple[str, ...] = ()
     assumptions: tuple[str, ...]
     layouts: tuple[LayoutRow | UnplannedLayout, ...]
     exact: tuple[ExactSetting, ...]
@@ -263,7 +267,11 @@ def planned_document(
     exact = {setting.text: setting.peaks for setting in planned.exact}
     made = plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes, search, base)
     return made.model_copy(
-        update={"nearest_golden": planned.nearest_golden, "nearest_published": planned.nearest_published}
+        update={
+            "nearest_golden": planned.nearest_golden,
+            "nearest_published": planned.nearest_published,
+            "same_time_layouts": tuple(layout.name for layout in planned.same_time),
+        }
     )
 
 

@@ -13,6 +13,7 @@ from harness.plan.nearest import Nearest, nearest_golden, nearest_published
 from harness.plan.request import PlanRequest, check_plan
 from harness.planning.assumptions import imbalance_of
 from harness.planning.prediction import BUILT_IN
+from harness.planning.ranges import ratio_error
 from harness.planning.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
 from harness.recipes.sweep_file import SWEPT
 from harness.records.trace import TraceCase
@@ -53,6 +54,18 @@ class Planned:
         """The layout whose recommended setting takes the shortest time per token; of tight ones only where none fits."""
         fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]
         return min(fitting, key=_seconds_per_token, default=None)
+
+    @property
+    def same_time(self) -> tuple[Layout, ...]:
+        """Return the other layouts that fit as surely as the best one and whose times cannot be told from its time."""
+        if self.best is None:
+            return ()
+        unsure, fastest, _ = _seconds_per_token(self.best)
+        fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]
+        times = {layout.name: _seconds_per_token(layout) for layout in fitting if layout is not self.best}
+        error = ratio_error()
+        same = {name for name, time in times.items() if time[0] == unsure and error.hides(fastest, time[1])}
+        return tuple(layout for layout in fitting if layout.name in same)
 
     @property
     def nearest_golden(self) -> Nearest | None:

@@ -1,10 +1,12 @@
 """The answer of `plan --search` for people: the best layouts with their commands, and the Pareto set of memory and time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.plan.request import PlanRequest
+from harness.plan.run import Planned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
-from harness.plan.show import assumptions, layout_cells, size_unit, verdict_text
+from harness.plan.show import assumptions, layout_cells, nearest_line, size_unit, verdict_text
+from harness.plan.show_layouts import SAME, same_time_lines
 from harness.planning.search import Row
 from harness.recipes.foreign.exporting import to_paste
 from harness.showing.page import (
@@ -53,7 +55,14 @@ def search_page(found: Searched, request: PlanRequest) -> Page:
             Line(Span("Nothing fits", "bad") if not found.interrupted else "Nothing that fits was found so far")
         )
         return Page(tuple(blocks))
-    blocks += [Line(f"The {counted(len(best), 'layout')} with the fastest steps that fit", "strong"), _table(best), GAP]
+    planned = Planned(found.layouts)
+    marks = dict.fromkeys((layout.name for layout in planned.same_time), f" {SAME}") | {best[0][0].name: " *"}
+    blocks += [
+        Line(f"The {counted(len(best), 'layout')} with the fastest steps that fit", "strong"),
+        _table(best, marks),
+        *same_time_lines(best[0][0].name, [(each.name, row) for each, row in best if each.name in marks]),
+        GAP,
+    ]
     commands = "\n".join(command(each, row, request) for each, row in best)
     blocks.append(Section("Commands", (Code(commands),)))
     fastest = best[0][1].candidate.spec
@@ -64,7 +73,8 @@ def search_page(found: Searched, request: PlanRequest) -> Page:
         f"Settings that no other one beats in memory and time (Pareto set), up to {SLOWEST:g} times the fastest step"
     )
     blocks.append(Section(title, (_table(front[:: max(1, -(-len(front) // _MOST_PARETO))]),)))
-    blocks.append(assumptions(best[0][0].plan))
+    nearest = [each for each in (planned.nearest_golden, planned.nearest_published) if each]
+    blocks += [assumptions(best[0][0].plan), *map(nearest_line, nearest)]
     return Page(tuple(blocks))
 
 
@@ -81,11 +91,11 @@ def _counts(found: Searched) -> Iterator[Block]:
         yield from [Line(f"Not legal: {why}", "dim", hang=2)] if why else []
 
 
-def _table(rows: Sequence[tuple[Tried, Row]]) -> Table:
+def _table(rows: Sequence[tuple[Tried, Row]], marks: Mapping[str, str] | None = None) -> Table:
     unit = size_unit([row for _, row in rows])
     columns = [Column(title, right=title not in ("Layout", "Recompute", "")) for title in (
         "Layout", "Recompute", f"Peak {unit}", f"Range {unit}", "Step", "TFLOP/s/GPU", "")]  # fmt: skip
     return table(columns, [
-        [*layout_cells(tried.name, row, row.prediction, unit), verdict_text(row)]
+        [*layout_cells(f"{tried.name}{(marks or {}).get(tried.name, '')}", row, row.prediction, unit), verdict_text(row)]
         for tried, row in rows if row.prediction
     ])  # fmt: skip

@@ -117,3 +117,21 @@ class CostError:
 def cost_error() -> CostError:
     """Return the error of predicted costs, from the generated file."""
     return CostError(**json.loads(DATA.read_text())["costs"])
+
+
+@dataclass(frozen=True)
+class RatioError:
+    """How far the predicted ratio of two layouts' times is from the measured one, as a share; ``num_rows``: measured pairs."""
+
+    share: float
+    num_rows: int
+
+    def hides(self, fastest: float, other: float) -> bool:
+        """Return whether the time ``other`` cannot be told from the shorter ``fastest``; without times, never."""
+        return fastest > 0 and other <= fastest * (1 + self.share)
+
+
+@cache
+def ratio_error() -> RatioError:
+    """Return the error of two layouts' predicted times, from the generated file."""
+    return RatioError(**json.loads(DATA.read_text())["layouts"])

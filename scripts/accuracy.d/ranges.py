@@ -9,7 +9,7 @@ from typing import Any
 from h100_fit import percentile
 from page import Page, plain, signed
 
-from harness.planning.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, CostError, JobClass, Spread
+from harness.planning.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, CostError, JobClass, RatioError, Spread
 from harness.records.store import write_atomically
 
 SOURCES = ("megatron_lm", "other_published", "experts", "llama3_70b_sft", "cpu")
@@ -151,14 +151,26 @@ def costs(folder: Path) -> CostError:
     return CostError(round(percentile(errors, SHARE), 4), round(least, 4), len(pairs))
 
 
+def layouts(folder: Path) -> RatioError:
+    """The error of the predicted ratio of two layouts' times, from the pairs of `time.json`."""
+    pairs = json.loads((folder / "time.json").read_text())["layouts"]
+    errors = [max(1 + pair["error"], 1 / (1 + pair["error"])) - 1 for pair in pairs]
+    return RatioError(round(percentile(errors, SHARE), 4), len(pairs))
+
+
 def page(folder: Path) -> Page:
     """Writes the file that the planner reads, from the comparisons kept in ``folder``."""
     rows = residuals(folder)
     made = {kind.name: spread(kind, rows) for kind in CLASSES}
     covered = {kind.name: coverage(kind, rows) for kind in CLASSES}
     about = "written by `scripts/accuracy ranges` from results/accuracy; shares of the predicted peak"
-    cost = costs(folder)
-    document = {"about": about, "costs": asdict(cost), "classes": {name: asdict(found) for name, found in made.items()}}
+    cost, ratio = costs(folder), layouts(folder)
+    document = {
+        "about": about,
+        "costs": asdict(cost),
+        "layouts": asdict(ratio),
+        "classes": {name: asdict(found) for name, found in made.items()},
+    }
     write_atomically(DATA, json.dumps(document, indent=1) + "\n")
     total = [share * made[name].num_rows for name, share in covered.items() if share is not None]
     headline = (
@@ -167,12 +179,15 @@ def page(folder: Path) -> Page:
     )
     return Page(
         "Ranges of predicted peaks", headline,
-        {"costs": asdict(cost), "classes": {name: asdict(found) | {"coverage": covered[name]} for name, found in made.items()}},
+        {"costs": asdict(cost), "layouts": asdict(ratio), "classes": {name: asdict(found) | {"coverage": covered[name]} for name, found in made.items()}},
         [
             *_table(rows, made, covered), "", *_NOTES, "",
             f"Costs of recompute settings: in {SHARE * 100:.0f} % of {cost.num_rows} measured pairs a predicted cost errs by at most "
             f"{plain(cost.share)} of itself; one that is predicted as nothing, by {plain(cost.least)} of the step. Two settings "
-            "whose costs differ by less have the same time for `plan`.",
+            "whose costs differ by less have the same time for `plan`.", "",
+            f"Layouts: in {SHARE * 100:.0f} % of {ratio.num_rows} measured pairs of one model, GPU, number of GPUs and precision the "
+            f"predicted ratio of their times errs by at most {plain(ratio.share)}. Layouts whose times differ by less have the same "
+            "time for `plan`.",
         ],
     )  # fmt: skip
 

@@ -1,7 +1,9 @@
 """Compares predicted with published seconds. Ratios between settings are more reliable than seconds and come first."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import mean
 
@@ -12,6 +14,7 @@ from h100_fit import Fit, percentile
 from korthikanti import Predictor, Row, alone, spec_of
 from page import Page, plain, signed
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.planning.flops import model_flops_per_step
 from harness.planning.prediction import Prediction
@@ -31,7 +34,9 @@ def page(paper: Path, other: Path, sft: list[Row], h100: tuple[Fit, dict[str, st
     layers = _layers([row for row in rows if row["id"].startswith("kor-t4")], predictor)
     models = _models([row for row in rows if row["id"].startswith("kor-t5")], predictor)
     steps = _steps([row for row in rows if row["mfu_percent"] or row["tflops_per_gpu"]], predictor)
-    steps += _measured_steps(other, host)
+    measured = _measured_steps(other, host)
+    steps += [_step_row(timed.name, made, timed.measured_s) for timed, made in measured]
+    layouts = layout_pairs([*_largest(timed for timed, _ in measured), *_published(h100[0])])
     settings = _settings(sft)
     ratios = [*layers, *models, *settings]
     costs = [abs(row["cost_error"]) for row in ratios]
@@ -44,6 +49,7 @@ def page(paper: Path, other: Path, sft: list[Row], h100: tuple[Fit, dict[str, st
         "models": models,
         "settings": settings,
         "steps": steps,
+        "layouts": layouts,
         "h100": h100_page.document(*h100),
     }
     return Page("Predicted and published times", headline, document, [
@@ -54,7 +60,56 @@ def page(paper: Path, other: Path, sft: list[Row], h100: tuple[Fit, dict[str, st
         "Llama3-70B SFT on 32 H100, FP8; cost against core_attn at the same layout:", "", *_setting_table(settings), "",
         "Steps on A100 and B200 whose time or throughput was published:", "", *_step_table(steps), "",
         *h100_page.lines(*h100),
+        "Layouts of one model, GPU, number of GPUs, precision and sequence; time of the first per sample over that of the second:", "",
+        *_layout_table(layouts),
     ])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One measured step beside its prediction."""
+
+    name: str
+    spec: ExperimentSpec
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Return what rows must share before their layouts are compared."""
+        s = self.spec
+        return s.model, s.gpu, s.num_gpus, s.compute_dtype, s.batch.seq_length
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """Return what `plan --over` and `--search` vary."""
+        return self.spec.parallelism, self.spec.batch.micro_batch_size
+
+
+def layout_pairs(rows: Sequence[Timed]) -> list[Row]:
+    """Return every pair of different layouts of one kind, with the predicted and the measured ratio of their times."""
+    found = []
+    for first, second in combinations(rows, 2):
+        if first.kind == second.kind and first.layout != second.layout:
+            samples = second.spec.batch.global_batch_size / first.spec.batch.global_batch_size
+            predicted, measured = first.predicted_s / second.predicted_s, first.measured_s / second.measured_s
+            found.append({"first": first.name, "second": second.name, "predicted": predicted * samples,
+                          "measured": measured * samples, "error": predicted / measured - 1})  # fmt: skip
+    return found
+
+
+def _largest(rows: Iterable[Timed]) -> list[Timed]:
+    """Return for each layout the row with the largest batch: the others repeat its error."""
+    found: dict[object, Timed] = {}
+    for row in sorted(rows, key=lambda row: row.spec.batch.global_batch_size):
+        found[row.kind, row.layout] = row
+    return [*found.values()]
+
+
+def _published(found: Fit) -> list[Timed]:
+    """Return published steps on H100; of equal settings one."""
+    rows = {row.step.spec.fingerprint: row for row in found.compared if row.step.origin == "published"}
+    return [Timed(row.step.name, row.step.spec, row.time.likely_s, row.step.seconds) for row in rows.values()]
 
 
 def keep_fit(paper: Path, other: Path, found: Fit, host: Host) -> None:
@@ -65,7 +120,8 @@ def keep_fit(paper: Path, other: Path, found: Fit, host: Host) -> None:
     timed = [row for row in rows if row["step_s"] or row["mfu_percent"] or row["tflops_per_gpu"]]
     predictor.prepare(spec_of(row) for row in timed)
     steps = _models([row for row in timed if row["id"].startswith("kor-t5")], predictor)
-    steps += _steps(timed, predictor) + _measured_steps(other, host)
+    steps += _steps(timed, predictor)
+    steps += [_step_row(each.name, made, each.measured_s) for each, made in _measured_steps(other, host)]
     ratios: dict[str, list[float]] = {}
     for step in steps:
         kind = {"a100": "8.x dense", "b200": "10.x dense"}[step["gpu"]]
@@ -131,13 +187,16 @@ def _steps(rows: list[Row], predictor: Predictor) -> list[Row]:
     return found
 
 
-def _measured_steps(source: Path, host: Host) -> list[Row]:
-    """Return runs of the other published peaks whose step time was kept."""
+def _measured_steps(source: Path, host: Host) -> list[tuple[Timed, Prediction]]:
+    """Return runs of the other published peaks whose step time was kept, with their predictions."""
     cases, _ = published.read_cases(source)
     seconds = {row["path"]: row["step_time_s"] for row in json.loads(source.read_text())["rows"]}
     chosen = [case for case in cases if case.stage <= 0 and "simumax" in case.name]
     compared, _ = published.compare(chosen, host)
-    return [_step_row(row.case.name, row.prediction, seconds[row.case.name]) for row in compared]
+    return [
+        (Timed(row.case.name, row.case.spec, _seconds(row.prediction), seconds[row.case.name]), row.prediction)
+        for row in compared
+    ]
 
 
 def _step_row(name: str, made: Prediction, measured_s: float) -> Row:
@@ -198,5 +257,13 @@ def _step_table(rows: Iterable[Row]) -> list[str]:
     return lines + [
         f"| {r['name']} | {r['predicted_s']:.2f} | {r['range_s'][0]:.2f} to {r['range_s'][1]:.2f} | "
         f"{r['measured_s']:.2f} | {signed(r['error'])} |"
+        for r in rows
+    ]
+
+
+def _layout_table(rows: Iterable[Row]) -> list[str]:
+    lines = ["| first | second | predicted | published | error |", "|---|---|---:|---:|---:|"]
+    return lines + [
+        f"| {r['first']} | {r['second']} | {r['predicted']:.2f} | {r['measured']:.2f} | {signed(r['error'])} |"
         for r in rows
     ]

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.software import Software
+from harness.plan.document import planned_document
 from harness.plan.nearest import nearest_golden, nearest_published, published_spec
 from harness.plan.run import Layout, Planned
 from harness.plan.show import nearest_line
 from harness.planning.device import device_needs
+from harness.planning.ranges import ratio_error
 from harness.planning.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
@@ -50,6 +52,25 @@ def test_a_tight_layout_is_not_recommended_where_another_fits(planned):
     layouts = (Layout("tight", None, tight), Layout("fits", None, slower))
     assert Planned(layouts).best.name == "fits"
     assert Planned(layouts[:1]).best.name == "tight"
+
+
+def test_layouts_whose_times_cannot_be_told_apart_are_one_group(planned):
+    error, fits = ratio_error().share, planned("FITS")
+
+    def longer(share: float, made=fits):
+        """The same step for fewer tokens."""
+        length = round(fits.spec.batch.seq_length / (1 + share))
+        batch = fits.spec.batch.model_copy(update={"seq_length": length})
+        return replace(made, spec=fits.spec.model_copy(update={"batch": batch}))
+
+    layouts = (
+        Layout("slower", None, longer(2 * error)), Layout("alike", None, longer(error / 2)), Layout("best", None, fits),
+        Layout("tight", None, longer(error / 2, planned("TIGHT"))),
+    )  # fmt: skip
+    found = Planned(layouts)
+    assert (found.best.name, [layout.name for layout in found.same_time]) == ("best", ["alike"])
+    assert planned_document(found).same_time_layouts == ("alike",)
+    assert Planned(layouts[:1]).same_time == Planned(()).same_time == ()
 
 
 @pytest.fixture

@@ -152,6 +152,28 @@ def test_layouts_stand_side_by_side_and_an_illegal_one_says_why(spec):
     assert [line for line in lines if line.startswith("Use tp=4")]
 
 
+def test_layouts_that_are_as_fast_are_marked_and_the_smallest_is_named(spec):
+    made, smaller = planned(spec), planned(spec.model_copy(update={"num_gpus": 2 * spec.num_gpus}))
+    layouts = [("tp=4", made, ""), ("tp=2", smaller, "")]
+    alike = shown(300, lambda: layouts_page(layouts, "tp=4", same=["tp=2"]), terminal=False)
+    assert [line.split()[:2] for line in alike if line.startswith(("tp=2", "tp=4"))] == [["tp=4", "*"], ["tp=2", "="]]
+    text = next(line for line in alike if line.startswith("=: as fast as the recommended layout"))
+    assert " Of these layouts tp=2 (" in text
+    assert not [
+        line for line in shown(300, lambda: layouts_page(layouts, "tp=4"), terminal=False) if "as fast as" in line
+    ]
+
+
+def test_advice_of_layouts_names_no_faster_one_inside_the_error(spec):
+    made = planned(spec)
+    peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
+    tight = planned(spec, made.limits.needs.device_bytes((peak + high) // 2))
+    shorter = spec.batch.model_copy(update={"seq_length": round(spec.batch.seq_length * 0.95)})
+    slower = replace(made, spec=spec.model_copy(update={"batch": shorter}))
+    lines = shown(200, lambda: layouts_page([("tight", tight, ""), ("fits", slower, "")], "fits"), terminal=False)
+    assert not [line for line in lines if line.startswith("Faster, but")]
+
+
 def test_json_names_the_layout_of_every_setting(spec):
     document = json_of(plan_document([("tp=4", planned(spec), ""), ("tp=3", None, "A01")], "tp=4"))
     assert {setting["layout"] for setting in document["settings"]} == {"tp=4"}

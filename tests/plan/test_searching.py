@@ -1,5 +1,6 @@
 """`plan --search`: what it finds, leaves out and says. Sizes are pinned to those whose traces mbr-perf brings."""
 
+import io
 import json
 import shlex
 from dataclasses import replace
@@ -10,7 +11,10 @@ from harness.launch.environment import this_host
 from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, command
 from harness.plan.searching import search
+from harness.plan.show_search import search_page
+from harness.planning.ranges import ratio_error
 from harness.recipes.recipe import ForeignSource, Request
+from harness.showing.terminal import Console, print_page
 
 SFT = Request(model_recipe_name="llama3_70b", task="sft", gpu="h100", compute_dtype="bf16", num_gpus=64, global_batch_size=64,
               tensor_model_parallel_size=4, context_parallel_size=1, micro_batch_size=1, cuda_graph_impl="none")  # fmt: skip
@@ -36,6 +40,17 @@ def test_the_best_are_the_fastest_that_fit_and_none_is_faster(found):
     others = [row.prediction.time.likely_s for each in found.tried.values() if each not in best
               for row in each.plan.rows if row.verdict == "FITS"]  # fmt: skip
     assert len(safe) < NUM_BEST or min(others, default=1e9) >= safe[-1]
+
+
+def test_layouts_as_fast_as_the_best_are_marked(found):
+    out = io.StringIO()
+    print_page(Console(file=out, width=300, color_system=None), search_page(found, PlanRequest(asked=SFT)))
+    lines = out.getvalue().splitlines()
+    fastest = found.best[0].seconds
+    alike = [each.name for each in found.best[1:] if each.seconds <= fastest * (1 + ratio_error().share)]
+    best = lines[: lines.index("Commands")]
+    assert [line.split(" = ")[0] for line in best if " = " in line] == alike != []
+    assert [line for line in best if line.startswith("=: as fast as the recommended layout")]
 
 
 def test_no_setting_beats_one_of_the_pareto_set_in_both(found):

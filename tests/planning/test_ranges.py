@@ -3,7 +3,7 @@
 import pytest
 
 from harness.experiment.experiment import OffloadSpec
-from harness.planning.ranges import CLASSES, ENOUGH_ROWS, Spread, class_of, spread_of, spreads
+from harness.planning.ranges import CLASSES, ENOUGH_ROWS, RatioError, Spread, class_of, ratio_error, spread_of, spreads
 
 EXPERTS = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
 BIG, SMALL = 60 * 10**9, 10**9
@@ -45,3 +45,11 @@ def test_uneven_routing_moves_the_upper_end_only(uneven, expected):
 def test_the_spread_of_a_job_is_that_of_its_class(make_spec):
     name, found = spread_of(make_spec(), BIG)
     assert (name, found) == ("dense models", spreads()["dense models"])
+
+
+def test_times_of_two_layouts_differ_only_beyond_the_measured_error_of_their_ratio():
+    error = RatioError(share=0.2, num_rows=10)
+    assert [error.hides(1.0, other) for other in (1.0, 1.2, 1.21)] == [True, True, False]
+    assert not error.hides(0.0, 0.0)  # no seconds are predicted
+    assert ratio_error().num_rows > 20
+    assert 0.05 < ratio_error().share < 0.3
