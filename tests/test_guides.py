@@ -19,6 +19,7 @@ import yaml
 
 from harness.app import app, main
 from harness.asking.bridge import spellings
+from tests.diagnose.conftest import FULL
 from tests.imported_logs import EXPANDABLE, MEGATRON_LM, TABLE, job_log
 from tests.snapshot_pickles import fragmented, written
 
@@ -168,6 +169,7 @@ def _example(tmp_path_factory):
         (folder / name).write_text(
             job_log(job).replace("2026-08-01", "2026-08-02" if name == "train.log" else "2026-08-01")
         )
+    (folder / "full.log").write_text(f"[rank3]: {FULL}\n")
     written(folder / "oom.pickle", fragmented().snapshot())
     with tarfile.open(ROOT / "tests" / "data" / "bridge" / "containers_067f987.tar.xz") as archive:
         member = archive.extractfile("llama3_70b_pretrain_64gpu_h100_bf16.yaml")
@@ -212,6 +214,7 @@ def parametrized():
             predicts = name in (
                 "README.md",
                 "harness/plan/README.md",
+                "harness/diagnose/README.md",
                 "harness/night/README.md",
                 "harness/imports/README.md",
                 "harness/recipes/foreign/README.md",

@@ -34,10 +34,12 @@ class VerdictPart(Shown):
 
 
 class FixRow(Shown):
-    """The next step, and the command to paste."""
+    """The next step, the command to paste, and what it changes as overrides of Megatron-Bridge and arguments of Megatron-LM."""
 
     text: str
     command: Text
+    bridge: str | None = at("setting", "bridge")
+    megatron_lm: str | None = at("setting", "megatron_lm")
 
 
 class JobPart(Shown):

@@ -1,6 +1,6 @@
 """Offers fixes, the first to try first."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,7 +9,9 @@ from harness.diagnose.plan import Outlook
 from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import Trial, unexplained_bytes
 from harness.diagnose.values import Case, Fix, Recognised, Rulings, findings_text, is_doubted
+from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.verdict import NEXT_EXPERIMENT, OomClass, threshold
+from harness.recipes.foreign.exporting import ToPaste, to_paste
 from harness.units import GIB, format_bytes, format_percent
 
 _ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which is offered first anyway
@@ -186,8 +188,11 @@ def _change(case: Case, outlook: Outlook, rulings: Rulings) -> Fix | None:
     text = f"Cheapest change predicted to fit into {format_bytes(outlook.budget_bytes or 0)}: {what}."
     if (unexplained_bytes(case) or 0) > 0:
         text += " The memory that the prediction does not explain is already subtracted."
-    refusal = rulings.refusal(changed(case.spec, recompute=change.text, graphs=graphs)) if case.spec else ""
-    return _unless_refused(text, command(case, "run", recompute=change.text, graphs=graphs), refusal)
+    if case.spec is None:
+        return Fix(text)
+    spec = changed(case.spec, recompute=change.text, graphs=graphs)
+    fix = _unless_refused(text, command(case, "run", recompute=change.text, graphs=graphs), rulings.refusal(spec))
+    return replace(fix, setting=to_paste(spec, case.spec)) if fix.command else fix
 
 
 def _spread(case: Case, budget_bytes: int, rulings: Rulings) -> Fix:
@@ -229,7 +234,48 @@ def _of_symptoms(known: Situation) -> list[Fix]:
     left_out = {_ALLOCATOR_FIRST} if known.oom_class == "fragmentation" else set()
     if outlook is not None and not outlook.problem and not outlook.fits_already:
         left_out |= _ANSWERED_BY_PLAN
-    return [Fix(_sentence(row.fix)) for row in known.symptoms if row.id not in left_out]
+    return [
+        Fix(_sentence(row.fix), setting=_setting(known, _CHANGES.get(row.id)))
+        for row in known.symptoms
+        if row.id not in left_out
+    ]
+
+
+Changing = Callable[[ExperimentSpec], ExperimentSpec]
+
+
+def _setting(known: Situation, change: Changing | None) -> ToPaste | None:
+    """Return the job's settings after the change; None if the job is not known, or cannot start like this."""
+    spec = known.case.spec
+    if spec is None or change is None:
+        return None
+    after = change(spec)
+    return None if after == spec or known.rulings.refusal(after) else to_paste(after, spec)
+
+
+def _core_attn_alone(spec: ExperimentSpec) -> ExperimentSpec:
+    return changed(spec, recompute="core_attn")
+
+
+def _without_mlp(spec: ExperimentSpec) -> ExperimentSpec:
+    kept = [module for module in getattr(spec.recompute, "modules", ()) if module != "mlp"]
+    return changed(spec, recompute=",".join(kept) or "none")
+
+
+def _without_distributing(spec: ExperimentSpec) -> ExperimentSpec:
+    return changed(spec, recompute=spec.recompute.text.removesuffix(":distributed"))
+
+
+_CHANGES: Mapping[str, Changing] = {
+    "nan_with_fp8": _core_attn_alone,
+    "core_attn_beside_mlp": lambda spec: changed(spec, recompute="mlp"),
+    "utilization_drop_with_mlp": _without_mlp,
+    "distributed_activations_with_sequence_parallel": _without_distributing,
+    "pipeline_with_cpu_offloading": lambda spec: spec.model_copy(
+        update={"offload": spec.offload.model_copy(update={"cpu_offloading_num_layers": 0})}
+    ),
+}
+"""By symptom, the recompute or the offloading that its fix asks for."""
 
 
 def _of_refusals(known: Situation) -> list[Fix]:
@@ -255,7 +301,8 @@ _OFFERS: tuple[Callable[[Situation], list[Fix]], ...] = (
 def _last_resort(known: Situation) -> list[Fix]:
     case = known.case
     if case.has_nan:
-        return [Fix(case.verdict.advice or _NAN)]
+        own = case.verdict.advice
+        return [Fix(own) if own else Fix(_NAN, setting=_setting(known, _core_attn_alone))]
     is_failed = known.oom_class == "capacity" or case.status not in ("ok", "unknown")
     return [Fix(case.verdict.next_experiment)] if is_failed else []
 

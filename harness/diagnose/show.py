@@ -6,6 +6,7 @@ from harness.diagnose.of_sweep import SweepOverview
 from harness.diagnose.values import Case, Diagnosis
 from harness.judging.oom.verdict import AllocatorFigures
 from harness.showing.page import Facts, Line, Page, listing
+from harness.showing.request_text import paste_lines
 from harness.units import format_bytes
 
 _LABEL = 10
@@ -40,6 +41,8 @@ def _lines(answer: Diagnosis) -> Iterator[tuple[str, str] | Line]:
         yield "Next" if number == 1 else "", f"{number}. {fix.text}"
         if fix.command:
             yield Line(f"{'':{_LABEL + 3}}{fix.command}", whole=True)
+        if fix.setting:
+            yield from paste_lines(fix.setting, _LABEL + 3)
     if not answer.fixes:
         yield "Next", _nothing(answer)
 

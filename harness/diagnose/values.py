@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.run import PredictionRecord
+
+if TYPE_CHECKING:
+    from harness.recipes.foreign.exporting import ToPaste
 
 Status = Literal["ok", "oom", "failed", "interrupted", "unknown"]
 
@@ -129,10 +132,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """The next step. ``command``: to paste, or empty."""
+    """The next step. ``command``: to paste, or empty. ``setting``: what it changes, for other programs."""
 
     text: str
     command: str = ""
+    setting: "ToPaste | None" = None
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,25 @@
 """Shows the request as text and as a table, and what the rules find in it."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
-from harness.recipes.foreign.exporting import ToPaste
 from harness.records.run import RunRecord
 from harness.showing.page import GAP, Block, Column, Facts, Line, Listing, Page, Span, Style, Table
 from harness.units import counted
+
+if TYPE_CHECKING:
+    from harness.recipes.foreign.exporting import ToPaste
 
 VALUES = 13
 """The column in which the values of a request begin."""
 
 
-def paste_lines(setting: ToPaste, indent: int = 0) -> tuple[Line, Line]:
+def paste_lines(setting: "ToPaste", indent: int = 0) -> tuple[Line, Line]:
     """Return the two lines of a recommended setting, to copy into jobs of other programs."""
     rows = (("Megatron-Bridge", setting.bridge), ("Megatron-LM", setting.megatron_lm))
     bridge, megatron_lm = (Line(f"{'':{indent}}{name}: {text}", whole=True) for name, text in rows)

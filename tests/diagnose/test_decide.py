@@ -1,5 +1,6 @@
 """From facts to the answer: class, evidence, and fixes in order."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from harness.diagnose.judge import diagnose
 from harness.diagnose.plan import Outlook
 from harness.diagnose.stages import allocator_trial
-from harness.diagnose.values import Change, FailedRank
+from harness.diagnose.values import Change, FailedRank, Rulings
+from harness.experiment.rules.rule import Finding
 from harness.judging.oom.verdict import OomVerdict
 from harness.units import GIB
 from tests.diagnose.conftest import FRAGMENTED, FULL
@@ -26,6 +28,48 @@ def test_for_fragmentation_the_first_fix_is_an_a_b(case):
         "Cheapest change predicted to fit into 74.00 GiB: recompute mlp, peak 60.00 GiB, +16.0 %"
     )
     assert second.command.endswith("--recompute mlp")
+
+
+def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
+    graphs = {"cuda_graph": {"impl": "transformer_engine", "scope": ("attn",)}}
+    change = Change("mlp", (("recompute", "mlp"), ("cuda_graph_impl", "none")), 60 * GIB, 0.16)
+    (fix,) = [
+        fix for fix in diagnose(case(FULL, graphs), outlook=Outlook(change, budget_bytes=74 * GIB)).fixes if fix.setting
+    ]
+    assert fix.text.startswith("Cheapest change")
+    assert {
+        "model.recompute_granularity=selective",
+        "model.recompute_modules=[mlp]",
+        "model.cuda_graph_impl=none",
+    } <= set(shlex.split(fix.setting.bridge))
+    assert fix.setting.megatron_lm == (
+        "--recompute-granularity selective --recompute-modules mlp  # without --cuda-graph-impl, --cuda-graph-scope"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "symptom", "argument"),
+    [
+        ({"recompute": "core_attn,layernorm"}, {"has_nan": True}, "core_attn only", "--recompute-modules core_attn"),
+        ({"recompute": "core_attn,mlp"}, {}, "Recompute mlp alone", "--recompute-modules mlp"),
+        ({"recompute": "mlp"}, {"tflops_per_gpu": 593.6}, "Drop mlp",
+         "# without --recompute-granularity, --recompute-modules"),
+        ({"recompute": "full:uniform:1:distributed"}, {"text": "Can distribute recomputed activations only"},
+         "Drop --distribute_saved_activations", "# without --distribute-saved-activations"),
+        ({"recompute": "none", "offload": {"cpu_offloading_num_layers": 2}}, {}, "Use no offloading",
+         "# without --cpu-offloading-num-layers"),
+    ],
+    ids=["nan", "core_attn", "mlp", "distributed", "offload"],
+)  # fmt: skip
+def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case, settings, changes, symptom, argument):
+    fast = case("", {"recompute": "none"}, tflops_per_gpu=704.0)
+    reference = fast if "tflops_per_gpu" in changes else None
+    job = case(changes.get("text", ""), settings, **{name: value for name, value in changes.items() if name != "text"})
+    (fix,) = [fix for fix in diagnose(job, reference).fixes if symptom in fix.text]
+    assert fix.setting.megatron_lm.endswith(argument)
+    refused = Rulings((), lambda _: (Finding(id="G22", severity="error", message="no", fix="leave it"),))
+    (fix,) = [fix for fix in diagnose(job, reference, rulings=refused).fixes if symptom in fix.text]
+    assert fix.setting is None
 
 
 def test_with_cuda_graphs_the_a_b_also_unregisters_them_with_nccl(case):

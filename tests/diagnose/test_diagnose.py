@@ -106,7 +106,8 @@ def test_a_gradient_that_is_not_finite_with_fp8_and_layernorm_has_its_cause_and_
     lines = mbr_perf("diagnose", logs(message), *settings).out.splitlines()
     assert lines[1] == "Failure   not_oom (high): a gradient was not finite (nan) on rank 0 at iteration 12"
     assert lines[2].startswith("Where     rank 0, after iteration 11")
-    assert lines[-1].startswith("Next      1. Recompute core_attn only, not layernorm")
+    assert lines[-3].startswith("Next      1. Recompute core_attn only, not layernorm")
+    assert lines[-1].strip() == "Megatron-LM: --recompute-granularity selective --recompute-modules core_attn"
 
 
 def test_standard_input_is_read(mbr_perf, monkeypatch):
@@ -336,6 +337,11 @@ def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_per
     document = json.loads(mbr_perf("diagnose", logs(traceback(words)), *settings, "--json").out)
     assert document["verdict"]["class"] == "capacity"
     assert document["fixes"][0]["text"].startswith("Cheapest change predicted to fit into ")
+    recompute = document["fixes"][0]["command"].split()[-1]
+    assert recompute.startswith("full:block:")
+    assert document["fixes"][0]["megatron_lm"] == (
+        f"--recompute-granularity full --recompute-method block --recompute-num-layers {recompute.rpartition(':')[2]}"
+    )
     words = document["fixes"][0]["command"].split()
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
 
