@@ -73,30 +73,35 @@ def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Requ
     """Return the request with the settings that its options leave open taken from the log, and a note that lists them.
 
     The batch and the layout of a recipe count as open. Without recipe and file, the log describes the whole job.
-    BadRequestError with every setting of the log that contradicts the model of the recipe or an option.
+    BadRequestError with every setting of the log that contradicts the model of the recipe, an option or a file.
     """
     logged = logged_arguments(logs)
     if logged is None or not request.gpu:
         return request, ()
     origin = f"the arguments that {logged.path} prints"
-    if not request.job_name:
-        return replace(request, source=ForeignSource("megatron_args", logged.path)), (f"settings: from {origin}",)
-    settled = settle(RunRequest(asked=request), host)
-    differing = _differing(logged.settings, settled.spec)
     problems, left_open = Problems(), dict[str, Setting]()
-    for path, setting in differing.items():
+    is_whole = not request.job_name
+    if is_whole:
+        request = replace(request, source=ForeignSource("megatron_args", logged.path))
+    elif request.num_gpus is None and request.source is not None and request.source.kind == "hf":
+        left_open = {path: each for path, each in logged.settings.items() if path == "num_gpus"}  # config.json has none
+        request = _filled(request, left_open)
+    settled = settle(RunRequest(asked=request), host)
+    for path, setting in _differing(logged.settings, settled.spec).items():
         source = settled.sources.get(path, "")
         here = f"{_where(setting, path)} is {_text(setting.value)}"
         ours = _text(at_path(settled.spec, path))
-        if path.startswith("model."):
-            problems.add(
-                f"{here}, but {' '.join(request.job_words)} has {ours}", "name the recipe of this job with -mr"
-            )
+        if path.startswith("model.") and not source.startswith("-"):
+            remedy = "give the file of this job" if request.source else "name the recipe of this job with -mr"
+            problems.add(f"{here}, but {' '.join(request.job_words)} has {ours}", remedy)
         elif _is_asked(request, path, source):
-            problems.add(f"{here}, but {source} sets {ours}", "leave the option out, or name the log of this job")
+            remedy = "leave the option out, or name" if source.startswith("-") else "give the file of this job, or name"
+            problems.add(f"{here}, but {source} sets {ours}", f"{remedy} the log of this job")
         else:
             left_open[path] = setting
     problems.raise_if_any()
+    if is_whole:
+        return request, (f"settings: from {origin}",)
     if not left_open:
         return request, ()
     listed = ", ".join(f"{path.rpartition('.')[2]} {_text(each.value)}" for path, each in left_open.items())

@@ -18,6 +18,12 @@ OOM = (
 )
 
 
+LLAMA_3_8B = {
+    "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "rope_theta": 500000.0,
+}  # fmt: skip
+
+
 def arguments():
     return gzip.decompress(BLOCK.read_bytes()).decode()
 
@@ -27,6 +33,7 @@ def log(tmp_path, monkeypatch):
     """A job of the size of Llama 3 8B on 16 GPUs, TP 2, PP 2, full recompute."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "job.log"
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B))
     path.write_text(
         arguments() + megatron_lm_log([9.0] * 20, memory=[(1, memory_mb(0, 1, 20000, 40000, 45000, 46000))])
     )
@@ -79,6 +86,14 @@ def test_what_a_recipe_leaves_open_is_taken_from_the_log(imported):
     assert any("tensor_model_parallel_size 2" in note for note in run["notes"])
 
 
+def test_what_a_config_json_leaves_open_is_taken_from_the_log(imported):
+    run = imported("--hf", "config.json")
+    spec = run["spec"]
+    assert (spec["num_gpus"], spec["batch"]["seq_length"]) == (16, 8192)
+    assert spec["parallelism"]["tensor_model_parallel_size"] == 2
+    assert any("num_gpus 16" in note for note in run["notes"])
+
+
 def test_options_that_agree_are_no_contradiction(imported):
     spec = imported("-mr", "llama3_8b", "-tp", "2", "--recompute", "full:uniform:1", "-ng", "16")["spec"]
     assert spec["parallelism"]["pipeline_model_parallel_size"] == 2
@@ -96,6 +111,11 @@ def test_options_that_agree_are_no_contradiction(imported):
         (("-mr", "llama3_8b", "--recompute", "mlp"), "is full:uniform:1, but --recompute sets mlp"),
         (("-mr", "llama3_8b", "-ng", "8"), "world_size is 16, but --num_gpus sets 8"),
         (("-mr", "llama3_8b", "--set", "batch.micro_batch_size=2"), "micro_batch_size is 1, but --set"),
+        (("-tp", "4"), "tensor_model_parallel_size is 2, but --tensor_model_parallel_size sets 4"),
+        (("-ng", "32"), "world_size is 16, but --num_gpus sets 32"),
+        (("--num_layers", "16"), "num_layers is 32, but --num_layers sets 16"),
+        (("--hf", "config.json", "-pp", "4"), "is 2, but --pipeline_model_parallel_size sets 4"),
+        (("--hf", "config.json", "--num_layers", "16"), "num_layers is 32, but --num_layers sets 16"),
     ],
 )  # fmt: skip
 def test_what_the_log_contradicts_is_an_error_at_its_line(refused, words, message):

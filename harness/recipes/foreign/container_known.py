@@ -224,8 +224,8 @@ _OTHERS: tuple[Known, ...] = (
         " exit_signal_handler_for_training"
         " iterations_to_skip manual_gc_eval gpu_sniff_test_interval check_weight_hash_across_dp_replicas_interval"
         " check_optimizer_step_success skip_sync_grad_norm_across_mp skip_train"),
-    *_only("train", "rampup_batch_size step_batch_size_schedule decrease_batch_size_if_needed empty_unused_memory_level"
-        " train_sync_interval", _LACKS),
+    *_only("train", "rampup_batch_size step_batch_size_schedule decrease_batch_size_if_needed train_sync_interval", _LACKS),
+    *_only("train", "empty_unused_memory_level", "torch's cache is emptied in every step", noted=True),
     *_any("rng", "numbers of the random generator", "seed te_rng_tracker inference_rng_tracker"
         " data_parallel_random_init"),
     *_only("rerun_state_machine", "rerun_mode", "steps run twice", "disabled", noted=True),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import BadRequestError, nearest
+from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
 from harness.recipes.foreign.hf_config import FILE, HfConfig, read_config
 from harness.recipes.foreign.hf_fields import (
@@ -95,10 +95,9 @@ def _architecture(config: HfConfig) -> Architecture:
             remedy="to plan its language model alone, save that part as a separate config.json",
         )
     named = ", ".join(shortened(str(name)) for name in names) or shortened(str(config.values.get("model_type", "none")))
-    remedy = nearest(named, ARCHITECTURES) if names else f"known: {', '.join(ARCHITECTURES)}"
     raise BadRequestError(
         f"{config.label}: architectures: mbr-perf cannot train {named}",
-        remedy=f"{remedy}; or describe the model in a recipe",
+        remedy=f"known: {', '.join(ARCHITECTURES)}; or describe the model in a recipe",
     )
 
 

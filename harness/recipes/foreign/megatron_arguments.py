@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.errors import BadRequestError, Problems, nearest
+from harness.errors import BadRequestError, Problems, closest
 from harness.recipes.foreign.shell_script import Word
 from harness.units import shortened
 
@@ -120,6 +120,8 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         place = f"{label}:{word.line}: {name}"
         if argument is None:
             _refuse_word(found, word, name)
+            if _is_option(name):  # the words up to the next option are its values
+                rest = rest[next((i for i, each in enumerate(rest) if _is_option(each.text)), len(rest)) :]
             continue
         takes = argument.options[name]
         if takes in ("flag", "off"):
@@ -151,11 +153,18 @@ def _refuse_word(found: Arguments, word: Word, name: str) -> None:
     if name in ("$@", "$*", "${@}", "${@:2}") or _REDIRECTS.match(name):
         return
     if _is_option(name):
-        found.problems.add(f"{place}: {UNKNOWN}", nearest(name, options()))
+        found.problems.add(f"{place}: {UNKNOWN}", suggested(name, options()))
     elif "$" in name:
         found.problems.add(f"{place}: may hold arguments, but the script does not set it", "write them out")
     else:
         found.problems.add(f"{place}: belongs to no option", _STRAY)
+
+
+def suggested(name: str, known: Iterable[str]) -> str:
+    """Return what to do about an unknown argument: the nearest known one, or to leave it out."""
+    close = closest(name, known)
+    without = "leave it out if it changes neither memory nor time"
+    return f"did you mean {close[0]!r}?; otherwise {without}" if close else without
 
 
 def _joined(texts: list[str], takes: Takes) -> object:
@@ -226,7 +235,7 @@ def from_mapping(values: Mapping[str, object], label: str) -> Arguments:
     for name, value in values.items():
         argument = options().get(f"--{name}")
         if argument is None:
-            found.problems.add(f"{label}: --{name}: {UNKNOWN}", nearest(f"--{name}", options()))
+            found.problems.add(f"{label}: --{name}: {UNKNOWN}", suggested(f"--{name}", options()))
         elif value is not None and value is not False:
             takes = argument.options[f"--{name}"]
             written = _joined([value], takes) if isinstance(value, str) else value

@@ -6,8 +6,7 @@ It also refuses every other argument that no row reads and that is not at Megatr
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.errors import nearest
-from harness.recipes.foreign.megatron_arguments import Arguments, arguments
+from harness.recipes.foreign.megatron_arguments import Arguments, arguments, suggested
 from harness.recipes.settings import Setting
 from harness.units import shortened
 
@@ -53,7 +52,6 @@ FEATURES: Mapping[str, str] = {
     "overlap_param_gather_with_optimizer_step": "parameters gathered inside the optimizer step",
     "use_transformer_engine_op_fuser": "transformer-engine's operation fuser",
     "first_last_layers_bf16": "first and last layers in BF16 in a run in FP8",
-    "empty_unused_memory_level": "emptying torch's cache within steps",
     "fp8_wgrad": "weight gradients not in FP8",
     "moe_use_legacy_grouped_gemm": "the legacy grouped matrix product",
     "moe_latent_size": "experts behind a latent projection",
@@ -74,7 +72,7 @@ SMALL = frozenset({
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization", "clone_scatter_output_in_embedding",
     "gradient_reduce_div_fusion", "ddp_pad_buckets_for_high_nccl_busbw", "high_priority_stream_groups", "profile", "sft",
     "use_pytorch_profiler", "record_memory_history", "disable_jit_fuser", "use_te_activation_func", "flash_attention_version",
-    "disable_bf16_reduced_precision_matmul", "create_all_gather_group", "high_priority_a2a_comm_stream",
+    "disable_bf16_reduced_precision_matmul", "empty_unused_memory_level", "create_all_gather_group", "high_priority_a2a_comm_stream",
 })  # fmt: skip
 """Arguments of small effect: fusions of small kernels, scores in FP32, kernels that are deterministic, positions beyond the
 sequence. mbr-perf predicts the step without them, and a note names them."""
@@ -96,11 +94,15 @@ DERIVED = frozenset({
 """Names of the namespace that follow from others, or that `_refuse_combinations` checks."""
 
 
+_LOCAL = frozenset({"masked_softmax_fusion"})
+"""Arguments that only the local layers read, not those of transformer-engine."""
+
+
 def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
     """Refuse every argument without a leaf, and note in ``layer`` those of small effect."""
     small: list[str] = []
     for name, given in a.given.items():
-        if a.is_default(name):
+        if a.is_default(name) or (name in _LOCAL and a.get("transformer_impl") != "local"):
             continue
         if name in FEATURES:
             what, _, instead = FEATURES[name].partition("; ")
@@ -112,7 +114,7 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
         elif name not in arguments():
             if a.is_whole:
                 a.refuse(name, f"{shortened(str(given.value))}: no argument of Megatron-LM that mbr-perf knows",
-                         f"delete its line if it changes neither memory nor time; {nearest(name, arguments())}")  # fmt: skip
+                         suggested(name, arguments()))  # fmt: skip
         elif not arguments()[name].harmless:
             usual = arguments()[name].defaults[0]
             a.refuse(name, f"mbr-perf does not model it (Megatron-LM's default: {usual})", "plan the job without it")
@@ -120,6 +122,15 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
     if small and "model.num_layers" in layer:
         note = f"{a.label}: of small effect, not modelled: {', '.join(sorted(small))}"
         layer["model.num_layers"] = replace(layer["model.num_layers"], note=note)
+    _note_idle_recompute(a, layer)
+
+
+def _note_idle_recompute(a: Arguments, layer: dict[str, Setting]) -> None:
+    """Note arguments of recompute that no granularity turns on. The block of a log has them even if nobody wrote them."""
+    idle = [name for name in _RECOMPUTE if a.get(name) is not None and name in a.given]
+    if idle and not a.is_whole and a.get("recompute_granularity") is None and not a.get("recompute_activations"):
+        note = f"{a.source(idle[0])} has no effect without --recompute-granularity: nothing is recomputed"
+        layer["recompute"] = replace(layer["recompute"], note=note)
 
 
 def _refuse_combinations(a: Arguments) -> None:
@@ -149,4 +160,5 @@ def _refuse_combinations(a: Arguments) -> None:
             )
 
 
+_RECOMPUTE = ("recompute_modules", "recompute_method", "recompute_num_layers")
 _CHUNKED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")

@@ -181,7 +181,10 @@ def recompute(a: Arguments) -> Value:
     policy: Policy | None = None
     place = a.source("recompute_activations", "recompute_granularity")
     with a.problems.collecting():
-        if granularity == "selective":
+        if granularity == "selective" and method is not None and "recompute_method" in a.given:
+            a.refuse("recompute_method", f"{method}: Megatron-LM takes no method with selective recompute",
+                     f"leave it out{', or leave out --recompute-activations' if a.get('recompute_granularity') == 'full' else ''}")  # fmt: skip
+        elif granularity == "selective":
             policy = selective(names(modules) if modules else ["core_attn"], a.source("recompute_modules"))
         else:
             fields = {"granularity": granularity, "method": method, "num_layers": layers if layers is not None else 1}

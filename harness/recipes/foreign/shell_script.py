@@ -1,7 +1,7 @@
 """Reads the words of a shell script's commands: variables, arrays, quotes and continuations, without running anything.
 
-Some values are known to a running shell only: an unset variable, `$(...)`, a branch of an `if`. Such a word keeps its `$`,
-or its ``doubt`` names the line that decides about it.
+Some values are known to a running shell only: an unset variable, `$(...)`, a branch whose test the script does not decide.
+Such a word keeps its `$`, or its ``doubt`` names the line that decides about it.
 """
 
 import re
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from harness.errors import BadRequestError
+from harness.recipes.foreign.shell_branches import BLOCKS, JOINS, TESTS, Branches
 
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*)\}|([A-Za-z_][A-Za-z0-9_]*|[@*#?$!0-9]))")
 _SUM = re.compile(r"\$\(\((.*?)\)\)")
 _PRODUCT = re.compile(r"\d{1,9}(?:[*+]\d{1,9}){0,8}")
-_BRANCHES = {"if": 1, "case": 1, "for": 1, "while": 1, "until": 1, "fi": -1, "esac": -1, "done": -1}
-_CONNECTING = ("then", "else", "do", "!", "time", "exec", "nohup")
+_CONNECTING = ("then", "else", "do", "time", "exec", "nohup")
 _MOST_WORDS = 100_000
 
 
@@ -52,22 +52,37 @@ class Script:
 def read_script(text: str, label: str, variables: dict[str, list[Word]] | None = None, first_line: int = 1) -> Script:
     """Return the commands of a script in order. BadRequestError with ``file:line`` for a quote or an array without an end."""
     script = Script(label, variables=dict(variables or {}))
-    depth, branch = 0, 0
-    for command in _Lexer(text, label, first_line).commands():
+    branches = Branches()
+    for command, connector in _Lexer(text, label, first_line).commands():
         rest = command
         while rest and (keyword := _keyword(rest[0])):
-            depth += _BRANCHES.get(keyword, 0)
-            branch = rest[0].line if keyword in _BRANCHES and depth == 1 else branch
-            rest = rest[1:] if keyword in (*_CONNECTING, "fi", "done", "esac") else []
-        _take(script, rest, f"line {branch} decides about it" if depth > 0 else "")
+            branches.enter(keyword, rest[0].line)
+            rest = rest[1:] if keyword in (*_CONNECTING, "if", "elif", *BLOCKS.values()) else []
+        if not branches.reads_tests and branches.runs is not False:
+            _take(script, rest, branches.doubt)
+        branches.add(_test_words(script, rest), connector, rest[0].line if rest else 0)
     return script
+
+
+def _test_words(script: Script, parts: "list[_Plain | _Assignment]") -> list[str] | None:
+    """Return the words of a test; None if a branch decides about one of them, and a name alone for another command."""
+    first = parts[0] if parts else None
+    if (
+        first is None
+        or isinstance(first, _Assignment)
+        or [piece.text for piece in first.pieces][:1] not in ([t] for t in TESTS)
+    ):
+        return ["program"] if parts else []
+    pieces = [(part.as_text() if isinstance(part, _Assignment) else part.pieces, part.line) for part in parts]
+    words = [word for raw, line in pieces for word in _expanded(raw, line, script.variables, "")]
+    return None if any(word.doubt for word in words) else [word.text for word in words]
 
 
 def _keyword(part: "_Plain | _Assignment") -> str:
     if isinstance(part, _Assignment) or len(part.pieces) != 1 or part.pieces[0].quote:
         return ""
     text = part.pieces[0].text
-    return text if text in (*_BRANCHES, *_CONNECTING, "elif") else ""
+    return text if text in (*BLOCKS, *BLOCKS.values(), *_CONNECTING, "elif") else ""
 
 
 _EXPORTS = ("export", "declare", "local", "readonly")
@@ -211,19 +226,21 @@ class _Lexer:
     def __init__(self, text: str, label: str, line: int) -> None:
         self.text, self.label, self.at, self.line = text.replace("\r\n", "\n"), label, 0, line
 
-    def commands(self) -> Iterator[list[_Plain | _Assignment]]:
+    def commands(self) -> Iterator[tuple[list[_Plain | _Assignment], str]]:
+        """Yield every command with the text that ends it."""
         command: list[_Plain | _Assignment] = []
         while self.at < len(self.text):
             char = self.text[self.at]
             if self._skipped():
                 continue
             if char in "\n;&|":
-                self._step()
-                yield command
+                end = next((join for join in JOINS if self.text.startswith(join, self.at)), char)
+                self._step(len(end))
+                yield command, end
                 command = []
             else:
                 command.append(self._assignment() or self._plain())
-        yield command
+        yield command, ""
 
     def _skipped(self) -> bool:
         """Step over blanks, comments and continued lines."""

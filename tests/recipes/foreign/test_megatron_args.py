@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError, ManyProblemsError
+from harness.experiment.recompute import canonical_text
 from harness.recipes.foreign.megatron_arguments import arguments, from_mapping, options
 from harness.recipes.foreign.megatron_fields import ROWS, arguments_layer
 from harness.recipes.foreign.megatron_refusals import DERIVED, FEATURES, SMALL
@@ -181,11 +182,33 @@ def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
         ("--tensor-model-parallel-size $TP", "not certain: the script does not set $TP"),
         ("$MORE_ARGS", "$MORE_ARGS: may hold arguments"),
         ("8", "8: belongs to no option"),
+        ("--transformer-impl local --no-masked-softmax-fusion", "megatron's own attention without its fused softmax"),
+        ("--recompute-activations --recompute-granularity full --recompute-method uniform",
+         "--recompute-method: uniform: Megatron-LM takes no method with selective recompute"),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_refused_at_its_place(resolved, more, message):
     found = messages(resolved, f"{SMALLEST} {more}")
     assert any(message in each for each in found), found
+
+
+@pytest.mark.parametrize("more", ["--rampup-batch-size 8 8 100", "--never-heard-of 3 4"])
+def test_the_values_of_a_refused_argument_are_no_further_problems(resolved, more):
+    [found] = messages(resolved, f"{SMALLEST} {more}")
+    assert more.split()[0] in found
+    assert len(found) < 200
+
+
+def test_the_fusion_of_megatrons_own_softmax_does_not_matter_to_transformer_engine(spec):
+    assert spec(f"{SMALLEST} --no-masked-softmax-fusion") == spec(SMALLEST)
+
+
+def test_recompute_arguments_without_a_granularity_are_noted(resolved):
+    resolution = resolved(f"{SMALLEST} --recompute-modules mlp")
+    [note] = resolution.notes
+    assert note.endswith(":1: --recompute-modules has no effect without --recompute-granularity: nothing is recomputed")
+    assert canonical_text(resolution.spec.recompute) == "none"
+    assert not any("no effect" in note for note in resolved(SMALLEST).notes)
 
 
 def test_all_problems_come_at_once(resolved):
