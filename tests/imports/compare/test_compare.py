@@ -140,7 +140,7 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     script = "import sys, harness.imports.compare.ask, harness.goldens.ask; print([m for m in sys.modules if m.startswith('harness.')])"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == (
-        "['harness.imports', 'harness.imports.compare', 'harness.asking', 'harness.asking.completion', 'harness.errors', 'harness.asking.bridge', 'harness.asking.examples', 'harness.asking.help', 'harness.records', 'harness.records.launch', 'harness.asking.options', 'harness.imports.compare.ask', 'harness.goldens', 'harness.goldens.promote', 'harness.goldens.ask']"
+        "['harness.imports', 'harness.imports.compare', 'harness.asking', 'harness.asking.completion', 'harness.asking.examples', 'harness.errors', 'harness.asking.help', 'harness.records', 'harness.records.launch', 'harness.asking.options', 'harness.imports.compare.ask', 'harness.goldens', 'harness.goldens.promote', 'harness.goldens.ask']"
     )
 
 
