@@ -132,7 +132,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """The next step. ``command``: to paste, or empty. ``setting``: what it changes, for other programs."""
+    """The next step. ``command``: to paste, or empty. ``setting``: the same change for other programs."""
 
     text: str
     command: str = ""

@@ -182,7 +182,7 @@ class SearchDocument(Shown):
 class PlanDocument(Document):
     """``mbr-perf plan --json``. ``notes``: on how the first layout was settled.
 
-    ``same_time_layouts``: those whose time cannot be told from that of the recommended one.
+    ``same_time_layouts``: layouts that are as fast as the recommended one, as far as predictions can tell.
     """
 
     settings: tuple[SettingRow, ...]

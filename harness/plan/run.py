@@ -57,7 +57,7 @@ class Planned:
 
     @property
     def same_time(self) -> tuple[Layout, ...]:
-        """Return the other layouts that fit as surely as the best one and whose times cannot be told from its time."""
+        """Return the other layouts that fit as surely as the best one and may be as fast, within the error of predictions."""
         if self.best is None:
             return ()
         unsure, fastest, _ = _seconds_per_token(self.best)

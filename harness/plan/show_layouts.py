@@ -24,7 +24,7 @@ def layouts_page(
 ) -> Page:
     """Return the page of several layouts. A layout that is illegal or that no setting fits shows the reason.
 
-    ``same``: names of those as fast as the ``best`` one, as far as predictions can tell. ``whose``: as in `plan_page`.
+    ``same``: names of layouts that are as fast as the ``best`` one, as far as predictions can tell. ``whose``: as in `plan_page`.
     """
     unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
     peak, both = f"Peak {unit}", f"Range {unit}"
@@ -87,7 +87,7 @@ def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
 def _chosen(
     layouts: Sequence[Layout], name: str, chosen: Plan | None, same: Sequence[Line], whose: str
 ) -> Iterator[Block]:
-    """Yield the recommended setting, what is as fast, the setting asked for, and what is surely faster but may not fit."""
+    """Yield the recommended setting, equally fast layouts, the request's own setting, and a faster one that may not fit."""
     if chosen is None or chosen.recommended is None:
         return
     best = chosen.recommended

@@ -127,7 +127,7 @@ class RatioError:
     num_rows: int
 
     def hides(self, fastest: float, other: float) -> bool:
-        """Return whether the time ``other`` cannot be told from the shorter ``fastest``; without times, never."""
+        """Return whether ``other`` may equal the shorter time ``fastest`` within this error; false without times."""
         return fastest > 0 and other <= fastest * (1 + self.share)
 
 

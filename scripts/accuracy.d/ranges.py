@@ -152,7 +152,7 @@ def costs(folder: Path) -> CostError:
 
 
 def layouts(folder: Path) -> RatioError:
-    """The error of the predicted ratio of two layouts' times, from the pairs of `time.json`."""
+    """Return the error of the predicted ratio of two layouts' times, from the pairs of `time.json`."""
     pairs = json.loads((folder / "time.json").read_text())["layouts"]
     errors = [max(1 + pair["error"], 1 / (1 + pair["error"])) - 1 for pair in pairs]
     return RatioError(round(percentile(errors, SHARE), 4), len(pairs))

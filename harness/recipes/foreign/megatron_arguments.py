@@ -164,7 +164,7 @@ def suggested(name: str, known: Iterable[str]) -> str:
     """Return what to do about an unknown argument: the nearest known one, or to leave it out."""
     close = closest(name, known)
     without = "leave it out if it changes neither memory nor time"
-    return f"did you mean {close[0]!r}?; otherwise {without}" if close else without
+    return f"did you mean {close[0]!r}? Otherwise {without}" if close else without
 
 
 def _joined(texts: list[str], takes: Takes) -> object:

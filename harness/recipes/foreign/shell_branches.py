@@ -1,7 +1,7 @@
 """Decides which commands of a shell script run: branches of `if`, and commands behind `&&` and `||`.
 
 A test is decided if it compares texts or whole numbers that the script itself sets: ``[[ "$DTYPE" == "fp8" ]]``. A file, a
-variable of the shell that starts the script, and the end of another program are not known; then the answer is None.
+variable of the shell that starts the script, and the exit code of another program are not known; the answer is then None.
 """
 
 import re
@@ -45,7 +45,7 @@ class _Chain:
     line: int = 0
 
     def runs(self) -> Holds:
-        """Return whether the next command of the chain runs. Nobody knows it behind `program ||`."""
+        """Return whether the next command of the chain runs; None behind `program ||`."""
         if self.connector == "&&":
             return self.status
         if self.connector == "||":
@@ -53,7 +53,7 @@ class _Chain:
         return True
 
     def add(self, words: Sequence[str] | None, connector: str, line: int) -> None:
-        """Add a command and the connector behind it. ``words`` is None if the script does not say them."""
+        """Add a command and the connector behind it. ``words`` is None if only the running shell knows them."""
         if words == []:
             return
         runs = self.runs()
@@ -78,7 +78,7 @@ class Branches:
         return bool(self.blocks) and self.blocks[-1].tests is not None
 
     def enter(self, keyword: str, line: int) -> None:
-        """Go past a keyword."""
+        """Take a keyword: a block begins, goes on with its next branch, or ends."""
         if keyword in BLOCKS:
             self.blocks.append(_Block(line, tests=_Chain(None) if keyword == "if" else None))
         elif not self.blocks:
@@ -94,7 +94,7 @@ class Branches:
             block.holds, block.tests = _not(block.ran), _Chain(None) if keyword == "elif" else None
 
     def add(self, words: Sequence[str] | None, connector: str, line: int) -> None:
-        """Go past a command and the connector behind it."""
+        """Take a command and the connector behind it. ``words`` as for the chain."""
         tests = self.blocks[-1].tests if self.blocks else None
         (tests or self.chain).add(words, connector, line)
         if tests is None and words != [] and connector not in JOINS:
@@ -110,7 +110,7 @@ class Branches:
 
     @property
     def doubt(self) -> str:
-        """Return which line decides about the next command, if only the running shell knows; else an empty text."""
+        """Return which line decides about the next command; empty if the script itself decides."""
         lines = [block.line for block in self.blocks if block.holds is None]
         lines += [self.chain.line] if self.chain.runs() is None else []
         return f"line {lines[0]} decides about it" if lines else ""
@@ -144,9 +144,11 @@ def _compared(words: Sequence[str]) -> Holds:
     return found
 
 
-def _not(one: Holds) -> Holds:
-    return None if one is None else not one
+def _not(value: Holds) -> Holds:
+    return None if value is None else not value
 
 
-def _and(one: Holds, other: Holds) -> Holds:
-    return False if one is False or other is False else None if one is None or other is None else True
+def _and(first: Holds, second: Holds) -> Holds:
+    if first is False or second is False:
+        return False
+    return None if first is None or second is None else True
