@@ -291,8 +291,8 @@ _OFFERS: tuple[Callable[[Situation], list[Fix]], ...] = (
     _allocator,
     _own_limit,
     _planned,
-    _second,
     _next_of_class,
+    _second,
     _of_symptoms,
     _of_refusals,
 )

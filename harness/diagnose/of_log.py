@@ -1,14 +1,13 @@
 """Makes a case of training logs: the first failure, and the speed and memory before it."""
 
 import math
-import re
 from collections.abc import Iterable, Iterator
 
 from harness.diagnose.symptoms import names_symptom
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.failure_scan import expandable_segments_in
-from harness.judging.oom.first_failure import FirstFailure, RankFailure
+from harness.judging.oom.first_failure import LOCAL_RANK, FirstFailure, RankFailure
 from harness.judging.oom.known_texts import NOT_FINITE_ADVICE, is_non_finite
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.judging.statistics import median
@@ -19,7 +18,6 @@ from harness.records.redact import redact
 _MOST_MESSAGES = 200
 _MOST_NAMED = 8
 _LONGEST = 2000
-_LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
 # Skipped steps count as iterations: those before the window warm up.
 _WARM_UP_SHARE = 0.5
 
@@ -139,7 +137,7 @@ def _place(first: FirstFailure) -> str:
     """Return ``GPU 3 of node07``, with the GPU's number as the process counts the GPUs that it sees."""
     failure, figures = first.failure, first.verdict.figures
     texts = (failure.text, *(line.text for line in failure.evidence))
-    local = next((match[1] for match in map(_LOCAL_RANK.search, texts) if match), None)
+    local = next((match[1] for match in map(LOCAL_RANK.search, texts) if match), None)
     device = figures.device if figures else None
     parts = (f"GPU {device}" if device is not None else "", f"local rank {local}" if local is not None else "")
     known = ", ".join(part for part in parts if part)

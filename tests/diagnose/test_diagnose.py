@@ -220,6 +220,19 @@ def test_a_full_card_in_pieces_has_both_remedies_and_that_for_capacity_first(mbr
     assert "expandable_segments:True" in document["fixes"][1]["command"]
 
 
+def test_the_remedy_for_the_first_cause_comes_first(mbr_perf, logs):
+    words = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 3 has a total capacity of 79.33 GiB of which 1.03 GiB is "
+        "free. Including non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 60.17 GiB is allocated by "
+        "PyTorch, and 2.22 GiB is reserved by PyTorch but unallocated."
+    )
+    document = json.loads(mbr_perf("diagnose", logs(words), "--json").out)
+    assert (document["verdict"]["class"], document["verdict"]["second_class"]) == ("outside_allocator", "fragmentation")
+    first, second = document["fixes"][:2]
+    assert first["text"].startswith("Reduce the memory of torch's allocator")
+    assert "expandable_segments:True" in second["command"]
+
+
 def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
     answer = mbr_perf("diagnose", logs(iteration(1)))
     assert answer.code == 6

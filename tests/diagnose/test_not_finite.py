@@ -84,6 +84,14 @@ def test_a_job_that_skips_every_step_to_its_end_is_one_of_nans(diagnosed):
     assert "at iteration 11 " in verdict["reason"]
 
 
+@pytest.mark.parametrize(("value", "found"), [("NAN", True), ("1.234567E+00", False)])
+def test_a_validation_loss_that_is_not_finite_is_found(diagnosed, value, found):
+    line = f" validation loss at iteration 40 | lm loss value: {value} | lm loss PPL: {value} |"
+    document = diagnosed(*(row(n) for n in range(1, 41)), line, DONE)
+    assert (document["verdict"]["reason"] == "the validation loss was not finite (NAN) at iteration 40") is found
+    assert document["job"]["status"] == ("failed" if found else "ok")
+
+
 def test_a_nan_before_an_error_of_its_own_is_a_note(diagnosed):
     error = ["Traceback (most recent call last):", "KeyError: 'tokens'"]
     document = diagnosed(*HEALTHY, row(11, norm="nan"), *error)

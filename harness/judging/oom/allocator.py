@@ -234,7 +234,7 @@ def _neighbour(figures: AllocatorFigures, who: Occupants) -> Found | None:
     tried, free, foreign = figures.tried_bytes, figures.free_bytes, who.foreign_bytes
     if tried is None or free is None:
         return None
-    if who.this_process_bytes is None and not who.others:
+    if who.this_process_bytes is None and foreign < threshold("foreign_bytes"):
         return _unnamed_neighbour(figures, tried, free)
     if foreign < threshold("foreign_bytes") or tried > free + foreign:
         return None
@@ -301,8 +301,8 @@ def _outside(figures: AllocatorFigures, who: Occupants) -> Found | None:
         holder, confidence = total - figures.free_bytes, "low"
     if holder is None or holder - reserved < _outside_threshold(total):
         return None
-    beside = format_bytes(holder - reserved)
-    reason = f"{beside} are in use outside torch's allocator: CUDA context, NCCL, library workspaces"
+    whose = "" if who.this_process_bytes is not None else "other processes, or "
+    reason = f"{format_bytes(holder - reserved)} are in use outside torch's allocator: {whose}CUDA context, NCCL, library workspaces"
     return "outside_allocator", confidence, reason
 
 

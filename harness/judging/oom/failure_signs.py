@@ -31,7 +31,7 @@ class Sign:
 _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
-    "Xid", "fallen off", "is lost", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "ibv_", "NET/IB",
+    "loss value", "Xid", "fallen off", "is lost", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
     "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
@@ -56,6 +56,7 @@ _EXITS = (
     (re.compile(r"died with <Signals\.SIG\w{1,12}: (?P<signal>\d{1,2})>"), 1),
     (re.compile(r"\b[Ss]ignal (?P<signal>\d{1,2}) \(SIG[A-Z]{2,6}\)"), 1),
     (re.compile(rf"\btasks? (?P<rank>\d{{1,6}})(?P<more>[-,\d]{{0,200}}): (?:{_WORD}|Exited with exit code (?P<code>\d{{1,3}}))"), SRUN),
+    (re.compile(r"\breturned non-zero exit status (?P<code>\d{1,3})\."), SRUN),
     # Shells and schedulers, of a command that may be a parent of the ranks: "4711 Killed  python", "exit code 137".
     (re.compile(rf"(?:^|\d\s{{1,8}}){_WORD}(?:\s{{1,40}}\(core dumped\))?(?:\s{{2,40}}\S|$)"), SRUN),
     (re.compile(r"\b(?:exit ?(?:code|status)?|return ?code)\s{0,4}[:=]?\s{0,4}(?P<code>-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)", re.I), SRUN),
@@ -86,8 +87,8 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
         return Sign("oom", rank=int(match[1]) if match else None)
     if sign := _of_known_end(text, is_code=is_code):
         return sign
-    if error:
-        return None if error[1] in _OF_A_PARENT else Sign("error", weight=0 if in_traceback else 1)
+    if error and error[1] not in _OF_A_PARENT:
+        return Sign("error", weight=0 if in_traceback else 1)
     if _GLUED.search(text):
         return Sign("signal", SRUN, exit_code=_WORDS["Killed"])
     return None if is_code else _ended(text)

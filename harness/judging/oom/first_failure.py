@@ -1,5 +1,6 @@
 """Finds the rank that failed first among many, by the kind of evidence and then by time."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
+LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
 _SIGKILL = -9  # the kernel's signal when host memory runs out
 __all__ = ["FirstFailure", "RankFailure", "first_failure"]
 
@@ -71,6 +73,8 @@ def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
 
 def _who(failure: RankFailure) -> str:
     rank = "" if failure.rank is None else f"{'task' if failure.weight == SRUN else 'rank'} {failure.rank}"
+    if not rank and (local := LOCAL_RANK.search(failure.text)):
+        rank = f"local rank {local[1]}"
     return f"{rank} on {failure.host}" if rank and failure.host else rank
 
 

@@ -16,18 +16,19 @@ _LOST_PEER = (
 )
 _WAITED = (
     r"Watchdog caught collective|collective operation timeout|operations have failed or timed out"
-    r"|Heartbeat monitor timed out|Socket Timeout|detected by watchdog at work|Timeout at NCCL work"
+    r"|Heartbeat monitor timed out|due to collective timeout|Socket Timeout|detected by watchdog at work|Timeout at NCCL work"
 )
 # NCCL's own lines (src/misc/ibvwrap.cc, src/transport/net_ib, src/misc/socket.cc), and torch's names of its error codes.
 _FABRIC = (
-    r"\bibv_\w{2,40}(?: ?\(\))? (?:failed|timed out|returned)|NET/IB.{0,20}: Got (?:completion|async)|Got completion from peer"
+    r"\bibv_\w{2,40}(?: ?\(\))? (?:failed|timed out|returned)|NET/IB.{0,60}\bGot (?:completion|async)|no socket interface found|Got completion from peer"
     r"|Call to connect\b.{0,100} (?:failed|returned)|[Cc]onnect to \S{1,80}<\d{1,5}> (?:failed|returned)"
 )
 _SYSTEM = r"ncclSystemError|NCCL [Ee]rror 2\b|unhandled system error"
 _DUPLICATE = r"Duplicate GPU|both on CUDA device"
+_NO_SUCH_GPU = r"invalid device ordinal"
 _INVALID_USAGE = r"ncclInvalidUsage|NCCL [Ee]rror 5\b|invalid usage \(run with NCCL_DEBUG|, invalid usage, NCCL"
 PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_FABRIC}|{_SYSTEM}"  # how a rank reports that it lost the others
-LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}")
+LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}|{_NO_SUCH_GPU}")
 DETAIL = re.compile(rf"{_DUPLICATE}|{_FABRIC}")  # more than torch's error says
 
 
@@ -73,7 +74,7 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
          "the kernel's out-of-memory killer ended a process"),
     _text("host_memory", "medium", r"DataLoader worker \(pid\(?s?\)?[ \d,]{1,200}\) is killed by signal: Killed",
          "a data loader worker was killed; the kernel does this when host memory runs out"),
-    _text("host_memory", "high", r"workers are out of shared memory|unable to allocate shared memory",
+    _text("host_memory", "high", r"workers are out of shared memory|failed to extend /dev/shm|unable to allocate shared memory",
          "shared memory of the host (/dev/shm) ran out"),
     _text("host_memory", "medium", r"\bibv_\w{2,40}\b.{0,200}Cannot allocate memory",
          "InfiniBand could not pin host memory; often the limit of locked memory is too low (ulimit -l)"),
@@ -127,6 +128,9 @@ KNOWN_ENDS: tuple[KnownText, ...] = (
     _row(r"No space left on device|\[Errno 28\]", "a disk is full", "Free some space, or write to another file system (df -h)."),
     _row(r"EADDRINUSE|[Aa]ddress already in use", "the port for the ranks' rendezvous was in use",
          "End ranks that an earlier job left behind, or use another port (--master_port)."),
+    _row(r"\bwaiting for clients\b", "not all ranks joined the rendezvous in time",
+         "See which ranks started: all nodes must run the same command with the same MASTER_ADDR, MASTER_PORT and number of nodes, and reach that port. "
+         "Read the log of a rank that is missing first."),
     _row(rf"{_WAITED}|Timed out waiting \d|wait timeout after \d|timed out after \d",
          "ranks waited in a collective until its time limit: another rank hung, was slow, or had ended", WAITED_ADVICE),
     _row(r"not finished after \d", "the run reached its time limit",
@@ -136,6 +140,11 @@ KNOWN_ENDS: tuple[KnownText, ...] = (
     _row(_DUPLICATE, "two processes of the launch use the same GPU",
          "Start one process per GPU: as many per node as it has GPUs (--nproc_per_node, --ntasks-per-node). Each process must select its own: "
          "torch.cuda.set_device(LOCAL_RANK), and CUDA_VISIBLE_DEVICES must list every GPU once."),
+    _row(_NO_SUCH_GPU, "a process of the launch selected a GPU that it does not see",
+         "Start as many processes per node as it has GPUs (--nproc_per_node, --ntasks-per-node). Compare LOCAL_RANK with CUDA_VISIBLE_DEVICES, or "
+         "with --gpus-per-task, which shows each task one GPU only."),
+    _row(r"[Mm]ismatch between collectives", "ranks called different collectives",
+         "Compare the two calls that the message names: look for branches, data or settings that differ between the ranks."),
     _row(_INVALID_USAGE, "NCCL was used wrongly: a fault of the launch, usually two processes on one GPU",
          "Run it with NCCL_DEBUG=WARN, which names the two ranks or the wrong call. Compare the processes per node with its GPUs, and LOCAL_RANK "
          "with CUDA_VISIBLE_DEVICES."),
@@ -197,7 +206,7 @@ def known_end(text: str) -> OomVerdict | None:
     )
 
 
-_PAIR = re.compile(r"rank (\d{1,6}) and rank (\d{1,6}) both on CUDA device ([0-9a-fA-F]{1,16})")
+_PAIR = re.compile(r"rank (\d{1,6}) and rank (\d{1,6}) both on CUDA device ([0-9a-f]{1,16})")
 _CALL = re.compile(
     r"\b(ibv_\w{2,40})\b.{0,40}?(Connection timed out|timed out|No route to host|Network is unreachable)"
 )
@@ -236,7 +245,7 @@ def end_by_signal(exit_code: int | None) -> OomVerdict | None:
 # Messages of megatron-core's checks of gradients and losses, and of its rerun state machine.
 _NON_FINITE = re.compile(
     r"found (?P<found>NaN|Inf) in local (?:grad norm|forward loss)|Unexpected result (?P<result>nan|-?inf)\b"
-    r"|\b[Bb]ad grad[_ ]norm detected|\b(?:loss|grad[_ ]norm) (?:is|was|became) (?P<said>nan|NaN|-?inf)\b"
+    r"|\bvalidation loss at .{0,80}\blm loss value: (?P<value>nan|NAN|-?inf|-?INF)\b|\b[Bb]ad grad[_ ]norm detected|\b(?:loss|grad[_ ]norm) (?:is|was|became) (?P<said>nan|NaN|-?inf)\b"
 )
 _RANK = re.compile(r"\b[Rr]ank (\d{1,6})\b")
 _ITERATION = re.compile(r"\biteration #?(\d{1,9})\b")
@@ -263,9 +272,10 @@ def non_finite(text: str) -> OomVerdict | None:
     if match is None:
         return None
     what = "a gradient" if "grad" in text else "the loss" if "loss" in text else "a result"
+    what = "the validation loss" if match["value"] else what
     rank, iteration = rank_in(text), _ITERATION.search(text)
     where = f" on rank {rank}" if rank is not None else ""
     when = f" at iteration {iteration[1]}" if iteration else ""
-    value = match["found"] or match["result"] or match["said"]
+    value = match["found"] or match["result"] or match["said"] or match["value"]
     reason = f"{what} was not finite{f' ({value})' if value else ''}{where}{when}"
     return OomVerdict("not_oom", "high", reason, advice=NOT_FINITE_ADVICE)

@@ -66,8 +66,8 @@ NEXT_EXPERIMENT: dict[OomClass, str] = {
     "capacity": "Recompute or shard more: `mbr-perf plan` finds the fastest setting that is predicted to fit.",
     "cuda_graph_pools": "Run it again without CUDA graphs (cuda_graph_impl=none) or with a narrower cuda_graph_scope.",
     "other_process": "Find out whose processes these are (nvidia-smi), and run the job again on a device without them.",
-    "outside_allocator": "Reduce the memory of torch's allocator: a smaller micro-batch or more recompute. Then reduce the "
-    "memory of libraries: see NCCL_DEBUG=INFO; use fewer communicators and smaller workspaces.",
+    "outside_allocator": "Reduce the memory of torch's allocator: a smaller micro-batch or more recompute. See nvidia-smi for "
+    "other processes on the device. Then reduce the memory of libraries: see NCCL_DEBUG=INFO; use fewer communicators and smaller workspaces.",
     "self_imposed_limit": "Raise or remove the limit (torch.cuda.set_per_process_memory_fraction, "
     "per_process_memory_fraction, or --memory_limit of mbr-perf), and run the job again.",
     "host_memory": "Reduce the memory of the node, not of the GPU: use fewer data loader workers and less CPU offloading, "

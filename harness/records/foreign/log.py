@@ -172,7 +172,7 @@ def _what_is_broken(row: Iteration) -> str:
         return f"the gradient norm is {row.grad_norm}{'' if row.loss is not None else ' and the loss is missing'}"
     if row.nan_iterations:
         return f"{row.nan_iterations} nan iterations are counted"
-    return "the loss is missing, as Megatron prints no loss that is NaN"
+    return "the loss is missing (Megatron prints no loss that is NaN)"
 
 
 _MAX_NOTES = 5

@@ -36,7 +36,7 @@ _BEGINNING = re.compile(
     r"|\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\]\s]{0,16}\] iteration\s"
     r"|Step Time : "
     r"|Traceback \(most recent call last\):"
-    r"|\[[EWF](?:\d{3,4} [\d:.]{8,18} (?:\d{1,8} )?)? ?ProcessGroupNCCL\.cpp:\d{1,5}\]"
+    r"|(?<!\]:)(?<!\]: )\[[EWF](?:\d{3,4} [\d:.]{8,18} (?:\d{1,8} )?)? ?ProcessGroupNCCL\.cpp:\d{1,5}\]"
     r"|(?<=(?:it/s|s/it)\])\s{0,4}(?=[A-Za-z])"  # behind a progress bar
 )
 # Every record inside a line has one of these. Searching for them is much cheaper.

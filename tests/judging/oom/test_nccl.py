@@ -48,6 +48,7 @@ USED_WRONGLY = "ncclInvalidUsage: This usually reflects invalid usage of NCCL li
         of_rank(0, TRACEBACK, FRAME, BACKEND.format(USAGE), USED_WRONGLY, "Last error:", DUPLICATE.format(0, 1)),
         [f"n1:77:99 [0] init.cc:943 NCCL WARN {DUPLICATE.format(0, 1)}", TRACEBACK, BACKEND.format(USAGE)],
         # Two ranks on one line, their words in each other.
+        [*of_rank(0, TRACEBACK, BACKEND.format(USAGE)), DUPLICATE.format(0, 1) + DUPLICATE.format(1, 0)],
         [TRACEBACK, "RuntimeErrorRuntimeError: : " + 2 * BACKEND.format(USAGE),
          f"Duplicate GPU detected : rank {DUPLICATE.format(0, 1)}1 and rank 0 both on CUDA device 5a000"],
     ],
@@ -56,6 +57,7 @@ def test_two_processes_on_one_gpu_are_a_fault_of_the_launch(first, lines):
     verdict = first(*lines).verdict
     assert (verdict.oom_class, verdict.confidence) == ("not_oom", "high")
     assert verdict.reason.startswith("two processes of the launch use the same GPU: rank 0 and rank 1")
+    assert not verdict.reason.endswith("D")  # of the next line
     assert "LOCAL_RANK" in verdict.next_experiment and "ibstat" not in verdict.next_experiment
 
 
@@ -74,13 +76,15 @@ def test_invalid_usage_is_no_fault_of_the_network(text):
     [
         (MODIFY_QP, "(ibv_modify_qp: Connection timed out, on mlx5_2:1, peer ::ffff:10.1.0.9)"),
         (COMPLETION, "(peer 10.1.0.9<40113>)"),
+        ("n1:77:99 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error", ""),
+        ("n1:77:99 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found", ""),
         ("n1:77:99 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.0.9<40113> failed : Connection refused",
          "(peer 10.1.0.9<40113>)"),
     ],
 )  # fmt: skip
 def test_a_network_that_fails_is_named_with_the_peer(first, line, known):
     found = first(*of_rank(2, TRACEBACK, BACKEND.format(SYSTEM)), line)
-    assert found.verdict.reason == f"the network between nodes failed {known}"
+    assert found.verdict.reason == f"the network between nodes failed {known}".strip()
     assert "ibstat" in found.verdict.next_experiment
 
 
@@ -157,6 +161,29 @@ def test_lines_of_two_ranks_without_a_line_break_are_two(first):
     plain = [timed_out(rank, number)[len("[rank0]:") :] for rank, number in ((0, 118), (1, 118), (2, 117))]
     found = first("".join(plain))
     assert (found.failure.rank, [other.rank for other in found.also]) == (2, [0, 1])
+
+
+def test_lines_of_labelled_ranks_without_a_line_break_keep_their_ranks(first):
+    found = first("".join(timed_out(rank, number) for rank, number in ((0, 118), (1, 118), (2, 117), (3, 118))))
+    assert (found.failure.rank, [other.rank for other in found.also]) == (2, [0, 1, 3])
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("torch.AcceleratorError: CUDA error: invalid device ordinal", "a process of the launch selected a GPU that it does not see"),
+        ("torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 3/4 clients joined.",
+         "not all ranks joined the rendezvous in time"),
+        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: ALLGATHER",
+         "ranks called different collectives"),
+        ("[rank4]:[F914 22:31:40.0 ProcessGroupNCCL.cpp:1557] [PG ID 0 PG GUID 0(default_pg) Rank 4] Terminating the process after attempting to "
+         "dump debug info, due to collective timeout or exception.", "ranks waited in a collective until its time limit"),
+        ("n1:77:99 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-ab to 33030532 bytes, error: No space left on device",
+         "shared memory of the host (/dev/shm) ran out"),
+    ],
+)  # fmt: skip
+def test_other_failures_of_a_launch_are_named(first, line, reason):
+    assert first(line).verdict.reason.startswith(reason)
 
 
 @pytest.mark.parametrize(

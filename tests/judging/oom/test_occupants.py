@@ -95,6 +95,28 @@ def test_a_verdict_changes_at_its_threshold_and_not_a_byte_before(figures, at_th
         assert (found.oom_class, found.confidence) == expected, found.reason
 
 
+def test_a_listed_process_of_nothing_hides_no_neighbour():
+    """In a container NVML shows 0 bytes of every process; the others then hold what is in use, less torch's own."""
+    unnamed = UNNAMED | {"tried_bytes": 4 * GIB, "this_process_bytes": 0}
+    for listed in ((), (ProcessMemory(7, 0),), (ProcessMemory(7, FOREIGN - 1),)):
+        found = judged(AllocatorFigures(processes=listed, **unnamed), expandable_segments=False)
+        assert (found.oom_class, found.confidence) == ("other_process", "medium")
+        assert "57.00 GiB are in use outside torch's allocator" in found.reason
+    listed = (ProcessMemory(7, FOREIGN),)
+    found = judged(AllocatorFigures(processes=listed, **unnamed), expandable_segments=False)
+    assert found.oom_class == "outside_allocator"
+
+
+@pytest.mark.parametrize(
+    ("own_bytes", "whose"),
+    [(99 * GIB, ": CUDA context"), (0, ": other processes, or CUDA context"), (None, ": other processes, or")],
+)
+def test_memory_outside_the_allocator_may_be_of_others_where_this_process_is_unknown(own_bytes, whose):
+    held = {"total_bytes": CARD, "free_bytes": GIB, "allocated_bytes": 70 * GIB, "unallocated_bytes": 0}
+    figures = AllocatorFigures(this_process_bytes=own_bytes, tried_bytes=2 * GIB, **held)
+    assert f"outside torch's allocator{whose}" in judged(figures, expandable_segments=False).reason
+
+
 @pytest.mark.parametrize(("less", "named"), [(0, True), (1, False)])
 def test_fragmentation_names_pools_from_their_threshold_on(less, named):
     pools = 5 * GIB - less

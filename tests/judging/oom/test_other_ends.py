@@ -89,7 +89,9 @@ TABLE = (
     [
         (TABLE, "rank 6 on node07", 6),
         (("E0821 14:03:30.0 77 torch/distributed/elastic/api.py:882] failed (exitcode: 1) local_rank: 3 (pid: 5) of "
-                           "binary: /usr/bin/python",), "the process that failed", None),
+                           "binary: /usr/bin/python",), "local rank 3", None),
+        (("subprocess.CalledProcessError: Command '['python', 'pretrain.py']' returned non-zero exit status 1.",),
+         "the process that failed", None),
         (("srun: error: node07: task 3: Exited with exit code 1",), "task 3", 3),
     ],
 )  # fmt: skip
@@ -100,6 +102,11 @@ def test_the_report_of_a_launcher_alone_names_the_log_with_the_reason(first, lin
     assert f"only that {who} ended with exit code 1" in found.verdict.reason
     assert f"the log of {who.partition(' on ')[0]} has the reason" in found.verdict.reason
     assert "--redirects 3" in found.verdict.next_experiment
+
+
+def test_a_parent_that_reports_a_signal_reports_how_its_child_ended(first):
+    found = first("subprocess.CalledProcessError: Command '['python', 'x.py']' died with <Signals.SIGKILL: 9>.")
+    assert (found.verdict.oom_class, found.failure.exit_code) == ("killed", -9)
 
 
 def test_the_report_of_a_launcher_beside_the_error_of_its_rank_hides_nothing(first):
