@@ -96,7 +96,7 @@ ASSUMPTIONS = (
     ),
     Assumption(
         "Megatron-FSDP: memory holds the shards, and the whole weights and gradients that megatron-core's rules allow in its "
-        "queues; how far a slow link fills a queue is not known",
+        "queues, none of the layers' at the loss; how far a slow link fills a queue is not known",
         lambda spec, _: spec.ddp.use_megatron_fsdp,
     ),
     Assumption(

@@ -239,13 +239,12 @@ def _moments(
         buffers = event.buffers + sum(map(mul, instant.in_flight, outputs))
         body, sizes = _transient(running.body, event, again=again), _transient(running.sizes, event, again=again)
         logits = of_loss + max(0, sizes - body) + instant.deferred * waiting
-        queued = (
-            0 if begins else states.queued - (min(body, sizes) + logits - body)
-        )  # at the loss no gradient is queued yet
+        in_layers = states.fetched + (0 if begins else states.queued)
+        in_layers -= min(body, sizes) + logits - body  # by so much the loss is higher, where no layer runs
         return Moment(
             activations=held + buffers * running.hidden_bytes + _left_behind(instant, chunks),
             logits=logits,
-            transient=min(body, sizes) + states.gathered + max(0, beside - running.has_loss * logits, queued),
+            transient=min(body, sizes) + states.gathered + max(0, beside - running.has_loss * logits, in_layers),
             in_loss=running.has_loss,
             direction=event.direction,
         )

@@ -13,23 +13,26 @@ from harness.planning.compose import Parameters
 _SMALLEST_UNIT = 1_000_000_000
 
 
-def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes: int) -> tuple[int, int]:
-    """Return the most bytes of whole weights, and of whole gradients, on a rank whose unsharded stage holds ``parameters``.
+def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes: int) -> tuple[int, int, int]:
+    """Return the most bytes of whole weights outside of layers and in layers, and of whole gradients in layers, on one rank.
 
-    ``gradient_bytes``: of one element of a gradient. Weights are fetched ahead in every pass. The queue of gradients fills in the
-    backward pass, and is empty at the loss.
+    ``parameters``: of its unsharded stage. ``gradient_bytes``: of one element of a gradient. Weights are fetched ahead in every
+    pass. A layer gives its weights back after its forward pass, and gets them again when the output layer runs backward: at
+    the loss none is whole (Megatron-FSDP 0.2 `_post_forward`, `_pre_backward_param_unshard`). The queue of gradients fills
+    in the backward pass.
     """
     total = parameters.dense + parameters.expert
     num_layers = max(1, spec.model.num_layers // spec.parallelism.pipeline_model_parallel_size)
     outside = min(total, _outside_of_layers(spec))
     layer = (total - outside) / num_layers
     if not layer:
-        return parameters.stored_bytes, 0
+        return parameters.stored_bytes, 0, 0
     communication_unit = max(_SMALLEST_UNIT, 2 * layer)
     whole_layers = min(num_layers, 1 + ceil(communication_unit / 2 / layer))
     queued_layers = min(num_layers, 1 + int(communication_unit // layer))
     weight_bytes = parameters.stored_bytes / total
-    return round(weight_bytes * (outside + whole_layers * layer)), round(gradient_bytes * queued_layers * layer)
+    whole = weight_bytes * outside, weight_bytes * whole_layers * layer
+    return round(whole[0]), round(whole[1]), round(gradient_bytes * queued_layers * layer)
 
 
 def _outside_of_layers(spec: ExperimentSpec) -> int:
@@ -47,7 +50,8 @@ _SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 class ModelStates:
     """Bytes on one rank. ``step_transient`` is alive inside the optimizer step only.
 
-    ``gathered``: whole weights that Megatron-FSDP holds while passes run, beside its shards; ``queued``: whole gradients.
+    What Megatron-FSDP holds while passes run, beside its shards: ``gathered``, whole weights outside of layers; ``fetched``, those
+    of layers; ``queued``, whole gradients. The last two are nothing at the loss.
     """
 
     weights: int
@@ -55,6 +59,7 @@ class ModelStates:
     optimizer: int
     step_transient: int
     gathered: int = 0
+    fetched: int = 0
     queued: int = 0
 
     @property
@@ -116,7 +121,8 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bo
     owned = _owned(spec, parameters)
     sharded, total = sum(owned), parameters.dense + parameters.expert
     widened = per.widened + (_SIZE["fp32"] if torch_adam and not spec.ddp.use_megatron_fsdp else 0)
-    gathered, queued = gathered_bytes(spec, parameters, per.gradient) if spec.ddp.use_megatron_fsdp else (0, 0)
+    sharing = spec.ddp.use_megatron_fsdp
+    gathered, fetched, queued = gathered_bytes(spec, parameters, per.gradient) if sharing else (0, 0, 0)
     kept = sharded / total if spec.ddp.use_megatron_fsdp and total else 1.0
     return ModelStates(
         weights=round(parameters.stored_bytes * kept),
@@ -124,6 +130,7 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bo
         optimizer=round(per.optimizer * sharded),
         step_transient=round(per.cast * sharded + widened * _stepped_at_once(spec, owned)),
         gathered=gathered,
+        fetched=fetched,
         queued=queued,
     )
 
