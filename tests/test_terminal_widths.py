@@ -52,7 +52,7 @@ COMMANDS = {
 }
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _FIGURE = re.compile(r"[\d.]+ (?:GiB|MiB|KiB|ms|TFLOP/s/GPU|%)")
-_TO_COPY = re.compile(r"mbr-perf |Megatron-(?:Bridge|LM): |(?:[\w.-]+/){3,}|results/runs/|Z-[\w.-]+-[0-9a-f]{8}$")
+_TO_COPY = re.compile(r"mbr-perf |Megatron-(?:Bridge: |LM[ :])|(?:[\w.-]+/){3,}|results/runs/|Z-[\w.-]+-[0-9a-f]{8}$")
 _PATH = re.compile(r"(?:[\w.-]+/){3,}[\w.,-]+")
 
 

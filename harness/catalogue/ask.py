@@ -174,7 +174,8 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     request = experiment_request(replace(asked, **chosen))
     require_job(request)
     request = request if request.gpu else on_gpu_point(request)[0]
-    written = exported(resolve(request).spec, how.form)
+    job = resolve(request)
+    written = exported(job.spec, how.form, tuple(job.notes))
     if how.as_json:
         from harness.catalogue.document import ExportedDocument
         from harness.showing import json

@@ -40,6 +40,7 @@ class FixRow(Shown):
     command: Text
     bridge: str | None = at("setting", "bridge")
     megatron_lm: str | None = at("setting", "megatron_lm")
+    without: tuple[str, ...] | None = at("setting", "without")
 
 
 class JobPart(Shown):

@@ -86,11 +86,15 @@ class SettingRow(Shown):
 
 
 class PasteRow(Shown):
-    """One recommended setting in words of other programs: overrides of Megatron-Bridge, arguments of Megatron-LM."""
+    """One recommended setting in words of other programs: overrides of Megatron-Bridge, arguments of Megatron-LM.
+
+    ``without``: arguments of Megatron-LM that must go.
+    """
 
     recompute: str
     bridge: str
     megatron_lm: str
+    without: tuple[str, ...]
 
 
 class LayoutRow(Shown):
@@ -167,6 +171,7 @@ class SearchedRow(Shown):
     command: str
     bridge: str
     megatron_lm: str
+    without: tuple[str, ...]
 
 
 class SearchDocument(Shown):
@@ -256,6 +261,7 @@ def _searched(tried: Tried, row: Row, request: PlanRequest, base: ExperimentSpec
         command=command(tried, row, request),
         bridge=pasted.bridge,
         megatron_lm=pasted.megatron_lm,
+        without=pasted.without,
     )
 
 

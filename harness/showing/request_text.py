@@ -21,9 +21,8 @@ VALUES = 13
 
 def paste_lines(setting: "ToPaste", indent: int = 0) -> tuple[Line, Line]:
     """Return the two lines of a recommended setting, to copy into jobs of other programs."""
-    rows = (("Megatron-Bridge", setting.bridge), ("Megatron-LM", setting.megatron_lm))
-    bridge, megatron_lm = (Line(f"{'':{indent}}{name}: {text}", whole=True) for name, text in rows)
-    return bridge, megatron_lm
+    bridge, megatron_lm = setting.lines
+    return Line(f"{'':{indent}}{bridge}", whole=True), Line(f"{'':{indent}}{megatron_lm}", whole=True)
 
 
 def request_facts(

@@ -42,8 +42,8 @@ def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
         "model.recompute_modules=[mlp]",
         "model.cuda_graph_impl=none",
     } <= set(shlex.split(fix.setting.bridge))
-    assert fix.setting.megatron_lm == (
-        "--recompute-granularity selective --recompute-modules mlp  # without --cuda-graph-impl, --cuda-graph-scope"
+    assert fix.setting.lines[1] == (
+        "Megatron-LM (without --cuda-graph-impl, --cuda-graph-scope): --recompute-granularity selective --recompute-modules mlp"
     )
 
 
@@ -53,11 +53,11 @@ def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
         ({"recompute": "core_attn,layernorm"}, {"has_nan": True}, "core_attn only", "--recompute-modules core_attn"),
         ({"recompute": "core_attn,mlp"}, {}, "Recompute mlp alone", "--recompute-modules mlp"),
         ({"recompute": "mlp"}, {"tflops_per_gpu": 593.6}, "Drop mlp",
-         "# without --recompute-granularity, --recompute-modules"),
+         ": without --recompute-granularity, --recompute-modules"),
         ({"recompute": "full:uniform:1:distributed"}, {"text": "Can distribute recomputed activations only"},
-         "Drop --distribute_saved_activations", "# without --distribute-saved-activations"),
+         "Drop --distribute_saved_activations", "(without --distribute-saved-activations): --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
         ({"recompute": "none", "offload": {"cpu_offloading_num_layers": 2}}, {}, "Use no offloading",
-         "# without --cpu-offloading-num-layers"),
+         ": without --cpu-offloading-num-layers"),
     ],
     ids=["nan", "core_attn", "mlp", "distributed", "offload"],
 )  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case, settings, c
     reference = fast if "tflops_per_gpu" in changes else None
     job = case(changes.get("text", ""), settings, **{name: value for name, value in changes.items() if name != "text"})
     (fix,) = [fix for fix in diagnose(job, reference).fixes if symptom in fix.text]
-    assert fix.setting.megatron_lm.endswith(argument)
+    assert fix.setting.lines[1].endswith(argument)
     refused = Rulings((), lambda _: (Finding(id="G22", severity="error", message="no", fix="leave it"),))
     (fix,) = [fix for fix in diagnose(job, reference, rulings=refused).fixes if symptom in fix.text]
     assert fix.setting is None

@@ -25,6 +25,5 @@ def test_a_command_to_copy_is_on_one_line_at_any_width(case, width):
     assert commands
     assert [line.strip() for line in lines if "mbr-perf run" in line] == commands
     (setting,) = [fix.setting for fix in answer.fixes if fix.setting]
-    pasted = [f"Megatron-Bridge: {setting.bridge}", f"Megatron-LM: {setting.megatron_lm}"]
-    assert [line.strip() for line in lines if line.strip().startswith("Megatron-")] == pasted
-    assert all(len(line.rstrip()) <= width for line in lines if line.strip() not in (*commands, *pasted))
+    assert tuple(line.strip() for line in lines if line.strip().startswith("Megatron-")) == setting.lines
+    assert all(len(line.rstrip()) <= width for line in lines if line.strip() not in (*commands, *setting.lines))

@@ -89,7 +89,7 @@ def tight_budget(spec):
 def pasted(lines):
     """The settings that a page shows for other programs, in order, as (Megatron-Bridge, Megatron-LM)."""
     bridge, megatron_lm = (
-        [line.removeprefix(f"    {name}: ") for line in lines if line.startswith(f"    {name}: ")]
+        [line.removeprefix(f"    {name}").removeprefix(": ") for line in lines if line.startswith(f"    {name}")]
         for name in ("Megatron-Bridge", "Megatron-LM")
     )
     return list(zip(bridge, megatron_lm, strict=True))
@@ -106,9 +106,14 @@ def test_every_recommended_setting_can_be_pasted_into_other_programs(spec):
         "model.recompute_granularity=full model.recompute_method=block model.recompute_num_layers=1 'model.recompute_modules=[]' model.distribute_saved_activations=false",
         "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
     )
-    assert riskier[1] == "# without --recompute-granularity, --recompute-method, --recompute-num-layers"
+    assert riskier[1] == "without --recompute-granularity, --recompute-method, --recompute-num-layers"
     (layout,) = json_of(plan_document([("", made, "")], ""))["layouts"]
-    assert [(row["bridge"], row["megatron_lm"]) for row in layout["to_paste"]] == [use, riskier]
+    assert [(row["bridge"], row["megatron_lm"]) for row in layout["to_paste"]] == [use, (riskier[0], "")]
+    assert layout["to_paste"][1]["without"] == [
+        "--recompute-granularity",
+        "--recompute-method",
+        "--recompute-num-layers",
+    ]
     assert [row["recompute"] for row in layout["to_paste"]] == ["full:block:1", "none"]
 
 
@@ -117,7 +122,7 @@ def test_what_fits_only_without_graphs_turns_them_off_in_other_programs_too(spec
     made = replace(planned(graphs, 10**9), without_graphs=planned(spec))
     ((bridge, megatron_lm),) = pasted(shown(120, lambda: plan_page(made, ()), terminal=False))
     assert {"model.cuda_graph_impl=none", "model.recompute_granularity=null"} <= set(bridge.split())
-    assert megatron_lm == "# without --cuda-graph-impl, --cuda-graph-scope"
+    assert megatron_lm == "without --cuda-graph-impl, --cuda-graph-scope"
 
 
 def test_a_layout_is_pasted_with_its_sizes(spec):
@@ -129,9 +134,9 @@ def test_a_layout_is_pasted_with_its_sizes(spec):
         bridge.split()
     )
     assert "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --sequence-parallel" in megatron_lm
-    assert megatron_lm.endswith("# without --num-virtual-stages-per-pipeline-rank")
+    assert megatron_lm.startswith(" (without --num-virtual-stages-per-pipeline-rank): ")
     document = json_of(plan_document(layouts, "tp=8 vp=none"))
-    assert document["layouts"][1]["to_paste"][0]["megatron_lm"] == megatron_lm
+    assert document["layouts"][1]["to_paste"][0]["megatron_lm"] == megatron_lm.partition(": ")[2]
 
 
 def test_where_nothing_fits_the_ladder_ends_at_parallelism(spec):

@@ -38,21 +38,27 @@ class Written:
 FORMS = ("bridge", "megatron-lm", "yaml")
 
 
-def exported(spec: ExperimentSpec, form: str) -> Written:
-    """Return the whole job. BadRequestError for an unknown form."""
+def exported(spec: ExperimentSpec, form: str, notes: Words = ()) -> Written:
+    """Return the whole job. ``notes``: on how it was read, as remarks. BadRequestError for an unknown form."""
     if form == "bridge":
-        return _to_paste(form, *as_bridge(spec), "Overrides of Megatron-Bridge: paste them behind run_script.py.")
+        words, remarks = as_bridge(spec)
+        return _to_paste(
+            form, words, (*remarks, *notes), "Overrides of Megatron-Bridge: paste them behind run_script.py."
+        )
     if form == "megatron-lm":
-        return _to_paste(form, *as_megatron(spec), "Arguments of Megatron-LM: paste them behind pretrain_gpt.py.")
+        words, remarks = as_megatron(spec)
+        return _to_paste(
+            form, words, (*remarks, *notes), "Arguments of Megatron-LM: paste them behind pretrain_gpt.py."
+        )
     if form == "yaml":
         source = f"mbr-perf recipes export, {spec.slug}"
-        return Written(form, (), (), recipe_text(spec, title=spec.recipe, source=source))
+        return Written(form, (), notes, recipe_text(spec, title=spec.recipe, source=source, heading="\n".join(notes)))
     raise BadRequestError(f"--as {form}: no such form", remedy=nearest(form, FORMS))
 
 
 def _to_paste(form: str, words: Words, remarks: Words, heading: str) -> Written:
     """Return each override, and each option with its values, on a line; all but the last continued. Remarks are comments."""
-    comments = "".join(f"# {each}\n" for each in (heading, *remarks))
+    comments = "".join(f"# {' '.join(each.splitlines())}\n" for each in (heading, *remarks))
     lines: list[list[str]] = []
     for word in words:
         is_value = bool(lines) and lines[-1][0].startswith("--") and not word.startswith("--")
@@ -63,13 +69,21 @@ def _to_paste(form: str, words: Words, remarks: Words, heading: str) -> Written:
 
 @dataclass(frozen=True)
 class ToPaste:
-    """A setting as overrides of Megatron-Bridge and as arguments of Megatron-LM, one line each, for a shell.
+    """A setting as overrides of Megatron-Bridge and as arguments of Megatron-LM, one line each, quoted for a shell.
 
-    A comment behind the arguments names those that must go.
+    ``without``: the arguments of Megatron-LM that the job must no longer have.
     """
 
     bridge: str
     megatron_lm: str
+    without: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """Return both with the names of the programs."""
+        gone = f"without {', '.join(self.without)}"
+        added = f"Megatron-LM{f' ({gone})' if self.without else ''}: {self.megatron_lm}"
+        return f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {gone}"
 
 
 _SIZES = ("parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size",
@@ -90,8 +104,7 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     kept = {word.partition("=")[0] for word in words}
     gone = [word.partition("=")[0] for word in former if word.startswith("--") and word.partition("=")[0] not in kept]
     gone += [] if words or gone else ["--recompute-granularity"]
-    comment = f"# without {', '.join(gone)}" if gone else ""
-    return ToPaste(shlex.join(as_bridge(spec, paths)[0]), "  ".join(filter(None, (shlex.join(words), comment))))
+    return ToPaste(shlex.join(as_bridge(spec, paths)[0]), shlex.join(words), tuple(gone))
 
 
 def point_options(point: str, given: Mapping[str, object]) -> dict[str, Any]:

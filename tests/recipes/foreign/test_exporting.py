@@ -203,16 +203,16 @@ def test_chosen_settings_are_written_alone():
 @pytest.mark.parametrize(
     ("now", "before", "arguments"),
     [
-        ("mlp", "none", "--recompute-granularity selective --recompute-modules mlp"),
-        ("mlp", "full:uniform:1", "--recompute-granularity selective --recompute-modules mlp"
-         "  # without --recompute-method, --recompute-num-layers"),
-        ("none", "mlp", "# without --recompute-granularity, --recompute-modules"),
-        ("none", "none", "# without --recompute-granularity"),
+        ("mlp", "none", ": --recompute-granularity selective --recompute-modules mlp"),
+        ("mlp", "full:uniform:1", " (without --recompute-method, --recompute-num-layers): --recompute-granularity selective"
+         " --recompute-modules mlp"),
+        ("none", "mlp", ": without --recompute-granularity, --recompute-modules"),
+        ("none", "none", ": without --recompute-granularity"),
     ],
 )  # fmt: skip
 def test_a_recommendation_names_the_arguments_to_add_and_those_that_must_go(now, before, arguments):
     pasted_now = to_paste(small_spec(recompute=now), small_spec(recompute=before))
-    assert pasted_now.megatron_lm == arguments
+    assert pasted_now.lines == (f"Megatron-Bridge: {pasted_now.bridge}", f"Megatron-LM{arguments}")
     assert shlex.split(pasted_now.bridge) == list(as_bridge(small_spec(recompute=now), ["recompute"])[0])
 
 
@@ -220,7 +220,8 @@ def test_a_recommendation_has_every_setting_that_differs_and_the_sizes_of_a_layo
     base = small_spec(recompute="mlp", cuda_graph={"impl": "transformer_engine", "scope": ("attn",)})
     found = to_paste(small_spec(recompute="mlp"), base)
     assert "model.cuda_graph_impl=none" in found.bridge.split()
-    assert found.megatron_lm.endswith("--recompute-modules mlp  # without --cuda-graph-impl, --cuda-graph-scope")
+    assert found.megatron_lm.endswith("--recompute-modules mlp")
+    assert found.without == ("--cuda-graph-impl", "--cuda-graph-scope")
     sizes = to_paste(small_spec(), small_spec(), with_sizes=True)
     assert "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4" in sizes.megatron_lm
     assert {"model.tensor_model_parallel_size=4", "model.context_parallel_size=1"} <= set(sizes.bridge.split())
@@ -230,6 +231,25 @@ def test_no_recompute_is_written_with_an_empty_list():
     words, _ = as_bridge(small_spec(recompute="none"), ["recompute"])
     assert "model.recompute_modules=[]" in words
     assert "model.recompute_granularity=null" in words
+
+
+@pytest.mark.parametrize("form", ["bridge", "megatron-lm", "yaml"])
+def test_what_the_reader_of_a_job_noted_is_a_comment_of_its_export(mbr_perf, tmp_path, form):
+    """Here: an argument that no setting stands for."""
+    sizes = (
+        "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --vocab-size 99"
+    )
+    (tmp_path / "train.sh").write_text(f"{sizes} --bf16 --attention-softmax-in-fp32")
+    job = ("--megatron_args", str(tmp_path / "train.sh"), "-g", "h100", "-ng", "8")
+    answer = mbr_perf("recipes", "export", *job, "--as", form)
+    (line,) = [line for line in answer.out.splitlines() if "--attention-softmax-in-fp32" in line]
+    assert (answer.code, line.startswith("# ")) == (0, True)
+
+
+def test_a_line_break_in_a_variable_does_not_end_its_comment():
+    text = exported(small_spec(env={"A": "1\nrm -r x"}), "megatron-lm").text
+    assert "rm -r x" not in [line.strip() for line in text.splitlines()]
+    assert pasted(text) == list(as_megatron(small_spec())[0])
 
 
 def test_the_text_is_one_command_line_below_its_remarks(points):
