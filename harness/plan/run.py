@@ -1,6 +1,6 @@
 """`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError, SeveralMatchError, raise_all
@@ -11,7 +11,6 @@ from harness.experiment.recompute import NoRecompute, canonical_text, parse_reco
 from harness.launch.environment import Host
 from harness.plan.nearest import Nearest, nearest_golden, nearest_published
 from harness.plan.request import PlanRequest, check_plan
-from harness.planning.assumptions import imbalance_of
 from harness.planning.prediction import BUILT_IN
 from harness.planning.ranges import ratio_error
 from harness.planning.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
@@ -19,7 +18,7 @@ from harness.recipes.sweep_file import SWEPT
 from harness.records.trace import TraceCase
 from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.exact import ExactSetting, ExactTracing
-from harness.run.predicting.tracer import Tracing, trace_cache, traces_note
+from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
 from harness.run.understanding import RunRequest, Settled, settle
 
 
@@ -116,7 +115,7 @@ def plan_request(
         begin(legal[0].settled.spec)
     cache, release = trace_cache(host.shell) if request.use_cache else None, legal[0].settled.software.megatron_core
     tracing = Tracing(host, cache, progress=progress, megatron_core=release)
-    traced = _traced(legal, tracing)
+    traced = tracing.by_kind(layout.needed for layout in legal)
     planned = Planned(tuple(_planned(request, layout, traced) for layout in found), traced_with=traces_note(release))
     if len(found) == 1:
         planned = replace(planned, layouts=(_beside_eager(request, planned.layouts[0], tracing),))
@@ -142,9 +141,8 @@ class _Found:
         return settled_implementation(self.settled.spec)
 
     @property
-    def kind(self) -> "_Kind":
-        """Return the kind of traces that it reads: the implementation of layers, and the imbalance of routing."""
-        return self.implementation, imbalance_of(self.settled.spec)
+    def needed(self) -> tuple[TraceKind, tuple[TraceCase, ...]]:
+        return trace_kind(self.settled.spec), self.cases
 
 
 def _layouts(request: PlanRequest, host: Host) -> Iterator["_Found | Layout"]:
@@ -204,23 +202,10 @@ def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
     return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
 
 
-_Kind = tuple[Implementation, float]
-
-
-def _traced(legal: Sequence["_Found"], tracing: Tracing) -> dict[_Kind, Traces]:
-    """Traces for all layouts of a kind at once, so that what they share is traced once."""
-    cases: dict[_Kind, dict[str, TraceCase]] = {}
-    for layout in legal:
-        cases.setdefault(layout.kind, {}).update({case.key: case for case in layout.cases})
-    return {
-        kind: tracing.traces(tuple(together.values()), kind[0], imbalance=kind[1]) for kind, together in cases.items()
-    }
-
-
-def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[_Kind, Traces]) -> Layout:
+def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[TraceKind, Traces]) -> Layout:
     if isinstance(layout, Layout):
         return layout
-    spec, traces = layout.settled.spec, traced[layout.kind]
+    spec, traces = layout.settled.spec, traced[layout.needed[0]]
     limits = Limits(request.capacity_bytes(spec), request.margin, request.max_overhead)
     constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
     made = plan(spec, layout.candidates, traces, limits, layout.implementation, layout.settled.software, constants)
@@ -241,7 +226,7 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
         return layout
     if isinstance(found, Layout):
         return layout
-    other = _planned(request, found, _traced([found], tracing))
+    other = _planned(request, found, tracing.by_kind([found.needed]))
     return replace(layout, plan=replace(made, without_graphs=other.plan), eager_traces=other.traces)
 
 

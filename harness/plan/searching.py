@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from harness.errors import BadRequestError, RunFailedError
-from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
@@ -16,7 +16,6 @@ from harness.experiment.rules.offload import OFFLOADABLE
 from harness.launch.environment import Host
 from harness.plan.request import PlanRequest, check_plan
 from harness.plan.searched import SLOWEST, Searched, Tried
-from harness.planning.assumptions import imbalance_of
 from harness.planning.layouts import Sizes, Space, least_bytes, least_seconds
 from harness.planning.prediction import BUILT_IN, Constants
 from harness.planning.search import Candidate, Candidates, Limits, Traces, candidates, plan, required_cases
@@ -25,7 +24,7 @@ from harness.recipes.resolve import recipe_of, resolve_recipe
 from harness.recipes.sweep_file import SIZES
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.run.predicting.calibration import constants_for
-from harness.run.predicting.tracer import Tracing, trace_cache, traces_note
+from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
 from harness.run.understanding import RunRequest, Settled, settle
 
 # Shapes that are traced together: few at first, so that the first answers come early.
@@ -274,14 +273,7 @@ class _Run:
         even: dict[str, ChunkTrace] = {}
         uneven: dict[str, ChunkTrace] = {}
         refused: dict[str, str] = {}
-        kinds: dict[tuple[Implementation, float], dict[str, TraceCase]] = {}
-        for due, found in settings:
-            spec = due.settled.spec
-            kind = settled_implementation(spec), imbalance_of(spec)
-            with suppress(LayoutError):  # the plan refuses such a layout with the reason
-                kinds.setdefault(kind, {}).update({case.key: case for case in required_cases(found, kind[0])})
-        for (implementation, imbalance), cases in kinds.items():
-            traced = self.tracing.traces(tuple(cases.values()), implementation, imbalance=imbalance)
+        for traced in self.tracing.by_kind(_needed(settings)).values():
             even |= traced.even
             uneven |= traced.uneven or {}
             refused |= traced.refused
@@ -337,6 +329,13 @@ class _Due:
     settings: tuple[str, ...]
     settled: Settled
     offload: str = ""
+
+
+def _needed(settings: list[tuple[_Due, Candidates]]) -> Iterator[tuple[TraceKind, tuple[TraceCase, ...]]]:
+    for due, found in settings:
+        kind = trace_kind(due.settled.spec)
+        with suppress(LayoutError):  # the plan refuses such a layout with the reason
+            yield kind, required_cases(found, kind[0])
 
 
 def _halves(sizes: Sizes) -> Iterator[Sizes]:

@@ -4,7 +4,6 @@ import importlib
 import sys
 import tarfile
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from harness.planning.stages import Composer
 from harness.recipes.foreign.container_fields import disagreements
 from harness.recipes.recipe import ForeignSource, Request
 from harness.recipes.resolve import resolve
-from harness.records.trace import TraceCase
 from harness.run.machine import software_for
 from harness.run.predicting.prediction import RunPrediction, predict_with
 from harness.run.predicting.tracer import Tracing, trace_cache
@@ -86,11 +84,10 @@ class _Pair:
 def _rows(host: Host) -> Iterator[Row]:
     pairs, kept = list(_pairs()), _of_audit("kept").read_kept()
     tracing = Tracing(host, trace_cache(host.shell), timeout_s=7200.0)
-    kinds: dict[float, dict[str, TraceCase]] = defaultdict(dict)
-    for spec in (spec for pair in pairs for spec in (pair.ours, pair.theirs) if spec is not None):
-        kinds[imbalance_of(spec)].update({case.key: case for case in Composer(spec, _LAYERS).cases()})
-    for imbalance, cases in kinds.items():
-        tracing.traces(tuple(cases.values()), _LAYERS, imbalance=imbalance)  # all at once, into the cache
+    specs = (spec for pair in pairs for spec in (pair.ours, pair.theirs) if spec is not None)
+    tracing.by_kind(
+        ((_LAYERS, imbalance_of(spec)), Composer(spec, _LAYERS).cases()) for spec in specs
+    )  # into the cache
     for pair in pairs:
         if pair.ours is None or pair.theirs is None:
             yield Row(pair.point, pair.file, None, None, (), pair.why)

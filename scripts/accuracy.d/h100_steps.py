@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from harness.planning.compose import ChunkCost, Op, Work
 from harness.planning.stages import Composer, MissingTraceError
 from harness.planning.time_model import Efficiency, StepTime, kind_of_step, likely_seconds, step_time
 from harness.records.trace import TraceCase
-from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache
 
 Row = dict[str, Any]
 Costs = tuple[tuple[ChunkCost, ...], ...]
@@ -151,20 +151,18 @@ def _costs(
 ) -> tuple[dict[str, Costs], dict[str, str]]:
     """Return the chunks of each request on its busiest rank, and why some have none."""
     composers = {name: Composer(spec, implementation) for name, spec in specs.items()}
-    cases: dict[float, dict[str, TraceCase]] = {}
+    needed: list[tuple[TraceKind, Sequence[TraceCase]]] = []
     left_out: dict[str, str] = {}
     for name, composer in composers.items():
         try:
-            needed = {case.key: case for case in composer.cases()}
+            needed.append(((implementation, imbalance_of(specs[name])), composer.cases()))
         except LayoutError as error:
             left_out[name] = error.message
-            continue
-        cases.setdefault(imbalance_of(specs[name]), {}).update(needed)
-    traced = {kind: tracing.traces(tuple(due.values()), implementation, imbalance=kind) for kind, due in cases.items()}
+    traced = tracing.by_kind(needed)
     costs: dict[str, Costs] = {}
     for name, composer in composers.items():
         if name not in left_out:
-            traces = traced[imbalance_of(specs[name])]
+            traces = traced[implementation, imbalance_of(specs[name])]
             try:
                 costs[name] = composer.chunk_costs(traces.uneven or traces.even)
             except MissingTraceError as error:

@@ -1,19 +1,16 @@
 """Calibrations: made from recorded runs, kept by GPU type, used by predictions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.experiment.effective import Implementation, settled_implementation
-from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
 from harness.judging import readings
 from harness.judging.derive import derive
 from harness.judging.plausible import doubts_of
 from harness.launch.environment import Host
-from harness.planning.assumptions import imbalance_of
 from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
 from harness.planning.device import device_needs
 from harness.planning.model_states import steps_with_torch_adam
@@ -24,7 +21,7 @@ from harness.records.run import REPLAYED, RunRecord
 from harness.records.store import RECORD, read_run, write_atomically
 from harness.records.trace import Calibration, RunErrors, TraceCase, calibration_path, find_calibration
 from harness.run.predicting.exact import planner_fingerprint, traced_with, why_of_another_planner
-from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache, trace_kind
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:
@@ -62,7 +59,7 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     """
     records = _records(request.runs)
     gpu = _one_gpu(records)
-    traces = _traces(records, Tracing(host, trace_cache(host.shell) if request.use_cache else None))
+    traces = Tracing(host, trace_cache(host.shell) if request.use_cache else None).by_kind(_needed(records))
     observed = [(record, _observation(record, traces)) for record in records]
     refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
     taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
@@ -113,32 +110,19 @@ def _one_gpu(records: Sequence[RunRecord]) -> str:
     return next(iter(by_gpu))
 
 
-_Kind = tuple[Implementation, float]  # of traces: the layers, and the imbalance of routing
+def _needed(records: Sequence[RunRecord]) -> Iterator[tuple[TraceKind, Sequence[TraceCase]]]:
+    """Yield the traces of every run that takes part."""
+    for spec in (record.spec for record in records if not _unfit(record)):
+        kind = trace_kind(spec)
+        yield kind, Composer(spec, kind[0]).cases()
 
 
-def _traces(records: Sequence[RunRecord], tracing: Tracing) -> dict[_Kind, Traces]:
-    """Trace all runs that take part, together."""
-    cases: dict[_Kind, dict[str, TraceCase]] = {}
-    for record in records:
-        if not _unfit(record):
-            kind = _kind(record.spec)
-            needed = Composer(record.spec, kind[0]).cases()
-            cases.setdefault(kind, {}).update({case.key: case for case in needed})
-    return {
-        kind: tracing.traces(tuple(together.values()), kind[0], imbalance=kind[1]) for kind, together in cases.items()
-    }
-
-
-def _kind(spec: ExperimentSpec) -> _Kind:
-    return settled_implementation(spec), imbalance_of(spec)
-
-
-def _observation(record: RunRecord, traced: Mapping[_Kind, Traces]) -> Observation | str:
+def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Observation | str:
     """Return the observation of a run for the fit, or why the run is not used."""
     why = _unfit(record)
     if why:
         return why
-    spec, kind = record.spec, _kind(record.spec)
+    spec, kind = record.spec, trace_kind(record.spec)
     composer, traces = Composer(spec, kind[0]), traced[kind]
     try:
         costs = composer.chunk_costs(traces.even)

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -16,9 +16,11 @@ from pydantic import ValidationError
 
 import harness
 from harness.errors import BadRequestError, RunFailedError
-from harness.experiment.effective import Implementation
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.launch.environment import SAFE_PATH, Host
+from harness.planning.assumptions import imbalance_of
 from harness.planning.search import Traces
 from harness.planning.shipped_traces import ShippedTraces, find_shipped, shipped_releases
 from harness.planning.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
@@ -141,6 +143,14 @@ class _Answers:
     lost: dict[str, RunFailedError]
 
 
+TraceKind = tuple[Implementation, float]  # the implementation of layers, and the imbalance of routing
+
+
+def trace_kind(spec: ExperimentSpec) -> TraceKind:
+    """Return the kind of traces that a prediction of ``spec`` reads."""
+    return settled_implementation(spec), imbalance_of(spec)
+
+
 @dataclass(frozen=True)
 class Tracing:
     """Makes traces on ``host``. With ``cache`` None it makes all traces again, also those that travel with mbr-perf.
@@ -165,12 +175,17 @@ class Tracing:
     def _source(self) -> "_Source":
         return _source(self.megatron_core, installed_software()) if self.reads_shipped else _Source(None)
 
+    def by_kind(self, needed: Iterable[tuple[TraceKind, Iterable[TraceCase]]]) -> dict[TraceKind, Traces]:
+        """Trace the cases of several requests, each once, and return the traces by kind. Errors as :meth:`traces`."""
+        due: dict[TraceKind, dict[str, TraceCase]] = {}
+        for kind, cases in needed:
+            due.setdefault(kind, {}).update({case.key: case for case in cases})
+        return {kind: self.traces(tuple(cases.values()), kind[0], imbalance=kind[1]) for kind, cases in due.items()}
+
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, imbalance: float = 1.0) -> Traces:
         """Trace all ``cases``. An ``imbalance`` above 1 adds traces of ranks with so many times their share of tokens.
 
-        Only chunks with experts depend on it.
-
-        BadRequestError where all traces are missing and none can be made, RunFailedError when no tracer answers. Single cases
+        Only chunks with experts depend on it. BadRequestError where all traces are missing and none can be made, RunFailedError when no tracer answers. Single cases
         that nothing traced, or that kill the tracer, are refused with the reason, which is not cached.
         """
         experts = tuple(case for case in cases if case.has_experts and imbalance > 1)
