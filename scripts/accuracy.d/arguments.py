@@ -98,6 +98,10 @@ LIKENESSES = (
         "parameters gathered inside the optimizer step as after it",
         _asked("overlap-param-gather-with-optimizer-step"), {"overlap-param-gather-with-optimizer-step": None},
     ),
+    Likeness(
+        "context parallelism by all-to-all as by messages between neighbours, which keep one copy less of each attention's output",
+        _has("cp-comm-type", "a2a"), {"cp-comm-type": None},
+    ),
     Likeness("the GPU, which the row does not name, as an A100", lambda row: row["hardware"].endswith("?"), {}),
 )  # fmt: skip
 

@@ -34,8 +34,9 @@ OF_EXPERTS = (
 OF_OTHERS = (
     _MASK,
     _ROUTING,
-    "context parallelism: one more tensor of the size of Q stays per layer than the stand-in for transformer-engine's ring "
-    "attention keeps (0.8 GB in 73 GB, 3.2 GB in 121 GB); which one was not found",
+    "context parallelism: the rows ran it by all-to-all (docs/b200/b200_real_repro_guide.md of their source). transformer-engine then keeps "
+    "the attention's output as it computed it and as it sent it back (0.8 GB in 73 GB, 3.2 GB in 121 GB); `plan` knows messages between "
+    "neighbours only, which need one copy, and refuses other kinds",
 )
 
 
