@@ -50,6 +50,16 @@ def _value(path: str) -> Callable[[str], Words]:
     return lambda text: ("--set", f"{path}={text}")
 
 
+def _rate(text: str) -> Words:
+    """Write the number as YAML reads it: 1e-3 is text there."""
+    from harness.recipes.writing import scalar
+
+    try:
+        return _set(f"optimizer.lr={scalar(float(text))}")
+    except ValueError:
+        raise BadRequestError(f"{text!r} is not a number", remedy="write a number, e.g. 3e-4") from None
+
+
 def _option(name: str, *, many: bool = False) -> Callable[[str], Words]:
     """Return a function that gives the value, or each part of a comma-separated one, to our option ``name``."""
     return lambda text: tuple(word for part in (text.split(",") if many else [text]) for word in (name, part))
@@ -138,7 +148,7 @@ MEANINGS: Mapping[str, Meaning] = {
         _value("parallelism.pipeline_model_parallel_layout"), "TEXT"),
     "--num_moe_experts": Meaning("--set model.moe.num_moe_experts=N", _value("model.moe.num_moe_experts"), "N"),
     "--vocab_size": Meaning("--set model.vocab_size=N", _value("model.vocab_size"), "N"),
-    "--lr": Meaning("--set optimizer.lr=RATE", _value("optimizer.lr"), "RATE"),
+    "--lr": Meaning("--set optimizer.lr=RATE", _rate, "RATE"),
     "--use_recipes": Meaning("--variant library", lambda _: ("--variant", "library"), "(flag)"),
     "--config_variant": Meaning("--variant NAME", _option("--variant"), "NAME"),
     "--custom_env_vars": Meaning("-E NAME=VALUE for each", _option("--env", many=True), "NAME=VALUE,..."),
@@ -228,7 +238,7 @@ def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
         if theirs is not None and (name not in own or _is_a_flag_here(theirs, own[name], rest, equals)):
             given = _values(theirs, value if equals else None, rest)
             with problems.collecting():
-                out += _meant(theirs, name, given)
+                out += _taken(_meant(theirs, name, given, own), own)
         elif name in own:
             if theirs and theirs.values == "?" and not equals and not _has_value(rest):
                 continue  # as in Megatron-Bridge, the option without its value asks for nothing
@@ -271,8 +281,18 @@ def _values(theirs: Spelling, joined: str | None, rest: list[str]) -> list[str]:
     return found
 
 
-def _meant(theirs: Spelling, typed: str, given: list[str]) -> Words:
+def _taken(words: Words, own: Mapping[str, bool]) -> list[str]:
+    """Leave out options of Slurm that the command lacks, because it starts nothing."""
+    is_lacking = (
+        bool(words) and words[0] not in own and words[0].removeprefix("--") in (*_SLURM, "container_mounts", "detach")
+    )
+    return [] if is_lacking else list(words)
+
+
+def _meant(theirs: Spelling, typed: str, given: list[str], own: Mapping[str, bool]) -> Words:
     meaning = MEANINGS.get(theirs.name)
+    if meaning is None and theirs.name not in own:  # `run` has it: where a job runs, and how it is judged
+        return () if theirs.values else (typed,)
     if meaning is None:  # a flag of ours that takes a truth value there
         return (theirs.name,) if truth(given[0]) else ()
     if meaning.words is None:

@@ -27,10 +27,16 @@ def needed_bytes(case: Case) -> int | None:
 
 
 def stage_of_failure(case: Case) -> StagePrediction | None:
-    """Return the prediction for the failed rank's stage; for the worst stage if the rank is unknown."""
+    """Return the prediction for the failed rank's stage. If no rank failed, it is that of the fullest rank.
+
+    Without a known rank it is the worst stage.
+    """
     if case.prediction is None:
         return None
-    rank = case.failed.rank if case.failed else None
+    fullest = (
+        ours.rank for ours in case.ranks if ours.allocated_bytes is not None and ours.allocated_bytes == case.peak_bytes
+    )
+    rank = case.failed.rank if case.failed else next(fullest, None)
     recorded = next((ours.pp_rank for ours in case.ranks if ours.rank == rank and ours.pp_rank is not None), None)
     pp_rank = recorded if recorded is not None else stage_of(rank, case.spec) if rank is not None else None
     found = next((stage for stage in case.prediction.stages if stage.pp_rank == pp_rank), None)
@@ -59,7 +65,7 @@ def _needed(case: Case, stage: StagePrediction) -> str:
     if needed is None:
         return ""
     more = needed - stage.total
-    text = f"The rank {'needed' if case.has_oom else 'held'} {format_bytes(needed)}"
+    text = f"{'The rank needed' if case.has_oom else 'The rank held' if case.failed else 'The fullest rank held'} {format_bytes(needed)}"
     if more < 0:
         why = " (it failed before its peak)" if case.has_oom else ""
         return f"{text}, {format_bytes(-more)} less than predicted{why}."

@@ -92,7 +92,8 @@ def _guide_table():
         ("--use_tokendrop false", "--set kernels.moe_expert_capacity_factor=null"
          " --set kernels.moe_pad_expert_input_to_capacity=false --set model.moe.moe_router_force_load_balancing=true"),
         ("--pipeline_model_parallel_layout Et|t|L", "--set parallelism.pipeline_model_parallel_layout=Et|t|L"),
-        ("--num-moe-experts 64 --lr 1e-4", "--set model.moe.num_moe_experts=64 --set optimizer.lr=1e-4"),
+        ("--num-moe-experts 64 --lr 1e-4", "--set model.moe.num_moe_experts=64 --set optimizer.lr=0.0001"),
+        ("--lr 2e-10", "--set optimizer.lr=2.0e-10"),
         ("--use_recipes", "--variant library"),
         ("-ce A=1,B=2", "-E A=1 -E B=2"),
         ("-cm /a:/a,/b", "--container_mounts /a:/a --container_mounts /b"),
@@ -107,6 +108,25 @@ def test_an_option_of_bridge_is_the_same_as_our_words(typed, ours):
     assert given(*typed.split()) == given(*ours.split())
 
 
+@pytest.mark.parametrize("command", ["check", "plan"])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "-a me -p gpu -t 00:30:00 -i nemo:dev", "-cm /a:/a,/b", "--detach true",
+        "--additional_slurm_params qos=high;reservation=mine", "--account=me",
+    ],
+)  # fmt: skip
+def test_options_of_slurm_do_nothing_where_nothing_starts(command, typed):
+    assert given(*typed.split(), command=command) == given(command=command)
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "import"])
+def test_a_flag_that_a_command_lacks_is_refused(mbr_perf, command):
+    answer = mbr_perf(command, *REQUIRED, "-d")
+    assert answer.code == 2
+    assert "No such option: -d" in answer.err
+
+
 @pytest.mark.parametrize(
     ("typed", "message", "remedy"),
     [
@@ -117,6 +137,7 @@ def test_an_option_of_bridge_is_the_same_as_our_words(typed, ours):
         ("-hf abc123", "-hf: an option of Megatron-Bridge", "needs no cache or token"),
         ("--wandb_key abc123", "--wandb_key: an option", "results export RUN --to wandb"),
         ("--num_moe_experts", "--num_moe_experts: a value is needed", "--set model.moe.num_moe_experts=N"),
+        ("--lr fast", "--lr: 'fast' is not a number", "e.g. 3e-4"),
         ("-cb one two", "-cb: an option of Megatron-Bridge", "put the commands in the image"),
         ("model.num_layers=2", "takes no overrides of Hydra", "use --set model.num_layers=2"),
         ("++env_vars.FOO=1", "takes no overrides of Hydra", "use -E FOO=1"),

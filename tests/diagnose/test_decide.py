@@ -145,6 +145,13 @@ def test_the_evidence_is_the_prediction_then_the_memory_needed_then_the_stages(c
     assert evidence[2] == "Stages are uneven: predicted 63.00 GiB on stage 0, 50.00 GiB on stage 1 (-20.6 %)."
 
 
+def test_a_job_that_ended_well_is_compared_at_its_fullest_rank(case, predicted, figures):
+    fine = case("", status="ok", ranks=figures((0, 20, False), (2, 30, False)), prediction=predicted(63, 50, 28, 20))
+    evidence = diagnose(fine).evidence
+    assert evidence[0].startswith("Predicted for pipeline stage 2: 28.00 GiB")
+    assert evidence[1] == "The fullest rank held 30.00 GiB: 2.00 GiB more than predicted."
+
+
 def test_a_rank_that_failed_before_its_peak_needed_less_than_predicted(case, predicted):
     early = case(FRAGMENTED, prediction=predicted(63))
     assert (

@@ -61,7 +61,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
     with problems.collecting():
         layer |= container_layer(container)
     remarks += [*_rope_remarks(container), *_precision_remarks(container, layer.get("compute_dtype"))]
-    if problems.found and not missing:
+    if problems.found and layer and not missing:
         with problems.collecting():  # values of a wrong type, together with the other problems
             build_spec(merge(_NAMES, layer), container.label)
     problems.raise_if_any()

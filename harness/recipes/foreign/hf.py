@@ -48,7 +48,7 @@ _HARMLESS_NAMES = (
     " output_attentions output_hidden_states use_bfloat16 chunk_size_feed_forward id2label label2id tokenizer_class"
     " task_specific_params problem_type _attn_implementation attn_implementation finetuning_task prefix max_length min_length"
     " do_sample temperature top_k top_p repetition_penalty num_beams seq_aux rope_interleave unsloth_fixed unsloth_version"
-    " initial_context_length experts_per_token router_jitter_noise max_window_layers swiglu_alpha num_mtp_layers"
+    " initial_context_length experts_per_token router_jitter_noise max_window_layers swiglu_alpha num_mtp_layers max_sequence_length"
 )  # fmt: skip
 HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Keys that change neither the memory nor the time of a training step, or repeat another key."""

@@ -114,7 +114,11 @@ def read_config(path: Path, label: str) -> HfConfig:
     """Read the file, or `config.json` of a folder. BadRequestError if it is not one strict JSON object."""
     if path.is_dir():
         path, label = path / FILE, f"{label.rstrip('/')}/{FILE}"
-    text = read_text(path, label)
+    if not path.exists():
+        raise BadRequestError(
+            f"{label}: no such file", remedy=f"give the {FILE} of a model, or its folder: mbr-perf downloads no models"
+        )
+    text = read_text(path, label).removeprefix("\ufeff")
     try:
         values = json.loads(
             text, object_pairs_hook=_once_each, parse_constant=_no_constant, parse_int=_whole, parse_float=_finite

@@ -186,6 +186,12 @@ def test_what_cannot_be_said_here_is_refused_by_name_and_line(files, tmp_path, n
     assert "run_config.yaml" in text
 
 
+def test_a_value_that_cannot_be_read_makes_no_other_setting_missing(files, tmp_path):
+    text = refused(changed(files, tmp_path, LLAMA, ("recompute_granularity", "full")))
+    assert "full recompute needs method" in text
+    assert "missing" not in text
+
+
 def test_weights_are_of_the_precision_that_the_file_trains_in(files, tmp_path):
     path = tmp_path / "odd.yaml"
     path.write_text((files / QWEN).read_text().replace(" bf16: true", " bf16: false"))

@@ -187,6 +187,7 @@ def test_the_keys_of_transformers_5_are_read(model):
     [
         ({"architectures": ["MambaForCausalLM"]}, "architectures: mbr-perf cannot train MambaForCausalLM"),
         ({"architectures": []}, "architectures: mbr-perf cannot train none"),
+        ({"architectures": ["FalconForCausalLM"]}, "known: LlamaForCausalLM, "),
         ({"architectures": ["LlavaForConditionalGeneration"], "text_config": {"a": 1}}, "text_config: mbr-perf does not train models of several"),
         ({"vision_config": {"a": 1}}, "vision_config: mbr-perf does not train models of several modalities"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config: bitsandbytes"),
@@ -240,13 +241,18 @@ def test_a_file_that_is_no_strict_json_is_refused(resolved, text, message):
     assert message in str(refused.value)
 
 
+def test_a_mark_of_utf_8_at_the_start_does_no_harm(resolved):
+    assert resolved("\ufeff" + json.dumps(LLAMA)).spec == resolved(json.dumps(LLAMA)).spec
+
+
 def test_a_binary_file_and_an_empty_folder_are_refused(tmp_path):
     def refusal():
         with pytest.raises(BadRequestError) as refused:
             resolve(Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("hf", str(tmp_path))))
         return str(refused.value)
 
-    assert "config.json: cannot be read: No such file" in refusal()
+    assert "config.json: no such file" in refusal()
+    assert "mbr-perf downloads no models" in refusal()
     (tmp_path / "config.json").write_bytes(b"\x80\x03}q\x00")
     assert "not UTF-8" in refusal()
 
