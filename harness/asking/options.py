@@ -129,10 +129,10 @@ class ExperimentOptions:
         help="Record --profiling_ranks with Nsight Systems: ranks/profile_NNN.nsys-rep in the run's folder. A profiled run is "
         "never compared and cannot become a golden.")] = None
     pytorch_profiler: Annotated[bool | None, _option("--pytorch_profiler", "-pyp", panel=_PROFILE,
-        help="Record them with torch's profiler: ranks/profile_NNN.json.gz, for chrome://tracing or Perfetto.")] = None
+        help="Record --profiling_ranks with torch's profiler: ranks/profile_NNN.json.gz, for chrome://tracing or Perfetto.")] = None
     profiling_ranks: Annotated[str | None, _option("--profiling_ranks", metavar="LIST", help="Ranks to record. Default: 0.", panel=_PROFILE)] = None
     profiling_start_step: Annotated[int | None, _option("--profiling_start_step", metavar="STEP", help="First step to record. Default: 10.", panel=_PROFILE)] = None
-    profiling_stop_step: Annotated[int | None, _option("--profiling_stop_step", metavar="STEP", help="One past the last. Default: 11.", panel=_PROFILE)] = None
+    profiling_stop_step: Annotated[int | None, _option("--profiling_stop_step", metavar="STEP", help="One past the last step to record. Default: 11.", panel=_PROFILE)] = None
     nsys_trace: Annotated[str | None, _option("--nsys_trace", metavar="LIST", help="nsys --trace. Default: cuda,nvtx.", panel=_PROFILE)] = None
     nsys_extra_args: Annotated[str | None, _option("--nsys_extra_args", metavar="LIST", help="More options for nsys. They replace mbr-perf's options of the same name.", panel=_PROFILE)] = None
     profiling_gpu_metrics: Annotated[bool | None, _option("--profiling_gpu_metrics", help="Let nsys sample the GPUs' counters.", panel=_PROFILE)] = None

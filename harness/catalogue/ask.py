@@ -143,7 +143,7 @@ class ExportOptions:
     point: Annotated[
         str | None,
         typer.Argument(
-            metavar="[POINT]",
+            metavar="POINT",
             help="RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT. All parts but RECIPE may be missing; options choose the point as well.",
         ),
     ] = None

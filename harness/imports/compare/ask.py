@@ -41,7 +41,7 @@ class CompareOptions:
     golden: Annotated[
         str | None,
         typer.Argument(
-            metavar="[GOLDEN]",
+            metavar="GOLDEN",
             autocompletion=completion.runs_and_goldens,
             help="A golden by name, file or folder, or another run. Default: the golden of the run's settings.",
         ),

@@ -41,11 +41,11 @@ FEATURES: Mapping[str, str] = {
     "rampup_batch_size": "a batch size that grows; plan one of its sizes",
     "step_batch_size_schedule": "a batch size that changes; plan one of its sizes",
     "decrease_batch_size_if_needed": "a batch size that shrinks",
-    "batch_size": "an argument that Megatron-LM removed; use --micro-batch-size",
-    "model_parallel_size": "an argument that Megatron-LM removed; use --tensor-model-parallel-size",
-    "checkpoint_activations": "an argument that Megatron-LM removed; use --recompute-granularity full",
-    "activations_checkpoint_method": "an argument that Megatron-LM removed; use --recompute-method",
-    "moe_layer_recompute": "an argument that Megatron-LM replaced; use --recompute-modules moe",
+    "batch_size": "arguments that Megatron-LM removed; use --micro-batch-size",
+    "model_parallel_size": "arguments that Megatron-LM removed; use --tensor-model-parallel-size",
+    "checkpoint_activations": "arguments that Megatron-LM removed; use --recompute-granularity full",
+    "activations_checkpoint_method": "arguments that Megatron-LM removed; use --recompute-method",
+    "moe_layer_recompute": "arguments that Megatron-LM replaced; use --recompute-modules moe",
     "vocab_extra_ids": "tokens beside those of the tokenizer; add them to --vocab-size",
     "delay_wgrad_compute": "weight gradients that are computed later",
     "overlap_p2p_comm_warmup_flush": "messages that overlap in warm-up and flush",
@@ -106,7 +106,7 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
             continue
         if name in FEATURES:
             what, _, instead = FEATURES[name].partition("; ")
-            a.refuse(name, f"{what}: mbr-perf does not model it", instead or "plan the job without it")
+            a.refuse(name, f"mbr-perf does not model {what}", instead or "plan the job without it")
         elif name in a.read or name in DERIVED:
             continue
         elif name in SMALL:
@@ -155,9 +155,7 @@ def _refuse_combinations(a: Arguments) -> None:
         value = a.get(name)
         if name in a.given and value not in values:
             listed = ", ".join(str(each) for each in dict.fromkeys(values) if each is not None)
-            a.refuse(
-                name, f"{shortened(str(value))}: {what}: mbr-perf does not model it", f"it models {listed or 'none'}"
-            )
+            a.refuse(name, f"{shortened(str(value))}: mbr-perf does not model {what}", f"it models {listed or 'none'}")
 
 
 _RECOMPUTE = ("recompute_modules", "recompute_method", "recompute_num_layers")

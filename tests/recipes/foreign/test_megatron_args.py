@@ -163,10 +163,10 @@ def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
     ("more", "message"),
     [
         ("--fp16", "train.sh:1: --fp16: FP16 training is not supported"),
-        ("--optimizer muon", "--optimizer: muon: an optimizer other than Adam"),
+        ("--optimizer muon", "--optimizer: muon: mbr-perf does not model an optimizer other than Adam"),
         ("--num-distributed-optimizer-instances 2", "hybrid sharding"),
-        ("--spec local", "--spec: a layer specification of your own"),
-        ("--rampup-batch-size 8 8 100", "--rampup-batch-size: a batch size that grows"),
+        ("--spec local", "--spec: mbr-perf does not model a layer specification of your own"),
+        ("--rampup-batch-size 8 8 100", "--rampup-batch-size: mbr-perf does not model a batch size that grows"),
         ("--hybrid-layer-pattern M-M-", "a hybrid model (Mamba)"),
         ("--moe-router-load-balancing-type sinkhorn --num-experts 4", "sinkhorn is not supported"),
         ("--use-megatron-fsdp", "keeps some of its states whole"),
