@@ -211,7 +211,7 @@ _OTHERS: tuple[Known, ...] = (
         " pin_cpu_params use_torch_optimizer_for_cpu_offload"),
     *_any("optimizer", "as in model and ddp", "bf16 params_dtype fp8_recipe overlap_param_gather"
         " reuse_grad_buf_for_mxfp8_param_ag"),
-    *_only("optimizer", "optimizer", "mbr-perf has Adam", "adam"),
+    *_only("optimizer", "optimizer", "mbr-perf has only Adam", "adam"),
     *_only("optimizer", "fp16", "mbr-perf has no fp16"),
     *_only("optimizer", "optimizer_cpu_offload use_layer_wise_distributed_optimizer", _LACKS),
     *_only("optimizer", "store_param_remainders", _LACKS, True),
