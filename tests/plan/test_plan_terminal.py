@@ -133,8 +133,13 @@ def test_a_layout_is_pasted_with_its_sizes(spec):
     assert {"model.tensor_model_parallel_size=8", "model.virtual_pipeline_model_parallel_size=null"} <= set(
         bridge.split()
     )
-    assert "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --sequence-parallel" in megatron_lm
-    assert megatron_lm.startswith(" (without --num-virtual-stages-per-pipeline-rank): ")
+    assert (
+        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --context-parallel-size 1 --sequence-parallel"
+        in megatron_lm
+    )
+    assert megatron_lm.startswith(
+        " (without --num-virtual-stages-per-pipeline-rank, --num-layers-per-virtual-pipeline-stage): "
+    )
     document = json_of(plan_document(layouts, "tp=8 vp=none"))
     assert document["layouts"][1]["to_paste"][0]["megatron_lm"] == megatron_lm.partition(": ")[2]
 

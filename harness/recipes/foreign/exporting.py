@@ -15,6 +15,8 @@ from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.recompute import megatron_fields
 from harness.recipes.foreign import container_values as reading
 from harness.recipes.foreign.container_fields import FIELDS, Field
+from harness.recipes.foreign.megatron_arguments import arguments
+from harness.recipes.foreign.megatron_fields import ROWS
 from harness.recipes.foreign.megatron_writing import Values, Words, as_megatron
 from harness.recipes.recipe import TASKS
 from harness.recipes.settings import IDENTITY, LEAVES, at_path
@@ -95,16 +97,19 @@ _OF_EXPERTS = ("parallelism.expert_model_parallel_size", "parallelism.expert_ten
 def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = False) -> ToPaste:
     """Return the recompute of ``spec`` with every other setting that differs from ``base``, the job without the advice.
 
-    ``with_sizes``: also the parallel sizes and the micro-batch, whether or not they differ.
+    ``with_sizes``: also the parallel sizes and the micro-batch, whether or not they differ, because the layouts of a
+    plan need not include the job's own.
     """
     sizes = (*_SIZES, *(_OF_EXPERTS if spec.model.moe else ())) if with_sizes else ()
     changed = (path for path in LEAVES if path not in IDENTITY and at_path(spec, path) != at_path(base, path))
     paths = dict.fromkeys(("recompute", *sizes, *changed))
-    (words, _), (former, _) = as_megatron(spec, paths), as_megatron(base, paths)
+    (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)
     kept = {word.partition("=")[0] for word in words}
     gone = [word.partition("=")[0] for word in former if word.startswith("--") and word.partition("=")[0] not in kept]
+    off = [row for row in ROWS if row.path in sizes and at_path(spec, row.path) in (None, False)]
+    gone += [option for row in off for name in row.names if name in arguments() for option in arguments()[name].options]
     gone += [] if words or gone else ["--recompute-granularity"]
-    return ToPaste(shlex.join(as_bridge(spec, paths)[0]), shlex.join(words), tuple(gone))
+    return ToPaste(shlex.join(as_bridge(spec, paths)[0]), shlex.join(words), tuple(dict.fromkeys(gone)))
 
 
 def point_options(point: str, given: Mapping[str, object]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Writes a job as arguments of Megatron-LM: the inverse of the table that reads them, read back to find what they leave out."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from harness.errors import BadRequestError
 from harness.experiment.effective import captures_iteration
@@ -21,10 +21,13 @@ Words = tuple[str, ...]
 _LABEL = "the exported arguments"
 
 
-def as_megatron(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple[Words, Words]:
+def as_megatron(
+    spec: ExperimentSpec, paths: Iterable[str] | None = None, explicit: Collection[str] = ()
+) -> tuple[Words, Words]:
     """Return the arguments of `pretrain_gpt.py` that make its job this one, and remarks on what they cannot say.
 
-    ``paths``: only these leaves, without remarks. An argument whose value is Megatron-LM's default is left out.
+    ``paths``: only these leaves, without remarks. An argument whose value is Megatron-LM's default is left out,
+    but for the leaves in ``explicit``, as far as the default has an argument.
     BadRequestError: LoRA, which Megatron-LM does not have.
     """
     if paths is None and spec.task == "peft":
@@ -32,11 +35,13 @@ def as_megatron(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tup
             f"{spec.recipe} peft: Megatron-LM's pretrain_gpt.py has no LoRA", remedy="export it with --as bridge"
         )
     wanted = None if paths is None else set(paths)
-    values: Values = {}
-    for row in ROWS:
-        if wanted is None or row.path in wanted:
-            values |= _row_values(spec, row)
-    words = tuple(word for name, value in values.items() for word in _words(arguments()[name], value))
+    rows = [row for row in ROWS if wanted is None or row.path in wanted]
+    values = {name: (value, row.path in explicit) for row in rows for name, value in _row_values(spec, row).items()}
+    words = tuple(
+        word
+        for name, (value, is_explicit) in values.items()
+        for word in _words(arguments()[name], value, explicit=is_explicit)
+    )
     return words, () if wanted is not None else tuple(_remarks(spec, words))
 
 
@@ -59,9 +64,10 @@ def _exists(spec: ExperimentSpec, path: str) -> bool:
     return (not section or at_path(spec, section) is not None) and (not is_of_experts or spec.model.moe is not None)
 
 
-def _words(argument: Argument, value: object) -> Iterator[str]:
-    """Yield the option and its words. Nothing for a default: a flag that is off has no word."""
-    if value is None or value == () or (len(argument.defaults) == 1 and value == argument.defaults[0]):
+def _words(argument: Argument, value: object, *, explicit: bool) -> Iterator[str]:
+    """Yield the option and its words. Nothing for a default, unless it is ``explicit``; a flag that is off has no word."""
+    is_default = len(argument.defaults) == 1 and value == argument.defaults[0] and not explicit
+    if value is None or value == () or is_default:
         return
     takes: Takes | None = ("flag" if value else "off") if isinstance(value, bool) else None
     option = next((name for name, kind in argument.options.items() if takes in (None, kind)), None)

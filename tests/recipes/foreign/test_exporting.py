@@ -222,6 +222,10 @@ def test_a_recommendation_has_every_setting_that_differs_and_the_sizes_of_a_layo
     assert "model.cuda_graph_impl=none" in found.bridge.split()
     assert found.megatron_lm.endswith("--recompute-modules mlp")
     assert found.without == ("--cuda-graph-impl", "--cuda-graph-scope")
+    own = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 2}
+    small = to_paste(small_spec(parallelism=own), small_spec(parallelism=own), with_sizes=True)
+    assert small.megatron_lm.startswith("--tensor-model-parallel-size 1 --pipeline-model-parallel-size 2 ")
+    assert {"--sequence-parallel", "--num-virtual-stages-per-pipeline-rank"} <= set(small.without)
     sizes = to_paste(small_spec(), small_spec(), with_sizes=True)
     assert "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4" in sizes.megatron_lm
     assert {"model.tensor_model_parallel_size=4", "model.context_parallel_size=1"} <= set(sizes.bridge.split())
