@@ -17,6 +17,7 @@ from harness.units import TERA, format_bytes, format_share, ranks_text
 
 SHORTEST_STEP_S = 1e-6  # launching a single kernel takes longer
 USUAL_MFU = 0.75  # published training runs on H100 reach at most 60 %
+_LARGER_CARDS = 1.5  # of a GPU's memory: some are sold with more, such as 94 and 96 GB instead of 80
 
 Readers = Mapping[str, Callable[[RankRecord], int | None]]
 
@@ -53,21 +54,25 @@ def remarkable(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
 
 
 def impossible_golden(golden: GoldenRecord) -> tuple[str, ...]:
-    """Return why a golden's throughput cannot be true; empty on a CPU and where the peak is not published."""
-    gpu, precision, stored = (
-        GPUS.get(golden.gpu),
-        PRECISIONS.get(golden.compute_dtype),
-        golden.metrics.get("tflops_per_gpu"),
-    )
-    if gpu is None or precision is None or stored is None or gpu.is_cpu:
+    """Return which figures of a golden cannot be true, one sentence each; empty on a CPU and for an unknown GPU."""
+    gpu, precision = GPUS.get(golden.gpu), PRECISIONS.get(golden.compute_dtype)
+    if gpu is None or precision is None or gpu.is_cpu:
         return ()
-    peak = gpu.peak_flops.get(precision.peak)
-    if peak is None or stored.value * TERA <= peak:
-        return ()
-    return (
-        f"the golden's {stored.value:g} TFLOP/s/GPU are above the dense {precision.peak} peak of {gpu.name}, "
-        f"{peak / TERA:g} TFLOP/s",
-    )
+    values = {name: stored.value for name, stored in golden.metrics.items()}
+    speed, peak, found = values.get("tflops_per_gpu", 0.0), gpu.peak_flops.get(precision.peak), []
+    if peak is not None and speed * TERA > peak:
+        found.append(
+            f"{speed:g} TFLOP/s/GPU are above the dense {precision.peak} peak of {gpu.name}, {peak / TERA:g} TFLOP/s"
+        )
+    if (step := values.get("step_time_s", 1.0)) < SHORTEST_STEP_S:
+        found.append(f"step time of {step:g} s is not possible")
+    most = _LARGER_CARDS * gpu.memory_bytes
+    found += [
+        f"{name} of {format_bytes(round(value))} is more than the memory of {gpu.name}, {format_bytes(gpu.memory_bytes)}"
+        for name, value in values.items()
+        if name.startswith("peak_") and value > most
+    ]
+    return tuple(f"the golden's {what}" for what in found)
 
 
 def impossible_series(
@@ -89,18 +94,28 @@ def impossible_series(
         found.append(f"an iteration of {min(seconds):g} s is not possible")
     if any(value * TERA > peak for value in speeds):
         found.append(f"{max(speeds):g} TFLOP/s/GPU are above {of}, {peak / TERA:g} TFLOP/s")
+    rows = [known] if known else [row for row in GPUS.values() if not row.is_cpu]
+    most = math.inf if rows[0].is_cpu else _LARGER_CARDS * max(row.memory_bytes for row in rows)
     found += [f"{name} of {size} bytes is not possible" for name, size in peaks.items() if size <= 0]
+    found += [
+        f"{name} of {format_bytes(size)} is more than any {gpu or 'GPU'} has"
+        for name, size in peaks.items()
+        if size > most
+    ]
     return tuple(f"{whose}: {what}" for what in found)
 
 
 def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
     """Yield contradictions in the ranks' records, with the rank."""
     expected, held = record.spec.num_gpus, Counter(rank.rank for rank in record.ranks)
+    stages = record.spec.parallelism.pipeline_model_parallel_size
     for rank in record.ranks:
         if held[rank.rank] > 1:
             yield rank.rank, f"recorded {held[rank.rank]} times"
         if not 0 <= rank.rank < expected:
             yield rank.rank, f"no such rank in a run of {expected} GPUs"
+        if not 0 <= rank.coordinates.pp < stages:
+            yield rank.rank, f"pipeline stage {rank.coordinates.pp} of {stages}"
         if rank.world_size != expected:
             yield rank.rank, f"world_size is {rank.world_size}, the run has {expected} GPUs"
         if not rank.finished:
@@ -123,14 +138,20 @@ def _of_peaks(record: RunRecord) -> Iterator[tuple[int, str]]:
         "reserved": readings.reserved,
         "device used": readings.device_used(record.nodes),
     }
-    least = _least_by_stage(record.spec)
+    least, gpu = _least_by_stage(record.spec), record.spec.gpu_type
     for rank in record.ranks:
         stage = rank.coordinates.pp
         weights = least[stage] if 0 <= stage < len(least) else 0.0
+        there = (rank.memory.device_total_bytes if rank.memory else None) or round(_LARGER_CARDS * gpu.memory_bytes)
         for name, read in readers.items():
             peak = read(rank)
             if peak is not None and peak <= 0:
                 yield rank.rank, f"peak {name} is {peak} bytes"
+            elif peak is not None and peak > there and not gpu.is_cpu:
+                yield (
+                    rank.rank,
+                    f"peak {name} of {format_bytes(peak)} is more than the device has, {format_bytes(there)}",
+                )
             elif peak is not None and peak < weights:
                 yield (
                     rank.rank,

@@ -18,7 +18,8 @@ from harness.planning.flops import layer_weights
 from harness.planning.model_states import least_weight_bytes
 from harness.records.golden import METRIC_NAMES, GoldenRecord, golden_text
 from harness.records.goldens import GateOptions, GoldenSearch, read_golden
-from harness.records.rank import MemoryRecord, StepRecord
+from harness.records.rank import Coordinates, MemoryRecord, StepRecord
+from harness.units import GIB
 from tests.conftest import LLAMA3_70B
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -52,6 +53,17 @@ DAMAGE = {
     "zero": (5, {"memory": memory(max_allocated_bytes=0)}, "rank 5: peak allocated is 0 bytes"),
     "negative": (5, {"memory": memory(max_reserved_bytes=-1)}, "rank 5: peak reserved is -1 bytes"),
     "empty device": (6, {"memory": memory(max_device_used_bytes=0)}, "rank 6: peak device used is 0 bytes"),
+    "no such stage": (4, {"coordinates": Coordinates(tp=0, pp=9, dp=0, cp=0, ep=0)}, "rank 4: pipeline stage 9 of 4"),
+    "beyond the device": (
+        5,
+        {"memory": memory(max_allocated_bytes=80 * GIB + 1, device_total_bytes=80 * GIB)},
+        "rank 5: peak allocated of 80.00 GiB is more than the device has, 80.00 GiB",
+    ),
+    "beyond every card": (
+        5,
+        {"memory": memory(max_reserved_bytes=500 * GIB)},
+        "rank 5: peak reserved of 500.00 GiB is more than the device has, 120.00 GiB",
+    ),
     "below weights": (
         9,
         {"memory": memory(max_allocated_bytes=1 << 30)},
@@ -136,6 +148,26 @@ def test_a_golden_above_the_peak_of_its_gpu_gives_no_verdict(make_record, make_g
     _, comparison = compare_runs([record], GoldenSearch(golden, Path("g.json")), GateOptions())
     assert comparison.outcome is Verdict.INCONCLUSIVE
     assert impossible_golden(make_golden(record, {"tflops_per_gpu": 709.93})) == ()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "what"),
+    [
+        ({"peak_allocated_bytes": 500 * GIB}, "peak_allocated_bytes of 500.00 GiB is more than the memory of h100, 80.00 GiB"),
+        ({"peak_reserved_bytes": 94 * GIB}, ""),  # an H100 with 94 GB
+        ({"step_time_s": 9e-7}, "step time of 9e-07 s is not possible"),
+        ({"step_time_s": 1e-6}, ""),
+    ],
+)  # fmt: skip
+def test_a_golden_with_another_impossible_figure_gives_no_verdict(make_record, make_golden, metrics, what):
+    record = make_record(seconds=2.5)
+    golden = make_golden(record, {"tflops_per_gpu": derive(record).tflops_per_gpu.median} | metrics)
+    assert impossible_golden(golden) == ((f"the golden's {what}",) if what else ())
+    if what:
+        assert (
+            compare_runs([record], GoldenSearch(golden, Path("g.json")), GateOptions())[1].outcome
+            is Verdict.INCONCLUSIVE
+        )
 
 
 def test_the_least_weights_of_llama3_8b_are_its_matrices(make_spec):

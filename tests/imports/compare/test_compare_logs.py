@@ -100,6 +100,16 @@ def test_figures_that_cannot_be_true_get_no_verdict(compare, log, golden, doubt)
     assert doubt in findings(answer)["tflops_per_gpu"]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("gigabytes", "doubt"), [(418.0, ""), (5891.0, "Peak allocated of 5486.42 GiB is more than any GPU has")]
+)
+def test_a_peak_beyond_every_gpu_is_no_improvement(compare, gigabytes, doubt):
+    golden = bridge_golden(max_alloc=gigabytes)
+    answer = compare(bridge_log(TFLOPS, memory=MEMORY), golden, "--json")
+    assert json.loads(answer.out)["outcome"] == ("inconclusive" if doubt else "improvement")
+    assert doubt in str(findings(answer)["tflops_per_gpu"]["reason"])
+
+
 def test_iterations_and_peaks_of_a_golden_must_be_possible(compare):
     golden = bridge_golden(max_alloc=0)
     golden["7"]["elapsed time per iteration (ms)"] = 1e-7
@@ -350,7 +360,7 @@ def test_a_window_out_of_range_is_a_wrong_request(compare, options):
 @pytest.mark.parametrize("tflops", [700.0, 650.0])
 def test_a_broken_log_is_compared_as_the_whole_one(compare, how, tflops):
     text = bridge_log([tflops * value / 700.0 for value in TFLOPS], memory=MEMORY)
-    golden = bridge_golden(alloc=25.5e9, max_alloc=45.0e9, max_reserved=64.2e9)
+    golden = bridge_golden(alloc=25.5, max_alloc=45.0, max_reserved=64.2)
     whole, answer = (
         compare(text, golden, "--check_loss", "--json"),
         compare(broken(text, **how), golden, "--check_loss", "--json"),
