@@ -108,7 +108,7 @@ def test_every_recorded_file_resolves_or_is_refused_for_its_reason(files):
         "wan_": "is a diffusion model",
         "_hsdp": "optimizer states in several copies (HSDP)",
         "deepseek_v3_pretrain_256gpu_gb.00_fp8mx_partial_cg_dev": "has not completed this file",
-        "kimi_k2": "optimizer.optimizer is dist_muon: mbr-perf has Adam",
+        "kimi_k2": "optimizer.optimizer is dist_muon: mbr-perf has only Adam",
         "deepep_dev": "moe_deepep_num_sms=20 and moe_hybridep_num_sms=16 contradict each other",
     }
     read = 0
@@ -158,7 +158,7 @@ def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
          ["model.fp32_residual_connection is true: mbr-perf does not have it", "model.qk_clip is true",
           "train.rampup_batch_size is (16, 16, 100)"]),
         (LLAMA, [("optimizer_cpu_offload", "true"), ("optimizer", "muon")],
-         ["optimizer.optimizer_cpu_offload is true", "optimizer.optimizer is muon: mbr-perf has Adam\n  must be adam"]),
+         ["optimizer.optimizer_cpu_offload is true", "optimizer.optimizer is muon: mbr-perf has only Adam\n  must be adam"]),
         (LLAMA, [("num_distributed_optimizer_instances", "2")], ["ddp.num_distributed_optimizer_instances is 2"]),
         (LLAMA, [("cp_comm_type", "a2a")], ["model.cp_comm_type is a2a: context parallelism passes keys"]),
         (LLAMA, [("moe_paged_stash", "false\\n    new_field_of_2027: 3")], ["mbr-perf knows no such field", "its value is 3"]),
