@@ -331,6 +331,150 @@ def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_per
         "which 20.00 MiB is free. Including non-PyTorch memory, this process has 79.00 GiB memory in use. Of the allocated "
         "memory 76.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated."
     )
+    settings = "-mr llama3_8b -g h100 -c bf16 -ng 8 -mb 4 -gb 32 --recompute none".split()
+    document = json.loads(mbr_perf("diagnose", logs(traceback(words)), "--json").out)
+    assert document["verdict"]["class"] == "not_oom"
+    assert [row["id"] for row in document["symptoms"]] == ["pipeline_with_cpu_offloading"]
+
+
+def test_a_job_that_ended_well_has_no_failure(mbr_perf, run):
+    answer = mbr_perf("diagnose", run("a", settings={"recompute": "none"}), "--no_plan")
+    assert answer.code == 0
+    assert answer.out.splitlines()[1] == "Failure   none: the job ended well"
+
+
+def test_the_report_of_torchrun_alone_is_no_conclusion(mbr_perf, logs):
+    table = "Root Cause (first observed failure):\n  rank      : 6 (local_rank: 6)\n  exitcode  : 1 (pid: 906)"
+    answer = mbr_perf("diagnose", logs(table), "--json")
+    assert (answer.code, verdict_of(answer)["class"], verdict_of(answer)["rank"]) == (6, None, 6)
+    assert "the log of rank 6 has the reason" in verdict_of(answer)["reason"]
+    assert json.loads(answer.out)["fixes"][0]["text"].startswith("Read the log of rank 6: ")
+
+
+@pytest.mark.parametrize("spare", ["1.60 GiB", "2.40 GiB", "3.90 GiB"])
+def test_a_full_card_in_pieces_has_both_remedies_and_that_for_capacity_first(mbr_perf, logs, spare):
+    words = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
+        "which 30.00 MiB is free. Including non-PyTorch memory, this process has 79.08 GiB memory in use. Of the allocated "
+        f"memory 73.50 GiB is allocated by PyTorch, and {spare} is reserved by PyTorch but unallocated."
+    )
+    document = json.loads(mbr_perf("diagnose", logs(words), "--json").out)
+    assert (document["verdict"]["class"], document["verdict"]["second_class"]) == ("capacity", "fragmentation")
+    assert "-mr RECIPE" in document["fixes"][0]["command"]
+    assert "expandable_segments:True" in document["fixes"][1]["command"]
+
+
+def test_the_remedy_for_the_first_cause_comes_first(mbr_perf, logs):
+    words = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 3 has a total capacity of 79.33 GiB of which 1.03 GiB is "
+        "free. Including non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 60.17 GiB is allocated by "
+        "PyTorch, and 2.22 GiB is reserved by PyTorch but unallocated."
+    )
+    document = json.loads(mbr_perf("diagnose", logs(words), "--json").out)
+    assert (document["verdict"]["class"], document["verdict"]["second_class"]) == ("outside_allocator", "fragmentation")
+    first, second = document["fixes"][:2]
+    assert first["text"].startswith("Reduce the memory of torch's allocator")
+    assert "expandable_segments:True" in second["command"]
+
+
+def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
+    answer = mbr_perf("diagnose", logs(iteration(1)))
+    assert answer.code == 6
+    assert answer.out.splitlines()[1] == "Failure   unknown: no line shows how the job ended"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere",), "no such file or folder, and no run or sweep with that id"),
+        (("nowhere", "elsewhere"), "elsewhere: no such file"),
+        (("-", "--recompute", "mlp"), "--recompute without a recipe"),
+        (("job.log", "-mr", "llama3_8b"), "the GPU type of the job is missing"),
+    ],
+)
+def test_wrong_requests_exit_2_and_start_nothing(mbr_perf, tmp_path, arguments, message):
+    answer = mbr_perf("diagnose", *arguments, "--results_dir", tmp_path)
+    assert answer.code == 2
+    assert message in answer.err
+
+
+def test_a_run_needs_no_recipe(mbr_perf, run):
+    answer = mbr_perf("diagnose", run("a", oom(FULL)), *OPTIONS)
+    assert answer.code == 2
+    assert "a run records its own settings" in answer.err
+
+
+def test_three_jobs_are_too_many(mbr_perf, run):
+    answer = mbr_perf("diagnose", *(run(name, oom(FULL)) for name in "abc"), "--no_plan")
+    assert answer.code == 2
+    assert "3 jobs: diagnose takes one job" in answer.err
+
+
+def test_a_snapshot_is_diagnosed_by_its_failed_request(mbr_perf, tmp_path):
+    path = written(tmp_path / "oom.pickle", fragmented().snapshot())
+    document = json.loads(mbr_perf("diagnose", path, "--json").out)
+    assert (document["verdict"]["class"], document["job"]["origin"]) == ("fragmentation", "snapshot")
+    assert "stranded" in document["evidence"][0]
+
+
+def test_snapshots_without_a_failed_request_have_no_verdict(mbr_perf, tmp_path):
+    paths = [written(tmp_path / f"{name}.pickle", trained().snapshot()) for name in "ab"]
+    answer = mbr_perf("diagnose", paths[0], "--against", paths[1])
+    assert answer.code == 6
+    assert "not_oom" not in answer.out
+    assert f"             mbr-perf snapshot {paths[0]} {paths[1]}" in answer.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (FULL, "oom.pickle is from another moment or rank than the job's message (asked for 2.00 GiB, not "),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", ""),
+    ],
+)
+def test_a_snapshot_of_another_moment_is_marked_as_one(mbr_perf, tmp_path, logs, text, expected):
+    path = written(tmp_path / "oom.pickle", fragmented().snapshot())
+    evidence = json.loads(mbr_perf("diagnose", logs(text), path, "--json").out)["evidence"]
+    assert any("the class and the numbers above are from the job's own message" in text for text in evidence) is bool(
+        expected
+    )
+    assert evidence[0].startswith(expected or "oom.pickle: ")
+
+
+def test_a_pipe_is_read_once_and_whole(mbr_perf, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["sh", "-c", 'printf "%s" "$1" > "$0"', tmp_path / "pipe", FULL]):
+        verdict = verdict_of(mbr_perf("diagnose", tmp_path / "pipe", "--json"))
+    assert verdict["class"] == "capacity"
+
+
+@pytest.mark.slow
+def test_the_failed_ranks_own_snapshot_is_read_with_its_run(mbr_perf, run):
+    folder = run("a", oom(FRAGMENTED))
+    (folder / "ranks").mkdir()
+    written(folder / "ranks" / "snapshot_000.pickle", fragmented().snapshot())
+    evidence = json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)["evidence"]
+    assert any(text.startswith("snapshot_000.pickle: ") for text in evidence)
+
+
+@pytest.mark.train
+def test_the_answer_contains_the_planners_prediction(mbr_perf, replay, tmp_path):
+    replay("oom")
+    (run_dir,) = (tmp_path / "results" / "runs").iterdir()
+    document = json.loads(mbr_perf("diagnose", run_dir, "--json").out)
+    expected = document["expected"]
+    assert expected["stage"]["pp_rank"] == 0
+    assert expected["unexplained_bytes"] == expected["needed_bytes"] - expected["stage"]["total"] > 0
+    assert document["evidence"][0].startswith("Predicted for pipeline stage 0: ")
+
+
+@pytest.mark.train
+def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_perf, logs):
+    words = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
+        "which 20.00 MiB is free. Including non-PyTorch memory, this process has 79.00 GiB memory in use. Of the allocated "
+        "memory 76.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated."
+    )
     settings = (
         "-mr",
         "llama3_8b",
