@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TextIO
@@ -26,6 +27,7 @@ from harness.recipes.strict_yaml import read_text
 MOST_BYTES = 8 << 20
 _FEWEST_OPTIONS = 2
 _MODEL = "pretrain_gpt"
+_PRINTS = ("echo", "printf")
 _ENVIRONMENT = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG",
                 "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_HIGH_PRIORITY", "NCCL_NVLS_ENABLE", "NCCL_ALGO",
                 "NCCL_PROTO", "NCCL_GRAPH_REGISTER")  # fmt: skip
@@ -96,6 +98,8 @@ def _standard_input(stream: TextIO) -> str:
 def _of_script(script: Script) -> Arguments:
     """Return the arguments of the one command that has them; of all variables if no command has any."""
     launches = list(_launches(script))
+    named = [words for words in launches if any(_MODEL in word.text for word in words)]
+    launches = named if len(named) == 1 else launches
     if len(launches) > 1:
         lines = ", ".join(str(words[0].line) for words in launches)
         raise BadRequestError(
@@ -114,6 +118,11 @@ def _of_script(script: Script) -> Arguments:
         _require_gpt(script, words[program])
     elif launches and words[0].text.startswith("--"):
         start = 0
+    if words[start].doubt and all(word.doubt == words[start].doubt for word in words[start:]):
+        raise BadRequestError(
+            f"{script.label}:{words[start].line}: the arguments are not certain: {words[start].doubt}",
+            remedy="write the arguments of one job into the file",
+        )
     found = from_words(words[start:], script.label)
     found.num_gpus = _num_gpus(words[:start], script.label)
     found.environment = {
@@ -129,12 +138,19 @@ def _split(words: Iterable[Word]) -> list[Word]:
 
 
 def _launches(script: Script) -> Iterable[list[Word]]:
-    """Yield commands with arguments; ``bash -c '...'`` holds a script of its own."""
-    for words in script.commands:
+    """Yield commands with arguments; ``bash -c '...'`` holds a script of its own.
+
+    Words in the same branch as their command are certain: the command runs only with them.
+    """
+    for command in script.commands:
+        words = [replace(word, doubt="" if word.doubt == command[0].doubt else word.doubt) for word in command]
+        if words[0].text in _PRINTS:
+            continue
         for word in words:
             inner = word.text.split() if " " in word.text or "\n" in word.text else []
             if sum(part in options() for part in inner) >= _FEWEST_OPTIONS:
-                yield from _launches(read_script(word.text, script.label, script.variables, word.line))
+                for found in _launches(read_script(word.text, script.label, script.variables, word.line)):
+                    yield [replace(each, doubt=each.doubt or word.doubt) for each in found]
         if sum(word.text.partition("=")[0] in options() for word in words) >= _FEWEST_OPTIONS:
             yield words
 

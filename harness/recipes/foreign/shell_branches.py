@@ -23,12 +23,17 @@ _NUMBERS = {
 
 @dataclass
 class _Block:
-    """An `if`, a `case` or a loop. ``ran``: whether an earlier branch of the `if` ran; ``tests``: its condition, while it is read."""
+    """An `if`, a `case` or a loop. ``ran``: whether an earlier branch ran.
+
+    ``tests``: the condition of an `if`, while it is read; ``subject``: what a `case` compares, None if the script does not say it.
+    """
 
     line: int
     holds: Holds = None
     ran: Holds = False
     tests: "_Chain | None" = None
+    is_case: bool = False
+    subject: str | None = None
 
 
 @dataclass
@@ -90,8 +95,25 @@ class Branches:
             self.blocks[-1].holds = _and(_not(self.blocks[-1].ran), tests.status)
         elif keyword in ("elif", "else"):
             block = self.blocks[-1]
-            block.ran = _not(_and(_not(block.ran), _not(block.holds)))
+            block.ran = _either(block.ran, block.holds)
             block.holds, block.tests = _not(block.ran), _Chain(None) if keyword == "elif" else None
+
+    def enter_case(self, subject: str | None, line: int) -> None:
+        """Go past `case SUBJECT in`."""
+        self.blocks.append(_Block(line, holds=False, is_case=True, subject=subject))
+
+    def takes_pattern(self, text: str) -> bool:
+        """Go past the pattern of a branch, ``8B|8b)``; return False if the text is none."""
+        block = self.blocks[-1] if self.blocks else None
+        if block is None or not block.is_case or not text.endswith(")"):
+            return False
+        block.ran = _either(block.ran, block.holds)
+        fits: Holds = False
+        for each in text.removesuffix(")").removeprefix("(").split("|"):
+            is_known = block.subject is not None and not re.search(r"[*?\[$]", each)
+            fits = _either(fits, True if each == "*" else each == block.subject if is_known else None)
+        block.holds = _and(_not(block.ran), fits)
+        return True
 
     def add(self, words: Sequence[str] | None, connector: str, line: int) -> None:
         """Take a command and the connector behind it. ``words`` as for the chain."""
@@ -146,6 +168,10 @@ def _compared(words: Sequence[str]) -> Holds:
 
 def _not(value: Holds) -> Holds:
     return None if value is None else not value
+
+
+def _either(first: Holds, second: Holds) -> Holds:
+    return _not(_and(_not(first), _not(second)))
 
 
 def _and(first: Holds, second: Holds) -> Holds:

@@ -56,12 +56,30 @@ def read_script(text: str, label: str, variables: dict[str, list[Word]] | None =
     for command, connector in _Lexer(text, label, first_line).commands():
         rest = command
         while rest and (keyword := _keyword(rest[0])):
+            if keyword == "case":
+                branches.enter_case(_subject(script, rest[1:2]), rest[0].line)
+                rest = rest[3:]
+                break
             branches.enter(keyword, rest[0].line)
             rest = rest[1:] if keyword in (*_CONNECTING, "if", "elif", *BLOCKS.values()) else []
+        if (
+            rest
+            and isinstance(rest[0], _Plain)
+            and branches.takes_pattern("".join(each.text for each in rest[0].pieces))
+        ):
+            rest = rest[1:]
         if not branches.reads_tests and branches.runs is not False:
             _take(script, rest, branches.doubt)
         branches.add(_test_words(script, rest), connector, rest[0].line if rest else 0)
     return script
+
+
+def _subject(script: Script, parts: "list[_Plain | _Assignment]") -> str | None:
+    """Return the text that a `case` compares; None if the script does not say it."""
+    if not parts or not isinstance(parts[0], _Plain):
+        return None
+    words = _expanded(parts[0].pieces, parts[0].line, script.variables, "")
+    return words[0].text if len(words) == 1 and not words[0].doubt and "$" not in words[0].text else None
 
 
 def _test_words(script: Script, parts: "list[_Plain | _Assignment]") -> list[str] | None:

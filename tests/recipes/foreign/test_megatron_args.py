@@ -102,6 +102,25 @@ def test_a_command_inside_the_quotes_of_srun_is_read(spec):
     assert spec(f"srun bash -c 'torchrun --nproc_per_node=4 pretrain_gpt.py {SMALLEST}'", num_gpus=None).num_gpus == 4
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CMD='torchrun pretrain_gpt.py {}'\necho $CMD\neval $CMD",
+        "python tools/preprocess_data.py --vocab-size 5 --num-layers 2\ntorchrun pretrain_gpt.py {}",
+        'if [ "$NODE" = 0 ]; then\n  torchrun pretrain_gpt.py {}\nfi',
+        "case $1 in\n train) bash -c 'torchrun pretrain_gpt.py {}';;\nesac",
+    ],
+)
+def test_the_one_command_that_trains_is_read(spec, script):
+    assert spec(script.format(SMALLEST)) == spec(SMALLEST)
+
+
+@pytest.mark.parametrize("launch", ["bash -c 'run pretrain_gpt.py '\"$A\"", 'CMD="run pretrain_gpt.py $A"\neval $CMD'])
+def test_arguments_in_one_doubtful_text_are_one_problem(resolved, launch):
+    found = messages(resolved, f'A="{SMALLEST}"\nif [ -n "$F" ]; then A="$A --fp8-format hybrid"; fi\n{launch}')
+    assert [each.partition(": ")[2] for each in found] == ["the arguments are not certain: line 2 decides about it"]
+
+
 def test_arguments_without_a_command_are_read(spec):
     assert spec(f'ARGS="{SMALLEST}"\n').model.num_layers == 4
     assert spec(SMALLEST).model.num_layers == 4
