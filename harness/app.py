@@ -2,6 +2,7 @@
 
 import errno
 import io
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from harness.sweep import ask as sweep
 # Which package has the class depends on the version of typer; each hands out this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
+
+_LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # of what was typed: no name or path of use is so long
 
 _REMOVED = {
     (
@@ -212,7 +215,11 @@ def _tell(error: HarnessError, arguments: Sequence[str]) -> None:
     from harness.showing.page import visible
 
     for problem in error.problems if isinstance(error, ManyProblemsError) else (error,):
-        print(f"error: {visible(redact_shapes(str(problem)))}", file=sys.stderr)
+        print(f"error: {visible(redact_shapes(_LONG_WORD.sub(_shortened, str(problem))))}", file=sys.stderr)
+
+
+def _shortened(word: re.Match[str]) -> str:
+    return f"{word[1]}... ({len(word[0])} characters)"
 
 
 def _too_long(error: OSError, arguments: Sequence[str]) -> HarnessError:

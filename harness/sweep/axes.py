@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
+from math import prod
 from types import UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
@@ -15,6 +16,8 @@ from harness.recipes.sweep_file import RECOMPUTE_OPTIONS
 from harness.units import GIB
 
 RECOMPUTE, AUTO, UNSET = "recompute", "auto", "unset"
+
+MOST_CELLS = 10_000  # weeks of runs; checking so many takes minutes
 
 _TYPES = get_type_hints(Request)
 _LEAVES = LEAF_OF_OPTION | {"cuda_graph_scope": "cuda_graph.scope", "memory_limit": "measure.memory_limit_bytes"}
@@ -117,15 +120,23 @@ class Expansion:
     every_setting: EverySetting
 
     def cells(self, *, grid: bool) -> tuple[AskedCell, ...]:
-        """Return the control first, then the others in the order of axes and values, each once."""
-        found: list[Mapping[str, str]] = [self.control]
+        """Return the control first, then the others in the order of axes and values, each once.
+
+        BadRequestError: they would be more than ``MOST_CELLS``.
+        """
+        sizes = [len(axis.values) for axis in self.axes]
+        if (count := prod(sizes) if grid else sum(sizes)) > MOST_CELLS:
+            remedy = (
+                f"a sweep has at most {MOST_CELLS:,}: name fewer values{', or vary one axis at a time' if grid else ''}"
+            )
+            raise BadRequestError(f"{count:,} cells are too many", remedy=remedy)
+        found = {tuple(sorted(self.control.items())): self.control}
         one_at_a_time = (
             {**self.control, axis.name: value} for axis in self.axes for value in self._values(axis, self.control)
         )
         for values in self._grid() if grid else one_at_a_time:
-            if values not in found:
-                found.append(values)
-        return tuple(AskedCell(values, self._asked(values)) for values in found)
+            found.setdefault(tuple(sorted(values.items())), values)
+        return tuple(AskedCell(values, self._asked(values)) for values in found.values())
 
     def _grid(self) -> Iterator[Mapping[str, str]]:
         """Yield every combination. Recompute varies fastest, because the settings of `auto` depend on the other values."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.errors import BadRequestError
 from harness.recipes.recipe import Request
 from harness.sweep.axes import Expansion, control_values, name_of
 from harness.sweep.request import read_axes, split_over
@@ -44,6 +45,21 @@ def test_auto_stands_for_every_setting_and_no_cell_comes_twice():
     assert cells("recompute=auto;full:uniform:1") == [
         {"recompute": "none"}, {"recompute": "mlp"}, {"recompute": "full:uniform:1"},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "grid", "count"), [(0, True, 10_001), (0, False, 201), (1, False, 202), (1, True, None)]
+)
+def test_more_cells_than_anybody_can_run_are_refused_with_the_bound(more, grid, count):
+    """The control is one more."""
+    axes = (f"tp={','.join(map(str, range(1, 101 + more)))}", f"pp={','.join(map(str, range(1, 101)))}")
+    if count is None:
+        with pytest.raises(
+            BadRequestError, match=r"10,100 cells are too many\n  a sweep has at most 10,000: name fewer"
+        ):
+            cells(*axes, grid=grid)
+    else:
+        assert len(cells(*axes, grid=grid)) == count
 
 
 def test_auto_asks_for_the_settings_of_each_layout():
