@@ -37,7 +37,7 @@ from harness.sweep import ask as sweep
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-_LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # of what was typed: no name or path of use is so long
+_LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # typed text: no useful name or path is so long
 
 _REMOVED = {
     (

@@ -123,7 +123,7 @@ class LayoutRow(Shown):
 
     @classmethod
     def of_plan(cls, layout: str, plan: Plan, base: ExperimentSpec, *, with_sizes: bool) -> Self:
-        """With what to do where nothing fits. ``base``: the job without the advice; ``with_sizes``: as in `to_paste`."""
+        """Return the row, with advice if nothing fits. ``base``: the job without the advice; ``with_sizes``: as in `to_paste`."""
         pasted = [
             (row.text, to_paste(row.candidate.spec, base, with_sizes=with_sizes)) for row in recommendations(plan)
         ]

@@ -125,7 +125,7 @@ class Composer:
         return replace(piece, saved=piece.saved - captured, captured=captured)
 
     def _overlapped(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
-        """The layer cut into nodes that overlap with another micro-batch (megatron-core 0.16 `fine_grained_callables.py`).
+        """Return the layer cut into nodes that overlap with another micro-batch (megatron-core 0.16 `fine_grained_callables.py`).
 
         A node detaches what it hands on: the output of shared experts lives until the backward pass. Backward, the gradients of
         the dispatched tokens and of that output live on beside attention, also those of the layer that ran before.

@@ -122,7 +122,7 @@ class Expansion:
     def cells(self, *, grid: bool) -> tuple[AskedCell, ...]:
         """Return the control first, then the others in the order of axes and values, each once.
 
-        BadRequestError: they would be more than ``MOST_CELLS``.
+        BadRequestError for more than ``MOST_CELLS`` cells.
         """
         sizes = [len(axis.values) for axis in self.axes]
         if (count := prod(sizes) if grid else sum(sizes)) > MOST_CELLS:

@@ -41,7 +41,7 @@ FORMS = ("bridge", "megatron-lm", "yaml")
 
 
 def exported(spec: ExperimentSpec, form: str, notes: Words = ()) -> Written:
-    """Return the whole job. ``notes``: on how it was read, as remarks. BadRequestError for an unknown form."""
+    """Return the whole job. ``notes``: about reading it; they become remarks. BadRequestError for an unknown form."""
     if form == "bridge":
         words, remarks = as_bridge(spec)
         return _to_paste(

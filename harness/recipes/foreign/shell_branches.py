@@ -25,7 +25,7 @@ _NUMBERS = {
 class _Block:
     """An `if`, a `case` or a loop. ``ran``: whether an earlier branch ran.
 
-    ``tests``: the condition of an `if`, while it is read; ``subject``: what a `case` compares, None if the script does not say it.
+    ``tests``: the condition of an `if`, while it is read; ``subject``: what a `case` compares, None if only the running shell knows it.
     """
 
     line: int
@@ -99,11 +99,11 @@ class Branches:
             block.holds, block.tests = _not(block.ran), _Chain(None) if keyword == "elif" else None
 
     def enter_case(self, subject: str | None, line: int) -> None:
-        """Go past `case SUBJECT in`."""
+        """Take `case SUBJECT in`: a block begins."""
         self.blocks.append(_Block(line, holds=False, is_case=True, subject=subject))
 
     def takes_pattern(self, text: str) -> bool:
-        """Go past the pattern of a branch, ``8B|8b)``; return False if the text is none."""
+        """Take the pattern of a branch, ``8B|8b)``; return False if the text is no pattern."""
         block = self.blocks[-1] if self.blocks else None
         if block is None or not block.is_case or not text.endswith(")"):
             return False

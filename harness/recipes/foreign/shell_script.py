@@ -75,7 +75,7 @@ def read_script(text: str, label: str, variables: dict[str, list[Word]] | None =
 
 
 def _subject(script: Script, parts: "list[_Plain | _Assignment]") -> str | None:
-    """Return the text that a `case` compares; None if the script does not say it."""
+    """Return the text that a `case` compares; None if only the running shell knows it."""
     if not parts or not isinstance(parts[0], _Plain):
         return None
     words = _expanded(parts[0].pieces, parts[0].line, script.variables, "")
