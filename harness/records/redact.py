@@ -44,7 +44,6 @@ _WELL_KNOWN = re.compile(
     r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,}"
     r"|glpat-[A-Za-z0-9_-]{8,}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"
     r"|AIza[A-Za-z0-9_-]{20,}|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s\"'<>]+"
-    r"|(?<=discord\.com/api/webhooks/)[^\s\"'<>]+|(?<=discordapp\.com/api/webhooks/)[^\s\"'<>]+"
     r"|(?<=webhook\.office\.com/)webhookb2/[^\s\"'<>]+|(?<=outlook\.office\.com/)webhook/[^\s\"'<>]+)"
 )
 # Query parameters that sign a URL: of S3, Google Cloud, CloudFront, Azure. `amp;` and a backslash come from HTML and JSON.
@@ -53,9 +52,11 @@ _SIGNED = re.compile(
     re.IGNORECASE,
 )
 _COOKIE = re.compile(r"(?P<name>\b(?:Set-)?Cookie\s{0,4}:\s{0,4})[^\s\"'][^\n\"']*", re.IGNORECASE)
+_DISCORD = re.compile(r"(?P<path>\bdiscord(?:app)?\.com/api/(?:v\d{1,3}/)?webhooks/)[^\s\"'<>]+")
 # Commands whose argument is a secret without a name.
 _ARGUMENT = re.compile(
-    r"(?P<command>\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[\s=]{0,4}[\"']?|\bwandb\s{1,4}login\s{1,4}(?:--?[\w-]{1,30}\s{1,4}){0,4}[\"']?)"
+    r"(?P<command>\bcurl\b[^\n]{0,400}?\s(?:-u|--(?:proxy-)?user)[\s=]{0,4}[\"']?|\bwandb\s{1,4}login\s{1,4}(?:--?[\w-]{1,30}\s{1,4}){0,4}[\"']?"
+    r"|\bwandb\.login\([^\n)]{0,200}?key\s?=\s?[\"']|\b(?:docker|podman)\s{1,4}login\b[^\n]{0,200}?\s-p\s{1,4}|\bsshpass\s{1,4}-p\s{0,4}[\"']?)"
     r"(?![-\s])[^\s\"']+"
 )
 _PEM = re.compile(r"(?P<begin>-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?:(?!-----END)[\s\S])+")
@@ -116,6 +117,7 @@ def redact_shapes(text: str) -> str:
     text = _BEARER.sub(rf"\g<word> {MASK}", text)
     text = _SIGNED.sub(rf"\g<name>{MASK}", text)
     text = _COOKIE.sub(rf"\g<name>{MASK}", text)
+    text = _DISCORD.sub(rf"\g<path>{MASK}", text)
     text = _ARGUMENT.sub(rf"\g<command>{MASK}", text)
     return _WELL_KNOWN.sub(MASK, text)
 
