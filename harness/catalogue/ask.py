@@ -213,27 +213,27 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
     request = experiment_request(asked)
     require_job(request)
     request = request if request.gpu else on_gpu_point(request)[0]
-    text = _create_recipe(request, what.output)
+    text, refused = _create_recipe(request, what.output)
     if what.as_json:
         from harness.catalogue.document import ExportedDocument
         from harness.showing import json
 
-        json.answer(ExportedDocument(form="yaml", words=(), remarks=(), text=text))
+        json.answer(ExportedDocument(form="yaml", words=(), remarks=refused, text=text))
         return
     from harness.showing.page import Line
     from harness.showing.terminal import show_blocks
 
-    show_blocks(
-        Line(f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}", whole=True)
-    )
+    written = f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}"
+    show_blocks(*(Line(each, whole=True) for each in (written, *refused)))
 
 
-def _create_recipe(request: "Request", path: Path) -> str:
-    """Write the job of a request as a recipe file with one point, and return its text.
+def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]]:
+    """Write the job of a request as a recipe file with one point. Return its text, and the rules that refuse the point.
 
     BadRequestError if the file exists or cannot be written, or if the request is wrong; then nothing is written.
     """
     from harness.errors import BadRequestError
+    from harness.recipes.listing import refusals
     from harness.recipes.recipe_file import load_recipe
     from harness.recipes.resolve import resolve
     from harness.recipes.writing import recipe_text
@@ -246,16 +246,18 @@ def _create_recipe(request: "Request", path: Path) -> str:
     resolved = resolve(request)
     job = " ".join(request.job_words)
     comments = {place: " ".join(each.split()) for place, each in resolved.sources.items() if each != "default"}
-    notes = [note for note in resolved.notes if "usual" in note or "default" in note]
-    heading = "\n".join((f"Written by mbr-perf recipes new from {job}; the comments name the sources.", *notes))
+    heading = "\n".join(
+        (f"Written by mbr-perf recipes new from {job}; the comments name the sources.", *resolved.notes)
+    )
     source = " ".join(job.split())  # a path may hold line breaks
     text = recipe_text(resolved.spec, title=resolved.spec.recipe, source=source, comments=comments, heading=heading)
     try:
         write_atomically(path, text)
     except OSError as error:
         raise BadRequestError(f"-o {path}: cannot be written: {error.strerror}", remedy="check the folder") from error
-    load_recipe(path, str(path))  # a defect of the file fails here, not in the next command
-    return text
+    recipe = load_recipe(path, str(path))  # a defect of the file fails here, not in the next command
+    found = refusals(recipe, recipe.points[0])
+    return text, tuple(f"refused by rule {each['rule']}: {each['message']}" for each in found)
 
 
 @rules.command("list")

@@ -163,7 +163,7 @@ def _for_gpu(
     option = f" (--point_gpu {request.point_gpu})" if request.point_gpu else ""
     raise BadRequestError(
         f"recipe '{recipe.header.name}' has no {task} operating point for {gpu}{option}; it has points for {', '.join(gpus)}",
-        remedy=f"--point_gpu {borrow} runs the {borrow} point on {request.gpu}, or add a point to {recipe.label}",
+        remedy=f"-g {borrow} takes its point, --point_gpu {borrow} runs that point on {request.gpu}; or add a point to {recipe.label}",
     )
 
 

@@ -65,6 +65,23 @@ def test_the_command_to_plan_the_file_names_the_gpu_of_the_only_point(mbr_perf, 
     assert "mbr-perf plan -mr mine.yaml -g h100\n" in answer.out
 
 
+def test_what_the_reader_of_the_job_noted_is_a_comment(mbr_perf, folder):
+    (folder / "train.sh").write_text(f"{(folder / 'train.sh').read_text().strip()} --attention-softmax-in-fp32\n")
+    mbr_perf("recipes", "new", "--megatron_args", "train.sh", "-g", "h100", "-o", "mine.yaml")
+    assert (
+        "# train.sh: of small effect, not modelled: --attention-softmax-in-fp32\n" in (folder / "mine.yaml").read_text()
+    )
+
+
+def test_a_job_that_a_rule_refuses_is_written_with_the_rule_in_the_answer(mbr_perf, folder):
+    words = ("recipes", "new", "--hf", "tiny", "-g", "h100", "-ng", "8", "-ep", "3")
+    answer = mbr_perf(*words, "-o", "mine.yaml")
+    assert (answer.code, (folder / "mine.yaml").exists()) == (0, True)
+    assert "refused by rule P06: 8 experts cannot be split over EP 3" in answer.out
+    remarks = json.loads(mbr_perf(*words, "-o", "again.yaml", "--json").out)["remarks"]
+    assert "refused by rule P06: 8 experts cannot be split over EP 3" in remarks
+
+
 def test_a_wrong_job_writes_no_file(mbr_perf, folder):
     (folder / "tiny" / "config.json").write_text(json.dumps(CONFIG | {"hidden_act": "relu"}))
     answer = mbr_perf("recipes", "new", "--hf", "tiny", "-g", "h100", "-ng", "8", "-o", "mine.yaml")

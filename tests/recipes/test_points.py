@@ -117,7 +117,14 @@ def test_variants_are_chosen_by_name_only(recipe):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"gpu": "h200"}, ["no pretrain operating point for h200; it has points for h100", "--point_gpu h100"]),
+        (
+            {"gpu": "h200"},
+            [
+                "no pretrain operating point for h200; it has points for h100",
+                "-g h100 takes its point",
+                "--point_gpu h100",
+            ],
+        ),
         ({"gpu": "h1000"}, ["--gpu: no such value 'h1000'", "known: a100, h100"]),
         ({"compute_dtype": "fp8_cs"}, ["no operating point for -c fp8_cs", "there is -c bf16"]),
         ({"compute_dtype": "fp8"}, ["--compute_dtype: no such value 'fp8'", "fp8_cs"]),
