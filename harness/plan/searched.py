@@ -12,7 +12,7 @@ from harness.plan.run import Layout
 from harness.planning.layouts import Sizes
 from harness.planning.search import Plan, Row
 from harness.recipes.recipe import Request
-from harness.recipes.sweep_file import SIZES
+from harness.recipes.sweep_file import RECOMPUTE_OPTIONS, SIZES
 from harness.run.understanding import Settled
 
 # How many layouts are recommended, and the multiple of the fastest step above which a search ignores a layout.
@@ -155,6 +155,7 @@ _NAMED = {
     "num_gpus",
     "global_batch_size",
     *SIZES.values(),
+    *RECOMPUTE_OPTIONS,
 }
 
 
@@ -162,7 +163,7 @@ def _given(asked: Request) -> Iterator[str]:
     """Yield the options of the request that a layout does not change; recompute is the search's answer."""
     for item in fields(asked):
         value = getattr(asked, item.name)
-        if item.name in _NAMED or item.name.startswith("recompute") or value in (None, (), item.default):
+        if item.name in _NAMED or value in (None, (), item.default):
             continue
         option = {"set_values": "--set", "env": "--env"}.get(item.name, f"--{item.name}")
         for each in value if isinstance(value, tuple) else (value,):

@@ -101,6 +101,13 @@ def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf):
     assert row["peak_bytes"] == each.row.prediction.peak_bytes
 
 
+def test_a_command_asks_for_the_recompute_that_was_found_alone(found):
+    asked = replace(SFT, recompute_modules="mlp", distribute_saved_activations=False)
+    words = command(found.best[0], found.best[0].row, PlanRequest(asked=asked)).split()
+    assert words[-2:] == ["--recompute", found.best[0].row.text]
+    assert [word for word in words if word in ("--recompute_modules", "--distribute_saved_activations", "False")] == []
+
+
 def test_a_command_names_the_file_of_ones_own_job(found):
     asked = replace(SFT, model_recipe_name="", source=ForeignSource("bridge_config", "my job.yaml"))
     words = shlex.split(command(found.best[0], found.best[0].row, PlanRequest(asked=asked)))
