@@ -32,6 +32,7 @@ _AT_ONCE = (1, 4, 16, 48)
 _FINE_AT_ONCE, _MOST_WITH_LAYERS, _MOST_WITH_MODULES, _MOST_WITH_OFFLOAD = 4, 48, 10, 4
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
 _OF_MEASURING, _WITHOUT_EFFECT = "CPU17", "F12"
+_NOT_LEGAL = "not legal"
 _SLOW = f"over {SLOWEST:g} times the fastest step"
 
 
@@ -59,7 +60,7 @@ def search(
     except KeyboardInterrupt:
         tracing.stop.set()
         run.known.interrupted = True
-    if not run.known.tried and not run.known.interrupted:
+    if run.known.counts.keys() <= {_NOT_LEGAL} and not run.known.interrupted:
         reasons = "; ".join(f"{text} ({count} layouts)" for text, count in run.known.reasons.most_common(3))
         raise BadRequestError(
             f"--search: none of {run.known.num_layouts} layouts of {base.spec.num_gpus} GPUs can be planned: {reasons or 'no sizes divide them'}",
@@ -264,7 +265,7 @@ class _Run:
 
     def _illegal(self, why: str) -> None:
         self.known.reasons[why] += 1
-        self._ended("not legal")
+        self._ended(_NOT_LEGAL)
 
     def _limits(self, spec: ExperimentSpec) -> Limits:
         return Limits(self.request.capacity_bytes(spec), self.request.margin, self.request.max_overhead)

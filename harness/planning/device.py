@@ -44,12 +44,16 @@ Traffic = Literal["collectives", "all-to-all", "neighbours"]
 
 @dataclass(frozen=True)
 class Communicator:
-    """One NCCL communicator of a rank: ``size`` ranks, each ``stride`` global ranks from the next."""
+    """One NCCL communicator of a rank: ``size`` ranks, each ``stride`` global ranks from the next.
+
+    ``together``: so many of them in a row, and the next ones further away; 0 if all follow the stride.
+    """
 
     name: str
     size: int
     stride: int
     traffic: Traffic = "collectives"
+    together: int = 0
 
     def num_bytes(self, spec: ExperimentSpec) -> int:
         """Return the device memory of its buffers on one rank.
@@ -57,7 +61,7 @@ class Communicator:
         Two A100 on NVLink: 256 MiB of pool and 24 connections of 12 MiB, 544 MiB; four: half as many more for the tree,
         688 MiB (both as in NVIDIA/nccl issue 964).
         """
-        local = min(self.size, max(1, spec.gpus_per_node // self.stride))
+        local = min(self.together or self.size, max(1, spec.gpus_per_node // self.stride))
         is_inside = local == self.size
         if self.traffic == "neighbours":
             return _POOL_BYTES[is_inside] + min(2, local - 1) * _PEER_CHANNELS[is_inside] * _CONNECTION_BYTES
@@ -79,6 +83,7 @@ class Communicator:
 def communicators(spec: ExperimentSpec) -> tuple[Communicator, ...]:
     """Return the communicators that a step of ``spec`` uses (megatron-core 0.16 `parallel_state.py`); none on a CPU.
 
+    Also those of Megatron-LM's and Megatron-Bridge's training loops, which agree on success and reduce the losses they log.
     A group of one rank sends nothing. torch makes a communicator when a group is used first.
     """
     if spec.gpu_type.is_cpu:
@@ -94,7 +99,8 @@ def _groups(spec: ExperimentSpec) -> Iterator[Communicator]:
     yield Communicator("tensor parallel", tp, 1)
     yield Communicator("context parallel", cp, tp, "neighbours")
     yield Communicator("data parallel", cp * spec.data_parallel_size, tp)
-    yield Communicator("pipeline parallel", pp, world // pp, "neighbours")
+    yield Communicator("model parallel", tp * pp, 1 if tp > 1 else world // pp, together=tp if tp > 1 else 0)
+    yield from _neighbours(spec)
     if pp > 1 and (spec.model.share_embeddings_and_output_weights or spec.model.mtp_num_layers):
         yield Communicator("embedding", 2, world // pp * (pp - 1))
     if spec.model.moe is not None:
@@ -103,8 +109,28 @@ def _groups(spec: ExperimentSpec) -> Iterator[Communicator]:
         yield Communicator("expert parallel", ep, etp, "all-to-all" if has_alltoall else "collectives")
         yield Communicator("tokens per expert", ep * etp, 1)
         yield Communicator("expert data parallel", world // (pp * ep * etp), ep * etp)
-        if spec.model.moe.moe_router_enable_expert_bias:
-            yield Communicator("expert bias", world // pp, 1)
+        balancing = spec.model.moe.moe_router_load_balancing_type
+        if balancing != "none":  # its loss is logged
+            yield Communicator("losses of all stages", pp, world // pp)
+        if balancing in ("aux_loss", "seq_aux_loss"):
+            yield Communicator("losses of a sequence", tp * cp, 1)
+            yield Communicator("losses of all copies", spec.data_parallel_size, tp * cp)
+        if balancing == "global_aux_loss" or spec.model.moe.moe_router_enable_expert_bias:
+            yield Communicator("routing of a stage", world // pp, 1)
+
+
+def _neighbours(spec: ExperimentSpec) -> Iterator[Communicator]:
+    """Return those of messages between pipeline stages.
+
+    Messages that overlap are not batched (`p2p_communication.py` `_p2p_ops`): torch makes a communicator for each peer, and
+    with two stages, of which messages in one direction go through the group of all ranks, another one.
+    """
+    pp = spec.parallelism.pipeline_model_parallel_size
+    if schedule_of(spec, 0).vp_size == 1:
+        yield Communicator("pipeline parallel", pp, spec.num_gpus // pp, "neighbours")
+    elif pp > 1:
+        for name in ("previous stage", "next stage"):
+            yield Communicator(name, 2, spec.num_gpus // pp, "neighbours")
 
 
 def dispatcher_bytes(spec: ExperimentSpec) -> int:
