@@ -107,7 +107,7 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
     assert spec is not None  # otherwise there were problems
     if choice.rescale and not layer[_GBS].from_command_line:
         layer, note = _follow_num_gpus(layer, spec, choice)
-        spec, notes = build_spec(layer, choice.point.place), (*notes, note)
+        spec, notes = build_spec(layer, choice.point.place), (*notes, *([note] if note else ()))
     layer_notes = [s.note for s in layer.values() if s.note]
     about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
     notes = (*choice.notes, *about, *layer_notes, *notes, *_limit_note(spec))
@@ -169,12 +169,14 @@ def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
 
 
 def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> tuple[Layer, str]:
-    """Scale the point's global batch size to another number of data-parallel copies."""
+    """Scale the point's global batch size to another number of data-parallel copies. The note is empty if it stays."""
     key = choice.point.key
     published = build_spec(choice.point.layer, choice.point.place)
     base = data_parallel_size(published.parallelism, key.num_gpus)
     now = data_parallel_size(spec.parallelism, choice.num_gpus)
     scaled = weak_scaled(published.batch.global_batch_size, base, now)
+    if scaled == published.batch.global_batch_size:
+        return layer, ""
     note = (
         f"global batch size {published.batch.global_batch_size} scaled to {scaled}: "
         f"{now} data-parallel copies instead of {base} (-gb sets it)"

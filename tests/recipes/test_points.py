@@ -73,6 +73,15 @@ def test_another_count_starts_from_the_next_larger_point_else_the_largest(recipe
     )
 
 
+def test_a_batch_that_stays_the_same_is_no_note(recipe):
+    of_one_copy = recipe(point(gpus=8, gbs=32))
+    resolved = resolve_recipe(of_one_copy, ask(num_gpus=16, tensor_model_parallel_size=4))
+    assert resolved.spec.batch.global_batch_size == 32
+    assert resolved.sources["batch.global_batch_size"] != "--num_gpus"
+    assert not any("scaled" in note for note in resolved.notes)
+    assert any("32 scaled to 64" in note for note in resolve_recipe(of_one_copy, ask(num_gpus=16)).notes)
+
+
 @pytest.mark.parametrize(("gbs", "base", "now", "expected"), [(192, 32, 4, 24), (128, 8, 1, 16), (192, 32, 8, 48)])
 def test_the_global_batch_follows_the_data_parallel_copies_as_in_megatron_bridge(gbs, base, now, expected):
     assert weak_scaled(gbs, base, now) == expected
