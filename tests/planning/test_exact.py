@@ -33,6 +33,9 @@ MOE = {
     },
 }  # fmt: skip
 
+IN_TURN = {**MOE, "num_layers": 12, "moe": {**MOE["moe"], "moe_layer_freq": 2}}
+EVERY_MODULE = ("expert_fc1", "moe_act", "core_attn", "attn_norm", "mlp_norm", "qkv_linear", "attn_proj")
+
 
 def spec_of(model, text, away=(), **parallelism) -> ExperimentSpec:
     sizes = {"tensor_model_parallel_size": 2, "sequence_parallel": True, **parallelism}
@@ -72,6 +75,7 @@ CASES = {
     "dense, four stages, offloaded": spec_of(DENSE, "mlp", ("core_attn", "attn_proj", "qkv_linear"), **PP4),
     "dense, interleaved, offloaded": spec_of(DENSE, "none", ("core_attn", "attn_proj"), **VP2),
     "experts, two stages, offloaded": spec_of(MOE, "moe_act", ("expert_fc1", "moe_act"), **PP2, **EP2),
+    "dense and experts in turn, four stages, all modules offloaded": spec_of(IN_TURN, "none", EVERY_MODULE, **PP4, **EP2),
     "experts, interleaved, offloaded": spec_of(MOE, "none", ("expert_fc1", "core_attn"), **VP2, **EP2),
 }  # fmt: skip
 
