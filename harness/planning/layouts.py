@@ -6,6 +6,7 @@ from itertools import product
 from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import num_virtual_stages
 from harness.planning.compose import Parameters
 from harness.planning.flops import model_flops_per_step
 from harness.planning.model_states import model_states
@@ -190,5 +191,5 @@ def least_seconds(spec: ExperimentSpec) -> float:
     if not peak or not spec.num_microbatches:
         return 0.0
     p = spec.parallelism
-    bubble = (p.pipeline_model_parallel_size - 1) / (p.num_virtual_stages * spec.num_microbatches)
+    bubble = (p.pipeline_model_parallel_size - 1) / (num_virtual_stages(p) * spec.num_microbatches)
     return model_flops_per_step(spec) / (spec.num_gpus * peak) * (1 + bubble)

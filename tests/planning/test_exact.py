@@ -64,6 +64,7 @@ CASES = {
     "dense, two stages, outputs kept": spec_of(DENSE, "core_attn", **PP2, deallocate_pipeline_outputs=False),
     "dense, interleaved, outputs kept": spec_of(DENSE, "none", **VP2, deallocate_pipeline_outputs=False),
     "dense, interleaved, two deferred": spec_of(DENSE, "none", **VP2, **DEFERRED, wgrad_deferral_limit=2),
+    "dense, interleaved by a layout": spec_of(DENSE, "none", **PP2, pipeline_model_parallel_layout="Ett|ttt|tt|tL"),
     "experts, two stages": spec_of(MOE, "none", **PP2, **EP2),
     "experts, interleaved": spec_of(MOE, "none", **VP2, **EP2),
     "experts, interleaved, activation": spec_of(MOE, "moe_act", **VP2, **EP2),
@@ -83,6 +84,7 @@ CASES = {
 ON_EVERY_CHANGE = {
     "dense, interleaved, two deferred", "dense without pipelining, offloaded", "dense, four stages interleaved, full", "dense, interleaved, block",
     "dense, two stages, outputs kept", "dense, interleaved, outputs kept",
+    "dense, interleaved by a layout",
     "experts, two stages, offloaded", "experts, interleaved, recomputed",
 }  # fmt: skip
 

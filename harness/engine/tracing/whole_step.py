@@ -21,6 +21,7 @@ from harness.engine.tracing.tracer import Tracer
 from harness.engine.training import MicroBatch, batches_of_chunks, forward_step
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import num_virtual_stages
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
 
 
@@ -91,11 +92,10 @@ def _join(spec: ExperimentSpec, pp_rank: int) -> None:
         dist.destroy_process_group()
     size = per_stage * p.pipeline_model_parallel_size
     dist.init_process_group("fake", rank=pp_rank * per_stage, world_size=size, store=FakeStore())
-    interleaved = p.num_virtual_stages > 1
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=p.tensor_model_parallel_size,
         pipeline_model_parallel_size=p.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=p.num_virtual_stages if interleaved else None,
+        virtual_pipeline_model_parallel_size=num_virtual_stages(p) if num_virtual_stages(p) > 1 else None,
         context_parallel_size=p.context_parallel_size,
         expert_model_parallel_size=p.expert_model_parallel_size,
         expert_tensor_parallel_size=p.expert_tensor_size,
