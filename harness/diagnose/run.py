@@ -30,7 +30,7 @@ from harness.records.logs.sources import Passage
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepData, read_sweep, run_dir_of
-from harness.run.logged import with_logged
+from harness.run.logged import logged_arguments, with_logged
 from harness.run.understanding import RunRequest, Settled, settle
 
 
@@ -115,6 +115,10 @@ def exit_code_of(answer: Diagnosis) -> ExitCode:
 def _given(request: DiagnoseRequest, inputs: Inputs, host: Host) -> Settled | None:
     """Return the settings of the options. BadRequestError: there are only runs, which record their own."""
     if request.asked is None:
+        logged = logged_arguments(inputs.logs)
+        if logged is not None and request.plans:
+            hint = f"{logged.path} prints the settings of the job: add -g, e.g. -g h100, to compare it with its prediction."
+            request.passage.notes.append(hint)
         return None
     if not inputs.logs:
         problem = "-mr and its options are for logs: a run records its own settings"

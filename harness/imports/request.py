@@ -98,7 +98,10 @@ def without_recipe(jobs: Sequence[LabelledLogs], gpu: str | None, recipes: Path 
     size = f": {log} has {layers} layers and hidden size {hidden}" if alike else ""
     where = () if gpu else ("-g", "GPU")
     choices = tuple(("-mr", name, *where) for name in alike[:_MOST_RECIPES] or ["RECIPE"])
-    return SeveralMatchError(f"a log does not contain its recipe{size}; name one with -mr or --sweep", choices=choices)
+    return SeveralMatchError(
+        f"a log does not contain its recipe{size}; name one with -mr or --sweep, or your file, e.g. with --bridge_config",
+        choices=choices,
+    )
 
 
 def _size_of(log: str) -> tuple[int | None, int | None]:

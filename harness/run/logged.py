@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
@@ -43,8 +44,11 @@ class Logged:
 
 
 def logged_arguments(logs: Sequence[str]) -> Logged | None:
-    """Return the arguments at the head of a job's logs; None without any, and for standard input, which is read once."""
-    if STDIN in logs:
+    """Return the arguments at the head of a job's logs; None without any.
+
+    None also for standard input and pipes, which can be read only once.
+    """
+    if any(log == STDIN or not (Path(log).is_file() or Path(log).is_dir()) for log in logs):
         return None
     found: Arguments | None = None
     with suppress(BadRequestError):  # the reader of the whole log reports what is wrong with it

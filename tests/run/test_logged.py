@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from harness.recipes.foreign import megatron_args
 from harness.recipes.recipe import ForeignSource
+from harness.run.logged import logged_arguments
 from tests.imports.logs import megatron_lm_log, memory_mb
 
 BLOCK = Path(__file__).parents[1] / "data" / "megatron_lm" / "dense_v0.16.1.arguments.gz"
@@ -151,9 +153,17 @@ def test_diagnose_takes_the_settings_of_a_failed_job_from_its_log(mbr_perf, log)
     answer = mbr_perf("diagnose", "job.log", "-g", "h100", "--no_plan")
     assert answer.code == 0
     assert "Settings from the arguments that job.log prints." in answer.out
+    without_gpu = mbr_perf("diagnose", "job.log")
+    assert "job.log prints the settings of the job: add -g, e.g. -g h100" in without_gpu.out
     contradicted = mbr_perf("diagnose", "job.log", "-g", "h100", "-mr", "llama3_8b", "-pp", "4", "--no_plan")
     assert contradicted.code == 2
     assert "pipeline_model_parallel_size is 2, but --pipeline_model_parallel_size sets 4" in contradicted.err
+
+
+def test_a_pipe_is_not_read_for_arguments(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
+    assert logged_arguments([str(tmp_path / "pipe")]) is None
+    assert logged_arguments([]) is None
 
 
 def test_the_head_of_a_large_log_has_its_arguments(tmp_path):

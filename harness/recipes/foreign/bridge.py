@@ -9,7 +9,7 @@ from harness.errors import BadRequestError, Problems
 from harness.experiment.gpu import PRECISIONS
 from harness.experiment.layout import LayoutSyntaxError, parse_layout
 from harness.recipes.foreign.container_fields import FIELDS, container_layer
-from harness.recipes.foreign.container_file import Container, flat, read_container
+from harness.recipes.foreign.container_file import Container, Found, flat, read_container
 from harness.recipes.foreign.container_known import KNOWN, OFF, SECTIONS, Known
 from harness.recipes.foreign.container_values import layout
 from harness.recipes.recipe import ForeignSource, Request
@@ -121,8 +121,13 @@ def _missing(container: Container) -> Iterator[BadRequestError]:
 
 def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
     """Add fields with a value that mbr-perf cannot train to the problems. Yield a remark on fields that no prediction includes."""
+    first: dict[str, Found] = {}
     for found in container.settings():
         path = flat(found.path)
+        other = first.setdefault(path, found)
+        if other.value != found.value:
+            message = f"{path} is {_text(found.value)}, but line {other.line} sets {_text(other.value)}"
+            problems.add(f"{container.label}:{found.line}: {message}", "keep one of them")
         section, row = path.partition(".")[0], KNOWN.get(path)
         if path in _MAPPED or (row is None and (section in SECTIONS or found.value in OFF)):
             continue
