@@ -173,7 +173,7 @@ def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
         (LLAMA, [("window_size", "[[]]")], ["model.window_size[0]: must be an integer", "model.window_size[1]: missing"]),
         (QWEN, [("moe_latent_size", "64"), ("moe_router_score_function", "tanh"), ("fp16", "true")],
          ["model.moe_latent_size is 64", "model.moe_router_score_function: must be 'softmax' or 'sigmoid', is 'tanh'"]),
-        (LLAMA, [("restore_modelopt_state", "false\\n  hidden_size: 64")], ["model.hidden_size is 4096, but line", "sets 64"]),
+        (LLAMA, [("restore_modelopt_state", "false\\n  hidden_size: 64")], ["model.hidden_size is 8192, but line", "sets 64"]),
         (QWEN, [("seq_length", "2048")], ["dataset.seq_length: 2048, but model.seq_length is 4096"]),
         (DEEPSEEK, [("virtual_pipeline_model_parallel_size", "3")], ["3, but the pipeline layout has"]),
         (DEEPSEEK, [("lr_decay_steps", "null")], ["scheduler.lr_decay_steps: Megatron-Bridge has not completed this file"]),
