@@ -39,15 +39,15 @@ _SPANS = tuple(
         ("Duplicate", r"Duplicate GPU", r"on CUDA device [0-9a-f]"),
         ("ibv_", r"Call to ibv_", rf"{_STRERROR}$|remote GID \S*[^\s.:](?:\s|$)"),
         ("NCCL error", r"NCCL error in", r"NCCL version \d|for details\)"),
-        ("srun: error", r"srun: error: (?:[\w.-]{0,100}$|[^\s:]{1,100}:(?: t|\s?$))", r"Out Of Memory|Exited with exit code \d|Killed|Terminated|Bus error|Aborted|Segmentation fault"),
+        ("srun: error", r"srun: error:(?:\s?[\w.-]{0,100}$| [^\s:]{1,100}:(?: t|\s?$))", r"Out Of Memory|Exited with exit code \d|Killed|Terminated|Bus error|Aborted|Segmentation fault"),
         ("Cuda failure", r"NCCL WARN Cuda failure", r"'[a-z ]{3,60}'"),
-        ("Detected", r"error: Detected \d", r"oom[-_ ]?kill event"),
+        ("Detected", r"error: Detected\b", r"oom[-_ ]?kill event"),
         ("Got completion", r"Got completion from peer", r" with st"),
         ("NVRM", r"NVRM: Xid", r"\): \d{1,3},"),
-        ("failed (exitcode", r"failed \(exitcode: ", r"local_rank: \d"),
+        ("failed (exitcode", r"failed \(exitcode:", r"local_rank: \d"),
         ("error: ***", r"error: \*\*\* (?:JOB|STEP)", r"\*\*\*"),
-        ("Rank", r"Error: ?Rank \d", r"node: \S"),
-        ("Unexpected", r"Unexpected result ", r"\(message='[^']*'\)"),
+        ("Rank", r"Error: ?Rank\b", r"node: \S"),
+        ("Unexpected", r"Unexpected result\b", r"\(message='[^']*'\)"),
         ('File "', r"^\s*File \"", r"\", line \d+, in \S"),
         ("rank ", r"^\s*rank\s{0,8}:", r"\)"),
         ("exitcode", r"^\s*exitcode\s{0,8}:", r"\)"),
@@ -73,9 +73,9 @@ _PHRASES = (
     "srun: error: ", "exitcode  : ", "rank      : ", "CANCELLED AT ", "DUE TO TIME LIMIT", "DUE TO NODE FAILURE", "Unexpected result ", "found NaN in local", "found Inf in local", "Bad grad_norm detected", "DataLoader worker (pid ",
     "MemoryLimitError: out of memory under --memory_limit. Tried to allocate ",
     "Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. Requested size: ",
-    "Segmentation fault", "Fatal Python error: ", "std::bad_alloc", "DefaultCPUAllocator: can't allocate memory: you tried to allocate",
+    "Segmentation fault", "Fatal Python error: Aborted", "Fatal Python error: Segmentation fault", "Fatal Python error: Bus error", "std::bad_alloc", "DefaultCPUAllocator: can't allocate memory: you tried to allocate",
     "last enqueued NCCL work: ", "oom-kill event", "oom_kill event", "Out Of Memory", "device-side assert", "illegal memory access",
-    "No space left on device", "No module named ", "Connection closed by peer", "Connection closed by remote peer",
+    "No space left on device", "No module named 'transformer_engine'", "No module named 'apex'", "No module named 'megatron'", "Connection closed by peer", "Connection closed by remote peer",
     "Connection reset by peer", "NCCL communicator was aborted", "uncorrectable ECC error", "NVRM: Xid (", "fallen off the bus",
     "Exited with exit code ", "ncclUnhandledCudaError", "ncclSystemError: System call", "ncclInvalidUsage: This usually",
     "unhandled system error", "invalid usage (run with", "Cannot allocate memory",
@@ -83,7 +83,7 @@ _PHRASES = (
     "torch.AcceleratorError: CUDA error: ", "CUDA error: out of memory", "CUDA error: an illegal memory access", "CUDA error: misaligned address",
     "CUDA error: device-side assert", "CUDA error: unspecified launch failure", "CUDA error: uncorrectable ECC error",
     "CUDA error: CUBLAS_STATUS_ALLOC_FAILED", "torch.distributed.DistBackendError: NCCL error in: ", "AssertionError: Rank ", "File \"",
-    "host      : ", "KeyError: ", "ValueError: ", "IndexError: ", "TypeError: ", "AttributeError: ", "ModuleNotFoundError: ", "FileNotFoundError: ",
+    "host      : ", "KeyError: ", "ValueError: ", "IndexError: ", "TypeError: ", "AttributeError: ", "ModuleNotFoundError: No module named '", "FileNotFoundError: ",
     "RuntimeError: CUDA error: ", "RuntimeError: Unexpected result ",
     "failed (exitcode: ", "NCCL Error ", "Got completion from peer ",
     "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation",
@@ -149,7 +149,7 @@ def _rests(text: str, piece: str) -> list[str]:
     """Return the rests of cut phrases that the piece continues."""
     new = squeezed(piece)
     cut = ((rest, squeezed(rest)) for rest in _cut_phrases(text.strip()))
-    return [rest for rest, whole in cut if new.startswith(whole) or whole.startswith(new)]
+    return [rest for rest, whole in cut if whole and (new.startswith(whole) or whole.startswith(new))]
 
 
 def _is_inside_a_word(text: str, piece: str) -> bool:
@@ -193,7 +193,8 @@ def _continues(text: str, piece: str) -> bool:
     if _rests(text, piece):
         return True
     if START.match(piece):
-        return (new.startswith("iteration") and _CUT_TIME.match(text) is not None) or text.strip() == "["
+        is_cut_before_a_time = text.strip() == "[" or text.rstrip().endswith("CANCELLED AT")
+        return is_cut_before_a_time or (new.startswith("iteration") and _CUT_TIME.match(text) is not None)
     if ("|" in text or "memory (" in text) and (fields := _FIELDS.search(text)):
         return _continues_fields(text, piece, is_memory="memory" in fields[0])
     if _may_continue(text, piece):

@@ -45,6 +45,7 @@ ENDS = {
     "a lost GPU": "[Mon Sep 14 22:31:40 2026] NVRM: Xid (PCI:0000:5a:00): 79, pid=88121, name=python, GPU has fallen off the bus.",
     "NCCL's buffers": "n7:4412:4590 [2] include/alloc.h:246 NCCL WARN Cuda failure 2 'out of memory'",
     "a kernel": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    "a module": "ModuleNotFoundError: No module named 'transformer_engine'",
     "cuBLAS": "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     "torchrun's line": "torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 88121) of binary: python",
     "an assertion": "AssertionError: Rank 3: found NaN in local grad norm for bucket #0 in backward pass before data-parallel "
@@ -229,6 +230,7 @@ def test_a_joined_line_stands_where_it_began_and_keeps_its_rank():
         "[Rank 0] (after 2 iterations) memory (MB) | max allocated: 3.00 | max reserved: 4.00\n12\nsaving checkpoint: yes\n",
         "torch.OutOfMemoryError: CUDA out of memory.\nup\nand\nrunning\nValueError: x\n",
         "Processing CUDA\nRuntime\nwent on\n",
+        "except KeyError:\n    return {}\nNCCL Error\nwent on\n",
         "1: one\n2: two\n5: File \"x\n4: y\n",
     ],
 )  # fmt: skip
