@@ -213,10 +213,10 @@ def _block_specs(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int 
 
         block = variants.get_transformer_block_with_experimental_attention_variant_spec(config, vp_stage=vp_stage)
     else:
-        block = get_gpt_decoder_block_spec(config, **kwargs, vp_stage=vp_stage)
+        block = get_gpt_decoder_block_spec(_with_standard_attention(config), **kwargs, vp_stage=vp_stage)
     mtp = None
     if spec.model.mtp_num_layers:
-        last_layer = get_gpt_decoder_layer_specs(config, **kwargs)[-1]
+        last_layer = get_gpt_decoder_layer_specs(_with_standard_attention(config), **kwargs)[-1]
         mtp = get_gpt_mtp_block_spec(config, last_layer, use_transformer_engine=te, vp_stage=vp_stage)
     if not te:
         localize = partial(_use_local_parts, attention=_local_attention(spec))
@@ -230,6 +230,13 @@ def _block_specs(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int 
             parts.enorm = parts.hnorm = parts.layer_norm = Norm
             localize(getattr(parts, "mtp_model_layer", None) or parts.transformer_layer)
     return block, mtp
+
+
+def _with_standard_attention(config: TransformerConfig) -> TransformerConfig:
+    """Copy a configuration without gated delta nets, for whose layers megatron-core 0.19 makes no standard spec."""
+    standard = copy.copy(config)
+    standard.experimental_attention_variant = None
+    return standard
 
 
 def _local_attention(spec: ExperimentSpec) -> type[torch.nn.Module]:
