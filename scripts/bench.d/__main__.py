@@ -16,6 +16,8 @@ from plan_speed import (
     plan_llama3_70b,
     plan_llama3_70b_cached,
     plan_llama31_405b,
+    search_deepseek_v3,
+    search_llama3_70b,
 )
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
@@ -44,6 +46,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "plan_deepseek_v3_cached": plan_deepseek_v3_cached,
     "plan_deepseek_v3": plan_deepseek_v3,
     "plan_llama31_405b": plan_llama31_405b,
+    "search_llama3_70b": search_llama3_70b,
+    "search_deepseek_v3": search_deepseek_v3,
     "history": history,
     "snapshot_seconds": snapshot_seconds,
     "snapshot_memory": snapshot_memory,

@@ -26,6 +26,9 @@ EAGER = ("--cuda_graph_impl", "none", "--json")
 H100_LLAMA3_8B = ("-m", "llama", "-mr", "llama3_8b", "-g", "h100")
 H100_DEEPSEEK_V3 = ("-m", "deepseek", "-mr", "deepseek_v3", "-g", "h100")
 
+# A large job: thousands of layouts.
+SPACE = ("-g", "h100", "--search", "-ng", "1024", "-gb", "2048", "--json")
+
 COLD_REPEATS, CACHED_REPEATS = 3, 7
 CACHED_GOAL_S = 1.5
 
@@ -58,6 +61,36 @@ def plan_deepseek_v3() -> Result:
 def plan_llama31_405b() -> Result:
     """Plan 1,024 GPUs: composition grows with GPUs and layers, traces do not."""
     return _cold("plan_llama31_405b", LLAMA31_405B, goal=5.0)
+
+
+def search_llama3_70b() -> Result:
+    """Search every layout of a dense model on 1,024 GPUs."""
+    return _search("search_llama3_70b", ("-m", "llama", "-mr", "llama3_70b", *SPACE), goal=60.0)
+
+
+def search_deepseek_v3() -> Result:
+    """Search every layout of a model with experts on 1,024 GPUs; takes about ten minutes."""
+    return _search("search_deepseek_v3", ("-m", "deepseek", "-mr", "deepseek_v3", *SPACE), goal=120.0)
+
+
+def _search(name: str, asked: tuple[str, ...], goal: float) -> Result:
+    """Return the seconds of 1,000 layouts in one search."""
+    busy = _busy()
+    with _empty_cache() as ask:
+        run = ask(asked)
+    count = json.loads(run.stdout)["search"]["num_layouts"]
+    details = {
+        "wall_s": round(run.wall_s, 1),
+        "cpu_s": round(run.cpu_s, 1),
+        "num_layouts": count,
+        "command": " ".join(("mbr-perf", "plan", *asked)),
+    }
+    title = f"1,000 of {count} layouts, nothing traced before"
+    return Result(name, title, round(run.wall_s / count * 1000, 1), goal, "s", details, busy)
+
+
+def _busy() -> str:
+    return "" if is_quiet(machine()) else "other work ran beside it, and wall time is what is judged"
 
 
 def _cold(name: str, asked: tuple[str, ...], goal: float) -> Result:
@@ -93,5 +126,4 @@ def _result(name: str, asked: tuple[str, ...], runs: list[Timed], goal: float) -
         "command": " ".join(("mbr-perf", "plan", *asked)),
     }
     title = f"plan of {len(legal)} settings, {'again' if name.endswith('cached') else 'nothing traced before'}"
-    busy = "" if is_quiet(machine()) else "other work ran beside it, and wall time is what is judged"
-    return Result(name, title, round(median(run.wall_s for run in runs), 3), goal, "s", details, busy)
+    return Result(name, title, round(median(run.wall_s for run in runs), 3), goal, "s", details, _busy())
