@@ -122,7 +122,11 @@ def _cell_prediction(cell: CellVerdict) -> CellPrediction | UnmeasuredPrediction
 
 
 class SweepDocument(Document):
-    """``mbr-perf report --json`` and ``report.json``. ``report``: the files that were written."""
+    """``mbr-perf report --json`` and ``report.json``. ``report``: the files that were written.
+
+    ``bridge``, ``megatron_lm``, ``without``: the recommended cell as overrides and arguments of these programs, and the
+    arguments that must go.
+    """
 
     sweep_id: str
     title: str
@@ -140,6 +144,9 @@ class SweepDocument(Document):
     cells: tuple[CellRow, ...]
     pareto: tuple[str, ...]
     recommended: str | None = at("recommendation", "cell")
+    bridge: str | None = at("to_paste", "bridge")
+    megatron_lm: str | None = at("to_paste", "megatron_lm")
+    without: tuple[str, ...] | None = at("to_paste", "without")
     num_runs_missing: int = at("num_due")
     why: str = at("recommendation", "why")
     notes: tuple[str, ...]

@@ -27,7 +27,7 @@ from harness.showing.page import (
     tabled,
 )  # fmt: skip
 from harness.showing.provenance import command_text, machine_facts, run_table
-from harness.showing.request_text import request_rows
+from harness.showing.request_text import paste_lines, request_rows
 from harness.sweep.remarks import closing_lines, headline, remarks
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures
@@ -74,6 +74,7 @@ def _run_dirs(data: SweepData, cell: CellData) -> list[Path]:
 
 
 _SETTINGS = ("Recipe", "Parallelism", "Batch")
+_PASTE = "The recommended cell (*), to paste into a job of another program"
 
 
 def sweep_page(
@@ -103,6 +104,7 @@ def sweep_page(
             *pictures,
             Only("html", bars),
             *([about] if found else []),
+            *([Section(_PASTE, paste_lines(pasted, 2))] if (pasted := verdict.to_paste) else []),
             Only("html", origin.runs),
         ),
         footer=f"{verdict.sweep_id}, written by mbr-perf",

@@ -1,7 +1,7 @@
 """The verdicts on cells and their trade-offs."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging import statistics
@@ -12,6 +12,9 @@ from harness.judging.statistics import TimeChange
 from harness.records.run import PredictionRecord
 from harness.records.sweep import Axis
 from harness.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    from harness.recipes.foreign.exporting import ToPaste
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,17 @@ class SweepVerdict:
             if cell.name == name:
                 return cell
         raise KeyError(name)
+
+    @property
+    def to_paste(self) -> "ToPaste | None":
+        """Return the recommended cell in words of other programs; None without one, or where they have no words for a change."""
+        from harness.recipes.foreign.exporting import sayable, to_paste
+
+        control = self.cell(self.control).spec
+        best = self.cell(self.recommendation.cell).spec if self.recommendation.cell else None
+        if best is None or control is None or not sayable(best, control):
+            return None
+        return to_paste(best, control)
 
     @property
     def capacities(self) -> frozenset[int | None]:

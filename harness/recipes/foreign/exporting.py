@@ -112,6 +112,12 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     return ToPaste(shlex.join(as_bridge(spec, paths)[0]), shlex.join(words), tuple(dict.fromkeys(gone)))
 
 
+def sayable(spec: ExperimentSpec, base: ExperimentSpec) -> bool:
+    """Return whether both programs have words for every setting that differs between two jobs."""
+    both = {row.path for row in FIELDS} & {row.path for row in ROWS} | {"recompute"}
+    return all(path in both for path in LEAVES if at_path(spec, path) != at_path(base, path))
+
+
 def point_options(point: str, given: Mapping[str, object]) -> dict[str, Any]:
     """Split ``llama3_70b.sft.h100.fp8_cs.32`` into options: the recipe, then parts in any order.
 
