@@ -136,18 +136,17 @@ def nearest_published(plan: Plan, file: Path | None = None) -> Nearest | None:
         except HarnessError:  # a point that recipes no longer have
             continue
         ours = rows.get(canonical_text(theirs.recompute))
-        if ours is None or ours[2].tflops_per_gpu is None:
+        if ours is None or (predicted := ours[2].tflops_per_gpu) is None:
             continue
-        text, own, prediction = ours
+        text, own, _ = ours
         different = _differences(own, theirs)
         if any(name.startswith(_OF_LAYOUT) for name in different):
             continue
         seconds = published_seconds(row, theirs)
         published = achieved_tflops(model_flops_per_step(theirs), seconds, theirs.num_gpus)
         texts = tuple(f"{name}: published {there}, here {here}" for name, (here, there) in different.items())
-        error = prediction.tflops_per_gpu / published - 1 if prediction.tflops_per_gpu else None
         source = f"{row['source']}, {published:.0f} TFLOP/s/GPU"
-        found.append(Nearest(row["id"], text, (*texts, *row["taken_as"]), None, error, source))
+        found.append(Nearest(row["id"], text, (*texts, *row["taken_as"]), None, predicted / published - 1, source))
     return min(found, key=lambda each: len(each.differences), default=None)
 
 
