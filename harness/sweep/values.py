@@ -1,6 +1,7 @@
 """The verdicts on cells and their trade-offs."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from harness.experiment.experiment import ExperimentSpec
@@ -215,7 +216,7 @@ class SweepVerdict:
                 return cell
         raise KeyError(name)
 
-    @property
+    @cached_property
     def to_paste(self) -> "ToPaste | None":
         """Return the recommended cell in words of other programs; None without one, or where they have no words for a change."""
         from harness.recipes.foreign.exporting import sayable, to_paste
