@@ -138,6 +138,8 @@ def _spec(row: Row, instead: Mapping[str, Any]) -> ExperimentSpec:
     if gpu not in GPUS:
         raise InexpressibleError(f"no such GPU type here: {row['hardware']}")
     instances = a.get("num-distributed-optimizer-instances", 1)
+    if "global-batch-size" not in a:
+        raise InexpressibleError("no --global-batch-size: how many micro-batches a step has is not known")
     if row["world_size"] % instances or a["global-batch-size"] % instances:
         raise InexpressibleError("instances of the distributed optimizer that do not divide GPUs and batch")
     if not row["world_size"]:

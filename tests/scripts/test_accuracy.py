@@ -81,6 +81,12 @@ def test_what_a_spec_cannot_say_is_left_out_with_the_reason(read, module, argume
         read({argument: value})
 
 
+def test_a_row_without_a_global_batch_size_is_left_out_with_the_reason(read, module):
+    unsaid = {name: value for name, value in PLAIN.items() if name != "global-batch-size"}
+    with pytest.raises(module("arguments").InexpressibleError, match="no --global-batch-size"):
+        read(arguments=unsaid)
+
+
 def test_what_is_taken_for_something_alike_is_reported(read):
     reading = read({"fp16": True, "bf16": False}, hardware="A100?")
     assert reading.taken_as == (
