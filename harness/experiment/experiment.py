@@ -70,7 +70,7 @@ class CudaGraphSpec(Frozen):
 
     impl: Literal["none", "local", "transformer_engine", "full_iteration"] = "none"
     scope: tuple[Literal["full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"], ...] = ()
-    warmup_steps: Count = 3
+    warmup_steps: Size = 3
 
 
 class KernelSpec(Frozen):

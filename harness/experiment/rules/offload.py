@@ -55,6 +55,9 @@ def _graph_offload_conflict(s: Situation) -> Values | None:
     if "moe" in s.graph.scope:
         text = "Token-drop MoE is temporarily not supported with activation offloading."
         return {"why": "the moe scope captures the modules to offload", "mcore": text}
+    if s.graph.warmup_steps == 0:
+        text = "cuda_graph_warmup_steps must be greater than 0 when enabling fine-grained activation offloading."
+        return {"why": "cuda_graph.warmup_steps is 0", "mcore": text}
     if s.graphs_iteration:
         must = "a non-negative integer" if s.mcore_before("0.20.0dev0") else "set"
         text = (

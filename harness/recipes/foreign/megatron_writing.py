@@ -178,6 +178,9 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
         yield f"{counted(spec.num_gpus, 'GPU')}: {start}"
     if spec.env:
         yield f"environment: export {shlex.join(f'{name}={value}' for name, value in spec.env.items())}"
+    if spec.kernels.cross_entropy_loss_fusion and spec.kernels.cross_entropy_fusion_impl == "te":
+        refuses = "Megatron-LM refuses --cross-entropy-fusion-impl te from core_v0.19.0 on"
+        yield f"{refuses}: write native there, and kernels.cross_entropy_fusion_impl=native here"
     own = "data, checkpoint, learning rate, --train-iters and tokenizer"
     yield f"add your own {own} ({spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer)"
     for each in left_out(spec, words):

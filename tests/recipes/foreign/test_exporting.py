@@ -183,6 +183,17 @@ def test_a_setting_without_an_argument_is_named():
     assert "# no argument for parallelism.deallocate_pipeline_outputs: False here, True in Megatron-LM\n" in text
 
 
+def test_the_fused_loss_that_newer_megatron_lm_refuses_is_named():
+    def remarks(**kernels):
+        words, said = as_megatron(small_spec(kernels=kernels))
+        assert "te" in words or kernels
+        return "\n".join(said)
+
+    assert "refuses --cross-entropy-fusion-impl te from core_v0.19.0 on: write native there" in remarks()
+    assert "refuses" not in remarks(cross_entropy_fusion_impl="native")
+    assert "refuses" not in remarks(cross_entropy_loss_fusion=False)
+
+
 def test_a_value_of_every_row_is_written_or_named():
     """A reader with a conversion of its own needs an inverse, or a remark on where the setting is set."""
     plain_readers = {"as_written", "whole_number", "router_dtype", "layout", "environment"}

@@ -168,6 +168,7 @@ def test_the_last_of_repeated_options_counts_and_equals_signs_are_read(spec):
         ("--fp8-format hybrid --fp8-param-gather", "compute_dtype", "fp8_ds"),
         ("--fp8-format hybrid --fp8-recipe blockwise", "compute_dtype", "fp8_sc"),
         ("--window-size 128,0 --window-attn-skip-freq 2", "model.window_size", (128, 0)),
+        ("--cuda-graph-warmup-steps 0", "cuda_graph.warmup_steps", 0),
         ("--apply-layernorm-1p", "model.layernorm_zero_centered_gamma", True),
     ],
 )  # fmt: skip
