@@ -11,7 +11,7 @@ from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.user_buffers import NAMED, UserBuffers
-from harness.recipes.reading import Fault, faults, models_in, path_text
+from harness.recipes.reading import TYPES, Fault, faults, models_in, path_text
 from harness.recipes.strict_yaml import PlainValue
 
 Value = PlainValue | NoRecompute | SelectiveRecompute | FullRecompute | BridgeEngine
@@ -123,6 +123,8 @@ def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
     setting, remedy = layer[leaf], fault.remedy
     if leaf == "kernels.tp_comm_overlap_cfg" and isinstance(setting.value, str):
         remedy = nearest(setting.value, NAMED, count=3)
+    if remedy == TYPES and not setting.where and not setting.from_command_line:  # a file of another program
+        remedy = f"correct it there{f', or set {leaf} with --set' if leaf in settable_paths() else ''}"
     source = f"{setting.source}: {setting.where}" if setting.where else setting.source
     return f"{source}{path.removeprefix(leaf)}: {fault.message}", remedy
 

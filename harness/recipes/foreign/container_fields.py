@@ -161,7 +161,7 @@ NOT_IN_CONTAINERS: dict[str, str] = {
 def container_layer(container: Container) -> Layer:
     """Read every setting of the table of fields. A null, or a setting that the file's version lacks, sets nothing.
 
-    The source of a setting is ``FILE: model.num_layers``. Raises BadRequestError with the ``file:line`` of every value that
+    The source of a setting is ``FILE:LINE: model.num_layers``. Raises BadRequestError with the ``file:line`` of every value that
     has no counterpart here.
     """
     settings: dict[str, Setting] = {}
@@ -180,10 +180,9 @@ def field_settings(row: Field, container: Container) -> Layer:
         return {}
     value = row.read(container, found.path)
     if row.path == "env" and isinstance(value, dict):
-        source = f"{container.label}: env_vars"
-        return {f"env.{name}": Setting(each, f"{source}.{name}") for name, each in value.items()}
+        return {f"env.{name}": Setting(each, container.place(f"env_vars.{name}")) for name, each in value.items()}
     name = "model.recompute_modules" if isinstance(value, SelectiveRecompute) else flat(found.path)
-    return {} if value is None else {row.path: Setting(value, f"{container.label}: {name}")}
+    return {} if value is None else {row.path: Setting(value, container.place(name))}
 
 
 @dataclass(frozen=True)

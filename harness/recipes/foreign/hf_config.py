@@ -15,7 +15,7 @@ from harness.units import shortened
 _Kind = TypeVar("_Kind")
 
 FILE = "config.json"
-_REMEDY = "write the value of the model's own file"
+REMEDY = "write the value of the model's own file"
 
 
 @dataclass
@@ -51,7 +51,7 @@ class HfConfig:
         if value is not None and value >= 1:
             return value
         if value is not None or self.of(key) is None:
-            self.refuse(key, f"must be a whole number from 1, is {_shown(self.of(key))}", _REMEDY)
+            self.refuse(key, f"must be a whole number from 1, is {_shown(self.of(key))}", REMEDY)
         return 1
 
     def number(self, key: str) -> float | None:
@@ -84,7 +84,7 @@ class HfConfig:
         value = self.of(key)
         if value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
             return value
-        self.refuse(key, f"must be {what}, is {_shown(value)}", _REMEDY)
+        self.refuse(key, f"must be {what}, is {_shown(value)}", REMEDY)
         return None
 
     def refuse(self, key: str, message: str, remedy: str) -> None:

@@ -6,12 +6,19 @@ Each reader returns settings by path. Facts: the config classes of transformers 
 
 from dataclasses import replace
 
-from harness.recipes.foreign.hf_config import HfConfig
+from harness.recipes.foreign.hf_config import REMEDY, HfConfig
 from harness.recipes.settings import Setting, Value
 
 Settings = dict[str, Setting]
 
 _MOST_VOCAB_UNIT = 128
+_ROPE_KEYS = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+"""Keys without which transformers refuses a scaled rotary embedding, by its type."""
 _MANY = 10_000  # a file may name any number of layers; the spec refuses more
 
 
@@ -78,17 +85,19 @@ def rope(config: HfConfig) -> Settings:
         value = place.whole(where) if key == "rope_theta" else place.number(where) or 1.0
         found[path] = place.setting(value, where)
         config.read.add(key)
-    kind = (
-        outer.text(f"{name}.rope_type") or outer.text(f"{name}.type") or config.defaults.get("rope_type") or "default"
-    )
+    written = outer.text(f"{name}.rope_type") or outer.text(f"{name}.type")
+    kind = str(written or config.defaults.get("rope_type") or "default")
+    if kind == "default" and f"{name}.factor" in outer.values:
+        config.refuse(f"{name}.rope_type", "missing, and factor belongs to a type", f"known: {', '.join(_ROPE_KEYS)}")
+    for key in _ROPE_KEYS.get(kind, ()) if outer.values else ():
+        if outer.number(f"{name}.{key}") is None and outer.of(f"{name}.{key}") is None:
+            config.refuse(f"{name}.{key}", f"missing, and {kind} needs it", REMEDY)
     if kind == "llama3":
-        found["model.rope_scaling_factor"] = outer.setting(outer.number(f"{name}.factor") or 8.0, f"{name}.factor")
+        found["model.rope_scaling_factor"] = outer.setting(outer.number(f"{name}.factor"), f"{name}.factor")
     elif kind == "yarn":
         found |= _yarn(config, outer, name)
-    elif kind not in ("default", "linear", "dynamic"):
-        config.refuse(
-            name, f"{kind}: mbr-perf does not know this rotary embedding", "known: llama3, yarn, linear, dynamic"
-        )
+    elif kind not in ("default", *_ROPE_KEYS):
+        config.refuse(name, f"{kind}: mbr-perf does not know this rotary embedding", f"known: {', '.join(_ROPE_KEYS)}")
     return found
 
 

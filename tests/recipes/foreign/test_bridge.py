@@ -59,12 +59,12 @@ def test_a_file_resolves_with_its_path_as_the_source_of_every_setting(files):
     spec, label = found.spec, str(files / LLAMA)
     assert (spec.recipe, spec.family, spec.task) == (LLAMA.removesuffix(".yaml"), "bridge", "pretrain")
     assert (spec.gpu, spec.num_gpus, spec.compute_dtype) == ("h100", 64, "bf16")
-    assert found.sources["model.num_layers"] == f"{label}: model.num_layers"
-    assert found.sources["recompute"] == f"{label}: model.recompute_granularity"
-    assert found.sources["env.TORCH_NCCL_HIGH_PRIORITY"] == f"{label}: env_vars.TORCH_NCCL_HIGH_PRIORITY"
+    assert found.sources["model.num_layers"] == f"{label}:720: model.num_layers"
+    assert found.sources["recompute"] == f"{label}:751: model.recompute_granularity"
+    assert found.sources["env.TORCH_NCCL_HIGH_PRIORITY"] == f"{label}:296: env_vars.TORCH_NCCL_HIGH_PRIORITY"
     assert found.sources["bridge_config"] == f"--bridge_config {label}"
     selective = resolved(files / DEEPSEEK)
-    assert selective.sources["recompute"] == f"{files / DEEPSEEK}: model.recompute_modules"
+    assert re.fullmatch(rf"{files / DEEPSEEK}:\d+: model.recompute_modules", selective.sources["recompute"])
 
 
 def test_options_override_the_file(files):
@@ -185,6 +185,13 @@ def test_what_cannot_be_said_here_is_refused_by_name_and_line(files, tmp_path, n
     text = refused(changed(files, tmp_path, name, *changes))
     assert [message for message in messages if message not in text] == [], text
     assert "run_config.yaml" in text
+
+
+def test_a_wrong_type_is_named_at_its_line_with_what_to_do(files, tmp_path):
+    path = changed(files, tmp_path, LLAMA, ("num_layers", "many"))
+    message = f"{path}:720: model.num_layers: must be an integer, is 'many'"
+    assert refused(path) == f"{message}\n  correct it there, or set model.num_layers with --set"
+    assert resolved(path, set_values=("model.num_layers=40",)).spec.model.num_layers == 40
 
 
 def test_a_value_that_cannot_be_read_makes_no_other_setting_missing(files, tmp_path):

@@ -46,7 +46,7 @@ def test_a_recorded_file_becomes_a_whole_experiment_with_a_source_for_each_value
     assert spec.kernels.tp_comm_overlap_cfg == NAMED["userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192"]
     assert (spec.model.rotary_base, spec.model.activation_func) == (500000, "silu")
     source = layer["parallelism.pipeline_model_parallel_size"].source
-    assert source == "run_config.yaml: model.pipeline_model_parallel_size"
+    assert source == "run_config.yaml:744: model.pipeline_model_parallel_size"
 
 
 def test_latent_attention_experts_and_a_layout_of_lists_are_read(text):

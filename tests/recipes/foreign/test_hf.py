@@ -24,6 +24,11 @@ LLAMA = {
     "num_attention_heads": 8, "vocab_size": 1000, "rope_theta": 5e5, "rms_norm_eps": 1e-05,
 }  # fmt: skip
 
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
 
 def published(name):
     """The published configuration of a model, as the audit of recipes keeps it."""
@@ -178,7 +183,7 @@ def test_windows_of_the_later_layers_only(model):
 
 def test_the_keys_of_transformers_5_are_read(model):
     values = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
-    values["rope_parameters"] = {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0}
+    values["rope_parameters"] = {"rope_theta": 5e5} | LLAMA3_ROPE
     assert (model(values).rotary_base, model(values).rope_scaling_factor) == (500000, 8.0)
 
 
@@ -194,6 +199,13 @@ def test_the_keys_of_transformers_5_are_read(model):
         ({"hidden_act": "gelu"}, "hidden_act: gelu"),
         ({"mlp_bias": True}, "mlp_bias: biases only in the feed-forward blocks"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling: longrope"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling.factor: missing, and llama3 needs it"),
+        ({"rope_scaling": LLAMA3_ROPE | {"factor": None}}, "rope_scaling.factor: missing, and llama3 needs it"),
+        ({"rope_scaling": LLAMA3_ROPE | {"low_freq_factor": "1"}}, 'rope_scaling.low_freq_factor: must be a number, is "1"'),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: missing, and linear needs it"),
+        ({"rope_scaling": {"type": "dynamic", "factor": "2"}}, 'rope_scaling.factor: must be a number, is "2"'),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, "rope_parameters.factor: missing, and yarn needs it"),
+        ({"rope_scaling": {"factor": 8.0}}, "rope_scaling.rope_type: missing, and factor belongs to a type"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters: a rotary embedding for each kind"),
         ({"sliding_window": 512}, "sliding_window: 512"),
         ({"residual_multiplier": 0.22}, "residual_multiplier: 0.22: mbr-perf does not know"),
