@@ -43,8 +43,9 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
         recipe.points, lambda p: p.key.task, task, f"recipe '{name}' has no operating point for task", "--task"
     )
     points = _for_gpu(recipe, points, task, gpu, request)
-    points = _for_variant(points, request.variant, f"recipe '{name}' on {gpu}")
+    points, of_variant = _for_variant(points, request.variant, f"recipe '{name}' on {gpu}")
     points, notes = _for_dtype(points, request.compute_dtype, gpu, f"recipe '{name}' on {gpu}")
+    notes = of_variant + notes
     if request.point_gpu is not None and gpu != request.gpu:
         notes += (f"operating point of {gpu} used on {request.gpu}, as asked by --point_gpu",)
     if request.num_gpus is None:
@@ -72,6 +73,13 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
         given = " ".join(f"--{key if key != 'gpu' else 'point_gpu'} {value}" for key, value in wanted.items() if value)
         cpu = " (-g cpu takes its cpu point)" if any(p.key.gpu == "cpu" for p in recipe.points) else ""
         listed = f"`mbr-perf recipes show {request.model_recipe_name}` lists its points{cpu}"
+        variants = {p.key.variant for p in found if p.key.variant}
+        if request.variant and request.variant not in variants:
+            listed = (
+                f"{nearest(request.variant, sorted(variants))}; {listed}"
+                if variants
+                else f"it has no variants; {listed}"
+            )
         raise BadRequestError(
             f"recipe '{name}' has no GPU operating point{f' for {given}' if found else ''}, and no -g was given",
             remedy=listed if found else f"-g cpu takes its cpu point; or add a point of a GPU to {recipe.label}",
@@ -167,11 +175,16 @@ def _for_gpu(
     )
 
 
-def _for_variant(points: list[OperatingPoint], variant: str | None, what: str) -> list[OperatingPoint]:
+def _for_variant(
+    points: list[OperatingPoint], variant: str | None, what: str
+) -> tuple[list[OperatingPoint], tuple[str, ...]]:
+    """Return the points of a variant; without one the plain points, or those of the only variant, with a note."""
     found = [p for p in points if p.key.variant == variant]
     if found:
-        return found
+        return found, ()
     variants = list(dict.fromkeys(p.key.variant for p in points if p.key.variant))
+    if variant is None and len(variants) == 1:
+        return points, (f"{what} has no point but those of --variant {variants[0]}: using them",)
     if variant is None:
         raise BadRequestError(f"{what} has only variants", remedy=f"give --variant {' or '.join(variants)}")
     fix = nearest(variant, variants) if variants else "leave --variant out: there are none"

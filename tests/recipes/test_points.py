@@ -149,9 +149,20 @@ def test_what_is_not_there_is_reported_with_what_is(recipe, options, parts):
     assert [part for part in parts if part not in str(caught.value)] == []
 
 
-def test_only_variants_means_that_one_must_be_named(recipe):
-    with pytest.raises(BadRequestError, match="has only variants"):
-        choose_point(recipe(point(extra="    variant: large\n")), ask())
+def test_the_only_variant_is_taken_with_and_without_a_gpu_type(recipe):
+    large = recipe(point(extra="    variant: large\n"))
+    chosen = choose_point(large, ask())
+    assert chosen.point.key.variant == "large"
+    assert chosen.notes == ("recipe 'many' on h100 has no point but those of --variant large: using them",)
+    assert only_gpu_point(large, ask(gpu="")) is chosen.point
+
+
+def test_one_of_several_variants_must_be_named(recipe):
+    several = recipe(point(extra="    variant: large\n"), point(extra="    variant: small\n"))
+    with pytest.raises(BadRequestError, match="has only variants\n  give --variant large or small"):
+        choose_point(several, ask())
+    with pytest.raises(BadRequestError, match="did you mean 'large'"):
+        only_gpu_point(several, ask(gpu="", variant="larg"))
 
 
 def test_the_point_of_another_gpu_type_is_used_only_when_asked_for(recipe):

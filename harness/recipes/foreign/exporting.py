@@ -5,6 +5,7 @@ The overrides are the inverse of the table that reads Megatron-Bridge's configur
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.recompute import megatron_fields
+from harness.recipes.find import open_recipe
 from harness.recipes.foreign import container_values as reading
 from harness.recipes.foreign.container_fields import FIELDS, Field
 from harness.recipes.foreign.megatron_arguments import arguments
@@ -121,10 +123,15 @@ def sayable(spec: ExperimentSpec, base: ExperimentSpec) -> bool:
 def point_options(point: str, given: Mapping[str, object]) -> dict[str, Any]:
     """Split ``llama3_70b.sft.h100.fp8_cs.32`` into options: the recipe, then parts in any order.
 
-    BadRequestError for a part that is nothing of these, or that an option gives otherwise.
+    BadRequestError for a part that is nothing of these, or that an option gives otherwise. The reader of the recipe
+    reports a recipe that cannot be read.
     """
     name, *parts = [point] if "/" in point else point.split(".")
     problems, options = Problems(), dict[str, Any](model_recipe_name=name)
+    variants: tuple[str, ...] | None = None
+    with suppress(BadRequestError):
+        recipe = open_recipe(name, given.get("recipes_dir"))
+        variants = tuple(dict.fromkeys(each.key.variant for each in recipe.points if each.key.variant))
     for part in parts:
         kinds = {
             "task": part in TASKS,
@@ -134,6 +141,10 @@ def point_options(point: str, given: Mapping[str, object]) -> dict[str, Any]:
         }
         kind = next((kind for kind, fits in kinds.items() if fits), "variant")
         value = int(part) if kind == "num_gpus" else part
+        if kind == "variant" and variants is not None and part not in variants:
+            known = nearest(part, (*TASKS, *GPUS, *PRECISIONS, *variants))
+            problems.add(f"{point}: {part} is no task, GPU, precision, number of GPUs or variant of {name}", known)
+            continue
         if kind in options:
             problems.add(
                 f"{point}: {options[kind]} and {part} are both its {kind}",
