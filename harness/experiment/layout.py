@@ -135,11 +135,15 @@ def num_virtual_stages(parallelism: ParallelismSpec) -> int:
     """Return the model chunks per pipeline rank, if need be from the layout string; 1 without interleaving."""
     if parallelism.virtual_pipeline_model_parallel_size or parallelism.pipeline_model_parallel_layout is None:
         return parallelism.num_virtual_stages
+    return chunks_of_layout(parallelism.pipeline_model_parallel_layout, parallelism.pipeline_model_parallel_size)
+
+
+def chunks_of_layout(text: str, num_stages: int) -> int:
+    """Return the model chunks per pipeline rank of a layout string; 1 also for a string that is no layout."""
     try:
-        num_stages = len(parse_layout(parallelism.pipeline_model_parallel_layout))
+        return max(1, len(parse_layout(text)) // num_stages)
     except LayoutSyntaxError:
         return 1
-    return max(1, num_stages // parallelism.pipeline_model_parallel_size)
 
 
 def _has_uneven_ends(par: ParallelismSpec) -> bool:

@@ -57,9 +57,8 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
         return None
     place = next(iter(found.given.values())).source
     settings = readable_settings(found)
-    if "world_size" in found.given:
-        size = found.given["world_size"]
-        settings["num_gpus"] = Setting(size.value if isinstance(size.value, int) else None, size.source)
+    if found.num_gpus:
+        settings["num_gpus"] = Setting(found.num_gpus.value, found.num_gpus.source)
     return Logged(place.rpartition(": ")[0].rpartition(":")[0], settings)
 
 

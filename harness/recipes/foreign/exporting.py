@@ -120,7 +120,7 @@ def sayable(spec: ExperimentSpec, base: ExperimentSpec) -> bool:
     return all(path in both for path in LEAVES if at_path(spec, path) != at_path(base, path))
 
 
-def point_options(point: str, given: Mapping[str, object]) -> dict[str, Any]:
+def point_options(point: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Split ``llama3_70b.sft.h100.fp8_cs.32`` into options: the recipe, then parts in any order.
 
     BadRequestError for a part that is nothing of these, or that an option gives otherwise. The reader of the recipe

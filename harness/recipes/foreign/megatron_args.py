@@ -56,7 +56,6 @@ def read_arguments(source: ForeignSource) -> Arguments:
     if any(begins_block(line) for line in lines):
         found = from_block(((line, f"{source.label}:{number}") for number, line in enumerate(lines, 1)), source.label)
         assert found is not None  # a line begins its block
-        found.num_gpus = found.given.get("world_size")
         return found
     if "\0" in text:
         raise BadRequestError(f"{source.label}: a binary file", remedy="give a command line, a script or a log")

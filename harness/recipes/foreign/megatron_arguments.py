@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from harness.errors import BadRequestError, Problems, closest
 from harness.recipes.foreign.shell_script import Word
+from harness.recipes.strict_yaml import PlainValue
 from harness.units import shortened
 
 _TABLE = Path(__file__).with_name("megatron_arguments.json")
@@ -28,7 +29,7 @@ class Argument:
 
     name: str
     options: Mapping[str, Takes]
-    defaults: tuple[object, ...] = ()
+    defaults: tuple[PlainValue, ...] = ()
     harmless: bool = False
 
 
@@ -37,9 +38,13 @@ def arguments() -> Mapping[str, Argument]:
     """Return every argument of Megatron-LM by its name in the namespace."""
     rows = json.loads(_TABLE.read_text(encoding="utf-8"))["arguments"]
     return {
-        name: Argument(name, row["options"], tuple(row.get("defaults", ())), bool(row.get("harmless")))
+        name: Argument(name, row["options"], _tuple(row.get("defaults", ())), bool(row.get("harmless")))
         for name, row in rows.items()
     }
+
+
+def _tuple(items: Iterable[Any]) -> tuple[PlainValue, ...]:
+    return tuple(_tuple(each) if isinstance(each, list) else each for each in items)
 
 
 @cache
@@ -52,7 +57,7 @@ def options() -> Mapping[str, Argument]:
 class Given:
     """The value of an argument as it was written. ``source``: ``train.sh:12: --num-layers``."""
 
-    value: object
+    value: PlainValue
     source: str
 
 
@@ -91,7 +96,7 @@ class Arguments:
         value = self.given[name].value
         known = arguments().get(name)
         defaults = known.defaults if known else (False,)
-        return value is None or value in ([], "") or any(_same(value, each) for each in defaults)
+        return value is None or value in ((), "") or any(_same(value, each) for each in defaults)
 
 
 def _same(value: object, default: object) -> bool:
@@ -167,19 +172,19 @@ def suggested(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}? Otherwise {without}" if close else without
 
 
-def _joined(texts: list[str], takes: Takes) -> object:
-    """Return the value of an option's words; ``[mlp moe_act]`` and several words make a list."""
+def _joined(texts: list[str], takes: Takes) -> PlainValue:
+    """Return the value of an option's words; ``[mlp moe_act]`` and several words make a tuple."""
     if takes == "many" or len(texts) > 1:
         inner = " ".join(texts)
         if not inner.startswith("([") and not re.fullmatch(r"\[[01, ]*\].*", inner):
             texts = inner.strip("[]").replace(",", " ").replace("'", "").replace('"', "").split()
-        found = [literal(text) for text in texts]
+        found = tuple(literal(text) for text in texts)
         return found if len(found) != 1 or isinstance(found[0], str) else found[0]
     return literal(texts[0])
 
 
-def literal(text: str) -> object:
-    """Return a number, True, False, None or a list as Python reads it; any other text as it is."""
+def literal(text: str) -> PlainValue:
+    """Return a number, True, False, None or a list, as a tuple, as Python reads it; any other text as it is."""
     text = text.strip()
     if len(text) <= 40 and re.fullmatch(r"-?\d{1,30}", text):
         return int(text)
@@ -192,7 +197,7 @@ def literal(text: str) -> object:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return text
-        return list(value) if isinstance(value, list | tuple) else text
+        return _tuple(value) if isinstance(value, list | tuple) else text
     return text
 
 
@@ -213,7 +218,7 @@ def ends_block(text: str) -> bool:
 def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None:
     """Read the block of arguments in a log's lines, each with its place; the last block if there are several.
 
-    None if there is no block. BadRequestError if the last block is empty.
+    None if there is no block. BadRequestError if the last block is empty. Its ``world_size`` is the number of GPUs.
     """
     found: Arguments | None = None
     inside = False
@@ -224,12 +229,18 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
             inside = False
         elif inside and found is not None and (match := _BLOCK_LINE.search(text)):
             found.given.setdefault(match[1], Given(literal(match[2] or ""), f"{place}: {match[1]}"))
-    if found is not None and not found.given:
+    if found is None:
+        return None
+    if not found.given:
         raise BadRequestError(f"{label}: its block of arguments is empty", remedy="give the whole log")
+    found.num_gpus = found.given.get("world_size")
+    if found.num_gpus and (isinstance(found.num_gpus.value, bool) or not isinstance(found.num_gpus.value, int)):
+        found.refuse("world_size", f"{shortened(str(found.num_gpus.value))}: no number of GPUs", "give the whole log")
+        found.num_gpus = None
     return found
 
 
-def from_mapping(values: Mapping[str, object], label: str) -> Arguments:
+def from_mapping(values: Mapping[str, Any], label: str) -> Arguments:
     """Read arguments that are already values, by option without its dashes; False is an option that was not given."""
     found = Arguments(label)
     for name, value in values.items():
@@ -238,6 +249,6 @@ def from_mapping(values: Mapping[str, object], label: str) -> Arguments:
             found.problems.add(f"{label}: --{name}: {UNKNOWN}", suggested(f"--{name}", options()))
         elif value is not None and value is not False:
             takes = argument.options[f"--{name}"]
-            written = _joined([value], takes) if isinstance(value, str) else value
+            written = _joined([value], takes) if isinstance(value, str) else _tuple([value])[0]
             found.given[argument.name] = Given(takes == "flag" if value is True else written, f"{label}: --{name}")
     return found

@@ -175,7 +175,7 @@ def arguments_layer(a: Arguments) -> Layer:
     refuse_what_has_no_leaf(a, layer)
     a.problems.raise_if_any()
     if a.num_gpus is not None:
-        layer["num_gpus"] = Setting(a.num_gpus.value, a.num_gpus.source)  # type: ignore[arg-type]
+        layer["num_gpus"] = Setting(a.num_gpus.value, a.num_gpus.source)
     layer |= {f"env.{name}": Setting(str(given.value), given.source) for name, given in a.environment.items()}
     return layer
 

@@ -6,13 +6,14 @@ learned positions, biases, tied embeddings, gradients accumulated in FP32 for BF
 
 from collections.abc import Callable
 
-from harness.experiment.layout import LayoutError, parse_layout
+from harness.experiment.layout import LayoutSyntaxError, chunks_of_layout, parse_layout
 from harness.experiment.recompute import NoRecompute
 from harness.recipes.foreign.megatron_arguments import Arguments
 from harness.recipes.options import read_layer_freq
 from harness.recipes.recompute import Field as RecomputeField
 from harness.recipes.recompute import Policy, policy_from_fields, selective
 from harness.recipes.settings import Value
+from harness.units import shortened
 
 Read = Callable[[Arguments], Value]
 
@@ -102,12 +103,10 @@ def activation(a: Arguments) -> Value:
 
 
 def pattern(name: str) -> Read:
-    """Return a reader of layers: every n-th, a list, or Megatron-LM's ``([0]*1+[1]*15)``, which is not run."""
+    """Return a reader of layers: every n-th, a tuple, or Megatron-LM's ``([0]*1+[1]*15)``, which is not run."""
 
     def read(a: Arguments) -> Value:
         value = a.get(name)
-        if isinstance(value, list):
-            return tuple(value)
         if not isinstance(value, str):
             return own(a, name)
         try:
@@ -127,10 +126,9 @@ def balancing(a: Arguments) -> Value:
     return kind
 
 
-def first(value: object) -> Value:
-    """Return the only item of a list, any other value as it is."""
-    item: Value = value[0] if isinstance(value, list) and len(value) == 1 else value  # type: ignore[assignment]
-    return item
+def first(value: Value) -> Value:
+    """Return the only item of a tuple, any other value as it is."""
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
 def dispatcher(a: Arguments) -> Value:
@@ -151,11 +149,8 @@ def chunks(a: Arguments) -> Value:
     per_chunk, layers = _count(a, "num_layers_per_virtual_pipeline_stage"), _count(a, "num_layers")
     stages = _count(a, "pipeline_model_parallel_size") or 1
     if isinstance(text := layout(a), str):
-        try:
-            return len(parse_layout(text)) // stages if len(parse_layout(text)) > stages else None
-        except LayoutError as error:
-            a.refuse("pipeline_model_parallel_layout", error.message, "write it as in Et*3|(tt|)*2L")
-            return None
+        of_layout = chunks_of_layout(text, stages)
+        return of_layout if of_layout > 1 else None
     if not per_chunk or layers is None:
         return own(a, "num_virtual_stages_per_pipeline_rank")
     ends = bool(a.get("account_for_embedding_in_pipeline_split")) + bool(a.get("account_for_loss_in_pipeline_split"))
@@ -168,6 +163,10 @@ def layout(a: Arguments) -> Value:
     if not isinstance(text, str):
         return own(a, "pipeline_model_parallel_layout")
     text = text.replace("\\", "").strip("'\"")
+    try:
+        parse_layout(text)
+    except LayoutSyntaxError as error:
+        a.refuse("pipeline_model_parallel_layout", f"{shortened(text)}: {error}", "write it as in Et*3|(tt|)*2L")
     return text if "m" in text else text.replace("L", "m" * num_mtp + "L")
 
 
@@ -195,12 +194,12 @@ def recompute(a: Arguments) -> Value:
 
 
 def names(value: object) -> tuple[str, ...]:
-    """Return `mlp`, `[mlp moe_act]` or a list as a tuple of texts."""
+    """Return `mlp`, `[mlp moe_act]` or a tuple as a tuple of texts."""
     if value is None:
         return ()
     return (
         tuple(str(each) for each in value)
-        if isinstance(value, list)
+        if isinstance(value, tuple)
         else tuple(str(value).strip("[]").replace(",", " ").split())
     )
 
@@ -254,8 +253,8 @@ def shards(a: Arguments) -> Value:
     return asked
 
 
-def window(value: object) -> Value:
-    """Return `128,0` or a list of two numbers as a pair."""
+def window(value: Value) -> Value:
+    """Return `128,0` or a tuple of two numbers as a pair."""
     if isinstance(value, str):
         return tuple(int(part) if part.strip("- ").isdigit() else part for part in value.strip("()").split(","))
-    return tuple(value) if isinstance(value, list) else None
+    return value if isinstance(value, tuple) else None

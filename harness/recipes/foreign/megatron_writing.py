@@ -11,7 +11,7 @@ from harness.recipes.foreign.container_fields import Disagreement, disagreements
 from harness.recipes.foreign.megatron_arguments import Argument, Takes, arguments, from_words
 from harness.recipes.foreign.megatron_fields import ROWS, Row, arguments_layer
 from harness.recipes.foreign.shell_script import Word
-from harness.recipes.settings import IDENTITY, Setting, at_path, build_spec, merge
+from harness.recipes.settings import IDENTITY, at_path, nested
 from harness.recipes.writing import layer_pattern
 from harness.units import counted
 
@@ -194,6 +194,6 @@ _IN_FILES = {"kernels.tp_comm_overlap_cfg": "--tp-comm-overlap-cfg takes a YAML 
 def left_out(spec: ExperimentSpec, words: Iterable[str]) -> tuple[Disagreement, ...]:
     """Read the arguments back and return the leaves whose effect they lose, without the environment's."""
     read = arguments_layer(from_words((Word(word, 1, "") for word in words), _LABEL))
-    own = {name: Setting(at_path(spec, name), _LABEL) for name in IDENTITY if name != "compute_dtype"}  # type: ignore[arg-type]
-    found = disagreements(spec, build_spec(merge(read, own), _LABEL))
+    own = {name: at_path(spec, name) for name in IDENTITY if name != "compute_dtype"}
+    found = disagreements(spec, ExperimentSpec.model_validate(nested(read) | own))
     return tuple(each for each in found if not each.path.startswith("env.") and _exists(spec, each.path))
