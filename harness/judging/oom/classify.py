@@ -5,15 +5,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.judging.oom.allocator import allocator_figures, judged
-from harness.judging.oom.known_texts import end_by_signal, known_end, known_text, non_finite
+from harness.judging.oom.known_ends import end_by_signal, known_end
+from harness.judging.oom.known_texts import known_text
+from harness.judging.oom.non_finite import non_finite
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.run import RunRecord
 from harness.units import counted
 
 # The rest of a message that was cut short.
 _BARE = re.compile(r"\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
-_PYTHON = re.compile(r"(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99})(?::|$)")
+_PYTHON = re.compile(
+    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,93}(?:Error|Exception|Failure|Interrupt|Exit))(?::|$)"
+)
 _READ_TRACEBACK = "Read its traceback from the last line up, to the first line of the job's own code."
+_READ_BEFORE = "Read the lines before it in the log of that rank: its traceback, if it has one, and earlier errors."
 _READ_ITS_LOG = (
     "Read {log}: the error is above the launcher's report. If no log has it, run the job again with "
     "`torchrun --redirects 3 --log-dir DIR`, or decorate main with torch.distributed.elastic.multiprocessing.errors.record."
@@ -76,10 +81,12 @@ def _by_ending(text: str, ending: Ending) -> OomVerdict:
 
 def _by_error(text: str, ending: Ending) -> OomVerdict:
     """Judge an error of Python, or an exit code that says nothing about the cause."""
+    match = _PYTHON.match(text)
     if ending.has_traceback:
-        match = _PYTHON.match(text)
         reason = f"the program raised {match[1] if match else 'an error'}; memory is not the cause"
         return OomVerdict("not_oom", "high", reason, advice=_READ_TRACEBACK)
+    if match and not ending.exit_code:
+        return OomVerdict("not_oom", "medium", f"the program reported {match[1]}", advice=_READ_BEFORE)
     if not ending.exit_code:
         sure: Confidence = "medium" if ending.scheduler_state is None else "high"
         return OomVerdict("not_oom", sure, "no sign that memory ran out")

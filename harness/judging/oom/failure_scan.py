@@ -143,8 +143,8 @@ class FailureScan:
             state.in_traceback, state.phase, state.frame = True, None, None
             return True
         is_frame, phase = phase_of_frame(line.text)
-        if is_frame:
-            state.phase, state.frame = phase or state.phase, line
+        if is_frame:  # also without its head, which a paste may lack
+            state.in_traceback, state.phase, state.frame = True, phase or state.phase, line
         return is_frame and not line.text.endswith("Killed")
 
     def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.judging.oom.allocator import allocator_figures
-from harness.judging.oom.known_texts import DETAIL, LAUNCH_FAULT, PEER_LOST, is_non_finite, known_text, rank_in
+from harness.judging.oom.known_ends import OF_PROGRAMS
+from harness.judging.oom.known_texts import known_text
+from harness.judging.oom.network_ends import DETAIL, LAUNCH_FAULT, PEER_LOST
+from harness.judging.oom.non_finite import is_non_finite, rank_in
 from harness.records.logs.lines import LogLine
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
@@ -32,18 +35,18 @@ _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
     "loss value", "Xid", "fallen off", "is lost", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
-    "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog",
+    "NCCL WARN", "Unable to determine", "connect to", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.
 _OF_OTHERS = re.compile(r"^(?:slurmstepd|srun): |NCCL WARN |NVRM: Xid|failed \(exitcode: ")
 _ERROR = re.compile(
-    r"(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit))(?::\s|:?$)"
+    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit))(?::\s|:?$)"
 )
 # Errors that torchrun and shells raise because a child failed.
 _OF_A_PARENT = ("ChildFailedError", "CalledProcessError", "SystemExit")
 _PEER = re.compile(
-    rf"{PEER_LOST}|\bDist(?:Network|Store)Error\b|\bRendezvous\w{{0,30}}Error\b|got signal: (?:15|2)\b|^KeyboardInterrupt"
+    rf"{PEER_LOST}|\bDist(?:Network|Store)Error\b|\bRendezvous\w{{0,30}}Error\b|got signal: (?:15|2|1)\b|^KeyboardInterrupt"
 )
 _RANK_IN_TEXT = re.compile(r"\[Rank (\d{1,6})\]")
 _OOM_TASK = re.compile(r"\btask (\d{1,6}): Out Of Memory")
@@ -64,12 +67,14 @@ _EXITS = (
 _GLUED = re.compile(r"[\w)\]'\"]Killed$")  # a shell's word behind a trace without a line end
 _BARE_OOM = re.compile(r"^(?:[\w.]{1,100}: )?(?:CUDA|HIP|XPU) (?:error: )?out of memory\b")
 _CRASH = re.compile(
-    r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal 11\b"
+    r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal (?:4|6|7|8|11)\b"
 )
 _ENDED_BY_SLURM = re.compile(r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
 # A line of the kernel or a health check on a GPU; it explains the errors that ranks raise after it.
-_GPU_LOST = re.compile(r"\bNVRM: Xid\b|\bXid\b.{0,80}?: \d{1,3}\b|GPU has fallen off the bus|\bGPU is lost\b")
-_TERMINATED = (2, 15)  # SIGINT and SIGTERM: a launcher ends the other processes
+_GPU_LOST = re.compile(
+    r"\bNVRM: Xid\b|\bXid\b.{0,80}?: \d{1,3}\b|fallen off the bus|\bGPU is lost\b|Unable to determine the device handle"
+)
+_TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 
 
 def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
@@ -100,6 +105,8 @@ def _of_known_end(text: str, *, is_code: bool) -> Sign | None:
         return Sign("error", weight=-1 if DETAIL.search(text) else 0)
     if not is_code and is_non_finite(text):
         return Sign("error", rank=rank_in(text))
+    if not is_code and OF_PROGRAMS.search(text):
+        return Sign("error")
     if not _PEER.search(text):
         return None
     match = _RANK_IN_TEXT.search(text)
@@ -137,6 +144,9 @@ def _ended(text: str) -> Sign | None:
 
 _FIELD = re.compile(r"(time|host|rank|exitcode)\s*: (\S{1,255})")
 _ROOT_CAUSE = "Root Cause (first observed failure)"
+# Open MPI and PRRTE, of the first process that failed: "Process name: [[11192,1],8]", and then "Exit code:    3".
+_MPI_PROCESS = re.compile(r"Process name: \[.{1,200}[,\]](\d{1,6})\]$")
+_MPI_CODE = re.compile(r"Exit code: {1,8}(\d{1,3})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +160,7 @@ class SummaryEntry:
 
 
 class TorchrunSummary:
-    """Feed it every line. The exit code completes an entry."""
+    """Feed it every line. The exit code completes an entry, of torchrun's table or of mpirun's report."""
 
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
@@ -161,6 +171,12 @@ class TorchrunSummary:
         if line.text.startswith(_ROOT_CAUSE):
             self._weight = 1
             return None
+        if mpi := _MPI_PROCESS.match(line.text):
+            self._fields, self._weight = {"rank": mpi[1]}, 1
+            return None
+        if (mpi := _MPI_CODE.match(line.text)) and "rank" in self._fields:
+            self._fields["exitcode"] = mpi[1]
+            return self._entry(line)
         match = _FIELD.match(line.text)
         if match is None:
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from harness.judging.oom.classify import Ending, classify
 from harness.judging.oom.failure_scan import FailureScan, RankFailure
 from harness.judging.oom.failure_signs import KINDS, SRUN
-from harness.judging.oom.known_texts import WAITED_ADVICE
+from harness.judging.oom.network_ends import NAMES_ANOTHER, WAITED_ADVICE
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
@@ -112,14 +112,25 @@ def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, s
 
 
 def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[RankFailure]:
-    """Drop exit codes without a rank if torchrun lists ranks, and srun's reports if a rank printed its own error."""
+    """Drop exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, and reports of a rank that named the cause."""
     spoke = any(failure.weight == 0 and failure.kind != "peer" for failure in failures)
+    heard = {
+        failure.rank
+        for failure in failures
+        if failure.kind == "peer" and failure.weight <= 0 and not NAMES_ANOTHER.search(failure.text)
+    }
     return [
         failure
         for failure in failures
         if not (scan.listed and failure.exit_code is not None and failure.rank is None)
         and not (failure.weight == SRUN and (scan.listed or spoke))
+        and not (_is_report(failure) and heard and (failure.rank is None or heard & {None, failure.rank}))
     ]
+
+
+def _is_report(failure: RankFailure) -> bool:
+    """Return whether a launcher reports an ordinary exit code, which says nothing about the cause."""
+    return failure.kind == "error" and failure.exit_code is not None
 
 
 def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:

@@ -9,25 +9,12 @@ from pathlib import Path
 from typing import cast
 
 from harness.errors import BadRequestError
+from harness.records.logs.cleaning import cleaned
 from harness.records.logs.joining import Joiner
+from harness.records.logs.packed import unpacked
 from harness.records.logs.prefixes import PrefixReader
 from harness.records.logs.seams import unwrapped, wrapped_at
 from harness.records.logs.sources import PEEK_BYTES, LogSource, Passage, counted, log_sources, why_refused
-
-# ECMA-48: control sequences, commands to the terminal such as its title, and the short escapes.
-_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
-_CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code != ord("\t"))
-_LATE_CONTROLS = re.compile("[\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-
-
-def cleaned(raw: bytes) -> str:
-    """Return the text of a line. Invalid UTF-8 becomes U+FFFD. Remove characters that change the writing direction."""
-    if b"\x1b" in raw:
-        raw = _ESCAPES.sub(b"", raw)
-    raw = raw.translate(None, _CONTROLS)
-    text = raw.decode(errors="replace")
-    return text if text.isascii() else _LATE_CONTROLS.sub("", text)
-
 
 # How records of training logs begin. A line is cut before each, except inside JSON, where these are text.
 _BEGINNING = re.compile(
@@ -147,12 +134,13 @@ def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
     refused = why_refused(head)
     if refused:
         raise BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1])
-    first_lines = [cleaned(line) for line in head[: head.rfind(b"\n") + 1].split(b"\n")]
+    whole = [cleaned(line) for line in head[: head.rfind(b"\n") + 1].split(b"\n")]
+    first_lines = [text for _, text in unpacked(enumerate(whole), whole)]
     width = wrapped_at(first_lines)
     exact = any(line.endswith(" ") and not line.isspace() for line in first_lines)
     prefixes = PrefixReader(source.rank, [text for _, text in unwrapped(enumerate(first_lines), width, exact=exact)])
     joiner = Joiner(exact)
-    pieces = ((number, cleaned(piece)) for number, piece in numbered_pieces(stream))
+    pieces = unpacked(((number, cleaned(piece)) for number, piece in numbered_pieces(stream)), whole)
     for number, text in unwrapped(pieces, width, exact=exact):
         if not prefixes.is_labelled and joiner.passes(text):
             yield from _records(prefixes, source.name, number, text)

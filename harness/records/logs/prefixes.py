@@ -11,7 +11,20 @@ _RANK = re.compile(r"\s*\[(?:rank(\d{1,6})|default(\d{1,6}))\]:[ ]?|\[\d+,(\d{1,
 _NCCL = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=(?:\S{1,100}:\d{1,6} )?NCCL )")
 _NEMO = re.compile(r"\[NeMo [A-Z] (?P<time>[\d-]{8,10} [\d:]{8})(?P<rest>[^\]]{0,200})\]\s?")
 _NEMO_RANK = re.compile(r"\brank:? ?(\d{1,6})\b")
-_TIME = re.compile(r"\s*(\[)?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)(?(1)\])(?=\W|$)")
+_TIME = re.compile(
+    r"\s*(\[)?(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)(?(1)\])(?=\W|$)"
+)
+# Ray's actors, Kubernetes' pods, Docker's services and syslog put a name before every line; mail and forums quote lines.
+_NAMED = re.compile(
+    r"\(\w{1,100}(?:\([^()]{0,200}\))? pid=\d{1,10}(?:, ip=(?P<ip>[\w.:-]{1,100}))?\) ?"
+    r"|\[pod/(?P<pod>[\w.-]{1,253})/[\w.-]{1,100}\] ?"
+    r"|(?P<service>[A-Za-z][\w.-]{0,100}-\d{1,4}) {1,20}\| "
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[A-Za-z][\w.-]{0,253}) [\w./-]{1,100}(?:\[\d{1,10}\])?: ?"
+    r"|std(?:out|err) [FP] |>(?: >)* "
+)
+_NAMED_SIGNS = (" pid=", "[pod/", " | ", ": ", "> ", "std")
+# pdsh, clush and the MPI operator put "node07: " before every line. It counts only if (nearly) every line begins so.
+_HOST = re.compile(r"([A-Za-z][\w.-]{0,100}\d[\w.-]{0,20}): ")
 _LEVEL = r"(?:DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)"
 _LOGGER = re.compile(
     rf"\s*(?:{_LEVEL}:[\w.]{{1,200}}:|[-|] (?:[\w.]{{1,200}} [-|] )?{_LEVEL} {{0,8}}[-|] (?:[\w.:<>]{{1,200}} - )?)"
@@ -40,6 +53,7 @@ class PrefixReader:
     def __init__(self, rank: int | None, head: list[str]) -> None:
         self._file_rank = rank
         self.is_labelled = _is_labelled(head)
+        self._is_hosted = not self.is_labelled and _is_hosted(head)
         self._tasks_are_nodes = False
         self._last_label = ""
 
@@ -57,9 +71,10 @@ class PrefixReader:
         text, label = line, None
         if self.is_labelled and outer is None and (match := _LABEL.match(line)):
             text, label = line[match.end() :], int(match[1])
-        found = _peeled(text)
+        named = _HOST.match(line) if self._is_hosted and outer is None else None
+        found = _peeled(text[named.end() :] if named else text)
         self._learn(found, label)
-        host = found.host or (outer.host if outer else None) or self._node(label)
+        host = found.host or (outer.host if outer else None) or (named[1] if named else self._node(label))
         rank = self._rank(found, label)
         if rank is None and found.job_rank is None and found.node_rank is None and outer is not None:
             rank = outer.rank
@@ -105,10 +120,12 @@ def _peel(found: _Peeled) -> bool:
     text = found.text.lstrip()
     first = text[:1]
     if first == "[":
-        return _peel_rank(found, text) or _peel_nemo(found, text) or _peel_time(found, text)
+        return _peel_rank(found, text) or _peel_nemo(found, text) or _peel_time(found, text) or _peel_named(found, text)
     if first.isdecimal():
         return _peel_time(found, text) or _peel_nccl(found, text)
-    return (first in _LOGGER_STARTS and _peel_logger(found, text)) or _peel_nccl(found, text)
+    return (
+        (first in _LOGGER_STARTS and _peel_logger(found, text)) or _peel_nccl(found, text) or _peel_named(found, text)
+    )
 
 
 def _peel_rank(found: _Peeled, text: str) -> bool:
@@ -151,6 +168,15 @@ def _peel_logger(found: _Peeled, text: str) -> bool:
     return True
 
 
+def _peel_named(found: _Peeled, text: str) -> bool:
+    match = _NAMED.match(text) if any(sign in text for sign in _NAMED_SIGNS) else None
+    if match is None:
+        return False
+    found.host = found.host or next((name for name in match.groups() if name), None)
+    found.text = text[match.end() :]
+    return True
+
+
 def _peel_nccl(found: _Peeled, text: str) -> bool:
     match = _NCCL.match(text) if "NCCL " in text else None
     if match is None:
@@ -158,6 +184,13 @@ def _peel_nccl(found: _Peeled, text: str) -> bool:
     found.host = match[1]
     found.text = text[match.end() :]
     return True
+
+
+def _is_hosted(lines: list[str]) -> bool:
+    """Return whether (nearly) every line begins with the name of a node."""
+    written = [line for line in lines if line.strip()]
+    named = sum(_HOST.match(line) is not None for line in written)
+    return len(written) > 1 and named >= _MIN_LABELLED_SHARE * len(written)
 
 
 def _is_labelled(lines: list[str]) -> bool:

@@ -80,6 +80,7 @@ def _word(match: re.Match[str] | None) -> str:
 _NARROWEST = 20
 _LEAST_FULL = 3
 _NEARLY = 10
+_PADDING = 12  # blanks; Megatron aligns numbers with up to nine
 
 
 def wrapped_at(lines: list[str]) -> int:
@@ -88,7 +89,7 @@ def wrapped_at(lines: list[str]) -> int:
     Then no line is longer, several are exactly so long, and what follows them begins no line of its own.
     """
     width = max(map(len, lines), default=0)
-    full = [place for place, line in enumerate(lines[:-1]) if len(line) == width and len(set(line)) > 2]
+    full = [place for place, line in enumerate(lines[:-1]) if _fills(line, width) and len(set(line)) > 2]
     broken = [place for place in full if lines[place + 1].strip() and not starts_a_line(lines[place + 1], lines[place])]
     ended = [place for place in full if lines[place].rstrip()[-1:] in "|.)"]
     nearly = sum(width - _NEARLY <= len(line) < width for line in lines)  # as where a mail program breaks between words
@@ -96,6 +97,11 @@ def wrapped_at(lines: list[str]) -> int:
         len(full) > nearly and width >= _NARROWEST and len(full) >= _LEAST_FULL and 10 * len(broken) >= 9 * len(full)
     )
     return width if is_wrapped and 2 * len(ended) < len(full) else 0
+
+
+def _fills(line: str, width: int) -> bool:
+    """Return whether the line is as wide as the terminal, which does not only pad it with blanks."""
+    return len(line) == width and not line.endswith(" " * _PADDING)
 
 
 _TIME_AT_END = re.compile(r"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]{0,10}\]\s*$")
@@ -117,14 +123,14 @@ def unwrapped(lines: Iterable[tuple[int, str]], width: int, *, exact: bool) -> I
         yield from lines
         return
     begun: tuple[int, str] | None = None
-    last = 0
+    last = ""
     for number, text in lines:
-        if begun is not None and last == width and not starts_a_line(text, begun[1]) and len(begun[1]) < _LONGEST:
+        if begun is not None and _fills(last, width) and not starts_a_line(text, begun[1]) and len(begun[1]) < _LONGEST:
             begun = begun[0], glue(begun[1], text, exact=exact)
         else:
             if begun is not None:
                 yield begun
             begun = number, text
-        last = len(text)
+        last = text
     if begun is not None:
         yield begun

@@ -77,7 +77,6 @@ def test_invalid_usage_is_no_fault_of_the_network(text):
         (MODIFY_QP, "(ibv_modify_qp: Connection timed out, on mlx5_2:1, peer ::ffff:10.1.0.9)"),
         (COMPLETION, "(peer 10.1.0.9<40113>)"),
         ("n1:77:99 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error", ""),
-        ("n1:77:99 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found", ""),
         ("n1:77:99 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.0.9<40113> failed : Connection refused",
          "(peer 10.1.0.9<40113>)"),
     ],

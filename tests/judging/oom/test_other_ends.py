@@ -4,7 +4,7 @@ import pytest
 
 from harness.judging.oom.classify import Ending, classify
 from harness.judging.oom.first_failure import first_failure
-from harness.judging.oom.known_texts import KNOWN_ENDS
+from harness.judging.oom.known_ends import KNOWN_ENDS
 from harness.records.logs.lines import log_lines
 
 TRACEBACK = "Traceback (most recent call last):"

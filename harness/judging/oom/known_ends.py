@@ -1,0 +1,150 @@
+"""Known texts of failures with another cause than memory: who ended the job, the device, libraries, files, the program."""
+
+import re
+
+from harness.judging.oom.known_texts import SLURM, KnownText, row
+from harness.judging.oom.network_ends import NETWORK_ENDS, named_in
+from harness.judging.oom.verdict import OomVerdict
+
+_BUILDS = (
+    "Install releases that were built for each other: `mbr-perf doctor` shows the versions on this machine. Build the extension again for this torch and CUDA "
+    "(pip install --no-build-isolation --no-cache-dir), or use a container that has all of them."
+)
+_GPU = "a GPU failed or was lost"
+# Lines of other programs, which are no errors of Python, and show why a job ended.
+OF_PROGRAMS = re.compile(
+    r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure)|error: execve\(\)"
+    r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b"
+)
+
+# Who ended the job, and the device.
+_JOB_ENDS: tuple[KnownText, ...] = (
+    row(rf"{SLURM}(?:TIMEOUT|DEADLINE)\b|DUE TO TIME LIMIT", "Slurm ended the job at its time limit",
+         "Ask for more time (--time of sbatch, --time_limit of mbr-perf) or fewer steps. If the time was enough before, "
+         "compare it with a job that was in time: mbr-perf diagnose --against.", "time_limit"),
+    row(rf"{SLURM}(?:NODE_FAIL|BOOT_FAIL)\b|DUE TO NODE FAILURE|srun: error: Node failure on", "Slurm lost a node of the job",
+         "Run it again without that node (sbatch --exclude), and report the node to your administrators.", "node_failure"),
+    row(rf"{SLURM}PREEMPTED\b|DUE TO PREEMPTION", "Slurm preempted the job",
+         "Run it again; for important jobs, use a partition or QOS without preemption."),
+    row(rf"{SLURM}(?:LAUNCH_FAILED|RECONFIG_FAIL)\b|{SLURM}never started", "Slurm never started the job's script",
+         "Check the reason that Slurm gives (scontrol show job, sacct -j), and the job's log file and folder."),
+    row(rf"{SLURM}STEP ENDED\b", "Slurm ended the job step, but not the job",
+         "Look in the job's log for the task that failed (srun: error: NODE: task N), and read the logs of its ranks."),
+    row(rf"{SLURM}CANCELLED\b", "a user cancelled the job", "Ask who ran scancel; the job itself does not show the reason."),
+    row(r"\bpyxis: ", "Slurm could not start the container",
+         "Check the image's name, your login to its registry (~/.config/enroot/.credentials), and the space for images (ENROOT_CACHE_PATH, ENROOT_DATA_PATH)."),
+    row(r"srun: error: Unable to|error: execve\(\)", "Slurm never started the job step",
+         "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job)."),
+    row(r"system not yet initialized", "the GPUs of the node are not connected: NVIDIA's Fabric Manager is not running",
+         "Start it (systemctl status nvidia-fabricmanager) in the driver's own version, or run the job on another node."),
+    row(r"\bXid\b.{0,80}?: (?:48|62|63|64|74|79|92|94|95|119|120|140|143|145|149|154)\b|GPU is lost|fallen off the bus"
+         r"|[Uu]ncorrectable ECC|CUDA error: no CUDA-capable device|Unable to determine the device handle", _GPU,
+         "Take the node out of use, and check its kernel log (dmesg, lines with Xid) and "
+         "nvidia-smi -q -d ECC,PAGE_RETIREMENT; run the job on another node."),
+    row(r"[Dd]river version is insufficient|driver on your system is too old|forward compatibility was attempted|SYSTEM_DRIVER_MISMATCH"
+         r"|[Dd]river/library version mismatch", "the GPU driver does not fit the CUDA of the program",
+         "Compare `nvidia-smi` (the CUDA that the driver supports) with torch.version.cuda: install a newer driver, or a torch for an older CUDA. After an update of the "
+         "driver, load its module again (reboot)."),
+    row(r"no kernel image is available|is not compatible with the current PyTorch|unsupported toolchain|capability \d.{0,20} or higher required",
+         "the program was not built for this type of GPU",
+         "Compare torch.cuda.get_device_capability() with torch.cuda.get_arch_list(), and build extensions with TORCH_CUDA_ARCH_LIST for this GPU."),
+    row(r"No CUDA GPUs are available|Torch not compiled with CUDA|Found no NVIDIA driver", "the job sees no GPU",
+         "Check CUDA_VISIBLE_DEVICES, the GPUs that the job asked for (--gpus, --gres; docker --gpus all), and whether torch was built with CUDA."),
+    row(r"CUDA-capable devices?(?:\(s\))? (?:is/)?are busy or unavailable", "another process holds the GPU, or the GPU is in a bad state",
+         "End processes that an earlier job left behind (nvidia-smi), and check the compute mode (nvidia-smi -q -d COMPUTE)."),
+)  # fmt: skip
+
+# Software and files that the program needs.
+_NEEDS: tuple[KnownText, ...] = (
+    row(r"No module named ['\"]?transformer_engine\b", "transformer-engine is not installed where the job ran",
+         "Install it there (`mbr-perf doctor` lists what is missing), or use megatron-core's own layers "
+         "(--transformer-impl local; in mbr-perf, --set kernels.transformer_impl=local), which have no FP8."),
+    row(r"No module named ['\"]?apex\b", "apex is not installed where the job ran",
+         "Install it there, or switch off the features that need it, such as fused weight gradients (--no-gradient-accumulation-fusion)."),
+    row(r"No module named ['\"]?megatron\b", "megatron-core is not installed where the job ran, or not on its path",
+         "Install megatron-core there, or put Megatron-LM on its PYTHONPATH; `mbr-perf doctor` lists what is missing."),
+    row(r"No module named ['\"]?[\w.]+", "a Python module is not installed where the job ran, or not on its path",
+         "Install it in the environment that every node uses, or correct PYTHONPATH."),
+    row(r"undefined symbol|(?:Error: |^)\S{1,200}\.so\S{0,40}: cannot open shared object file|' not found \(required by|module 'transformer_engine' has no attribute"
+         r"|cannot import name|was compiled using a different version of", "two libraries do not fit together: one was built for another version of the other",
+         _BUILDS),
+    row(r"Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects", "a kernel or an extension could not be compiled",
+         "Read the compiler's error above. Check nvcc, gcc and ninja in the environment of the job; after a compile that was killed, delete the "
+         "extension's folder in ~/.cache/torch_extensions (TORCH_EXTENSIONS_DIR)."),
+    row(r"\.py: error: ", "the launch has an option that the program refuses",
+         "Correct the option that the line names; the program's --help lists all. Options differ between releases of Megatron."),
+    row(r"No space left on device|\[Errno 28\]|Disk quota exceeded|\[Errno 122\]", "a disk is full",
+         "Free some space, or write to another file system (df -h; quota)."),
+    row(r"Stale file handle|Read-only file system|Transport endpoint is not connected|\bOSError: \[Errno (?:5|30|107|116|121)\]",
+         "a file system failed under the job", "Check the mount on that node (df, mount, dmesg), and run the job again without the node if others reach it."),
+    row(r"Too many open files|\[Errno 24\]", "the process had too many files open",
+         "Raise the limit (ulimit -n 65536), or use fewer data loader workers."),
+    row(r"PytorchStreamReader failed|UnpicklingError|EOFError: Ran out of input|failed finding central directory|HeaderTooLarge|MetadataIncompleteBuffer",
+         "a file of the checkpoint or of the data is damaged or cut short",
+         "Compare its size with those of other ranks and steps, and load an older checkpoint (latest_checkpointed_iteration.txt names the newest)."),
+    row(r"\b[Mm]issing key(?:s|\(s\))?(?: in)?\b|\b[Uu]nexpected key(?:s|\(s\))?\b|size mismatch for |[Gg]lobal shape mismatch|Error\(s\) in loading state_dict",
+         "the checkpoint does not fit the model", "Compare the settings of the model with those of the checkpoint: layers, sizes, experts, layer implementation, "
+         "optimizer, checkpoint format. To load weights only, leave out the optimizer (--no-load-optim --no-load-rng, --finetune)."),
+    row(r"(?:huggingface\.co|Hugging ?Face|HF_HUB|hf_hub)|GatedRepoError|RepositoryNotFoundError|LocalEntryNotFoundError|Can't load tokenizer",
+         "a model or tokenizer of Hugging Face could not be read",
+         "Nodes often have no way out: download it before, set HF_HOME to that folder and HF_HUB_OFFLINE=1. Check the name, and HF_TOKEN for gated models."),
+)  # fmt: skip
+
+# The program on the device, and its sizes.
+_PROGRAM: tuple[KnownText, ...] = (
+    row(r"device-side assert", "a check inside a GPU kernel failed, usually an index out of range",
+         "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call. Compare the largest token id with the vocabulary size."),
+    row(r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction was encountered"
+         r"|\bXid\b.{0,80}?: (?:13|31|43|45)\b", "a GPU kernel of the program accessed memory outside its buffers",
+         "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer, which name the kernel; then without CUDA graphs."),
+    row(r"when stream is capturing|captures_underway|cudaErrorStreamCapture|dependency created on uncaptured work", "a CUDA graph could not be captured",
+         "Run it without CUDA graphs (cuda_graph_impl=none), then with a narrower cuda_graph_scope: a captured part synchronises or copies to the host."),
+    row(r"cuDNN [Ee]rror|CUDNN_STATUS_|No execution plans support the graph|No dot product attention", "cuDNN or transformer-engine found no attention that works here",
+         "Run it with NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2, which say why each attention was refused, then with another one (NVTE_FUSED_ATTN=0, --attention-backend flash). "
+         "Check that only one cuDNN is on the path (LD_LIBRARY_PATH, pip list), and that it is the one that torch was built with."),
+    row(r"CUBLAS_STATUS_|cuBLAS [Ee]rror", "cuBLAS failed",
+         "Run it with CUDA_LAUNCH_BLOCKING=1: an earlier kernel may be the cause. NOT_INITIALIZED often means that the GPU is nearly full; INVALID_VALUE and NOT_SUPPORTED, that a "
+         "second cuBLAS is on LD_LIBRARY_PATH, or that a size does not fit FP8."),
+    row(r"Error: .{0,300}\b(?:divisible by|multiple of)\b", "a size does not divide evenly over ranks, stages, heads or micro-batches",
+         "Run `mbr-perf check` with the job's settings, which needs no GPU: it names the rule and the values."),
+)  # fmt: skip
+
+_SIGNAL_ENDS: tuple[KnownText, ...] = (
+    row(r"[Ss]egmentation fault|[Cc]aught signal 11|SIGSEGV", "native code crashed (SIGSEGV)",
+         "Run it with PYTHONFAULTHANDLER=1, which names the Python line. Then look for an extension that was built for "
+         "another torch or CUDA (transformer-engine, apex, flash-attn)."),
+    row(r"\b[Bb]us error|[Cc]aught signal 7\b|SIGBUS", "native code crashed (SIGBUS)",
+         "Check shared memory (df -h /dev/shm; containers: --shm-size or --ipc=host) and the disk of memory-mapped data: a reader gets SIGBUS if it is full or lost."),
+    row(r"[Ii]llegal instruction|SIGILL", "native code crashed (SIGILL)",
+         "An extension was built for another processor: install a build for this processor."),
+    row(r"Floating point exception|SIGFPE", "native code crashed (SIGFPE)",
+         "Run it with PYTHONFAULTHANDLER=1, which names the Python line: a library divided by zero."),
+    row(r"terminate called|Fatal Python error: Aborted|\bAborted\b|SIGABRT", "native code aborted (SIGABRT)",
+         "Read the lines before it: an uncaught C++ exception, or torch ending a rank that waited too long for others."),
+    row(r"SIGHUP|got signal: 1\b", "the terminal of the job was closed (SIGHUP)",
+         "Start it with sbatch, or inside tmux; nohup does not help, because torchrun handles SIGHUP itself."),
+    row(r"SIGTERM|SIGINT|KeyboardInterrupt|got signal: (?:2|15)\b", "the process was ended from outside",
+         "Find out who ended it: a user, the scheduler, or a launcher after another rank failed."),
+)  # fmt: skip
+# The first row that matches counts: who ended the job, the device, the program, then reports about other ranks.
+KNOWN_ENDS: tuple[KnownText, ...] = (*_JOB_ENDS, *_NEEDS, *_PROGRAM, *NETWORK_ENDS, *_SIGNAL_ENDS)
+# The signals that a row explains, by the name in the row.
+_SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 15: "SIGTERM"}
+
+
+def known_end(text: str) -> OomVerdict | None:
+    """Return the verdict of the first row that matches; None without a match. Keep Slurm's own text as the reason."""
+    found = next((each for each in KNOWN_ENDS if each.pattern.search(text)), None)
+    if found is None:
+        return None
+    slurm_text = text.splitlines()[0][:300] if text.startswith("Slurm: ") else ""
+    reason = slurm_text or f"{found.reason}{named_in(text, found.reason)}"
+    return OomVerdict(found.oom_class, found.confidence, reason, advice=found.advice)
+
+
+def end_by_signal(exit_code: int | None) -> OomVerdict | None:
+    """Return the verdict for a signal's exit code (negative or above 128); None for other codes and for SIGKILL."""
+    if exit_code is None:
+        return None
+    name = _SIGNALS.get(-exit_code if exit_code < 0 else exit_code - 128)
+    return known_end(name) if name else None
