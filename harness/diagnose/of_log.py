@@ -8,7 +8,7 @@ from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Stat
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.failure_scan import expandable_segments_in
 from harness.judging.oom.first_failure import LOCAL_RANK, FirstFailure, RankFailure
-from harness.judging.oom.non_finite import NOT_FINITE_ADVICE, is_non_finite
+from harness.judging.oom.known_ends import NOT_FINITE_ADVICE, is_non_finite
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.judging.statistics import median
 from harness.records.foreign.log import ForeignLog, NotFinite

@@ -73,7 +73,7 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
         given = " ".join(f"--{key if key != 'gpu' else 'point_gpu'} {value}" for key, value in wanted.items() if value)
         cpu = " (-g cpu takes its cpu point)" if any(p.key.gpu == "cpu" for p in recipe.points) else ""
         listed = f"`mbr-perf recipes show {request.model_recipe_name}` lists its points{cpu}"
-        variants = {p.key.variant for p in found if p.key.variant}
+        variants = variants_of(found)
         if request.variant and request.variant not in variants:
             listed = (
                 f"{nearest(request.variant, sorted(variants))}; {listed}"
@@ -175,6 +175,11 @@ def _for_gpu(
     )
 
 
+def variants_of(points: Iterable[OperatingPoint]) -> tuple[str, ...]:
+    """Return every variant of the points once, in their order."""
+    return tuple(dict.fromkeys(p.key.variant for p in points if p.key.variant))
+
+
 def _for_variant(
     points: list[OperatingPoint], variant: str | None, what: str
 ) -> tuple[list[OperatingPoint], tuple[str, ...]]:
@@ -182,7 +187,7 @@ def _for_variant(
     found = [p for p in points if p.key.variant == variant]
     if found:
         return found, ()
-    variants = list(dict.fromkeys(p.key.variant for p in points if p.key.variant))
+    variants = variants_of(points)
     if variant is None and len(variants) == 1:
         return points, (f"{what} has no point but those of --variant {variants[0]}: using them",)
     if variant is None:

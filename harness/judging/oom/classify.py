@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.judging.oom.allocator import allocator_figures, judged
-from harness.judging.oom.known_ends import end_by_signal, known_end
+from harness.judging.oom.known_ends import end_by_signal, known_end, non_finite
 from harness.judging.oom.known_texts import known_text
-from harness.judging.oom.non_finite import non_finite
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.run import RunRecord
 from harness.units import counted

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.judging.oom.allocator import allocator_figures
-from harness.judging.oom.known_ends import OF_PROGRAMS
+from harness.judging.oom.known_ends import OF_PROGRAMS, is_non_finite, rank_in
 from harness.judging.oom.known_texts import known_text
 from harness.judging.oom.network_ends import DETAIL, LAUNCH_FAULT, PEER_LOST
-from harness.judging.oom.non_finite import is_non_finite, rank_in
 from harness.records.logs.lines import LogLine
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
@@ -35,7 +34,7 @@ _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
     "loss value", "Xid", "fallen off", "is lost", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
-    "NCCL WARN", "Unable to determine", "connect to", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog",
+    "NCCL WARN", "Unable to determine", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.

@@ -20,6 +20,7 @@ from harness.recipes.foreign.container_fields import FIELDS, Field
 from harness.recipes.foreign.megatron_arguments import arguments
 from harness.recipes.foreign.megatron_fields import ROWS
 from harness.recipes.foreign.megatron_writing import Values, Words, as_megatron
+from harness.recipes.points import variants_of
 from harness.recipes.recipe import TASKS
 from harness.recipes.settings import IDENTITY, LEAVES, at_path
 from harness.recipes.writing import recipe_text, scalar
@@ -130,8 +131,7 @@ def point_options(point: str, given: Mapping[str, Any]) -> dict[str, Any]:
     problems, options = Problems(), dict[str, Any](model_recipe_name=name)
     variants: tuple[str, ...] | None = None
     with suppress(BadRequestError):
-        recipe = open_recipe(name, given.get("recipes_dir"))
-        variants = tuple(dict.fromkeys(each.key.variant for each in recipe.points if each.key.variant))
+        variants = variants_of(open_recipe(name, given.get("recipes_dir")).points)
     for part in parts:
         kinds = {
             "task": part in TASKS,

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import cast
 
 from harness.errors import BadRequestError
-from harness.records.logs.cleaning import cleaned
 from harness.records.logs.joining import Joiner
-from harness.records.logs.packed import unpacked
+from harness.records.logs.packed import are_numbered, cleaned, unpacked
 from harness.records.logs.prefixes import PrefixReader
 from harness.records.logs.seams import unwrapped, wrapped_at
 from harness.records.logs.sources import PEEK_BYTES, LogSource, Passage, counted, log_sources, why_refused
@@ -135,12 +134,13 @@ def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
     if refused:
         raise BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1])
     whole = [cleaned(line) for line in head[: head.rfind(b"\n") + 1].split(b"\n")]
-    first_lines = [text for _, text in unpacked(enumerate(whole), whole)]
+    is_numbered = are_numbered(whole)
+    first_lines = [text for _, text in unpacked(enumerate(whole), is_numbered=is_numbered)]
     width = wrapped_at(first_lines)
     exact = any(line.endswith(" ") and not line.isspace() for line in first_lines)
     prefixes = PrefixReader(source.rank, [text for _, text in unwrapped(enumerate(first_lines), width, exact=exact)])
     joiner = Joiner(exact)
-    pieces = unpacked(((number, cleaned(piece)) for number, piece in numbered_pieces(stream)), whole)
+    pieces = unpacked(((number, cleaned(piece)) for number, piece in numbered_pieces(stream)), is_numbered=is_numbered)
     for number, text in unwrapped(pieces, width, exact=exact):
         if not prefixes.is_labelled and joiner.passes(text):
             yield from _records(prefixes, source.name, number, text)

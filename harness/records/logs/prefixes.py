@@ -22,7 +22,6 @@ _NAMED = re.compile(
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[A-Za-z][\w.-]{0,253}) [\w./-]{1,100}(?:\[\d{1,10}\])?: ?"
     r"|std(?:out|err) [FP] |>(?: >)* "
 )
-_NAMED_SIGNS = (" pid=", "[pod/", " | ", ": ", "> ", "std")
 # pdsh, clush and the MPI operator put "node07: " before every line. It counts only if (nearly) every line begins so.
 _HOST = re.compile(r"([A-Za-z][\w.-]{0,100}\d[\w.-]{0,20}): ")
 _LEVEL = r"(?:DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)"
@@ -169,7 +168,7 @@ def _peel_logger(found: _Peeled, text: str) -> bool:
 
 
 def _peel_named(found: _Peeled, text: str) -> bool:
-    match = _NAMED.match(text) if any(sign in text for sign in _NAMED_SIGNS) else None
+    match = _NAMED.match(text)
     if match is None:
         return False
     found.host = found.host or next((name for name in match.groups() if name), None)

@@ -2,9 +2,6 @@
 
 import pytest
 
-from harness.judging.oom.first_failure import first_failure
-from harness.records.logs.lines import log_lines
-
 TRACEBACK = ("Traceback (most recent call last):", '  File "/job/train.py", line 7, in main', "    run()")
 # Lines that programs print by themselves.
 SPOKEN = [
@@ -56,15 +53,6 @@ RAISED = [
     ("OSError: We couldn't connect to 'https://huggingface.co' to load this file", "Hugging Face", "HF_HUB_OFFLINE"),
     ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 1", "terminal of the job was closed", "tmux"),
 ]  # fmt: skip
-
-
-@pytest.fixture(name="first")
-def _first(tmp_path):
-    def build(*lines):
-        (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
-        return first_failure(log_lines([tmp_path / "train.log"]))
-
-    return build
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ ProcessGroupNCCL.cpp).
 import pytest
 
 from harness.judging.oom.classify import classify
-from harness.judging.oom.first_failure import first_failure
-from harness.records.logs.lines import log_lines
 
 TRACEBACK = "Traceback (most recent call last):"
 FRAME = '  File "/job/train.py", line 7, in main'
@@ -28,15 +26,6 @@ COMPLETION = (
 
 def of_rank(rank, *lines):
     return [f"[rank{rank}]: {line}" for line in lines]
-
-
-@pytest.fixture(name="first")
-def _first(tmp_path):
-    def build(*lines):
-        (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
-        return first_failure(log_lines([tmp_path / "train.log"]))
-
-    return build
 
 
 USED_WRONGLY = "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."

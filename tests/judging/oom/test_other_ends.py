@@ -3,9 +3,7 @@
 import pytest
 
 from harness.judging.oom.classify import Ending, classify
-from harness.judging.oom.first_failure import first_failure
 from harness.judging.oom.known_ends import KNOWN_ENDS
-from harness.records.logs.lines import log_lines
 
 TRACEBACK = "Traceback (most recent call last):"
 WATCHDOG = (
@@ -13,15 +11,6 @@ WATCHDOG = (
     "WorkNCCL(SeqNum=118, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600032 milliseconds before timing out."
 )
 LOST_GPU = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the bus."
-
-
-@pytest.fixture(name="first")
-def _first(tmp_path):
-    def build(*lines):
-        (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
-        return first_failure(log_lines([tmp_path / "train.log"]))
-
-    return build
 
 
 @pytest.mark.parametrize(
