@@ -303,7 +303,7 @@ def _last_resort(known: Situation) -> list[Fix]:
     if case.has_nan:
         own = case.verdict.advice
         return [Fix(own) if own else Fix(_NAN, setting=_setting(known, _core_attn_alone))]
-    is_failed = known.oom_class == "capacity" or case.status not in ("ok", "unknown")
+    is_failed = known.oom_class == "capacity" or case.status not in ("ok", "unknown") or case.verdict.advice
     return [Fix(case.verdict.next_experiment)] if is_failed else []
 
 

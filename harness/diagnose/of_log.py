@@ -1,6 +1,7 @@
 """Makes a case of training logs: the first failure, and the speed and memory before it."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 
 from harness.diagnose.symptoms import names_symptom
@@ -20,6 +21,17 @@ _MOST_NAMED = 8
 _LONGEST = 2000
 # Skipped steps count as iterations: those before the window warm up.
 _WARM_UP_SHARE = 0.5
+# What torch's builder of extensions and Megatron print before a compiler runs, or before they wait for a lock.
+_COMPILING = re.compile(
+    r"^(?:> compiling and loading fused kernels|Using .{1,300} as PyTorch extensions root|Building extension module |Emitting ninja build file |Allowing ninja to set)"
+)
+_LOCKED = OomVerdict(
+    "unknown",
+    "medium",
+    "the log ends where an extension is compiled: the compiler still runs, or the job waits for a lock that an earlier job left",
+    advice="If no compiler runs on the node (ps; nvcc, ninja, cicc), delete the file named lock in the extension's folder: ~/.cache/torch_extensions (TORCH_EXTENSIONS_DIR), "
+    "or megatron/fused_kernels/build. Then start the job again.",
+)
 
 
 class Listener:
@@ -29,11 +41,13 @@ class Listener:
         self.messages: list[Message] = []
         self.expandable_segments: bool | None = None
         self.num_lines = 0
+        self.last = ""
 
     def over(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Yield the same lines."""
         for line in lines:
             self.num_lines += 1
+            self.last = line.text or self.last
             setting = expandable_segments_in(line.text)
             self.expandable_segments = self.expandable_segments if setting is None else setting
             if len(self.messages) < _MOST_MESSAGES and names_symptom(line.text):
@@ -54,7 +68,7 @@ def case_of_log(
         name=name,
         origin="log",
         status="failed" if is_cause else _status(log, first),
-        verdict=_verdict(first, broken if is_cause else None),
+        verdict=_verdict(first, broken if is_cause else None, last=listener.last),
         failed=_diverged(broken) if broken and is_cause else _failed(first) if first else None,
         spec=spec,
         ranks=_ranks(log, first, spec),
@@ -77,10 +91,12 @@ def _is_weak(first: FirstFailure) -> bool:
     return first.failure.kind == "peer" or first.verdict.oom_class in ("unknown", "time_limit", "killed")
 
 
-def _verdict(first: FirstFailure | None, broken: NotFinite | None) -> OomVerdict:
+def _verdict(first: FirstFailure | None, broken: NotFinite | None, *, last: str) -> OomVerdict:
     if broken is not None:
         sure: Confidence = "high" if broken.is_printed else "medium"
         return OomVerdict("not_oom", sure, _divergence(broken), advice=NOT_FINITE_ADVICE)
+    if first is None and _COMPILING.search(last):
+        return _LOCKED
     return first.verdict if first else OomVerdict("not_oom", "medium", "no line shows how the job ended")
 
 

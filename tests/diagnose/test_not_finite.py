@@ -97,3 +97,16 @@ def test_a_nan_before_an_error_of_its_own_is_a_note(diagnosed):
     document = diagnosed(*HEALTHY, row(11, norm="nan"), *error)
     assert document["verdict"]["reason"].startswith("the program raised KeyError")
     assert document["job"]["notes"][0].startswith("Not finite: the gradient norm is nan at iteration 11 (rank 7, ")
+
+
+BUILDING = "Building extension module scaled_softmax_cuda..."
+
+
+def test_a_log_that_ends_where_an_extension_is_compiled_may_wait_for_a_lock(diagnosed):
+    answer = diagnosed("> compiling and loading fused kernels ...", BUILDING)
+    assert "a lock that an earlier job left" in answer["verdict"]["reason"]
+    assert "torch_extensions" in str(answer["fixes"])
+
+
+def test_a_log_that_goes_on_after_compiling_waits_for_no_lock(diagnosed):
+    assert "lock" not in diagnosed(BUILDING, *HEALTHY)["verdict"]["reason"]

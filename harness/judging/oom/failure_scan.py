@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from harness.judging.oom.allocator import MAX_TEXT, message_start
 from harness.judging.oom.collectives import Collectives
 from harness.judging.oom.failure_signs import FailureKind, Sign, SummaryEntry, TorchrunSummary, sign_of
+from harness.judging.oom.known_ends import known_end
 from harness.records.logs.lines import LogLine
 from harness.records.rank import Phase
 
@@ -54,6 +55,8 @@ def expandable_segments_in(text: str) -> bool | None:
 MAX_FAILURES = 10_000
 MAX_RANKS = 65_536  # followed at once; beyond that, the rank seen first starts again
 _TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_BARE_ASSERT = re.compile(r"(?:E {2,8})?AssertionError:?$")
 # glog, as torch's C++ and elastic write it: E0821 14:03:27.481093
 _GLOG_TIME = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
 
@@ -84,8 +87,15 @@ class RankFailure:
 
 @dataclass(slots=True)
 class _Rank:
-    """The state of a rank in a file. The place of a traceback is kept until training continues."""
+    """The state of a rank in a file. The place of a traceback is kept until training continues.
 
+    ``code``: the last line of code in it. ``last``: the key of the last failure; ``chained``: of the one whose handling
+    raised the next.
+    """
+
+    code: str = ""
+    last: tuple[object, ...] | None = None
+    chained: tuple[object, ...] | None = None
     in_traceback: bool = False
     phase: Phase | None = None
     frame: LogLine | None = None
@@ -126,8 +136,11 @@ class FailureScan:
         state.time = _comparable_time(line) or state.time
         if entry := self.summary.feed(line):
             self._list(entry)
-        elif not self._follow_traceback(state, line) and (sign := sign_of(line.text, in_traceback=state.in_traceback)):
-            self._note(sign, line, state)
+        elif not self._follow_traceback(state, line):
+            if sign := sign_of(line.text, in_traceback=state.in_traceback):
+                self._note(sign, line, state)
+            elif state.in_traceback and line.text.startswith("assert "):
+                state.code = line.text
 
     def _state_of(self, rank: int | None) -> _Rank:
         state = self.ranks.get(rank)
@@ -142,9 +155,12 @@ class FailureScan:
         if line.text.startswith(_TRACEBACK):
             state.in_traceback, state.phase, state.frame = True, None, None
             return True
+        if line.text.startswith(_CHAINED):
+            state.chained, state.last = state.last, None
+            return True
         is_frame, phase = phase_of_frame(line.text)
         if is_frame:  # also without its head, which a paste may lack
-            state.in_traceback, state.phase, state.frame = True, phase or state.phase, line
+            state.in_traceback, state.phase, state.frame, state.code = True, phase or state.phase, line, ""
         return is_frame and not line.text.endswith("Killed")
 
     def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:
@@ -156,7 +172,9 @@ class FailureScan:
             kind=sign.kind,
             rank=rank,
             host=host,
-            text=_from_message(line.text),
+            text=f"{line.text} {state.code}"
+            if state.code and _BARE_ASSERT.match(line.text)
+            else _from_message(line.text),
             evidence=tuple(_short(shown) for shown in (line, state.frame if sign.weight == 0 else None) if shown),
             after_step=self.last_step,
             phase=state.phase if sign.weight == 0 else None,
@@ -166,6 +184,10 @@ class FailureScan:
         )
         state.in_traceback = False
         key = (line.source if rank is None else None, rank, host, sign.kind, sign.weight)
+        if key == state.chained and key in self.found and _explains_more(failure.text, self.found[key].text):
+            self.found[key] = failure
+        state.last = state.chained if key == state.chained else key if key not in self.found else None
+        state.chained = None
         self._keep(key, failure)
 
     def _list(self, entry: SummaryEntry) -> None:
@@ -191,6 +213,11 @@ class FailureScan:
         if key not in self.found and self.kept[failure.kind] < MAX_FAILURES:
             self.found[key] = failure
             self.kept[failure.kind] += 1
+
+
+def _explains_more(later: str, earlier: str) -> bool:
+    """Return whether only the later of two chained errors is a known one."""
+    return known_end(earlier) is None and known_end(later) is not None
 
 
 def _short(line: LogLine) -> LogLine:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.judging.oom.allocator import allocator_figures
-from harness.judging.oom.known_ends import OF_PROGRAMS, is_non_finite, rank_in
+from harness.judging.oom.known_ends import OF_PROGRAMS, RAY, is_non_finite, rank_in
 from harness.judging.oom.known_texts import known_text
 from harness.judging.oom.network_ends import DETAIL, LAUNCH_FAULT, PEER_LOST
 from harness.records.logs.lines import LogLine
@@ -33,21 +33,24 @@ class Sign:
 _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
-    "loss value", "Xid", "fallen off", "is lost", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
+    "loss value", "Assertion", "undefined symbol", "ocket has", "Xid", "XID", "fallen off", "is lost", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
     "NCCL WARN", "Unable to determine", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.
 _OF_OTHERS = re.compile(r"^(?:slurmstepd|srun): |NCCL WARN |NVRM: Xid|failed \(exitcode: ")
 _ERROR = re.compile(
-    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit))(?::\s|:?$)"
+    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit)|Exception)(?::\s|:?$)"
 )
+# Below a traceback, also names such as triton.runtime.errors.OutOfResources.
+_RAISED = re.compile(r"(?:[a-z_]\w{0,99}\.){1,9}([A-Z]\w{0,99})(?::\s|$)")
 # Errors that torchrun and shells raise because a child failed.
 _OF_A_PARENT = ("ChildFailedError", "CalledProcessError", "SystemExit")
 _PEER = re.compile(
-    rf"{PEER_LOST}|\bDist(?:Network|Store)Error\b|\bRendezvous\w{{0,30}}Error\b|got signal: (?:15|2|1)\b|^KeyboardInterrupt"
+    rf"{PEER_LOST}|\bDist(?:Network|Store)Error\b|\bRendezvous\w{{0,30}}Error\b|got signal: (?:15|2|1)\b"
+    r"|\bReceived (?:15|2|1) death signal|^KeyboardInterrupt"
 )
-_RANK_IN_TEXT = re.compile(r"\[Rank (\d{1,6})\]")
+_RANK_IN_TEXT = re.compile(r"[\[ ]Rank (\d{1,6})\]")
 _OOM_TASK = re.compile(r"\btask (\d{1,6}): Out Of Memory")
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
 _WORD = f"(?P<word>{'|'.join(_WORDS)})"
@@ -68,10 +71,12 @@ _BARE_OOM = re.compile(r"^(?:[\w.]{1,100}: )?(?:CUDA|HIP|XPU) (?:error: )?out of
 _CRASH = re.compile(
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal (?:4|6|7|8|11)\b"
 )
-_ENDED_BY_SLURM = re.compile(r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
+_ENDED_BY_SLURM = re.compile(
+    r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|: this job is (?:preempted|timed-out)"
+)
 # A line of the kernel or a health check on a GPU; it explains the errors that ranks raise after it.
 _GPU_LOST = re.compile(
-    r"\bNVRM: Xid\b|\bXid\b.{0,80}?: \d{1,3}\b|fallen off the bus|\bGPU is lost\b|Unable to determine the device handle"
+    r"\bNVRM: Xid\b|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}\d{1,3}\b|fallen off the bus|\bGPU is lost\b|Unable to determine the device handle"
 )
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 
@@ -84,7 +89,7 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     """
     if not any(word in text for word in _TELLING) or (in_traceback and text.startswith(_CODE)):
         return None
-    error = _ERROR.match(text)
+    error = _ERROR.match(text) or (_RAISED.match(text) if in_traceback else None)
     is_code = in_traceback and error is None and _OF_OTHERS.search(text) is None
     if allocator_figures(text) or (not is_code and known_text(text)) or (error and error[1] == "OutOfMemoryError"):
         match = _OOM_TASK.search(text)
@@ -95,7 +100,7 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
         return Sign("error", weight=0 if in_traceback else 1)
     if _GLUED.search(text):
         return Sign("signal", SRUN, exit_code=_WORDS["Killed"])
-    return None if is_code else _ended(text)
+    return None if is_code and text not in _WORDS else _ended(text)
 
 
 def _of_known_end(text: str, *, is_code: bool) -> Sign | None:
@@ -104,12 +109,13 @@ def _of_known_end(text: str, *, is_code: bool) -> Sign | None:
         return Sign("error", weight=-1 if DETAIL.search(text) else 0)
     if not is_code and is_non_finite(text):
         return Sign("error", rank=rank_in(text))
-    if not is_code and OF_PROGRAMS.search(text):
-        return Sign("error")
-    if not _PEER.search(text):
-        return None
     match = _RANK_IN_TEXT.search(text)
-    return Sign("peer", -1 if DETAIL.search(text) else 0, rank=int(match[1]) if match else None)
+    rank = int(match[1]) if match else None
+    if not is_code and OF_PROGRAMS.search(text):
+        return Sign("error", rank=rank)
+    if not is_code and RAY.search(text):
+        return Sign("error", weight=2)
+    return Sign("peer", -1 if DETAIL.search(text) else 0, rank=rank) if _PEER.search(text) else None
 
 
 def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:

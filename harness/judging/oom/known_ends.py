@@ -11,20 +11,35 @@ _BUILDS = (
     "(pip install --no-build-isolation --no-cache-dir), or use a container that has all of them."
 )
 _GPU = "a GPU failed or was lost"
-# Lines of other programs, which are no errors of Python, and show why a job ended.
+_MISFIT = "the checkpoint does not fit the model"
+_COMPARE = (
+    "Compare the settings of the model with those of the checkpoint: layers, sizes, experts, layer implementation, "
+    "optimizer, checkpoint format. To load weights only, leave out the optimizer (--no-load-optim --no-load-rng, --finetune)."
+)
+_UNEVEN = "a size does not divide evenly over ranks, stages, heads or micro-batches"
+_CHECK = "Run `mbr-perf check` with the job's settings, which needs no GPU: it names the rule and the values."
+_SIZES = r"\w{0,40}(?:[Ss]ize|layers?|heads|groups|batch\w{0,8}|parallel\w{0,8}|dimension|[Ll]ength|vocab\w{0,8}|experts|GPUs)"
+NOT_FINITE_ADVICE = (
+    "Check the losses before it. A rising loss points to the learning rate or the data; otherwise suspect precision or a "
+    "GPU. With FP8 and recompute: recompute only core_attn, not layernorm. Then run the same job with -c bf16."
+)
+# Lines of other programs and of CUDA, which are no errors of Python, and show why a job ended.
 OF_PROGRAMS = re.compile(
     r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure)|error: execve\(\)"
-    r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b"
+    r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol"
+    r"|thread: \[[\d,]{1,40}\] Assertion|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|\bUnhandled exception: .{0,300}what\(\)"
 )
+# Ray's reports about a worker, which do not show why it ended.
+RAY = re.compile(r"\b(?:ActorDied|RayActor|WorkerCrashed)Error\b|Worker exit type: SYSTEM_ERROR")
 
 # Who ended the job, and the device.
 _JOB_ENDS: tuple[KnownText, ...] = (
-    row(rf"{SLURM}(?:TIMEOUT|DEADLINE)\b|DUE TO TIME LIMIT", "Slurm ended the job at its time limit",
+    row(rf"{SLURM}(?:TIMEOUT|DEADLINE)\b|DUE TO TIME LIMIT|this job is timed-out", "Slurm ended the job at its time limit",
          "Ask for more time (--time of sbatch, --time_limit of mbr-perf) or fewer steps. If the time was enough before, "
          "compare it with a job that was in time: mbr-perf diagnose --against.", "time_limit"),
     row(rf"{SLURM}(?:NODE_FAIL|BOOT_FAIL)\b|DUE TO NODE FAILURE|srun: error: Node failure on", "Slurm lost a node of the job",
          "Run it again without that node (sbatch --exclude), and report the node to your administrators.", "node_failure"),
-    row(rf"{SLURM}PREEMPTED\b|DUE TO PREEMPTION", "Slurm preempted the job",
+    row(rf"{SLURM}PREEMPTED\b|DUE TO PREEMPTION|this job is preempted", "Slurm preempted the job",
          "Run it again; for important jobs, use a partition or QOS without preemption."),
     row(rf"{SLURM}(?:LAUNCH_FAILED|RECONFIG_FAIL)\b|{SLURM}never started", "Slurm never started the job's script",
          "Check the reason that Slurm gives (scontrol show job, sacct -j), and the job's log file and folder."),
@@ -37,7 +52,7 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job)."),
     row(r"system not yet initialized", "the GPUs of the node are not connected: NVIDIA's Fabric Manager is not running",
          "Start it (systemctl status nvidia-fabricmanager) in the driver's own version, or run the job on another node."),
-    row(r"\bXid\b.{0,80}?: (?:48|62|63|64|74|79|92|94|95|119|120|140|143|145|149|154)\b|GPU is lost|fallen off the bus"
+    row(r"\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:48|62|63|64|74|79|92|94|95|119|120|137|140|14[3-9]|150|154)\b|caused by previous Xid (?:48|62|63|64|74|79|9[245]|119|120|14[03-9]|150|154)\b|uncorrectable NVLink error|GPU is lost|fallen off the bus"
          r"|[Uu]ncorrectable ECC|CUDA error: no CUDA-capable device|Unable to determine the device handle", _GPU,
          "Take the node out of use, and check its kernel log (dmesg, lines with Xid) and "
          "nvidia-smi -q -d ECC,PAGE_RETIREMENT; run the job on another node."),
@@ -45,6 +60,9 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          r"|[Dd]river/library version mismatch", "the GPU driver does not fit the CUDA of the program",
          "Compare `nvidia-smi` (the CUDA that the driver supports) with torch.version.cuda: install a newer driver, or a torch for an older CUDA. After an update of the "
          "driver, load its module again (reboot)."),
+    row(r"capability \d.{0,20} required for \w{0,5}FP[48]|\bfp[48]\w{0,8} (?:is )?(?:not supported in this architecture|only supported on)|\bFP[48]\b.{0,60} only supported on",
+         "this type of GPU does not have the FP8 format that the job uses",
+         "Use -c bf16 (in Megatron-LM, leave out --fp8-format). FP8 needs compute capability 8.9 or higher, as H100 has; MXFP8 and NVFP4 need Blackwell GPUs."),
     row(r"no kernel image is available|is not compatible with the current PyTorch|unsupported toolchain|capability \d.{0,20} or higher required",
          "the program was not built for this type of GPU",
          "Compare torch.cuda.get_device_capability() with torch.cuda.get_arch_list(), and build extensions with TORCH_CUDA_ARCH_LIST for this GPU."),
@@ -56,6 +74,8 @@ _JOB_ENDS: tuple[KnownText, ...] = (
 
 # Software and files that the program needs.
 _NEEDS: tuple[KnownText, ...] = (
+    row(r"\bwandb\.(?:errors|sdk)\b|\bwandb: ERROR|\bUsageError: api_key not configured", "Weights & Biases (wandb) could not be set up or reached",
+         "Nodes often have no way out: set WANDB_MODE=offline, and send the results later with wandb sync. Otherwise check WANDB_API_KEY, and the names of entity and project."),
     row(r"No module named ['\"]?transformer_engine\b", "transformer-engine is not installed where the job ran",
          "Install it there (`mbr-perf doctor` lists what is missing), or use megatron-core's own layers "
          "(--transformer-impl local; in mbr-perf, --set kernels.transformer_impl=local), which have no FP8."),
@@ -66,8 +86,10 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"No module named ['\"]?[\w.]+", "a Python module is not installed where the job ran, or not on its path",
          "Install it in the environment that every node uses, or correct PYTHONPATH."),
     row(r"undefined symbol|(?:Error: |^)\S{1,200}\.so\S{0,40}: cannot open shared object file|' not found \(required by|module 'transformer_engine' has no attribute"
-         r"|cannot import name|was compiled using a different version of", "two libraries do not fit together: one was built for another version of the other",
+         r"|was compiled using a different version of", "two libraries do not fit together: one was built for another version of the other",
          _BUILDS),
+    row(r"cannot import name", "an import failed: a library has another version than the program expects, or a file of the job has the name of a library",
+         f"See in the traceback which file was imported. {_BUILDS}", confidence="medium"),
     row(r"Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects", "a kernel or an extension could not be compiled",
          "Read the compiler's error above. Check nvcc, gcc and ninja in the environment of the job; after a compile that was killed, delete the "
          "extension's folder in ~/.cache/torch_extensions (TORCH_EXTENSIONS_DIR)."),
@@ -75,38 +97,69 @@ _NEEDS: tuple[KnownText, ...] = (
          "Correct the option that the line names; the program's --help lists all. Options differ between releases of Megatron."),
     row(r"No space left on device|\[Errno 28\]|Disk quota exceeded|\[Errno 122\]", "a disk is full",
          "Free some space, or write to another file system (df -h; quota)."),
-    row(r"Stale file handle|Read-only file system|Transport endpoint is not connected|\bOSError: \[Errno (?:5|30|107|116|121)\]",
+    row(r"PytorchStreamWriter failed|\] \. unexpected pos \d", "a checkpoint could not be written, usually because a disk or a quota is full",
+         "Check the space and the quota where the checkpoint goes (df -h, df -i, quota), and the limit of a container's own disk; then its mount (dmesg)."),
+    row(r"Stale file handle|failed with Input/output error|Read-only file system|Transport endpoint is not connected|\bOSError: \[Errno (?:5|30|107|116|121)\]",
          "a file system failed under the job", "Check the mount on that node (df, mount, dmesg), and run the job again without the node if others reach it."),
     row(r"Too many open files|\[Errno 24\]", "the process had too many files open",
          "Raise the limit (ulimit -n 65536), or use fewer data loader workers."),
+    row(r"PermissionError|\[Errno 13\]|: Permission denied$", "the job may not read or write a file or folder",
+         "Check who owns the path that the line names (ls -ld). Caches in a container go to HOME: set HOME, HF_HOME, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR to a folder of yours."),
+    row(r"can't start new thread|pthread_create failed|Thread creation failed|Resource temporarily unavailable|\[Errno 11\]",
+         "the limit of processes and threads was reached", "Raise it (ulimit -u; pids.max of the container's cgroup), or start fewer: set OMP_NUM_THREADS=1, and use fewer data loader workers."),
     row(r"PytorchStreamReader failed|UnpicklingError|EOFError: Ran out of input|failed finding central directory|HeaderTooLarge|MetadataIncompleteBuffer",
          "a file of the checkpoint or of the data is damaged or cut short",
          "Compare its size with those of other ranks and steps, and load an older checkpoint (latest_checkpointed_iteration.txt names the newest)."),
-    row(r"\b[Mm]issing key(?:s|\(s\))?(?: in)?\b|\b[Uu]nexpected key(?:s|\(s\))?\b|size mismatch for |[Gg]lobal shape mismatch|Error\(s\) in loading state_dict",
-         "the checkpoint does not fit the model", "Compare the settings of the model with those of the checkpoint: layers, sizes, experts, layer implementation, "
-         "optimizer, checkpoint format. To load weights only, leave out the optimizer (--no-load-optim --no-load-rng, --finetune)."),
-    row(r"(?:huggingface\.co|Hugging ?Face|HF_HUB|hf_hub)|GatedRepoError|RepositoryNotFoundError|LocalEntryNotFoundError|Can't load tokenizer",
+    row(r"[Mm]issing key(?:s|\(s\))? in .{0,20}(?:state_dict|checkpoint)|\b[Uu]nexpected key(?:s|\(s\))? in|size mismatch for |[Gg]lobal shape mismatch|Error\(s\) in loading state_dict"
+         r"|CheckpointingException", _MISFIT, _COMPARE),
+    row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {_COMPARE}", confidence="medium"),
+    row(r"\bassert \S{0,60}(?:vocab_file|merge_file|tokenizer_model)|Not found: \".{0,200}\.model\"|[Tt]okenizer(?: model| file)?\b.{0,200} (?:not found|does not exist)",
+         "a file of the tokenizer is missing, or the job names none", "Check --tokenizer-type and the files that it needs (--tokenizer-model, or --vocab-file and --merge-file): every node must see them."),
+    row(r"(?:huggingface\.co|Hugging ?Face|HF_HUB|hf_hub)|GatedRepoError|access a gated repo|RepositoryNotFoundError|LocalEntryNotFoundError|Can't load tokenizer",
          "a model or tokenizer of Hugging Face could not be read",
-         "Nodes often have no way out: download it before, set HF_HOME to that folder and HF_HUB_OFFLINE=1. Check the name, and HF_TOKEN for gated models."),
+         "Nodes often have no way out: download it before, set HF_HOME to that folder and HF_HUB_OFFLINE=1. This also ends error 429 (too many requests). "
+         "Check the name, and HF_TOKEN for gated models."),
+    row(r"FileNotFoundError|\[Errno 2\]", "a file or folder that the job needs is not there",
+         "Check that every node, and the container, sees the path that the line names (mounts, HOME). Index files of Megatron's data are built by rank 0: use a --data-cache-path that all nodes share."),
 )  # fmt: skip
 
 # The program on the device, and its sizes.
 _PROGRAM: tuple[KnownText, ...] = (
-    row(r"device-side assert", "a check inside a GPU kernel failed, usually an index out of range",
+    row(r"device-side assert|thread: \[[\d,]{1,40}\] Assertion", "a check inside a GPU kernel failed, usually an index out of range",
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call. Compare the largest token id with the vocabulary size."),
     row(r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction was encountered"
-         r"|\bXid\b.{0,80}?: (?:13|31|43|45)\b", "a GPU kernel of the program accessed memory outside its buffers",
+         r"|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:13|31|43)\b", "a GPU kernel of the program accessed memory outside its buffers",
          "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer, which name the kernel; then without CUDA graphs."),
     row(r"when stream is capturing|captures_underway|cudaErrorStreamCapture|dependency created on uncaptured work", "a CUDA graph could not be captured",
          "Run it without CUDA graphs (cuda_graph_impl=none), then with a narrower cuda_graph_scope: a captured part synchronises or copies to the host."),
-    row(r"cuDNN [Ee]rror|CUDNN_STATUS_|No execution plans support the graph|No dot product attention", "cuDNN or transformer-engine found no attention that works here",
+    row(r"Triton.{0,300}out of resource|OutOfResources: out of resource", "a Triton kernel needs more shared memory than this type of GPU has",
+         "Use a release of the library with blocks for this GPU, or smaller blocks or fewer num_stages; then run it without that kernel. It is not the memory of the GPU that ran out."),
+    row(r"cuDNN [Ee]rror: No execution plans|CUDNN_STATUS_NOT_SUPPORTED|CUDNN_STATUS_EXECUTION_FAILED|No execution plans support the graph|No dot product attention", "cuDNN or transformer-engine found no attention that works here",
          "Run it with NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2, which say why each attention was refused, then with another one (NVTE_FUSED_ATTN=0, --attention-backend flash). "
          "Check that only one cuDNN is on the path (LD_LIBRARY_PATH, pip list), and that it is the one that torch was built with."),
+    row(r"cuDNN [Ee]rror|CUDNN_STATUS_", "a call of cuDNN failed",
+         "Run it with CUDA_LAUNCH_BLOCKING=1: an earlier kernel may be the cause. Check that only one cuDNN is on the path (LD_LIBRARY_PATH, pip list). If it was an attention "
+         "(the traceback shows it), NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 say why each was refused.", confidence="medium"),
     row(r"CUBLAS_STATUS_|cuBLAS [Ee]rror", "cuBLAS failed",
          "Run it with CUDA_LAUNCH_BLOCKING=1: an earlier kernel may be the cause. NOT_INITIALIZED often means that the GPU is nearly full; INVALID_VALUE and NOT_SUPPORTED, that a "
          "second cuBLAS is on LD_LIBRARY_PATH, or that a size does not fit FP8."),
-    row(r"Error: .{0,300}\b(?:divisible by|multiple of)\b", "a size does not divide evenly over ranks, stages, heads or micro-batches",
-         "Run `mbr-perf check` with the job's settings, which needs no GPU: it names the rule and the values."),
+    row(rf"Error: .{{0,300}}\b(?:{_SIZES})\b.{{0,200}}\b(?:divisible by|multiple of)\b|Error: .{{0,300}}\b(?:divisible by|multiple of)\b.{{0,200}}\b(?:{_SIZES})\b",
+         _UNEVEN, _CHECK),
+    row(r"Error: .{0,300}\b(?:divisible by|multiple of)\b", _UNEVEN, f"See which sizes the line names. {_CHECK}", confidence="medium"),
+    row(r"Check batch related parameters|train_batch_size is not equal to", "the batch sizes contradict each other",
+         "The global batch size must be micro-batch x accumulated micro-batches x data-parallel ranks. The line has the values: look at the number of ranks first."),
+    row(r"DataLoader worker (?:\(pid\(?s?\)?[ \d,]{1,200}\) )?exited unexpectedly", "a data loader worker ended without a message",
+         "Run it with no workers (--num-workers 0), which shows the error of the data. If it then runs, look for a lack of host memory (dmesg) or of /dev/shm.", confidence="medium"),
+    row(r"[Cc]urrent loss scale already at minimum", "the loss scale of FP16 fell to its minimum: the gradients overflowed in every step",
+         NOT_FINITE_ADVICE),
+    row(r"group (?:is|has) not (?:been )?initiali[sz]ed", "a process group was used before it was initialized",
+         "Call megatron's initialize_megatron or initialize_model_parallel first, and start the job with torchrun, which sets RANK and WORLD_SIZE."),
+)  # fmt: skip
+
+# Reports, which leave the cause open.
+_REPORTS: tuple[KnownText, ...] = (
+    row(RAY.pattern, "Ray reports only that a worker process ended; the log of that worker has the reason",
+         "Read the worker's own log (session_latest/logs/worker-*.err on its node), and the node's dmesg: the kernel may have ended it.", "unknown", confidence="low"),
 )  # fmt: skip
 
 _SIGNAL_ENDS: tuple[KnownText, ...] = (
@@ -121,13 +174,13 @@ _SIGNAL_ENDS: tuple[KnownText, ...] = (
          "Run it with PYTHONFAULTHANDLER=1, which names the Python line: a library divided by zero."),
     row(r"terminate called|Fatal Python error: Aborted|\bAborted\b|SIGABRT", "native code aborted (SIGABRT)",
          "Read the lines before it: an uncaught C++ exception, or torch ending a rank that waited too long for others."),
-    row(r"SIGHUP|got signal: 1\b", "the terminal of the job was closed (SIGHUP)",
+    row(r"SIGHUP|got signal: 1\b|Received 1 death signal", "the terminal of the job was closed (SIGHUP)",
          "Start it with sbatch, or inside tmux; nohup does not help, because torchrun handles SIGHUP itself."),
-    row(r"SIGTERM|SIGINT|KeyboardInterrupt|got signal: (?:2|15)\b", "the process was ended from outside",
+    row(r"SIGTERM|SIGINT|KeyboardInterrupt|got signal: (?:2|15)\b|Received (?:2|15) death signal", "the process was ended from outside",
          "Find out who ended it: a user, the scheduler, or a launcher after another rank failed."),
 )  # fmt: skip
 # The first row that matches counts: who ended the job, the device, the program, then reports about other ranks.
-KNOWN_ENDS: tuple[KnownText, ...] = (*_JOB_ENDS, *_NEEDS, *_PROGRAM, *NETWORK_ENDS, *_SIGNAL_ENDS)
+KNOWN_ENDS: tuple[KnownText, ...] = (*_JOB_ENDS, *_NEEDS, *_PROGRAM, *NETWORK_ENDS, *_REPORTS, *_SIGNAL_ENDS)
 # The signals that a row explains, by the name in the row.
 _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 15: "SIGTERM"}
 # Messages of megatron-core's checks of gradients and losses, and of its rerun state machine.
@@ -137,10 +190,6 @@ _NON_FINITE = re.compile(
 )
 _RANK = re.compile(r"\b[Rr]ank (\d{1,6})\b")
 _ITERATION = re.compile(r"\biteration #?(\d{1,9})\b")
-NOT_FINITE_ADVICE = (
-    "Check the losses before it. A rising loss points to the learning rate or the data; otherwise suspect precision or a "
-    "GPU. With FP8 and recompute: recompute only core_attn, not layernorm. Then run the same job with -c bf16."
-)
 
 
 def known_end(text: str) -> OomVerdict | None:

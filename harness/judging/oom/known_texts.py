@@ -53,6 +53,8 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
          r"|task \d{1,6}: Out Of Memory", "Slurm reported the kernel's out-of-memory killer"),
     _text("host_memory", "high", r"\bOOMKilled\b", "Kubernetes ended the container when it exceeded its memory limit",
          "Raise the memory limit of the container (resources.limits.memory), or use fewer data loader workers and less CPU offloading."),
+    _text("host_memory", "high", r"due to the node running low on memory|killed due to memory pressure",
+         "Ray ended a worker because the memory of its node ran out"),
     _text("host_memory", "high", rf"{SLURM}OUT_OF_ME",
          "Slurm ended the job when the memory of a node ran out"),
     _text("host_memory", "high", r"Out of memory: Killed process|oom-kill:constraint=|Memory cgroup out of memory",

@@ -21,6 +21,7 @@ _RENDEZVOUS = (
     r"Rendezvous(?:Connection|Timeout|Closed|GracefulExit|State)Error|connection to the C10d store has failed"
     r"|client socket has (?:timed out|failed)|TCP client failed to connect"
 )
+_LISTENING = r"server socket has failed to listen on any"
 _EXPERTS = r"\bDeepEP\b.{0,60}?(?:timeout|timed out)|\b[Hh]ybrid[-_ ]?EP\b.{0,60}?(?:timeout|timed out)"
 # NCCL's own lines (src/misc/ibvwrap.cc, src/transport/net_ib, src/misc/socket.cc), and torch's names of its error codes.
 _REGISTRATION = r"\bibv_(?:exp_)?reg_(?:dmabuf_)?mr\w*(?: ?\([^)]{0,200}\))? (?:failed|returned)|Couldn't allocate MR\b"
@@ -30,22 +31,24 @@ _FABRIC = (
     r"|Call to connect\b.{0,100} (?:failed|returned)|[Cc]onnect to \S{1,80}<\d{1,5}> (?:failed|returned)"
     r"|mlx5: \S{1,100}: got completion with error"
 )
+_NVLS = r"\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
+_CUDA_CALL = r"NCCL WARN Cuda failure"
 _UNSEEN_GPU = r"NCCL WARN nvml\w{2,60}(?: ?\(\))? failed"
 _SHARED = r"Error while (?:creating|attaching to) shared memory segment"
 _SYSTEM = r"ncclSystemError|NCCL [Ee]rror 2\b|unhandled system error"
 _DUPLICATE = r"Duplicate GPU|both on CUDA device"
 _NO_SUCH_GPU = r"invalid device ordinal"
 _INVALID_USAGE = r"ncclInvalidUsage|NCCL [Ee]rror 5\b|invalid usage \(run with NCCL_DEBUG|, invalid usage, NCCL"
-_OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}"
+_OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_CUDA_CALL}"
 # How a rank reports that it lost the others, or cannot reach them.
-PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_STUCK}|{_RENDEZVOUS}|{_EXPERTS}|{_OWN_FAULT}|{_SYSTEM}"
+PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_STUCK}|{_RENDEZVOUS}|{_LISTENING}|{_EXPERTS}|{_OWN_FAULT}|{_SYSTEM}"
 LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}|{_NO_SUCH_GPU}")
 DETAIL = re.compile(rf"{_DUPLICATE}|{_OWN_FAULT}")  # more than torch's error says
 NAMES_ANOTHER = re.compile(_LOST_PEER)  # the cause is in the log of another rank
 
 # The first row that matches counts.
 NETWORK_ENDS: tuple[KnownText, ...] = (
-    row(r"EADDRINUSE|[Aa]ddress already in use", "the port for the ranks' rendezvous was in use",
+    row(rf"EADDRINUSE|[Aa]ddress already in use|{_LISTENING}", "the port for the ranks' rendezvous was in use",
          "End ranks that an earlier job left behind, or use another port (--master_port)."),
     row(r"\bwaiting for clients\b|RendezvousTimeoutError", "not all ranks joined the rendezvous in time",
          "See which ranks started: all nodes must run the same command with the same MASTER_ADDR, MASTER_PORT and number of nodes, and reach that port. "
@@ -79,6 +82,9 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_UNSEEN_GPU, "NCCL could not look up a GPU of the node with NVML",
          "Show every process all GPUs of the node and select one with LOCAL_RANK: a container or a Slurm step that hides the others from some ranks breaks this. "
          "Compare nvidia-smi -L inside and outside of it."),
+    row(_NVLS, "NCCL could not set up NVLink SHARP (NVLS), which needs the NVSwitches of the node",
+         "To confirm: run it with NCCL_NVLS_ENABLE=0, which is slower. Then check nvidia-fabricmanager (its version must be the driver's; in nvidia-smi -q, Fabric: Completed, Success), "
+         "and restart it after a GPU was reset."),
     row(_REGISTRATION, "memory could not be registered with the network card, which GPUDirect RDMA needs",
          "Load nvidia_peermem on every node (lsmod), or use a driver with DMA-BUF, and raise the limit of locked memory (ulimit -l unlimited, also in the container). "
          "To confirm: run it with NCCL_NET_GDR_LEVEL=LOC, which is slower but registers no GPU memory. The link itself is not the suspect."),
@@ -96,6 +102,8 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
          "Pass the logs of all ranks and nodes; the log that ends first is the most useful."),
     row(r"ncclInvalidArgument|NCCL [Ee]rror 4\b|invalid argument, NCCL", "NCCL refused an argument of the program",
          "Run it with NCCL_DEBUG=WARN, which names the argument; TORCH_DISTRIBUTED_DEBUG=DETAIL compares shapes and types of all ranks."),
+    row(_CUDA_CALL, "a call of CUDA failed inside NCCL",
+         "Read the call's error in the line, and errors of that rank before it. If no GPU failed (dmesg, lines with Xid), compare the CUDA of NCCL with the driver."),
     row(r"ncclInternalError|NCCL [Ee]rror|ncclUnhandledCudaError", "NCCL failed",
          "Run it with NCCL_DEBUG=WARN, which names the call that failed; the first such line of any rank is the cause."),
 )  # fmt: skip

@@ -25,6 +25,20 @@ SPOKEN = [
     ("srun: error: Unable to create step for job 7: Requested node configuration is not available", "never started the job step", "scontrol"),
     ("srun: error: Node failure on n7", "lost a node", "--exclude"),
     ("    reason: OOMKilled", "Kubernetes ended the container", "resources.limits.memory"),
+    ("csrc/Embed.cu:9: gather: block: [3,0,0], thread: [7,0,0] Assertion `i < n` failed.", "check inside a GPU kernel", "vocabulary size"),
+    ("[rank4]:[E5 ProcessGroupNCCL.cpp:9] [PG ID 0 PG GUID 0 Rank 4] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered",
+     "outside its buffers", "compute-sanitizer"),
+    ("n1:7:9 [1] transport/nvls.cc:9 NCCL WARN Cuda failure 999 'unknown error'", "NVLink SHARP", "NCCL_NVLS_ENABLE=0"),
+    ("n1:7:9 [1] enqueue.cc:9 NCCL WARN Cuda failure 'invalid argument'", "call of CUDA failed inside NCCL", "dmesg"),
+    ("wandb.errors.CommError: Run initialization has timed out after 9.0 sec.", "Weights & Biases", "WANDB_MODE=offline"),
+    ("/x/flash_attn_3_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi", "do not fit together", "mbr-perf doctor"),
+    ("W1 09:00:00.1 7 torch/distributed/elastic/agent/server/api.py:9] Received 15 death signal, shutting down workers", "ended from outside", "the scheduler"),
+    ("W1 09:00:00.1 7 torch/distributed/elastic/agent/server/api.py:9] Received 1 death signal, shutting down workers", "SIGHUP", "tmux"),
+    ("submitit WARNING (2026-01-02 03:04:05,678) - Caught signal SIGUSR2 on n1: this job is preempted.", "preempted the job", "QOS"),
+    ("submitit WARNING (2026-01-02 03:04:05,678) - Caught signal SIGUSR2 on n1: this job is timed-out.", "time limit", "--time"),
+    ("[2026-01-02 03:04:05,678 E 7 7] logging.cc:9: Unhandled exception: St12system_error. what(): Resource temporarily unavailable", "processes and threads", "ulimit -u"),
+    ("kernel: NVRM: Xid (PCI:0000:3b:00): 45, pid=7, name=python3, Ch 00000001 caused by previous Xid 145", "a GPU failed or was lost", "another node"),
+    ("[E socket.cpp:9] [c10d] The server socket has failed to listen on any local network address.", "was in use", "--master_port"),
     ("[E socket.cpp:9] [c10d] The client socket has timed out after 60s while trying to connect to (n1, 29500).", "reach the rendezvous", "MASTER_ADDR"),
 ]  # fmt: skip
 RAISED = [
@@ -51,6 +65,20 @@ RAISED = [
     ("OSError: [Errno 116] Stale file handle", "a file system failed", "mount"),
     ("OSError: [Errno 24] Too many open files", "too many files open", "ulimit -n"),
     ("OSError: We couldn't connect to 'https://huggingface.co' to load this file", "Hugging Face", "HF_HUB_OFFLINE"),
+    ("RuntimeError: [enforce fail at inline_container.cc:9] . PytorchStreamWriter failed writing file data/7: file write failed", "could not be written", "df -h"),
+    ("RuntimeError: write(): fd 7 failed with Input/output error", "a file system failed", "mount"),
+    ("PermissionError: [Errno 13] Permission denied: '/.cache'", "may not read or write", "TRITON_CACHE_DIR"),
+    ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "a GPU failed or was lost", "another node"),
+    ("OSError: You are trying to access a gated repo.", "Hugging Face", "HF_TOKEN"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'text_document.idx'", "is not there", "--data-cache-path"),
+    ("RuntimeError: can't start new thread", "processes and threads", "OMP_NUM_THREADS"),
+    ("AssertionError: Device compute capability 8.9 or higher required for FP8 execution.", "does not have the FP8 format", "bf16"),
+    ("ValueError: type fp8e4nv not supported in this architecture.", "does not have the FP8 format", "bf16"),
+    ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 99, Hardware limit: 9.", "Triton kernel", "num_stages"),
+    ("megatron.core.dist_checkpointing.core.CheckpointingException: x is not a distributed checkpoint", "does not fit the model", "--no-load-optim"),
+    ("AssertionError: Check batch related parameters. train_batch_size is not equal to", "contradict each other", "data-parallel"),
+    ("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.", "loss scale of FP16", "learning rate"),
+    ("AssertionError: tensor model parallel group is not initialized", "before it was initialized", "torchrun"),
     ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 1", "terminal of the job was closed", "tmux"),
 ]  # fmt: skip
 
@@ -67,6 +95,80 @@ def test_a_message_names_its_cause(first, lines, cause, advice):
     assert (found.verdict.confidence, cause in found.verdict.reason) == ("high", True)
     assert advice in found.verdict.next_experiment
     assert found.failure.evidence[0].number == 1 + len(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("ValueError: 7 is not a multiple of 3", "does not divide evenly"),
+        ("KeyError: 'Missing key tokens'", "a key is missing from another file"),
+        ("ImportError: cannot import name 'packed' from 'data'", "the name of a library"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_BAD_PARAM", "a call of cuDNN failed"),
+        ("RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly", "ended without a message"),
+    ],
+)
+def test_a_message_with_several_possible_causes_is_less_certain(first, text, cause):
+    verdict = first(*TRACEBACK, text).verdict
+    assert (verdict.confidence, cause in verdict.reason) == ("medium", True)
+
+
+def test_rays_report_about_a_worker_leaves_the_cause_to_the_workers_own_words(first):
+    report = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+    assert first(report).verdict.oom_class == "unknown"
+    assert "too many files open" in first(report, "OSError: [Errno 24] Too many open files").verdict.reason
+
+
+def test_rays_memory_monitor_ends_workers_for_lack_of_host_memory(first):
+    text = "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."
+    assert first(text).verdict.oom_class == "host_memory"
+
+
+def test_an_assertion_without_a_message_is_judged_by_its_code(first):
+    found = first(*TRACEBACK, "    assert args.vocab_file is not None", "AssertionError")
+    assert "a file of the tokenizer is missing" in found.verdict.reason
+    assert found.failure.text == "AssertionError assert args.vocab_file is not None"
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "During handling of the above exception, another exception occurred:",
+        "The above exception was the direct cause of the following exception:",
+    ],
+)
+def test_of_two_chained_errors_the_known_one_counts(first, link):
+    later = (link, *TRACEBACK, "OSError: We couldn't connect to 'https://huggingface.co' to load this file")
+    assert "Hugging Face" in first(*TRACEBACK, "gaierror.BadNameError: x", *later).verdict.reason
+
+
+def test_the_first_of_two_known_chained_errors_counts(first):
+    found = first(*TRACEBACK, "OSError: [Errno 24] Too many open files", "During handling of the above exception, another exception occurred:",
+                  *TRACEBACK, "FileNotFoundError: [Errno 2] No such file or directory: 'a'")  # fmt: skip
+    assert "too many files open" in found.verdict.reason
+
+
+def test_a_later_unlinked_error_does_not_replace_the_first(first):
+    assert (
+        "KeyError"
+        in first(*TRACEBACK, "KeyError: 'a'", *TRACEBACK, "OSError: [Errno 24] Too many open files").verdict.reason
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "healthcheck: XID 79 detected on 0000:3b:00.0",
+        "n7 kernel: NVRM: Xid (PCI:0000:3b:00): 94, pid=7, Contained ECC",
+        "Xid 119 on n7",
+    ],
+)
+def test_an_xid_of_the_gpu_explains_the_illegal_access_beside_it(first, line):
+    illegal = "[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert first("[rank3]: " + TRACEBACK[0], illegal, line).verdict.reason == "a GPU failed or was lost"
+
+
+def test_a_shells_word_behind_a_stack_without_its_head_counts(first):
+    assert first(*TRACEBACK[1:], "Killed").verdict.oom_class == "killed"
 
 
 def test_an_error_without_its_traceback_is_named_and_less_certain(first):
