@@ -13,7 +13,7 @@ from harness.records.logs.joining import Joiner
 from harness.records.logs.packed import are_numbered, cleaned, unpacked
 from harness.records.logs.prefixes import PrefixReader
 from harness.records.logs.seams import unwrapped, wrapped_at
-from harness.records.logs.sources import PEEK_BYTES, LogSource, Passage, counted, log_sources, why_refused
+from harness.records.logs.sources import PEEK_BYTES, LogSource, Passage, as_utf8, counted, log_sources, why_refused
 
 # How records of training logs begin. A line is cut before each, except inside JSON, where these are text.
 _BEGINNING = re.compile(
@@ -91,7 +91,7 @@ def log_lines(
 ) -> Iterator[LogLine]:
     """Yield the lines of all ``paths``, file after file. A path: a file, a folder to search for logs, ``-`` for ``stdin``.
 
-    Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text: before the first line,
+    Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text, in UTF-8 or UTF-16: before the first line,
     BadRequestError names all files that are compressed, binary, missing or unreadable. A pipe is checked when it is read.
     ``passage`` counts the bytes read and can stop the reading.
     """
@@ -133,6 +133,8 @@ def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
     refused = why_refused(head)
     if refused:
         raise BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1])
+    stream = as_utf8(stream)
+    head = stream.peek(PEEK_BYTES)
     whole = [cleaned(line) for line in head[: head.rfind(b"\n") + 1].split(b"\n")]
     is_numbered = are_numbered(whole)
     first_lines = [text for _, text in unpacked(enumerate(whole), is_numbered=is_numbered)]

@@ -1,5 +1,6 @@
 """The sources of a log: files and pipes, progress in bytes, and files that are not logs."""
 
+import codecs
 import os
 import re
 import select
@@ -36,9 +37,8 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\x7fELF", "a program, not a log", "name the log"),
     (b"\x89PNG", "a picture, not a log", "name the log"),
     (b"SQLite format 3", "a database, not a log", "name the log"),
-    (b"\xff\xfe", "UTF-16, not UTF-8", "iconv -f UTF-16 -t UTF-8 FILE | mbr-perf ... -"),
-    (b"\xfe\xff", "UTF-16, not UTF-8", "iconv -f UTF-16 -t UTF-8 FILE | mbr-perf ... -"),
 )
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # how PowerShell and some terminals begin a file
 
 
 def why_refused(head: bytes) -> tuple[str, str] | None:
@@ -46,6 +46,8 @@ def why_refused(head: bytes) -> tuple[str, str] | None:
     for magic, what, remedy in _MAGIC:
         if head.startswith(magic):
             return what, remedy
+    if head.startswith(_UTF_16):
+        head = head.decode("utf-16", errors="replace").encode()
     return ("binary, not a log", "name the log") if _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE else None
 
 
@@ -182,6 +184,33 @@ class Passage:
 def counted(stream: BufferedReader, name: str, passage: Passage) -> BufferedReader:
     """Wrap the stream: count its bytes in ``passage``, and end it when ``passage`` is stopped."""
     return BufferedReader(_Counted(stream, name, passage), _CHUNK_BYTES)
+
+
+def as_utf8(stream: BufferedReader) -> BufferedReader:
+    """Return the stream, or its text in UTF-8 if it begins as UTF-16 does."""
+    return BufferedReader(_Utf8(stream), _CHUNK_BYTES) if stream.peek(2).startswith(_UTF_16) else stream
+
+
+class _Utf8(RawIOBase):
+    def __init__(self, stream: BufferedReader) -> None:
+        self._stream, self._rest = stream, b""
+        self._decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+
+    def readable(self) -> bool:
+        """For BufferedReader."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Read the next bytes; 0 at the end of the stream."""
+        room = memoryview(buffer)
+        while not self._rest:
+            data = self._stream.read1(_CHUNK_BYTES)
+            self._rest = self._decoder.decode(data, final=not data).encode()
+            if not data:
+                break
+        taken, self._rest = self._rest[: len(room)], self._rest[len(room) :]
+        room[: len(taken)] = taken
+        return len(taken)
 
 
 class _Counted(RawIOBase):
