@@ -56,7 +56,8 @@ _DISCORD = re.compile(r"(?P<path>\bdiscord(?:app)?\.com/api/(?:v\d{1,3}/)?webhoo
 # Commands whose argument is a secret without a name.
 _ARGUMENT = re.compile(
     r"(?P<command>\bcurl\b[^\n]{0,400}?\s(?:-u|--(?:proxy-)?user)[\s=]{0,4}[\"']?|\bwandb\s{1,4}login\s{1,4}(?:--?[\w-]{1,30}\s{1,4}){0,4}[\"']?"
-    r"|\bwandb\.login\([^\n)]{0,200}?key\s?=\s?[\"']|\b(?:docker|podman)\s{1,4}login\b[^\n]{0,200}?\s-p\s{1,4}|\bsshpass\s{1,4}-p\s{0,4}[\"']?)"
+    r"|\bwandb\.login\([^\n)]{0,200}?key\s?=\s?[\"']|\b(?:docker|podman)\s{1,4}login\b[^\n]{0,200}?\s-p\s{1,4}|\bsshpass\s{1,4}-p\s{0,4}[\"']?"
+    r"|\b(?:mysql|mariadb)(?:dump|admin|import)?\b[^\n]{0,400}?\s-p(?=[^\s-])[\"']?)"
     r"(?![-\s])[^\s\"']+"
 )
 _PEM = re.compile(r"(?P<begin>-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?:(?!-----END)[\s\S])+")
@@ -86,7 +87,7 @@ def redact(text: str) -> str:
 
     A secret is found by name (``X_TOKEN=...``, ``"password": "..."``, ``--token ...``), by shape (``hf_``, ``sk-``,
     ``AKIA``, ``ghp_``, ``Bearer``, JWT, PEM) and by place (user and password of a URL, its signature, path of a chat's
-    hook, a cookie, the argument of ``curl -u`` and ``wandb login``). A quoted value ends at its closing quote or at the end of the line. Numbers after a
+    hook, a cookie, the argument of ``curl -u``, ``mysql -p`` and ``wandb login``). A quoted value ends at its closing quote or at the end of the line. Numbers after a
     name of tokens or keys are kept: ``max_tokens=4096``.
     """
     text, at = redact_shapes(text), 0

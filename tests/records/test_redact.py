@@ -25,6 +25,8 @@ CANARY = "CANARYcanary0123456789"
         f"wandb.login(relogin=True, key='{CANARY}')",
         f"docker login -u me -p {CANARY} registry.example",
         f"sshpass -p {CANARY} ssh node07",
+        f"mysql -h db -u me -p{CANARY} runs",
+        f"mysqldump -p'{CANARY}' runs",
         f"https://team.webhook.office.com/webhookb2/a@b/IncomingWebhook/{CANARY}/c",
         f"https://outlook.office.com/webhook/{CANARY}",
         f"curl -sS -u me:{CANARY} https://x",
