@@ -103,8 +103,10 @@ def _show(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
 def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseRequest":
     """Return the options as one value. BadRequestError: settings without a recipe, or a recipe without a GPU."""
     from harness.asking.requests import experiment_request, given_options
-    from harness.diagnose.request import DiagnoseRequest
-    from harness.errors import BadRequestError
+    from harness.diagnose.request import DiagnoseRequest, sorted_inputs
+    from harness.errors import BadRequestError, Problems
+    from harness.recipes.options import options_layer
+    from harness.recipes.resolve import recipe_of
     from harness.records.logs.sources import Passage
     from harness.run.logged import logged_arguments
     from harness.showing.progress import LogProgress
@@ -115,8 +117,15 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
         remedy = "name it with -mr RECIPE, or give the file of your job, e.g. --bridge_config FILE"
         raise BadRequestError(f"{', '.join(given)} without a recipe", remedy=remedy)
     if request.job_name and not request.gpu:
+        problems = Problems()
         problem = f"{' '.join(request.job_words)}: the GPU type of the job is missing"
-        raise BadRequestError(problem, remedy="add it, e.g. -g h100, or -g cpu")
+        problems.add(problem, "add it, e.g. -g h100, or -g cpu")
+        with problems.collecting():
+            recipe_of(request)
+        options_layer(request, problems)
+        with problems.collecting():
+            sorted_inputs((*what.paths, *(what.against or ())), what.results_dir)
+        problems.raise_if_any()
     return DiagnoseRequest(
         paths=tuple(what.paths),
         against=tuple(what.against or ()),

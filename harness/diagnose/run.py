@@ -18,7 +18,7 @@ from harness.diagnose.seen import Facts, loss_of_speed
 from harness.diagnose.snapshots.judge import added_evidence, of_snapshots_alone
 from harness.diagnose.stages import Trial, allocator_trial
 from harness.diagnose.values import Case, Diagnosis, is_doubted
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import BadRequestError, ExitCode, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.classify import expandable_segments
 from harness.judging.oom.first_failure import first_failure
@@ -59,8 +59,15 @@ def stopped_by_ctrl_c(passage: Passage) -> Iterator[None]:
 
 def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     """Diagnose the request. BadRequestError: a path cannot be read, or there are too many jobs."""
-    inputs = sorted_inputs(request.paths, request.results_dir)
-    other = sorted_inputs(request.against, request.results_dir)
+    problems, inputs, other = Problems(), Inputs(), Inputs()
+    with problems.collecting():
+        inputs = sorted_inputs(request.paths, request.results_dir)
+    with problems.collecting():
+        other = sorted_inputs(request.against, request.results_dir)
+    if problems.found and request.asked is not None:
+        with problems.collecting():
+            settle(RunRequest(asked=request.asked), host)
+    problems.raise_if_any()
     given = _given(request, inputs, host)
     if not inputs.num_jobs and other.num_jobs:
         raise BadRequestError(

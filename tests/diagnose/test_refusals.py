@@ -92,3 +92,11 @@ def test_the_command_overrides_the_same_rules_as_the_run(case, answer):
 
 def test_without_settings_nothing_is_refused(case):
     assert rulings_on(case(FULL, spec=None), this_host()).job == Rulings().job
+
+
+@pytest.mark.parametrize("gpu", [(), ("-g", "h1000")])
+def test_a_typo_of_the_recipe_is_named_with_all_other_problems(mbr_perf, gpu):
+    answer = mbr_perf("diagnose", "gone.log", "-mr", "llama3_8bb", "--recompute_modules", "mpl", *gpu)
+    assert answer.code == 2
+    for problem in (gpu[1] if gpu else "the GPU type of the job is missing", "unknown recipe 'llama3_8bb'", "unknown recompute module 'mpl'", "gone.log: no such file"):  # fmt: skip
+        assert problem in answer.err
