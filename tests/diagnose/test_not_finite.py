@@ -70,7 +70,6 @@ def test_the_line_of_a_fork_is_one(diagnosed):
         [*HEALTHY, DONE],
         # A loss scale is found by skipping; a line cut short has no loss that could be missing.
         [row(1, None, "inf", skipped=1), row(2, None, "nan", skipped=1), *(row(n) for n in range(3, 41)), DONE],
-        [row(n, None) for n in range(1, 41)],
     ],
 )
 def test_a_healthy_job_has_no_nan(diagnosed, lines):
@@ -97,6 +96,18 @@ def test_a_nan_before_an_error_of_its_own_is_a_note(diagnosed):
     document = diagnosed(*HEALTHY, row(11, norm="nan"), *error)
     assert document["verdict"]["reason"].startswith("the program raised KeyError")
     assert document["job"]["notes"][0].startswith("Not finite: the gradient norm is nan at iteration 11 (rank 7, ")
+
+
+def test_a_log_whose_losses_are_missing_from_the_start_did_not_end_well(diagnosed):
+    document = diagnosed(*(row(n, None) for n in range(1, 41)), DONE)
+    assert document["verdict"]["reason"].startswith(
+        "the loss is missing (Megatron prints no loss that is NaN) at iteration 1"
+    )
+
+
+def test_a_log_with_losses_of_another_name_misses_none(diagnosed):
+    lines = [row(n).replace("lm loss", "reward loss") for n in range(1, 41)]
+    assert diagnosed(*lines, DONE)["job"]["status"] == "ok"
 
 
 BUILDING = "Building extension module scaled_softmax_cuda..."

@@ -73,18 +73,20 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
     processes = (ProcessMemory(int(match[1]), size_bytes(match[2])) for match in _PROCESS.finditer(message))
     # A request of an exbibyte or more is a negative size, read as one without a sign.
     is_uncountable = tried is not None and found["tried_bytes"] is None
-    _drop_impossible(found)
+    is_contradictory = _drop_impossible(found)
     return AllocatorFigures(
         device=int(device[1]) if device else None,
         processes=tuple(islice(processes, _MAX_PROCESSES)),
         is_beyond_counting=is_uncountable or "Tried to allocate more than 1EB" in message,
         is_rejected=_REJECTED in message,
+        is_contradictory=is_contradictory,
         **found,
     )
 
 
-def _drop_impossible(found: dict[str, int | None]) -> None:
-    """Set figures to None that exceed the device, or, for private pools, the allocated memory."""
+def _drop_impossible(found: dict[str, int | None]) -> bool:
+    """Set figures to None that exceed the device, or, for private pools, the allocated memory; return whether there were any."""
+    before = dict(found)
     total, rounding = found["total_bytes"], threshold("rounding_bytes")
     allocated, spare = found["allocated_bytes"], found["unallocated_bytes"]
     if total is not None:
@@ -95,6 +97,7 @@ def _drop_impossible(found: dict[str, int | None]) -> None:
                 found[name] = None
     if allocated is not None and (found["private_pool_bytes"] or 0) > allocated + rounding:
         found["private_pool_bytes"] = None
+    return found != before
 
 
 def message_start(text: str) -> int | None:
@@ -158,6 +161,7 @@ def _this_process(figures: AllocatorFigures, listed: tuple[ProcessMemory, ...]) 
     return min(large_enough, key=lambda process: process.used_bytes or 0, default=None)
 
 
+_NO_FIGURES = "the message has no figures except the request"
 Found = tuple[OomClass, Confidence, str]
 
 
@@ -309,14 +313,26 @@ def _outside(figures: AllocatorFigures, who: Occupants) -> Found | None:
 def _capacity(figures: AllocatorFigures, who: Occupants) -> Found:
     allocated, total = figures.allocated_bytes, figures.total_bytes
     if allocated is None or not total:
-        return "capacity", "low", "the message has no figures except the request"
+        missing = "contradict each other: no device can have them" if figures.is_contradictory else ""
+        return "capacity", "low", f"the message's figures {missing}" if missing else _NO_FIGURES
     share = allocated / total
-    reason = f"{format_bytes(allocated)} of {format_bytes(total)} ({share:.0%}) are live tensors; the device is full"
+    live = f"{format_bytes(allocated)} of {format_bytes(total)} ({share:.0%}) are live tensors"
+    reason = f"{live}; the device is full" if share >= threshold("full_share") else f"{live}; {_rest(figures)}"
     if who.recognised_pid is not None:
         reason += (
             f" (process {who.recognised_pid} on the list is this process, numbered differently outside its container)"
         )
     return "capacity", "high" if share >= threshold("full_share") else "medium", reason
+
+
+def _rest(figures: AllocatorFigures) -> str:
+    """Say why a request failed on a device with much memory that holds no live tensors."""
+    tried, free = figures.tried_bytes, figures.free_bytes
+    if tried is None:
+        return "the message does not show what holds the rest"
+    if free is not None and tried <= free:
+        return f"{format_bytes(free)} were free after the failure, so another process may have held them before"
+    return f"the rest has no room for a request of {format_bytes(tried)}"
 
 
 def _outside_threshold(total: int) -> float:

@@ -82,7 +82,7 @@ class ForeignLog:
     ``iterations``: in order, each number once; if a restart trained it again, the last. ``total``: the number of
     iterations that the job announced. ``ended``: a line says that training ended. ``world_size``: None unless a line
     has it. ``first_time`` and ``last_time``: as in the log, of iterations if these have times. ``notes``: for the user,
-    such as restarts and unmatched lines.
+    such as restarts and unmatched lines. ``has_other_losses``: a line has a loss that is not ``lm loss``.
     """
 
     format: LogFormat | None
@@ -97,6 +97,7 @@ class ForeignLog:
     first_time: str | None = None
     last_time: str | None = None
     notes: tuple[str, ...] = ()
+    has_other_losses: bool = False
 
     @property
     def interval(self) -> int:
@@ -121,7 +122,7 @@ class ForeignLog:
         Trainers leave a loss that is NaN out of the line, and some do not count it. Skipped iterations have no loss, and
         their norm may overflow: that is how a loss scale is found, unless the log ends with many of them.
         """
-        has_losses = any(row.loss is not None for row in self.iterations)
+        has_losses = any(row.loss is not None for row in self.iterations) or self._has_norms_only()
         found = [
             row for row in self.iterations if not row.skipped_iterations and _is_broken(row, has_losses=has_losses)
         ]
@@ -135,6 +136,11 @@ class ForeignLog:
         if not _is_printed(first) and 2 * len(found) < of:  # a line without a loss among many with one
             return None
         return NotFinite(first, _what_is_broken(first), len(found), of, any(_is_printed(row) for row in found))
+
+    def _has_norms_only(self) -> bool:
+        """Return whether every line has a norm and none a loss: all losses may have been NaN from the start of the log."""
+        norms = [row.grad_norm is not None for row in self.iterations]
+        return len(norms) >= _FEWEST_NORMS and all(norms) and not self.has_other_losses
 
     def highest(self, read: Callable[[RankMemory], int | None]) -> dict[int, int]:
         """Return the highest value of a counter for each rank that reports it."""
@@ -155,6 +161,7 @@ class ForeignLog:
 
 
 _MANY_SKIPPED = 20
+_FEWEST_NORMS = 3
 
 
 def _is_printed(row: Iteration) -> bool:

@@ -22,6 +22,7 @@ from harness.units import counted
 _ALL_RANKS = "allranks"
 # One report per rank and iteration. Later reports are left out, with a note.
 _MAX_MEMORY_REPORTS = 200_000
+_LOSSES = ("lm loss", "loss scale")
 
 
 def read_logs(paths: Iterable[str | Path]) -> ForeignLog:
@@ -65,6 +66,7 @@ class LogReader:
         self._waiting: dict[str, WaitingStepTimes] = {}
         self._memory: list[RankMemory] = []
         self._num_memory = self._num_cut = self._num_lines = 0
+        self._has_other_losses = False
         self._first_cut = ""
         self._first_time: str | None = None
         self._last_time: str | None = None
@@ -109,6 +111,7 @@ class LogReader:
             num_lines=self._num_lines,
             first_time=times[0],
             last_time=times[-1],
+            has_other_losses=self._has_other_losses,
             notes=(*self.notes, *self._attempts.all_notes(), *self._notes_at_the_end()),
         )
 
@@ -119,6 +122,7 @@ class LogReader:
             self._first_cut = self._first_cut or line.where
         if line.time and "." in line.time:
             self._signs["megatron-lm"] += 1
+        self._has_other_losses |= any("loss" in name and name not in _LOSSES for name in read.fields)
         milliseconds = read.fields.get("elapsed time per iteration (ms)")
         seconds = None if milliseconds is None else milliseconds / 1000
         tflops = read.fields.get("throughput per GPU (TFLOP/s/GPU)")

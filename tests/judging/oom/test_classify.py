@@ -298,6 +298,24 @@ def test_the_reason_carries_the_figures():
     assert "20.41 GiB" in reason and "26%" in reason and "2.31 GiB" in reason
 
 
+@pytest.mark.parametrize(
+    ("tried", "free", "rest"),
+    [
+        ("27.00 GiB", "25.10 GiB", "the rest has no room for a request of 27.00 GiB"),
+        ("2.00 GiB", "25.10 GiB", "25.10 GiB were free after the failure"),
+    ],
+)
+def test_a_card_with_room_is_not_called_full(tried, free, rest):
+    reason = classify(since_2_1(tried, "80.00 GiB", free, "52.00 GiB", "0.20 GiB", mine("54.00 GiB"))).reason
+    assert rest in reason
+    assert "is full" not in reason
+
+
+def test_figures_that_no_device_can_have_are_not_called_missing():
+    text = since_2_1("1.00 GiB", "8.00 GiB", "0.10 GiB", "79.00 GiB", "2.00 GiB", mine("7.90 GiB"))
+    assert "contradict each other" in classify(text).reason
+
+
 def test_fragmentation_with_expandable_segments_on_is_doubted():
     verdict = classify(VARIANTS["2.4 fragmented"][0], Ending(expandable_segments=True))
     assert (verdict.oom_class, verdict.confidence) == ("fragmentation", "low")
