@@ -23,11 +23,13 @@ per ms learning rate global batch loss lm scale grad norm number skipped iterati
 Step Time utilization host local exitcode pid traceback most recent call srun task Killed Exited exit code slurmstepd Got completion from peer JOB ON AT CANCELLED
 DUE TO TIME LIMIT NODE FAILURE Unexpected result message found NaN Inf forward calculation bucket backward pass data parallel
 default communication invocation node Segmentation fault line File workers are dataloader shared possible It that killed signal under
+DefaultCPUAllocator can not enough you Cannot allocate memory code
 OutOfMemoryError RuntimeError ValueError KeyError AssertionError DistBackendError ChildFailedError torch OutOfMemory MemoryLimitError
 """
 _WORDS = frozenset(_TEXT.split())
 _LEFT, _RIGHT = re.compile(r"[A-Za-z]+$"), re.compile(r"[A-Za-z]+")
 _ERROR = re.compile(r"[a-z](?:Error|Exception)$")
+_TAIL = 80  # characters before a seam that decide; searching all of a long text for its last word takes long
 _GROUP = re.compile(r" GUID \d{1,9}$")
 _ADDRESS = re.compile(r" GID [0-9A-Fa-f:.]{0,45}$")
 _MODULES = frozenset({"torch", "cuda", "distributed", "megatron", "core", "elastic", "training", "transformer"})
@@ -47,6 +49,7 @@ def glue(text: str, piece: str, *, exact: bool) -> str:
 
 def _lost_a_blank(text: str, piece: str, *, exact: bool) -> bool:
     last, first = text[-1], piece[0]
+    text = text[-_TAIL:]
     left, right = _word(_LEFT.search(text)), _word(_RIGHT.match(piece))
     if last.isalpha() and first.isalpha():
         return _are_two_words(left, right, exact=exact)

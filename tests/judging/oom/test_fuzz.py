@@ -1,6 +1,8 @@
 """Arbitrary texts, and texts of torch cut, shuffled and glued: always a verdict, soon, and never a number that is not there."""
 
+import random
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +12,7 @@ from harness.judging.oom.allocator import EIB, allocator_figures
 from harness.judging.oom.classify import Ending, classify
 from harness.judging.oom.first_failure import first_failure
 from harness.judging.oom.verdict import NEXT_EXPERIMENT
-from harness.records.logs.lines import LogLine
+from harness.records.logs.lines import LogLine, log_lines
 
 SIZES = st.sampled_from(
     ["0 bytes", "512 bytes", "896.00 KiB", "2.31 GiB", "79.11 GiB", "17179869184.00 GiB", "9" * 25 + " GiB", "-1 GiB"]
@@ -77,10 +79,37 @@ def test_of_any_lines_one_failure_is_first_or_none(lines):
 
 
 @pytest.mark.parametrize("word", ["Process 1 has 1.00 GiB memory in use. ", "CUDA out of memory. ", "9" * 30, "File ", "slurmstepd: error: ",
-                                  "a.", "ncclUnhandledCudaError", "NCCL WARN ", "DataLoader worker (pid 1", "total capacity of 1"])  # fmt: skip
+                                  "a.", "ncclUnhandledCudaError", "NCCL WARN ", "DataLoader worker (pid 1", "total capacity of 1",
+                                  "Error: size of layers ", "Triton ", "Error tokenizer ", "Xid ", "thread: [1,2", "Unhandled exception: "])  # fmt: skip
 def test_a_long_text_that_is_nearly_a_message_is_judged_at_once(word):
     text = (word * 64_000)[:64_000]
     begin = time.process_time()
     classify(text)
     first_failure([LogLine("Traceback (most recent call last):", "a", 1), LogLine(text, "a", 2)])
     assert time.process_time() - begin < 1.0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a" * 10_000_000,
+        b"Tried to allocate [rank1]: " * 20_000,
+        b"log\n" * 4096 + random.Random(7).randbytes(1_500_000),
+        b"".join(bytes(random.Random(n).choices(range(32, 127), k=200)) + b"\n" for n in range(6_000)),
+        b"\xff\xfe" + ("a" * 5_000_000).encode("utf-16-le"),
+    ],
+    ids=["a line of 10 MB", "records", "random bytes", "lines of one width", "UTF-16"],
+)
+def test_a_hostile_log_takes_bounded_time_and_memory(tmp_path, content):
+    (tmp_path / "train.log").write_bytes(content)
+    begin = time.process_time()
+    first_failure(log_lines([tmp_path / "train.log"]))
+    assert time.process_time() - begin < 4.0
+    peaks = []
+    for part in (content[: len(content) // 2], content):
+        (tmp_path / "train.log").write_bytes(part)
+        tracemalloc.start()
+        first_failure(log_lines([tmp_path / "train.log"]))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert max(peaks) < min(peaks) + 4_000_000

@@ -257,3 +257,9 @@ def test_lines_that_nobody_broke_stay_as_they_are(text):
 )  # fmt: skip
 def test_a_seam_has_a_blank_only_between_words(text, piece, exact, expected):
     assert glue(text, piece, exact=exact) == expected
+
+
+@pytest.mark.parametrize("width", [91, 109, 112])
+def test_a_terminal_of_any_width_loses_no_letter_of_a_message_about_host_memory(width):
+    of_rank = labelled(LOGS["host"], "[rank3]: ")
+    assert answer(wrapped(of_rank, width)) == answer(of_rank)
