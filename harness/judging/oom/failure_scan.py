@@ -56,6 +56,7 @@ MAX_FAILURES = 10_000
 MAX_RANKS = 65_536  # followed at once; beyond that, the rank seen first starts again
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_OPEN = re.compile(r"(?:E {2,8})?[\w.]{1,200}(?:Error|Exception):$")  # its message begins on the next line
 _BARE_ASSERT = re.compile(r"(?:E {2,8})?AssertionError:?$")
 # glog, as torch's C++ and elastic write it: E0821 14:03:27.481093
 _GLOG_TIME = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
@@ -90,12 +91,13 @@ class _Rank:
     """The state of a rank in a file. The place of a traceback is kept until training continues.
 
     ``code``: the last line of code in it. ``last``: the key of the last failure; ``chained``: of the one whose handling
-    raised the next.
+    raised the next. ``opened``: of the one whose message the next line continues.
     """
 
     code: str = ""
     last: tuple[object, ...] | None = None
     chained: tuple[object, ...] | None = None
+    opened: tuple[object, ...] | None = None
     in_traceback: bool = False
     phase: Phase | None = None
     frame: LogLine | None = None
@@ -134,6 +136,9 @@ class FailureScan:
         self.collectives.feed(line)
         state = self._state_of(line.rank)
         state.time = _comparable_time(line) or state.time
+        if state.opened:
+            self._continue(state.opened, line)
+            state.opened = None
         if entry := self.summary.feed(line):
             self._list(entry)
         elif not self._follow_traceback(state, line):
@@ -189,6 +194,12 @@ class FailureScan:
         state.last = state.chained if key == state.chained else key if key not in self.found else None
         state.chained = None
         self._keep(key, failure)
+        state.opened = key if _OPEN.match(line.text) and self.found.get(key) is failure else None
+
+    def _continue(self, key: tuple[object, ...], line: LogLine) -> None:
+        """Add the line to the text of a failure that ended in a colon."""
+        if not line.text.startswith((_TRACEBACK, *_CHAINED)):
+            self.found[key] = replace(self.found[key], text=f"{self.found[key].text} {_from_message(line.text)}")
 
     def _list(self, entry: SummaryEntry) -> None:
         sign = entry.sign

@@ -26,7 +26,7 @@ NOT_FINITE_ADVICE = (
 # Lines of other programs and of CUDA, which are no errors of Python, and show why a job ended.
 OF_PROGRAMS = re.compile(
     r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure)|error: execve\(\)"
-    r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol"
+    r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|^Error CUDA driver version is insufficient"
     r"|thread: \[[\d,]{1,40}\] Assertion|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|\bUnhandled exception: .{0,300}what\(\)"
 )
 # Ray's reports about a worker, which do not show why it ended.
@@ -86,7 +86,7 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"No module named ['\"]?[\w.]+", "a Python module is not installed where the job ran, or not on its path",
          "Install it in the environment that every node uses, or correct PYTHONPATH."),
     row(r"undefined symbol|(?:Error: |^)\S{1,200}\.so\S{0,40}: cannot open shared object file|' not found \(required by|module 'transformer_engine' has no attribute"
-         r"|was compiled using a different version of", "two libraries do not fit together: one was built for another version of the other",
+         r"|was compiled using a different version of|CUDA Setup failed despite GPU being available", "two libraries do not fit together: one was built for another version of the other",
          _BUILDS),
     row(r"cannot import name", "an import failed: a library has another version than the program expects, or a file of the job has the name of a library",
          f"See in the traceback which file was imported. {_BUILDS}", confidence="medium"),

@@ -14,9 +14,9 @@ _NEMO_RANK = re.compile(r"\brank:? ?(\d{1,6})\b")
 _TIME = re.compile(
     r"\s*(\[)?(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)(?(1)\])(?=\W|$)"
 )
-# Ray's actors, Kubernetes' pods, Docker's services and syslog put a name before every line; mail and forums quote lines.
+# Ray's actors, SkyPilot's tasks, Kubernetes' pods, Docker's services and syslog put a name before every line; mail and forums quote lines.
 _NAMED = re.compile(
-    r"\(\w{1,100}(?:\([^()]{0,200}\))? pid=\d{1,10}(?:, ip=(?P<ip>[\w.:-]{1,100}))?\) ?"
+    r"\([\w-]{1,100}(?:\([^()]{0,200}\))?,? pid=\d{1,10}(?:, ip=(?P<ip>[\w.:-]{1,100}))?\) ?"
     r"|\[pod/(?P<pod>[\w.-]{1,253})/[\w.-]{1,100}\] ?"
     r"|(?P<service>[A-Za-z][\w.-]{0,100}-\d{1,4}) {1,20}\| "
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[A-Za-z][\w.-]{0,253}) [\w./-]{1,100}(?:\[\d{1,10}\])?: ?"

@@ -24,6 +24,7 @@ SPOKEN = [
     ("slurmstepd: error: pyxis: failed to import docker image", "could not start the container", "enroot"),
     ("srun: error: Unable to create step for job 7: Requested node configuration is not available", "never started the job step", "scontrol"),
     ("srun: error: Node failure on n7", "lost a node", "--exclude"),
+    ("Error CUDA driver version is insufficient for CUDA runtime version at line 7 in file ops.cu", "GPU driver does not fit", "nvidia-smi"),
     ("    reason: OOMKilled", "Kubernetes ended the container", "resources.limits.memory"),
     ("csrc/Embed.cu:9: gather: block: [3,0,0], thread: [7,0,0] Assertion `i < n` failed.", "check inside a GPU kernel", "vocabulary size"),
     ("[rank4]:[E5 ProcessGroupNCCL.cpp:9] [PG ID 0 PG GUID 0 Rank 4] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered",
@@ -165,6 +166,13 @@ def test_a_later_unlinked_error_does_not_replace_the_first(first):
 def test_an_xid_of_the_gpu_explains_the_illegal_access_beside_it(first, line):
     illegal = "[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered"
     assert first("[rank3]: " + TRACEBACK[0], illegal, line).verdict.reason == "a GPU failed or was lost"
+
+
+def test_a_message_that_begins_below_the_errors_name_belongs_to_it(first):
+    found = first("[rank1]: RuntimeError:", "[rank0]: step 1", "[rank1]:     can't start new thread", "[rank1]: later")
+    assert found.failure.text == "RuntimeError: can't start new thread"
+    assert "processes and threads" in found.verdict.reason
+    assert first(*TRACEBACK, "ValueError:", *TRACEBACK, "KeyError: 'a'").failure.text == "ValueError:"
 
 
 def test_a_shells_word_behind_a_stack_without_its_head_counts(first):

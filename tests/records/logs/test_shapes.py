@@ -17,6 +17,7 @@ def as_json(line):
     ("wrap", "host"),
     [
         (lambda line: f"(TrainWorker pid=77, ip=10.0.0.7) {line}", "10.0.0.7"),
+        (lambda line: f"(my-job, pid=77) {line}", None),
         (lambda line: f"\x1b[36m(Worker(actor-1) pid=77)\x1b[0m {line}", None),
         (lambda line: f"[pod/worker-2/pytorch] {line}", "worker-2"),
         (lambda line: f"trainer-1  | {line}", "trainer-1"),
