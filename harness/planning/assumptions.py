@@ -85,13 +85,13 @@ ASSUMPTIONS = (
         lambda spec, impl: _moe(spec, impl) and spec.kernels.moe_shared_expert_overlap, higher=0.01,
     ),
     Assumption(
-        "expert routing: every rank receives an equal share of the tokens; the upper end of the range and the seconds assume "
-        f"{_BIASED:g} times that share on the busiest rank",
+        "expert routing: every rank receives an equal share of the tokens; the upper end of the range assumes "
+        f"{_BIASED:g} times that share on the busiest rank, the seconds the busiest rank's average load",
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _BIASED,
     ),
     Assumption(
         "expert routing without a bias per expert: every rank receives an equal share of the tokens; the upper end of the range "
-        f"and the seconds assume {_UNBIASED:g} times that share on the busiest rank",
+        f"assumes {_UNBIASED:g} times that share on the busiest rank, the seconds the busiest rank's average load",
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _UNBIASED,
     ),
     Assumption(
@@ -109,8 +109,7 @@ ASSUMPTIONS = (
         lambda spec, _: bool(spec.offload.offload_modules),
     ),
     Assumption(
-        "offloading: copies run beside the computation of a pass, at the data sheet's rate of the link to the host; no measured "
-        "step was at hand",
+        "offloading: copies run beside the computation of a pass, at 80 % of the data sheet's rate of the link to the host",
         lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is not None,
     ),
     Assumption(

@@ -156,7 +156,7 @@ class Observation:
 
     ``peaks``: allocated bytes of the worst rank by pipeline stage. ``outside``: device less reserved bytes of every rank
     that knows both. ``step_s`` is None where there is no time to compare. ``busiest``: the costs of the rank with the most
-    tokens, which sets the pace; None where routing is even. ``torch_adam`` as in `model_states`.
+    tokens on average (`at_pace`), which sets the pace; None where routing is even. ``torch_adam`` as in `model_states`.
     """
 
     name: str

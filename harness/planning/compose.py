@@ -24,14 +24,14 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """How often each operation runs. Differences may hold negative counts."""
+    """How often each operation runs. Differences may hold negative counts, and work between two loads parts of counts."""
 
-    counts: Mapping[Op, int] = field(default_factory=dict)
+    counts: Mapping[Op, float] = field(default_factory=dict)
 
     @staticmethod
     def of(ops: tuple[OpCost, ...]) -> "Work":
         """Make the work from the rows of a trace, whose figures are totals over ``count`` executions."""
-        counts: dict[Op, int] = {}
+        counts: dict[Op, float] = {}
         for op in ops:
             n = op.count
             each = Op(op.phase, op.kind, op.dtype, op.flops // n, op.bytes // n, op.comm_bytes // n, op.comm_group,
@@ -53,7 +53,11 @@ class Work:
             found = found._plus(work, times[id(work)])
         return found
 
-    def _plus(self, other: "Work", times: int) -> "Work":
+    def towards(self, other: "Work", share: float) -> "Work":
+        """Return the work so far from this to ``other``; its seconds are as far between theirs."""
+        return self._plus(other - self, share) if share else self
+
+    def _plus(self, other: "Work", times: float) -> "Work":
         counts = dict(self.counts)
         for op, count in other.counts.items():
             total = counts.get(op, 0) + times * count
@@ -63,10 +67,10 @@ class Work:
                 counts.pop(op, None)
         return Work(counts)
 
-    def __iter__(self) -> Iterator[tuple[Op, int]]:
+    def __iter__(self) -> Iterator[tuple[Op, float]]:
         return iter(self.counts.items())
 
-    def flops(self, *phases: str) -> int:
+    def flops(self, *phases: str) -> float:
         """Return the FLOPs of the named phases; of all phases without a name."""
         return sum(op.flops * count for op, count in self if not phases or op.phase in phases)
 

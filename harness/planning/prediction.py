@@ -14,6 +14,7 @@ from harness.planning.flops import achieved_tflops, model_flops_per_step, recomp
 from harness.planning.ledger import StageMemory, library_bytes, stage_memory
 from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of
+from harness.planning.routing import at_pace
 from harness.planning.stages import Composer
 from harness.planning.time_model import Efficiency, StepTime, step_time, typical
 from harness.planning.trace_cases import traceable
@@ -188,7 +189,7 @@ def predict(
     constants: Constants = BUILT_IN,
     composer: Composer | None = None,
 ) -> Prediction:
-    """Compose ``traces``; ``imbalanced`` are the same cases with uneven routing, for the upper end of the range and the seconds.
+    """Compose ``traces``; ``imbalanced`` are the same cases with uneven routing, for the upper end of the range and, in part, the seconds.
 
     ``composer``: of this request, where it shares with those of other settings. MissingTraceError where a trace is
     missing, LayoutError where the model cannot be cut.
@@ -204,9 +205,10 @@ def predict(
     peak = max(stage.total for stage in stages)
     uneven, busiest = peak, costs
     if imbalanced:
-        busiest = composer.chunk_costs(imbalanced)  # all ranks wait for the one with the most tokens
-        unevenly = _stages(spec, busiest, constants, torch_adam=torch_adam)
+        most = composer.chunk_costs(imbalanced)
+        unevenly = _stages(spec, most, constants, torch_adam=torch_adam)
         uneven = max(peak, *(stage.total for stage in unevenly))
+        busiest = at_pace(spec, costs, most)
     job_class, found = spread_of(spec, peak)
     low, high = found.around(peak, uneven)
     lower, higher = band(rows)

@@ -1,7 +1,6 @@
 """Steps measured on H100 as requests: published throughput, pull requests, Megatron-LM's functional tests."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +17,7 @@ from harness.launch.environment import Host
 from harness.plan.nearest import published_rows, published_seconds, published_spec
 from harness.planning.assumptions import imbalance_of
 from harness.planning.compose import ChunkCost, Op, Work
+from harness.planning.routing import at_pace
 from harness.planning.stages import Composer, MissingTraceError
 from harness.planning.time_model import Efficiency, StepTime, kind_of_step, likely_seconds, step_time
 from harness.records.trace import TraceCase
@@ -70,19 +70,20 @@ class Step:
 
 def _condensed(work: Work) -> Work:
     """Return work with one mean operation for all that move bytes, and for all messages alike: both cost by the byte."""
-    counts: Counter[Op] = Counter()
-    sums: dict[Op, list[int]] = {}
+    counts: dict[Op, float] = {}
+    sums: dict[Op, list[float]] = {}
     for op, count in work:
         if op.kind not in ("elementwise", "comm"):
-            counts[op] += count
+            counts[op] = counts.get(op, 0) + count
             continue
-        total = sums.setdefault(op._replace(dtype="bf16", flops=0, bytes=0, comm_bytes=0), [0, 0, 0])
+        total = sums.setdefault(op._replace(dtype="bf16", flops=0, bytes=0, comm_bytes=0), [0.0, 0.0, 0.0])
         for place, figure in enumerate((1, op.bytes, op.comm_bytes)):
             total[place] += count * figure
     for op, (count, moved, sent) in sums.items():
         if count:
-            counts[op._replace(bytes=moved // count, comm_bytes=sent // count)] += count
-    return Work(dict(counts))
+            each = op._replace(bytes=round(moved / count), comm_bytes=round(sent / count))
+            counts[each] = counts.get(each, 0) + count
+    return Work(counts)
 
 
 def read(source: Path, goldens: Iterable[Path], host: Host) -> tuple[list[Step], dict[str, str]]:
@@ -149,7 +150,7 @@ def _shape(spec: ExperimentSpec) -> str:
 def _costs(
     specs: Mapping[str, ExperimentSpec], implementation: Any, tracing: Tracing
 ) -> tuple[dict[str, Costs], dict[str, str]]:
-    """Return the chunks of each request on its busiest rank, and why some have none."""
+    """Return the chunks of each request on the rank that sets the pace, and why some have none."""
     composers = {name: Composer(spec, implementation) for name, spec in specs.items()}
     needed: list[tuple[TraceKind, Sequence[TraceCase]]] = []
     left_out: dict[str, str] = {}
@@ -164,7 +165,9 @@ def _costs(
         if name not in left_out:
             traces = traced[implementation, imbalance_of(specs[name])]
             try:
-                costs[name] = composer.chunk_costs(traces.uneven or traces.even)
+                even = composer.chunk_costs(traces.even)
+                most = composer.chunk_costs(traces.uneven) if traces.uneven else even
+                costs[name] = at_pace(specs[name], even, most)
             except MissingTraceError as error:
                 left_out[name] = traces.refused.get(str(error), "not traced")
     return costs, left_out

@@ -6,7 +6,16 @@ from harness.experiment.gpu import GPUS
 from harness.experiment.model import MoeModel
 from harness.planning.communication import LINKS, group_bandwidth
 from harness.planning.compose import ChunkCost, Parameters, PassSizes, Work
-from harness.planning.time_model import KERNEL_S, captured, fitted, further_launches, spread_of, step_time, typical
+from harness.planning.time_model import (
+    COPY,
+    KERNEL_S,
+    captured,
+    fitted,
+    further_launches,
+    spread_of,
+    step_time,
+    typical,
+)
 from harness.records.trace import OpCost
 
 H100 = GPUS["h100"]
@@ -53,7 +62,7 @@ def test_an_operation_takes_the_longer_of_computing_and_moving(spec_of, ops, sec
 def test_copies_to_the_host_run_beside_the_computation_of_each_pass(spec_of, copied, seconds):
     """Forward computes for one second, backward for two: copies of three seconds make both take three."""
     ops = op(flops=ONE_SECOND_OF_GEMM), op("backward", flops=2 * ONE_SECOND_OF_GEMM)
-    offloaded = replace(chunk(*ops), copied=round(copied * H100.host_bandwidth * TYPICAL.link))
+    offloaded = replace(chunk(*ops), copied=round(copied * H100.host_bandwidth * COPY))
     assert step_time(alone(spec_of), ((offloaded,),)).compute_s == pytest.approx(seconds, rel=1e-5)
 
 

@@ -15,6 +15,7 @@ from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_ou
 from harness.planning.device import device_needs
 from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.prediction import BUILT_IN, Constants, calibrated
+from harness.planning.routing import at_pace
 from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
 from harness.records.run import REPLAYED, RunRecord
@@ -126,7 +127,7 @@ def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Obser
     composer, traces = Composer(spec, kind[0]), traced[kind]
     try:
         costs = composer.chunk_costs(traces.even)
-        busiest = composer.chunk_costs(traces.uneven) if traces.uneven else None
+        busiest = at_pace(spec, costs, composer.chunk_costs(traces.uneven)) if traces.uneven else None
     except MissingTraceError:
         reasons = (traces.refused.get(case.key) for case in composer.cases())
         return next((reason for reason in reasons if reason), "not traced")

@@ -1,0 +1,72 @@
+"""How many tokens the busiest expert-parallel rank gets on average, which sets the pace of a step."""
+
+from dataclasses import replace
+from math import sqrt
+from statistics import NormalDist
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.model import MoeModel
+from harness.planning.assumptions import imbalance_of
+from harness.planning.compose import ChunkCost
+
+Costs = tuple[tuple[ChunkCost, ...], ...]  # [pp_rank][vp_stage]
+
+# Tokens choose their experts alike: the correlation of two tokens' choices in one layer. It follows from how much more than the mean
+# the busiest of 64 experts gets, of which a token takes 6: 0.52 with an auxiliary loss, 0.04 with a bias per expert (Wang et al.
+# 2024, arXiv 2408.15664, table 2, models of 3B parameters). A router that nothing balances counts as one with an auxiliary loss.
+_ALIKE, _ALIKE_WITH_BIAS = 5.1e-3, 3.0e-5
+
+
+def pace_of(spec: ExperimentSpec) -> float:
+    """Return the load of the busiest rank over the mean, averaged over layers and micro-batches; 1 where the share is fixed.
+
+    Each of N tokens takes k of E experts. The variance of an expert's load, as a share of the mean squared, is ``(E/k - 1) (1/N + alike)``:
+    that of independent choices, and what correlated ones add (design effect, Kish 1965). The loads of a rank's E/EP experts average
+    out. The highest of EP normal values is at Blom's quantile (1958). The memory's bound and the capacity limit the result.
+    Example: Mixtral 8x7B, EP 8, 1.18; DeepSeek-V3 with a bias per expert, EP 64, 1.04.
+    """
+    moe, bound = spec.model.moe, _traced_imbalance(spec)
+    if moe is None or bound == 1:
+        return 1.0
+    size = spec.parallelism.expert_model_parallel_size
+    variance = (moe.num_moe_experts / moe.moe_router_topk - 1) * (1 / _num_tokens(spec) + _alike(moe))
+    highest = NormalDist().inv_cdf((size - 0.375) / (size + 0.25))
+    return min(bound, 1 + highest * sqrt(variance * size / moe.num_moe_experts))
+
+
+def _alike(moe: MoeModel) -> float:
+    return _ALIKE_WITH_BIAS if moe.moe_router_enable_expert_bias else _ALIKE
+
+
+def _num_tokens(spec: ExperimentSpec) -> float:
+    """Return the tokens that the ranks of an expert-parallel group route at once."""
+    p, batch = spec.parallelism, spec.batch
+    own = batch.micro_batch_size * batch.seq_length / (p.context_parallel_size * p.tensor_model_parallel_size)
+    return own * p.expert_model_parallel_size * p.expert_tensor_size
+
+
+def _traced_imbalance(spec: ExperimentSpec) -> float:
+    """Return the imbalance in uneven traces: the bound of the memory, or the capacity, above which tokens are dropped."""
+    capacity = spec.kernels.moe_expert_capacity_factor
+    if capacity is not None and spec.kernels.moe_pad_expert_input_to_capacity:
+        return 1.0
+    return max(1.0, min(imbalance_of(spec), capacity or imbalance_of(spec)))
+
+
+def at_pace(spec: ExperimentSpec, even: Costs, uneven: Costs) -> Costs:
+    """Return the costs of the rank that the others wait for, from those of an even share and of the bound of the memory."""
+    bound = _traced_imbalance(spec)
+    share = (pace_of(spec) - 1) / (bound - 1) if bound > 1 else 0.0
+    made: dict[tuple[int, int], ChunkCost] = {}  # stages share chunks that are alike
+
+    def between(low: ChunkCost, high: ChunkCost) -> ChunkCost:
+        key = id(low), id(high)
+        if key not in made:
+            copied = round(low.copied + share * (high.copied - low.copied))
+            made[key] = replace(low, work=low.work.towards(high.work, share), copied=copied)
+        return made[key]
+
+    return tuple(
+        tuple(between(low, high) for low, high in zip(stage, busier, strict=True))
+        for stage, busier in zip(even, uneven, strict=True)
+    )
