@@ -30,7 +30,8 @@ def evidence_of(values: Sequence[float], golden: Reference, history: KnownNoise 
 
     The p-value is one-sided, in the direction of the change of their mean against the golden. Where there are nights
     since the golden it is twice the smaller of two: against the golden, and against the level of those nights, which is
-    known better than a golden of a few runs. None where nothing is known of the noise.
+    known better than a golden of a few runs. A night that may be noisier than all before needs the evidence that such a
+    night needs, times its chance. None where nothing is known of the noise.
     """
     tonight = _tonight([value / golden.value for value in values])
     theirs = (
@@ -41,6 +42,9 @@ def evidence_of(values: Sequence[float], golden: Reference, history: KnownNoise 
         return Evidence(None, None, "noise unknown: one run on each side, no history", len(values), golden.num_runs)
     mean = statistics.fmean(values)
     p_value = _p_value(mean, len(values), golden, history, found)
+    if found.noisier:
+        weight, variance = found.noisier
+        p_value = max(p_value, weight * _p_value(mean, len(values), golden, history, replace(found, ours=variance)))
     if_nights_differ = None
     if not found.are_nights_known:
         wider = replace(found, nights=((1.0, UNKNOWN_NIGHTS),))

@@ -22,12 +22,13 @@ _SIDE = 3
 _MAD_TO_SD = 1.4826
 
 # What nights add: Student's t of these degrees, and how likely each is before any night was seen. Public histories of CI
-# have tails of about 3 degrees; 20 nights rarely show which it is.
-_TAILS = ((3.0, 0.7), (6.0, 0.15), (math.inf, 0.15))
+# have tails of about 3 degrees; 20 nights rarely show which it is, nor the scale, for which half a degree makes up.
+_TAILS = ((2.5, 0.7), (6.0, 0.15), (math.inf, 0.15))
 # An odd night this far out is an accident, not the tail of the others.
 _GROSS_DEVIATIONS = 10.0
 _FIT_ROUNDS = 8
 _MOST_DRIFT, _NORMAL_95_ONE_SIDED = 0.95, 1.645
+_GROUP, _MIN_NIGHTS_FOR_PAIRS = 3, 10  # two nights are compared with so many before them
 _AROUND = 5  # nights on each side of the golden that show whether its own was odd
 
 
@@ -60,7 +61,8 @@ class KnownNoise:
     ``level``: mean of the ``num_runs`` runs in the newest ``num_nights`` nights, those since the golden and since any step,
     in the metric's unit; None where there are none. ``tails``: what shape the deviations of nights have.
     ``drift``: correlation of a night with the next, 0 where none is established. ``levels``: between steps, oldest
-    first. ``golden_level``: median of the nights around the golden, None where there are too few.
+    first. ``golden_level``: median of the nights around the golden, None where there are too few. ``recent``: mean of the
+    newest three nights, ``pair_sd``: relative deviation of two nights from the three before, None where there are too few.
     """
 
     within_sd: float
@@ -76,6 +78,8 @@ class KnownNoise:
     drift: float = 0.0
     levels: tuple[float, ...] = ()
     golden_level: float | None = None
+    recent: float | None = None
+    pair_sd: float | None = None
 
     @property
     def knows_nights(self) -> bool:
@@ -136,7 +140,21 @@ def known_noise(nights: Sequence[Sequence[float]], num_before_golden: int = 0) -
         drift=drift,
         levels=tuple(levels),
         golden_level=statistics.median(around) if len(around) >= MIN_NIGHTS else None,
+        recent=statistics.mean([means[i] for i in usual[-_GROUP:]]) if len(usual) >= _GROUP else None,
+        pair_sd=_pair_sd([means[i] for i in usual]),
     )
+
+
+def _pair_sd(means: Sequence[float]) -> float | None:
+    """Return the robust relative deviation of two nights from the three before them; None for fewer than ten nights.
+
+    Unlike the deviation of a night, it needs no estimate of how nights depend on the nights before.
+    """
+    if len(means) < _MIN_NIGHTS_FOR_PAIRS:
+        return None
+    pairs = range(_GROUP, len(means) - 1)
+    changes = [math.fsum(means[i : i + 2]) / math.fsum(means[i - _GROUP : i]) * _GROUP / 2 - 1 for i in pairs]
+    return _MAD_TO_SD * statistics.median([abs(change) for change in changes])
 
 
 def step_before(means: Sequence[float], alpha: float = _STEP_ALPHA) -> int:
@@ -188,7 +206,11 @@ def _odd_nights(
         return ()
     middle = statistics.median(means)
     steps = [abs(b - a) / middle for a, b in itertools.pairwise(means)]
-    spreads = [statistics.relative_spread(night) or 0.0 for night in nights if len(night) > 1]
+    spreads = [
+        math.sqrt(math.fsum((x - mean) ** 2 for x in night) / (len(night) - 1)) / mean
+        for night, mean in zip(nights, means, strict=True)
+        if len(night) > 1
+    ]
     of_runs = statistics.median(spreads) / math.sqrt(runs_per_night) if spreads else 0.0
     scale = max(_MAD_TO_SD * statistics.median(steps) / math.sqrt(2), of_runs)
     limit = max(_ODD_LEAST, scale * (_ODD_DEVIATIONS + _ODD_SHORT / len(means)))

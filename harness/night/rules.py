@@ -45,10 +45,12 @@ ODD_GOLDEN_ALPHA = 0.01
 # number of nights proves that there is none.
 _AGREEMENT_DEVIATIONS, _LEAST_DRIFT = 3.5, 0.3
 _LASTING_NIGHTS = 3
+_SHARP_DEVIATIONS = 5.0
+_GOLDEN_DEVIATIONS = 4.0  # a golden within so many of its own is no other level than the nights
 _HABIT, _GROSS_THRESHOLDS, _ALIKE_SHARE = 2, 3.0, 0.35
 
-SUSPICION_ALPHA = 0.01
-_SUSPICION_SHARE = 0.5
+SUSPICION_ALPHA = 0.02
+SUSPICION_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,14 @@ def judge_time(
 
 
 def _measures(golden: Reference, history: KnownNoise | None, smallest: float) -> tuple[float, ...]:
-    """Return the values from which a change must differ enough: the level of the nights and, where it differs, the golden."""
+    """Return the values from which a change must differ enough: the level of the nights and, where it differs, the golden.
+
+    Few runs know a golden badly; the level that many nights know then takes its place.
+    """
     if history is None or history.level is None or not history.knows_nights:
         return (golden.value,)
-    is_same = abs(history.level / golden.value - 1) <= smallest / 2
+    error = _GOLDEN_DEVIATIONS * history.within_sd / math.sqrt(golden.num_runs)
+    is_same = abs(history.level / golden.value - 1) <= max(smallest / 2, error)
     return (history.level,) if is_same else (history.level, golden.value)
 
 
@@ -146,20 +152,38 @@ def _again(
 ) -> str:
     """Return that the night before agrees with tonight, if noise hardly explains both; else an empty text.
 
-    The weaker of two independent nights counts twice, of nights that drift less.
+    The weaker of two independent nights counts twice, of nights that drift less. Two nights that differ from the three
+    before by far more than such nights did need not be beyond the threshold; no other two are believed.
     """
     if before is None or not before.values:
         return ""
-    now, then = (statistics.harmonic_mean(night) / golden.value - 1 for night in (values, before.values))
-    if not is_worse(metric, then) or min(abs(now), abs(then)) <= limits.threshold:
+    history = before.history
+    means = [statistics.harmonic_mean(night) for night in (values, before.values)]
+    now, then = (mean / golden.value - 1 for mean in means)
+    is_sharp = _is_sharp(metric, means, history, limits)
+    least = limits.smallest_change(history) if is_sharp else limits.threshold
+    if is_sharp is False or not is_worse(metric, then) or min(abs(now), abs(then)) <= least:
         return ""
-    found = [evidence_of(night, golden, before.history) for night in (values, before.values)]
+    found = [evidence_of(night, golden, history) for night in (values, before.values)]
     noise = max((each.noise or 0.0) / math.sqrt(each.num_runs) for each in found)
     weaker = max(1.0 if each.p_value is None else each.p_value for each in found)
-    drift = max(_LEAST_DRIFT, before.history.drift if before.history else 0.0)
-    if abs(now - then) > max(limits.threshold / 4, _AGREEMENT_DEVIATIONS * noise):
+    apart = _AGREEMENT_DEVIATIONS * max(noise, history.night_sd if history else 0.0)
+    if abs(now - then) > max(limits.threshold / 4, apart):
         return ""
+    drift = max(_LEAST_DRIFT, history.drift if history else 0.0)
     return f"the night before had {format_percent(then)}" if weaker ** (2 / (1 + drift)) <= limits.alpha else ""
+
+
+def _is_sharp(metric: Metric, means: Sequence[float], history: KnownNoise | None, limits: TimeLimits) -> bool | None:
+    """Return whether two nights differ from the three before by more than such nights did; None where too few are known.
+
+    Nights that drift differ much from their level and little from the nights before: their drift need not be estimated.
+    """
+    if history is None or history.pair_sd is None or history.recent is None:
+        return None
+    change = statistics.mean(means) / history.recent - 1
+    least = max(limits.smallest_change(history), _SHARP_DEVIATIONS * history.pair_sd)
+    return is_worse(metric, change) and abs(change) > least
 
 
 def _lasting(mean: float, golden: Reference, history: KnownNoise | None, evidence: Evidence, limits: TimeLimits) -> str:
@@ -200,7 +224,7 @@ def is_suspicious(metric: Metric, finding: CaseFinding) -> bool:
         return False
     if finding.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
         return True
-    likely = abs(change) >= evidence.smallest_change * _SUSPICION_SHARE
+    likely = abs(change) >= evidence.smallest_change * SUSPICION_SHARE
     return likely and evidence.p_value is not None and evidence.p_value <= SUSPICION_ALPHA
 
 

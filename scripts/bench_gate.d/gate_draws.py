@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from harness.night.known_noise import KnownNoise, known_noise
 LEVEL = 700.0
 _STUDENT_DEGREES = 4
 _ODD_LOSS = (0.3, 0.8)
+_LEAST_SHIFT = -0.9  # tails reach further, and no run has a negative speed
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,11 @@ class Drawn:
     golden: Reference
     nights: list[list[float]]
     num_before_golden: int
-    history: KnownNoise | None
+
+    @cached_property
+    def history(self) -> KnownNoise | None:
+        """Return the noise in all nights so far."""
+        return known_noise(self.nights, self.num_before_golden) if self.nights else None
 
 
 def draws(scenario: Scenario, change: float, num: int, confirm: int, seed: int) -> Iterator[Drawn]:
@@ -74,7 +80,6 @@ def draws(scenario: Scenario, change: float, num: int, confirm: int, seed: int) 
             Reference(float(np.median(golden)), spread, scenario.golden_runs),
             listed,
             before,
-            known_noise(listed, before) if nights else None,
         )
 
 
@@ -97,7 +102,7 @@ def _shifts(rng: np.random.Generator, scenario: Scenario) -> np.ndarray:
         if not odd[:-3].any():  # not the night before, which would then be odd too often
             odd[rng.choice([i for i in range(num - 3) if i != scenario.nights_before_golden])] = True
         shifts = np.where(odd, -rng.uniform(*_ODD_LOSS, num), shifts)
-    return shifts
+    return np.maximum(shifts, _LEAST_SHIFT)
 
 
 def _night(rng: np.random.Generator, scenario: Scenario, runs: int, shift: float, times: float = 1.0) -> np.ndarray:

@@ -48,10 +48,10 @@ _SEED = 20240501
 class Size:
     """How much is drawn: nights and cases of the usual scenario, and of each other one."""
 
-    nights: int = 1_500
-    cases: int = 3_000
-    other_nights: int = 300
-    other_cases: int = 300
+    nights: int = 600
+    cases: int = 1_000
+    other_nights: int = 200
+    other_cases: int = 200
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,18 @@ def _row(number: int, scenario: Scenario, confirm: int, nights: int, cases: int)
 
 
 def goals(found: Sequence[Row]) -> tuple[Goal, ...]:
-    """Return the goals: of the usual scenario, of all without drift and sudden noise, after one odd night."""
+    """Return the goals: of the usual scenario, of all, of those with odd nights."""
     usual = found[0]
     odd = [row for row in found if row.scenario in _ODD_NIGHTS]
-    steady = [row for row in found if row.scenario.tonight_times == 1 and not row.scenario.drift]
+    habit = [row for row in found if row.scenario.odd_share]
     light = [row for row in found if row.scenario not in HEAVY]
     return (
         Goal("nights with a false alarm, 50 cases", usual.alarms.regression.value, 0.01, is_upper=True),
         Goal("a true -5 % found", usual.detected(-0.05).regression.value, 0.99, is_upper=False),
         Goal("a true -3 % found", usual.detected(-0.03).regression.value, 0.90, is_upper=False),
         Goal(
-            "false alarms, no drift, noise as before",
-            max(row.alarms.regression.value for row in steady),
+            "nights with a false alarm, every scenario",
+            max(row.alarms.regression.value for row in found),
             0.01,
             is_upper=True,
         ),
@@ -131,6 +131,12 @@ def goals(found: Sequence[Row]) -> tuple[Goal, ...]:
             "-8 % found after an odd night",
             min(row.detected(-0.08).regression.value for row in odd),
             1.0,
+            is_upper=False,
+        ),
+        Goal(
+            "-5 % found by the second night, 3 % odd nights",
+            min(row.detected(-0.05).by_second_night.value for row in habit),
+            0.90,
             is_upper=False,
         ),
     )

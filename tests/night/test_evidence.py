@@ -103,4 +103,14 @@ def test_the_level_of_the_nights_since_stands_in_for_a_golden_that_is_poorly_kno
     golden = Reference(700.0, 0.0075, 1)
     sure, less_sure = evidence_of(tonight, golden, with_level), evidence_of(tonight, golden, without)
     assert sure.p_value is not None and less_sure.p_value is not None
-    assert (sure.p_value < 1e-6, less_sure.p_value > 1e-5) == (True, True)
+    assert (sure.p_value < 1e-5, less_sure.p_value > 1e-4) == (True, True)
+
+
+def test_runs_that_vary_more_than_before_need_the_evidence_of_a_noisier_night():
+    history = known_noise([[693.0, 707.0, 700.0, 696.5, 703.5]] * 20)
+    golden = Reference(700.0, 0.0075, 5)
+    shapes = [[684.0 + times * x for x in (-5.0, 5.0, -2.5, 2.5, 0.0)] for times in (0.5, 1.0, 1.5, 2.0)]
+    chances = [evidence_of(values, golden, history).p_value or 0.0 for values in shapes]
+    assert chances == sorted(chances)
+    assert 1e-6 < chances[1] < 1e-4
+    assert chances[3] > 1e-3

@@ -34,7 +34,7 @@ def test_five_repeats_with_known_nights(level, expected):
 
 
 def test_a_change_that_hardly_is_noise_but_does_not_matter_passes_and_reports_it():
-    found = judge_time(THROUGHPUT, runs(0.985), GOLDEN, NIGHTS, LIMITS)
+    found = judge_time(THROUGHPUT, runs(0.982), GOLDEN, NIGHTS, TimeLimits(threshold=0.05, alpha=0.001))
     assert found.reason == "unlikely to be noise, but smaller than 2 %"
 
 
@@ -44,8 +44,8 @@ def test_until_nights_are_known_only_changes_beyond_the_threshold_count():
 
 
 def test_a_threshold_below_two_percent_is_the_smallest_change_that_counts():
-    tight = TimeLimits(threshold=0.01, alpha=0.0002)
-    assert verdict(runs(0.985), limits=tight) == "regression"
+    tight = TimeLimits(threshold=0.01, alpha=0.001)
+    assert verdict(runs(0.982), limits=tight) == "regression"
     assert verdict(runs(0.985), history=None, limits=tight) == "inconclusive"
 
 
@@ -124,6 +124,26 @@ def test_a_change_in_restless_nights_is_red_once_the_next_night_agrees():
     assert again == ("regression", "the night before had -10.0 %")
     other = judged([627.0], [*RESTLESS, [470.0]], NightBefore([470.0], known_noise(RESTLESS)))
     assert other[0] == "inconclusive"
+
+
+def test_two_nights_within_the_threshold_agree_only_if_they_differ_sharply_from_those_before():
+    nights = [*CALM[:3], [400.0], *CALM[3:8], [350.0], *CALM[8:]]
+    first = judged([667.0], nights)
+    assert first[0] == "pass"
+    assert judged([669.0], [*nights, [667.0]], NightBefore([667.0], known_noise(nights)))[0] == "regression"
+    assert judged([669.0], [*RESTLESS, [667.0]], NightBefore([667.0], known_noise(RESTLESS)))[0] == "pass"
+
+
+def test_nights_that_slide_slowly_do_not_agree_on_a_change_beyond_the_threshold():
+    slide = [[700 * (1 - 0.0045 * i)] for i in range(12)]
+    steady = [*CALM, *CALM]
+    loose = TimeLimits(threshold=0.05, alpha=0.2)
+    assert (
+        "the night before" not in judged([658.0], [*slide, [660.0]], NightBefore([660.0], known_noise(slide)), loose)[1]
+    )
+    assert (
+        "the night before" in judged([658.0], [*steady, [660.0]], NightBefore([660.0], known_noise(steady)), loose)[1]
+    )
 
 
 def test_a_habit_of_odd_nights_makes_the_first_one_inconclusive():

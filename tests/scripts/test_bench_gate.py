@@ -33,7 +33,7 @@ def test_true_changes_are_found_by_five_repeats_with_confirmation(module, change
 
 
 def test_five_percent_on_one_run_misses_most_of_a_true_three_percent(module):
-    found = module("gate_trials").detection(module("gate_rows").USUAL, -0.03, cases=500, confirm=0, seed=3)
+    found = module("gate_trials").detection(module("gate_rows").USUAL, -0.03, cases=500, confirm=2, seed=3)
     assert (found.plain_gate.value < 0.25, found.regression.value > 0.85) == (True, True)
 
 
@@ -47,6 +47,16 @@ def test_draws_are_the_same_every_time_and_of_the_noise_they_claim(module):
     assert mean == pytest.approx(630, rel=0.005)
     within = sum(drawn.history.within_sd for drawn in first) / 400
     assert within == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_case_that_is_skipped_as_clear_would_pass(module):
+    trials, draws = module("gate_trials"), module("gate_draws")
+    scenario = draws.Scenario("x", night_noise=0.01, night_degrees=3, nights_before_golden=10)
+    clear = [drawn for drawn in draws.draws(scenario, 0.0, 60, 2, seed=7) if trials._is_clear(drawn, 5)]
+    assert 5 <= len(clear) < 50
+    for drawn in clear:
+        found = trials._judged(drawn, drawn.values, 5, drawn.history, None)
+        assert (found.verdict.value in ("pass", "improvement"), found.was_confirmed) == (True, False)
 
 
 def test_a_rate_has_wilsons_interval(module):
