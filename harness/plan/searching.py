@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
+from threading import Event
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
@@ -24,7 +25,8 @@ from harness.recipes.resolve import recipe_of, resolve_recipe
 from harness.recipes.sweep_file import SIZES
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.run.predicting.calibration import constants_for
-from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
+from harness.run.predicting.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind, traces_note
+from harness.run.predicting.warm_tracer import WarmTracers
 from harness.run.understanding import RunRequest, Settled, settle
 
 # Shapes that are traced together: few at first, so that the first answers come early.
@@ -51,15 +53,18 @@ def search(
     space = Space(base.spec, pinned)
     recipe = recipe_of(request.asked)
     release = base.software.megatron_core
-    tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None, megatron_core=release)
-    run = _Run(request, base, recipe, space, tracing, Searched(base, traced_with=traces_note(release)), news)
-    try:
-        run.coarse()
-        run.fine()
-        run.offloads()
-    except KeyboardInterrupt:
-        tracing.stop.set()
-        run.known.interrupted = True
+    stop = Event()
+    with WarmTracers(host, TIMEOUT_S, stop) as warm:
+        cache = trace_cache(host.shell) if request.use_cache else None
+        tracing = Tracing(host, cache, stop=stop, megatron_core=release, warm=warm)
+        run = _Run(request, base, recipe, space, tracing, Searched(base, traced_with=traces_note(release)), news)
+        try:
+            run.coarse()
+            run.fine()
+            run.offloads()
+        except KeyboardInterrupt:
+            stop.set()
+            run.known.interrupted = True
     if run.known.counts.keys() <= {_NOT_LEGAL} and not run.known.interrupted:
         reasons = "; ".join(f"{text} ({count} layouts)" for text, count in run.known.reasons.most_common(3))
         raise BadRequestError(

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -151,6 +151,13 @@ def trace_kind(spec: ExperimentSpec) -> TraceKind:
     return settled_implementation(spec), imbalance_of(spec)
 
 
+class WarmTracer(Protocol):
+    """A tracer that stays between requests, see `warm_tracer.py`."""
+
+    def answer(self, request: TraceRequest, progress: Callable[[int], None]) -> bytes:
+        """Return the answer file. Errors as of a new process."""
+
+
 @dataclass(frozen=True)
 class Tracing:
     """Makes traces on ``host``. With ``cache`` None it makes all traces again, also those that travel with mbr-perf.
@@ -159,6 +166,7 @@ class Tracing:
     ``reads_shipped``: False where the traces that mbr-perf brings are made: with whatever release ``host`` has.
     ``cached_only``: traces that are not cached stay missing. ``niceness``: as for nice(1). Setting ``stop`` ends the
     tracers. ``progress`` is called now and then with the number of finished cases and of all cases.
+    ``warm``: answers requests in place of a new process for each.
     """
 
     host: Host
@@ -170,6 +178,7 @@ class Tracing:
     progress: Callable[[int, int], None] | None = None
     megatron_core: str | None = None
     reads_shipped: bool = True
+    warm: WarmTracer | None = None
 
     @cached_property
     def _source(self) -> "_Source":
@@ -293,6 +302,8 @@ class Tracing:
 
         process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop, count)
         try:
+            if self.warm:
+                return TraceFile.model_validate_json(self.warm.answer(request, count))
             return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
         except ValidationError as error:
             raise RunFailedError(

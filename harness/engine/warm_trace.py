@@ -1,0 +1,93 @@
+"""Entry point of a tracer that stays: ``python -m harness.engine.warm_trace IMPLEMENTATION`` reads folders from stdin, one a line.
+
+It imports torch and megatron-core once, which takes most of a short tracer's time, and forks for each request. A fork is as
+fresh as a new process: no request sees what another one left. It stands beside `trace.py`, whose code decides what a trace is.
+"""
+
+import gc
+import os
+import select
+import sys
+import time
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from harness.engine.process import (
+    POLL_S,
+    ForkedProcess,
+    UnforkableError,
+    be_parent_of_children,
+    die_with_parent,
+    importing_before_forks,
+    run_and_end,
+    why_not_forkable,
+)
+from harness.engine.trace import prepare
+from harness.records.store import write_atomically
+from harness.records.trace import TraceFile, TraceRequest, progress_file
+
+_STDIN, _STDERR, _MOST_BYTES = 0, 2, 65536
+
+
+def main() -> int:
+    """Serve requests until stdin ends. UnforkableError if an import started a thread."""
+    die_with_parent()
+    with importing_before_forks():
+        stand_in = prepare(transformer_engine=sys.argv[1] == "transformer_engine")
+        import harness.engine.tracing.run  # noqa: F401
+    if problem := why_not_forkable():
+        raise UnforkableError(problem)
+    gc.collect()
+    gc.freeze()
+    be_parent_of_children()
+    _serve(stand_in)
+    return 0
+
+
+def _serve(stand_in: str | None) -> None:
+    """Fork for every folder that stdin names, and leave the exit code of each fork in its folder."""
+    forks: dict[Path, ForkedProcess] = {}
+    while True:
+        if select.select([_STDIN], [], [], POLL_S if forks else None)[0]:
+            names = os.read(_STDIN, _MOST_BYTES).decode().splitlines()
+            if not names:
+                return
+            forks |= {Path(name): _forked(Path(name), stand_in) for name in names}
+        for folder, fork in [*forks.items()]:
+            if (code := fork.poll()) is not None:
+                del forks[folder]
+                with suppress(OSError):  # nobody waits for it any more
+                    write_atomically(folder / "exit", str(code))
+
+
+def _forked(folder: Path, stand_in: str | None) -> ForkedProcess:
+    pid = os.fork()
+    if pid == 0:
+        run_and_end(lambda: _answer(folder, stand_in))
+    return ForkedProcess(pid)
+
+
+def _answer(folder: Path, stand_in: str | None) -> None:
+    """Trace the cases of the request in the folder, as `trace.py` does."""
+    die_with_parent()
+    os.dup2(os.open(folder / "stderr", os.O_CREAT | os.O_WRONLY), _STDERR)
+    from harness.engine.tracing.run import trace_all
+
+    began = time.perf_counter()
+    request, out = TraceRequest.model_validate_json((folder / "request.json").read_text()), folder / "answer.json"
+    with progress_file(out).open("ab", buffering=0) as progress:
+        chunks, refused = trace_all(request, lambda: progress.write(b"."))
+    answer = TraceFile(
+        megatron_core=metadata.version("megatron-core"),
+        torch=metadata.version("torch"),
+        stand_in=stand_in,
+        chunks=chunks,
+        refused=refused,
+        seconds=time.perf_counter() - began,
+    )
+    write_atomically(out, answer.model_dump_json())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
