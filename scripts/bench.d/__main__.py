@@ -18,6 +18,7 @@ from plan_speed import (
     plan_llama31_405b,
     search_deepseek_v3,
     search_llama3_70b,
+    search_mixtral,
 )
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "plan_llama31_405b": plan_llama31_405b,
     "search_llama3_70b": search_llama3_70b,
     "search_deepseek_v3": search_deepseek_v3,
+    "search_mixtral": search_mixtral,
     "history": history,
     "snapshot_seconds": snapshot_seconds,
     "snapshot_memory": snapshot_memory,

@@ -73,6 +73,12 @@ def search_deepseek_v3() -> Result:
     return _search("search_deepseek_v3", ("-m", "deepseek", "-mr", "deepseek_v3", *SPACE), goal=120.0)
 
 
+def search_mixtral() -> Result:
+    """Search every layout of a small model with experts, most of which fit, on 1,024 GPUs."""
+    point = ("-m", "mixtral", "-mr", "mixtral_8x7b", "--point_gpu", "a100")
+    return _search("search_mixtral", (*point, *SPACE), goal=60.0)
+
+
 def _search(name: str, asked: tuple[str, ...], goal: float) -> Result:
     """Return the seconds of 1,000 layouts in one search."""
     busy = _busy()
