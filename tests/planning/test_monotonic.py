@@ -1,0 +1,115 @@
+"""What more of a setting must never do to a prediction, over shipped points whose traces mbr-perf brings."""
+
+from itertools import pairwise
+from math import lcm
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
+from harness.experiment.software import Software
+from harness.planning.model_states import least_weight_bytes
+from harness.planning.prediction import predict
+from harness.planning.search import Limits, Traces, candidates, plan, required_cases
+from harness.planning.shipped_traces import find_shipped
+from harness.planning.stages import Composer
+from tests.real_te.shipped_points import IMPLEMENTATION, SOFTWARE, shipped_points
+
+POINTS = {
+    f"{p.name}.{p.spec.compute_dtype}.{p.spec.num_gpus}": p.spec
+    for p in shipped_points()
+    if p.spec and not p.refused and p.gpu == "h100" and p.spec.cuda_graph.impl == "none"
+}
+some_point = pytest.mark.parametrize("name", sorted(POINTS))
+
+
+def traces_of(cases) -> Traces:
+    shipped, why = find_shipped("0.16.1", Software())
+    assert shipped, why
+    found = {case.key: shipped.read(case, 1.0) for case in cases}
+    return Traces({key: row.chunk for key, row in found.items() if row and row.chunk}, None, {})
+
+
+def costs_by_setting(spec):
+    """The composed chunks of every legal setting that has traces."""
+    found = candidates(spec, SOFTWARE, IMPLEMENTATION)
+    traces, composer = traces_of(required_cases(found, IMPLEMENTATION)), Composer(spec, IMPLEMENTATION)
+    planned = plan(spec, found, traces, Limits(None), IMPLEMENTATION, SOFTWARE)
+    return {
+        row.candidate.spec.recompute: composer.with_recompute(row.candidate.spec.recompute).chunk_costs(traces.even)
+        for row in planned.rows
+        if row.prediction
+    }
+
+
+def saved(costs) -> list[int]:
+    return [chunk.sizes.saved for stage in costs for chunk in stage]
+
+
+@some_point
+def test_recompute_of_more_layers_never_keeps_more_activations(name):
+    costs = costs_by_setting(POINTS[name])
+    blocks = sorted((p.num_layers, p) for p in costs if isinstance(p, FullRecompute) and p.method == "block")
+    order = [NoRecompute(), *(policy for _, policy in blocks)]
+    if len(order) == 1:
+        pytest.skip("a rule forbids recompute of whole layers here")
+    for fewer, more in pairwise(order):
+        assert all(b <= a for a, b in zip(saved(costs[fewer]), saved(costs[more]), strict=True)), more.text
+
+
+@some_point
+def test_recompute_of_more_modules_never_keeps_more_activations(name):
+    """All but `core_attn`: flash attention keeps little, and its checkpoint keeps the inputs and the output as well."""
+    costs = costs_by_setting(POINTS[name])
+    selective = [p for p in costs if isinstance(p, SelectiveRecompute)]
+    wrong = [
+        f"{fewer.text} < {more.text}"
+        for more in selective
+        for fewer in [NoRecompute(), *selective]
+        if set(getattr(fewer, "modules", ())) < set(more.modules)
+        and "core_attn" not in set(more.modules) - set(getattr(fewer, "modules", ()))
+        and any(b > a for a, b in zip(saved(costs[fewer]), saved(costs[more]), strict=True))
+    ]
+    assert selective
+    assert wrong == []
+
+
+@some_point
+def test_recompute_never_makes_a_step_faster_or_changes_the_weights(name):
+    spec = POINTS[name]
+    found = candidates(spec, SOFTWARE, IMPLEMENTATION)
+    planned = plan(
+        spec, found, traces_of(required_cases(found, IMPLEMENTATION)), Limits(None), IMPLEMENTATION, SOFTWARE
+    )
+    assert planned.control
+    for row in planned.rows:
+        if row.prediction:
+            assert row.overhead >= 0, row.text
+            assert [s.weights for s in row.prediction.stages] == [s.weights for s in planned.control.prediction.stages]
+
+
+@some_point
+def test_more_copies_never_need_more_memory_on_a_rank(name):
+    spec = POINTS[name]
+    spec = spec.model_copy(update={"recompute": NoRecompute()})
+    cases = traces_of(Composer(spec, IMPLEMENTATION).cases())
+    batch = spec.batch.model_copy(update={"global_batch_size": 2 * spec.batch.global_batch_size})
+    twice = spec.model_copy(update={"num_gpus": 2 * spec.num_gpus, "batch": batch})
+    one, two = (predict(each, IMPLEMENTATION, cases.even, None, SOFTWARE) for each in (spec, twice))
+    for few, many in zip(one.stages, two.stages, strict=True):
+        assert many.optimizer <= few.optimizer
+        assert (many.weights, many.gradients) <= (few.weights, few.gradients)
+        assert many.total <= few.total
+        assert not spec.optimizer.use_distributed_optimizer or many.optimizer < few.optimizer
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_more_tensor_or_expert_parallelism_never_leaves_more_weights_on_a_rank(data):
+    spec = POINTS[data.draw(st.sampled_from(sorted(POINTS)))]
+    p = spec.parallelism
+    name = data.draw(st.sampled_from(("tensor_model_parallel_size", "expert_model_parallel_size")))
+    twice = p.model_copy(update={name: 2 * getattr(p, name)})
+    more = spec.model_copy(update={"parallelism": twice, "num_gpus": lcm(spec.num_gpus, 2 * spec.num_gpus)})
+    assert all(b <= a for a, b in zip(least_weight_bytes(spec), least_weight_bytes(more), strict=True))
