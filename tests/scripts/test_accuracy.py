@@ -36,7 +36,7 @@ def read(module):
 
     def reading(changes=None, **row):
         plain = {"arguments": PLAIN | (changes or {}), "hardware": "H100", "world_size": 8, "environment": {},
-                 "software": "dev", "date": "2026-06-01"}  # fmt: skip
+                 "software": "dev", "date": "2026-06-01", "path": "gpt/case/golden_values.json"}  # fmt: skip
         return module("arguments").read(plain | row)
 
     return reading
@@ -85,6 +85,16 @@ def test_a_row_without_a_global_batch_size_is_left_out_with_the_reason(read, mod
     unsaid = {name: value for name, value in PLAIN.items() if name != "global-batch-size"}
     with pytest.raises(module("arguments").InexpressibleError, match="no --global-batch-size"):
         read(arguments=unsaid)
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [("bert", "BERT"), ("t5", "T5"), ("tests/functional_tests/test_cases/multimodal-llava", "LLaVA")],
+)
+def test_tests_of_other_models_are_left_out_by_name(read, module, folder, reason):
+    """Their arguments have a GPT's names, and would be predicted as one."""
+    with pytest.raises(module("arguments").InexpressibleError, match=reason):
+        read(path=f"{folder}/case/golden_values_dev_dgx_h100.json")
 
 
 def test_what_is_taken_for_something_alike_is_reported(read):
