@@ -17,7 +17,7 @@ from harness.units import counted
 # The default of Megatron-Bridge's parser; its help text has 0.75.
 SKIP_FIRST_SHARE = 0.70
 _FAR_OFF = 0.10
-_UNSTATED = "the golden has no throughput: iteration times are compared, although it states neither GPUs nor batch"
+_GIVE_IT = "give golden values with throughput, or a golden of mbr-perf, which states both"
 _NO_THROUGHPUT, _FOR_READING = "the golden has no throughput", "shown only; mbr-perf judges throughput"
 
 
@@ -73,8 +73,8 @@ def window_of(golden: ForeignGolden, options: WindowOptions) -> Window:
 def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed: ForeignThresholds) -> Judged:
     """Judge throughput if the golden has it; only show the other.
 
-    Else judge step time: it says something about speed only with the GPUs and the batch of the golden. Golden values of
-    Megatron-LM state neither, which becomes a note.
+    Else judge step time: it says something about speed only with the GPUs and the batch of the golden. An unknown number
+    is not equal: golden values of Megatron-LM state neither and judge no time.
     """
     by_time = not golden.has_throughput
     judged = "step_time_s" if by_time else "tflops_per_gpu"
@@ -95,7 +95,6 @@ def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed:
             findings.append(replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason=problem))
         else:
             findings.append(finding)
-            notes += [_UNSTATED] if by_time and golden.num_gpus is None else []
             notes += _far_off(speed, current, [by_number[number] for number in window.iterations])
     return Judged(tuple(findings), tuple(notes))
 
@@ -103,14 +102,17 @@ def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed:
 def _other_job(
     log: ForeignLog, golden: ForeignGolden, by_number: Mapping[int, Iteration], window: Window
 ) -> str | None:
-    """Return how GPUs or batch of the job differ from the golden's; None if they agree or the golden states none."""
+    """Return how GPUs or batch of the job differ from the golden's, or what the golden does not state; None if they agree."""
     batches = {by_number[number].global_batch_size for number in window.iterations if number in by_number}
     rows = (
         ("number of GPUs", golden.num_gpus, {log.world_size}),
         ("global batch size", golden.global_batch_size, batches),
     )
+    unstated = [name for name, stated, _ in rows if stated is None]
+    if unstated:
+        return f"the golden has no throughput and does not state its {' and '.join(unstated)}, which iteration times need: {_GIVE_IT}"
     for name, stated, found in rows:
-        if stated is None or found == {stated}:
+        if found == {stated}:
             continue
         has = ", ".join(sorted("an unknown one" if each is None else str(each) for each in found))
         return f"the golden has no throughput, and iteration times need the same {name}: the golden has {stated}, the job {has}"

@@ -229,24 +229,24 @@ def test_losses_are_compared_on_request(compare):
     assert compare(log, golden, "--check_loss", "--final_loss_tolerance", "0.07").code == 0
 
 
-def test_megatron_lm_is_judged_by_its_times_and_the_last_rank(compare):
+def test_megatron_lm_without_gpus_and_batch_judges_the_last_rank_and_no_time(compare):
     seconds = [7.5] + [0.9] * 49
     memory = [(2, memory_mb(rank, 2, 1000.0, peak, 3000.0, 3000.0)) for rank, peak in ((0, 2900.0), (4, 2000.0))]
     peaks = [1900.0 * 2**20] + [2000.0 * 2**20] * 49
     answer = compare(megatron_lm_log(seconds, memory=memory), megatron_lm_golden(seconds, peaks))
-    assert answer.code == 0
+    assert answer.code == 6
+    assert "does not state its number of GPUs and global batch size" in " ".join(answer.out.split())
     assert "rank 4 after iteration 2" in answer.out
     assert "peak allocated 2.83 GiB on rank 0" in answer.out
     slower = compare(megatron_lm_log([7.5] + [0.96] * 49), megatron_lm_golden(seconds), "--json")
-    assert slower.code == 5
-    assert findings(slower)["step_time_s"]["verdict"] == "regression"
+    assert (slower.code, findings(slower)["step_time_s"]["verdict"]) == (6, "inconclusive")
 
 
 def test_metrics_of_a_golden_may_have_different_steps(compare):
     golden = megatron_lm_golden([0.9] * 50, losses=[11.5] * 50)
     golden["iteration-time"]["values"] = {str(n): 0.9 for n in (1, *range(5, 51, 5))} | {"10": "nan"}
     answer = compare(megatron_lm_log([0.9] * 50), golden, "--json")
-    assert (answer.code, json.loads(answer.out)["window"]["iterations"]) == (0, [40, 45, 50])
+    assert (answer.code, json.loads(answer.out)["window"]["iterations"]) == (6, [40, 45, 50])
 
 
 def test_memory_of_other_iterations_is_inconclusive(compare):

@@ -53,10 +53,19 @@ def test_with_a_throughput_the_iteration_time_is_shown_only():
     assert finding.verdict is Verdict.NOT_GATED
 
 
-def test_a_golden_that_states_neither_is_judged_with_a_note():
-    finding, notes = time_of(job(num_gpus=64, seconds=5.0), reference())
-    assert finding.verdict is Verdict.REGRESSION
-    assert any("although it states neither GPUs nor batch" in note for note in notes)
+@pytest.mark.parametrize(
+    ("stated", "missing"),
+    [
+        ({}, "number of GPUs and global batch size"),
+        ({"num_gpus": 32}, "global batch size"),
+        ({"global_batch_size": 128}, "number of GPUs"),
+    ],
+)
+@pytest.mark.parametrize("seconds", [2.5, 5.0])
+def test_a_golden_that_does_not_state_gpus_and_batch_judges_no_time(stated, missing, seconds):
+    finding, _ = time_of(job(seconds=seconds), reference(**stated))
+    assert (finding.verdict, finding.change) == (Verdict.INCONCLUSIVE, None)
+    assert f"does not state its {missing}, which iteration times need: give golden values" in finding.reason
 
 
 def test_a_golden_of_mbr_perf_states_its_gpus_and_batch(make_record, make_golden, tmp_path):
