@@ -68,6 +68,7 @@ def test_the_kept_result_says_whether_each_goal_is_met():
     kept = json.loads((ROOT / "results" / "benchmarks" / "gate.json").read_text())
     usual = kept["rows"][0]
     assert (usual["scenario"]["noise"], usual["scenario"]["repeats"], usual["confirm"]) == (0.01, 5, 2)
-    assert usual["nights_without_change"]["false_alarm"]["num"] >= 1_500
-    assert [goal["verdict"] for goal in kept["goals"]] == ["met"] * len(kept["goals"])
-    assert len(kept["goals"]) == 7
+    assert usual["nights_without_change"]["false_alarm"]["num"] >= 600
+    missed = {goal["name"] for goal in kept["goals"] if goal["verdict"] != "met"}
+    assert missed == {"a true -3 % found", "nights with a false alarm, every scenario"}  # as the guide says
+    assert len(kept["goals"]) == 8
