@@ -24,9 +24,10 @@ from harness.errors import BadRequestError, Problems, nearest, raise_all
 from harness.experiment.model import repeats_problem
 from harness.launch.plan import Nodes
 from harness.recipes.recipe import STDIN, FileKind, ForeignSource, Request
-from harness.records.batches import BatchLaunch, LaunchSettings
+from harness.records.batches import BatchLaunch
 from harness.records.goldens import GateOptions
 from harness.records.job import SlurmOptions, SlurmRequest
+from harness.records.run import LaunchSettings
 from harness.run.understanding import RunRequest
 
 _Kind = TypeVar("_Kind")

@@ -24,11 +24,10 @@ from harness.records.batches import BatchLaunch, PlannedEntry
 from harness.records.goldens import find_golden
 from harness.records.job import JobRecord, JobRun, SlurmRequest
 from harness.records.store import results_dir
-from harness.run.experiment import judge, require_megatron, run_folder
+from harness.run.experiment import Display, judge, require_megatron, run_folder
 from harness.run.launched import Following, Launch, Ran
 from harness.run.machine import require_machine
 from harness.run.predicting.prediction import KeptPrediction, cached_prediction, predicting
-from harness.run.show import Display
 from harness.run.understanding import RunRequest, Understood, looked_over, understand
 from harness.showing.progress import CellProgress, Show
 

@@ -39,7 +39,7 @@ def list_recipes(
 
     rows = summaries(recipes_dir, gpu)
     if as_json:
-        from harness.catalogue.document import RecipesDocument
+        from harness.catalogue.show import RecipesDocument
         from harness.showing import json
 
         json.answer(RecipesDocument(recipes=rows))
@@ -65,7 +65,7 @@ def show_recipe(
 
     recipe = open_recipe(name, recipes_dir)
     if as_json:
-        from harness.catalogue.document import recipe_document
+        from harness.catalogue.show import recipe_document
         from harness.showing import json
 
         json.answer(recipe_document(recipe))
@@ -92,7 +92,7 @@ def validate(
 
     checked, problems = check_files(paths or [], recipes_dir)
     if as_json:
-        from harness.catalogue.document import CheckedDocument
+        from harness.catalogue.show import CheckedDocument
         from harness.showing import json
 
         json.answer(CheckedDocument.of(checked=checked, problems=problems))
@@ -119,8 +119,7 @@ def suites(
     as_json: Json = False,
 ) -> None:
     """List the suites of nightly jobs, or the cases of a suite. Exits 2 with all problems of the file."""
-    from harness.catalogue.document import SuiteDocument, SuitesDocument
-    from harness.catalogue.show import suite_page, suites_page
+    from harness.catalogue.show import SuiteDocument, SuitesDocument, suite_page, suites_page
     from harness.recipes.suite_file import read_suite
     from harness.recipes.suite_listing import case_rows, suite_row, suite_rows
     from harness.showing import json
@@ -177,7 +176,7 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     job = resolve(request)
     written = exported(job.spec, how.form, tuple(job.notes))
     if how.as_json:
-        from harness.catalogue.document import ExportedDocument
+        from harness.catalogue.show import ExportedDocument
         from harness.showing import json
 
         json.answer(
@@ -215,7 +214,7 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
     request = request if request.gpu else on_gpu_point(request)[0]
     text, refused = _create_recipe(request, what.output)
     if what.as_json:
-        from harness.catalogue.document import ExportedDocument
+        from harness.catalogue.show import ExportedDocument
         from harness.showing import json
 
         json.answer(ExportedDocument(form="yaml", words=(), remarks=refused, text=text))
@@ -277,7 +276,7 @@ def list_rules(
 
     found = entries(severity)
     if as_json:
-        from harness.catalogue.document import RulesDocument
+        from harness.catalogue.show import RulesDocument
         from harness.showing import json
 
         json.answer(RulesDocument(rules=found))
@@ -305,7 +304,7 @@ def show_rule(
 
     found = entries_named(rule)
     if as_json:
-        from harness.catalogue.document import RulesDocument
+        from harness.catalogue.show import RulesDocument
         from harness.showing import json
 
         json.answer(RulesDocument(rules=found))

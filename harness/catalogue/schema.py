@@ -16,7 +16,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "compare": ("run.document:CompareDocument", "imports.compare.document:ForeignDocument"),
     "diagnose": ("diagnose.document:DiagnosisDocument", "diagnose.document:OverviewDocument"),
     "doctor": ("results.document:MachineDocument",),
-    "explain": ("explain.document:ExplainDocument",),
+    "explain": ("explain.show:ExplainDocument",),
     "golden diff": ("goldens.document:DifferenceDocument",),
     "golden export": ("goldens.document:ExportDocument",),
     "golden list": ("goldens.document:GoldensDocument",),
@@ -26,30 +26,30 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "history": ("night.history.document:HistoryDocument", "night.history.document:CaseDocument"),
     "history add": ("night.history.document:AddedDocument",),
     "import": ("run.document:RunDocument", "sweep.document:SweepRunDocument"),
-    "jobs cancel": ("jobs.document:CancelledDocument",),
-    "jobs list": ("jobs.document:JobsDocument",),
-    "jobs logs": ("jobs.document:LogsDocument",),
-    "jobs status": ("jobs.document:JobDocument",),
+    "jobs cancel": ("jobs.show:CancelledDocument",),
+    "jobs list": ("jobs.show:JobsDocument",),
+    "jobs logs": ("jobs.show:LogsDocument",),
+    "jobs status": ("jobs.show:JobDocument",),
     "jobs submit": ("run.document:SubmittedDocument",),
     "jobs wait": (_RUN[0], _SWEEP[0], "run.document:WaitingDocument", "run.document:CaseJobDocument"),
     "nightly": tuple(f"night.document:{name}Document" for name in ("Night", "NightPlan", "NightJobPlan")),
     "plan": ("plan.document:PlanDocument", "plan.document:CalibrationDocument"),
-    "recipes list": ("catalogue.document:RecipesDocument",),
-    "recipes show": ("catalogue.document:RecipeDocument",),
-    "recipes suites": ("catalogue.document:SuitesDocument", "catalogue.document:SuiteDocument"),
-    "recipes export": ("catalogue.document:ExportedDocument",),
-    "recipes new": ("catalogue.document:ExportedDocument",),
-    "recipes validate": ("catalogue.document:CheckedDocument",),
+    "recipes list": ("catalogue.show:RecipesDocument",),
+    "recipes show": ("catalogue.show:RecipeDocument",),
+    "recipes suites": ("catalogue.show:SuitesDocument", "catalogue.show:SuiteDocument"),
+    "recipes export": ("catalogue.show:ExportedDocument",),
+    "recipes new": ("catalogue.show:ExportedDocument",),
+    "recipes validate": ("catalogue.show:CheckedDocument",),
     "report": ("sweep.document:SweepDocument",),
     "results archive": ("results.document:ArchiveDocument",),
     "results doctor": ("results.document:AilmentsDocument",),
     "results export": ("results.document:ExportDocument",),
     "results list": ("results.document:InventoryDocument",),
     "results show": ("results.document:EntryDocument",),
-    "rules list": ("catalogue.document:RulesDocument",),
-    "rules show": ("catalogue.document:RulesDocument",),
+    "rules list": ("catalogue.show:RulesDocument",),
+    "rules show": ("catalogue.show:RulesDocument",),
     "run": (*_RUN, "sweep.document:AbDocument", *_SWEEP[1:], *_JOB),
-    "schema": ("catalogue.document:CommandsDocument",),
+    "schema": ("catalogue.show:CommandsDocument",),
     "snapshot": ("diagnose.document:SnapshotDocument", "diagnose.document:SnapshotDifferenceDocument"),
     "sweep": (*_SWEEP, *_JOB),
 }
@@ -89,7 +89,7 @@ def schema(
         remedy = f"name one of: {', '.join(group)}" if group else nearest(name, DOCUMENTS)
         raise BadRequestError(f"schema {name}: no such command with --json", remedy=remedy)
     elif as_json:
-        from harness.catalogue.document import CommandsDocument
+        from harness.catalogue.show import CommandsDocument
         from harness.showing import json
 
         json.answer(CommandsDocument(commands=tuple(DOCUMENTS)))

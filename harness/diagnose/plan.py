@@ -17,7 +17,7 @@ from harness.launch.plan import Nodes, without_asking
 from harness.planning.assumptions import imbalance_of
 from harness.planning.search import Limits, Plan, Row, candidates, plan, required_cases
 from harness.run.machine import software_for
-from harness.run.predicting.calibration import constants_for
+from harness.run.predicting.prediction import constants_for
 from harness.run.predicting.tracer import Tracing, trace_cache
 
 

@@ -59,7 +59,7 @@ def explain(what: ExplainOptions) -> None:
     theirs = theirs or stored_golden(ours.run, what.golden_dir)
     found = explained(with_history(ours.side(), ours.run, what.results_dir), theirs.side(ours.run.spec))
     if what.as_json:
-        from harness.explain.document import ExplainDocument
+        from harness.explain.show import ExplainDocument
         from harness.showing import json
 
         json.answer(ExplainDocument.of(found))

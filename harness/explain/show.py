@@ -1,10 +1,14 @@
-"""Shows an explanation: what changed, whether it is noise, and the causes, the likeliest first."""
+"""Shows an explanation, for people and as JSON: what changed, whether it is noise, and the causes, the likeliest first."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from harness.explain.judge import moved
-from harness.explain.values import GROUPS, Cause, Change, Contrast, Departure, Explanation, Key, Side
+from harness.explain.values import GROUPS, Cause, Change, Contrast, Departure, Explanation, Fit, Group, Key, Side
 from harness.showing import figures
+from harness.showing.json import Document, Shown, Text, at
 from harness.showing.page import GAP, Block, Facts, Line, Page, Section, listing, table
 from harness.units import format_percent
 
@@ -137,3 +141,92 @@ def _unrecorded(heading: str, keys: Iterable[Key]) -> list[str]:
         f"{group} ({', '.join(names) if len(names) <= 3 else len(names)})" for group, names in counted.items()
     )
     return [f"{heading}: {listed}."]
+
+
+Names = dict[str, list[str]]
+
+
+def _by_group(keys: Iterable[Key]) -> Names:
+    found: Names = {}
+    for group, name in keys:
+        found.setdefault(group, []).append(name)
+    return found
+
+
+Unrecorded = Annotated[Names, BeforeValidator(_by_group)]
+"""Names by group."""
+
+
+class SideRow(Shown):
+    """The run or golden, and how far to trust it."""
+
+    name: str
+    kind: Literal["run", "golden", "published"]
+    num_runs: int
+    derived: Annotated[tuple[str, ...], BeforeValidator(sorted)]
+    caveats: tuple[str, ...]
+
+
+class ChangeRow(Shown):
+    """One metric on both sides."""
+
+    metric: str
+    run: float | None = at("ours")
+    reference: float | None = at("theirs")
+    change: float | None
+    noise: float | None
+    basis: Text
+    is_noise: bool
+
+
+class DifferenceRow(Shown):
+    """One recorded value that differs."""
+
+    group: Group
+    name: str
+    run: str | None = at("ours")
+    reference: str | None = at("theirs")
+    source: Text
+
+
+class MetricFitRow(Shown):
+    """Whether a cause can explain the change of one metric."""
+
+    metric: str
+    fit: Fit
+    text: str
+    expected: float | None
+
+
+class CauseRow(Shown):
+    """Differences with the same effect, and the metrics that they can have changed."""
+
+    rank: int
+    name: str
+    can_explain: bool
+    differences: tuple[DifferenceRow, ...] = at("departures")
+    says: tuple[MetricFitRow, ...] = at("fits")
+    size: str
+    why: str
+
+
+class NotRecorded(Shown):
+    """Facts that only the other side, or neither side, recorded."""
+
+    run: Unrecorded = at("unrecorded_ours")
+    reference: Unrecorded = at("unrecorded_theirs")
+    neither: tuple[Group, ...]
+
+
+class ExplainDocument(Document):
+    """``mbr-perf explain --json``. ``same``: how many facts agree, by group."""
+
+    run: SideRow = at("ours")
+    reference: SideRow = at("theirs")
+    metrics: tuple[ChangeRow, ...] = at("changes")
+    verdict: tuple[str, ...]
+    causes: tuple[CauseRow, ...]
+    same: dict[Group, int] = at("contrast", "same")
+    not_recorded: NotRecorded = at("contrast")
+    advice: tuple[str, ...]
+    exit_code: int = 0

@@ -6,8 +6,8 @@ from typing import Self
 
 from harness.errors import BadRequestError
 from harness.explain.contrast import contrast
-from harness.explain.document import SideRow, Unrecorded
 from harness.explain.judge import changes
+from harness.explain.show import SideRow, Unrecorded
 from harness.explain.values import Group, Side
 from harness.goldens.plan import Promotions
 from harness.records.golden import GoldenRecord

@@ -102,11 +102,11 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     request = _import_request(what, asked, judge)
     if isinstance(request, ImportRequest):
         from harness.imports.run import import_run
-        from harness.run.show import Display
+        from harness.run.experiment import Display
 
         raise typer.Exit(int(import_run(request, Display(as_json=what.as_json))))
     from harness.imports.sweep import import_sweep
-    from harness.sweep.show import SweepDisplay
+    from harness.sweep.reports import SweepDisplay
 
     raise typer.Exit(int(import_sweep(request, SweepDisplay(as_json=what.as_json))))
 

@@ -28,11 +28,10 @@ from harness.records.rank import Failure, MemoryRecord, RankRecord, StepRecord
 from harness.records.redact import redact
 from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, results_dir, write_atomically, write_record
-from harness.run.experiment import judge
+from harness.run.experiment import Display, judge
 from harness.run.launched import Ran, placed
 from harness.run.logged import with_logged
 from harness.run.predicting.prediction import cached_prediction_of
-from harness.run.show import Display
 from harness.run.understanding import RunRequest, Settled, settle
 
 METER = "log"

@@ -31,9 +31,8 @@ from harness.showing.progress import counted_off
 from harness.showing.terminal import narration
 from harness.sweep.axes import RECOMPUTE, SweptAxis, name_of
 from harness.sweep.batch import SweepBatch
-from harness.sweep.reports import answer
+from harness.sweep.reports import SweepDisplay, answer
 from harness.sweep.request import read_axes
-from harness.sweep.show import SweepDisplay
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
     results = store.results_dir(results_dir)
     found = standings(results, _slurm())
     if as_json:
-        from harness.jobs.document import JobsDocument
+        from harness.jobs.show import JobsDocument
         from harness.showing import json
 
         json.answer(JobsDocument.of(results_dir=results, jobs=found))
@@ -52,7 +52,7 @@ def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     from harness.batch.slurm.submission import submit_prepared
     from harness.launch.environment import this_host
     from harness.records.job import job_dir_of, read_job
-    from harness.run.show import Display
+    from harness.run.experiment import Display
 
     job_dir = job_dir_of(job, results_dir)
     submitted = submit_prepared(job_dir, this_host(), _slurm())
@@ -67,7 +67,7 @@ def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None
 
     found = standing(job_dir_of(job, results_dir), _slurm())
     if as_json:
-        from harness.jobs.document import JobDocument
+        from harness.jobs.show import JobDocument
         from harness.showing import json
 
         json.answer(JobDocument.of(found))
@@ -91,9 +91,9 @@ def wait(
     from harness.batch.slurm.following import wait_and_judge
     from harness.batch.slurm.showing import JobDisplay
     from harness.records.job import job_dir_of
-    from harness.run.show import Display
+    from harness.run.experiment import Display
+    from harness.sweep.reports import SweepDisplay
     from harness.sweep.run import answer_job
-    from harness.sweep.show import SweepDisplay
 
     display = JobDisplay(Display(as_json=as_json))
 
@@ -112,7 +112,7 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     job_dir = job_dir_of(job, results_dir)
     submitted = cancel_job(job_dir, _slurm())
     if as_json:
-        from harness.jobs.document import CancelledDocument
+        from harness.jobs.show import CancelledDocument
         from harness.showing import json
 
         json.answer(CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id))
@@ -152,7 +152,7 @@ def logs(
     job_dir = job_dir_of(job, results_dir)
     record = read_job(job_dir)
     if as_json:
-        from harness.jobs.document import LogFile, LogsDocument
+        from harness.jobs.show import LogFile, LogsDocument
         from harness.showing import json
 
         require_rank(record, rank)

@@ -20,10 +20,11 @@ from harness.recipes.recipe import Request
 from harness.recipes.suite import Suite, SuiteCase
 from harness.recipes.suite_file import read_suite
 from harness.recipes.suite_listing import only, shard
-from harness.records.batches import BatchLaunch, LaunchSettings
+from harness.records.batches import BatchLaunch
 from harness.records.job import SlurmOptions
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import redact
+from harness.records.run import LaunchSettings
 from harness.run.machine import one_look, require_machine, software_here
 from harness.run.predicting.prediction import KeptPrediction, cached_prediction_of
 from harness.run.understanding import RunRequest, in_one_sentence, launcher_problems

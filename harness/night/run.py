@@ -26,7 +26,7 @@ from harness.records.folders import why_unwritable
 from harness.records.job import SlurmOptions
 from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
 from harness.records.store import results_dir
-from harness.run.show import Display
+from harness.run.experiment import Display
 
 
 @dataclass(frozen=True)

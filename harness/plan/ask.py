@@ -103,7 +103,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     from harness.launch.environment import this_host
     from harness.plan.run import Planned
     from harness.plan.searching import search
-    from harness.plan.show_search import news_line, search_page
+    from harness.plan.show_layouts import news_line, search_page
     from harness.showing.terminal import narrate, show_page
 
     if how.html or how.png:

@@ -16,8 +16,8 @@ from harness.planning.ranges import ratio_error
 from harness.planning.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
 from harness.recipes.sweep_file import SWEPT
 from harness.records.trace import TraceCase
-from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.exact import ExactSetting, ExactTracing
+from harness.run.predicting.prediction import constants_for
 from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
 from harness.run.understanding import RunRequest, Settled, settle
 

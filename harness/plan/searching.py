@@ -24,7 +24,7 @@ from harness.recipes.recipe import Recipe
 from harness.recipes.resolve import recipe_of, resolve_recipe
 from harness.recipes.sweep_file import SIZES
 from harness.records.trace import ChunkTrace, TraceCase
-from harness.run.predicting.calibration import constants_for
+from harness.run.predicting.prediction import constants_for
 from harness.run.predicting.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind, traces_note
 from harness.run.predicting.warm_tracer import WarmTracers
 from harness.run.understanding import RunRequest, Settled, settle

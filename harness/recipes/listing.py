@@ -12,10 +12,9 @@ from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, ASSUMED_TRANSFORMER_ENGINE, Software
 from harness.recipes.find import RecipeFile, all_recipe_files, check_names, recipes_dir
-from harness.recipes.recipe import OperatingPoint, Recipe
+from harness.recipes.recipe import LEAVES, OperatingPoint, Recipe, build_spec
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.resolve import resolve_point
-from harness.recipes.settings import LEAVES, build_spec
 
 
 def parameter_count(model: ModelSpec) -> int:

@@ -8,9 +8,8 @@ from typing import get_args
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.experiment import CudaGraphSpec
 from harness.recipes.reading import nearest_setting
-from harness.recipes.recipe import Request
+from harness.recipes.recipe import LEAVES, SECTION_MODELS, Layer, Request, Setting, Value, merge, settable_paths
 from harness.recipes.recompute import policy_from_text, recompute_setting
-from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting, Value, merge, settable_paths
 from harness.recipes.strict_yaml import Table, parse_yaml, plain
 from harness.units import GIB
 

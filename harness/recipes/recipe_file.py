@@ -7,7 +7,20 @@ from harness.errors import nearest
 from harness.experiment.gpu import GPUS
 from harness.recipes.options import read_layer_freq
 from harness.recipes.reading import Document, Keys, in_words, path_text
-from harness.recipes.recipe import OperatingPoint, PointKey, Recipe, RecipeHeader
+from harness.recipes.recipe import (
+    LEAVES,
+    SECTION_MODELS,
+    TOP_SECTIONS,
+    Layer,
+    OperatingPoint,
+    PointKey,
+    Recipe,
+    RecipeHeader,
+    Setting,
+    Value,
+    build_spec,
+    merge,
+)
 from harness.recipes.recompute import (
     TOP_LEVEL_NAMES,
     Field,
@@ -15,16 +28,6 @@ from harness.recipes.recompute import (
     canonical_fields,
     policy_from_fields,
     read_recompute_text,
-)
-from harness.recipes.settings import (
-    LEAVES,
-    SECTION_MODELS,
-    TOP_SECTIONS,
-    Layer,
-    Setting,
-    Value,
-    build_spec,
-    merge,
 )
 from harness.recipes.strict_yaml import Items, Node, PlainValue, Table, plain
 

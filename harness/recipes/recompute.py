@@ -15,8 +15,7 @@ from harness.experiment.recompute import (
     parse_recompute,
 )
 from harness.recipes.reading import faults, in_words
-from harness.recipes.recipe import Request
-from harness.recipes.settings import Setting
+from harness.recipes.recipe import Request, Setting
 from harness.recipes.strict_yaml import PlainValue
 
 Policy = NoRecompute | SelectiveRecompute | FullRecompute

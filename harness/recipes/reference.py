@@ -16,8 +16,7 @@ from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.recompute import MODULES
 from harness.experiment.user_buffers import METHODS, NAMED, UserBuffers
 from harness.recipes.find import recipes_dir
-from harness.recipes.recipe import PointKey, RecipeHeader
-from harness.recipes.settings import SECTION_MODELS, TOP_SECTIONS
+from harness.recipes.recipe import SECTION_MODELS, TOP_SECTIONS, PointKey, RecipeHeader
 from harness.recipes.suite import ExpectedFailure
 from harness.recipes.suite_file import CaseEntry, SuiteFile, SuiteSettings, read_suite, suite_files
 from harness.recipes.sweep_file import SHORT_NAMES, SweepFile, read_sweep_file, sweep_files

@@ -16,8 +16,7 @@ from harness.recipes.points import (
     only_gpu_point,
     weak_scaled,
 )
-from harness.recipes.recipe import STDIN, OperatingPoint, Recipe, Request
-from harness.recipes.settings import Layer, Setting, build_spec, merge, sources_of
+from harness.recipes.recipe import STDIN, Layer, OperatingPoint, Recipe, Request, Setting, build_spec, merge, sources_of
 from harness.units import format_bytes
 
 _LAYOUT = "parallelism.pipeline_model_parallel_layout"

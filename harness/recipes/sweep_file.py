@@ -14,9 +14,8 @@ from harness.experiment.model import Repeats
 from harness.recipes.find import SWEEPS, NamedFiles
 from harness.recipes.points import KNOWN_NAMES
 from harness.recipes.reading import Document, FileModel, Keys, RefusedError, nearest_setting, one_of
-from harness.recipes.recipe import Request
+from harness.recipes.recipe import Request, settable_paths
 from harness.recipes.recompute import policy_from_text
-from harness.recipes.settings import settable_paths
 
 SHORT_NAMES = {
     "tp": "tensor_model_parallel_size",

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.experiment.recompute import SelectiveRecompute, canonical_text
-from harness.recipes.settings import IDENTITY, LEAVES, at_path
+from harness.recipes.recipe import IDENTITY, LEAVES, at_path
 
 _WIDTH = 120  # characters of a line
 _LAYER_PATTERN = "model.moe.moe_layer_freq"

@@ -13,8 +13,7 @@ from harness.launch.environment import Host
 from harness.recipes.foreign.megatron_arguments import Arguments, begins_block, ends_block, from_block
 from harness.recipes.foreign.megatron_fields import readable_settings
 from harness.recipes.options import LEAF_OF_OPTION
-from harness.recipes.recipe import ForeignSource, Request
-from harness.recipes.settings import Layer, Setting, Value, at_path
+from harness.recipes.recipe import ForeignSource, Layer, Request, Setting, Value, at_path
 from harness.recipes.sweep_file import RECOMPUTE_OPTIONS
 from harness.recipes.writing import scalar
 from harness.records.logs.lines import LogLine, log_lines

@@ -26,9 +26,9 @@ from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems,
 from harness.launch.replay import LAUNCHERS, Plan
 from harness.recipes.recipe import Request
 from harness.recipes.resolve import Resolved, on_gpu_point, resolve
-from harness.records.batches import LaunchSettings
 from harness.records.goldens import GateOptions
 from harness.records.redact import redact, redact_shapes
+from harness.records.run import LaunchSettings
 from harness.run.machine import settled_gpu, software_for
 from harness.run.megatron_answer import megatron_finding
 

@@ -12,8 +12,8 @@ from harness.run.understanding import Settled, settle
 from harness.showing import json
 from harness.showing.terminal import show_blocks
 from harness.sweep.axes import RECOMPUTE, SweptAxis
+from harness.sweep.reports import SweepDisplay
 from harness.sweep.request import SweepRequest, read_axes, split_over
-from harness.sweep.show import SweepDisplay
 from harness.sweep.values import SweepVerdict
 
 # mbr-perf sets it if a request does not, so A lacks it only if the axis says so explicitly.

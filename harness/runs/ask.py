@@ -17,7 +17,7 @@ from harness.asking.options import (
 
 if TYPE_CHECKING:
     from harness.errors import ExitCode
-    from harness.run.show import Display
+    from harness.run.experiment import Display
     from harness.run.understanding import RunRequest
 
 
@@ -117,7 +117,7 @@ def run(
         raise typer.Exit(int(run_ab(second.ab, asked, engine, judge, launch, slurm, output)))
     from harness.asking.requests import run_request, slurm_run_request
     from harness.batch.repeats import run_experiment
-    from harness.run.show import Display
+    from harness.run.experiment import Display
 
     request, on_slurm = run_request(asked, judge, launch, engine), slurm_run_request(launch, slurm)
     display = Display(as_json=output.as_json, explain=output.explain)

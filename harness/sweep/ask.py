@@ -79,7 +79,7 @@ def sweep(
     """
     from harness.batch.nodes import Meeting
     from harness.sweep import run
-    from harness.sweep.show import SweepDisplay
+    from harness.sweep.reports import SweepDisplay
 
     on_slurm, display = slurm_sweep_request(how, launch, nodes, slurm), SweepDisplay(as_json=how.as_json)
     sitting = run.Sitting(

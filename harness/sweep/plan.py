@@ -24,8 +24,7 @@ from harness.recipes.sweep_file import RECOMPUTE_OPTIONS
 from harness.records.redact import redact
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
 from harness.run.machine import one_look
-from harness.run.predicting.calibration import constants_for
-from harness.run.predicting.prediction import RunPrediction
+from harness.run.predicting.prediction import RunPrediction, constants_for
 from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.understanding import Checked, given_env, launcher_problems, settle
 from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, values_of

@@ -13,9 +13,10 @@ from harness.recipes.reading import nearest_setting
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text
 from harness.recipes.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, SweepFile
-from harness.records.batches import BatchLaunch, LaunchSettings
+from harness.records.batches import BatchLaunch
 from harness.records.goldens import GateOptions
 from harness.records.redact import redact
+from harness.records.run import LaunchSettings
 from harness.run.understanding import RunRequest
 from harness.sweep.axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
 

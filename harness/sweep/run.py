@@ -23,14 +23,13 @@ from harness.records.job import JobAttempt, JobRecord, SlurmRequest, job_dirs, r
 from harness.records.store import results_dir
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepPlan, made_sweep_dir, read_sweep
+from harness.run.experiment import Display
 from harness.run.machine import software_for, software_here
-from harness.run.show import Display
 from harness.showing import json
 from harness.sweep.batch import DueCell, SweepBatch
 from harness.sweep.plan import plan_sweep
-from harness.sweep.reports import answer
+from harness.sweep.reports import SweepDisplay, answer
 from harness.sweep.request import SweepRequest
-from harness.sweep.show import SweepDisplay
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.recipes.foreign.megatron_arguments import from_mapping
 from harness.recipes.foreign.megatron_fields import arguments_layer
-from harness.recipes.settings import Setting, build_spec, merge
+from harness.recipes.recipe import Setting, build_spec, merge
 
 Row = Mapping[str, Any]
 

@@ -15,8 +15,8 @@ from harness.experiment.recompute import MODULES
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.recipes.find import all_recipe_files, recipes_dir
+from harness.recipes.recipe import build_spec
 from harness.recipes.recipe_file import load_recipe
-from harness.recipes.settings import build_spec
 
 REQUESTS = 10_000
 GOAL_MS = 5.0

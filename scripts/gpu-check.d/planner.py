@@ -20,8 +20,7 @@ from harness.launch.warm import WarmParents
 from harness.planning.search import Candidate, Traces, candidates, required_cases
 from harness.planning.stages import MissingTraceError
 from harness.recipes.recipe import Request
-from harness.records.batches import LaunchSettings
-from harness.records.run import RunRecord
+from harness.records.run import LaunchSettings, RunRecord
 from harness.run.launched import Launch, launched
 from harness.run.predicting.prediction import KeptPrediction
 from harness.run.predicting.tracer import Tracing, trace_cache

@@ -15,8 +15,8 @@ from harness.asking.options import (
 from harness.asking.requests import experiment_request, given_options, read, run_request, slurm_request
 from harness.errors import BadRequestError
 from harness.launch.plan import Nodes
-from harness.records.batches import LaunchSettings
 from harness.records.goldens import GateOptions
+from harness.records.run import LaunchSettings
 
 ASKED = ExperimentOptions(model_recipe_name="llama3_8b")
 

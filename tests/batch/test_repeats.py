@@ -8,9 +8,9 @@ from pathlib import Path
 from harness.batch.repeats import run_experiment
 from harness.errors import ExitCode
 from harness.recipes.recipe import Request
-from harness.records.batches import LaunchSettings
+from harness.records.run import LaunchSettings
 from harness.records.store import read_record
-from harness.run.show import Display
+from harness.run.experiment import Display
 from harness.run.understanding import RunRequest
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"

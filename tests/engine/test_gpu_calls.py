@@ -111,16 +111,16 @@ def test_graphs_are_gone_before_communication_ends(whole_step, layers):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("fsdp", "calls"), [(False, ["disable", "enable"]), (True, [])])
 def test_te_graphs_are_captured_with_the_hooks_of_ddp_off_and_fsdp_has_none(monkeypatch, fsdp, calls):
-    from harness.engine import cuda_graphs
+    from harness.engine import training
 
     made, seen = [], []
     helper = SimpleNamespace(create_cudagraphs=lambda: made.append("graphs"), cuda_graph_set_manual_hooks=lambda: None)
-    monkeypatch.setattr(cuda_graphs.cuda_graphs, "TECudaGraphHelper", lambda **_: helper)
+    monkeypatch.setattr(training.cuda_graphs, "TECudaGraphHelper", lambda **_: helper)
     chunk = SimpleNamespace(
         disable_forward_pre_hook=lambda **_: seen.append("disable"),
         enable_forward_pre_hook=lambda: seen.append("enable"),
     )
     spec = build_spec(ddp={"overlap_param_gather": True, "use_megatron_fsdp": fsdp}, cuda_graph={"warmup_steps": 1})
-    graphs = cuda_graphs.TeGraphs(SimpleNamespace(spec=spec, chunks=[chunk], config=None, optimizer=None))
+    graphs = training.TeGraphs(SimpleNamespace(spec=spec, chunks=[chunk], config=None, optimizer=None))
     graphs.before_step(1)
     assert (made, seen) == (["graphs"], calls)

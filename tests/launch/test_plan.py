@@ -12,7 +12,7 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, build_plan, free_port, settle
-from harness.records.batches import LaunchSettings
+from harness.records.run import LaunchSettings
 from harness.run.document import launch_document
 from harness.showing.json import text
 from tests.commands import json_of

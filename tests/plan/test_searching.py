@@ -11,7 +11,7 @@ from harness.launch.environment import this_host
 from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, command
 from harness.plan.searching import search
-from harness.plan.show_search import search_page
+from harness.plan.show_layouts import search_page
 from harness.planning.ranges import ratio_error
 from harness.recipes.recipe import ForeignSource, Request
 from harness.showing.terminal import Console, print_page

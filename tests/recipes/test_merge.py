@@ -1,8 +1,8 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.recipes.recipe import Setting, merge
 from harness.recipes.recompute import policy_from_text
-from harness.recipes.settings import Setting, merge
 
 PATHS = st.sampled_from(["recompute", "batch.seq_length", "model.moe.moe_router_topk", "env.A", "env.B"])
 POLICY = st.sampled_from(["none", "mlp", "core_attn,mlp", "full:uniform:1"]).map(lambda t: policy_from_text(t, "t"))

@@ -1,11 +1,10 @@
 import re
 from pathlib import Path
 
-from harness.recipes.recipe import PointKey, RecipeHeader, Request
+from harness.recipes.recipe import SECTION_MODELS, PointKey, RecipeHeader, Request
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.reference import BLOCKS, MEANINGS, renewed
 from harness.recipes.resolve import resolve, resolve_recipe
-from harness.recipes.settings import SECTION_MODELS
 from harness.recipes.suite_file import SuiteFile, SuiteSettings, read_suite
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 

@@ -2,9 +2,8 @@ import pytest
 
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.recipes.reading import HUGGING_FACE
-from harness.recipes.recipe import Request
+from harness.recipes.recipe import Request, settable_paths
 from harness.recipes.resolve import resolve, resolve_recipe
-from harness.recipes.settings import settable_paths
 
 
 def ask(**options: object) -> Request:

@@ -10,7 +10,7 @@ from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
 from harness.recipes.listing import check_files, full_model, parameter_count
-from harness.recipes.settings import build_spec
+from harness.recipes.recipe import build_spec
 
 RECIPES = {f.name: load_recipe(f.path, f.label) for f in all_recipe_files(recipes_dir())}
 POINTS = [(f"{name} {p.title}", p) for name, r in RECIPES.items() for p in r.points]

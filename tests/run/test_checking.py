@@ -8,9 +8,8 @@ from harness.errors import BadRequestError, ExitCode
 from harness.launch.environment import child_environment, this_host
 from harness.launch.plan import Nodes
 from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
-from harness.recipes.recipe import Request
-from harness.recipes.settings import build_spec
-from harness.records.batches import LaunchSettings
+from harness.recipes.recipe import Request, build_spec
+from harness.records.run import LaunchSettings
 from harness.run.understanding import RunRequest, check_request
 
 # Without NVML: asking it takes longer than the rest of a check.

@@ -10,7 +10,7 @@ from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.launch.environment import Host, this_host
 from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
-from harness.recipes.settings import build_spec
+from harness.recipes.recipe import build_spec
 from harness.run.megatron_answer import Question, megatron_finding, megatron_findings, unasked_notes
 
 INSTALLED = Software(megatron_core="0.16.1", torch="2.9.1")

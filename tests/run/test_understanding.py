@@ -9,7 +9,7 @@ import pytest
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.launch.environment import Host
 from harness.recipes.recipe import Request
-from harness.records.batches import LaunchSettings
+from harness.records.run import LaunchSettings
 from harness.run.understanding import RunRequest, settle, understand
 
 REPLAYED = str(Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml")

@@ -13,8 +13,8 @@ from harness.errors import RunFailedError
 from harness.launch.plan import free_port
 from harness.launch.processes import claim, is_held, release
 from harness.records.sweep import read_sweep
+from harness.sweep.reports import SweepDisplay
 from harness.sweep.run import follow_sweep
-from harness.sweep.show import SweepDisplay
 
 ROOT = Path(__file__).parents[2]
 SWEEP = (

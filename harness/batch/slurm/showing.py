@@ -9,8 +9,8 @@ from harness.launch.heartbeats import Progress
 from harness.launch.slurm.job import SlurmJob
 from harness.records.job import JobRecord, SubmittedRecord
 from harness.records.run import RunRecord
+from harness.run.experiment import Display
 from harness.run.predicting.prediction import RunPrediction
-from harness.run.show import Display
 from harness.run.understanding import Understood
 from harness.showing import json
 from harness.showing.page import Block, Line

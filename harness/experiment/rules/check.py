@@ -8,7 +8,6 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.model import ModelSpec
 from harness.experiment.rules import (
     attention,
-    communication,
     cuda_graph,
     experts,
     machine,
@@ -29,8 +28,8 @@ _EVERYWHERE: tuple[Rule, ...] = (
     *parallel.RULES,
     *experts.RULES,
     *attention.RULES,
-    *communication.OPTIMIZER,
-    *communication.USER_BUFFERS,
+    *precision.OPTIMIZER,
+    *precision.USER_BUFFERS,
     *machine.ENVIRONMENT,
     *recompute.DEFECTS,
     *machine.RUN_RULES,

@@ -1,7 +1,8 @@
-"""Rules for reduced precision on this GPU, with this transformer-engine and these model shapes."""
+"""Rules for the precision of layers, gradients and optimizer states, and for how ranks send them to each other."""
 
-from harness.experiment.gpu import PRECISIONS
-from harness.experiment.rules.rule import CONFIG, Rule, Situation, Values, joined
+from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Rule, Situation, Values, joined
+from harness.experiment.user_buffers import tuned_for
 
 _TE = "transformer_engine/pytorch/fp8.py and module/linear.py"
 
@@ -102,4 +103,193 @@ RULES = (
          "newer transformer-engine emulates the block scaling of fp8_sc through MXFP8 on {s.gpu.name}",
          "use fp8_mx",
          "transformer_engine/pytorch/fp8.py", "source"),
+)  # fmt: skip
+
+_STATE = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+
+
+def _reduced_state(s: Situation) -> Values | None:
+    if s.spec.optimizer.use_precision_aware_optimizer:
+        return None
+    states = {name: getattr(s.spec.optimizer, name) for name in _STATE}
+    reduced = {name: dtype for name, dtype in states.items() if dtype != "fp32"}
+    if not reduced:
+        return None
+    return {"reduced": ", ".join(f"{name} {dtype}" for name, dtype in reduced.items()), "first": next(iter(reduced))}
+
+
+def _has_sharded_optimizer(s: Situation) -> bool:
+    return s.spec.optimizer.use_distributed_optimizer or s.spec.ddp.use_megatron_fsdp
+
+
+OPTIMIZER = (
+    Rule("B05", "error", lambda s: s.spec.ddp.overlap_param_gather and not _has_sharded_optimizer(s),
+         "overlap_param_gather needs the distributed optimizer: without it there are no parameters to gather",
+         "set optimizer.use_distributed_optimizer",
+         ARGUMENTS, "source",
+         "--overlap-param-gather only supported with distributed optimizer or megatron fsdp"),
+    Rule("B05b", "warning", lambda s: s.spec.ddp.overlap_param_gather and not s.spec.ddp.overlap_grad_reduce,
+         "Megatron-LM's launcher refuses overlap_param_gather without overlap_grad_reduce; megatron-core and Megatron-Bridge train it",
+         "set ddp.overlap_grad_reduce, unless the job runs in Megatron-Bridge",
+         ARGUMENTS, "run",
+         "Must use --overlap-param-gather with --overlap-grad-reduce"),
+    Rule("B18a", "warning", lambda s: s.spec.ddp.align_grad_reduce and not s.spec.ddp.overlap_grad_reduce,
+         "align_grad_reduce has no effect without overlap_grad_reduce",
+         "set ddp.overlap_grad_reduce, or drop ddp.align_grad_reduce",
+         "megatron/training/training.py at core_v0.16.1", "source"),
+    Rule("B18b", "warning", lambda s: s.spec.ddp.align_param_gather and not s.spec.ddp.overlap_param_gather,
+         "align_param_gather has no effect without overlap_param_gather",
+         "set ddp.overlap_param_gather, or drop ddp.align_param_gather",
+         "megatron/training/training.py at core_v0.16.1", "source"),
+    Rule("B18c", "error",
+         lambda s: s.spec.ddp.align_param_gather and s.spec.ddp.overlap_param_gather and s.vp == 1,
+         "align_param_gather needs virtual stages: only the interleaved schedule starts aligned gathers",
+         "drop ddp.align_param_gather, or set virtual_pipeline_model_parallel_size",
+         ARGUMENTS, "source",
+         "non-interleaved schedule does not support overlapping p2p communication and aligned param AG"),
+    Rule("B19", "warning", lambda s: s.spec.ddp.bucket_size is not None and not s.spec.ddp.overlap_grad_reduce,
+         "bucket_size {s.spec.ddp.bucket_size} has no effect without overlap_grad_reduce: all gradients are one bucket",
+         "set ddp.overlap_grad_reduce, or drop ddp.bucket_size",
+         ARGUMENTS, "source"),
+    Rule("B20", "warning", lambda s: s.spec.train.manual_gc_interval > 0 and not s.spec.train.manual_gc,
+         "manual_gc_interval {s.spec.train.manual_gc_interval} has no effect without manual_gc",
+         "set train.manual_gc, or drop train.manual_gc_interval",
+         ARGUMENTS, "source"),
+    Rule("B06", "error", lambda s: s.spec.precision.fp8_param_gather and not _has_sharded_optimizer(s),
+         "{s.spec.compute_dtype} keeps parameters in FP8, which needs the distributed optimizer's master copies",
+         "set optimizer.use_distributed_optimizer",
+         ARGUMENTS, "source",
+         "--fp8-param-gather only supported with distributed optimizer, torch fsdp2, megatron fsdp, or inference mode"),
+    Rule("B10", "error",
+         lambda s: s.spec.ddp.grad_reduce_in_fp32 and s.spec.optimizer.use_precision_aware_optimizer
+         and s.spec.optimizer.main_grads_dtype != "fp32",
+         "main_grads_dtype {s.spec.optimizer.main_grads_dtype} contradicts grad_reduce_in_fp32",
+         "use ddp.grad_reduce_in_fp32=false, or main_grads_dtype fp32",
+         ARGUMENTS, "source"),
+    Rule("B13", "warning", lambda s: s.graph.impl == "local" and s.ep > 1,
+         "megatron's launcher refuses local CUDA graphs with expert parallelism; mbr-perf does not use that launcher",
+         "nothing to do, unless you also run the job under that launcher",
+         ARGUMENTS, "source",
+         "--moe-pad-experts-for-cuda-graph-inference must be set when using CUDA graphs with expert parallelism",
+         until="0.20.0dev0"),
+    Rule("B15a", "error",
+         lambda s: s.spec.optimizer.use_precision_aware_optimizer and not s.spec.optimizer.use_distributed_optimizer,
+         "use_precision_aware_optimizer needs use_distributed_optimizer, which is off",
+         "set optimizer.use_distributed_optimizer",
+         "optimizer/optimizer_config.py:379", "run",
+         "--use-precision-aware-optimizer only supported with distributed optimizer"),
+    Rule("B15b", "error",
+         lambda s: s.spec.optimizer.use_precision_aware_optimizer and s.te_is_missing and not s.gpu.is_cpu,
+         "use_precision_aware_optimizer needs transformer-engine's FusedAdam, and none is installed",
+         "install transformer-engine",
+         "optimizer/optimizer_config.py:409", "run",
+         "--use-precision-aware-optimizer requires FusedAdam from TransformerEngine, but not found."),
+    Rule("B15c", "error", _reduced_state,
+         "{reduced} needs use_precision_aware_optimizer, which is off",
+         "set optimizer.use_precision_aware_optimizer, or use fp32",
+         "optimizer/optimizer_config.py:415", "run",
+         "{first} can only be fp32 when not using precision-aware optimizer"),
+)  # fmt: skip
+
+
+_BASE = "transformer-engine 2.11 pytorch/module/base.py"
+_RACKS = ("gb200", "gb300")  # NVLink reaches beyond the node
+_MX_ROWS = 128
+
+
+def _idle(s: Situation) -> Values | None:
+    if not s.spec.kernels.tp_comm_overlap or s.gpu.is_cpu:
+        return None
+    reasons = {
+        "TP is 1": s.tp == 1,
+        "sequence_parallel is off": not s.spec.parallelism.sequence_parallel,
+        "megatron-core's own layers have no user buffers": not s.uses_te,
+        "megatron-core switches it off for multi-latent attention": s.spec.model.mla is not None,
+    }
+    idle = [reason for reason, holds in reasons.items() if holds]
+    return {"why": " and ".join(idle)} if idle else None
+
+
+def _overlaps(s: Situation) -> bool:
+    return s.uses_te and s.spec.kernels.tp_comm_overlap and _idle(s) is None and not s.gpu.is_cpu
+
+
+def _unread_operands(s: Situation) -> bool:
+    return _overlaps(s) and (s.spec.precision.peak == "fp4" or s.fp8_recipe == "blockwise")
+
+
+def _uneven_rows(s: Situation) -> Values | None:
+    if not _overlaps(s) or s.fp8_recipe != "mxfp8":
+        return None
+    rows = s.spec.user_buffer_shape[0] // s.tp
+    return {"rows": rows, "multiple": _MX_ROWS} if rows % _MX_ROWS else None
+
+
+def _tuned_for_another(s: Situation) -> Values | None:
+    """Return the known configuration that fits best, if it differs; GPUs of one generation have equal buffers."""
+    buffers = s.spec.kernels.tp_comm_overlap_cfg
+    if buffers is None or not buffers.names or not _overlaps(s):
+        return None
+    asked: dict[str, str | int] = {
+        "GPU": s.gpu.name,
+        "precision": s.spec.precision.peak,
+        "hidden size": s.spec.model.hidden_size,
+        "TP": s.tp,
+        "CP": s.spec.parallelism.context_parallel_size,
+        "micro-batch": s.spec.batch.micro_batch_size,
+        "sequence": s.spec.batch.seq_length,
+    }
+    differing = {name: _differing(tuned_for(name), asked) for name in buffers.names}
+    name = min(differing, key=lambda name: len(differing[name]))
+    if not differing[name]:
+        return None
+    tuned = tuned_for(name)
+    return {"name": name, "tuned": _listed(tuned, differing[name]), "asked": _listed(asked, differing[name])}
+
+
+def _differing(tuned: dict[str, str | int], asked: dict[str, str | int]) -> list[str]:
+    generations = [(GPUS[str(values["GPU"])].capability or (0,))[0] for values in (tuned, asked)]
+    same_chip = generations[0] == generations[1]
+    return [key for key in tuned if tuned[key] != asked[key] and not (key == "GPU" and same_chip)]
+
+
+def _listed(values: dict[str, str | int], keys: list[str]) -> str:
+    return ", ".join(
+        {"GPU": str(values[key]).upper(), "precision": str(values[key])}.get(key, f"{key} {values[key]}")
+        for key in keys
+    )
+
+
+USER_BUFFERS = (
+    Rule("B04a", "warning", _idle,
+         "tp_comm_overlap has no effect, because {why}",
+         "nothing to do: the run equals a run without it",
+         "Megatron-Bridge training/comm_overlap.py", "source"),
+    Rule("B04b", "warning",
+         lambda s: s.spec.kernels.tp_comm_overlap_cfg is not None and not s.spec.kernels.tp_comm_overlap,
+         "tp_comm_overlap_cfg has no effect: tp_comm_overlap is off",
+         "set kernels.tp_comm_overlap, or drop the buffers",
+         "mbr-perf", "harness"),
+    Rule("B04c", "error", _unread_operands,
+         "tp_comm_overlap does not work with {s.spec.compute_dtype}: user buffers carry BF16, per-tensor FP8 and MXFP8",
+         "use kernels.tp_comm_overlap=false, or another --compute_dtype",
+         _BASE, "source",
+         "Unsupported quantizer for Userbuffers"),
+    Rule("B04d", "error", lambda s: _overlaps(s) and s.tp > s.spec.gpus_per_node and s.gpu.name not in _RACKS,
+         "tp_comm_overlap needs NVLink between all TP ranks, but TP {s.tp} spans nodes of {s.spec.gpus_per_node} GPUs",
+         "use a tensor_model_parallel_size within one node, or kernels.tp_comm_overlap=false",
+         _BASE, "source"),
+    Rule("B04e", "error", lambda s: _overlaps(s) and s.te_before("2.7"),
+         "user buffers need a quantization mode, which transformer-engine {s.software.transformer_engine} does not know",
+         "install transformer-engine 2.7 or newer, or use kernels.tp_comm_overlap=false",
+         "Megatron-LM training/initialize.py at core_v0.16.1", "source"),
+    Rule("B04f", "error", _uneven_rows,
+         "tp_comm_overlap with MXFP8: {rows} tokens on a tensor-parallel rank are not a multiple of {multiple}",
+         "use another --seq_length or --micro_batch_size, or kernels.tp_comm_overlap=false",
+         _BASE, "source",
+         "Userbuffers requires MXFP8 tensor dims that are divisible by 128"),
+    Rule("B04g", "note", _tuned_for_another,
+         "tp_comm_overlap_cfg is {name}, tuned for {tuned}; the request is for {asked}",
+         "compare it with kernels.tp_comm_overlap_cfg=null, transformer-engine's defaults",
+         "Megatron-Bridge training/comm_overlap.py", "source"),
 )  # fmt: skip

@@ -12,8 +12,7 @@ from harness.recipes.foreign.container_fields import FIELDS, container_layer
 from harness.recipes.foreign.container_file import Container, Found, flat, read_container
 from harness.recipes.foreign.container_known import KNOWN, OFF, SECTIONS, Known
 from harness.recipes.foreign.container_values import layout
-from harness.recipes.recipe import ForeignSource, Request
-from harness.recipes.settings import Layer, Setting, Value, build_spec, merge
+from harness.recipes.recipe import ForeignSource, Layer, Request, Setting, Value, build_spec, merge
 from harness.recipes.strict_yaml import PlainValue
 from harness.units import shortened
 

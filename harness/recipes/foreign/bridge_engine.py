@@ -13,8 +13,7 @@ from harness.experiment.recompute import megatron_fields
 from harness.recipes.foreign.bridge import read
 from harness.recipes.foreign.container_fields import FIELDS, as_written, field_settings
 from harness.recipes.foreign.container_file import Container, flat, read_container
-from harness.recipes.recipe import ForeignSource, Request
-from harness.recipes.settings import IDENTITY, SECTION_MODELS, Layer, Setting, at_path, nested
+from harness.recipes.recipe import IDENTITY, SECTION_MODELS, ForeignSource, Layer, Request, Setting, at_path, nested
 from harness.recipes.strict_yaml import PlainValue
 
 GPT_STEP = "megatron.bridge.training.gpt_step:forward_step"

@@ -27,7 +27,7 @@ from harness.recipes.foreign.container_values import (
     whole_number,
     world_size,
 )
-from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting, Value, at_path
+from harness.recipes.recipe import LEAVES, SECTION_MODELS, Layer, Setting, Value, at_path
 
 Read = Callable[[Container, str], Value]
 

@@ -6,9 +6,9 @@ Each function takes the container and the path of the setting that its row in `c
 from harness.errors import BadRequestError
 from harness.experiment.recompute import NoRecompute
 from harness.recipes.foreign.container_file import Container
+from harness.recipes.recipe import Value
 from harness.recipes.recompute import Field as RecomputeField
 from harness.recipes.recompute import policy_from_fields
-from harness.recipes.settings import Value
 from harness.recipes.strict_yaml import PlainValue
 
 _DTYPES = {

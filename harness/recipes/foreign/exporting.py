@@ -21,8 +21,7 @@ from harness.recipes.foreign.megatron_arguments import arguments
 from harness.recipes.foreign.megatron_fields import ROWS
 from harness.recipes.foreign.megatron_writing import Values, Words, as_megatron
 from harness.recipes.points import variants_of
-from harness.recipes.recipe import TASKS
-from harness.recipes.settings import IDENTITY, LEAVES, at_path
+from harness.recipes.recipe import IDENTITY, LEAVES, TASKS, at_path
 from harness.recipes.writing import recipe_text, scalar
 from harness.units import counted
 

@@ -24,8 +24,7 @@ from harness.recipes.foreign.hf_fields import (
     rope,
     window,
 )
-from harness.recipes.recipe import ForeignSource, Request
-from harness.recipes.settings import Layer, Setting, Value
+from harness.recipes.recipe import ForeignSource, Layer, Request, Setting, Value
 from harness.units import shortened
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from harness.errors import BadRequestError, Problems
-from harness.recipes.settings import Setting, Value
+from harness.recipes.recipe import Setting, Value
 from harness.recipes.strict_yaml import MAX_DIGITS, read_text
 from harness.units import shortened
 

@@ -7,7 +7,7 @@ Each reader returns settings by path. Facts: the config classes of transformers 
 from dataclasses import replace
 
 from harness.recipes.foreign.hf_config import REMEDY, HfConfig
-from harness.recipes.settings import Setting, Value
+from harness.recipes.recipe import Setting, Value
 
 Settings = dict[str, Setting]
 

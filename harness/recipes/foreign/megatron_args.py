@@ -20,8 +20,7 @@ from harness.recipes.foreign.megatron_arguments import (
 )
 from harness.recipes.foreign.megatron_fields import arguments_layer, require_sizes
 from harness.recipes.foreign.shell_script import Script, Word, read_script
-from harness.recipes.recipe import STDIN, ForeignSource, Request
-from harness.recipes.settings import Layer, Setting
+from harness.recipes.recipe import STDIN, ForeignSource, Layer, Request, Setting
 from harness.recipes.strict_yaml import read_text
 
 MOST_BYTES = 8 << 20

@@ -32,7 +32,7 @@ from harness.recipes.foreign.megatron_values import (
     vocabulary,
     window,
 )
-from harness.recipes.settings import Layer, Setting
+from harness.recipes.recipe import Layer, Setting
 
 
 @dataclass(frozen=True)

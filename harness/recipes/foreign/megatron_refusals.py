@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from harness.recipes.foreign.megatron_arguments import Arguments, arguments, suggested
-from harness.recipes.settings import Setting
+from harness.recipes.recipe import Setting
 from harness.units import shortened
 
 FEATURES: Mapping[str, str] = {

@@ -10,9 +10,9 @@ from harness.experiment.layout import LayoutSyntaxError, chunks_of_layout, parse
 from harness.experiment.recompute import NoRecompute
 from harness.recipes.foreign.megatron_arguments import Arguments
 from harness.recipes.options import read_layer_freq
+from harness.recipes.recipe import Value
 from harness.recipes.recompute import Field as RecomputeField
 from harness.recipes.recompute import Policy, policy_from_fields, selective
-from harness.recipes.settings import Value
 from harness.units import shortened
 
 Read = Callable[[Arguments], Value]

@@ -11,7 +11,7 @@ from harness.recipes.foreign.container_fields import Disagreement, disagreements
 from harness.recipes.foreign.megatron_arguments import Argument, Takes, arguments, from_words
 from harness.recipes.foreign.megatron_fields import ROWS, Row, arguments_layer
 from harness.recipes.foreign.shell_script import Word
-from harness.recipes.settings import IDENTITY, at_path, nested
+from harness.recipes.recipe import IDENTITY, at_path, nested
 from harness.recipes.writing import layer_pattern
 from harness.units import counted
 

@@ -9,8 +9,18 @@ from harness.experiment.model import MOST
 from harness.recipes.foreign import bridge, hf, megatron_args
 from harness.recipes.foreign.bridge_engine import read_for_bridge
 from harness.recipes.points import check_names
-from harness.recipes.recipe import FileKind, ForeignSource, OperatingPoint, PointKey, Recipe, RecipeHeader, Request
-from harness.recipes.settings import Layer, Setting, merge
+from harness.recipes.recipe import (
+    FileKind,
+    ForeignSource,
+    Layer,
+    OperatingPoint,
+    PointKey,
+    Recipe,
+    RecipeHeader,
+    Request,
+    Setting,
+    merge,
+)
 
 Reader = Callable[[ForeignSource, Request], Layer]
 

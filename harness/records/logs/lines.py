@@ -1,5 +1,7 @@
 """Cleans, splits and numbers the lines of a log."""
 
+import itertools
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,7 +12,6 @@ from typing import cast
 
 from harness.errors import BadRequestError
 from harness.records.logs.joining import Joiner
-from harness.records.logs.packed import are_numbered, cleaned, unpacked
 from harness.records.logs.prefixes import PrefixReader
 from harness.records.logs.seams import unwrapped, wrapped_at
 from harness.records.logs.sources import PEEK_BYTES, LogSource, Passage, as_utf8, counted, log_sources, why_refused
@@ -26,13 +27,13 @@ _BEGINNING = re.compile(
     r"|(?<=(?:it/s|s/it)\])\s{0,4}(?=[A-Za-z])"  # behind a progress bar
 )
 # Every record inside a line has one of these. Searching for them is much cheaper.
-_SIGNS = ("[", "Step Time : ", "Traceback (", "it/s]", "s/it]")
+_PLAIN_SIGNS = ("[", "Step Time : ", "Traceback (", "it/s]", "s/it]")
 _BETWEEN_OBJECTS = re.compile(r'(?<=\})(?=\{")')
 
 
 def records_in(text: str) -> Iterator[str]:
     """Yield the records of a line in order; the line itself if no record begins inside it."""
-    if not text.startswith("{") and not any(sign in text[1:] for sign in _SIGNS):
+    if not text.startswith("{") and not any(sign in text[1:] for sign in _PLAIN_SIGNS):
         yield text
         return
     start = 0
@@ -164,3 +165,59 @@ def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> lis
         if record.text:
             found.append(LogLine(record.text, source, number, record.rank, record.host, record.time))
     return found
+
+
+# ECMA-48: control sequences, commands to the terminal such as its title, and the short escapes.
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
+_CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code != ord("\t"))
+_LATE_CONTROLS = re.compile("[\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+
+_NAMES = ("log", "message", "msg", "textPayload", "line")  # of Docker, Kubernetes' collectors, loggers and Loki
+_SIGNS = tuple(f'"{name}":' for name in _NAMES)
+_NUMBER = re.compile(r"\s{0,8}\[?(\d{1,8})\]?(?:[:|]\s?|\t|\s{1,2}|$)")
+_LEAST = 3
+_MOST_NUMBERED = 0.9
+
+
+def cleaned(raw: bytes) -> str:
+    """Return the text of a line. Invalid UTF-8 becomes U+FFFD. Remove characters that change the writing direction."""
+    if b"\x1b" in raw:
+        raw = _ESCAPES.sub(b"", raw)
+    raw = raw.translate(None, _CONTROLS)
+    text = raw.decode(errors="replace")
+    return text if text.isascii() else _LATE_CONTROLS.sub("", text)
+
+
+def unpacked(lines: Iterable[tuple[int, str]], *, is_numbered: bool) -> Iterator[tuple[int, str]]:
+    """Yield the numbers of lines with the texts in them. ``is_numbered``: every line begins with its number in the log."""
+    for number, text in lines:
+        if text.startswith("{") and any(sign in text for sign in _SIGNS):
+            yield from ((number, inner) for inner in _of_json(text))
+        elif is_numbered and (match := _NUMBER.match(text)):
+            yield number, text[match.end() :]
+        else:
+            yield number, text
+
+
+def _of_json(text: str) -> list[str]:
+    """Return the lines of the message in a JSON object; the text itself if it is no such object."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return [text]
+    message = (
+        next((document[name] for name in _NAMES if name in document), None) if isinstance(document, dict) else None
+    )
+    if not isinstance(message, str):
+        return [text]
+    return [cleaned(line.encode(errors="replace")) for line in message.split("\n") if line]
+
+
+def are_numbered(lines: list[str]) -> bool:
+    """Return whether (nearly) every line begins with a number, which is one more than that of the line before."""
+    numbers = [int(match[1]) if (match := _NUMBER.match(line)) else None for line in lines if line.strip()]
+    steps = sum(
+        after is not None and before is not None and after == before + 1
+        for before, after in itertools.pairwise(numbers)
+    )
+    return len(numbers) >= _LEAST and steps >= _MOST_NUMBERED * (len(numbers) - 1)

@@ -1,7 +1,7 @@
 """Calibrations: made from recorded runs, kept by GPU type, used by predictions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,33 +14,15 @@ from harness.launch.environment import Host
 from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
 from harness.planning.device import device_needs
 from harness.planning.model_states import steps_with_torch_adam
-from harness.planning.prediction import BUILT_IN, Constants, calibrated
+from harness.planning.prediction import BUILT_IN, calibrated
 from harness.planning.routing import at_pace
 from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
 from harness.records.run import REPLAYED, RunRecord
 from harness.records.store import RECORD, read_run, write_atomically
-from harness.records.trace import Calibration, RunErrors, TraceCase, calibration_path, find_calibration
-from harness.run.predicting.exact import planner_fingerprint, traced_with, why_of_another_planner
+from harness.records.trace import Calibration, RunErrors, TraceCase, calibration_path
+from harness.run.predicting.exact import planner_fingerprint, traced_with
 from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache, trace_kind
-
-
-def constants_for(gpu: str, results: Path | None = None) -> Constants:
-    """The calibrated constants of a GPU type, else the built-in ones with the reason why a kept file is not used.
-
-    BadRequestError for a file that cannot be read.
-    """
-    found = find_calibration(gpu, results)
-    if found is None:
-        return BUILT_IN
-    path = calibration_path(gpu, results)
-    other = why_of_another_planner(found)
-    if other:
-        return replace(BUILT_IN, origin=f"built-in constants: mbr-perf ignores {path}: {other}; calibrate again")
-    names = ", ".join(constant.name for constant in found.constants if constant.value is not None)
-    runs = f"{len(found.runs)} run{'s' * (len(found.runs) > 1)}"
-    origin = f"calibrated on {runs} of {gpu}, {found.made_at[:10]}: {names} ({path}; --no_calibration ignores them)"
-    return calibrated(found.constants, found.time_spread, origin)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Event
 
 from harness.errors import HarnessError
@@ -15,11 +16,12 @@ from harness.launch.environment import Host, this_host
 from harness.launch.plan import Nodes
 from harness.launch.replay import ReplayPlan
 from harness.planning.assumptions import imbalance_of
-from harness.planning.prediction import BUILT_IN, Prediction
+from harness.planning.prediction import BUILT_IN, Constants, Prediction, calibrated
 from harness.planning.prediction import predict as predicted
 from harness.planning.stages import Composer, MissingTraceError
 from harness.records.run import PredictionRecord, RunRecord
-from harness.run.predicting.calibration import constants_for
+from harness.records.trace import calibration_path, find_calibration
+from harness.run.predicting.exact import why_of_another_planner
 from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.understanding import Understood
 from harness.units import format_bytes, format_percent, format_seconds
@@ -192,3 +194,21 @@ def misfit_line(record: PredictionRecord | None, capacity_bytes: int | None) -> 
 def _beside(predicted: float, measured: float | None, text: str) -> str:
     error = error_of(predicted, measured)
     return "" if error is None else f" (measured {text}, prediction {format_percent(error)})"
+
+
+def constants_for(gpu: str, results: Path | None = None) -> Constants:
+    """The calibrated constants of a GPU type, else the built-in ones with the reason why a kept file is not used.
+
+    BadRequestError for a file that cannot be read.
+    """
+    found = find_calibration(gpu, results)
+    if found is None:
+        return BUILT_IN
+    path = calibration_path(gpu, results)
+    other = why_of_another_planner(found)
+    if other:
+        return replace(BUILT_IN, origin=f"built-in constants: mbr-perf ignores {path}: {other}; calibrate again")
+    names = ", ".join(constant.name for constant in found.constants if constant.value is not None)
+    runs = f"{len(found.runs)} run{'s' * (len(found.runs) > 1)}"
+    origin = f"calibrated on {runs} of {gpu}, {found.made_at[:10]}: {names} ({path}; --no_calibration ignores them)"
+    return calibrated(found.constants, found.time_spread, origin)

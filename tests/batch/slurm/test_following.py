@@ -11,7 +11,7 @@ from harness.errors import RunFailedError
 from harness.launch.slurm.commands import Slurm
 from harness.records.job import JobRecord, JobRun, SlurmOptions, SubmittedRecord
 from harness.records.store import read_run
-from harness.run.show import Display
+from harness.run.experiment import Display
 
 SLURM_OUTPUT = Path(__file__).parents[2] / "data" / "slurm" / "said"
 DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"

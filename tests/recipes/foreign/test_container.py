@@ -10,7 +10,7 @@ from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRe
 from harness.experiment.user_buffers import NAMED
 from harness.recipes.foreign.container_fields import FIELDS, NOT_IN_CONTAINERS, container_layer, disagreements
 from harness.recipes.foreign.container_file import parse_container, read_container
-from harness.recipes.settings import LEAVES, Setting, build_spec, merge
+from harness.recipes.recipe import LEAVES, Setting, build_spec, merge
 
 RESOLVED = Path(__file__).parents[2] / "data" / "bridge" / "containers_067f987.tar.xz"
 HEAD = "_target_: megatron.bridge.training.config.ConfigContainer\n"

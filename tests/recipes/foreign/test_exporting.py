@@ -15,10 +15,9 @@ from harness.recipes.foreign.container_fields import FIELDS, container_layer, di
 from harness.recipes.foreign.container_file import parse_container
 from harness.recipes.foreign.exporting import _ELSEWHERE, _WRITERS, as_bridge, exported, point_options, to_paste
 from harness.recipes.foreign.megatron_writing import as_megatron, left_out
-from harness.recipes.recipe import ForeignSource, Request
+from harness.recipes.recipe import ForeignSource, Request, Setting, build_spec, merge
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.resolve import resolve, resolve_point
-from harness.recipes.settings import Setting, build_spec, merge
 from harness.recipes.strict_yaml import parse_yaml, plain
 from tests.conftest import build_spec as small_spec
 

@@ -12,9 +12,8 @@ from harness.experiment.recompute import canonical_text
 from harness.recipes.foreign.megatron_arguments import arguments, from_mapping, options
 from harness.recipes.foreign.megatron_fields import ROWS, arguments_layer
 from harness.recipes.foreign.megatron_refusals import DERIVED, FEATURES, SMALL
-from harness.recipes.recipe import ForeignSource, Request
+from harness.recipes.recipe import LEAVES, ForeignSource, Request
 from harness.recipes.resolve import resolve
-from harness.recipes.settings import LEAVES
 from tests.imported_logs import MEGATRON_LM
 
 DATA = Path(__file__).parents[2] / "data" / "megatron_lm"

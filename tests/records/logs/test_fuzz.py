@@ -6,8 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.records.logs.lines import MAX_PIECE_BYTES, lines_of, numbered_pieces
-from harness.records.logs.packed import cleaned
+from harness.records.logs.lines import MAX_PIECE_BYTES, cleaned, lines_of, numbered_pieces
 from harness.records.logs.prefixes import PrefixReader
 from harness.records.logs.sources import LogSource
 

@@ -14,9 +14,9 @@ from harness.records.rank import Coordinates
 from harness.records.store import write_record
 from harness.records.trace import Calibration, FittedConstant, calibration_path, find_calibration
 from harness.run.machine import installed_software
-from harness.run.predicting.calibration import CalibrationRequest, calibrate, constants_for
+from harness.run.predicting.calibration import CalibrationRequest, calibrate
 from harness.run.predicting.exact import planner_fingerprint, traced_with
-from harness.run.predicting.prediction import predict
+from harness.run.predicting.prediction import constants_for, predict
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from harness.launch.plan import Nodes
 from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
 from harness.run.document import prediction_document
+from harness.run.experiment import Display
 from harness.run.machine import installed_software
 from harness.run.predicting.prediction import NOT_TRACED, predict, predict_with, predicting
 from harness.run.predicting.tracer import Tracing, trace_cache
-from harness.run.show import Display
 from harness.run.understanding import RunRequest, understand
 from tests.commands import json_of
 
