@@ -3,12 +3,14 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from harness.errors import BadRequestError, ExitCode, Problems
+from harness.experiment.experiment import MIN_STEPS
 from harness.imports.compare.convergence import LossLimits, judge_loss
 from harness.imports.compare.speed import judge_speed, window_of
-from harness.imports.compare.values import COUNTERS, METRIC, ForeignComparison, ForeignThresholds, Judged
+from harness.imports.compare.values import COUNTERS, METRIC, ForeignComparison, ForeignThresholds, Judged, Window
 from harness.judging.compare import WindowOptions
 from harness.judging.gate import Comparison, Finding, Outcome, Verdict, compare_values, comparison_outcome, overall
 from harness.judging.oom.first_failure import RankFailure, first_failure
@@ -116,14 +118,23 @@ def judge_log(
     """
     steps = window_of(golden, window)
     speed, memory = judge_speed(log, golden, steps, allowed), judge_memory(log, golden, allowed)
-    found = (failure, log.truncated, _other_size(log, golden), _missing_losses(log, golden), *_impossible(log, golden))
+    found = (
+        failure,
+        log.truncated,
+        _restarted_inside(log, steps),
+        _other_size(log, golden),
+        _other_batch(log, golden, steps),
+        _missing_losses(log, golden),
+        _zero_losses(log),
+        *_impossible(log, golden),
+    )
     doubts = tuple(doubt for doubt in found if doubt)
     findings = (
         *_doubted((*speed.findings, *memory.findings), doubts),
         *_gradients(log),
         *(_losses(log, golden, loss_limits) if loss_limits else ()),
     )
-    notes = (*log.notes, *golden.notes, *speed.notes, *memory.notes)
+    notes = (*log.notes, *golden.notes, *_batches_of_ramp(log, steps), *speed.notes, *memory.notes)
     comparison = Comparison(findings, overall(findings))
     return ForeignComparison(log, golden, steps, comparison, worst_ranks(log), doubts, notes)
 
@@ -160,6 +171,51 @@ def _other_size(log: ForeignLog, golden: ForeignGolden) -> str | None:
     if log.world_size is None or golden.num_gpus is None or log.world_size == golden.num_gpus:
         return None
     return f"the job has {log.world_size} GPUs, the golden {golden.num_gpus}"
+
+
+def _restarted_inside(log: ForeignLog, window: Window) -> str | None:
+    """Return that iterations of the window come from two attempts: another node, or a warm-up, may have set their times."""
+    first = [
+        number for index, number in enumerate(log.restarts) if number < min(log.restarts[index + 1 :], default=math.inf)
+    ]
+    inside = [number for number in first if min(window.iterations, default=number) < number <= window.end]
+    if not inside:
+        return None
+    one = f"judge one attempt with --eval_time_start_step {inside[-1] - 1} or --eval_time_end_step {inside[0] - 1}"
+    return f"the job restarted at iteration {inside[0]}, inside the window: {one}"
+
+
+def _other_batch(log: ForeignLog, golden: ForeignGolden, window: Window) -> str | None:
+    """Return that an iteration of the window has another global batch size than the golden, where both state it."""
+    stated = golden.global_batch_size
+    other = [size for _, size in _batches(log, window) if stated is not None and size != stated]
+    return f"the job has a global batch size of {other[0]}, the golden {stated}" if other else None
+
+
+def _batches_of_ramp(log: ForeignLog, window: Window) -> tuple[str, ...]:
+    """Return a note if the global batch size changes inside the window, as a ramp makes it."""
+    for (_, earlier), (number, later) in pairwise(_batches(log, window)):
+        if earlier != later:
+            return (
+                f"the global batch size changes inside the window: from {earlier} to {later} in iteration {number}",
+            )
+    return ()
+
+
+def _batches(log: ForeignLog, window: Window) -> list[tuple[int, int]]:
+    """Return the number and the global batch size of the window's iterations that state it."""
+    judged = frozenset(window.iterations)
+    return [
+        (row.number, row.global_batch_size) for row in log.iterations if row.number in judged and row.global_batch_size
+    ]
+
+
+def _zero_losses(log: ForeignLog) -> str | None:
+    """Return that every loss is exactly 0, as when all labels are masked."""
+    losses = [row.loss for row in log.iterations if row.loss is not None]
+    if len(losses) < MIN_STEPS or any(losses):
+        return None
+    return f"the loss is 0 in all {len(losses)} iterations that print one: the job trained nothing"
 
 
 def _missing_losses(log: ForeignLog, golden: ForeignGolden) -> str | None:

@@ -177,6 +177,31 @@ def test_a_log_without_throughput_does_not_pass_by_its_times(compare):
     assert "no throughput in the log" in answer.out
 
 
+def restarted(at, tflops):
+    """Return the log of a job of 700 TFLOP/s/GPU that goes back to iteration ``at`` after its last and then has ``tflops``."""
+    lines = bridge_log(TFLOPS).splitlines()
+    again = bridge_log([tflops] * 50, losses=[11.25] * 50).splitlines()
+    return "\n".join(lines + again[2 * (at - 1) :]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "options", "code", "doubt"),
+    [
+        (restarted(50, 1400.0), (), 6, "the job restarted at iteration 50, inside the window"),
+        (restarted(41, 750.0), (), 6, "--eval_time_start_step 40 or --eval_time_end_step 40"),
+        (restarted(41, 750.0), ("--eval_time_start_step", "40"), 0, None),
+        (restarted(41, 750.0), ("--eval_time_end_step", "40"), 0, None),
+        (restarted(20, 700.0), (), 0, None),
+        (restarted(45, 700.0) + restarted(1, 700.0), (), 0, None),
+        (bridge_log(TFLOPS) * 2, (), 0, None),
+    ],
+)
+def test_a_window_of_two_attempts_gets_no_verdict(compare, log, options, code, doubt):
+    answer = compare(log, bridge_golden(), "--json", *options)
+    assert answer.code == code
+    assert doubt is None or doubt in findings(answer)["tflops_per_gpu"]["reason"]
+
+
 def test_a_log_without_iterations_is_inconclusive(compare):
     answer = compare("hello\nworld\n", bridge_golden(alloc=1.0, max_alloc=2.0))
     assert answer.code == 6

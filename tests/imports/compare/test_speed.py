@@ -1,9 +1,11 @@
-"""Without a throughput, iteration times say something only for the same number of GPUs and the same batch."""
+"""Speed says something only for the same number of GPUs and the same batch, and for a job that trained."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from harness.imports.compare.judge import judge_log
 from harness.imports.compare.speed import judge_speed, window_of
 from harness.imports.compare.values import ForeignThresholds
 from harness.judging.compare import WindowOptions
@@ -73,3 +75,33 @@ def test_a_golden_of_mbr_perf_states_its_gpus_and_batch(make_record, make_golden
     path.write_text(golden_text(make_golden(make_record(seconds=2.5), {"step_time_s": 2.5})))
     golden = read_foreign_golden(path)
     assert (golden.num_gpus, golden.global_batch_size) == (32, 32)
+
+
+def test_another_batch_than_the_golden_states_is_a_doubt():
+    golden = reference(num_gpus=32, global_batch_size=128, tflops=700.0)
+
+    def doubts(log):
+        return judge_log(log, golden, WindowOptions(), ForeignThresholds()).doubts
+
+    assert doubts(job(batch=256)) == ("the job has a global batch size of 256, the golden 128",)
+    assert doubts(job()) == doubts(job(batch=None)) == ()
+
+
+@pytest.mark.parametrize(("grows_at", "noted"), [(18, True), (15, False), (21, False)])
+def test_a_batch_that_grows_inside_the_window_is_noted(grows_at, noted):
+    log = job()
+    rows = tuple(replace(row, global_batch_size=256) if row.number >= grows_at else row for row in log.iterations)
+    judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), ForeignThresholds())
+    text = f"the global batch size changes inside the window: from 128 to 256 in iteration {grows_at}"
+    assert (text in judged.notes, judged.doubts) == (noted, ())
+
+
+@pytest.mark.parametrize(
+    ("last", "doubts"),
+    [(0.0, ("the loss is 0 in all 20 iterations that print one: the job trained nothing",)), (0.1, ())],
+)
+def test_losses_that_are_all_zero_are_a_doubt(last, doubts):
+    log = job()
+    rows = tuple(replace(row, loss=last if row.number == 20 else 0.0) for row in log.iterations)
+    judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), ForeignThresholds())
+    assert judged.doubts == doubts
