@@ -203,8 +203,6 @@ class Trainer:
         self._moe = spec.model.moe is not None
         self._graphs = None
         if spec.cuda_graph.impl != "none":
-            from harness.engine.training import graphs_around
-
             self._graphs = graphs_around(self)
 
     def forward_backward_once(self) -> list[dict[str, torch.Tensor]]:
