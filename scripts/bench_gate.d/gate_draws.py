@@ -102,7 +102,8 @@ def _shifts(rng: np.random.Generator, scenario: Scenario) -> np.ndarray:
         if not odd[:-3].any():  # not the night before, which would then be odd too often
             odd[rng.choice([i for i in range(num - 3) if i != scenario.nights_before_golden])] = True
         shifts = np.where(odd, -rng.uniform(*_ODD_LOSS, num), shifts)
-    return np.maximum(shifts, _LEAST_SHIFT)
+    limited: np.ndarray = np.maximum(shifts, _LEAST_SHIFT)
+    return limited
 
 
 def _night(rng: np.random.Generator, scenario: Scenario, runs: int, shift: float, times: float = 1.0) -> np.ndarray:
