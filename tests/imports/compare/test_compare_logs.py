@@ -191,7 +191,6 @@ def restarted(at, tflops):
         (restarted(41, 750.0), (), 6, "--eval_time_start_step 40 or --eval_time_end_step 40"),
         (restarted(41, 750.0), ("--eval_time_start_step", "40"), 0, None),
         (restarted(41, 750.0), ("--eval_time_end_step", "40"), 0, None),
-        (restarted(20, 700.0), (), 0, None),
         (restarted(45, 700.0) + restarted(1, 700.0), (), 0, None),
         (bridge_log(TFLOPS) * 2, (), 0, None),
     ],
