@@ -10,7 +10,7 @@ import select
 import sys
 import time
 from contextlib import suppress
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 from harness.engine.process import (
@@ -35,7 +35,7 @@ def main() -> int:
     die_with_parent()
     with importing_before_forks():
         stand_in = prepare(transformer_engine=sys.argv[1] == "transformer_engine")
-        import harness.engine.tracing.run  # noqa: F401
+        import_module("harness.engine.tracing.run")
     if problem := why_not_forkable():
         raise UnforkableError(problem)
     gc.collect()

@@ -26,7 +26,7 @@ from harness.recipes.sweep_file import SIZES
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.run.predicting.prediction import constants_for
 from harness.run.predicting.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind, traces_note
-from harness.run.predicting.warm_tracer import WarmTracers
+from harness.run.predicting.tracer_processes import WarmTracers
 from harness.run.understanding import RunRequest, Settled, settle
 
 # Shapes that are traced together: few at first, so that the first answers come early.

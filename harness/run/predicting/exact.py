@@ -16,7 +16,8 @@ from harness.planning.stages import Composer
 from harness.planning.trace_cases import source_fingerprint
 from harness.records.trace import Calibration, ExactFile, ExactRequest, ExactStage
 from harness.run.machine import installed_software, side_by_side
-from harness.run.predicting.tracer import TracerLateError, TracerProcess, in_halves, require_megatron
+from harness.run.predicting.tracer import in_halves, require_megatron
+from harness.run.predicting.tracer_processes import TracerLateError, TracerProcess
 
 # Words of `plan --exact` that name a setting.
 RECOMMENDED, ASKED = "recommended", "asked"

@@ -1,16 +1,12 @@
-"""Starts tracer processes and keeps their traces."""
+"""Gets traces: from the cache, from those that travel with mbr-perf, or from tracer processes, and keeps them."""
 
-import os
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
-from time import monotonic
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -19,99 +15,14 @@ from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
-from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.environment import Host
 from harness.planning.assumptions import imbalance_of
 from harness.planning.search import Traces
 from harness.planning.shipped_traces import ShippedTraces, find_shipped, shipped_releases
 from harness.planning.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
-from harness.records.launch import PARENT_PID_VARIABLE
-from harness.records.redact import quoted_error
-from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps, progress_file
+from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps
 from harness.run.machine import TRAIN_EXTRA, installed_software, side_by_side
-
-_LOOK_EVERY_S = 0.2
-
-
-class TracerDiedError(RunFailedError):
-    """The tracer ended without an answer, before its time was over."""
-
-
-class TracerLateError(RunFailedError):
-    """The tracer exceeded its time. ``so_far``: the part of the answer that it wrote, if any."""
-
-    def __init__(self, message: str, so_far: bytes | None) -> None:
-        super().__init__(message)
-        self.so_far = so_far
-
-
-@dataclass(frozen=True)
-class TracerProcess:
-    """How to run the tracer. ``niceness``: as for nice(1). Setting ``stop`` ends it.
-
-    ``progress`` is called now and then with the number of finished cases.
-    """
-
-    host: Host
-    timeout_s: float
-    niceness: int = 0
-    stop: Event | None = None
-    progress: Callable[[int], None] | None = None
-
-    def answer(self, request: str, *flags: str) -> bytes:
-        """Return the answer file. TracerLateError after ``timeout_s`` or ``stop``; RunFailedError when the tracer dies.
-
-        The tracer uses one thread, because more would not speed it up.
-        """
-        env = {**self.host.shell, **SAFE_PATH, "OMP_NUM_THREADS": "1", PARENT_PID_VARIABLE: str(os.getpid())}
-        with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as folder:
-            asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
-            asked.write_text(request)
-            module = (self.host.python, "-m", "harness.engine.trace", *flags)
-            command = (*module, "--request", str(asked), "--out", str(answer))
-            late = self._run(command, env, progress_file(answer))
-            found = answer.read_bytes() if answer.exists() else None
-        if late or found is None:
-            raise TracerLateError(late or "the tracer left no answer", found)
-        return found
-
-    def _run(self, command: tuple[str, ...], env: Mapping[str, str], done: Path) -> str:
-        """Run the tracer. Return why it was ended early, or nothing.
-
-        It has its own session: Ctrl-C reaches only this process, which sets ``stop``. The kernel ends the tracer together
-        with this thread, which waits for it.
-        """
-        process = subprocess.Popen(
-            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        with process:
-            try:
-                if self.niceness:
-                    os.setpriority(os.PRIO_PROCESS, process.pid, self.niceness)
-                stderr = self._wait(process, done)
-            finally:
-                process.kill()
-        if stderr is None:
-            stopped = self.stop is not None and self.stop.is_set()
-            return (
-                "the run ended before the tracer did"
-                if stopped
-                else f"the tracer did not finish within {self.timeout_s:g} s"
-            )
-        if process.returncode != 0:
-            raise TracerDiedError(f"the tracer failed (exit {process.returncode}): {quoted_error(stderr)}")
-        return ""
-
-    def _wait(self, process: subprocess.Popen[str], done: Path) -> str | None:
-        """Return the tracer's stderr; None after the time limit or ``stop``."""
-        end = monotonic() + self.timeout_s
-        while monotonic() < end and not (self.stop and self.stop.is_set()):
-            try:
-                return process.communicate(timeout=_LOOK_EVERY_S)[1]
-            except subprocess.TimeoutExpired:
-                if self.progress and done.exists():
-                    self.progress(done.stat().st_size)
-        return None
-
+from harness.run.predicting.tracer_processes import TracerDiedError, TracerProcess, WarmTracers
 
 _REMEDY = f"{TRAIN_EXTRA}; torch for CPU is enough, no GPU is needed"
 
@@ -151,13 +62,6 @@ def trace_kind(spec: ExperimentSpec) -> TraceKind:
     return settled_implementation(spec), imbalance_of(spec)
 
 
-class WarmTracer(Protocol):
-    """A tracer that stays between requests, see `warm_tracer.py`."""
-
-    def answer(self, request: TraceRequest, progress: Callable[[int], None]) -> bytes:
-        """Return the answer file. Errors as of a new process."""
-
-
 @dataclass(frozen=True)
 class Tracing:
     """Makes traces on ``host``. With ``cache`` None it makes all traces again, also those that travel with mbr-perf.
@@ -178,7 +82,7 @@ class Tracing:
     progress: Callable[[int, int], None] | None = None
     megatron_core: str | None = None
     reads_shipped: bool = True
-    warm: WarmTracer | None = None
+    warm: WarmTracers | None = None
 
     @cached_property
     def _source(self) -> "_Source":
@@ -300,11 +204,10 @@ class Tracing:
         def count(num_done: int) -> None:
             progress(num_before + num_done)
 
-        process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop, count)
+        cold = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop, count)
         try:
-            if self.warm:
-                return TraceFile.model_validate_json(self.warm.answer(request, count))
-            return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
+            answer = self.warm.answer(request, count) if self.warm else cold.answer(request.model_dump_json())
+            return TraceFile.model_validate_json(answer)
         except ValidationError as error:
             raise RunFailedError(
                 "the tracer's answer is from another version of mbr-perf",

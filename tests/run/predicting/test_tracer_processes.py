@@ -7,8 +7,8 @@ import pytest
 
 from harness.launch.environment import this_host
 from harness.records.trace import TraceCase, TraceFile, TraceRequest
-from harness.run.predicting.tracer import TracerDiedError, TracerLateError, Tracing
-from harness.run.predicting.warm_tracer import WarmTracers
+from harness.run.predicting.tracer import Tracing
+from harness.run.predicting.tracer_processes import TracerDiedError, TracerLateError, WarmTracers
 
 
 @pytest.fixture
