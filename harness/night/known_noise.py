@@ -206,11 +206,7 @@ def _odd_nights(
         return ()
     middle = statistics.median(means)
     steps = [abs(b - a) / middle for a, b in itertools.pairwise(means)]
-    spreads = [
-        math.sqrt(math.fsum((x - mean) ** 2 for x in night) / (len(night) - 1)) / mean
-        for night, mean in zip(nights, means, strict=True)
-        if len(night) > 1
-    ]
+    spreads = [statistics.relative_spread(night) or 0.0 for night in nights if len(night) > 1]
     of_runs = statistics.median(spreads) / math.sqrt(runs_per_night) if spreads else 0.0
     scale = max(_MAD_TO_SD * statistics.median(steps) / math.sqrt(2), of_runs)
     limit = max(_ODD_LEAST, scale * (_ODD_DEVIATIONS + _ODD_SHORT / len(means)))

@@ -175,10 +175,10 @@ def _other_size(log: ForeignLog, golden: ForeignGolden) -> str | None:
 
 def _restarted_inside(log: ForeignLog, window: Window) -> str | None:
     """Return that iterations of the window come from two attempts: another node, or a warm-up, may have set their times."""
-    first = [
-        number for index, number in enumerate(log.restarts) if number < min(log.restarts[index + 1 :], default=math.inf)
-    ]
-    inside = [number for number in first if min(window.iterations, default=number) < number <= window.end]
+    starts: list[int] = []  # of the attempts whose figures the log keeps: a restart drops what lies behind it
+    for number in log.restarts:
+        starts = [*(start for start in starts if start < number), number]
+    inside = [number for number in starts if min(window.iterations, default=number) < number <= window.end]
     if not inside:
         return None
     one = f"judge one attempt with --eval_time_start_step {inside[-1] - 1} or --eval_time_end_step {inside[0] - 1}"

@@ -162,6 +162,7 @@ def _this_process(figures: AllocatorFigures, listed: tuple[ProcessMemory, ...]) 
 
 
 _NO_FIGURES = "the message has no figures except the request"
+_CONTRADICTORY = "the message's figures contradict each other: no device can have them"
 Found = tuple[OomClass, Confidence, str]
 
 
@@ -313,16 +314,16 @@ def _outside(figures: AllocatorFigures, who: Occupants) -> Found | None:
 def _capacity(figures: AllocatorFigures, who: Occupants) -> Found:
     allocated, total = figures.allocated_bytes, figures.total_bytes
     if allocated is None or not total:
-        missing = "contradict each other: no device can have them" if figures.is_contradictory else ""
-        return "capacity", "low", f"the message's figures {missing}" if missing else _NO_FIGURES
+        return "capacity", "low", _CONTRADICTORY if figures.is_contradictory else _NO_FIGURES
     share = allocated / total
-    live = f"{format_bytes(allocated)} of {format_bytes(total)} ({share:.0%}) are live tensors"
-    reason = f"{live}; the device is full" if share >= threshold("full_share") else f"{live}; {_rest(figures)}"
+    is_full = share >= threshold("full_share")
+    why = "the device is full" if is_full else _rest(figures)
+    reason = f"{format_bytes(allocated)} of {format_bytes(total)} ({share:.0%}) are live tensors; {why}"
     if who.recognised_pid is not None:
         reason += (
             f" (process {who.recognised_pid} on the list is this process, numbered differently outside its container)"
         )
-    return "capacity", "high" if share >= threshold("full_share") else "medium", reason
+    return "capacity", "high" if is_full else "medium", reason
 
 
 def _rest(figures: AllocatorFigures) -> str:
