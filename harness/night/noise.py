@@ -24,7 +24,7 @@ UNKNOWN_NIGHTS = Variance(0.01**2, math.inf)
 _NOTHING = Variance(0.0, math.inf)
 # How likely a night is noisier than all before, and by how much, before any of its runs was seen. Chosen by scripts/bench-gate:
 # more costs detection of 3 % at 1 % noise, less calls more than 1 of 100 such nights red.
-_NOISIER_PRIOR, _NOISIER_TIMES = 0.3, 2.0
+_NOISIER_PRIOR, _NOISIER_TIMES = 0.25, 2.0
 
 
 @dataclass(frozen=True)

@@ -194,10 +194,17 @@ def _lasting(mean: float, golden: Reference, history: KnownNoise | None, evidenc
     changes = [history.level / value - 1 for value in known]
     if not all(abs(change) > limits.threshold and change * (mean - golden.value) > 0 for change in changes):
         return ""
+    if history.drift and min(map(abs, changes)) <= _wandering(history):
+        return ""
     apart = _AGREEMENT_DEVIATIONS * (evidence.noise or 0.0) / math.sqrt(evidence.num_runs)
     if abs(mean - history.level) / golden.value > max(limits.threshold / 2, apart):
         return ""
     return f"like the {history.num_nights} nights before, which differ by {format_percent(changes[0])} together"
+
+
+def _wandering(history: KnownNoise) -> float:
+    """Return how far nights that drift take a level on their own: drift shows as steps in the history."""
+    return _AGREEMENT_DEVIATIONS * history.night_sd * math.sqrt(1 + 1 / history.effective_nights)
 
 
 def _odd_nights_like(change: float, history: KnownNoise | None, limits: TimeLimits) -> str:

@@ -48,10 +48,10 @@ _SEED = 20240501
 class Size:
     """How much is drawn: nights and cases of the usual scenario, and of each other one."""
 
-    nights: int = 600
-    cases: int = 1_000
-    other_nights: int = 200
-    other_cases: int = 200
+    nights: int = 1_500
+    cases: int = 3_000
+    other_nights: int = 300
+    other_cases: int = 300
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from harness.judging.metrics import METRICS
 from harness.night.evidence import Reference
-from harness.night.known_noise import known_noise
+from harness.night.known_noise import KnownNoise, known_noise
 from harness.night.rules import NightBefore, TimeLimits, is_suspicious, judge_time
 
 THROUGHPUT = next(metric for metric in METRICS if metric.name == "tflops_per_gpu")
@@ -174,3 +174,18 @@ def test_a_level_that_lasts_is_a_regression_although_each_night_was_in_doubt():
     nights = [*RESTLESS, [644.0], [655.0], [648.0], [640.0]]
     verdict, reason = judged([646.0], nights, golden=Reference(702.0, None, 1))
     assert (verdict, "like the 4 nights before" in reason) == ("regression", True)
+
+
+@pytest.mark.parametrize(
+    ("drift", "change", "is_red"),
+    [(0.0, -0.06, True), (0.7, -0.06, False), (0.7, -0.12, True)],
+    ids=["no drift", "as far as nights drift", "further than nights drift"],
+)
+def test_a_lasting_step_of_nights_that_drift_must_exceed_their_drift(drift, change, is_red):
+    level = 700 * (1 + change)
+    history = KnownNoise(
+        0.003, 40, 0.015, 9, 5, level=level, num_nights=10, num_runs=50, drift=drift, levels=(700.0, level)
+    )
+    found = judge_time(THROUGHPUT, [level] * 5, Reference(700.0, 0.003, 5), history, LIMITS)
+    assert ("like the 10 nights before" in found.reason) is is_red
+    assert (found.verdict == "regression") is is_red

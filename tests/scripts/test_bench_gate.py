@@ -64,11 +64,10 @@ def test_a_rate_has_wilsons_interval(module):
     assert rate.interval == pytest.approx((0.0, 0.03699), abs=1e-5)
 
 
-def test_the_kept_result_says_whether_each_goal_is_met():
+def test_the_kept_result_meets_every_goal():
     kept = json.loads((ROOT / "results" / "benchmarks" / "gate.json").read_text())
     usual = kept["rows"][0]
     assert (usual["scenario"]["noise"], usual["scenario"]["repeats"], usual["confirm"]) == (0.01, 5, 2)
-    assert usual["nights_without_change"]["false_alarm"]["num"] >= 600
-    missed = {goal["name"] for goal in kept["goals"] if goal["verdict"] != "met"}
-    assert missed == {"a true -3 % found", "nights with a false alarm, every scenario"}  # as the guide says
+    assert usual["nights_without_change"]["false_alarm"]["num"] >= 1500
+    assert [goal["name"] for goal in kept["goals"] if goal["verdict"] != "met"] == []
     assert len(kept["goals"]) == 8
