@@ -13,7 +13,8 @@ Costs = tuple[tuple[ChunkCost, ...], ...]  # [pp_rank][vp_stage]
 
 # Tokens choose their experts alike: the correlation of two tokens' choices in one layer. It follows from how much more than the mean
 # the busiest of 64 experts gets, of which a token takes 6: 0.52 with an auxiliary loss, 0.04 with a bias per expert (Wang et al.
-# 2024, arXiv 2408.15664, table 2, models of 3B parameters). A router that nothing balances counts as one with an auxiliary loss.
+# 2024, arXiv 2408.15664, table 2: models of 3B parameters, a sigmoid gate, loads summed over the validation set, so batches may differ
+# more, and a softmax gate is less even). A router that nothing balances counts as one with an auxiliary loss.
 _ALIKE, _ALIKE_WITH_BIAS = 5.1e-3, 3.0e-5
 
 
