@@ -19,7 +19,7 @@ from harness.launch.crew import Interruption, interruption
 from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchFolders
-from harness.records.folders import full_disk_reported
+from harness.records.folders import deleted, full_disk_reported
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.run.launched import Ran
@@ -191,7 +191,7 @@ def holding(folder: Path, what: str) -> Iterator[None]:
     """Lock ``folder``, the folder of a ``what``, so that no other process runs anything in it.
 
     The kernel releases the lock however the process ends. BadRequestError if another process holds the folder or
-    if it is not writable.
+    if it is not writable; RunFailedError if the folder was deleted inside the block.
     """
     try:
         opened = (folder / _LOCK).open("a")
@@ -211,6 +211,11 @@ def holding(folder: Path, what: str) -> Iterator[None]:
             raise _not_writable(folder, what, error) from error
         try:
             yield
+        except BadRequestError as error:
+            # A clean-up job and a run that still writes: the folder can be there again, without its plan.
+            if not (folder / _LOCK).exists():
+                raise deleted(folder) from error
+            raise
         finally:
             release(folder)
 

@@ -138,10 +138,15 @@ def require_kept(*wanted: Path, then: str = "mbr-perf stopped the run") -> None:
     """Raise RunFailedError if one of the folders of a run no longer exists. ``then``: what happens to the run."""
     for folder in wanted:
         if not folder.is_dir():
-            raise RunFailedError(
-                f"{folder}: the folder was deleted while the run was at work; {then}",
-                remedy="run again, and let no clean-up job delete the results folder",
-            )
+            raise deleted(folder, then)
+
+
+def deleted(folder: Path, then: str = "mbr-perf stopped the run") -> RunFailedError:
+    """Return the error for a folder that disappeared under a run. ``then``: what happens to the run."""
+    return RunFailedError(
+        f"{folder}: the folder was deleted while the run was at work; {then}",
+        remedy="run again, and let no clean-up job delete the results folder",
+    )
 
 
 def free_bytes(folder: Path) -> int:

@@ -4,8 +4,13 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+
+from harness.batch.engine import holding
+from harness.errors import RunFailedError
+from harness.records.night import read_night
 
 SUITE = """title: One case
 defaults: {request: {model_recipe_name: llama3_8b, gpu: cpu, max_steps: 2000}}
@@ -43,6 +48,19 @@ def test_a_deleted_folder_is_named_and_nothing_goes_on(tmp_path, asked, what):
     finally:
         running.kill()
     assert running.returncode == 3
-    named = ranks if asked == "run" or f"error: {ranks}:" in err else ranks.parent
-    assert f"error: {named}: the folder was deleted while the run was at work" in err
+    named = (ranks,) if asked == "run" else (ranks, ranks.parent, batch)
+    assert any(f"error: {folder}: the folder was deleted while the run was at work" in err for folder in named)
     assert "Traceback" not in err.rpartition("error: ")[2]
+
+
+def test_a_batch_without_its_plan_was_deleted_under_it(tmp_path):
+    """A run that still writes can make the folder again: its missing plan is no wrong request."""
+    with pytest.raises(RunFailedError, match=f"{tmp_path}: the folder was deleted"):
+        _read_after_deletion(tmp_path)
+
+
+def _read_after_deletion(night_dir: Path) -> None:
+    with holding(night_dir, "night"):
+        shutil.rmtree(night_dir)
+        night_dir.mkdir()
+        read_night(night_dir)
