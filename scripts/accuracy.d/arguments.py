@@ -11,8 +11,9 @@ from typing import Any
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.recipes.foreign.megatron_arguments import from_mapping
+from harness.recipes.foreign.megatron_arguments import Arguments, from_mapping, options
 from harness.recipes.foreign.megatron_fields import arguments_layer
+from harness.recipes.foreign.megatron_refusals import DERIVED, SMALL
 from harness.recipes.recipe import Setting, build_spec, merge
 
 Row = Mapping[str, Any]
@@ -110,15 +111,29 @@ LIKENESSES = (
         _has("cp-comm-type", "a2a"), {"cp-comm-type": None},
     ),
     Likeness("the GPU, which the row does not name, as an A100", lambda row: row["hardware"].endswith("?"), {}),
+    Likeness(
+        "n instances of the distributed optimizer as a job of 1/n of the GPUs, which shards over as many ranks",
+        lambda row: row["arguments"].get("num-distributed-optimizer-instances", 1) > 1,
+        {"num-distributed-optimizer-instances": None},
+    ),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A row as a spec, with the settings that were replaced by similar ones."""
+    """A row as a spec, with the settings that were replaced by similar ones, and what became of each argument."""
 
     spec: ExperimentSpec
     taken_as: tuple[str, ...]
+    treatments: Mapping[str, str]
+
+
+# What becomes of an argument, given without its dashes. An argument that is none of these leaves its row out by name.
+TREATMENTS = (
+    "read", "taken for something alike", "of small effect, predicted without", "follows from others, or checked with them",
+    "at Megatron-LM's default", "no influence on memory or time of a step",
+)  # fmt: skip
+_READ, _ALIKE, _SMALL, _DERIVED, _DEFAULT, _HARMLESS = TREATMENTS
 
 
 def read(row: Row) -> Reading:
@@ -129,20 +144,33 @@ def read(row: Row) -> Reading:
             raise InexpressibleError(OTHER_MODELS[folder])
     for name, reason in INEXPRESSIBLE.items():
         if arguments.get(name) not in (None, False, "no_shard"):
-            raise InexpressibleError(reason)
+            raise InexpressibleError(f"--{name} {arguments[name]}: {reason}")
     if not arguments.get("bf16") and not arguments.get("fp16"):
         raise InexpressibleError("FP32 training on a GPU")
     if _fuses_loss_natively(arguments) and _is_of_2024(row):
         raise InexpressibleError("megatron's fused cross entropy under a torch of 2024, which copies more logits")
     alike = [likeness for likeness in LIKENESSES if likeness.applies(row)]
-    spec = _spec(row, {name: value for likeness in alike for name, value in likeness.instead.items()})
+    instead = {name: value for likeness in alike for name, value in likeness.instead.items()}
+    plain = from_mapping({"vocab-size": VOCAB_SIZE} | arguments | instead, "row")
+    spec = _spec(row, plain)
     samples = spec.batch.micro_batch_size * spec.data_parallel_size
     if not samples or spec.batch.global_batch_size % samples:
         raise InexpressibleError(f"the batch does not divide over the {row['world_size']} GPUs that the test declares")
-    return Reading(spec, tuple(likeness.text for likeness in alike))
+    treatments = {name: _ALIKE if name in instead else _treatment(name, plain) for name in arguments}
+    return Reading(spec, tuple(likeness.text for likeness in alike), treatments)
 
 
-def _spec(row: Row, instead: Mapping[str, Any]) -> ExperimentSpec:
+def _treatment(name: str, plain: Arguments) -> str:
+    """Return what became of an argument of a row that was read; ``plain``: the row's, after they were read."""
+    known = options()[f"--{name}"].name
+    if known not in plain.given or plain.is_default(known):
+        return _DEFAULT
+    if known in plain.read:
+        return _READ
+    return _SMALL if known in SMALL else _DERIVED if known in DERIVED else _HARMLESS
+
+
+def _spec(row: Row, plain: Arguments) -> ExperimentSpec:
     """Return the spec. Each of n instances of the distributed optimizer shards over 1/n of the GPUs, like a smaller job."""
     a, gpu = row["arguments"], row["hardware"].rstrip("?").lower()
     if gpu not in GPUS:
@@ -165,9 +193,8 @@ def _spec(row: Row, instead: Mapping[str, Any]) -> ExperimentSpec:
     }  # fmt: skip
     if a.get("pipeline-model-parallel-layout"):  # it decides the number of chunks, which the kept comparisons leave out
         own["parallelism.virtual_pipeline_model_parallel_size"] = None
-    plain = {"vocab-size": VOCAB_SIZE} | a | {"num-distributed-optimizer-instances": None} | instead
     try:
-        read_ = arguments_layer(from_mapping(plain, "row"))
+        read_ = arguments_layer(plain)
         kept = {path: setting for path, setting in read_.items() if path not in NOT_COMPARED}
         return build_spec(merge(kept, {path: Setting(value, "row") for path, value in own.items()}), "row")
     except BadRequestError as error:

@@ -35,6 +35,7 @@ class Case:
     paths: list[str] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     steady: list[int] = field(default_factory=list)
+    treatments: dict[str, set[str]] = field(default_factory=dict)
 
     @property
     def implementation(self) -> Implementation:
@@ -194,6 +195,8 @@ def cases_of(rows: Iterable[dict[str, Any]], *, needs_peaks: bool) -> tuple[list
         )
         case = cases.setdefault((reading.spec.fingerprint, reading.taken_as, row["software"], row["stage"]), case)
         case.paths.append(row["path"])
+        for name, treatment in reading.treatments.items():
+            case.treatments.setdefault(treatment, set()).add(name)
         if needs_peaks:
             case.peaks.append(row["peak_bytes"])
             case.steady += [row["steady_bytes"]] if row["steady_bytes"] else []

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 import published
+from arguments import TREATMENTS
 from page import Page, plain, signed
 from published import Compared
 from tables import ClassError, by_class, case_table, class_error, class_table, reason_table
@@ -53,8 +54,10 @@ def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
     whole += [class_error("taken for something alike", like)] if like else []
     whole += [class_error("under CUDA graphs or FSDP", bounded)] if bounded else []
     classes = by_class(compared, _class_of)
+    treated = {name: sorted({n for case in cases for n in case.treatments.get(name, ())}) for name in TREATMENTS}
     document = {
         "source": about,
+        "arguments": treated,
         "classes": [asdict(row) for row in (*whole, *classes)],
         "cases": [row.document() for row in compared],
         "left_out": left_out,
@@ -63,6 +66,7 @@ def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
     details = [f"Source: {about}.", "", *_causes(causes), *reason_table("taken as", taken), ""] if taken else []
     details = details or [f"Source: {about}.", "", *_causes(causes)]
     details += [*reason_table("left out because", left_out), ""] if left_out else []
+    details += [*_argument_table(treated), ""]
     return Page(
         title, _headline(compared, whole), document,
         [*class_table("class", (*whole, *classes)), "", *_attention_table(compared), "", *_rival_lines(compared)],
@@ -127,3 +131,15 @@ def _attention_table(compared: list[Compared]) -> list[str]:
 def _causes(causes: Iterable[str]) -> list[str]:
     lines = [f"- {cause}" for cause in causes]
     return ["What remains, and why:", "", *lines, ""] if lines else []
+
+
+def _argument_table(treated: dict[str, list[str]]) -> list[str]:
+    """Return Markdown lines of all arguments of the compared rows by what became of them."""
+    lines = [f"| {name} | {len(found)}: {', '.join(found)} |" for name, found in treated.items() if found]
+    return [
+        "Any other argument leaves its row out by name.",
+        "",
+        "| what became of an argument | arguments |",
+        "|---|---|",
+        *lines,
+    ]

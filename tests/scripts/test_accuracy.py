@@ -107,8 +107,38 @@ def test_what_is_taken_for_something_alike_is_reported(read):
     assert read().taken_as == ()
 
 
+def test_an_argument_that_nobody_understands_leaves_its_row_out_by_name(read, module):
+    for name, value in (
+        ("not-yet-invented", True),
+        ("moe-latent-size", 64),
+        ("nccl-communicator-config-path", "x.yaml"),
+    ):
+        with pytest.raises(module("arguments").InexpressibleError, match=f"--{name}"):
+            read({name: value})
+
+
+def test_every_argument_of_a_row_is_accounted_for(read):
+    found = read(
+        {"fp16": True, "bf16": False, "deterministic-mode": True, "lr": 1e-4, "distributed-backend": "nccl"}
+    ).treatments
+    assert {
+        name: found[name] for name in ("num-layers", "fp16", "deterministic-mode", "lr", "distributed-backend")
+    } == {
+        "num-layers": "read",
+        "fp16": "taken for something alike",
+        "deterministic-mode": "of small effect, predicted without",
+        "lr": "no influence on memory or time of a step",
+        "distributed-backend": "at Megatron-LM's default",
+    }
+    assert len(found) == len(PLAIN) + 4
+
+
 def test_instances_of_the_optimizer_shard_over_their_share_of_the_gpus(read):
-    spec = read({"num-distributed-optimizer-instances": 2}).spec
+    reading = read({"num-distributed-optimizer-instances": 2})
+    spec = reading.spec
+    assert reading.taken_as == (
+        "n instances of the distributed optimizer as a job of 1/n of the GPUs, which shards over as many ranks",
+    )
     assert (spec.num_gpus, spec.batch.global_batch_size, spec.num_microbatches) == (4, 16, 1)
 
 
