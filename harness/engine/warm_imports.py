@@ -9,7 +9,7 @@ import torch.distributed.run  # noqa: F401
 
 import harness.engine.agent
 import harness.engine.rank_run  # noqa: F401
-from harness.experiment.software import parse_version
+from harness.units import parse_version
 
 # Module, the release since which functions import it at their first call, and where.
 _LATE = (

@@ -11,7 +11,8 @@ from harness.experiment.gpu import Frozen
 from harness.experiment.layout import chunks
 from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import MODULES, FullRecompute, SelectiveRecompute
-from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software, Version, parse_version
+from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
+from harness.units import Version, parse_version
 
 # Graph scopes of transformer_engine graphs that contain a recompute module. The router graph runs the shared experts.
 _SCOPES_WITH = {

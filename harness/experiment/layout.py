@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.errors import BadRequestError
 from harness.experiment.model import MOST, ModelSpec, ParallelismSpec
-from harness.experiment.software import Version, parse_version
+from harness.units import Version, parse_version
 
 LAYER_CODES = "ELtm"
 _SYMBOL = re.compile(r"\*\d+|.", re.DOTALL)

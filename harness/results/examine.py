@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
-from harness.experiment.software import Software, parse_version
+from harness.experiment.software import Software
 from harness.launch.environment import Host
 from harness.launch.plan import free_port
 from harness.records.folders import free_bytes
@@ -25,7 +25,7 @@ from harness.run.machine import (
 )
 from harness.run.software_fit import Declared, Line, State, lock_lines, software_lines
 from harness.showing import page
-from harness.units import GIB, format_bytes
+from harness.units import GIB, format_bytes, parse_version
 
 SHARED_MEMORY_BYTES = GIB
 RESULTS_BYTES = GIB

@@ -18,10 +18,10 @@ from pydantic import ValidationError
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, Frozen, GpuType, gpu_named
-from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume, parse_version
+from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.redact import quoted_error
-from harness.units import counted
+from harness.units import counted, parse_version
 
 TIMEOUT_S = 10.0
 NO_BINDING = "No module named 'pynvml'"

@@ -9,9 +9,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from harness.experiment.software import Software, parse_version
+from harness.experiment.software import Software
 from harness.launch.processes import PROC
 from harness.run.machine import TRAIN_EXTRA, TRAINING, Detection
+from harness.units import parse_version
 
 State = Literal["ok", "warning", "problem"]
 

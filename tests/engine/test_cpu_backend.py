@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.engine.cpu_backend import CPU_ADAPTATIONS, LOCAL_ADAPTATIONS
-from harness.experiment.software import parse_version
+from harness.units import parse_version
 
 _spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
 shapes = importlib.util.module_from_spec(_spec)

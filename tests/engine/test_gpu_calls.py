@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.experiment.recompute import parse_recompute
-from harness.experiment.software import parse_version
+from harness.units import parse_version
 from tests.conftest import TINY, build_spec
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.experiment.software import parse_version
+from harness.units import parse_version
 
 _spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
 shapes = importlib.util.module_from_spec(_spec)

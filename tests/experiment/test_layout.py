@@ -10,7 +10,7 @@ from harness.experiment.layout import (
     parse_layout,
 )
 from harness.experiment.model import ModelSpec, ParallelismSpec
-from harness.experiment.software import parse_version
+from harness.units import parse_version
 
 DEEPSEEK_V3 = "Et*3|(tt|)*29m|L"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.experiment.layout import chunks, layout_problem, parse_layout
 from harness.experiment.model import ModelSpec, ParallelismSpec
-from harness.experiment.software import parse_version
+from harness.units import parse_version
 
 pytestmark = [
     pytest.mark.train,

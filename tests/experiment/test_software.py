@@ -3,7 +3,8 @@ from itertools import pairwise
 import pytest
 
 from harness.errors import BadRequestError
-from harness.experiment.software import Software, parse_assume, parse_version
+from harness.experiment.software import Software, parse_assume
+from harness.units import parse_version
 
 ASCENDING = ["0.16.0.dev0", "0.16.0a1", "0.16.0rc1.dev2", "0.16.0rc1", "0.16.0rc2", "0.16", "0.16.0.post1", "0.16.1",
              "0.20.0.dev0", "0.20.0", "1.0", "2.6.0dev0", "2.6", "2.11.0", "2.12"]  # fmt: skip

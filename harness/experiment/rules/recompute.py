@@ -5,7 +5,7 @@ from math import gcd
 
 from harness.experiment.recompute import MODULES
 from harness.experiment.rules.rule import CONFIG, ISSUES, PULLS, Rule, Situation, Values, has_shared_experts, joined
-from harness.experiment.software import parse_version
+from harness.units import parse_version
 
 
 def _nothing_in_effect(s: Situation) -> Values | None:

@@ -18,7 +18,8 @@ from harness.experiment.gpu import GPUS, Frozen, GpuType
 from harness.experiment.layout import LayoutError, chunks, layout_problem, num_virtual_stages
 from harness.experiment.model import MoeModel
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
-from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software, Version, parse_version
+from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
+from harness.units import Version, parse_version
 
 # Where rows were found; files of megatron-core 0.16.1 unless a row says otherwise.
 CONFIG = "transformer_config.py"

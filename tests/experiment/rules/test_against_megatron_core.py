@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from harness.experiment.recompute import MODULES
 from harness.experiment.rules.check import check
-from harness.experiment.software import Software, parse_version
+from harness.experiment.software import Software
+from harness.units import parse_version
 
 # Modules of megatron-core that no model of the recipes has: mbr-perf does not offer them. Release since which it has them.
 NOT_OFFERED = {"gdp_in_proj": "0.20", "gdp_qkv": "0.20", "mhc": "0.20"}
