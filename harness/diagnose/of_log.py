@@ -56,7 +56,12 @@ class Listener:
 
 
 def case_of_log(
-    name: str, log: ForeignLog, first: FirstFailure | None, listener: Listener, spec: ExperimentSpec | None = None
+    name: str,
+    log: ForeignLog,
+    first: FirstFailure | None,
+    listener: Listener,
+    spec: ExperimentSpec | None = None,
+    survived: RankFailure | None = None,
 ) -> Case:
     """Return the job that the lines describe, with its settings if they are known.
 
@@ -64,11 +69,12 @@ def case_of_log(
     """
     broken = log.not_finite()
     is_cause = broken is not None and (first is None or _is_weak(first))
+    status: Status = "failed" if is_cause else _status(log, first)
     return Case(
         name=name,
         origin="log",
-        status="failed" if is_cause else _status(log, first),
-        verdict=_verdict(first, broken if is_cause else None, last=listener.last),
+        status=status,
+        verdict=_verdict(first, broken if is_cause else None, status, last=listener.last),
         failed=_diverged(broken) if broken and is_cause else _failed(first) if first else None,
         spec=spec,
         ranks=_ranks(log, first, spec),
@@ -81,6 +87,11 @@ def case_of_log(
             *([f"Not finite: {_divergence(broken)}."] if broken and not is_cause else []),
             *([f"How it ended: {first.verdict.reason} ({first.failure.where})."] if first and is_cause else []),
             *_others(first),
+            *(
+                [f"Iterations follow this line, so the job survived it: {survived.text} ({survived.where})."]
+                if survived
+                else []
+            ),
             *log.notes,
         ),
     )
@@ -91,13 +102,16 @@ def _is_weak(first: FirstFailure) -> bool:
     return first.failure.kind == "peer" or first.verdict.oom_class in ("unknown", "time_limit", "killed")
 
 
-def _verdict(first: FirstFailure | None, broken: NotFinite | None, *, last: str) -> OomVerdict:
+def _verdict(first: FirstFailure | None, broken: NotFinite | None, status: Status, *, last: str) -> OomVerdict:
     if broken is not None:
         sure: Confidence = "high" if broken.is_printed else "medium"
         return OomVerdict("not_oom", sure, _divergence(broken), advice=NOT_FINITE_ADVICE)
     if first is None and _COMPILING.search(last):
         return _LOCKED
-    return first.verdict if first else OomVerdict("not_oom", "medium", "no line shows how the job ended")
+    if first is None:
+        reason = "the job ended well" if status == "ok" else "no line shows how the job ended"
+        return OomVerdict("not_oom", "medium", reason)
+    return first.verdict
 
 
 def _divergence(broken: NotFinite) -> str:

@@ -21,11 +21,11 @@ from harness.diagnose.values import Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.classify import expandable_segments
-from harness.judging.oom.first_failure import first_failure
+from harness.judging.oom.first_failure import FailureScan, failure_of, survived_by
 from harness.launch.environment import Host
 from harness.launch.processes import life_of
 from harness.records.foreign.reader import LogReader
-from harness.records.logs.lines import LogLine, log_lines
+from harness.records.logs.lines import log_lines
 from harness.records.logs.sources import Passage
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
@@ -173,18 +173,18 @@ def _has_files(folder: Path) -> bool:
 
 def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage) -> Case:
     """Read the lines once: they may be gigabytes, or a pipe."""
-    reader, listener = LogReader(), Listener()
-
-    def lines() -> Iterator[LogLine]:
-        for line in listener.over(log_lines(paths, passage=passage)):
-            reader.feed(line)
-            yield line
+    reader, listener, scan = LogReader(), Listener(), FailureScan()
 
     gpu = spec.gpu_type if spec else None
     with stopped_by_ctrl_c(passage):
-        first = first_failure(lines(), device_bytes=gpu.memory_bytes if gpu and not gpu.is_cpu else None)
+        for line in listener.over(log_lines(paths, passage=passage)):
+            reader.feed(line)
+            scan.feed(line)
+    first = failure_of(scan, gpu.memory_bytes if gpu and not gpu.is_cpu else None)
     name = "standard input" if tuple(paths) == ("-",) else ", ".join(paths)
-    return replace(case_of_log(name, reader.finish(), first, listener, spec), paths=tuple(map(str, paths)))
+    return replace(
+        case_of_log(name, reader.finish(), first, listener, spec, survived_by(scan)), paths=tuple(map(str, paths))
+    )
 
 
 def _chosen(cases: Sequence[Case], trial: Trial | None) -> tuple[Case, Case | None]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from harness.judging.oom.allocator import MAX_TEXT, message_start
 from harness.judging.oom.collectives import Collectives
-from harness.judging.oom.failure_signs import FailureKind, Sign, SummaryEntry, TorchrunSummary, sign_of
-from harness.judging.oom.known_ends import known_end
+from harness.judging.oom.failure_signs import ENDED_BY_SLURM, FailureKind, Sign, SummaryEntry, TorchrunSummary, sign_of
+from harness.judging.oom.known_ends import is_non_finite, known_end
 from harness.records.logs.lines import LogLine
 from harness.records.rank import Phase
 
@@ -54,6 +54,7 @@ def expandable_segments_in(text: str) -> bool | None:
 
 MAX_FAILURES = 10_000
 MAX_RANKS = 65_536  # followed at once; beyond that, the rank seen first starts again
+_SURVIVED = 2  # iterations after a failure; ranks train in step, so without one of them the others end at most one more
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _OPEN = re.compile(r"(?:E {2,8})?[\w.]{1,200}(?:Error|Exception):$")  # its message begins on the next line
@@ -106,7 +107,10 @@ class _Rank:
 
 @dataclass(slots=True)
 class FailureScan:
-    """Feed it every line. ``found``: the first failure of each rank and kind. ``listed``: torchrun's table."""
+    """Feed it every line. ``found``: the first failure of each rank and kind. ``listed``: torchrun's table.
+
+    ``survived``: the first failure without a traceback after which the same log goes on with iterations.
+    """
 
     source: str = ""
     last_step: int | None = None
@@ -119,16 +123,20 @@ class FailureScan:
     listed: list[SummaryEntry] = field(default_factory=list)
     collectives: Collectives = field(default_factory=Collectives)
     entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
+    survived: RankFailure | None = None
+    recent: Counter[tuple[object, ...]] = field(default_factory=Counter)  # iterations since a failure of this log
 
     def feed(self, line: LogLine) -> None:
         """Take in the next line."""
         if line.source != self.source:
             self.source, self.last_step, self.ranks, self.summary = line.source, None, {}, TorchrunSummary()
             self.entry = None
+            self.recent.clear()
         elif line.text.startswith("====="):
             self.entry = None
         step = finished_step(line.text)
         if step is not None:
+            self._train_on(step)
             self.last_step, self.largest_step = step, max(step, self.largest_step or 0)
             self.ranks.pop(line.rank, None)
         if self.expandable_segments is None:
@@ -146,6 +154,20 @@ class FailureScan:
                 self._note(sign, line, state)
             elif state.in_traceback and line.text.startswith("assert "):
                 state.code = line.text
+
+    def _train_on(self, step: int) -> None:
+        """Drop the failures that the job survived, so that a later one of the same kind counts."""
+        if self.last_step is not None and step <= self.last_step:
+            if step < self.last_step:  # the job started again
+                self.recent.clear()
+            return
+        for key in list(self.recent):
+            self.recent[key] += 1
+            if self.recent[key] >= _SURVIVED:
+                del self.recent[key]
+                failure = self.found.pop(key)
+                self.kept[failure.kind] -= 1
+                self.survived = self.survived or failure
 
     def _state_of(self, rank: int | None) -> _Rank:
         state = self.ranks.get(rank)
@@ -198,7 +220,7 @@ class FailureScan:
 
     def _continue(self, key: tuple[object, ...], line: LogLine) -> None:
         """Add the line to the text of a failure that ended in a colon."""
-        if not line.text.startswith((_TRACEBACK, *_CHAINED)):
+        if key in self.found and not line.text.startswith((_TRACEBACK, *_CHAINED)):
             self.found[key] = replace(self.found[key], text=f"{self.found[key].text} {_from_message(line.text)}")
 
     def _list(self, entry: SummaryEntry) -> None:
@@ -224,6 +246,18 @@ class FailureScan:
         if key not in self.found and self.kept[failure.kind] < MAX_FAILURES:
             self.found[key] = failure
             self.kept[failure.kind] += 1
+            if _may_be_handled(failure):
+                self.recent[key] = 0
+
+
+def _may_be_handled(failure: RankFailure) -> bool:
+    """Return whether a program may have printed the line and gone on.
+
+    Not if a traceback precedes it: the iterations after one may have waited in a buffer. Not a loss that is not finite,
+    a signal, an exit code or an announced end, after which a job trains on for a while.
+    """
+    is_printed = failure.kind != "signal" and failure.exit_code is None and not ENDED_BY_SLURM.search(failure.text)
+    return is_printed and len(failure.evidence) == 1 and not is_non_finite(failure.text)
 
 
 def _explains_more(later: str, earlier: str) -> bool:

@@ -71,7 +71,7 @@ _BARE_OOM = re.compile(r"^(?:[\w.]{1,100}: )?(?:CUDA|HIP|XPU) (?:error: )?out of
 _CRASH = re.compile(
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal (?:4|6|7|8|11)\b"
 )
-_ENDED_BY_SLURM = re.compile(
+ENDED_BY_SLURM = re.compile(
     r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|: this job is (?:preempted|timed-out)"
 )
 # A line of the kernel or a health check on a GPU; it explains the errors that ranks raise after it.
@@ -138,7 +138,7 @@ def _ended(text: str) -> Sign | None:
         exit_code = -int(signal) if signal else int(code) if code else _WORDS[groups["word"]]
         if sign := sign_of_exit(exit_code, None if rank is None or groups["more"] else int(rank), weight):
             return sign
-    if _ENDED_BY_SLURM.search(text):
+    if ENDED_BY_SLURM.search(text):
         return Sign("peer", weight=-1)
     if _BARE_OOM.match(text):
         return Sign("error", weight=1)

@@ -14,7 +14,7 @@ from harness.records.redact import redact
 
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
 _SIGKILL = -9  # the kernel's signal when host memory runs out
-__all__ = ["FirstFailure", "RankFailure", "first_failure"]
+__all__ = ["FailureScan", "FirstFailure", "RankFailure", "failure_of", "first_failure", "survived_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,21 @@ class FirstFailure:
 def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) -> FirstFailure | None:
     """Return the original failure: out of memory, a signal, a Python error or a lost peer, in this order, then the first.
 
-    None if no line shows a failure. ``device_bytes``: the memory of the job's GPUs, if known. Reads lines once; memory
-    use grows only with the number of ranks.
+    None if no line shows a failure that the job did not survive. ``device_bytes``: the memory of the job's GPUs, if
+    known. Reads lines once; memory use grows only with the number of ranks.
     """
     scan = FailureScan()
     for line in lines:
         scan.feed(line)
-    return _judged(scan, device_bytes)
+    return failure_of(scan, device_bytes)
 
 
-def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
-    failures = _with_best_evidence([_placed(failure, scan) for failure in scan.found.values()], scan)
+def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
+    """Return the original failure of the lines that ``scan`` was fed, as ``first_failure`` does."""
+    found = list(scan.found.values())
+    if scan.survived and found and all(failure.exit_code is not None for failure in found):
+        found.insert(0, scan.survived)  # exit codes do not say why
+    failures = _with_best_evidence([_placed(failure, scan) for failure in found], scan)
     if not failures:
         return None
     by_rank = _strongest_of_each(failures)
@@ -69,6 +73,11 @@ def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
         also=tuple(_without_secrets(failure) for failure in same if failure is not first),
         victims=tuple(_without_secrets(failure) for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )
+
+
+def survived_by(scan: FailureScan) -> RankFailure | None:
+    """Return the failure after which the job trained on, without secrets; None if there was none."""
+    return _without_secrets(scan.survived) if scan.survived else None
 
 
 def _who(failure: RankFailure) -> str:
