@@ -41,12 +41,12 @@ def _net(s: Situation) -> LinearAttentionModel:
     return s.spec.model.linear_attention
 
 
-def _uneven_heads(s: Situation) -> Values | None:
+def _heads_uneven_over(s: Situation, ranks: int) -> Values | None:
     heads = {
         "linear_num_key_heads": _net(s).linear_num_key_heads,
         "linear_num_value_heads": _net(s).linear_num_value_heads,
     }
-    uneven = next((name for name, number in heads.items() if number % s.tp), None)
+    uneven = next((name for name, number in heads.items() if number % ranks), None)
     return {"name": uneven, "heads": heads[uneven]} if uneven else None
 
 
@@ -81,11 +81,17 @@ RULES = (
          "drop one of the two",
          f"{CONFIG}:2070", "source",
          "Output gate is not supported for MLA yet."),
-    Rule("L05", "error", _delta(_uneven_heads),
+    Rule("L05", "error", _delta(lambda s: _heads_uneven_over(s, s.tp)),
          "{name} {heads} is not a multiple of TP {s.tp}",
          "use a TP size that divides the heads of the gated delta nets",
          f"{CONFIG}:975", "run",
-         "{name} must be a multiple of tensor_model_parallel_size."),
+         "{name} must be a multiple of tensor_model_parallel_size.", until="0.18"),
+    Rule("L16", "error", _delta(lambda s: _heads_uneven_over(s, s.tp * s.cp)),
+         "{name} {heads} is not a multiple of TP {s.tp} times CP {s.cp}",
+         "use TP and CP sizes whose product divides the heads of the gated delta nets",
+         "megatron-core 0.19 transformer/transformer_config.py:1375", "run",
+         "self.{name}={heads} must be a multiple of (self.tensor_model_parallel_size={s.tp} * "
+         "self.context_parallel_size={s.cp}).", since="0.18"),
     Rule("L06", "error",
          _delta(lambda s: _net(s).linear_num_value_heads % _net(s).linear_num_key_heads != 0),
          "linear_num_value_heads is not a multiple of linear_num_key_heads",

@@ -2,7 +2,7 @@
 
 Usage: mxfp8_gather.py OUT.json. DDP, distributed optimizer and training step are the real ones. transformer-engine's
 MXFP8 tensors need a Blackwell GPU, so bf16 parameters stand for them: megatron-core asks `is_mxfp8tensor` which
-parameters share the gradient buffer.
+parameters share the gradient buffer, and from 0.19 on `_param_uses_quantized_storage` which keep storage of their own.
 """
 
 # ruff: noqa: E402 (megatron-core must be imported after transformer-engine is blocked)
@@ -21,6 +21,8 @@ from megatron.core.distributed import param_and_grad_buffer
 
 cpu_backend.install()
 param_and_grad_buffer.is_mxfp8tensor = lambda _parameter: True
+if hasattr(param_and_grad_buffer, "_param_uses_quantized_storage"):
+    param_and_grad_buffer._param_uses_quantized_storage = lambda _parameter: True
 
 from harness.engine.config import transformer_config
 from harness.engine.model import build_chunks, wrap_ddp
