@@ -28,7 +28,7 @@ from harness.jobs import ask as jobs
 from harness.night import ask as nightly
 from harness.night.history import ask as history
 from harness.plan import ask as plan
-from harness.records.launch import closed_to_others
+from harness.records.folders import closed_to_others
 from harness.results import ask as results
 from harness.runs import ask as run
 from harness.sweep import ask as sweep

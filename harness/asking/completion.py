@@ -106,7 +106,7 @@ def commands(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def results_folder(ctx: typer.Context) -> Path:
-    """Return what `records.store.results_dir` returns."""
+    """Return what `records.folders.results_dir` returns."""
     given: Path | None = ctx.params.get("results_dir")
     return given or (_CHECKOUT / "results" if (_CHECKOUT / "pyproject.toml").is_file() else Path("results"))
 

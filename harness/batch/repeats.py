@@ -21,9 +21,9 @@ from harness.launch.environment import this_host
 from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.slurm.job import option_problems
 from harness.records.batches import BatchLaunch, PlannedEntry
+from harness.records.folders import results_dir
 from harness.records.goldens import find_golden
 from harness.records.job import JobRecord, JobRun, SlurmRequest
-from harness.records.store import results_dir
 from harness.run.experiment import Display, judge, require_megatron, run_folder
 from harness.run.launched import Following, Launch, Ran
 from harness.run.machine import require_machine

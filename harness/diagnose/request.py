@@ -7,11 +7,11 @@ from pathlib import Path
 from harness.diagnose.snapshots.reading import looks_like_a_snapshot
 from harness.errors import BadRequestError, raise_all
 from harness.recipes.recipe import Request
-from harness.records.folders import nearest_folder
+from harness.records.folders import nearest_folder, results_dir
 from harness.records.logs.sources import STDIN, Passage
 from harness.records.other_kinds import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_run, results_dir
+from harness.records.store import RECORD, read_run
 from harness.records.sweep import SWEEP, read_sweep, run_dir_of
 
 _TAKEN: tuple[Kind, ...] = ("run", "sweep")

@@ -17,11 +17,12 @@ from harness.night.case import noise_of
 from harness.night.history.record import case_of
 from harness.night.history.store import read_history
 from harness.night.known_noise import KnownNoise
+from harness.records.folders import results_dir
 from harness.records.golden import GoldenRecord, spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden
 from harness.records.other_kinds import refuse_other_kinds
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_run, results_dir
+from harness.records.store import RECORD, read_run
 from harness.units import counted
 
 _GIT_TIMEOUT_S = 30

@@ -20,6 +20,7 @@ from harness.judging.oom.failure_signs import FailureKind
 from harness.judging.oom.first_failure import FirstFailure, first_failure
 from harness.launch.environment import Host, this_host
 from harness.recipes.recipe import Request
+from harness.records.folders import results_dir
 from harness.records.foreign.log import ForeignLog, Iteration
 from harness.records.foreign.reader import read_logs
 from harness.records.logs.lines import log_lines
@@ -27,7 +28,7 @@ from harness.records.logs.sources import STDIN
 from harness.records.rank import Failure, MemoryRecord, RankRecord, StepRecord
 from harness.records.redact import redact
 from harness.records.run import Provenance, RunRecord, log_files
-from harness.records.store import new_run_dir, results_dir, write_atomically, write_record
+from harness.records.store import new_run_dir, write_atomically, write_record
 from harness.run.experiment import Display, judge
 from harness.run.launched import Ran, placed
 from harness.run.logged import with_logged

@@ -22,9 +22,9 @@ from harness.imports.request import (
 from harness.imports.run import REFUSED, Draft, committed, drafted, read, recorded
 from harness.launch.environment import Host, this_host
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
+from harness.records.folders import results_dir
 from harness.records.redact import redact
 from harness.records.run import IMPORTED, LAUNCHER, RunRecord
-from harness.records.store import results_dir
 from harness.records.sweep import Axis, PlannedCell, SweepPlan, run_dir_of, run_id_of
 from harness.run.logged import with_logged
 from harness.showing.progress import counted_off

@@ -30,9 +30,9 @@ Job = Annotated[
 def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
     """List every job with its purpose, its runs and its state. Asks Slurm about unfinished jobs."""
     from harness.jobs.show import jobs_page, standings
-    from harness.records import store
+    from harness.records import folders
 
-    results = store.results_dir(results_dir)
+    results = folders.results_dir(results_dir)
     found = standings(results, _slurm())
     if as_json:
         from harness.jobs.show import JobsDocument

@@ -22,10 +22,9 @@ from harness.night.reports import Outputs, write_night_reports
 from harness.night.show import NightDisplay
 from harness.night.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
-from harness.records.folders import why_unwritable
+from harness.records.folders import results_dir, why_unwritable
 from harness.records.job import SlurmOptions
 from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
-from harness.records.store import results_dir
 from harness.run.experiment import Display
 
 

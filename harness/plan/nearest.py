@@ -15,9 +15,9 @@ from harness.planning.prediction import Prediction
 from harness.planning.search import Plan
 from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
+from harness.records.folders import checkout_dir
 from harness.records.golden import difference_text, leaves, setting_differences, unstated_options
 from harness.records.goldens import golden_dir, list_goldens
-from harness.records.store import checkout_dir
 
 
 @dataclass(frozen=True)

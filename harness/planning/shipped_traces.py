@@ -23,7 +23,7 @@ import harness
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
 from harness.planning.trace_cases import CachedTrace
-from harness.records.store import checkout_dir
+from harness.records.folders import checkout_dir
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 
 # The sources that decide a trace. Of the requests, the functions that the tracer calls: a case itself names all values.

@@ -11,9 +11,9 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.rules.rule import Finding
-from harness.records.folders import folder_meant, new_folder
+from harness.records.folders import folder_meant, new_folder, results_dir
 from harness.records.run import LaunchSettings, PredictionRecord
-from harness.records.store import RECORD, results_dir, write_once
+from harness.records.store import RECORD, write_once
 
 EVENTS = "events.jsonl"
 

@@ -1,4 +1,4 @@
-"""Folders of results: their names, how to find them by a part of the name, and their free disk space."""
+"""Folders of results: where they lie, their names and permissions, how to find them by a part of the name, and disk space."""
 
 import errno
 import os
@@ -10,8 +10,37 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import harness
 from harness.errors import BadRequestError, RunFailedError, closest
+from harness.records.launch import OF_PROCESSES
 from harness.units import MIB, format_bytes
+
+_CHECKOUT = Path(harness.__file__).parents[1]
+_OF_OTHERS = 0o007
+
+
+def checkout_dir() -> Path | None:
+    """Return the source checkout that this package runs from; None for an installed wheel."""
+    return _CHECKOUT if (_CHECKOUT / "pyproject.toml").is_file() else None
+
+
+def results_dir(override: Path | None = None) -> Path:
+    """Return the results folder: ``--results_dir``, the checkout's ``results``, or ``./results``."""
+    if override is not None:
+        return override
+    checkout = checkout_dir()
+    return checkout / "results" if checkout else Path("results")
+
+
+@contextmanager
+def closed_to_others() -> Iterator[None]:
+    """Close new files of this process to other users inside the block; the group keeps the shell's permissions."""
+    before = os.umask(OF_PROCESSES)  # the old umask can only be read by setting a new one
+    os.umask(before | _OF_OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def new_folder(parent: Path, label: str, inner: Iterable[str] = (), *, now: datetime | None = None) -> Path:

@@ -12,6 +12,7 @@ import harness
 from harness.errors import BadRequestError, ManyProblemsError, closest, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
+from harness.records.folders import checkout_dir
 from harness.records.golden import (
     GoldenRecord,
     differences_text,
@@ -21,7 +22,7 @@ from harness.records.golden import (
     setting_differences,
 )
 from harness.records.redact import redact_shapes
-from harness.records.store import checkout_dir, write_atomically
+from harness.records.store import write_atomically
 from harness.records.strict_json import read_document, read_each
 
 MEND_GOLDEN = "restore the file from git, or write it again with mbr-perf golden promote RUN --reason ..."

@@ -11,11 +11,11 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.records.batches import BatchLaunch
-from harness.records.folders import folder_named, folders, new_folder
+from harness.records.folders import folder_named, folders, new_folder, results_dir
 from harness.records.goldens import GateOptions
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import PredictionRecord
-from harness.records.store import results_dir, write_once
+from harness.records.store import write_once
 from harness.records.strict_json import read_document
 
 JOB, SCRIPT, SUBMITTED, LOGS = "job.json", "job.sbatch", "submitted.json", "logs"

@@ -1,9 +1,7 @@
-"""What all processes of a launch share: who outlives whom, the words for an exit, and the file permissions."""
+"""What all processes of a launch share: who outlives whom, the words for an exit, and the umask."""
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,8 +22,6 @@ CLOCKS_REFUSED = 77
 OF_PROCESSES = 0o027
 """The umask of agents, ranks and samplers: the group may read, as in run folders."""
 
-_OF_OTHERS = 0o007
-
 
 def signal_name(number: int) -> str:
     """Return ``SIGKILL`` for 9; real-time signals have no name."""
@@ -41,14 +37,3 @@ def ended_how(exit_code: int) -> str:
 def open_log(path: Path) -> BinaryIO:
     """Open a log file for appending. The user may write it and the group may read it."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640), "ab")
-
-
-@contextmanager
-def closed_to_others() -> Iterator[None]:
-    """Close new files of this process to other users inside the block; the group keeps the shell's permissions."""
-    before = os.umask(OF_PROCESSES)  # the old umask can only be read by setting a new one
-    os.umask(before | _OF_OTHERS)
-    try:
-        yield
-    finally:
-        os.umask(before)

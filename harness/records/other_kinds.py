@@ -6,10 +6,10 @@ from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.records.batches import NIGHT_FOLDERS, SWEEP_FOLDERS
-from harness.records.folders import folder_named
+from harness.records.folders import folder_named, results_dir
 from harness.records.night import CASES
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_record, read_run, results_dir
+from harness.records.store import RECORD, read_record, read_run
 from harness.records.sweep import CELLS, Cell, SweepData, read_sweep
 
 Kind = Literal["run", "sweep", "night"]

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-import harness
 from harness.errors import BadRequestError, RunFailedError
-from harness.records.folders import folder_named, new_folder
+from harness.records.folders import folder_named, new_folder, results_dir
 from harness.records.run import RunRecord
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 
@@ -80,20 +79,6 @@ def _flush_folder(folder: Path) -> None:
 RECORD = "record.json"
 
 MEND_RECORD = "mbr-perf results doctor shows how to repair it"
-_CHECKOUT = Path(harness.__file__).parents[1]
-
-
-def checkout_dir() -> Path | None:
-    """Return the source checkout that this package runs from; None for an installed wheel."""
-    return _CHECKOUT if (_CHECKOUT / "pyproject.toml").is_file() else None
-
-
-def results_dir(override: Path | None = None) -> Path:
-    """Return the results folder: ``--results_dir``, the checkout's ``results``, or ``./results``."""
-    if override is not None:
-        return override
-    checkout = checkout_dir()
-    return checkout / "results" if checkout else Path("results")
 
 
 def new_run_dir(results: Path, recipe: str, *, now: datetime | None = None) -> Path:

@@ -12,8 +12,8 @@ from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen, PeakKey
 from harness.experiment.model import LayerKind, Size, has_experts
+from harness.records.folders import results_dir
 from harness.records.rank import SCHEMA_VERSION as RECORD_VERSION
-from harness.records.store import results_dir
 from harness.records.strict_json import read_document
 
 SCHEMA_VERSION = 1

@@ -23,10 +23,10 @@ def machine(
     Exit codes: 0 all is well, 6 warnings, 2 problems.
     """
     from harness.launch.environment import this_host
-    from harness.records.store import results_dir as settled_results_dir
+    from harness.records import folders
     from harness.results.examine import examine, exit_code
 
-    lines = examine(this_host(), settled_results_dir(results_dir))
+    lines = examine(this_host(), folders.results_dir(results_dir))
     code = int(exit_code(lines))
     if as_json:
         from harness.results.document import MachineDocument
@@ -56,13 +56,13 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
     """List every run, sweep and night with id, start, outcome and size, also incomplete and damaged ones."""
     from functools import partial
 
-    from harness.records import store
+    from harness.records import folders
     from harness.records.inventory import inventory
     from harness.results.show import inventory_page, observed
     from harness.showing.progress import counted_off
     from harness.showing.terminal import narration
 
-    results = store.results_dir(results_dir)
+    results = folders.results_dir(results_dir)
     entries = [observed(entry) for entry in inventory(results, partial(counted_off, narration(), "Reading results"))]
     if as_json:
         from harness.results.document import InventoryDocument
@@ -77,14 +77,14 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
     """Show a run, sweep or night: its outcome, its metrics or its process, and its files, cells or cases."""
     from harness.launch.processes import life_of
-    from harness.records import store
+    from harness.records import folders
     from harness.records.inventory import file_sizes, find_stored
     from harness.records.night import read_night
-    from harness.records.store import read_run
+    from harness.records.store import MEND_RECORD, read_run
     from harness.records.sweep import read_sweep
     from harness.results.show import entry_page, observed, run_figures
 
-    entry = observed(find_stored(reference, store.results_dir(results_dir)))
+    entry = observed(find_stored(reference, folders.results_dir(results_dir)))
     life, files = life_of(entry.path), file_sizes(entry.path)
     is_read = entry.state in ("finished", "running", "unfinished")
     cells = read_sweep(entry.path).cells if is_read and entry.kind == "sweep" else ()
@@ -97,7 +97,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
         return
     facts = [] if entry.is_committed else [("Process", f"{life.state}: {life.reason}")]
     if entry.state in ("damaged", "newer", "rejected"):
-        facts = [("To do", store.MEND_RECORD)]
+        facts = [("To do", MEND_RECORD)]
     if entry.kind == "run" and entry.is_committed:
         facts = run_figures(read_run(entry.path))
     _show(entry_page(entry, facts, files, cells, cases))
@@ -114,11 +114,11 @@ def doctor(
     Exits 0 without problems, else 6. Ignores folders that a running process is filling.
     """
     from harness.errors import ExitCode
-    from harness.records import store
+    from harness.records import folders
     from harness.results.housekeeping import examine_results, move_to_trash
     from harness.results.show import ailments_page
 
-    results = store.results_dir(results_dir)
+    results = folders.results_dir(results_dir)
     found = examine_results(results)
     if fix:
         found = move_to_trash(found, results)
@@ -181,14 +181,14 @@ def export(
 
     A run that is already there stays in MLflow; Weights & Biases replaces it. Needs mbr-perf[export].
     """
+    from harness.records import folders
     from harness.records.inventory import find_stored
-    from harness.records.store import results_dir as settled_results_dir
     from harness.results.export import export as send
     from harness.results.export import exported_runs, summary
     from harness.results.show import places_of
     from harness.showing.page import Page
 
-    folder = settled_results_dir(results_dir)
+    folder = folders.results_dir(results_dir)
     entry = find_stored(reference, folder)
     sent = send(exported_runs(entry, places_of(entry, folder)), to, project=project, uri=uri)
     if as_json:

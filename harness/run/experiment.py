@@ -13,7 +13,7 @@ from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan
 from harness.launch.slurm.job import SlurmJob
-from harness.records import store
+from harness.records import folders
 from harness.records.goldens import GateOptions
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, new_run_dir
@@ -115,7 +115,7 @@ def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
 def run_folder(request: RunRequest) -> Path:
     """Return a folder without files of another run's ranks, which would count as this run's."""
     if request.run_dir is None:
-        return new_run_dir(store.results_dir(request.results_dir), request.asked.job_name)
+        return new_run_dir(folders.results_dir(request.results_dir), request.asked.job_name)
     if (request.run_dir / RECORD).exists() or any((request.run_dir / "ranks").glob("rank_*")):
         raise BadRequestError(f"{request.run_dir} already holds a run", remedy="name a new folder")
     try:

@@ -13,10 +13,10 @@ import harness
 from harness.launch.environment import Host, recordable
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan
+from harness.records.folders import checkout_dir
 from harness.records.rank import RankRecord, processor_name
 from harness.records.redact import redact
 from harness.records.run import NodeSample, Provenance
-from harness.records.store import checkout_dir
 
 _JUMP_S = 5.0  # NTP slews less than this during a run
 

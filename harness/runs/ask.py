@@ -85,8 +85,8 @@ def _dry_run(request: "RunRequest", display: "Display") -> None:
     """Print what would run. Writes and starts nothing."""
     from harness.launch.environment import this_host
     from harness.launch.plan import LaunchPlan
+    from harness.records.folders import results_dir
     from harness.records.goldens import find_golden
-    from harness.records.store import results_dir
     from harness.run.predicting.prediction import cached_prediction
     from harness.run.understanding import understand
 

@@ -19,8 +19,8 @@ from harness.launch.environment import Host, this_host
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import job_state
 from harness.records.batches import SWEEP_FOLDERS
+from harness.records.folders import results_dir
 from harness.records.job import JobAttempt, JobRecord, SlurmRequest, job_dirs, read_job, read_submitted
-from harness.records.store import results_dir
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepPlan, made_sweep_dir, read_sweep
 from harness.run.experiment import Display

@@ -22,7 +22,8 @@ from page import Page, index
 
 from harness.errors import ExitCode
 from harness.launch.environment import Host, this_host
-from harness.records.store import results_dir, write_atomically
+from harness.records.folders import results_dir
+from harness.records.store import write_atomically
 from harness.run.machine import installed_software
 from harness.showing.charts.drawing import obstacle
 from harness.showing.page import Code, Line

@@ -29,7 +29,7 @@ from startup import first_run, help_text, recipes_list
 from sweep_cells import sweep_cells
 
 from harness.errors import ExitCode
-from harness.records.store import results_dir
+from harness.records.folders import results_dir
 from harness.showing.page import Column, tabled
 from harness.showing.terminal import narrate, show_blocks
 

@@ -11,7 +11,7 @@ from gate_trials import CASES_PER_NIGHT, THRESHOLD
 from result import machine, write_result
 
 from harness.errors import ExitCode
-from harness.records.store import results_dir
+from harness.records.folders import results_dir
 from harness.showing.page import GAP, Column, table
 from harness.showing.terminal import narrate, show_blocks
 

@@ -25,8 +25,8 @@ from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
 from harness.launch.warm import WarmParents
+from harness.records.folders import results_dir
 from harness.records.redact import redact_shapes
-from harness.records.store import results_dir
 from harness.showing.page import Line, visible
 from harness.showing.terminal import narrate, show_blocks, show_page
 

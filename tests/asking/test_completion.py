@@ -15,8 +15,8 @@ from harness.experiment.experiment import Task
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.recompute import MODULES
 from harness.recipes.find import recipes_dir
+from harness.records.folders import results_dir
 from harness.records.goldens import golden_dir
-from harness.records.store import results_dir
 
 ROOT = typer.main.get_command(app)
 PROGRAM = [sys.executable, "-c", "from harness.app import main; main()"]

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError, RunFailedError
+from harness.records.folders import checkout_dir, results_dir
 from harness.records.store import (
-    checkout_dir,
     new_run_dir,
     read_run,
-    results_dir,
     write_atomically,
     write_once,
     write_record,

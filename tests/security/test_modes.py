@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.records.launch import closed_to_others
+from harness.records.folders import closed_to_others
 
 ROOT = Path(__file__).parents[2]
 REPLAYS = ROOT / "tests" / "data" / "replay"

@@ -17,8 +17,8 @@ from harness.launch.crew import interruption
 from harness.launch.environment import this_host
 from harness.launch.plan import free_port
 from harness.launch.warm import WarmParents
+from harness.records.folders import closed_to_others
 from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt_path, read_job
-from harness.records.launch import closed_to_others
 from harness.records.store import RECORD, write_once
 from harness.records.strict_json import read_document
 from harness.showing.terminal import narrate

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import SAFE_PATH, Host, inherited
+from harness.records.folders import checkout_dir
 from harness.records.job import LOGS, SCRIPT, JobRecord, SlurmOptions, time_limit_note
 from harness.records.redact import redact
-from harness.records.store import checkout_dir
 
 _NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@:+=/-]*")
 _FEATURES = re.compile(r"[A-Za-z0-9_.,&|*()\[\]:=+-]+")

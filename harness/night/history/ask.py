@@ -79,9 +79,9 @@ def add(
     """
     from harness.night.history.show import added_page
     from harness.night.history.store import add_runs
-    from harness.records import store
+    from harness.records import folders
 
-    additions = add_runs(runs, store.results_dir(results_dir))
+    additions = add_runs(runs, folders.results_dir(results_dir))
     if as_json:
         from harness.night.history.document import AddedDocument
         from harness.showing import json
@@ -126,11 +126,11 @@ def _show_cases(asked: HistoryOptions) -> None:
     from harness.night.history.document import history_document
     from harness.night.history.run import list_cases, metric_named, moment
     from harness.night.history.show import cases_page
-    from harness.records import store
+    from harness.records import folders
     from harness.showing import json
     from harness.showing.terminal import show_page
 
-    results, metric = store.results_dir(asked.results_dir), metric_named(asked.metric)
+    results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
     cases, reading = list_cases(results, metric, moment(asked.since))
     _narrate(reading.notes)
     if asked.as_json:
@@ -143,7 +143,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     from harness.night.history.document import case_document
     from harness.night.history.run import HistoryRequest, case_history, metric_named, moment
     from harness.night.history.show import case_page
-    from harness.records import store
+    from harness.records import folders
     from harness.showing import json
     from harness.showing.terminal import room_for_bars, show_page
 
@@ -151,7 +151,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
         HistoryRequest(
             case=case,
             metric=metric_named(asked.metric),
-            results=store.results_dir(asked.results_dir),
+            results=folders.results_dir(asked.results_dir),
             since=moment(asked.since),
             last=asked.last,
             fingerprint=asked.fingerprint,

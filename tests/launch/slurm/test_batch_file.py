@@ -9,8 +9,8 @@ from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.slurm.job import slurm_job
 from harness.records.batches import BatchLaunch
+from harness.records.folders import checkout_dir
 from harness.records.job import JobRecord, SlurmOptions
-from harness.records.store import checkout_dir
 
 EXPECTED = Path(__file__).parents[2] / "data" / "slurm" / "job.sbatch"
 SHELL = {"HOME": "/home/ann", "PATH": "/usr/bin:/bin", "NCCL_DEBUG": "WARN", "SLURM_JOB_ID": "7", "EDITOR": "vi"}
