@@ -159,8 +159,9 @@ def build_record(spec: ExperimentSpec | None = None, seconds: float | list[float
     """A whole, successful run of ``spec``."""
     spec = spec or build_spec()
     is_cpu = spec.gpu_type.is_cpu
+    steps_s = sum(seconds) if isinstance(seconds, list) else seconds * spec.measure.max_steps
     provenance = {
-        "started_at": "2026-01-02T03:04:05Z", "finished_at": "2026-01-02T03:05:05Z", "duration_s": 60.0,
+        "started_at": "2026-01-02T03:04:05Z", "finished_at": "2026-01-02T03:05:05Z", "duration_s": max(60.0, 1.1 * steps_s),
         "command": ("mbr-perf", "run"), "mbr_perf": "0.1.0", "hostname": "node0", "platform": "Linux",
         "processor": "A Processor", "device_name": None if is_cpu else "NVIDIA H100 80GB HBM3",
         "driver_version": None if is_cpu else "550.54.15",

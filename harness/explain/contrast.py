@@ -10,6 +10,7 @@ from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.explain.values import ABSENT, GROUPS, IMAGE, NONE_SEEN, Contrast, Departure, Group, Key, Side
+from harness.judging.plausible_golden import impossible_golden
 from harness.planning import flops
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord, leaves, spec_like
@@ -126,6 +127,7 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
         derived=frozenset(derived),
         caveats=(
             *golden.caveats,
+            *(f"suspect: {why}" for why in impossible_golden(golden)),
             *(f"promoted in spite of {why}" for why in golden.overridden),
             *([] if golden.fingerprint is not None or spec is None else [_BORROWED]),
         ),

@@ -132,7 +132,8 @@ def _numbers(record: RunRecord) -> dict[str, float]:
     if power:
         numbers["max_power_w"] = max(power)
     start, end = record.spec.measure.window
-    times = [median(own) for rank in record.ranks if (own := [s.seconds for s in rank.steps if start <= s.step < end])]
+    each_s = ([s.seconds for s in rank.steps if start <= s.step < end and s.seconds > 0] for rank in record.ranks)
+    times = [median(own) for own in each_s if own]
     if len(times) > 1:
         numbers["imbalance"] = max(times) / median(times) - 1
     return numbers

@@ -9,6 +9,8 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import MeasureSpec
 from harness.explain.references import named
 from harness.judging.derive import derive
+from harness.judging.plausible import doubts_of
+from harness.judging.plausible_golden import impossible_golden
 from harness.judging.readings import window_of
 from harness.planning.flops import achieved_tflops, model_flops_per_step
 from harness.records.foreign.bridge import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS, Document, bridge_text
@@ -47,7 +49,11 @@ def export_bridge(reference: str, results: Path | None = None, goldens: Path | N
 
 
 def of_golden(name: str, golden: GoldenRecord) -> Exported:
-    """Export a golden. It stores no steps, so every step carries its medians."""
+    """Export a golden. It stores no steps, so every step carries its medians. BadRequestError: a figure cannot be true."""
+    if wrong := impossible_golden(golden):
+        raise BadRequestError(
+            f"{name}: {'; '.join(wrong)}", remedy="write it again with mbr-perf golden promote RUN --reason ..."
+        )
     stored = {name: metric.value for name, metric in golden.metrics.items()}
     step: Document = {}
     if "step_time_s" in stored:
@@ -74,12 +80,16 @@ def of_run(run: RunRecord) -> Exported:
     """Export the steps of a run and the loss of its last stage; for an imported log, the steps that it contains."""
     if run.status != "ok":
         raise BadRequestError(f"{run.run_id}: ended as {run.status}, so it cannot become a golden", remedy=_remedy(run))
+    metrics = derive(run)
+    if doubts := doubts_of(run, metrics):
+        raise BadRequestError(
+            f"{run.run_id}: suspect: {'; '.join(doubts)}, so it cannot become a golden", remedy=_remedy(run)
+        )
     losses, notes = _losses(run), list[str]()
     steps = _imported_steps(run, run.imported, notes) if run.imported else _steps(run)
     document: Document = {
         str(number): step if number not in losses else {LOSS: losses[number], **step} for number, step in steps.items()
     }
-    metrics = derive(run)
     found = {key: getattr(metrics, metric) for key, metric in _PEAKS.items()}
     values = {key: None if peak is None else peak.value for key, peak in found.items()}
     notes += [f"{key}: {metrics.problems[metric]}" for key, metric in _PEAKS.items() if metric in metrics.problems]

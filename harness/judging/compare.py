@@ -13,7 +13,8 @@ from harness.judging.derive import combine, derive
 from harness.judging.gate import Comparison, Outcome, comparison_outcome, default_thresholds, judge, no_golden
 from harness.judging.likeness import Likeness, likeness
 from harness.judging.metrics import Metrics
-from harness.judging.plausible import doubts_of, impossible, impossible_golden, remarkable
+from harness.judging.plausible import doubts_of, impossible, remarkable
+from harness.judging.plausible_golden import impossible_golden
 from harness.judging.promotion import PromotionOptions, promote
 from harness.judging.readings import RunClocks
 from harness.planning import flops

@@ -1,23 +1,26 @@
-"""Finds figures that cannot be true: a run or golden that has one gets no verdict and is never promoted."""
+"""Finds figures of a run that cannot be true: such a run gets no verdict and is never promoted."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.layout import LayoutError
 from harness.judging import readings
 from harness.judging.metrics import Metrics
 from harness.planning.model_states import least_weight_bytes
-from harness.records.golden import GoldenRecord
-from harness.records.rank import RankRecord
-from harness.records.run import RunRecord
-from harness.units import TERA, format_bytes, format_share, ranks_text
+from harness.records.rank import Coordinates, MemoryRecord, RankRecord
+from harness.records.run import REPLAYED, RunRecord
+from harness.units import format_bytes, format_seconds, format_share, ranks_text
 
 SHORTEST_STEP_S = 1e-6  # launching a single kernel takes longer
 USUAL_MFU = 0.75  # published training runs on H100 reach at most 60 %
-_LARGER_CARDS = 1.5  # of a GPU's memory: some are sold with more, such as 94 and 96 GB instead of 80
+LARGER_CARDS = 1.5  # of a GPU's memory: some are sold with more, such as 94 and 96 GB instead of 80
+ROUNDED = 0.99  # logs round bytes to MB or GB, so that the larger of two figures may look smaller by so much
+_LEAST_OF_STAGE = 0.5  # of the fullest rank of a dense stage, whose ranks hold equal parts and differ by some percent
+_COUNTERS = (
+    "static_bytes", "after_setup_bytes", "num_alloc_retries", "num_ooms", "device_total_bytes", "limit_bytes", "host_max_rss_bytes",
+)  # fmt: skip
 
 Readers = Mapping[str, Callable[[RankRecord], int | None]]
 
@@ -35,11 +38,13 @@ def impossible(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     if record.status != "ok":
         return ()
     problems: dict[str, list[int]] = {}
-    for rank, what in (*_of_ranks(record), *_of_peaks(record)):
+    for rank, what in (*_of_ranks(record), *_of_peaks(record), *_of_stages(record)):
         problems.setdefault(what, []).append(rank)
     return (
         *(f"{ranks_text(sorted(set(ranks)))}: {what}" for what, ranks in problems.items()),
         *_too_fast(record, metrics),
+        *_too_short(record),
+        *_of_settings(record),
     )
 
 
@@ -53,82 +58,95 @@ def remarkable(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     )
 
 
-def impossible_golden(golden: GoldenRecord) -> tuple[str, ...]:
-    """Return which figures of a golden cannot be true, one sentence each; empty on a CPU and for an unknown GPU."""
-    gpu, precision = GPUS.get(golden.gpu), PRECISIONS.get(golden.compute_dtype)
-    if gpu is None or precision is None or gpu.is_cpu:
-        return ()
-    values = {name: stored.value for name, stored in golden.metrics.items()}
-    speed, peak, found = values.get("tflops_per_gpu", 0.0), gpu.peak_flops.get(precision.peak), []
-    if peak is not None and speed * TERA > peak:
-        found.append(
-            f"{speed:g} TFLOP/s/GPU are above the dense {precision.peak} peak of {gpu.name}, {peak / TERA:g} TFLOP/s"
-        )
-    if (step := values.get("step_time_s", 1.0)) < SHORTEST_STEP_S:
-        found.append(f"step time of {step:g} s is not possible")
-    most = _LARGER_CARDS * gpu.memory_bytes
-    found += [
-        f"{name} of {format_bytes(round(value))} is more than the memory of {gpu.name}, {format_bytes(gpu.memory_bytes)}"
-        for name, value in values.items()
-        if name.startswith("peak_") and value > most
-    ]
-    return tuple(f"the golden's {what}" for what in found)
-
-
-def impossible_series(
-    whose: str, steps: Iterable[tuple[float | None, float | None]], peaks: Mapping[str, int], gpu: str, dtype: str
-) -> tuple[str, ...]:
-    """Return the figures of a log or of foreign golden values that cannot be true, one sentence for each kind.
-
-    ``steps``: seconds and TFLOP/s/GPU. ``peaks``: bytes by name. ``gpu``, ``dtype``: of the job; where one of them is empty or
-    unknown, throughput is compared with the highest dense peak of all GPUs.
-    """
-    timed = [*steps]
-    seconds, speeds = ([value for pair in timed if (value := pair[i]) is not None] for i in (0, 1))
-    known, precision = GPUS.get(gpu), PRECISIONS.get(dtype)
-    peak = known.peak_flops.get(precision.peak) if known and precision else None
-    of = f"the dense peak of {gpu} in {dtype}" if peak else "the dense peak of every GPU that mbr-perf knows"
-    peak = peak or max(flops for row in GPUS.values() for flops in row.peak_flops.values())
-    found = []
-    if any(value < SHORTEST_STEP_S for value in seconds):
-        found.append(f"an iteration of {min(seconds):g} s is not possible")
-    if any(value * TERA > peak for value in speeds):
-        found.append(f"{max(speeds):g} TFLOP/s/GPU are above {of}, {peak / TERA:g} TFLOP/s")
-    rows = [known] if known else [row for row in GPUS.values() if not row.is_cpu]
-    most = math.inf if rows[0].is_cpu else _LARGER_CARDS * max(row.memory_bytes for row in rows)
-    found += [f"{name} of {size} bytes is not possible" for name, size in peaks.items() if size <= 0]
-    found += [
-        f"{name} of {format_bytes(size)} is more than any {gpu or 'GPU'} has"
-        for name, size in peaks.items()
-        if size > most
-    ]
-    return tuple(f"{whose}: {what}" for what in found)
-
-
 def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
     """Yield contradictions in the ranks' records, with the rank."""
     expected, held = record.spec.num_gpus, Counter(rank.rank for rank in record.ranks)
-    stages = record.spec.parallelism.pipeline_model_parallel_size
+    last = None if record.imported else record.spec.measure.max_steps - 1
     for rank in record.ranks:
         if held[rank.rank] > 1:
             yield rank.rank, f"recorded {held[rank.rank]} times"
         if not 0 <= rank.rank < expected:
             yield rank.rank, f"no such rank in a run of {expected} GPUs"
-        if not 0 <= rank.coordinates.pp < stages:
-            yield rank.rank, f"pipeline stage {rank.coordinates.pp} of {stages}"
         if rank.world_size != expected:
             yield rank.rank, f"world_size is {rank.world_size}, the run has {expected} GPUs"
         if not rank.finished:
             yield rank.rank, "did not finish (finished: false), although the run ended well"
-        yield from ((rank.rank, what) for what in _of_steps(rank))
+        if rank.failure:
+            yield rank.rank, f"failed ({rank.failure.kind}), although the run ended well"
+        yield from (
+            (rank.rank, what) for what in (*_of_place(rank, record), *_of_steps(rank, last), *_of_counters(rank))
+        )
 
 
-def _of_steps(rank: RankRecord) -> Iterator[str]:
+def _of_place(rank: RankRecord, record: RunRecord) -> Iterator[str]:
+    """Yield coordinates outside of the layout, another pipeline stage than that of the rank's number, and another device."""
+    sizes, dp = record.spec.parallelism, record.spec.data_parallel_size
+    limits = Coordinates(
+        tp=sizes.tensor_model_parallel_size,
+        pp=sizes.pipeline_model_parallel_size,
+        dp=dp,
+        cp=sizes.context_parallel_size,
+        ep=sizes.expert_model_parallel_size,
+    )
+    for (axis, place), (_, size) in zip(rank.coordinates, limits, strict=True):
+        if not 0 <= place < size:
+            yield f"pipeline stage {place} of {size}" if axis == "pp" else f"{axis.upper()} rank {place} of {size}"
+    stage = rank.rank // max(1, limits.tp * limits.cp * limits.dp)
+    if 0 <= stage < limits.pp and 0 <= rank.coordinates.pp < limits.pp and rank.coordinates.pp != stage:
+        yield f"pipeline stage {rank.coordinates.pp}, its number belongs to stage {stage}"
+    ours, device = record.provenance.device_name, rank.device
+    if device and not record.spec.gpu_type.is_cpu and (device.kind == "cpu" or (ours and device.name != ours)):
+        yield f"its device is {device.name} ({device.kind}), that of the run {ours or record.spec.gpu}"
+
+
+def _of_steps(rank: RankRecord, last: int | None) -> Iterator[str]:
     repeated = [step for step, times in Counter(step.step for step in rank.steps).items() if times > 1]
     if repeated:
         yield f"step {min(repeated)} is recorded more than once"
     if any(step.seconds < SHORTEST_STEP_S for step in rank.steps):
         yield "a step of less than 1 us is not possible"
+    outside = [step.step for step in rank.steps if step.step < 0 or (last is not None and step.step > last)]
+    if outside:
+        yield f"step {min(outside)} is recorded, which the run does not have"
+
+
+def _of_counters(rank: RankRecord) -> Iterator[str]:
+    memory = rank.memory or MemoryRecord(meter="none")
+    counters = {name: getattr(memory, name) for name in _COUNTERS}
+    counters |= {"counted_flops_per_step": rank.counted_flops_per_step, "num_parameters": rank.num_parameters}
+    for name, value in counters.items():
+        if value is not None and value < 0:
+            yield f"{name} is {value}"
+
+
+def _of_stages(record: RunRecord) -> Iterator[tuple[int, str]]:
+    """Yield ranks with far less memory than others of their stage, and ranks that reserve less than they allocate.
+
+    The ranks of a stage hold equal parts of a dense model. Experts get different numbers of tokens; a log reports its ranks at
+    different times.
+    """
+    peaks = [
+        (rank, rank.memory.max_allocated_bytes, rank.memory.max_reserved_bytes) for rank in record.ranks if rank.memory
+    ]
+    for rank, allocated, reserved in peaks:
+        if allocated is not None and reserved is not None and 0 < reserved < ROUNDED * allocated:
+            yield (
+                rank.rank,
+                f"peak reserved of {format_bytes(reserved)} is less than peak allocated, {format_bytes(allocated)}",
+            )
+    if record.imported or record.spec.model.moe:
+        return
+    fullest: dict[int, int] = {}
+    for rank, allocated, _ in peaks:
+        fullest[rank.coordinates.pp] = max(allocated or 0, fullest.get(rank.coordinates.pp, 0))
+    for rank, allocated, _ in peaks:
+        most = fullest[rank.coordinates.pp]
+        if allocated is not None and 0 < allocated < _LEAST_OF_STAGE * most:
+            yield (
+                rank.rank,
+                f"peak allocated of {format_bytes(allocated)} is less than half of that of another rank of its stage, "
+                f"{format_bytes(most)}",
+            )
 
 
 def _of_peaks(record: RunRecord) -> Iterator[tuple[int, str]]:
@@ -142,7 +160,7 @@ def _of_peaks(record: RunRecord) -> Iterator[tuple[int, str]]:
     for rank in record.ranks:
         stage = rank.coordinates.pp
         weights = least[stage] if 0 <= stage < len(least) else 0.0
-        there = (rank.memory.device_total_bytes if rank.memory else None) or round(_LARGER_CARDS * gpu.memory_bytes)
+        there = (rank.memory.device_total_bytes if rank.memory else None) or round(LARGER_CARDS * gpu.memory_bytes)
         for name, read in readers.items():
             peak = read(rank)
             if peak is not None and peak <= 0:
@@ -175,3 +193,22 @@ def _too_fast(record: RunRecord, metrics: Metrics) -> Iterable[str]:
         f"an MFU of {format_share(metrics.mfu)} is not possible: the model FLOPs of a step are more than "
         f"{spec.gpu_type.name} can do in that time at its dense {spec.precision.peak} peak; check the recipe and the number of GPUs",
     )
+
+
+def _too_short(record: RunRecord) -> Iterable[str]:
+    """Return that the steps of a rank took longer than the run, as where milliseconds stand for seconds."""
+    if record.imported or any(note.startswith(REPLAYED) for note in record.notes):
+        return ()
+    steps_s = max((math.fsum(step.seconds for step in rank.steps) for rank in record.ranks), default=0.0)
+    if steps_s <= record.provenance.duration_s:
+        return ()
+    duration_s = record.provenance.duration_s
+    return (f"the steps take {format_seconds(steps_s)} together, the whole run took {format_seconds(duration_s)}",)
+
+
+def _of_settings(record: RunRecord) -> Iterable[str]:
+    """Return that the settings are not those that the run was recorded with."""
+    own = record.spec.fingerprint
+    if record.fingerprint == own:
+        return ()
+    return (f"fingerprint: the record says {record.fingerprint}, its own settings have {own}",)

@@ -15,7 +15,14 @@ from harness.judging.likeness import SOFTWARE, measured_on
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.judging.plausible import doubts_of
 from harness.planning.flops import FORMULA_VERSION
-from harness.records.golden import GoldenMetric, GoldenRecord, differences_text, setting_differences
+from harness.records.golden import (
+    LEAST_VALUE,
+    MOST_VALUE,
+    GoldenMetric,
+    GoldenRecord,
+    differences_text,
+    setting_differences,
+)
 from harness.records.goldens import GoldenChange, golden_changes
 from harness.records.redact import redact
 from harness.records.run import REPLAYED, RunRecord
@@ -182,12 +189,12 @@ def _unknown_metrics(only: tuple[str, ...]) -> list[BadRequestError]:
 
 
 def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
-    """Return the rounded figures to store, without figures that are missing or not finite."""
+    """Return the rounded figures to store, without figures that are missing or that no golden holds."""
     together = combine(each)
     found = {}
     for metric in METRICS:
         value = metric.read(together)
-        if not _is_stored(metric) or (only and metric.name not in only) or value is None or value <= 0:
+        if not _is_stored(metric) or (only and metric.name not in only) or value is None or not _fits(value):
             continue
         spread = statistics.relative_spread([v for run in each if (v := metric.read(run)) is not None])
         found[metric.name] = GoldenMetric(
@@ -195,6 +202,10 @@ def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenM
             relative_spread=None if spread is None else round(spread, 6),
         )
     return found
+
+
+def _fits(value: float) -> bool:
+    return LEAST_VALUE <= value <= MOST_VALUE
 
 
 def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadRequestError]:
@@ -271,9 +282,13 @@ def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
     if not coverage_of(record).is_whole:
         problems.append("not every rank finished")
     for metric in METRICS:
-        present = metric.read(metrics) is not None
         if record.imported is not None and metric.gate == "memory":  # the golden's caveats name the missing ranks
             continue
-        if metric.gate and metric.name in metrics.problems and (present or metric.gate == "time"):
+        value = metric.read(metrics)
+        if value is not None and _is_stored(metric) and not _fits(value):
+            problems.append(
+                f"{metric.name}: a golden holds values from {LEAST_VALUE:g} to {MOST_VALUE:g}, this is {value:g}"
+            )
+        if metric.gate and metric.name in metrics.problems and (value is not None or metric.gate == "time"):
             problems.append(f"{metric.name}: {metrics.problems[metric.name]}")
     return problems

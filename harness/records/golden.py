@@ -12,11 +12,13 @@ from pydantic import Field, ValidationError, model_validator
 from harness.errors import BadRequestError, closest
 from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, fingerprint_of
 from harness.experiment.gpu import GPUS, Frozen
+from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.redact import redact
 from harness.records.store import write_once
 from harness.records.strict_json import read_document, read_each
+from harness.units import counted, utc_time
 
 METRIC_NAMES = (
     "tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes",
@@ -25,11 +27,15 @@ METRIC_NAMES = (
 """The metrics that a golden may hold: those of the table `judging.metrics.METRICS`."""
 
 
+LEAST_VALUE, MOST_VALUE = 1e-12, 1e30
+"""The values that a golden may hold: from the MFU of a toy to the FLOPs of a step of the largest job."""
+
+
 class GoldenMetric(Frozen):
     """One value, with the relative standard deviation over its runs; None for a single run."""
 
-    value: int | float = Field(ge=1e-12, le=1e30)  # from the MFU of a toy to the FLOPs of a step of the largest job
-    relative_spread: float | None = None
+    value: int | float = Field(ge=LEAST_VALUE, le=MOST_VALUE)
+    relative_spread: float | None = Field(default=None, ge=0)
     note: str | None = None
 
 
@@ -67,7 +73,7 @@ class GoldenRecord(Frozen):
     task: str
     gpu: str
     compute_dtype: str
-    num_gpus: int
+    num_gpus: Gpus
     recompute: str
     fingerprint: str | None = None
     spec: dict[str, object] = Field(default_factory=dict)
@@ -75,13 +81,13 @@ class GoldenRecord(Frozen):
     measured_on: MeasuredOn
     formula_version: str | None = None
     run_ids: tuple[str, ...] = ()
-    num_runs: int = Field(ge=1)
+    num_runs: Repeats
     promoted_at: str
     promoted_by: str
     reason: str
     source: str | None = None
     caveats: tuple[str, ...] = ()
-    max_steps: int | None = None
+    max_steps: int | None = Field(default=None, ge=1, le=MOST["steps"])
     window: tuple[int, int] | None = None
     night_id: str | None = None
     overridden: tuple[str, ...] = ()
@@ -110,15 +116,32 @@ def _contradictions(golden: GoldenRecord) -> list[str]:
     found = []
     for label in LABELS:
         stated, header = golden.spec.get(label), getattr(golden, label)
-        if label == "recompute" and isinstance(stated, str):
-            stated, header = (_canonical(text) for text in (stated, header))
+        if label == "recompute":
+            try:
+                header = canonical_text(parse_recompute(header))
+            except ValueError as error:
+                found.append(f"recompute: {error}")
+            stated = _canonical(stated) if isinstance(stated, str) else stated
         if stated is not None and stated != header:
             found.append(f"{label}: the header says {header}, the golden's own settings say {stated}")
     if golden.measured_on.gpu != golden.gpu:
         found.append(f"measured_on.gpu: {golden.measured_on.gpu}, the header says {golden.gpu}")
     if golden.fingerprint is not None and golden.fingerprint != (own := fingerprint_of(golden.spec)):
         found.append(f"fingerprint: the header says {golden.fingerprint}, the golden's own settings have {own}")
-    return found
+    if golden.run_ids and len(golden.run_ids) != golden.num_runs:
+        found.append(f"num_runs: {golden.num_runs}, but {counted(len(golden.run_ids), 'run')} in run_ids")
+    start, end = golden.window or (0, 1)
+    if not 0 <= start < end <= (golden.max_steps or end):
+        found.append(f"window: [{start}, {end}) is no window of {golden.max_steps or 'the'} steps")
+    return [*found, *_no_time(golden.promoted_at)]
+
+
+def _no_time(promoted_at: str) -> list[str]:
+    try:
+        utc_time(promoted_at)
+    except ValueError:
+        return [f"promoted_at: {promoted_at!r} is no ISO-8601 time"]
+    return []
 
 
 def _canonical(text: str) -> str:

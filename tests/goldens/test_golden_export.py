@@ -13,7 +13,7 @@ from tests.imports.logs import bridge_log, memory_gb
 
 RUN_ID = "20260102T030405Z-llama3_70b-0a1b2c3d"
 VALUES = {
-    "tflops_per_gpu": 709.93, "step_time_s": 8.92, "peak_allocated_bytes": 58_803_123_456,
+    "tflops_per_gpu": 709.93, "step_time_s": 2.5, "peak_allocated_bytes": 58_803_123_456,
     "peak_reserved_bytes": 62_113_999_999,
 }  # fmt: skip
 
@@ -35,7 +35,7 @@ def test_a_golden_is_read_back_to_the_same_values(mbr_perf, golden, tmp_path):
     counted = window_of(read, WindowOptions()).iterations
     assert (len(read.steps), counted) == (40, tuple(range(29, 41)))
     assert {read.steps[number].tflops_per_gpu for number in counted} == {709.93}
-    assert {read.steps[number].step_time_s for number in counted} == {8.92}
+    assert {read.steps[number].step_time_s for number in counted} == {2.5}
     assert read.memory == {"max_allocated_bytes": 58_803_123_456, "max_reserved_bytes": 62_113_999_999}
 
 
@@ -71,8 +71,19 @@ def test_a_run_is_exported_step_by_step(mbr_perf, tmp_path, make_record):
     assert read.memory["max_allocated_bytes"] == 58_000_000_000
 
 
+def test_a_run_or_golden_with_an_impossible_figure_is_not_exported(mbr_perf, golden, tmp_path, make_record):
+    folder = tmp_path / "results" / "runs" / RUN_ID
+    folder.mkdir(parents=True)
+    write_record(folder, make_record(seconds=2.5, run_id=RUN_ID, suspect=("GPU 3 of node0 was throttled",)))
+    of_run = mbr_perf("golden", "export", RUN_ID, "--results_dir", tmp_path / "results")
+    of_golden = mbr_perf("golden", "export", golden(VALUES | {"step_time_s": 2500.0}))
+    assert [(answer.code, answer.out) for answer in (of_run, of_golden)] == [(2, "")] * 2
+    assert "suspect: GPU 3 of node0 was throttled, so it cannot become a golden" in of_run.err
+    assert "the golden's throughput and step time contradict each other" in of_golden.err
+
+
 def test_a_golden_without_a_time_is_refused(mbr_perf, golden):
-    answer = mbr_perf("golden", "export", golden({"peak_allocated_bytes": 1000}))
+    answer = mbr_perf("golden", "export", golden({"peak_allocated_bytes": 58_803_123_456}))
     assert answer.code == 2
     assert "neither throughput nor step time" in answer.err
 
@@ -92,7 +103,7 @@ def test_a_file_that_cannot_be_written_is_named(mbr_perf, golden, tmp_path):
 def test_json_contains_the_document_and_the_notes(mbr_perf, golden):
     document = json.loads(mbr_perf("golden", "export", golden(VALUES), "--json").out)
     assert (document["schema_version"], document["format"], document["path"]) == (1, "bridge", None)
-    assert document["document"]["49"] == {"elapsed time per iteration (ms)": 8920.0, "GPU utilization": 709.93}
+    assert document["document"]["49"] == {"elapsed time per iteration (ms)": 2500.0, "GPU utilization": 709.93}
     assert document["notes"]
 
 

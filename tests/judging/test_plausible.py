@@ -11,14 +11,16 @@ from harness.judging.compare import compare_runs
 from harness.judging.derive import derive
 from harness.judging.gate import Verdict
 from harness.judging.metrics import METRICS
-from harness.judging.plausible import doubts_of, impossible, impossible_golden, remarkable
+from harness.judging.plausible import doubts_of, impossible, remarkable
+from harness.judging.plausible_golden import impossible_golden
 from harness.judging.promotion import promote
 from harness.night.history.record import history_record
 from harness.planning.flops import layer_weights
 from harness.planning.model_states import least_weight_bytes
-from harness.records.golden import METRIC_NAMES, GoldenRecord, golden_text
+from harness.records.golden import METRIC_NAMES, GoldenRecord, MeasuredOn, golden_text
 from harness.records.goldens import GateOptions, GoldenSearch, read_golden
-from harness.records.rank import Coordinates, MemoryRecord, StepRecord
+from harness.records.rank import Coordinates, Device, Failure, MemoryRecord, StepRecord
+from harness.records.run import REPLAYED
 from harness.units import GIB
 from tests.conftest import LLAMA3_70B
 
@@ -64,6 +66,50 @@ DAMAGE = {
         {"memory": memory(max_reserved_bytes=500 * GIB)},
         "rank 5: peak reserved of 500.00 GiB is more than the device has, 120.00 GiB",
     ),
+    "step outside": (1, {"steps": steps(2.5, range(51))}, "rank 1: step 50 is recorded, which the run does not have"),
+    "before the first": (
+        1,
+        {"steps": steps(2.5, range(-1, 50))},
+        "rank 1: step -1 is recorded, which the run does not have",
+    ),
+    "failed": (
+        2,
+        {"failure": Failure(kind="error", message="boom")},
+        "rank 2: failed (error), although the run ended well",
+    ),
+    "other stage": (
+        31,
+        {"coordinates": Coordinates(pp=0)},
+        "rank 31: pipeline stage 0, its number belongs to stage 3",
+    ),
+    "no such place": (4, {"coordinates": Coordinates(tp=4)}, "rank 4: TP rank 4 of 4"),
+    "another GPU": (
+        7,
+        {"device": Device(kind="cuda", name="NVIDIA A100-SXM4-80GB")},
+        "rank 7: its device is NVIDIA A100-SXM4-80GB (cuda), that of the run NVIDIA H100 80GB HBM3",
+    ),
+    "a CPU": (
+        7,
+        {"device": Device(kind="cpu", name="NVIDIA H100 80GB HBM3")},
+        "rank 7: its device is NVIDIA H100 80GB HBM3 (cpu), that of the run NVIDIA H100 80GB HBM3",
+    ),
+    "negative counter": (5, {"memory": memory(static_bytes=-5)}, "rank 5: static_bytes is -5"),
+    "negative work": (5, {"counted_flops_per_step": -1}, "rank 5: counted_flops_per_step is -1"),
+    "reserved too little": (
+        5,
+        {"memory": memory(max_allocated_bytes=50 * GIB, max_reserved_bytes=49 * GIB)},
+        "rank 5: peak reserved of 49.00 GiB is less than peak allocated, 50.00 GiB",
+    ),
+    "half of its stage": (
+        5,
+        {"memory": memory(max_allocated_bytes=25 * GIB)},
+        "rank 5: peak allocated of 25.00 GiB is less than half of that of another rank of its stage, 54.02 GiB",
+    ),
+    "milliseconds": (
+        0,
+        {"steps": steps(2500.0)},
+        "the steps take 2083 min 20 s together, the whole run took 2 min 18 s",
+    ),
     "below weights": (
         9,
         {"memory": memory(max_allocated_bytes=1 << 30)},
@@ -92,6 +138,40 @@ def test_an_impossible_figure_is_named_and_is_neither_an_improvement_nor_a_golde
         promote([record], reason="r", author="a", now=NOW)
     assert sentence in str(refused.value)
     assert sentence in history_record(record, derive(record)).suspect
+
+
+def test_settings_that_were_changed_after_the_run_are_a_doubt(make_record, make_spec, make_golden):
+    """Twice the layers are twice the FLOPs: the throughput would look twice as good."""
+    record = make_record(seconds=2.5)
+    larger = record.model_copy(update={"spec": make_spec(model=LLAMA3_70B | {"num_layers": 160})})
+    (found,) = impossible(larger, derive(larger))
+    assert found == (
+        f"fingerprint: the record says {record.fingerprint}, its own settings have {larger.spec.fingerprint}"
+    )
+    with pytest.raises(BadRequestError, match="fingerprint: the record says"):
+        promote([larger], reason="r", author="a", now=NOW)
+
+
+def test_experts_and_logs_may_have_uneven_ranks(make_record, make_spec):
+    """A router gives ranks different numbers of tokens; a log reports ranks at different times."""
+    moe = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 4096}
+    record = make_record(make_spec(model=LLAMA3_70B | {"num_layers": 8, "moe": moe}, parallelism={}), seconds=2.5)
+    uneven = changed(record, 5, memory=memory(max_allocated_bytes=25 * GIB))
+    assert not [what for what in impossible(uneven, derive(uneven)) if "stage" in what]
+
+
+def test_a_replayed_run_took_less_time_than_its_steps(make_record):
+    replayed = make_record(seconds=2.5, provenance={"duration_s": 0.1}, notes=(f"{REPLAYED}elsewhere",))
+    assert impossible(replayed, derive(replayed)) == ()
+    plain = replayed.model_copy(update={"notes": ()})
+    assert impossible(plain, derive(plain)) == ("the steps take 2 min 05 s together, the whole run took 100.0 ms",)
+
+
+@pytest.mark.parametrize("seconds", [1e-14, 1e40])
+def test_a_figure_that_no_golden_holds_is_a_refusal_and_no_traceback(make_record, make_spec, seconds):
+    record = make_record(make_spec(gpu="cpu"), seconds=seconds)
+    with pytest.raises(BadRequestError, match="step_time_s: a golden holds values from"):
+        promote([record], reason="r", author="a", now=NOW)
 
 
 def test_ranks_with_the_same_problem_share_a_sentence(make_record):
@@ -157,17 +237,58 @@ def test_a_golden_above_the_peak_of_its_gpu_gives_no_verdict(make_record, make_g
         ({"peak_reserved_bytes": 94 * GIB}, ""),  # an H100 with 94 GB
         ({"step_time_s": 9e-7}, "step time of 9e-07 s is not possible"),
         ({"step_time_s": 1e-6}, ""),
+        ({"mfu": 1.01}, "MFU of 101 % is not possible"),
+        (
+            {"peak_allocated_bytes": 1},
+            "peak_allocated_bytes of 1 B is less than the parameters of its fullest stage, which have at least 4.47 GiB",
+        ),
+        (
+            {"peak_allocated_bytes": 50 * GIB, "peak_reserved_bytes": 40 * GIB},
+            "peak_reserved_bytes of 40.00 GiB is less than its peak_allocated_bytes, 50.00 GiB",
+        ),
+        (
+            {"tflops_per_gpu": 0.71, "step_time_s": 2.5},
+            "throughput and step time contradict each other: a step of 2.5 s of these settings is 709.64 TFLOP/s/GPU, not 0.71",
+        ),
+        ({"tflops_per_gpu": 709.0, "step_time_s": 2.5, "mfu": 1.0}, ""),
     ],
 )  # fmt: skip
 def test_a_golden_with_another_impossible_figure_gives_no_verdict(make_record, make_golden, metrics, what):
     record = make_record(seconds=2.5)
+    assert impossible_golden(make_golden(record, metrics)) == ((f"the golden's {what}",) if what else ())
     golden = make_golden(record, {"tflops_per_gpu": derive(record).tflops_per_gpu.median} | metrics)
-    assert impossible_golden(golden) == ((f"the golden's {what}",) if what else ())
     if what:
         assert (
             compare_runs([record], GoldenSearch(golden, Path("g.json")), GateOptions())[1].outcome
             is Verdict.INCONCLUSIVE
         )
+
+
+@pytest.mark.parametrize(
+    ("metrics", "what"),
+    [
+        ({"step_time_s": 5e-7}, "step time of 5e-07 s is not possible"),
+        ({"peak_allocated_bytes": 2**46 + 1}, "more than the memory of every server"),
+        ({"peak_allocated_bytes": 1024}, "less than the parameters of its fullest stage"),
+        ({"tflops_per_gpu": 1.0, "step_time_s": 1.0}, "throughput and step time contradict each other"),
+    ],
+)
+def test_a_golden_of_a_cpu_is_checked_too(make_record, make_spec, make_golden, metrics, what):
+    record = make_record(make_spec(gpu="cpu"), seconds=1.0)
+    (found,) = impossible_golden(make_golden(record, metrics))
+    assert what in found
+    golden = make_golden(record, {"tflops_per_gpu": derive(record).tflops_per_gpu.median} | metrics)
+    assert (
+        compare_runs([record], GoldenSearch(golden, Path("g.json")), GateOptions())[1].outcome is Verdict.INCONCLUSIVE
+    )
+
+
+def test_a_golden_of_an_unknown_gpu_is_checked_as_far_as_possible(make_record, make_golden):
+    where = MeasuredOn(gpu="h9000")
+    golden = make_golden(
+        make_record(), {"step_time_s": 1e-9}, gpu="h9000", measured_on=where, spec={}, fingerprint=None
+    )
+    assert impossible_golden(golden) == ("the golden's step time of 1e-09 s is not possible",)
 
 
 def test_the_least_weights_of_llama3_8b_are_its_matrices(make_spec):
@@ -222,6 +343,18 @@ def test_a_golden_may_hold_the_metrics_of_the_table():
         ),
         ({"gpu": "h200"}, "gpu: the header says h200, the golden's own settings say h100"),
         ({"metrics": {"tflops": {"value": 700}}}, "metrics.tflops: no such metric"),
+        ({"metrics": {"mfu": {"value": 0.5, "relative_spread": -1}}}, "metrics.mfu.relative_spread: must be greater"),
+        ({"recompute": "nonsense"}, "recompute: unknown recompute module 'nonsense'"),
+        ({"num_gpus": 0}, "num_gpus: must be greater than or equal to 1"),
+        ({"num_gpus": 10**9}, "num_gpus: must be less than or equal to 1048576"),
+        ({"num_runs": 10**9}, "num_runs: must be less than or equal to 10000"),
+        ({"run_ids": ["a", "b"]}, "num_runs: 1, but 2 runs in run_ids"),
+        ({"max_steps": 10**9}, "max_steps: must be less than or equal to 10000000"),
+        ({"max_steps": -1}, "max_steps: must be greater than or equal to 1"),
+        ({"window": [50, 3]}, "window: [50, 3) is no window of the steps"),
+        ({"window": [-1, 3]}, "window: [-1, 3) is no window of the steps"),
+        ({"window": [3, 51], "max_steps": 50}, "window: [3, 51) is no window of 50 steps"),
+        ({"promoted_at": "soon"}, "promoted_at: 'soon' is no ISO-8601 time"),
         (
             {"metrics": {"peak_allocated_byte": {"value": 7}}},
             "metrics.peak_allocated_byte: no such metric, did you mean 'peak_allocated_bytes'",

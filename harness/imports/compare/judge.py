@@ -14,7 +14,7 @@ from harness.imports.compare.values import COUNTERS, METRIC, ForeignComparison, 
 from harness.judging.compare import WindowOptions
 from harness.judging.gate import Comparison, Finding, Outcome, Verdict, compare_values, comparison_outcome, overall
 from harness.judging.oom.first_failure import RankFailure, first_failure
-from harness.judging.plausible import impossible_series
+from harness.judging.plausible_golden import impossible_golden, impossible_series
 from harness.records.foreign.bridge import OF_THE_FIRST_REPORT, bridge_report, write_actuals
 from harness.records.foreign.golden import ForeignGolden
 from harness.records.foreign.golden_file import Format, read_foreign_golden
@@ -142,16 +142,15 @@ def judge_log(
 def _impossible(log: ForeignLog, golden: ForeignGolden) -> tuple[str, ...]:
     """Return the figures of either side that cannot be true."""
     peaks = {METRIC[name].title: worst.value for name, worst in worst_ranks(log).items()}
-    stored = {METRIC[name].title: golden.memory[key] for name, key in COUNTERS.items() if key in golden.memory}
     of_job = golden.gpu, golden.compute_dtype
-    return (
-        *impossible_series(
-            "the log", ((row.step_time_s, row.tflops_per_gpu) for row in log.iterations), peaks, *of_job
-        ),
-        *impossible_series(
-            "the golden", ((row.step_time_s, row.tflops_per_gpu) for row in golden.steps.values()), stored, *of_job
-        ),
+    of_log = impossible_series(
+        "the log", ((row.step_time_s, row.tflops_per_gpu) for row in log.iterations), peaks, *of_job
     )
+    if golden.own is not None:
+        return *of_log, *impossible_golden(golden.own)
+    stored = {METRIC[name].title: golden.memory[key] for name, key in COUNTERS.items() if key in golden.memory}
+    steps = ((row.step_time_s, row.tflops_per_gpu) for row in golden.steps.values())
+    return *of_log, *impossible_series("the golden", steps, stored, *of_job)
 
 
 def _doubted(findings: Iterable[Finding], doubts: tuple[str, ...]) -> list[Finding]:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
 from harness.records.foreign.log import LogFormat
+from harness.records.golden import GoldenRecord
 from harness.records.strict_json import an_object, once_each, unreadable
 from harness.units import shortened
 
@@ -124,7 +125,8 @@ class ForeignGolden:
     log's first report, the reserved peak from all reports. ``memory_by_iteration``: the same names for each iteration of
     the last rank, as Megatron-LM stores them. ``layout``: the part of the file that was read. ``of_whole_run``: the
     peaks cover the whole run, as in files that mbr-perf exports, and not only the log's first report. ``num_gpus`` and
-    ``global_batch_size``, ``gpu``, ``compute_dtype``: of the job, where the golden states them.
+    ``global_batch_size``, ``gpu``, ``compute_dtype``: of the job, where the golden states them. ``own``: a golden of mbr-perf
+    as it is in the file.
     """
 
     path: Path
@@ -139,6 +141,7 @@ class ForeignGolden:
     gpu: str = ""
     compute_dtype: str = ""
     notes: tuple[str, ...] = ()
+    own: GoldenRecord | None = None
 
     @property
     def timed(self) -> tuple[int, ...]:

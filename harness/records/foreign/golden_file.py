@@ -111,7 +111,7 @@ def _own(path: Path, golden: GoldenRecord) -> ForeignGolden:
     layout = f"{golden.kind}, median of {counted(golden.num_runs, 'run')}"
     return ForeignGolden(
         path, "mbr-perf", layout, steps, memory=peaks, of_whole_run=True, num_gpus=golden.num_gpus,
-        global_batch_size=_batch_of(golden), gpu=golden.gpu, compute_dtype=golden.compute_dtype, notes=notes,
+        global_batch_size=_batch_of(golden), gpu=golden.gpu, compute_dtype=golden.compute_dtype, notes=notes, own=golden,
     )  # fmt: skip
 
 
