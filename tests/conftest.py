@@ -159,7 +159,10 @@ def build_record(spec: ExperimentSpec | None = None, seconds: float | list[float
     """A whole, successful run of ``spec``."""
     spec = spec or build_spec()
     is_cpu = spec.gpu_type.is_cpu
-    steps_s = sum(seconds) if isinstance(seconds, list) else seconds * spec.measure.max_steps
+    ranks = changes.pop("ranks", None)
+    if ranks is None:
+        ranks = tuple(build_rank(spec, rank, seconds) for rank in range(spec.num_gpus))
+    steps_s = max((sum(step.seconds for step in rank.steps) for rank in ranks), default=0.0)
     provenance = {
         "started_at": "2026-01-02T03:04:05Z", "finished_at": "2026-01-02T03:05:05Z", "duration_s": max(60.0, 1.1 * steps_s),
         "command": ("mbr-perf", "run"), "mbr_perf": "0.1.0", "hostname": "node0", "platform": "Linux",
@@ -173,7 +176,7 @@ def build_record(spec: ExperimentSpec | None = None, seconds: float | list[float
         "spec": spec,
         "fingerprint": spec.fingerprint,
         "effective": effective_recompute(spec, settled_implementation(spec)),
-        "ranks": tuple(build_rank(spec, rank, seconds) for rank in range(spec.num_gpus)),
+        "ranks": ranks,
         "provenance": Provenance(**provenance | changes.pop("provenance", {})),
     }
     return RunRecord(**fields | changes)
@@ -321,7 +324,7 @@ def build_runs(recompute: str, seconds: list[float], peak_gib: float, **changes:
     for each in seconds:
         ranks = tuple(
             build_rank(spec, rank, each, memory=MemoryRecord(
-                meter="cuda", max_allocated_bytes=int(max(peak_gib - (7 - rank), peak_gib / 2) * GIB), num_alloc_retries=retries,
+                meter="cuda", max_allocated_bytes=int(max(peak_gib - (7 - rank), 0.51 * peak_gib) * GIB), num_alloc_retries=retries,
                 max_reserved_bytes=int((peak_gib + 1) * GIB)))
             for rank in range(8)
         )  # fmt: skip

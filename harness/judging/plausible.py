@@ -79,7 +79,7 @@ def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
 
 
 def _of_place(rank: RankRecord, record: RunRecord) -> Iterator[str]:
-    """Yield coordinates outside of the layout, another pipeline stage than that of the rank's number, and another device."""
+    """Yield coordinates outside of the layout, another pipeline stage than that of the rank's number, and a CPU in place of a GPU."""
     sizes, dp = record.spec.parallelism, record.spec.data_parallel_size
     limits = Coordinates(
         tp=sizes.tensor_model_parallel_size,
@@ -94,9 +94,8 @@ def _of_place(rank: RankRecord, record: RunRecord) -> Iterator[str]:
     stage = rank.rank // max(1, limits.tp * limits.cp * limits.dp)
     if 0 <= stage < limits.pp and 0 <= rank.coordinates.pp < limits.pp and rank.coordinates.pp != stage:
         yield f"pipeline stage {rank.coordinates.pp}, its number belongs to stage {stage}"
-    ours, device = record.provenance.device_name, rank.device
-    if device and not record.spec.gpu_type.is_cpu and (device.kind == "cpu" or (ours and device.name != ours)):
-        yield f"its device is {device.name} ({device.kind}), that of the run {ours or record.spec.gpu}"
+    if rank.device and rank.device.kind == "cpu" and not record.spec.gpu_type.is_cpu:
+        yield f"its device is a CPU, the run is of {record.spec.gpu}"
 
 
 def _of_steps(rank: RankRecord, last: int | None) -> Iterator[str]:
