@@ -174,17 +174,19 @@ def judged(
     ``device_bytes``: the memory of the job's GPUs, for messages without it.
     """
     who = occupants(figures)
-    first = _bad_size(figures, device_bytes) or _limit(figures) or _neighbour(figures, who)
+    first = _bad_size(figures, device_bytes) or _limit(figures)
     second: Found | None = None
+    if first is None and (first := _neighbour(figures, who)) and _live_share(figures) >= threshold("full_share"):
+        second = _capacity(figures, who)
     if first is None:
         pieces = _fragmentation(figures, expandable_segments=bool(expandable_segments))
         first, second = _on_this_device(figures, who, pieces)
     oom_class, confidence, reason = first
     if second is None:
         return OomVerdict(oom_class, confidence, reason, figures.tried_bytes, figures)
-    if confidence == "high" and _live_share(figures) < threshold("mostly_live_share"):
+    if oom_class != "other_process" and confidence == "high" and _live_share(figures) < threshold("mostly_live_share"):
         confidence = "medium"
-    both = f"{reason}; {second[2]}" if second[0] != "capacity" else reason
+    both = f"{reason}; {second[2]}" if second[0] != "capacity" or first[0] == "other_process" else reason
     return OomVerdict(oom_class, confidence, both, figures.tried_bytes, figures, second=second[0])
 
 

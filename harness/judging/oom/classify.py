@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.judging.oom.allocator import allocator_figures, judged
+from harness.judging.oom.frames import Task
 from harness.judging.oom.known_ends import end_by_signal, known_end, non_finite
 from harness.judging.oom.known_texts import known_text
 from harness.judging.oom.verdict import Confidence, OomVerdict
@@ -14,7 +15,7 @@ from harness.units import counted
 # The rest of a message that was cut short.
 _BARE = re.compile(r"\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
 _PYTHON = re.compile(
-    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,93}(?:Error|Exception|Failure|Interrupt|Exit))(?::|$)"
+    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,93}(?:Error|Exception|Failure|Interrupt|Exit|Iteration))(?::|$)"
 )
 _READ_TRACEBACK = "Read its traceback from the last line up, to the first line of the job's own code."
 _READ_BEFORE = "Read the lines before it in the log of that rank: its traceback, if it has one, and earlier errors."
@@ -32,7 +33,8 @@ class Ending:
     ``exit_code``: of the process, negative for a signal. ``scheduler_state``: Slurm's, such as OUT_OF_MEMORY.
     ``host_oom_kills``: the increase of the cgroup's oom_kill count. ``expandable_segments``: whether torch's allocator
     used them. ``device_bytes``: the memory of the job's GPUs. ``has_traceback``: the text is a Python error with its
-    traceback. ``who``: the process that ended, such as ``rank 3 on node07``, if a launcher reported it.
+    traceback, which shows the ``task`` of the program. ``who``: the process that ended, such as ``rank 3 on node07``, if
+    a launcher reported it.
     """
 
     exit_code: int | None = None
@@ -42,6 +44,7 @@ class Ending:
     device_bytes: int | None = None
     has_traceback: bool = False
     who: str = ""
+    task: Task | None = None
 
 
 NOTHING_KNOWN = Ending()
@@ -82,8 +85,10 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
     """Judge an error of Python, or an exit code that says nothing about the cause."""
     match = _PYTHON.match(text)
     if ending.has_traceback:
-        reason = f"the program raised {match[1] if match else 'an error'}; memory is not the cause"
-        return OomVerdict("not_oom", "high", reason, advice=_READ_TRACEBACK)
+        when = f" while it {ending.task.text}" if ending.task else ""
+        reason = f"the program raised {match[1] if match else 'an error'}{when}; memory is not the cause"
+        advice = f"{_READ_TRACEBACK} {ending.task.advice}" if ending.task else _READ_TRACEBACK
+        return OomVerdict("not_oom", "high", reason, advice=advice)
     if match and not ending.exit_code:
         return OomVerdict("not_oom", "medium", f"the program reported {match[1]}", advice=_READ_BEFORE)
     if not ending.exit_code:
@@ -93,6 +98,15 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
     log = f"the log of {who.partition(' on ')[0]}"
     reason = f"a launcher reports only that {who} ended with exit code {ending.exit_code}; {log} has the reason"
     return OomVerdict("unknown", "low", reason, advice=_READ_ITS_LOG.format(log=log))
+
+
+def cut_traceback(task: Task | None) -> OomVerdict:
+    """Return the verdict on a log that ends inside a traceback."""
+    when = f" The program {task.text} then." if task else ""
+    reason = "the log ends inside a traceback, before the line that names the error"
+    return OomVerdict(
+        "unknown", "low", reason, advice=f"Read that rank's log to its end: its last lines are missing here.{when}"
+    )
 
 
 # torch reads both; if both are set, the first counts.

@@ -6,25 +6,21 @@ from dataclasses import dataclass, field, replace
 
 from harness.judging.oom.allocator import MAX_TEXT, message_start
 from harness.judging.oom.collectives import Collectives
-from harness.judging.oom.failure_signs import ENDED_BY_SLURM, FailureKind, Sign, SummaryEntry, TorchrunSummary, sign_of
+from harness.judging.oom.failure_signs import (
+    ENDED_BY_SLURM,
+    ENDS_THE_JOB,
+    FailureKind,
+    Sign,
+    SummaryEntry,
+    TorchrunSummary,
+    sign_of,
+)
+from harness.judging.oom.frames import Task, frame_of
 from harness.judging.oom.known_ends import is_non_finite, known_end
 from harness.records.logs.lines import LogLine
 from harness.records.rank import Phase
 
 _ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,12})/")
-_FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
-# File or function of a frame -> phase, in the names of Megatron-LM and Megatron-Bridge. The innermost frame counts.
-_PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
-    (re.compile(r"init_process_group|initialize_megatron|initialize_model_parallel|_initialize_distributed"),
-     "init_process_group"),
-    (re.compile(r"get_megatron_optimizer|optimizer/__init__\.py| _?setup_optimizer"), "build_optimizer"),
-    (re.compile(r"optimizer\S{0,200}\.py (?:step|step_with_ready_grads)$"), "optimizer_step"),
-    (re.compile(r" (?:get_model|setup_model\w*|provide_distributed_model|model_provider|provide)$"), "build_model"),
-    (re.compile(r"schedules\.py | (?:forward_step|forward_backward\w*|backward_step|custom_backward|backward)$"),
-     "forward_backward"),
-)  # fmt: skip
-
-
 _EXPANDABLE = re.compile(
     r"(?<!try setting )PYTORCH_(?:CUDA_)?ALLOC_CONF\W{1,8}[^\s\"']{0,200}expandable_segments:\s?(True|False)(?! ?to avoid)",
     re.I,
@@ -35,15 +31,6 @@ def finished_step(text: str) -> int | None:
     """Return the iteration that ended, if the line reports this."""
     match = _ITERATION.search(text) if "iteration" in text else None
     return int(match[1]) if match else None
-
-
-def phase_of_frame(text: str) -> tuple[bool, Phase | None]:
-    """Return whether the line is a traceback frame, and its phase of training, if any."""
-    match = _FRAME.search(text) if "File " in text else None
-    if match is None:
-        return False, None
-    frame = f"{match[1]} {match[2]}"
-    return True, next((phase for pattern, phase in _PHASES if pattern.search(frame)), None)
 
 
 def expandable_segments_in(text: str) -> bool | None:
@@ -58,16 +45,24 @@ _SURVIVED = 2  # iterations after a failure; ranks train in step, so without one
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _OPEN = re.compile(r"(?:E {2,8})?[\w.]{1,200}(?:Error|Exception):$")  # its message begins on the next line
+# NCCL's error has more lines: "ncclSystemError: System call ... failed", "Last error:", and what NCCL printed last.
+_NCCL_ERROR = re.compile(r"NCCL error in: |ncclInternalError: |nccl[A-Z]\w{2,40}Error: ")
+_MORE_OF_NCCL = re.compile(r"nccl[A-Z]\w{2,40}: |Last error:")
+# How a traceback ends that says nothing: the errors of a launcher, and a program that ends itself.
+_NOTHING_RAISED = re.compile(
+    r"(?:[\w.]{1,200}\.)?(?:ChildFailedError|CalledProcessError|SystemExit|KeyboardInterrupt)\b"
+)
 _BARE_ASSERT = re.compile(r"(?:E {2,8})?AssertionError:?$")
-# glog, as torch's C++ and elastic write it: E0821 14:03:27.481093
-_GLOG_TIME = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
+# glog, as torch's elastic writes it: E0821 14:03:27.481093; torch's C++ writes no zero before the month: [E821
+_GLOG_TIME = re.compile(r"\[?[IWEF](\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
 
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
     """How a rank failed. ``rank`` and ``host`` are None if unknown.
 
-    ``after_step``: the last step that finished before. ``evidence``: the lines, best evidence first.
+    ``after_step``: the last step that finished before. ``evidence``: the lines, best evidence first. ``task``: what its
+    traceback shows that the program did. ``is_cut``: the log ends before the error is named.
     """
 
     kind: FailureKind
@@ -80,6 +75,8 @@ class RankFailure:
     time: str | None = None
     exit_code: int | None = None
     weight: int = 0
+    task: Task | None = None
+    is_cut: bool = False
 
     @property
     def where(self) -> str:
@@ -92,14 +89,16 @@ class _Rank:
     """The state of a rank in a file. The place of a traceback is kept until training continues.
 
     ``code``: the last line of code in it. ``last``: the key of the last failure; ``chained``: of the one whose handling
-    raised the next. ``opened``: of the one whose message the next line continues.
+    raised the next. ``opened``: of the one whose message the next line continues; ``takes_any``: any next line.
     """
 
     code: str = ""
     last: tuple[object, ...] | None = None
     chained: tuple[object, ...] | None = None
     opened: tuple[object, ...] | None = None
+    takes_any: bool = False
     in_traceback: bool = False
+    task: Task | None = None
     phase: Phase | None = None
     frame: LogLine | None = None
     time: str | None = None
@@ -109,7 +108,8 @@ class _Rank:
 class FailureScan:
     """Feed it every line. ``found``: the first failure of each rank and kind. ``listed``: torchrun's table.
 
-    ``survived``: the first failure without a traceback after which the same log goes on with iterations.
+    ``survived``: the first failure without a traceback after which the same log goes on with iterations. ``cut``: a
+    traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job; later errors are consequences.
     """
 
     source: str = ""
@@ -124,14 +124,14 @@ class FailureScan:
     collectives: Collectives = field(default_factory=Collectives)
     entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
     survived: RankFailure | None = None
+    cut: RankFailure | None = None
+    is_over: bool = False
     recent: Counter[tuple[object, ...]] = field(default_factory=Counter)  # iterations since a failure of this log
 
     def feed(self, line: LogLine) -> None:
         """Take in the next line."""
         if line.source != self.source:
-            self.source, self.last_step, self.ranks, self.summary = line.source, None, {}, TorchrunSummary()
-            self.entry = None
-            self.recent.clear()
+            self._begin_log(line.source)
         elif line.text.startswith("====="):
             self.entry = None
         step = finished_step(line.text)
@@ -144,22 +144,36 @@ class FailureScan:
         self.collectives.feed(line)
         state = self._state_of(line.rank)
         state.time = _comparable_time(line) or state.time
-        if state.opened:
-            self._continue(state.opened, line)
-            state.opened = None
+        if state.opened and self._continue(state, state.opened, line):
+            return
         if entry := self.summary.feed(line):
             self._list(entry)
         elif not self._follow_traceback(state, line):
-            if sign := sign_of(line.text, in_traceback=state.in_traceback):
+            self._look(state, line)
+
+    def _begin_log(self, source: str) -> None:
+        self.end_log()
+        self.source, self.last_step, self.ranks, self.summary = source, None, {}, TorchrunSummary()
+        self.entry, self.is_over = None, False
+        self.recent.clear()
+
+    def _look(self, state: _Rank, line: LogLine) -> None:
+        """Note what a line shows that is no part of a traceback's frames."""
+        if sign := sign_of(line.text, in_traceback=state.in_traceback):
+            if not self.is_over:
                 self._note(sign, line, state)
-            elif state.in_traceback and line.text.startswith("assert "):
-                state.code = line.text
+            self.is_over = self.is_over or ENDS_THE_JOB.search(line.text) is not None
+        elif _NOTHING_RAISED.match(line.text):
+            state.in_traceback = False
+        elif state.in_traceback and line.text.startswith("assert "):
+            state.code = line.text
 
     def _train_on(self, step: int) -> None:
         """Drop the failures that the job survived, so that a later one of the same kind counts."""
         if self.last_step is not None and step <= self.last_step:
             if step < self.last_step:  # the job started again
                 self.recent.clear()
+                self.is_over = False
             return
         for key in list(self.recent):
             self.recent[key] += 1
@@ -180,15 +194,24 @@ class FailureScan:
     def _follow_traceback(self, state: _Rank, line: LogLine) -> bool:
         """Return whether the line is the head or a frame of a traceback, which is not a failure by itself."""
         if line.text.startswith(_TRACEBACK):
-            state.in_traceback, state.phase, state.frame = True, None, None
+            state.in_traceback, state.phase, state.task, state.frame = True, None, None, None
             return True
         if line.text.startswith(_CHAINED):
             state.chained, state.last = state.last, None
             return True
-        is_frame, phase = phase_of_frame(line.text)
-        if is_frame:  # also without its head, which a paste may lack
-            state.in_traceback, state.phase, state.frame, state.code = True, phase or state.phase, line, ""
-        return is_frame and not line.text.endswith("Killed")
+        frame = frame_of(line.text)
+        if frame:  # also without its head, which a paste may lack
+            state.in_traceback, state.frame, state.code = True, line, ""
+            state.phase, state.task = frame.phase or state.phase, frame.task or state.task
+        return frame is not None and not line.text.endswith("Killed")
+
+    def end_log(self) -> None:
+        """Keep a traceback that the end of the log cut off."""
+        for rank, state in self.ranks.items():
+            if state.in_traceback and state.frame and self.cut is None:
+                line = _short(state.frame)
+                self.cut = RankFailure("error", rank, line.host, line.text, (line,), self.last_step, state.phase,
+                                       state.time, weight=1, task=state.task, is_cut=True)  # fmt: skip
 
     def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:
         rank = line.rank if line.rank is not None else sign.rank
@@ -208,6 +231,7 @@ class FailureScan:
             time=state.time,
             exit_code=sign.exit_code,
             weight=sign.weight,
+            task=state.task if sign.weight == 0 else None,
         )
         state.in_traceback = False
         key = (line.source if rank is None else None, rank, host, sign.kind, sign.weight)
@@ -216,12 +240,18 @@ class FailureScan:
         state.last = state.chained if key == state.chained else key if key not in self.found else None
         state.chained = None
         self._keep(key, failure)
-        state.opened = key if _OPEN.match(line.text) and self.found.get(key) is failure else None
+        state.takes_any = _OPEN.match(line.text) is not None
+        is_open = state.takes_any or _NCCL_ERROR.search(line.text) is not None
+        state.opened = key if is_open and self.found.get(key) is failure else None
 
-    def _continue(self, key: tuple[object, ...], line: LogLine) -> None:
-        """Add the line to the text of a failure that ended in a colon."""
-        if key in self.found and not line.text.startswith((_TRACEBACK, *_CHAINED)):
+    def _continue(self, state: _Rank, key: tuple[object, ...], line: LogLine) -> bool:
+        """Add the line to the text of a failure that goes on; return whether it is nothing but a part of NCCL's error."""
+        is_nccl = _MORE_OF_NCCL.match(line.text) is not None
+        if (state.takes_any or is_nccl) and key in self.found and not line.text.startswith((_TRACEBACK, *_CHAINED)):
             self.found[key] = replace(self.found[key], text=f"{self.found[key].text} {_from_message(line.text)}")
+        state.opened = key if is_nccl else None
+        state.takes_any = line.text.rstrip() == "Last error:"
+        return is_nccl
 
     def _list(self, entry: SummaryEntry) -> None:
         sign = entry.sign
@@ -274,7 +304,7 @@ def _comparable_time(line: LogLine) -> str | None:
     if line.time:
         return _month_first(line.time)
     match = _GLOG_TIME.match(line.text)
-    return f"{match[1]}-{match[2]} {match[3]}" if match else None
+    return f"{match[1]:>02}-{match[2]} {match[3]}" if match else None
 
 
 def _month_first(time: str | None) -> str | None:

@@ -40,7 +40,7 @@ _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.
 _OF_OTHERS = re.compile(r"^(?:slurmstepd|srun): |NCCL WARN |NVRM: Xid|failed \(exitcode: ")
 _ERROR = re.compile(
-    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit)|Exception)(?::\s|:?$)"
+    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit|Iteration)|Exception)(?::\s|:?$)"
 )
 # Below a traceback, also names such as triton.runtime.errors.OutOfResources.
 _RAISED = re.compile(r"(?:[a-z_]\w{0,99}\.){1,9}([A-Z]\w{0,99})(?::\s|$)")
@@ -72,8 +72,10 @@ _CRASH = re.compile(
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal (?:4|6|7|8|11)\b"
 )
 ENDED_BY_SLURM = re.compile(
-    r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|: this job is (?:preempted|timed-out)"
+    r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|: this job is (?:preempted|timed-out)"
 )
+# Errors that follow are consequences. After a requeue they may be of the next attempt.
+ENDS_THE_JOB = re.compile(r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
 # A line of the kernel or a health check on a GPU; it explains the errors that ranks raise after it.
 _GPU_LOST = re.compile(
     r"\bNVRM: Xid\b|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}\d{1,3}\b|fallen off the bus|\bGPU is lost\b|Unable to determine the device handle"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from harness.judging.oom.classify import Ending, classify
+from harness.judging.oom.classify import Ending, classify, cut_traceback
 from harness.judging.oom.failure_scan import FailureScan, RankFailure
 from harness.judging.oom.failure_signs import KINDS, SRUN
 from harness.judging.oom.network_ends import NAMES_ANOTHER, WAITED_ADVICE
@@ -41,7 +41,10 @@ def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) 
 
 def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
     """Return the original failure of the lines that ``scan`` was fed, as ``first_failure`` does."""
+    scan.end_log()
     found = list(scan.found.values())
+    if not found and scan.cut:
+        return FirstFailure(_without_secrets(scan.cut), cut_traceback(scan.cut.task))
     if scan.survived and found and all(failure.exit_code is not None for failure in found):
         found.insert(0, scan.survived)  # exit codes do not say why
     failures = _with_best_evidence([_placed(failure, scan) for failure in found], scan)
@@ -58,6 +61,7 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
         device_bytes=device_bytes,
         has_traceback=first.kind == "error" and first.weight == 0,
         who=_who(first),
+        task=first.task,
     )
     verdict = classify(first.text, ending)
     if lag is not None and verdict.advice == WAITED_ADVICE:

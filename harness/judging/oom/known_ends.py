@@ -2,6 +2,7 @@
 
 import re
 
+from harness.judging.oom.frames import COMPARE_CHECKPOINT, COMPILER_ADVICE
 from harness.judging.oom.known_texts import SLURM, KnownText, row
 from harness.judging.oom.network_ends import NETWORK_ENDS, named_in
 from harness.judging.oom.verdict import OomVerdict
@@ -12,10 +13,6 @@ _BUILDS = (
 )
 _GPU = "a GPU failed or was lost"
 _MISFIT = "the checkpoint does not fit the model"
-_COMPARE = (
-    "Compare the settings of the model with those of the checkpoint: layers, sizes, experts, layer implementation, "
-    "optimizer, checkpoint format. To load weights only, leave out the optimizer (--no-load-optim --no-load-rng, --finetune)."
-)
 _UNEVEN = "a size does not divide evenly over ranks, stages, heads or micro-batches"
 _CHECK = "Run `mbr-perf check` with the job's settings, which needs no GPU: it names the rule and the values."
 _SIZES = r"\w{0,40}(?:[Ss]ize|layers?|heads|groups|batch\w{0,8}|parallel\w{0,8}|dimension|[Ll]ength|vocab\w{0,8}|experts|GPUs)"
@@ -41,6 +38,9 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          "Run it again without that node (sbatch --exclude), and report the node to your administrators.", "node_failure"),
     row(rf"{SLURM}PREEMPTED\b|DUE TO PREEMPTION|this job is preempted", "Slurm preempted the job",
          "Run it again; for important jobs, use a partition or QOS without preemption."),
+    row(r"DUE TO JOB REQUEUE", "Slurm put the job back into its queue",
+         "It starts again by itself: look for the log of the next attempt (scontrol show job, field Restarts). sacct -j JOB --duplicates shows why: a preemption, a lost node, or a "
+         "user's scontrol requeue."),
     row(rf"{SLURM}(?:LAUNCH_FAILED|RECONFIG_FAIL)\b|{SLURM}never started", "Slurm never started the job's script",
          "Check the reason that Slurm gives (scontrol show job, sacct -j), and the job's log file and folder."),
     row(rf"{SLURM}STEP ENDED\b", "Slurm ended the job step, but not the job",
@@ -83,6 +83,9 @@ _NEEDS: tuple[KnownText, ...] = (
          "Install it there, or switch off the features that need it, such as fused weight gradients (--no-gradient-accumulation-fusion)."),
     row(r"No module named ['\"]?megatron\b", "megatron-core is not installed where the job ran, or not on its path",
          "Install megatron-core there, or put Megatron-LM on its PYTHONPATH; `mbr-perf doctor` lists what is missing."),
+    row(r"No module named ['\"]?(?:amp_C|apex_C|syncbn|fast_layer_norm|(?:\w+_)?cuda(?:_\w+)?|\w+_cuda)\b", "a compiled extension is missing: its library was installed without it",
+         "Build the library again with its CUDA extensions, on a machine with nvcc (apex: APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation .), or use a container "
+         "that has them. Without the extension, switch the fused layers off (--no-gradient-accumulation-fusion, --no-masked-softmax-fusion)."),
     row(r"No module named ['\"]?[\w.]+", "a Python module is not installed where the job ran, or not on its path",
          "Install it in the environment that every node uses, or correct PYTHONPATH."),
     row(r"undefined symbol|(?:Error: |^)\S{1,200}\.so\S{0,40}: cannot open shared object file|' not found \(required by|module 'transformer_engine' has no attribute"
@@ -110,9 +113,9 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"PytorchStreamReader failed|UnpicklingError|EOFError: Ran out of input|failed finding central directory|HeaderTooLarge|MetadataIncompleteBuffer",
          "a file of the checkpoint or of the data is damaged or cut short",
          "Compare its size with those of other ranks and steps, and load an older checkpoint (latest_checkpointed_iteration.txt names the newest)."),
-    row(r"[Mm]issing key(?:s|\(s\))? in .{0,20}(?:state_dict|checkpoint)|\b[Uu]nexpected key(?:s|\(s\))? in|size mismatch for |[Gg]lobal shape mismatch|Error\(s\) in loading state_dict"
-         r"|CheckpointingException", _MISFIT, _COMPARE),
-    row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {_COMPARE}", confidence="medium"),
+    row(r"[Mm]issing key(?:s|\(s\))? in .{0,20}(?:state_dict|checkpoint)|\b[Uu]nexpected key(?:s|\(s\))? in|[Ss]ize mismatch (?:for|between saved)\b|KeyError: MetadataIndex\(|[Gg]lobal shape mismatch|Error\(s\) in loading state_dict"
+         r"|CheckpointingException", _MISFIT, COMPARE_CHECKPOINT),
+    row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {COMPARE_CHECKPOINT}", confidence="medium"),
     row(r"\bassert \S{0,60}(?:vocab_file|merge_file|tokenizer_model)|Not found: \".{0,200}\.model\"|[Tt]okenizer(?: model| file)?\b.{0,200} (?:not found|does not exist)",
          "a file of the tokenizer is missing, or the job names none", "Check --tokenizer-type and the files that it needs (--tokenizer-model, or --vocab-file and --merge-file): every node must see them."),
     row(r"(?:huggingface\.co|Hugging ?Face|HF_HUB|hf_hub)|GatedRepoError|access a gated repo|RepositoryNotFoundError|LocalEntryNotFoundError|Can't load tokenizer",
@@ -134,6 +137,7 @@ _PROGRAM: tuple[KnownText, ...] = (
          "Run it without CUDA graphs (cuda_graph_impl=none), then with a narrower cuda_graph_scope: a captured part synchronises or copies to the host."),
     row(r"Triton.{0,300}out of resource|OutOfResources: out of resource", "a Triton kernel needs more shared memory than this type of GPU has",
          "Use a release of the library with blocks for this GPU, or smaller blocks or fewer num_stages; then run it without that kernel. It is not the memory of the GPU that ran out."),
+    row(r"PassManager::run failed|\bCompilationError: at \d|BackendCompilerFailed|InductorError\b|torch\._dynamo\.exc\.\w+:", "Triton or torch.compile could not compile a kernel", COMPILER_ADVICE),
     row(r"cuDNN [Ee]rror: No execution plans|CUDNN_STATUS_NOT_SUPPORTED|CUDNN_STATUS_EXECUTION_FAILED|No execution plans support the graph|No dot product attention", "cuDNN or transformer-engine found no attention that works here",
          "Run it with NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2, which say why each attention was refused, then with another one (NVTE_FUSED_ATTN=0, --attention-backend flash). "
          "Check that only one cuDNN is on the path (LD_LIBRARY_PATH, pip list), and that it is the one that torch was built with."),
@@ -145,11 +149,14 @@ _PROGRAM: tuple[KnownText, ...] = (
          "second cuBLAS is on LD_LIBRARY_PATH, or that a size does not fit FP8."),
     row(rf"Error: .{{0,300}}\b(?:{_SIZES})\b.{{0,200}}\b(?:divisible by|multiple of)\b|Error: .{{0,300}}\b(?:divisible by|multiple of)\b.{{0,200}}\b(?:{_SIZES})\b",
          _UNEVEN, _CHECK),
+    row(r"Error:? assert .{1,200}%.{1,200}== ?0\b", _UNEVEN, f"See the two sizes in the assert. {_CHECK}", confidence="medium"),
     row(r"Error: .{0,300}\b(?:divisible by|multiple of)\b", _UNEVEN, f"See which sizes the line names. {_CHECK}", confidence="medium"),
     row(r"Check batch related parameters|train_batch_size is not equal to", "the batch sizes contradict each other",
          "The global batch size must be micro-batch x accumulated micro-batches x data-parallel ranks. The line has the values: look at the number of ranks first."),
     row(r"DataLoader worker (?:\(pid\(?s?\)?[ \d,]{1,200}\) )?exited unexpectedly", "a data loader worker ended without a message",
          "Run it with no workers (--num-workers 0), which shows the error of the data. If it then runs, look for a lack of host memory (dmesg) or of /dev/shm.", confidence="medium"),
+    row(r"DataLoader worker .{0,200}killed by signal: \w", "a data loader worker crashed in native code, or was ended from outside",
+         "Run it with no workers (--num-workers 0) and PYTHONFAULTHANDLER=1, which name the line that reads the data. The GPU is not the suspect.", confidence="medium"),
     row(r"[Cc]urrent loss scale already at minimum", "the loss scale of FP16 fell to its minimum: the gradients overflowed in every step",
          NOT_FINITE_ADVICE),
     row(r"group (?:is|has) not (?:been )?initiali[sz]ed", "a process group was used before it was initialized",
@@ -188,8 +195,12 @@ _NON_FINITE = re.compile(
     r"found (?P<found>NaN|Inf) in local (?:grad norm|forward loss)|Unexpected result (?P<result>nan|-?inf)\b"
     r"|\bvalidation loss at .{0,80}\blm loss value: (?P<value>nan|NAN|-?inf|-?INF)\b|\b[Bb]ad grad[_ ]norm detected|\b(?:loss|grad[_ ]norm) (?:is|was|became) (?P<said>nan|NaN|-?inf)\b"
 )
+# Errors of any program about such a value.
+_REFUSED = re.compile(
+    r"\b\w{1,60}(?:Error|Exception): (?:.{0,200}[^\w.])?(?P<value>[Nn]a[Nn]|NAN|[Ii]nf|infinite|non-?finite|not finite)\b"
+)
 _RANK = re.compile(r"\b[Rr]ank (\d{1,6})\b")
-_ITERATION = re.compile(r"\biteration #?(\d{1,9})\b")
+_ITERATION = re.compile(r"\biteration ?[#=]?(\d{1,9})\b")
 
 
 def known_end(text: str) -> OomVerdict | None:
@@ -212,7 +223,11 @@ def end_by_signal(exit_code: int | None) -> OomVerdict | None:
 
 def is_non_finite(text: str) -> bool:
     """Return whether the line reports a result that is not finite."""
-    return _NON_FINITE.search(text) is not None
+    return (_NON_FINITE.search(text) or _refused(text)) is not None
+
+
+def _refused(text: str) -> re.Match[str] | None:
+    return _REFUSED.search(text) if "Error: " in text or "Exception: " in text else None
 
 
 def rank_in(text: str) -> int | None:
@@ -224,13 +239,14 @@ def rank_in(text: str) -> int | None:
 def non_finite(text: str) -> OomVerdict | None:
     """Return the verdict on such a line, with rank and iteration; None for other lines."""
     match = _NON_FINITE.search(text)
-    if match is None:
+    refused = None if match else _refused(text)
+    if match is None and refused is None:
         return None
-    what = "a gradient" if "grad" in text else "the loss" if "loss" in text else "a result"
-    what = "the validation loss" if match["value"] else what
+    what = "a gradient" if "grad" in text else "the loss" if "loss" in text.lower() else "a result"
+    what = "the validation loss" if match and match["value"] else what
     rank, iteration = rank_in(text), _ITERATION.search(text)
     where = f" on rank {rank}" if rank is not None else ""
     when = f" at iteration {iteration[1]}" if iteration else ""
-    value = match["found"] or match["result"] or match["said"] or match["value"]
+    value = next((group for found in (match, refused) if found for group in found.groups() if group), "")
     reason = f"{what} was not finite{f' ({value})' if value else ''}{where}{when}"
     return OomVerdict("not_oom", "high", reason, advice=NOT_FINITE_ADVICE)

@@ -25,7 +25,7 @@ _LISTENING = r"server socket has failed to listen on any"
 _EXPERTS = r"\bDeepEP\b.{0,60}?(?:timeout|timed out)|\b[Hh]ybrid[-_ ]?EP\b.{0,60}?(?:timeout|timed out)"
 # NCCL's own lines (src/misc/ibvwrap.cc, src/transport/net_ib, src/misc/socket.cc), and torch's names of its error codes.
 _REGISTRATION = r"\bibv_(?:exp_)?reg_(?:dmabuf_)?mr\w*(?: ?\([^)]{0,200}\))? (?:failed|returned)|Couldn't allocate MR\b"
-_ADDRESS = r"Call to bind failed|no socket interface found|Bootstrap : .{0,80}not found"
+_ADDRESS = r"Call to bind failed|no socket interface found|connecting to address .{0,100}is neither AF_INET|Bootstrap : .{0,80}not found"
 _FABRIC = (
     r"\bibv_\w{2,40}(?: ?\([^)]{0,200}\))? (?:failed|timed out|returned)|NET/IB.{0,60}\bGot (?:completion|async)|Got completion from peer"
     r"|Call to connect\b.{0,100} (?:failed|returned)|[Cc]onnect to \S{1,80}<\d{1,5}> (?:failed|returned)"

@@ -247,3 +247,22 @@ def test_a_folder_of_snapshots_alone_names_the_snapshot(tmp_path):
 
 def test_an_empty_log_has_no_lines(tmp_path):
     assert read(tmp_path, "") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "rank"),
+    [
+        ("(worker1, rank=1, pid=77, ip=10.0.0.9) KeyError: 3", "worker1", None),
+        ("(head, rank=0, pid=77) KeyError: 3", "head", None),
+        ("(Actor pid=77, ip=10.0.0.9) KeyError: 3", "10.0.0.9", None),
+        ("my.job/0 [default3]:[rank11]: KeyError: 3", "my.job/0", 11),
+        ("my.job/2 KeyError: 3", "my.job/2", None),
+        ("[trainer3]:KeyError: 3", None, 3),
+        ("[trainer3|0]:KeyError: 3", None, 3),
+    ],
+)
+def test_names_that_launchers_put_before_a_line_are_no_part_of_it(tmp_path, line, host, rank):
+    log = tmp_path / "a.log"
+    log.write_text(f"{line}\nother\n")
+    found = next(iter(log_lines([log])))
+    assert (found.text, found.host, found.rank) == ("KeyError: 3", host, rank)

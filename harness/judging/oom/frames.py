@@ -1,0 +1,71 @@
+"""Reads what a program did from the frames of its traceback: the phase of training, and the task with its advice."""
+
+import re
+from dataclasses import dataclass
+
+from harness.records.rank import Phase
+
+_FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
+# File or function of a frame -> phase, in the names of Megatron-LM and Megatron-Bridge. The innermost frame counts.
+_PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
+    (re.compile(r"init_process_group|initialize_megatron|initialize_model_parallel|_initialize_distributed"),
+     "init_process_group"),
+    (re.compile(r"get_megatron_optimizer|optimizer/__init__\.py| _?setup_optimizer"), "build_optimizer"),
+    (re.compile(r"optimizer\S{0,200}\.py (?:step|step_with_ready_grads)$"), "optimizer_step"),
+    (re.compile(r" (?:get_model|setup_model\w*|provide_distributed_model|model_provider|provide)$"), "build_model"),
+    (re.compile(r"schedules\.py | (?:forward_step|forward_backward\w*|backward_step|custom_backward|backward)$"),
+     "forward_backward"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A row. ``text``: what the program did when it failed. ``advice``: what to check if its error says nothing more."""
+
+    pattern: re.Pattern[str]
+    text: str
+    advice: str
+
+
+COMPARE_CHECKPOINT = (
+    "Compare the settings of the model with those of the checkpoint: layers, sizes, experts, layer implementation, "
+    "optimizer, checkpoint format. To load weights only, leave out the optimizer (--no-load-optim --no-load-rng, --finetune)."
+)
+COMPILER_ADVICE = (
+    "Install the triton that this torch was released with (pip show torch triton), and delete old kernels (~/.triton/cache, TRITON_CACHE_DIR, "
+    "TORCHINDUCTOR_CACHE_DIR). To confirm: run it with TORCHDYNAMO_DISABLE=1, or without the layer that has the kernel."
+)
+# The innermost frame that matches a row counts.
+_TASKS: tuple[Task, ...] = (
+    Task(re.compile(r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*load\w*$| (?:_?load_\w*checkpoint\w*|load_state_dict|load_parameter_state\w*|load_model_state_dict)$"),
+         "loaded a checkpoint", COMPARE_CHECKPOINT),
+    Task(re.compile(r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*save\w*$| save_\w*checkpoint\w*$|torch/serialization\.py _?save$"),
+         "saved a checkpoint", "Check the space, the quota and the mount of the checkpoint's folder (df -h, df -i, dmesg). Then try another checkpoint format, or a synchronous "
+         "save (without --async-save)."),
+    Task(re.compile(r"(?:indexed_dataset|blended_\w*|gpt_dataset|bert_dataset|t5_dataset|\w*_dataset_builder)\.py | build_train_valid_test_data\w+$|torch/utils/data/"),
+         "read the training data", "Check that every node sees the same complete files (.bin and .idx), and delete the index files that Megatron built from older ones (--data-cache-path). "
+         "Without workers (--num-workers 0) the traceback shows where the data fail."),
+    Task(re.compile(r"triton/(?:compiler|backends)/|torch/_inductor/|torch/_dynamo/output_graph"), "compiled a kernel", COMPILER_ADVICE),
+    Task(re.compile(r"training/arguments\.py | (?:validate_args|parse_and_validate_args)$"), "checked its options",
+         "Run `mbr-perf check` with the job's settings, which needs no GPU, and read the code line above the error: it names the options."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A line of a traceback. ``phase`` and ``task`` are None where it shows none."""
+
+    phase: Phase | None
+    task: Task | None
+
+
+def frame_of(text: str) -> Frame | None:
+    """Return what a frame of a traceback shows; None for another line."""
+    match = _FRAME.search(text) if "File " in text else None
+    if match is None:
+        return None
+    frame = f"{match[1]} {match[2]}"
+    return Frame(
+        next((phase for pattern, phase in _PHASES if pattern.search(frame)), None),
+        next((task for task in _TASKS if task.pattern.search(frame)), None),
+    )
