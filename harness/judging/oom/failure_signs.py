@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from signal import Signals
 from typing import Literal
 
 from harness.judging.oom.allocator import allocator_figures
@@ -45,7 +46,13 @@ _ERROR = re.compile(
 # Below a traceback, also names such as triton.runtime.errors.OutOfResources.
 _RAISED = re.compile(r"(?:[a-z_]\w{0,99}\.){1,9}([A-Z]\w{0,99})(?::\s|$)")
 # Errors that torchrun and shells raise because a child failed.
-_OF_A_PARENT = ("ChildFailedError", "CalledProcessError", "SystemExit")
+_OF_A_PARENT = (
+    "ChildFailedError",
+    "CalledProcessError",
+    "SystemExit",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+)
 _PEER = re.compile(
     rf"{PEER_LOST}|\bDist(?:Network|Store)Error\b|\bRendezvous\w{{0,30}}Error\b|got signal: (?:15|2|1)\b"
     r"|\bReceived (?:15|2|1) death signal|^KeyboardInterrupt"
@@ -53,11 +60,13 @@ _PEER = re.compile(
 _RANK_IN_TEXT = re.compile(r"[\[ ]Rank (\d{1,6})\]")
 _OOM_TASK = re.compile(r"\btask (\d{1,6}): Out Of Memory")
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
+_NUMBERS = {each.name: int(each) for each in Signals}
 _WORD = f"(?P<word>{'|'.join(_WORDS)})"
 # How other programs report the end of a process (exit code, signal, or a word for a signal), with the weight.
 _EXITS = (
     # torchrun: "failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: ..."; Python: "died with <Signals.SIGKILL: 9>".
     (re.compile(r"\bfailed \(exitcode: (?P<code>-?\d{1,5})\) local_rank: \d"), 1),
+    (re.compile(r"\bterminated with signal (?P<name>SIG[A-Z]{2,6})\b"), 1),
     (re.compile(r"died with <Signals\.SIG\w{1,12}: (?P<signal>\d{1,2})>"), 1),
     (re.compile(r"\b[Ss]ignal (?P<signal>\d{1,2}) \(SIG[A-Z]{2,6}\)"), 1),
     (re.compile(rf"\btasks? (?P<rank>\d{{1,6}})(?P<more>[-,\d]{{0,200}}): (?:{_WORD}|Exited with exit code (?P<code>\d{{1,3}}))"), SRUN),
@@ -137,6 +146,8 @@ def _ended(text: str) -> Sign | None:
             continue
         groups = match.groupdict()
         signal, code, rank = groups.get("signal"), groups.get("code"), groups.get("rank")
+        if name := groups.get("name"):
+            signal = str(_NUMBERS.get(name, 0))
         exit_code = -int(signal) if signal else int(code) if code else _WORDS[groups["word"]]
         if sign := sign_of_exit(exit_code, None if rank is None or groups["more"] else int(rank), weight):
             return sign

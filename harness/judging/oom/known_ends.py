@@ -24,7 +24,7 @@ NOT_FINITE_ADVICE = (
 OF_PROGRAMS = re.compile(
     r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure)|error: execve\(\)"
     r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|^Error CUDA driver version is insufficient"
-    r"|thread: \[[\d,]{1,40}\] Assertion|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|\bUnhandled exception: .{0,300}what\(\)"
+    r"|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|\bUnhandled exception: .{0,300}what\(\)"
 )
 # Ray's reports about a worker, which do not show why it ended.
 RAY = re.compile(r"\b(?:ActorDied|RayActor|WorkerCrashed)Error\b|Worker exit type: SYSTEM_ERROR")
@@ -66,6 +66,8 @@ _JOB_ENDS: tuple[KnownText, ...] = (
     row(r"no kernel image is available|is not compatible with the current PyTorch|unsupported toolchain|capability \d.{0,20} or higher required",
          "the program was not built for this type of GPU",
          "Compare torch.cuda.get_device_capability() with torch.cuda.get_arch_list(), and build extensions with TORCH_CUDA_ARCH_LIST for this GPU."),
+    row(r"only supports? (?:\w{2,20} ){1,3}GPUs or newer|requires? (?:\w{2,20} ){1,3}GPUs or newer", "this type of GPU is too old for a kernel that the job uses",
+         "Choose another implementation: for attention --attention-backend fused or unfused, or NVTE_FLASH_ATTN=0. Otherwise run it on a newer type of GPU."),
     row(r"No CUDA GPUs are available|Torch not compiled with CUDA|Found no NVIDIA driver", "the job sees no GPU",
          "Check CUDA_VISIBLE_DEVICES, the GPUs that the job asked for (--gpus, --gres; docker --gpus all), and whether torch was built with CUDA."),
     row(r"CUDA-capable devices?(?:\(s\))? (?:is/)?are busy or unavailable", "another process holds the GPU, or the GPU is in a bad state",
@@ -91,6 +93,11 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"undefined symbol|(?:Error: |^)\S{1,200}\.so\S{0,40}: cannot open shared object file|' not found \(required by|module 'transformer_engine' has no attribute"
          r"|was compiled using a different version of|CUDA Setup failed despite GPU being available", "two libraries do not fit together: one was built for another version of the other",
          _BUILDS),
+    row(r"(?:[Mm]aximum|[Mm]inimum) version \S{1,40} is (?:supported|required)|[Rr]equires? [\w.-]{2,40}(?: version)? ?(?:>=|<=|==|<|>) ?\d",
+         "a library refuses the version of another", f"The line names the version that it accepts: install that one. {_BUILDS}"),
+    row(r"TypeError: .{0,200}(?:unexpected keyword argument|missing \d{1,3} required (?:positional|keyword)|positional arguments? but|incompatible function arguments)",
+         "a call does not fit the function that it calls: a library has another release than its caller expects, or a change of the job's own code is incomplete",
+         f"See in the traceback which two libraries the last frames are of. {_BUILDS}", confidence="medium"),
     row(r"cannot import name", "an import failed: a library has another version than the program expects, or a file of the job has the name of a library",
          f"See in the traceback which file was imported. {_BUILDS}", confidence="medium"),
     row(r"Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects", "a kernel or an extension could not be compiled",
@@ -130,6 +137,8 @@ _NEEDS: tuple[KnownText, ...] = (
 _PROGRAM: tuple[KnownText, ...] = (
     row(r"device-side assert|thread: \[[\d,]{1,40}\] Assertion", "a check inside a GPU kernel failed, usually an index out of range",
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call. Compare the largest token id with the vocabulary size."),
+    row(r":\d{1,6}: .{1,1000}: Assertion .{1,500} failed", "a check inside native code failed, and the process aborted",
+         "The line has the file, the function and the check. Switch off the feature that this library is for (DeepEP or HybridEP: the dispatcher alltoall), and try another release of it."),
     row(r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction was encountered"
          r"|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:13|31|43)\b", "a GPU kernel of the program accessed memory outside its buffers",
          "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer, which name the kernel; then without CUDA graphs."),
@@ -159,6 +168,8 @@ _PROGRAM: tuple[KnownText, ...] = (
          "Run it with no workers (--num-workers 0) and PYTHONFAULTHANDLER=1, which name the line that reads the data. The GPU is not the suspect.", confidence="medium"),
     row(r"[Cc]urrent loss scale already at minimum", "the loss scale of FP16 fell to its minimum: the gradients overflowed in every step",
          NOT_FINITE_ADVICE),
+    row(r"expects same model across all ranks", "the ranks built different models",
+         "Compare the settings and the code of the two ranks that the line names, also environment variables and files that only one node sees."),
     row(r"group (?:is|has) not (?:been )?initiali[sz]ed", "a process group was used before it was initialized",
          "Call megatron's initialize_megatron or initialize_model_parallel first, and start the job with torchrun, which sets RANK and WORLD_SIZE."),
 )  # fmt: skip

@@ -32,14 +32,14 @@ _FABRIC = (
     r"|mlx5: \S{1,100}: got completion with error"
 )
 _NVLS = r"\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
+_LIBFABRIC = r"NCCL WARN NET/OFI"
 _CUDA_CALL = r"NCCL WARN Cuda failure"
 _UNSEEN_GPU = r"NCCL WARN nvml\w{2,60}(?: ?\(\))? failed"
-_SHARED = r"Error while (?:creating|attaching to) shared memory segment"
 _SYSTEM = r"ncclSystemError|NCCL [Ee]rror 2\b|unhandled system error"
 _DUPLICATE = r"Duplicate GPU|both on CUDA device"
 _NO_SUCH_GPU = r"invalid device ordinal"
 _INVALID_USAGE = r"ncclInvalidUsage|NCCL [Ee]rror 5\b|invalid usage \(run with NCCL_DEBUG|, invalid usage, NCCL"
-_OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_CUDA_CALL}"
+_OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_LIBFABRIC}|{_CUDA_CALL}"
 # How a rank reports that it lost the others, or cannot reach them.
 PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_STUCK}|{_RENDEZVOUS}|{_LISTENING}|{_EXPERTS}|{_OWN_FAULT}|{_SYSTEM}"
 LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}|{_NO_SUCH_GPU}")
@@ -74,7 +74,7 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_NO_SUCH_GPU, "a process of the launch selected a GPU that it does not see",
          "Start as many processes per node as it has GPUs (--nproc_per_node, --ntasks-per-node). Compare LOCAL_RANK with CUDA_VISIBLE_DEVICES, or "
          "with --gpus-per-task, which shows each task one GPU only."),
-    row(r"[Mm]ismatch between collectives|Message truncated : received \d", "ranks called different collectives",
+    row(r"[Mm]ismatch between collectives|Mismatched collective detected|Message truncated : received \d", "ranks called different collectives",
          "Compare the two calls or sizes that the message names: look for branches, data or settings that differ between the ranks."),
     row(_INVALID_USAGE, "NCCL was used wrongly: a fault of the launch, usually two processes on one GPU",
          "Run it with NCCL_DEBUG=WARN, which names the two ranks or the wrong call. Compare the processes per node with its GPUs, and LOCAL_RANK "
@@ -85,6 +85,9 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_NVLS, "NCCL could not set up NVLink SHARP (NVLS), which needs the NVSwitches of the node",
          "To confirm: run it with NCCL_NVLS_ENABLE=0, which is slower. Then check nvidia-fabricmanager (its version must be the driver's; in nvidia-smi -q, Fabric: Completed, Success), "
          "and restart it after a GPU was reset."),
+    row(_LIBFABRIC, "the network plugin for libfabric (EFA) failed",
+         "Check on that node: fi_info -p efa lists the devices, the container has them (/dev/infiniband), ulimit -l is unlimited, and the security group allows all traffic within itself. "
+         "The releases of aws-ofi-nccl, libfabric and NCCL must fit."),
     row(_REGISTRATION, "memory could not be registered with the network card, which GPUDirect RDMA needs",
          "Load nvidia_peermem on every node (lsmod), or use a driver with DMA-BUF, and raise the limit of locked memory (ulimit -l unlimited, also in the container). "
          "To confirm: run it with NCCL_NET_GDR_LEVEL=LOC, which is slower but registers no GPU memory. The link itself is not the suspect."),

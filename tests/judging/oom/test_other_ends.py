@@ -44,6 +44,16 @@ LOST_GPU = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU h
         ("AssertionError assert args.num_rows % world == 0", "not_oom", "does not divide evenly", "the two sizes in the assert"),
         ("FloatingPointError: Loss became infinite or NaN at iteration=77!", "not_oom", "the loss was not finite (NaN) at iteration 77", "-c bf16"),
         ("ValueError: the result of step 3 is not finite", "not_oom", "a result was not finite (not finite)", "-c bf16"),
+        ("python3: /src/permute.cu:7: void launcher(Args) [with T = float]: Assertion `args.tokens != nullptr' failed.", "not_oom",
+         "a check inside native code failed", "dispatcher alltoall"),
+        ("init.cc:7 NCCL WARN Mismatched collective detected, please check your calls around rank 3", "not_oom", "ranks called different collectives", "branches"),
+        ("nccl_net_ofi_domain:7 NCCL WARN NET/OFI Creating endpoint failed: Invalid argument", "not_oom", "libfabric (EFA) failed", "fi_info"),
+        ("RuntimeError: DDP expects same model across all ranks, but Rank 1 has 3 params, while rank 0 has 4", "not_oom", "different models", "the two ranks"),
+        ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "not_oom", "too old for a kernel", "--attention-backend"),
+        ("AssertionError: FlashAttention maximum version 2.7 is supported.", "not_oom", "refuses the version of another", "install that one"),
+        ("ImportError: this module requires transformers>=4.50", "not_oom", "refuses the version of another", "install that one"),
+        ("TypeError: norm() got an unexpected keyword argument 'eps'", "not_oom", "does not fit the function", "the last frames"),
+        ("TypeError: norm() missing 1 required positional argument: 'eps'", "not_oom", "does not fit the function", "the last frames"),
         ("Slurm: CANCELLED by 1000", "not_oom", "Slurm: CANCELLED by 1000", "scancel"),
         ("Slurm: OUT_OF_MEMORY of a node's host memory", "host_memory", "memory of a node", "memory of the node, not of the GPU"),
         ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-21T16:00:00 DUE TO TIME LIMIT ***", "time_limit", "time limit",
@@ -52,7 +62,11 @@ LOST_GPU = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU h
 )  # fmt: skip
 def test_every_end_has_its_own_advice(text, oom_class, reason, advice):
     verdict = classify(text)
-    sure = "medium" if reason in ("data loader worker crashed", "does not divide evenly") else "high"
+    sure = (
+        "medium"
+        if reason in ("data loader worker crashed", "does not divide evenly", "does not fit the function")
+        else "high"
+    )
     assert (verdict.oom_class, verdict.confidence) == (oom_class, sure)
     assert reason in verdict.reason
     assert advice in verdict.next_experiment
@@ -161,3 +175,26 @@ def test_no_two_rows_give_the_same_advice_and_none_is_without():
     advice = [row.advice for row in KNOWN_ENDS]
     assert all(advice)
     assert len(set(advice)) == len(advice)
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "reason"),
+    [("SIGKILL", -9, "SIGKILL"), ("SIGSEGV", -11, "SIGSEGV"), ("SIGTERM", -15, "ended from outside")],
+)
+def test_a_process_that_spawn_saw_end_by_a_signal_ended_by_it(first, name, exit_code, reason):
+    error = f"torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal {name}"
+    found = first(TRACEBACK, '  File "/x/spawn.py", line 136, in join', error)
+    assert (found.failure.exit_code, reason in found.verdict.reason) == (exit_code, True)
+    assert found.verdict.oom_class == ("killed" if name == "SIGKILL" else "not_oom")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python3: /src/permute.cu:7: void launcher(Args) [with T = float]: Assertion `args.tokens != nullptr' failed.",
+        "node07:123:456 [3] init.cc:7 NCCL WARN Mismatched collective detected, please check your calls around rank 3",
+        "[1,23]<stdout>:node07:123:456 [3] nccl_net_ofi_domain:7 NCCL WARN NET/OFI Creating endpoint failed: Invalid argument",
+    ],
+)
+def test_a_line_of_native_code_alone_shows_a_failure(first, line):
+    assert (first(line).verdict.oom_class, first(line).verdict.confidence) == ("not_oom", "high")
