@@ -42,6 +42,8 @@ def expandable_segments_in(text: str) -> bool | None:
 MAX_FAILURES = 10_000
 MAX_RANKS = 65_536  # followed at once; beyond that, the rank seen first starts again
 _SURVIVED = 2  # iterations after a failure; ranks train in step, so without one of them the others end at most one more
+# Iterations that waited in a buffer of 64 KiB when a traceback was written are fewer.
+BUFFERED = 200
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _OPEN = re.compile(r"(?:E {2,8})?[\w.]{1,200}(?:Error|Exception):$")  # its message begins on the next line
@@ -108,7 +110,7 @@ class _Rank:
 class FailureScan:
     """Feed it every line. ``found``: the first failure of each rank and kind. ``listed``: torchrun's table.
 
-    ``survived``: the first failure without a traceback after which the same log goes on with iterations. ``cut``: a
+    ``survived``: the first failure after which the same log goes on with iterations, ``num_after`` of them. ``cut``: a
     traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job; later errors are consequences.
     """
 
@@ -124,9 +126,12 @@ class FailureScan:
     collectives: Collectives = field(default_factory=Collectives)
     entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
     survived: RankFailure | None = None
+    num_after: int = 0
     cut: RankFailure | None = None
     is_over: bool = False
-    recent: Counter[tuple[object, ...]] = field(default_factory=Counter)  # iterations since a failure of this log
+    recent: dict[tuple[object, ...], int] = field(
+        default_factory=dict
+    )  # iterations that a failure of this log must outlast
 
     def feed(self, line: LogLine) -> None:
         """Take in the next line."""
@@ -175,9 +180,10 @@ class FailureScan:
                 self.recent.clear()
                 self.is_over = False
             return
+        self.num_after += self.survived is not None
         for key in list(self.recent):
-            self.recent[key] += 1
-            if self.recent[key] >= _SURVIVED:
+            self.recent[key] -= 1
+            if not self.recent[key]:
                 del self.recent[key]
                 failure = self.found.pop(key)
                 self.kept[failure.kind] -= 1
@@ -276,18 +282,19 @@ class FailureScan:
         if key not in self.found and self.kept[failure.kind] < MAX_FAILURES:
             self.found[key] = failure
             self.kept[failure.kind] += 1
-            if _may_be_handled(failure):
-                self.recent[key] = 0
+            if num := _survived_after(failure):
+                self.recent[key] = num
 
 
-def _may_be_handled(failure: RankFailure) -> bool:
-    """Return whether a program may have printed the line and gone on.
+def _survived_after(failure: RankFailure) -> int | None:
+    """Return after how many iterations a program has survived what it printed; None for what it does not survive.
 
-    Not if a traceback precedes it: the iterations after one may have waited in a buffer. Not a loss that is not finite,
-    a signal, an exit code or an announced end, after which a job trains on for a while.
+    A loss that is not finite, a signal, an exit code and an announced end count all the same: a job trains on for a while.
     """
     is_printed = failure.kind != "signal" and failure.exit_code is None and not ENDED_BY_SLURM.search(failure.text)
-    return is_printed and len(failure.evidence) == 1 and not is_non_finite(failure.text)
+    if not is_printed or is_non_finite(failure.text):
+        return None
+    return _SURVIVED if len(failure.evidence) == 1 else BUFFERED
 
 
 def _explains_more(later: str, earlier: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from harness.judging.oom.classify import Ending, classify, cut_traceback
-from harness.judging.oom.failure_scan import FailureScan, RankFailure
+from harness.judging.oom.failure_scan import BUFFERED, FailureScan, RankFailure
 from harness.judging.oom.failure_signs import KINDS, SRUN
 from harness.judging.oom.network_ends import NAMES_ANOTHER, WAITED_ADVICE
 from harness.judging.oom.verdict import Confidence, OomVerdict
@@ -45,7 +45,12 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
     found = list(scan.found.values())
     if not found and scan.cut:
         return FirstFailure(_without_secrets(scan.cut), cut_traceback(scan.cut.task))
-    if scan.survived and found and all(failure.exit_code is not None for failure in found):
+    if (
+        scan.survived
+        and scan.num_after < BUFFERED
+        and found
+        and all(failure.exit_code is not None for failure in found)
+    ):
         found.insert(0, scan.survived)  # exit codes do not say why
     failures = _with_best_evidence([_placed(failure, scan) for failure in found], scan)
     if not failures:

@@ -111,3 +111,27 @@ def test_the_answer_names_what_the_job_survived(tmp_path, end, exit_code, reason
     document = json.loads(answer.stdout)
     assert document["verdict"]["reason"] == reason
     assert any("survived it: FileNotFoundError" in note for note in document["job"]["notes"])
+
+
+HANDLED_TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "/opt/wandb/retry.py", line 131, in call',
+    "requests.exceptions.ConnectionError: no route to the tracker",
+)
+
+
+@pytest.mark.parametrize(("after", "is_survived"), [(199, False), (200, True)])
+def test_a_traceback_that_two_hundred_iterations_follow_was_survived(tmp_path, after, is_survived):
+    end = ('Traceback (most recent call last):\n  File "/x.py", line 1, in f', "KeyError: 'the real one'")
+    scan = scanned(tmp_path, *iterations(1, 10), *HANDLED_TRACEBACK, *iterations(11, 10 + after), *end)
+    assert ("the real one" in failure_of(scan, None).failure.text) == is_survived
+    assert (scan.survived is not None) == is_survived
+
+
+@pytest.mark.parametrize(("after", "is_cause"), [(201, True), (202, False)])
+def test_a_line_long_before_exit_codes_is_not_their_cause(tmp_path, after, is_cause):
+    report = (
+        "torch.distributed.elastic.multiprocessing.api: failed (exitcode: 1) local_rank: 3 (pid: 99) of binary: python"
+    )
+    found = failure_of(scanned(tmp_path, *iterations(1, 10), HANDLED[0], *iterations(11, 10 + after), report), None)
+    assert ("index.npy" in found.failure.text) == is_cause
