@@ -160,3 +160,8 @@ def test_other_processes_on_a_device_that_is_full_by_itself_are_the_first_of_two
         None,
     )
     assert "(80%) are live tensors" in full.reason
+
+
+def test_an_endless_error_keeps_its_first_letter(first):
+    found = first(TRACEBACK, IN_LOAD, f"KeyError: '{'x' * 20_000}'")
+    assert found.failure.text.startswith("KeyError: 'xxx")
