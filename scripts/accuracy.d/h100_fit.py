@@ -124,7 +124,17 @@ def spreads(rows: Iterable[Compared]) -> dict[str, tuple[float, float, int]]:
     groups: dict[str, list[Compared]] = {}
     for row in rows:
         groups.setdefault(row.kind, []).append(row)
-    return {kind: _spread(found) for kind, found in groups.items()}
+    own = {kind: _spread(found) for kind, found in groups.items()}
+    return {kind: _floored(own, kind, len({row.step.model for row in found})) for kind, found in groups.items()}
+
+
+def _floored(own: Mapping[str, tuple[float, float, int]], kind: str, num_models: int) -> tuple[float, float, int]:
+    """Return a range at least as wide as that of dense models, where rows are of few models with experts."""
+    low, high, num_rows = own[kind]
+    near = own.get(kind.replace("experts", "dense"))
+    if num_models >= LEAST_ROWS or near is None:
+        return low, high, num_rows
+    return min(low, near[0]), max(high, near[1]), num_rows
 
 
 def _spread(rows: Sequence[Compared]) -> tuple[float, float, int]:

@@ -1,9 +1,9 @@
 """H100 in the page of times: every measured step beside its prediction, pairs of settings, constants, ranges."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
-from statistics import mean
+from statistics import geometric_mean, mean
 from typing import Any
 
 from h100_fit import BOUNDS, MEANING, START, Compared, Fit, constants
@@ -56,6 +56,36 @@ def pairs(rows: Sequence[Compared]) -> list[Pair]:
     return found
 
 
+@dataclass(frozen=True)
+class Floor:
+    """How far runs of equal settings lie from their geometric mean, which no function of the settings can beat by much.
+
+    ``error``: mean over all runs, where a run without a second one counts as predicted exactly. ``repeated_error``: mean
+    over ``num_repeated`` runs that have another of equal settings. ``slow``: runs left out, :data:`SLOW` times the shortest.
+    """
+
+    num_runs: int
+    num_repeated: int
+    error: float
+    repeated_error: float
+    slow: int
+
+
+# A run so many times as long as another of equal settings ran on a disturbed machine.
+SLOW = 3
+
+
+def noise_floor(rows: Iterable[Compared]) -> Floor:
+    """Return the floor of these rows; equal specs are equal settings."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row.step.spec.fingerprint, []).extend(row.step.runs)
+    kept = [[run for run in runs if run < SLOW * min(runs)] for runs in groups.values()]
+    num_runs, slow = sum(map(len, kept)), sum(map(len, groups.values())) - sum(map(len, kept))
+    errors = [abs(geometric_mean(runs) / run - 1) for runs in kept if len(runs) > 1 for run in runs]
+    return Floor(num_runs, len(errors), sum(errors) / num_runs, mean(errors) if errors else 0.0, slow)
+
+
 def headline(found: Fit) -> str:
     """Summarise each class, and the pairs."""
     texts = []
@@ -82,6 +112,7 @@ def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
         "constants": constants(found.efficiency),
         "spreads": found.spreads,
         "left_out": dict(left_out),
+        "noise_floors": {name: asdict(noise_floor(rows)) for name, rows in classes(found).items()},
         "steps": [
             {"name": row.step.name, "model": row.step.model, "origin": row.step.origin, "kind": row.kind, "source": row.step.source,
              "taken_as": row.step.taken_as, "measured_s": row.step.seconds, "predicted_s": row.time.likely_s,
@@ -106,7 +137,7 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in constants(found.efficiency).items()),
         "", f"These {len(BOUNDS)} constants are fitted on all rows below by `scripts/accuracy time --fit`; attention's efficiency "
         f"is fixed at {START.attention:g}, the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
-        f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models:", "",
+        f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models; with experts then at least as wide as of dense models:", "",
         "| class | rows | low | high |", "|---|---:|---:|---:|",
         *(f"| {name} | {n} | {low:.2f} | {high:.2f} |" for name, (low, high, n) in sorted(found.spreads.items())), "",
         *_tables(found),
@@ -119,8 +150,27 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
 def _tables(found: Fit) -> list[str]:
     texts = []
     for name, rows in classes(found).items():
-        texts += [f"{name[0].upper()}{name[1:]}:", "", *_step_table(found, rows), ""]
+        texts += [
+            f"{name[0].upper()}{name[1:]}:",
+            "",
+            *_step_table(found, rows),
+            "",
+            _floor_text(noise_floor(rows)),
+            "",
+        ]
     return texts
+
+
+def _floor_text(floor: Floor) -> str:
+    slow = (
+        f" {floor.slow} run{'s' * (floor.slow > 1)} of {SLOW} times the shortest or more left out."
+        if floor.slow
+        else ""
+    )
+    return (
+        f"Noise: of {floor.num_runs} runs, {floor.num_repeated} share all settings with another run. A prediction by the geometric mean "
+        f"of equal settings would be off by {plain(floor.repeated_error)} for these, by {plain(floor.error)} over all runs.{slow}"
+    )
 
 
 def _step_table(found: Fit, rows: Iterable[Compared]) -> list[str]:

@@ -33,7 +33,7 @@ SCATTER = {"published": 0.1, "functional test": 0.3}
 
 @dataclass(frozen=True)
 class Step:
-    """One measured step. ``model``: what is left out together; ``origin``: a key of :data:`SCATTER`."""
+    """One measured step. ``model``: what is left out together; ``origin``: a key of :data:`SCATTER`. ``runs``: seconds of each run."""
 
     name: str
     model: str
@@ -43,6 +43,7 @@ class Step:
     seconds: float
     source: str
     taken_as: tuple[str, ...]
+    runs: tuple[float, ...]
 
     @cached_property
     def condensed(self) -> Costs:
@@ -106,9 +107,10 @@ def _published(source: Path, tracing: Tracing) -> tuple[list[Step], dict[str, st
                 left_out[row["id"]] = error.message
     costs, missing = _costs(specs, "transformer_engine", tracing)
     left_out |= missing
+    seconds = {row["id"]: published_seconds(row, specs[row["id"]]) for row in rows if row["id"] in costs}
     return [
-        Step(row["id"], row["model"], "published", specs[row["id"]], costs[row["id"]], published_seconds(row, specs[row["id"]]),
-             f"{row['source']}; settings: {row['settings_from']}", tuple(row["taken_as"]))
+        Step(row["id"], row["model"], "published", specs[row["id"]], costs[row["id"]], seconds[row["id"]],
+             f"{row['source']}; settings: {row['settings_from']}", tuple(row["taken_as"]), (seconds[row["id"]],))
         for row in rows if row["id"] in costs
     ], left_out  # fmt: skip
 
@@ -136,7 +138,8 @@ def _tested(goldens: Iterable[Path], tracing: Tracing) -> tuple[list[Step], dict
             left_out |= missing
             steps += [
                 Step(case.name, _shape(case.spec), "functional test", case.spec, costs[path],
-                     median_low(timed[each] for each in case.paths), ", ".join(case.paths), case.taken_as)
+                     median_low(timed[each] for each in case.paths), ", ".join(case.paths), case.taken_as,
+                     tuple(timed[each] for each in case.paths))
                 for path, case in group.items() if path in costs
             ]  # fmt: skip
     return steps, left_out
