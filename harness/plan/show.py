@@ -9,6 +9,7 @@ from harness.planning.advice import (
     advice,
     asked_text,
     dominated,
+    doubt_text,
     eager,
     module_worths,
     riskier_text,
@@ -239,8 +240,7 @@ def _answer(plan: Plan, whose: str) -> Iterator[Line]:
         return
     what = "step time" if best.prediction.time else "FLOPs"
     cost = "" if best.overhead is None else f", {format_percent(best.overhead)} {what}"
-    high = format_bytes(best.prediction.range_bytes[1])
-    doubt = "" if best.verdict == "FITS" else f", TIGHT: the upper end of its range, {high}, does not fit"
+    doubt = "" if best.verdict == "FITS" else f", TIGHT: {doubt_text(plan, best.prediction)}"
     about = "" if best.prediction.is_point_known else "~"
     used = f"{plan.limits.use_text(best.prediction.peak_bytes, best.prediction.pool_bytes, about)}{cost}{doubt}"
     yield Line((Span("Use ", "strong"), Span(option(best), "chosen"), f"  ({used})"), hang=4)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute, canonical_text
+from harness.planning.prediction import Prediction
 from harness.planning.ranges import cost_error
 from harness.planning.search import SAME_COST, Plan, Row, cost_of, recommended
 from harness.units import format_bytes, format_percent, format_seconds
@@ -148,12 +149,18 @@ def unmodelled(plan: Plan) -> dict[str, str]:
 
 
 def riskier_text(plan: Plan) -> str:
-    """Name the cheaper setting that may not fit, and say why; empty without such a setting."""
+    """Name the cheaper setting that may not fit, with its odds; empty without such a setting."""
     row = plan.riskier
     if row is None or row.prediction is None:
         return ""
-    high = format_bytes(row.prediction.range_bytes[1])
-    return f"cheaper, but it may not fit: {row.text}{_at(row)} (the upper end of its range is {high})"
+    return f"cheaper, but it may not fit: {row.text}{_at(row)} ({doubt_text(plan, row.prediction)})"
+
+
+def doubt_text(plan: Plan, tight: Prediction) -> str:
+    """Say how far the range of a tight setting reaches, and how many of ten measured jobs of its class would fit."""
+    high, num = format_bytes(tight.range_bytes[1]), tight.num_of_ten_within(plan.limits.budget_bytes or 0)
+    odds = f"about {num} of 10" if num else "fewer than 1 of 10"
+    return f"the upper end of its range is {high}; {odds} measured jobs of its class would fit"
 
 
 def _allowed(plan: Plan) -> str:

@@ -13,7 +13,7 @@ from harness.planning.device import OUTSIDE_ALLOCATOR_BYTES
 from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.planning.ledger import StageMemory, library_bytes, stage_memory
 from harness.planning.model_states import steps_with_torch_adam
-from harness.planning.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of
+from harness.planning.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
 from harness.planning.routing import at_pace
 from harness.planning.stages import Composer
 from harness.planning.time_model import Efficiency, StepTime, step_time, typical
@@ -154,6 +154,11 @@ class Prediction:
             return f"Range: holds nine of ten measured peaks of {self.job_class} ({self.num_rows} cases)"
         nearest = next(row.nearest for row in CLASSES if row.name == self.job_class)
         return f"Range: {counted(self.num_rows, 'row')} measured of {self.job_class}, so the widest errors of these and of {nearest}, times {WIDENED:g}"
+
+    def num_of_ten_within(self, budget_bytes: int) -> int:
+        """Return in how many of ten jobs of its class the peak keeps a budget between the predicted peak and its upper end."""
+        room, reach = budget_bytes - self.pool_bytes - self.peak_bytes, self.range_bytes[1] - self.peak_bytes
+        return spreads()[self.job_class].num_of_ten(room / reach if reach else 1.0)
 
     def overhead_over(self, control: "Prediction") -> float:
         """Return the share by which a step is slower than the control's; from FLOPs if no seconds are predicted."""

@@ -69,13 +69,15 @@ def class_of(spec: ExperimentSpec, peak_bytes: int) -> JobClass:
 class Spread:
     """Where measured peaks of a class lie, as shares: of the predicted peak, and of the one with uneven routing.
 
-    ``num_rows``: measured cases of the class itself.
+    ``num_rows``: measured cases of the class itself. ``tenths``: below which parts of the way from the predicted peak to the upper
+    end of the range one, two, up to nine of ten measured peaks lie.
     """
 
     num_rows: int
     lower: float
     higher: float
     higher_uneven: float
+    tenths: tuple[float, ...] = ()
 
     def around(self, peak_bytes: int, uneven_bytes: int) -> tuple[int, int]:
         """Return both ends of the range. ``uneven_bytes``: the peak with uneven routing; the peak itself without."""
@@ -84,11 +86,16 @@ class Spread:
             return round(low), max(peak_bytes, round(uneven_bytes * (1 + self.higher_uneven)))
         return round(low), round(peak_bytes * (1 + self.higher))
 
+    def num_of_ten(self, part: float) -> int:
+        """Return how many of ten measured peaks lie below ``part`` of the way from the predicted peak to the upper end."""
+        return sum(each <= part for each in self.tenths)
+
 
 @cache
 def spreads() -> dict[str, Spread]:
     """Return the spread of every class, from the generated file."""
-    return {name: Spread(**row) for name, row in json.loads(DATA.read_text())["classes"].items()}
+    rows = json.loads(DATA.read_text())["classes"]
+    return {name: Spread(**row | {"tenths": tuple(row["tenths"])}) for name, row in rows.items()}
 
 
 def spread_of(spec: ExperimentSpec, peak_bytes: int) -> tuple[ClassName, Spread]:

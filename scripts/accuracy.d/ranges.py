@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,23 @@ def _spread(kind: JobClass, rows: Sequence[Residual], share: float, factor: floa
     if is_small:  # routing may err in either direction by as much
         uneven = max(uneven, -lower)
     lower, higher = min(lower * factor, -LEAST), max(higher * factor, LEAST)
-    return Spread(
-        len(own), round(lower, 4), round(higher, 4), round(uneven * (factor if uneven > 0 else 1 / factor), 4)
-    )
+    uneven *= factor if uneven > 0 else 1 / factor
+    found = Spread(len(own), round(lower, 4), round(higher, 4), round(uneven, 4))
+    return replace(found, tenths=_tenths([_part(row, found) * (factor if is_small else 1.0) for row in used]))
+
+
+def _part(row: Residual, found: Spread) -> float:
+    """How far the measured peak is on the way from the predicted one to the upper end of the range; 1 at that end."""
+    peak = 10**12
+    uneven = round(peak * (1 + row.error) / (1 + row.uneven_error)) if row.routed else peak
+    return row.error / (max(found.around(peak, uneven)[1] / peak - 1, LEAST))
+
+
+def _tenths(parts: Sequence[float]) -> tuple[float, ...]:
+    """The parts below which one to nine of ten lie, with the correction for few ones: (n + 1) p-th in order, rounded up."""
+    ordered = sorted(parts)
+    places = (min(len(ordered), ceil((len(ordered) + 1) * tenth / 10)) for tenth in range(1, 10))
+    return tuple(round(ordered[place - 1], 3) for place in places)
 
 
 def _quantiles(rows: Sequence[Residual], share: float) -> tuple[float, float, float]:

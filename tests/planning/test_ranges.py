@@ -42,6 +42,20 @@ def test_uneven_routing_moves_the_upper_end_only(uneven, expected):
     assert Spread(num_rows=20, lower=-0.1, higher=0.2, higher_uneven=-0.05).around(1000, uneven) == expected
 
 
+@pytest.mark.parametrize(("part", "expected"), [(-0.1, 0), (0.0, 1), (0.45, 5), (0.79, 8), (0.8, 9), (1.0, 9)])
+def test_odds_count_measured_peaks_below_a_part_of_the_way_to_the_upper_end(part, expected):
+    tenths = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+    assert Spread(20, -0.1, 0.2, 0.2, tenths).num_of_ten(part) == expected
+
+
+def test_every_class_has_the_odds_of_its_measured_peaks_in_order():
+    for name, found in spreads().items():
+        assert len(found.tenths) == 9, name
+        assert list(found.tenths) == sorted(found.tenths), name
+        assert found.tenths[-1] <= 1, f"{name}: nine of ten lie below the upper end of the range"
+        assert (found.num_of_ten(-10.0), found.num_of_ten(1.0)) == (0, 9)
+
+
 def test_the_spread_of_a_job_is_that_of_its_class(make_spec):
     name, found = spread_of(make_spec(), BIG)
     assert (name, found) == ("dense models", spreads()["dense models"])

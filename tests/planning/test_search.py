@@ -218,8 +218,12 @@ def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is
     assert made.recommended.verdict == "FITS"
     assert made.recommended.prediction.range_bytes[1] <= budget < none.range_bytes[1]
     assert (made.riskier.text, made.riskier.verdict, made.riskier.is_certain) == ("none", "TIGHT", False)
-    high = format_bytes(none.range_bytes[1])
-    assert riskier_text(made) == f"cheaper, but it may not fit: none at +0.0 % (the upper end of its range is {high})"
+    high, num = format_bytes(none.range_bytes[1]), none.num_of_ten_within(budget)
+    odds = f"about {num} of 10 measured jobs of its class would fit"
+    assert 5 <= num <= 9
+    assert riskier_text(made) == (
+        f"cheaper, but it may not fit: none at +0.0 % (the upper end of its range is {high}; {odds})"
+    )
     assert (riskier_text(planned()), safe_instead(made)) == ("", "")
 
 
