@@ -4,6 +4,7 @@ import math
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -257,7 +258,8 @@ class _Reader:
             return read_plain(event.value)
         except ScalarError as error:
             if self.by_pyyaml:
-                return _yaml_1_1(event.value)
+                with suppress(ValueError):  # of Python, for a number of more digits than it reads
+                    return _yaml_1_1(event.value)
             self.refuse(_line(event), str(error), error.fix)
             return None
 

@@ -101,7 +101,7 @@ def _row(case: SuiteCase, spec: ExperimentSpec | None) -> CaseRow:
     }
 
 
-_SHARD = re.compile(r"([0-9]+)/([0-9]+)")
+_SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 _NAMED_AT_MOST = 12
 
 

@@ -93,8 +93,8 @@ def test_an_expected_failure_is_out_of_date_only_where_the_runs_came_to_their_en
 
 
 def test_a_night_with_runs_still_to_do_has_no_answer_yet(material):
-    verdict = judge([material("a")], num_due=3)
-    assert (verdict.outcome, verdict.exit_code, verdict.num_due) == ("inconclusive", ExitCode.INCONCLUSIVE, 3)
+    verdict = judge([material("a")], num_due=1)
+    assert (verdict.outcome, verdict.exit_code, verdict.num_due) == ("inconclusive", ExitCode.INCONCLUSIVE, 1)
 
 
 def test_an_improvement_fails_the_night_only_where_asked(material):

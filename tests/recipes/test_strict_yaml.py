@@ -98,3 +98,8 @@ def test_a_missing_file_is_a_wrong_request(tmp_path: Path):
 @pytest.mark.parametrize("block", [">", ">-", "|", "|+"])
 def test_the_break_that_ends_a_block_is_not_of_its_text(block):
     assert plain(parse_yaml(f"a: {block}\n  one line\nb: 1\n", "f.yaml")) == {"a": "one line", "b": 1}
+
+
+def test_a_number_of_5000_digits_is_refused_in_a_file_of_pyyaml_too():
+    with pytest.raises(BadRequestError, match="is too long a number: it has 5000 digits"):
+        parse_yaml(f"a: {'9' * 5000}\n", "f.yaml", by_pyyaml=True)
