@@ -81,7 +81,7 @@ def golden_folder(tmp_path):
         of = made.spec
         labels = {key: getattr(of, key) for key in ("recipe", "task", "gpu", "compute_dtype", "num_gpus")}
         golden = GoldenRecord(
-            kind="external", **(labels | {"recompute": "none", "num_runs": 1, "promoted_at": "", "promoted_by": "", "reason": ""} | fields),
+            kind="external", **(labels | {"recompute": "none", "num_runs": 1, "promoted_at": "2026-01-03T00:00:00Z", "promoted_by": "", "reason": ""} | fields),
             spec=spec, metrics={key: GoldenMetric(value=value) for key, value in metrics.items()}, measured_on=MeasuredOn(gpu=of.gpu),
         )  # fmt: skip
         path = tmp_path / of.gpu / f"{name}.json"
