@@ -94,8 +94,29 @@ def test_layouts_that_do_not_fit_are_tried_with_activations_in_host_memory():
     assert ways["core_attn,attn_proj,qkv_linear"].least_seconds >= ways["core_attn"].least_seconds
 
 
-def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf):
-    each = found.best[0]
+def test_no_setting_of_any_layout_beats_one_of_the_pareto_set(found):
+    every = [
+        (row.prediction.peak_bytes, row.prediction.time.likely_s)
+        for each in (*found.tried.values(), *found.offloaded)
+        for row in each.plan.rows
+        if row.prediction and row.verdict != "OOM"
+    ]
+    for _, row in found.pareto:
+        peak, seconds = row.prediction.peak_bytes, row.prediction.time.likely_s
+        assert [each for each in every if each != (peak, seconds) and each[0] <= peak and each[1] <= seconds] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(NUM_BEST))
+def test_check_allows_each_of_the_best_layouts(found, mbr_perf, place):
+    each = found.best[place]
+    answer = mbr_perf("check", *command(each, each.row, PlanRequest(asked=SFT)).split()[2:])
+    assert answer.code == 0, answer.err + answer.out
+
+
+@pytest.mark.parametrize("place", range(NUM_BEST))
+def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf, place):
+    each = found.best[place]
     words = command(each, each.row, PlanRequest(asked=SFT)).split()
     assert words[:2] == ["mbr-perf", "run"]
     assert words[words.index("--cuda_graph_impl") + 1] == "none"
@@ -106,6 +127,7 @@ def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf):
     assert layout == wanted
     row = next(row for row in json.loads(answer.out)["settings"] if row["recompute"] == each.row.text)
     assert row["peak_bytes"] == each.row.prediction.peak_bytes
+    assert row["step_time_s"] == each.row.prediction.time.likely_s
 
 
 def test_a_command_asks_for_the_recompute_that_was_found_alone(found):

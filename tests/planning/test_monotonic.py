@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.software import Software
+from harness.launch.environment import this_host
 from harness.planning.model_states import least_weight_bytes
 from harness.planning.prediction import predict
-from harness.planning.search import Limits, Traces, candidates, plan, required_cases
+from harness.planning.search import Candidates, Limits, Traces, candidates, plan, required_cases
 from harness.planning.shipped_traces import find_shipped
 from harness.planning.stages import Composer
+from harness.run.predicting.tracer import Tracing
 from tests.real_te.shipped_points import IMPLEMENTATION, SOFTWARE, shipped_points
 
 POINTS = {
@@ -106,6 +108,46 @@ def test_more_copies_never_need_more_memory_on_a_rank(name):
         assert (many.weights, many.gradients) <= (few.weights, few.gradients)
         assert many.total <= few.total
         assert not spec.optimizer.use_distributed_optimizer or many.optimizer < few.optimizer
+
+
+@some_point
+def test_verdicts_change_where_the_device_is_full_to_the_byte(name):
+    """FITS ends where tensors at the upper end of the range, and all that is beside them, fill the device; TIGHT at the point."""
+    spec = POINTS[name].model_copy(update={"recompute": NoRecompute()})
+    found = candidates(spec, SOFTWARE, IMPLEMENTATION)
+    found = Candidates(tuple(row for row in found.rows if row.text == "none"), {})
+    traces = traces_of(required_cases(found, IMPLEMENTATION))
+
+    def judged(capacity):
+        made = plan(spec, found, traces, Limits(capacity, 0.0), IMPLEMENTATION, SOFTWARE)
+        return made.rows[0].verdict, made.rows[0].prediction, made.limits.needs
+
+    _, prediction, needs = judged(None)
+    low, high = prediction.range_bytes
+    assert low <= prediction.peak_bytes <= prediction.uneven_bytes
+    assert prediction.peak_bytes < high
+    full, tight = (needs.device_bytes(size) for size in (high, prediction.peak_bytes))
+    verdicts = [judged(size)[0] for size in (full + 2, full - 2, tight + 2, tight - 2)]
+    assert verdicts == ["FITS", "TIGHT", "TIGHT", "OOM"]
+
+
+# A larger micro-batch leaves fewer of them: those between their passes hold as many samples, the running one more.
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama3_8b.bf16.8", "moonlight_16b.bf16.8"])
+def test_a_larger_micro_batch_never_needs_less_memory(name):
+    peaks = []
+    for size in (1, 2, 4):
+        spec = POINTS[name]
+        spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"micro_batch_size": size})})
+        found = candidates(spec, SOFTWARE, IMPLEMENTATION)
+        tracing = Tracing(this_host(), None, megatron_core="0.16.1")
+        traces = tracing.traces(required_cases(found, IMPLEMENTATION), IMPLEMENTATION)
+        rows = plan(spec, found, traces, Limits(None), IMPLEMENTATION, SOFTWARE).rows
+        peaks.append({row.text: row.prediction.peak_bytes for row in rows if row.prediction})
+    assert len(peaks[0]) > 3
+    for smaller, larger in pairwise(peaks):
+        assert [text for text, peak in larger.items() if peak <= smaller[text]] == []
 
 
 @given(st.data())
