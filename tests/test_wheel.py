@@ -127,15 +127,17 @@ def test_it_explains_an_imported_run_by_a_golden_that_it_ships(elsewhere):
 
 @pytest.mark.slow
 def test_it_plans_a_shipped_point_from_the_traces_that_it_brings(elsewhere):
-    """Less than two seconds of processor time, the start of Python included."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    answer = elsewhere("plan", *POINT)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    """In at most 20 times the processor time of a start: seconds depend on the machine, `scripts/bench` measures them."""
+    spent = [resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime]
+    for command in (("--version",), ("plan", *POINT)):
+        answer = elsewhere(*command)
+        spent.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime)
 
     assert answer.code == 0, answer.err
     assert "Use --recompute" in answer.out
     assert "not installed: predicted for megatron-core 0.16.1 from traces that mbr-perf brings" in answer.out
-    assert after.ru_utime - before.ru_utime < 2
+    start, plan = spent[1] - spent[0], spent[2] - spent[1]
+    assert plan < 20 * start
 
 
 @pytest.mark.slow
