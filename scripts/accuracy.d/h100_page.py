@@ -10,6 +10,7 @@ from h100_fit import BOUNDS, MEANING, START, Compared, Fit, constants
 from page import plain, signed
 
 from harness.planning.time_model import LEAST_ROWS, WIDENED
+from harness.units import counted
 
 # Measured times that differ by less are noise, and no pair.
 LEAST_DIFFERENCE = 0.03
@@ -162,11 +163,7 @@ def _tables(found: Fit) -> list[str]:
 
 
 def _floor_text(floor: Floor) -> str:
-    slow = (
-        f" {floor.slow} run{'s' * (floor.slow > 1)} of {SLOW} times the shortest or more left out."
-        if floor.slow
-        else ""
-    )
+    slow = f" {counted(floor.slow, 'run')} of {SLOW} times the shortest or more left out." if floor.slow else ""
     return (
         f"Noise: of {floor.num_runs} runs, {floor.num_repeated} share all settings with another run. A prediction by the geometric mean "
         f"of equal settings would be off by {plain(floor.repeated_error)} for these, by {plain(floor.error)} over all runs.{slow}"

@@ -112,6 +112,7 @@ class FailureScan:
 
     ``survived``: the first failure after which the same log goes on with iterations, ``num_after`` of them. ``cut``: a
     traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job; later errors are consequences.
+    ``recent``: how many more iterations each failure of this log must outlast.
     """
 
     source: str = ""
@@ -129,9 +130,7 @@ class FailureScan:
     num_after: int = 0
     cut: RankFailure | None = None
     is_over: bool = False
-    recent: dict[tuple[object, ...], int] = field(
-        default_factory=dict
-    )  # iterations that a failure of this log must outlast
+    recent: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def feed(self, line: LogLine) -> None:
         """Take in the next line."""

@@ -80,11 +80,11 @@ _BARE_OOM = re.compile(r"^(?:[\w.]{1,100}: )?(?:CUDA|HIP|XPU) (?:error: )?out of
 _CRASH = re.compile(
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal (?:4|6|7|8|11)\b"
 )
-ENDED_BY_SLURM = re.compile(
-    r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)|: this job is (?:preempted|timed-out)"
-)
 # Errors that follow are consequences. After a requeue they may be of the next attempt.
 ENDS_THE_JOB = re.compile(r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
+ENDED_BY_SLURM = re.compile(
+    rf"{ENDS_THE_JOB.pattern}|CANCELLED AT .{{0,60}}DUE TO JOB REQUEUE|: this job is (?:preempted|timed-out)"
+)
 # A line of the kernel or a health check on a GPU; it explains the errors that ranks raise after it.
 _GPU_LOST = re.compile(
     r"\bNVRM: Xid\b|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}\d{1,3}\b|fallen off the bus|\bGPU is lost\b|Unable to determine the device handle"

@@ -204,7 +204,7 @@ _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8:
 # Messages of megatron-core's checks of gradients and losses, and of its rerun state machine.
 _NON_FINITE = re.compile(
     r"found (?P<found>NaN|Inf) in local (?:grad norm|forward loss)|Unexpected result (?P<result>nan|-?inf)\b"
-    r"|\bvalidation loss at .{0,80}\blm loss value: (?P<value>nan|NAN|-?inf|-?INF)\b|\b[Bb]ad grad[_ ]norm detected|\b(?:loss|grad[_ ]norm) (?:is|was|became) (?P<said>nan|NaN|-?inf)\b"
+    r"|\bvalidation loss at .{0,80}\blm loss value: (?P<validation>nan|NAN|-?inf|-?INF)\b|\b[Bb]ad grad[_ ]norm detected|\b(?:loss|grad[_ ]norm) (?:is|was|became) (?P<said>nan|NaN|-?inf)\b"
 )
 # Errors of any program about such a value.
 _REFUSED = re.compile(
@@ -234,11 +234,12 @@ def end_by_signal(exit_code: int | None) -> OomVerdict | None:
 
 def is_non_finite(text: str) -> bool:
     """Return whether the line reports a result that is not finite."""
-    return (_NON_FINITE.search(text) or _refused(text)) is not None
+    return _match_of(text) is not None
 
 
-def _refused(text: str) -> re.Match[str] | None:
-    return _REFUSED.search(text) if "Error: " in text or "Exception: " in text else None
+def _match_of(text: str) -> re.Match[str] | None:
+    is_error = "Error: " in text or "Exception: " in text  # cheap, for the many lines that are none
+    return _NON_FINITE.search(text) or (_REFUSED.search(text) if is_error else None)
 
 
 def rank_in(text: str) -> int | None:
@@ -249,15 +250,14 @@ def rank_in(text: str) -> int | None:
 
 def non_finite(text: str) -> OomVerdict | None:
     """Return the verdict on such a line, with rank and iteration; None for other lines."""
-    match = _NON_FINITE.search(text)
-    refused = None if match else _refused(text)
-    if match is None and refused is None:
+    match = _match_of(text)
+    if match is None:
         return None
     what = "a gradient" if "grad" in text else "the loss" if "loss" in text.lower() else "a result"
-    what = "the validation loss" if match and match["value"] else what
+    what = "the validation loss" if match.groupdict().get("validation") else what
     rank, iteration = rank_in(text), _ITERATION.search(text)
     where = f" on rank {rank}" if rank is not None else ""
     when = f" at iteration {iteration[1]}" if iteration else ""
-    value = next((group for found in (match, refused) if found for group in found.groups() if group), "")
+    value = next(filter(None, match.groups()), "")
     reason = f"{what} was not finite{f' ({value})' if value else ''}{where}{when}"
     return OomVerdict("not_oom", "high", reason, advice=NOT_FINITE_ADVICE)
