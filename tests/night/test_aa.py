@@ -41,7 +41,10 @@ def _material(make_spec, make_record, make_golden):
             rank.model_copy(
                 update={
                     "memory": rank.memory.model_copy(
-                        update={"max_allocated_bytes": int(rank.memory.max_allocated_bytes * heavier)}
+                        update={
+                            name: int(getattr(rank.memory, name) * heavier)
+                            for name in ("max_allocated_bytes", "max_reserved_bytes")
+                        }
                     )
                 }
             )

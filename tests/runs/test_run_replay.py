@@ -35,7 +35,7 @@ def _replayed(replay, tmp_path):
 
 @pytest.fixture(name="golden")
 def _golden(replayed, make_golden, tmp_path):
-    """A golden with the figures of a recorded run, multiplied: ``golden("ok", tflops_per_gpu=2)``."""
+    """A golden with the figures of a recorded run, multiplied: ``golden("ok", tflops_per_gpu=2)``, whose steps are half as long."""
 
     def write(name, where=REPLAYS, **factors):
         document, record = replayed(name, folder=where)
@@ -44,6 +44,7 @@ def _golden(replayed, make_golden, tmp_path):
         figures |= {metric: metrics[metric]["value"] for metric in PEAKS if metrics[metric]}
         assert set(factors) <= set(figures)
         path = tmp_path / "golden.json"
+        factors.setdefault("step_time_s", 1 / factors.get("tflops_per_gpu", 1.0))
         values = {metric: value * factors.get(metric, 1.0) for metric, value in figures.items()}
         path.write_text(golden_text(make_golden(record, values)))
         return path
