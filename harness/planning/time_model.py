@@ -22,7 +22,8 @@ class Efficiency:
     """Shares of data-sheet rates that operations reach, and the seconds of the host.
 
     ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a communication beside computation that makes the
-    computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one operation of a trace.
+    computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one simple operation of a
+    trace; ``call_s``: for a matrix product or attention, which a module starts from Python, with its checks and autograd node.
     ``norm``: the seconds of GPU and host make those of a pass as ``(gpu^norm + host^norm)^(1/norm)``. A large norm leaves the
     slower of the two. ``step_s``: of the host, for one step: data, logging, the norm of the gradients.
     """
@@ -34,7 +35,8 @@ class Efficiency:
     link: float
     network: float
     exposed: float = 0.0
-    launch_s: float = 5e-6
+    launch_s: float = 20e-6
+    call_s: float = 160e-6
     norm: float = 4.0
     step_s: float = 0.02
 
@@ -44,7 +46,7 @@ class Efficiency:
 LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
 
 # The host's part of the fit goes for the hosts of all GPUs.
-_OF_THE_HOST = ("launch_s", "norm")
+_OF_THE_HOST = ("launch_s", "call_s", "norm")
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,10 @@ COPY = 0.80
 # A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs, 2019:
 # 3.8 us from kernel to kernel of 2.9 us each).
 KERNEL_S = 0.9e-6
+
+
+# Grouped products are started by a loop in C++ that calls cuBLAS, without Python or torch's dispatcher between them.
+GROUPED_S = 8e-6
 
 
 # Share of a layer's operations in each part that transformer-engine's graphs capture: of the 22 of a forward pass of
@@ -284,10 +290,10 @@ class _Clock:
     def passes(self, chunk: ChunkCost) -> "_Passes":
         """Return the seconds of one micro-batch; of overlapped communication, what computation does not hide."""
         phases = get_args(Phase)
-        computing, hidden, waiting, launches = (dict.fromkeys(phases, 0.0) for _ in range(4))
-        dispatch, overlaps = 0.0, self.spec.kernels.overlap_moe_expert_parallel_comm
+        computing, hidden, waiting, launching = (dict.fromkeys(phases, 0.0) for _ in range(4))
+        e, dispatch, overlaps = self.efficiency, 0.0, self.spec.kernels.overlap_moe_expert_parallel_comm
         for op, count in chunk.work:
-            launches[op.phase] += count
+            launching[op.phase] += count * (e.call_s if op.kind in ("gemm", "attention") else e.launch_s)
             if op.kind != "comm":
                 computing[op.phase] += count * self._compute(op)
             elif op.comm_group == "ep" and overlaps:
@@ -296,12 +302,10 @@ class _Clock:
                 hidden[op.phase] += count * self._communicate(op)
             else:
                 waiting[op.phase] += count * self._communicate(op)
-        exposed = self.efficiency.exposed
         both = ((computing[phase], hidden[phase]) for phase in phases)
-        gpu = [max(pair) + exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
-        per_launch = self.efficiency.launch_s * (1 - captured(self.spec))
-        more = further_launches(self.spec, chunk)
-        host = [(launches[phase] + more[phase]) * per_launch for phase in phases]
+        gpu = [max(pair) + e.exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
+        more, eager = further_launches(self.spec, chunk), 1 - captured(self.spec)
+        host = [(launching[phase] + more[phase] * GROUPED_S) * eager for phase in phases]
         copies = chunk.copied / self._copied_per_s  # each way, beside the computation of a pass
         gpu = [max(gpu[0], copies), max(gpu[1], copies - gpu[2]), gpu[2]]
         on_gpu, on_host = self._beside(sum(gpu), dispatch), sum(host)

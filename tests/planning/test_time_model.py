@@ -8,6 +8,7 @@ from harness.planning.communication import LINKS, group_bandwidth
 from harness.planning.compose import ChunkCost, Parameters, PassSizes, Work
 from harness.planning.time_model import (
     COPY,
+    GROUPED_S,
     KERNEL_S,
     captured,
     fitted,
@@ -106,10 +107,10 @@ def test_a_flex_dispatcher_sends_a_token_once_to_a_node(spec_of):
 
 
 def test_the_host_launches_what_no_graph_captured(spec_of):
-    many = chunk(op(flops=1, count=1000), op("recompute", flops=1, count=500))
+    many = chunk(op(flops=1, count=1000), op("recompute", kind="attention", flops=1, count=500))
     eager = step_time(alone(spec_of), ((many,),))
-    assert eager.compute_s == pytest.approx(1500 * TYPICAL.launch_s)
-    assert eager.recompute_s == pytest.approx(500 * TYPICAL.launch_s)
+    assert eager.compute_s == pytest.approx(1500 * TYPICAL.call_s)
+    assert eager.recompute_s == pytest.approx(500 * TYPICAL.call_s)
     graphs = alone(spec_of, cuda_graph={"impl": "transformer_engine", "scope": ("attn",)})
     left = step_time(graphs, ((many,),)).compute_s / eager.compute_s
     assert left == pytest.approx(1 - captured(graphs), rel=1e-5)
@@ -117,8 +118,15 @@ def test_the_host_launches_what_no_graph_captured(spec_of):
     assert captured(graphs) == pytest.approx(14 / 22)
 
 
+def test_a_simple_operation_and_a_message_cost_the_host_less_than_a_module(spec_of):
+    message = op(kind="comm", comm_group="tp", count=500)
+    time = step_time(alone(spec_of), ((chunk(op(kind="elementwise", bytes=1, count=1000), message),),))
+    assert time.compute_s == pytest.approx(1500 * TYPICAL.launch_s, rel=1e-3)
+    assert TYPICAL.launch_s < TYPICAL.call_s / 2
+
+
 def test_gpu_and_host_delay_each_other_where_both_take_as_long(spec_of):
-    launched = round(1 / TYPICAL.launch_s)
+    launched = round(1 / TYPICAL.call_s)
     work = chunk(op(flops=ONE_SECOND_OF_GEMM, count=launched))
     time = step_time(alone(spec_of), ((work,),))
     assert time.compute_s == pytest.approx(2 ** (1 / TYPICAL.norm), rel=0.02)
@@ -136,6 +144,9 @@ def test_every_expert_on_the_rank_is_launched(spec_of):
     assert sum(further_launches(alone(spec_of), layer).values()) == 0
     one_by_one = spec.model.model_copy(update={"moe": spec.model.moe.model_copy(update={"moe_grouped_gemm": False})})
     assert sum(further_launches(spec.model_copy(update={"model": one_by_one}), layer).values()) == 0
+    grouped, alike = (step_time(spec, ((replace(layer, parameters=held),),)).compute_s for held in (
+        layer.parameters, Parameters(dense=10**6)))  # fmt: skip
+    assert grouped - alike == pytest.approx((14 + 28 + 7) * GROUPED_S, rel=1e-2)
 
 
 def test_frozen_weights_have_no_gradients(spec_of):
@@ -160,7 +171,8 @@ def test_a_class_with_few_rows_takes_the_widest_range_of_its_neighbours():
 def test_at_most_eight_constants_are_fitted():
     assert len(fitted().constants) == 8
     assert typical("a100").gemm_bf16 == 0.75
-    assert typical("a100").launch_s == typical("h100").launch_s == fitted().constants["launch_s"]
+    for name in ("launch_s", "call_s", "norm"):
+        assert getattr(typical("a100"), name) == getattr(typical("h100"), name) == fitted().constants[name]
 
 
 def test_the_slowest_stage_sets_the_pace_and_the_bubble_is_that_of_one_f_one_b(spec_of):
