@@ -41,8 +41,8 @@ class Efficiency:
     step_s: float = 0.02
 
 
-# Fixed before any comparison. A 22B layer on A100 comes out at 19.16 ms where Korthikanti et al. 2022 (arXiv 2205.05198,
-# table 4) measured 19.6, and at 26.36 for 27.2 with full recompute. Of attention and of GPUs without measurements they stay.
+# Fixed before any comparison. A 22B layer on A100 comes out at 19.22 ms where Korthikanti et al. 2022 (arXiv 2205.05198,
+# table 4) measured 19.6, and at 26.82 for 27.2 with full recompute. Of attention and of GPUs before Hopper they stay.
 LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
 
 # The host's part of the fit goes for the hosts of all GPUs.
@@ -70,9 +70,9 @@ def fitted() -> Fitted:
 
 @cache
 def typical(gpu: str) -> Efficiency:
-    """Return the efficiencies of a GPU type: fitted on Hopper, fixed elsewhere."""
+    """Return the efficiencies of a GPU type: fitted on Hopper, whose shares later GPUs take too, and fixed before it."""
     constants = fitted().constants
-    if GPUS[gpu].capability == (9, 0):
+    if (GPUS[gpu].capability or (0, 0)) >= (9, 0):
         return replace(LIKELY, **constants)
     return replace(LIKELY, **{name: constants[name] for name in _OF_THE_HOST})
 

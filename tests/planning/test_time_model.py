@@ -171,6 +171,7 @@ def test_a_class_with_few_rows_takes_the_widest_range_of_its_neighbours():
 def test_at_most_eight_constants_are_fitted():
     assert len(fitted().constants) == 8
     assert typical("a100").gemm_bf16 == 0.75
+    assert typical("b200") == typical("h100") != typical("a100")
     for name in ("launch_s", "call_s", "norm"):
         assert getattr(typical("a100"), name) == getattr(typical("h100"), name) == fitted().constants[name]
 
