@@ -262,12 +262,13 @@ def deferred_bytes(spec: ExperimentSpec) -> int:
     """Return the bytes that a micro-batch keeps after its backward pass for the output layer's weight gradient.
 
     The gradient of its logits and the hidden states that went into the output layer, both in the weights' precision
-    (megatron-core 0.16 `tensor_parallel/layers.py`, `grad_output_buffer` and `embedding_activation_buffer`).
+    (megatron-core 0.16 `tensor_parallel/layers.py`, `grad_output_buffer` and `embedding_activation_buffer`). The graph behind
+    these hidden states keeps those that the stage received, and their gradient.
     """
     tp = spec.parallelism.tensor_model_parallel_size
     logits = _tokens(spec) * spec.model.padded_vocab_size(tp) // tp
     hidden = _tokens(spec) * spec.model.hidden_size // (tp if spec.parallelism.sequence_parallel else 1)
-    return (logits + hidden) * spec.precision.params_bytes
+    return (logits + 3 * hidden) * spec.precision.params_bytes
 
 
 def _gathered_inputs_bytes(spec: ExperimentSpec) -> int:

@@ -186,14 +186,19 @@ def _no_pipelining(schedule: Schedule) -> Iterator[Event]:
 
 
 def _one_forward_one_backward(schedule: Schedule) -> Iterator[Event]:
-    """1F1B. Local variables of megatron-core's loop keep the gradients of the previous pass alive."""
+    """1F1B. Local variables of megatron-core's loop keep what belongs to the micro-batch before alive.
+
+    These are both gradients that it sent and received and, until the next forward pass has an output, its own output. The
+    graph behind that output keeps the input that the stage received. A micro-batch that waits has input and gradient anyway.
+    """
     received_grad, sent_grad = int(not schedule.is_last), int(not schedule.is_first)
     for _ in range(schedule.num_warmup):
         yield Event("forward", 0)
     num_steady = schedule.num_microbatches - schedule.num_warmup
     for i in range(num_steady):
-        yield Event("forward", 0, buffers=(received_grad + sent_grad) * (i > 0))
-        yield Event("backward", 0, buffers=sent_grad * (i > 0))
+        sent = sent_grad * (i > schedule.num_deferred)
+        yield Event("forward", 0, buffers=received_grad * (i > 0) + 2 * sent)
+        yield Event("backward", 0, buffers=sent)
     for i in range(schedule.num_warmup):
         yield Event("backward", 0, buffers=sent_grad * (i > 0 or num_steady > 0))
 
@@ -270,7 +275,15 @@ class _Interleaved:
         }
         if self._last_of_warmup and self._last_of_warmup[1] < self._finished[self._last_of_warmup[0]]:
             kept.add(self._last_of_warmup)
-        return 2 * len(kept) + int(self._sent is not None and self._sent not in kept)
+        held = [*kept, *kept]
+        if self._sent is not None and self._sent not in kept:
+            held.append(self._sent)
+        return sum(not self._waits(each) for each in held)
+
+    def _waits(self, micro_batch: _MicroBatch) -> bool:
+        """Return whether the micro-batch waits for the flush, and so has its input and gradient anyway."""
+        chunk, number = micro_batch
+        return chunk == self._s.vp_size - 1 and number < self._s.num_deferred
 
     def _awaited(self, k: int) -> int:
         """Return the forward pass whose input is received after pass ``k``: one chunk further for what comes around."""

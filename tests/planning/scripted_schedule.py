@@ -1,4 +1,4 @@
-"""Runs megatron-core's own interleaved schedule on one rank with tensors counted. argv: a JSON list of sizes as `passes` takes them.
+"""Runs megatron-core's own pipeline schedules on one rank with tensors counted. argv: a JSON list of sizes as `passes` takes them.
 
 A chunk is a function that keeps nothing, messages are made up, so the hidden states that are alive beside the inputs of
 micro-batches in flight are those that the schedule itself holds.
@@ -69,6 +69,11 @@ class ChunkModel(torch.nn.Module):
         return Layer.apply(self.input_tensor, self.weight, self.chunk, self.last)
 
 
+def as_asked(shape, tensor):
+    """A tensor for one shape, a list for a list of shapes, as without interleaving."""
+    return [tensor] if isinstance(shape[0], tuple) else tensor
+
+
 class Messages:
     """Point-to-point communication with nobody: what is received is new."""
 
@@ -77,14 +82,26 @@ class Messages:
         self.virtual_pipeline_model_parallel_size, self.config = vp_size, config
 
     def recv_forward(self, shape, is_first_stage):
-        return None if is_first_stage else hidden(requires_grad=True)
+        return as_asked(shape, None if is_first_stage else hidden(requires_grad=True))
 
     def recv_backward(self, shape, is_last_stage):
-        return None if is_last_stage else hidden()
+        return as_asked(shape, None if is_last_stage else hidden())
 
     def send_forward_recv_forward(self, output, recv_prev, tensor_shape, overlap_p2p_comm=False):
         received = hidden(requires_grad=True) if recv_prev else None
         return (received, {}) if overlap_p2p_comm else received
+
+    def send_forward(self, output, is_last_stage):
+        pass
+
+    def send_backward(self, grad, is_first_stage):
+        pass
+
+    def send_forward_recv_backward(self, output, shape, is_last_stage):
+        return self.recv_backward(shape, is_last_stage)
+
+    def send_backward_recv_forward(self, grad, shape, is_first_stage):
+        return self.recv_forward(shape, is_first_stage)
 
     def send_backward_recv_backward(self, grad, recv_next, tensor_shape, overlap_p2p_comm=False):
         received = hidden() if recv_next else None
@@ -96,8 +113,9 @@ def passes(pp_size: int, pp_rank: int, vp_size: int, num_microbatches: int, grou
     PASSES.clear()
     MADE.clear()
     config = ModelParallelConfig(
-        pipeline_model_parallel_size=pp_size, virtual_pipeline_model_parallel_size=vp_size,
-        pipeline_dtype=torch.float32, overlap_p2p_comm=True, batch_p2p_comm=False, deallocate_pipeline_outputs=True,
+        pipeline_model_parallel_size=pp_size,
+        virtual_pipeline_model_parallel_size=vp_size if vp_size > 1 else None,
+        pipeline_dtype=torch.float32, overlap_p2p_comm=vp_size > 1, batch_p2p_comm=False, deallocate_pipeline_outputs=True,
         microbatch_group_size_per_vp_stage=group,
     )  # fmt: skip
     config.hidden_size, config.cuda_graph_impl, config.fine_grained_activation_offloading = 4, "none", False
@@ -111,8 +129,11 @@ def passes(pp_size: int, pp_rank: int, vp_size: int, num_microbatches: int, grou
         return model(), lambda loss: (loss, {})
 
     dist.init_process_group("fake", rank=pp_rank, world_size=pp_size, store=FakeStore())
+    run = schedules.forward_backward_pipelining_with_interleaving
+    if vp_size == 1:
+        run = schedules.forward_backward_pipelining_without_interleaving
     with OnHost():
-        schedules.forward_backward_pipelining_with_interleaving(
+        run(
             forward_step_func=step, data_iterator=[None] * vp_size, model=chunks, num_microbatches=num_microbatches,
             seq_length=4, micro_batch_size=1, p2p_communicator=Messages(vp_size, config), pg_collection=groups,
         )  # fmt: skip

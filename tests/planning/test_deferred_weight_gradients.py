@@ -11,8 +11,9 @@ from harness.planning.stages import Composer
 from harness.run.predicting.tracer import Tracing
 
 # Megatron-LM's functional test gpt3_mcore_te_tp2_pp2_defer_embedding_wgrad_compute: the highest `mem-max-allocated-bytes`
-# of the last rank, on A100, of the files golden_values_dev_dgx_a100.json and golden_values_lts_dgx_a100.json.
-MEASURED_BYTES = (2_340_560_384, 2_338_462_720)
+# of the last rank, on A100, of the files golden_values_dev_dgx_a100.json and golden_values_lts_dgx_a100.json; and those of
+# gpt3_mcore_te_tp2_pp2_ddp_average_in_collective, the same job without the deferral.
+MEASURED_BYTES, WITHOUT_BYTES = (2_340_560_384, 2_338_462_720), (1_902_255_616, 1_900_157_952)
 DEFERRED = {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 2}
 
 
@@ -38,18 +39,19 @@ def measured_run(**deferral) -> ExperimentSpec:
 @pytest.mark.train
 @pytest.mark.slow
 def test_the_measured_peak_of_the_last_stage_is_predicted_with_what_waits_and_not_without_it():
+    """These runs freed the output layer's empty weight gradient (25.8 MB), which later releases keep; so it is predicted."""
     spec, implementation = measured_run(**DEFERRED), "transformer_engine"
     composer = Composer(spec, implementation)
     traces = Tracing(this_host(), None).traces(composer.cases(), implementation).even
     with_it, without = (predict(asked, implementation, traces).stages[-1].total for asked in (spec, measured_run()))
-    for measured in MEASURED_BYTES:
-        assert with_it == pytest.approx(measured, rel=0.002)
-        assert without < 0.83 * measured
+    for measured, measured_without in zip(MEASURED_BYTES, WITHOUT_BYTES, strict=True):
+        assert with_it == pytest.approx(measured, rel=0.009)
+        assert with_it - without == pytest.approx(measured - measured_without, abs=2048)
 
 
-def test_a_micro_batch_waits_with_its_logits_gradient_and_the_output_layers_input():
+def test_a_micro_batch_waits_with_its_logits_gradient_and_the_output_layers_input_and_the_stages_input_and_gradient():
     tokens, vocab = 4 * 1024, 50432  # padded to 128 x TP
-    assert deferred_bytes(measured_run(**DEFERRED)) == 2 * (tokens * vocab // 2 + tokens * 512)
+    assert deferred_bytes(measured_run(**DEFERRED)) == 2 * (tokens * vocab // 2 + 3 * tokens * 512)
 
 
 @pytest.mark.parametrize(("limit", "most"), [(2, 2), (0, 4), (22, 4)])

@@ -51,13 +51,13 @@ def test_the_first_stage_of_llama3_70b_holds_92_layers_in_flight():
     assert most_in_flight(Schedule(pp_size=4, pp_rank=0, num_microbatches=16, vp_size=5)) == 23
 
 
-def test_one_f_one_b_keeps_gradients_of_the_pass_before_alive():
+def test_one_f_one_b_keeps_gradients_and_the_input_of_the_pass_before_alive():
     events = Schedule(pp_size=3, pp_rank=1, num_microbatches=3).events()
     assert events == (
         Event("forward", 0, 0),
         Event("forward", 0, 0),
         Event("backward", 0, 0),
-        Event("forward", 0, 2),
+        Event("forward", 0, 3),
         Event("backward", 0, 1),
         Event("backward", 0, 1),
     )
