@@ -34,8 +34,8 @@ def test_a_stage_that_runs_ahead_holds_more(spec_of, by_hand):
     spec = spec_of(parallelism={"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4})
     held = [stage.activations for stage in stages(spec, by_hand)]
     # 4, 3, 2, 1 micro-batches of 20 layers and their 4 bytes of tokens, 8 of embedding each on the first stage; hidden
-    # states of 16 bytes that the loop still holds: a gradient at the ends, two in the middle
-    assert held == [4 * 2012 + 16, 3 * 2004 + 32, 2 * 2004 + 32, 2004 + 16]
+    # states of 16 bytes that the loop still holds: a gradient on the first stage, two and an input in the middle
+    assert held == [4 * 2012 + 16, 3 * 2004 + 48, 2 * 2004 + 48, 2004 + 16]
 
 
 def test_the_last_stage_names_its_logits(spec_of, by_hand):
@@ -120,7 +120,7 @@ def test_what_captured_parts_save_is_in_private_pools_and_not_in_the_peak(spec_o
     found = graphed(spec_of, by_hand, ("mlp",), mlp_bytes=46)
     assert [stage.pool for stage in found] == [4 * 20 * 30, 3 * 20 * 30, 2 * 20 * 30, 20 * 30]
     assert [stage.activations for stage in found] == [
-        4 * (2012 - 600) + 16, 3 * (2004 - 600) + 32, 2 * (2004 - 600) + 32, 2004 - 600 + 16,
+        4 * (2012 - 600) + 16, 3 * (2004 - 600) + 48, 2 * (2004 - 600) + 48, 2004 - 600 + 16,
     ]  # fmt: skip
     assert [parts(stage) for stage in found] == [stage.total for stage in found]
 

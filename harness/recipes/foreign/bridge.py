@@ -60,6 +60,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
     with problems.collecting():
         layer |= container_layer(container)
     remarks += [*_rope_remarks(container), *_precision_remarks(container, layer.get("compute_dtype"))]
+    remarks += _evaluation_remarks(container)
     if problems.found and layer and not missing:
         with problems.collecting():  # values of a wrong type, together with the other problems
             build_spec(merge(_NAMES, layer), container.label)
@@ -143,6 +144,13 @@ def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
             else:
                 needed = " or ".join(map(_text, row.values)) if row.values is not OFF else "off"
                 problems.add(f"{container.label}:{found.line}: {text}", f"must be {needed}")
+
+
+def _evaluation_remarks(container: Container) -> Iterator[str]:
+    """Yield a remark if the evaluation has larger micro-batches than the training."""
+    evaluated, trained = container.value("validation.eval_micro_batch_size"), container.value("train.micro_batch_size")
+    if isinstance(evaluated, int) and isinstance(trained, int) and evaluated > trained:
+        yield f"validation.eval_micro_batch_size is {evaluated} (larger than in training: an evaluation may raise the peak)"
 
 
 def _is_one_of(value: PlainValue, values: tuple[PlainValue, ...]) -> bool:

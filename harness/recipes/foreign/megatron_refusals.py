@@ -3,12 +3,12 @@
 It also refuses every other argument that no row reads and that is not at Megatron-LM's default, unless it is harmless.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from harness.recipes.foreign.megatron_arguments import Arguments, arguments, suggested
 from harness.recipes.recipe import Setting
-from harness.units import shortened
+from harness.units import GIB, format_bytes, shortened
 
 FEATURES: Mapping[str, str] = {
     "optimizer_cpu_offload": "an optimizer in host memory",
@@ -29,6 +29,7 @@ FEATURES: Mapping[str, str] = {
     "hybrid_override_pattern": "a hybrid model (Mamba)",
     "hybrid_layer_pattern": "a hybrid model (Mamba)",
     "hybrid_attention_ratio": "a hybrid model (Mamba)",
+    "is_hybrid_model": "a hybrid model (Mamba)",
     "hybrid_mlp_ratio": "a hybrid model (Mamba)",
     "heterogeneous_layers_config_path": "layers of different sizes",
     "heterogeneous_layers_config_encoded_json": "layers of different sizes",
@@ -73,9 +74,22 @@ SMALL = frozenset({
     "gradient_reduce_div_fusion", "ddp_pad_buckets_for_high_nccl_busbw", "high_priority_stream_groups", "profile", "sft",
     "use_pytorch_profiler", "record_memory_history", "disable_jit_fuser", "use_te_activation_func", "flash_attention_version",
     "disable_bf16_reduced_precision_matmul", "empty_unused_memory_level", "create_all_gather_group", "high_priority_a2a_comm_stream",
+    "moe_deepep_num_sms", "moe_hybridep_num_sms", "moe_flex_dispatcher_num_sms", "timing_log_level", "train_sync_interval",
+    "log_max_attention_logit",
 })  # fmt: skip
 """Arguments of small effect: fusions of small kernels, scores in FP32, kernels that are deterministic, positions beyond the
-sequence. mbr-perf predicts the step without them, and a note names them."""
+sequence, the dispatcher's share of the GPU, waits of the host. mbr-perf predicts the step without them, and a note names them."""
+
+NOTED: Mapping[str, str] = {
+    "eval_micro_batch_size": "an evaluation with larger micro-batches than a training step may raise the peak",
+    "rerun_mode": "steps run twice",
+    "save_activations_interval": "some steps write tensors to files",
+    "save_dgrads_interval": "some steps write tensors to files",
+    "save_wgrads_interval": "some steps write tensors to files",
+    "moe_routing_trace_path": "steps write their routing to files",
+    "config_logger_dir": "modules write their inputs to files",
+}
+"""Arguments that change the memory or the time of some steps. mbr-perf predicts the others, and a note says why they differ."""
 
 DERIVED = frozenset({
     "rank", "world_size", "data_parallel_size", "transformer_pipeline_model_parallel_size", "params_dtype", "iteration",
@@ -99,30 +113,69 @@ _LOCAL = frozenset({"masked_softmax_fusion"})
 
 
 def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
-    """Refuse every argument without a leaf, and note in ``layer`` those of small effect."""
+    """Refuse every argument without a leaf, and note in ``layer`` those of small effect and those that change some steps."""
     small: list[str] = []
+    noted = [*_missing_bytes(a)]
     for name, given in a.given.items():
-        if a.is_default(name) or (name in _LOCAL and a.get("transformer_impl") != "local"):
+        option = given.source.rpartition(" ")[2]
+        if a.is_default(name) or _is_idle(a, name):
             continue
         if name in FEATURES:
             what, _, instead = FEATURES[name].partition("; ")
             a.refuse(name, f"mbr-perf does not model {what}", instead or "plan the job without it")
+        elif name in NOTED:
+            noted.append(f"{option} ({NOTED[name]})")
         elif name in a.read or name in DERIVED:
             continue
         elif name in SMALL:
-            small.append(given.source.rpartition(" ")[2])
-        elif name not in arguments():
-            if a.is_whole:
-                a.refuse(name, f"{shortened(str(given.value))}: no argument of Megatron-LM that mbr-perf knows",
-                         suggested(name, arguments()))  # fmt: skip
-        elif not arguments()[name].harmless:
-            usual = arguments()[name].defaults[0]
-            a.refuse(name, f"mbr-perf does not model it (Megatron-LM's default: {usual})", "plan the job without it")
+            small.append(option)
+        else:
+            _refuse_unknown(a, name)
     _refuse_combinations(a)
-    if small and "model.num_layers" in layer:
-        note = f"{a.label}: of small effect, not modelled: {', '.join(sorted(small))}"
+    remarks = [f"not modelled: {'; '.join(sorted(noted))}"] if noted else []
+    remarks += [f"of small effect, not modelled: {', '.join(sorted(small))}"] if small else []
+    if remarks and "model.num_layers" in layer:
+        note = f"{a.label}: {'; '.join(remarks)}"
         layer["model.num_layers"] = replace(layer["model.num_layers"], note=note)
     _note_idle_recompute(a, layer)
+
+
+def _refuse_unknown(a: Arguments, name: str) -> None:
+    """Refuse an argument that no row reads, unless it is harmless."""
+    if name not in arguments():
+        if a.is_whole:
+            a.refuse(name, f"{shortened(str(a.given[name].value))}: no argument of Megatron-LM that mbr-perf knows",
+                     suggested(name, arguments()))  # fmt: skip
+    elif not arguments()[name].harmless:
+        usual = arguments()[name].defaults[0]
+        a.refuse(name, f"mbr-perf does not model it (Megatron-LM's default: {usual})", "plan the job without it")
+
+
+def _is_idle(a: Arguments, name: str) -> bool:
+    """Return whether an argument that is not at its default changes nothing because of the others."""
+    if name == "eval_micro_batch_size":
+        sizes = a.get(name), a.get("micro_batch_size")
+        return isinstance(sizes[0], int) and isinstance(sizes[1], int) and sizes[0] <= sizes[1]
+    if name == "min_offloaded_tensor_size":
+        return not a.get("fine_grained_activation_offloading")
+    return name in _LOCAL and a.get("transformer_impl") != "local"
+
+
+# From this size on a note names what the predicted peak leaves out.
+_WORTH_A_NOTE = GIB // 4
+
+
+def _missing_bytes(a: Arguments) -> Iterator[str]:
+    """Yield what the job holds and the prediction does not: masks of the loader, a second buffer of weights."""
+    size, length = a.get("micro_batch_size"), a.get("seq_length")
+    if isinstance(size, int) and isinstance(length, int) and a.get("create_attention_mask_in_dataloader", True):
+        mask = size * length**2
+        if mask >= _WORTH_A_NOTE:
+            yield (f"the attention mask of Megatron-LM's data loader ({format_bytes(mask)} for each micro-batch that holds it; "
+                   "--no-create-attention-mask-in-dataloader avoids it)")  # fmt: skip
+    stores_mxfp8 = a.get("fp8_recipe") == "mxfp8" and a.get("fp8_param_gather")
+    if stores_mxfp8 and not a.get("reuse_grad_buf_for_mxfp8_param_ag"):
+        yield "a buffer for gathered weights beside the gradients' (--reuse-grad-buf-for-mxfp8-param-ag avoids it)"
 
 
 def _note_idle_recompute(a: Arguments, layer: dict[str, Setting]) -> None:

@@ -248,6 +248,38 @@ def test_arguments_of_small_effect_are_noted(resolved):
 
 
 @pytest.mark.parametrize(
+    ("argument", "remark"),
+    [
+        (
+            "--eval-micro-batch-size 4",
+            "--eval-micro-batch-size (an evaluation with larger micro-batches than a training step",
+        ),
+        ("--rerun-mode report_determinism_stats", "--rerun-mode (steps run twice)"),
+        (
+            "--seq-length 32768 --max-position-embeddings 32768",
+            "data loader (1.00 GiB for each micro-batch that holds it; ",
+        ),
+        ("--moe-deepep-num-sms 24", "of small effect, not modelled: --moe-deepep-num-sms"),
+        ("--timing-log-level 2", "of small effect, not modelled: --timing-log-level"),
+    ],
+)
+def test_what_changes_some_steps_or_is_not_counted_is_noted(resolved, argument, remark):
+    notes = resolved(f"{SMALLEST} {argument}").notes
+    assert any("not modelled: " in note and remark in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--eval-micro-batch-size 1", "--rerun-mode validate_results", "--timing-log-level 0", "--min-offloaded-tensor-size 7",
+        "--seq-length 32768 --max-position-embeddings 32768 --no-create-attention-mask-in-dataloader",
+    ],
+)  # fmt: skip
+def test_what_changes_no_step_has_no_note(resolved, argument):
+    assert not any("not modelled" in note for note in resolved(f"{SMALLEST} {argument}").notes)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "no argument of Megatron-LM"),
