@@ -133,7 +133,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
 
 
 def _page(planned: "Planned", how: PlanOptions) -> "Page":
-    from harness.plan.show import exact_section, nearest_line, plan_page
+    from harness.plan.show import exact_section, nearest_lines, plan_page
     from harness.plan.show_layouts import layouts_page
     from harness.showing.page import GAP, Block, Page
     from harness.showing.request_text import explanation
@@ -149,8 +149,9 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
         page = layouts_page(layouts, best, planned.notes, same, whose)
     elif first.plan:
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose)
-    nearest = [found for found in (planned.nearest_golden, planned.nearest_published) if found]
-    page = replace(page, blocks=(*page.blocks, *map(nearest_line, nearest)))
+    if any(layout.plan for layout in planned.layouts):
+        nearest = nearest_lines(planned.nearest_golden, planned.nearest_published)
+        page = replace(page, blocks=(*page.blocks, *nearest))
     more: list[Block] = [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]

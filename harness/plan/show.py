@@ -334,6 +334,13 @@ def nearest_line(nearest: Nearest) -> Line:
     return Line(f"{what}: {', '.join(texts) or 'no peak, no throughput'}{apart}", hang=4)
 
 
+def nearest_lines(golden: Nearest | None, published: Nearest | None) -> list[Line]:
+    """Return the lines of both, and where there is no such golden a line that says so."""
+    lines = [nearest_line(each) for each in (golden, published) if each]
+    missing = Line("Nearest golden: none of this recipe, layout, batch and precision", hang=4)
+    return lines if golden else [missing, *lines]
+
+
 def exact_section(text: str, peaks: tuple[ExactPeak, ...]) -> Section:
     """One setting: a row per pipeline stage, and why some have no exact peak."""
     columns = ("Stage", "Composed", "Exact", "Composed vs. exact", "Optimizer step")

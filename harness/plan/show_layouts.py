@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from harness.plan.request import PlanRequest
 from harness.plan.run import Planned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
-from harness.plan.show import assumptions, layout_cells, nearest_line, option, size_unit, verdict_text
+from harness.plan.show import assumptions, layout_cells, nearest_lines, option, size_unit, verdict_text
 from harness.planning.advice import WITHOUT_GRAPHS, asked_text
 from harness.planning.ranges import ratio_error
 from harness.planning.search import Plan, Row
@@ -198,8 +198,8 @@ def search_page(found: Searched, request: PlanRequest) -> Page:
         f"Settings that no other one beats in memory and time (Pareto set), up to {SLOWEST:g} times the fastest step"
     )
     blocks.append(Section(title, (_table(front[:: max(1, -(-len(front) // _MOST_PARETO))]),)))
-    nearest = [each for each in (planned.nearest_golden, planned.nearest_published) if each]
-    blocks += [assumptions(best[0][0].plan), *map(nearest_line, nearest)]
+    nearest = nearest_lines(planned.nearest_golden, planned.nearest_published)
+    blocks += [assumptions(best[0][0].plan), *nearest]
     return Page(tuple(blocks))
 
 

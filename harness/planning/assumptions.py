@@ -67,6 +67,11 @@ ASSUMPTIONS = (
         lambda spec, impl: impl == "transformer_engine" and _may_lose_cudnn(spec), higher=0.04,
     ),
     Assumption(
+        "context parallelism: keys and values pass between neighbours (cp_comm_type p2p); with a2a every layer keeps its "
+        "attention's output twice, with all_gather attention holds keys and values of the whole sequence for a moment",
+        lambda spec, _: spec.parallelism.context_parallel_size > 1,
+    ),
+    Assumption(
         "nccl_ub: registered NCCL buffers are not modelled",
         lambda spec, _: spec.ddp.nccl_ub, higher=0.02,
     ),

@@ -8,9 +8,9 @@ import pytest
 
 from harness.experiment.software import Software
 from harness.plan.document import planned_document
-from harness.plan.nearest import nearest_golden, nearest_published, published_spec
+from harness.plan.nearest import Nearest, nearest_golden, nearest_published, published_spec
 from harness.plan.run import Layout, Planned
-from harness.plan.show import nearest_line
+from harness.plan.show import nearest_line, nearest_lines
 from harness.planning.device import device_needs
 from harness.planning.ranges import ratio_error
 from harness.planning.search import Limits, Traces, candidates, plan, required_cases
@@ -104,6 +104,14 @@ def test_the_nearest_golden_says_how_far_the_prediction_is_from_it(planned, gold
     assert nearest_line(nearest).words == (
         "Nearest golden: near: predicted peak -50.0 %, predicted TFLOP/s/GPU +10.0 %"
     )
+    assert nearest_lines(nearest, None) == [nearest_line(nearest)]
+
+
+def test_where_no_golden_is_near_a_line_says_so():
+    published = Nearest("x", "none", (), None, 0.1, source="somebody")
+    none = "Nearest golden: none of this recipe, layout, batch and precision"
+    assert [line.words for line in nearest_lines(None, None)] == [none]
+    assert [line.words for line in nearest_lines(None, published)] == [none, nearest_line(published).words]
 
 
 def test_a_setting_that_a_golden_does_not_state_is_named_and_another_layout_is_no_neighbour(planned, golden_folder):

@@ -60,7 +60,8 @@ FEATURES: Mapping[str, str] = {
     "perform_rl_step": "reinforcement learning",
     "logits_load_dir": "distillation",
     "logits_save_dir": "distillation",
-    "cp_comm_type": "context parallelism other than p2p",
+    "num_distributed_optimizer_instances": "several instances of the distributed optimizer; plan 1/n of the GPUs with 1/n of the "
+    "global batch: each instance shards over as many ranks",
     "enable_mhc_connections": "hyper-connections",
     "use_kitchen_attention": "attention of another library",
 }
@@ -101,7 +102,7 @@ DERIVED = frozenset({
     "num_floating_point_operations_so_far", "train_tokens", "embedding_weights_in_fp32", "retro_add_retriever",
     "override_lr_scheduler", "use_checkpoint_lr_scheduler", "mmap_warmup", "scatter_gather_tensors_in_pipeline",
     "use_contiguous_buffers_in_local_ddp", "fp8_e4m3", "fp8_hybrid", "main_grads_dtype", "outer_dp_sharding_strategy",
-    "num_distributed_optimizer_instances", "optimizer", "tensor_parallel_num_weight_shards", "cuda_graph_scope_deprecated",
+    "cp_comm_type", "optimizer", "tensor_parallel_num_weight_shards", "cuda_graph_scope_deprecated",
     "expert_tensor_parallel_num_weight_shards", "transformer_impl", "torch_fsdp2_reshard_after_forward", "DDP_impl",
     "megatron_fsdp_main_params_dtype", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_grad_comm_dtype",
 })  # fmt: skip
@@ -132,6 +133,7 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
         else:
             _refuse_unknown(a, name)
     _refuse_combinations(a)
+    _refuse_context_communication(a)
     remarks = [f"not modelled: {'; '.join(sorted(noted))}"] if noted else []
     remarks += [f"of small effect, not modelled: {', '.join(sorted(small))}"] if small else []
     if remarks and "model.num_layers" in layer:
@@ -188,9 +190,8 @@ def _note_idle_recompute(a: Arguments, layer: dict[str, Setting]) -> None:
 
 def _refuse_combinations(a: Arguments) -> None:
     """Refuse values of arguments that mbr-perf models with other values, or in other jobs, only."""
-    known = {
+    known: dict[str, tuple[tuple[object, ...], str]] = {
         "optimizer": (("adam",), "an optimizer other than Adam"),
-        "num_distributed_optimizer_instances": ((1,), "hybrid sharding"),
         "outer_dp_sharding_strategy": (("no_shard",), "hybrid sharding"),
         "transformer_impl": (("transformer_engine", "local"), "layers of another implementation"),
         "experimental_attention_variant": ((None, "gated_delta_net"), "another kind of attention"),
@@ -209,6 +210,25 @@ def _refuse_combinations(a: Arguments) -> None:
         if name in a.given and value not in values:
             listed = ", ".join(str(each) for each in dict.fromkeys(values) if each is not None)
             a.refuse(name, f"{shortened(str(value))}: mbr-perf does not model {what}", f"it models {listed or 'none'}")
+
+
+def _refuse_context_communication(a: Arguments) -> None:
+    """Refuse context parallelism that does not pass keys and values between neighbours; say how many bytes it adds."""
+    given = a.get("cp_comm_type")
+    kinds = {str(kind) for kind in (given if isinstance(given, list | tuple) else [given])} - {"None"}
+    num_parts = a.get("context_parallel_size")
+    if "cp_comm_type" not in a.given or kinds <= {"p2p"} or num_parts in (None, 1):
+        return
+    more = "plan it with p2p"
+    sizes = [a.get(name) for name in ("micro_batch_size", "seq_length", "num_attention_heads", "hidden_size")]
+    if kinds <= {"a2a", "a2a+p2p"} and all(isinstance(size, int) for size in (*sizes, num_parts)):
+        batch, length, heads, hidden = sizes
+        width = a.get("v_head_dim") if a.get("multi_latent_attention") else a.get("kv_channels") or hidden // heads
+        copy = 2 * batch * length * heads * width // (num_parts * a.get("tensor_model_parallel_size", 1))
+        more += (
+            f" and add {format_bytes(copy)} for each layer whose attention is not run again: its output is kept twice"
+        )
+    a.refuse("cp_comm_type", f"{', '.join(sorted(kinds))}: mbr-perf models context parallelism by p2p only", more)
 
 
 _RECOMPUTE = ("recompute_modules", "recompute_method", "recompute_num_layers")
