@@ -5,18 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.judging.oom.allocator import allocator_figures, judged
-from harness.judging.oom.frames import Task
+from harness.judging.oom.frames import PINNING, Task
 from harness.judging.oom.known_ends import end_by_signal, known_end, non_finite
 from harness.judging.oom.known_texts import known_text
 from harness.judging.oom.verdict import Confidence, OomVerdict
+from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.units import counted
 
 # The rest of a message that was cut short.
 _BARE = re.compile(r"\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
+# How CUDA refuses to lock pages of the host: cudaHostAlloc and cudaHostRegister.
+_NOT_PINNED = re.compile(r"(?:CUDA|HIP) error: (?:out of memory|invalid argument|operation not supported)")
 _PYTHON = re.compile(
-    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,93}(?:Error|Exception|Failure|Interrupt|Exit|Iteration))(?::|$)"
+    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,93}(?:Error|Exception|Failure|Interrupt|Exit|Iteration))(?:: {0,4}|$| (?=assert ))"
 )
+_MOST_QUOTED = 160  # characters
 _READ_TRACEBACK = "Read its traceback from the last line up, to the first line of the job's own code."
 _READ_BEFORE = "Read the lines before it in the log of that rank: its traceback, if it has one, and earlier errors."
 _READ_ITS_LOG = (
@@ -58,6 +62,9 @@ def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
     figures = allocator_figures(text)
     if figures is not None:
         return judged(figures, expandable_segments=ending.expandable_segments, device_bytes=ending.device_bytes)
+    if ending.task is PINNING and _NOT_PINNED.search(text):
+        reason = "host memory could not be pinned (page-locked)"
+        return OomVerdict("host_memory", "medium", reason, advice=PINNING.advice)
     if found := known_text(text):
         return found
     if _BARE.search(text):
@@ -86,11 +93,13 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
     match = _PYTHON.match(text)
     if ending.has_traceback:
         when = f" while it {ending.task.text}" if ending.task else ""
-        reason = f"the program raised {match[1] if match else 'an error'}{when}; memory is not the cause"
+        message = _quoted(text[match.end() :] if match else "")
+        reason = f"the program raised {match[1] if match else 'an error'}{when}{message or '; memory is not the cause'}"
         advice = f"{_READ_TRACEBACK} {ending.task.advice}" if ending.task else _READ_TRACEBACK
         return OomVerdict("not_oom", "high", reason, advice=advice)
     if match and not ending.exit_code:
-        return OomVerdict("not_oom", "medium", f"the program reported {match[1]}", advice=_READ_BEFORE)
+        reason = f"the program reported {match[1]}{_quoted(text[match.end() :])}"
+        return OomVerdict("not_oom", "medium", reason, advice=_READ_BEFORE)
     if not ending.exit_code:
         sure: Confidence = "medium" if ending.scheduler_state is None else "high"
         return OomVerdict("not_oom", sure, "no sign that memory ran out")
@@ -98,6 +107,13 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
     log = f"the log of {who.partition(' on ')[0]}"
     reason = f"a launcher reports only that {who} ended with exit code {ending.exit_code}; {log} has the reason"
     return OomVerdict("unknown", "low", reason, advice=_READ_ITS_LOG.format(log=log))
+
+
+def _quoted(message: str) -> str:
+    """Return ``: MESSAGE`` without secrets and not too long; empty without a message."""
+    text = redact(message.splitlines()[0].strip()) if message.strip() else ""
+    short = text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED].rstrip()} ..."
+    return f": {short}" if short else ""
 
 
 def cut_traceback(task: Task | None) -> OomVerdict:

@@ -17,6 +17,7 @@ from harness.judging.oom.failure_signs import (
 )
 from harness.judging.oom.frames import Task, frame_of
 from harness.judging.oom.known_ends import is_non_finite, known_end
+from harness.judging.oom.mentions import mention_in
 from harness.records.logs.lines import LogLine
 from harness.records.rank import Phase
 
@@ -41,6 +42,7 @@ def expandable_segments_in(text: str) -> bool | None:
 
 MAX_FAILURES = 10_000
 MAX_RANKS = 65_536  # followed at once; beyond that, the rank seen first starts again
+_MOST_LOOKED = 1_000_000
 _SURVIVED = 2  # iterations after a failure; ranks train in step, so without one of them the others end at most one more
 # Iterations that waited in a buffer of 64 KiB when a traceback was written are fewer.
 BUFFERED = 200
@@ -64,7 +66,8 @@ class RankFailure:
     """How a rank failed. ``rank`` and ``host`` are None if unknown.
 
     ``after_step``: the last step that finished before. ``evidence``: the lines, best evidence first. ``task``: what its
-    traceback shows that the program did. ``is_cut``: the log ends before the error is named.
+    traceback shows that the program did. ``is_cut``: the log ends before the error is named. ``is_mention``: the line names
+    a cause without the form of a failure.
     """
 
     kind: FailureKind
@@ -79,6 +82,7 @@ class RankFailure:
     weight: int = 0
     task: Task | None = None
     is_cut: bool = False
+    is_mention: bool = False
 
     @property
     def where(self) -> str:
@@ -112,7 +116,8 @@ class FailureScan:
 
     ``survived``: the first failure after which the same log goes on with iterations, ``num_after`` of them. ``cut``: a
     traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job; later errors are consequences.
-    ``recent``: how many more iterations each failure of this log must outlast.
+    ``recent``: how many more iterations each failure of this log must outlast. ``mention``: the first line since the last
+    iteration that names a cause without the form of a failure, among the first ``_MOST_LOOKED`` lines.
     """
 
     source: str = ""
@@ -130,6 +135,8 @@ class FailureScan:
     num_after: int = 0
     cut: RankFailure | None = None
     is_over: bool = False
+    mention: RankFailure | None = None
+    num_looked: int = 0
     recent: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def feed(self, line: LogLine) -> None:
@@ -171,9 +178,15 @@ class FailureScan:
             state.in_traceback = False
         elif state.in_traceback and line.text.startswith("assert "):
             state.code = line.text
+        elif self.mention is None and self.num_looked < _MOST_LOOKED:
+            self.num_looked += 1
+            if text := mention_in(line.text, in_traceback=state.in_traceback):
+                self.mention = RankFailure("error", line.rank, line.host, _from_message(text), (_short(line),), self.last_step,
+                                           time=state.time, weight=1, is_mention=True)  # fmt: skip
 
     def _train_on(self, step: int) -> None:
         """Drop the failures that the job survived, so that a later one of the same kind counts."""
+        self.mention = None
         if self.last_step is not None and step <= self.last_step:
             if step < self.last_step:  # the job started again
                 self.recent.clear()

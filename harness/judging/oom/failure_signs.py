@@ -55,11 +55,11 @@ _OF_A_PARENT = (
 )
 _PEER = re.compile(
     rf"{PEER_LOST}|\bDist(?:Network|Store)Error\b|\bRendezvous\w{{0,30}}Error\b|got signal: (?:15|2|1)\b"
-    r"|\bReceived (?:15|2|1) death signal|^KeyboardInterrupt"
+    r"|\bReceived (?:15|2|1|Signals\.SIG(?:TERM|INT|HUP)) death signal|^KeyboardInterrupt"
 )
 _RANK_IN_TEXT = re.compile(r"[\[ ]Rank (\d{1,6})\]")
 _OOM_TASK = re.compile(r"\btask (\d{1,6}): Out Of Memory")
-_WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
+_WORDS = {"Terminated": -15, "Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
 _NUMBERS = {each.name: int(each) for each in Signals}
 _WORD = f"(?P<word>{'|'.join(_WORDS)})"
 # How other programs report the end of a process (exit code, signal, or a word for a signal), with the weight.

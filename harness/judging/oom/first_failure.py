@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from harness.judging.oom.classify import Ending, classify, cut_traceback
 from harness.judging.oom.failure_scan import BUFFERED, FailureScan, RankFailure
 from harness.judging.oom.failure_signs import KINDS, SRUN
+from harness.judging.oom.mentions import of_mention
 from harness.judging.oom.network_ends import NAMES_ANOTHER, WAITED_ADVICE
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.logs.lines import LogLine
@@ -43,6 +44,8 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
     """Return the original failure of the lines that ``scan`` was fed, as ``first_failure`` does."""
     scan.end_log()
     found = list(scan.found.values())
+    if scan.mention and _says_more(scan.mention, found, scan.cut):
+        found = [scan.mention]
     if not found and scan.cut:
         return FirstFailure(_without_secrets(scan.cut), cut_traceback(scan.cut.task))
     if (
@@ -68,7 +71,7 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
         who=_who(first),
         task=first.task,
     )
-    verdict = classify(first.text, ending)
+    verdict = of_mention(first.text) if first.is_mention else classify(first.text, ending)
     if lag is not None and verdict.advice == WAITED_ADVICE:
         first = next((failure for failure in same if failure.rank == lag.ranks[0]), replace(first, rank=lag.ranks[0]))
         sure: Confidence = "high" if lag.is_certain else "medium"
@@ -82,6 +85,15 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
         also=tuple(_without_secrets(failure) for failure in same if failure is not first),
         victims=tuple(_without_secrets(failure) for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )
+
+
+def _says_more(mention: RankFailure, found: list[RankFailure], cut: RankFailure | None) -> bool:
+    """Return whether the other lines are reports of launchers only, and no traceback that the log's end cut off follows the mention."""
+    if found and (of_mention(mention.text).oom_class == "unknown" or not all(_is_report(failure) for failure in found)):
+        return False
+    last = cut.evidence[0] if cut else None
+    line = mention.evidence[0]
+    return last is None or (line.source == last.source and line.number > last.number)
 
 
 def survived_by(scan: FailureScan) -> RankFailure | None:

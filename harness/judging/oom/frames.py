@@ -35,8 +35,14 @@ COMPILER_ADVICE = (
     "Install the triton that this torch was released with (pip show torch triton), and delete old kernels (~/.triton/cache, TRITON_CACHE_DIR, "
     "TORCHINDUCTOR_CACHE_DIR). To confirm: run it with TORCHDYNAMO_DISABLE=1, or without the layer that has the kernel."
 )
+PINNING = Task(
+    re.compile(r" _?pin_memory$"), "pinned host memory",
+    "Pin less: smaller buffers, fewer data loader workers, no pin_memory. Raise the limit of locked memory (ulimit -l unlimited, also in the container), and see free -g: "
+    "WSL and some containers allow only a part of the memory.",
+)  # fmt: skip
 # The innermost frame that matches a row counts.
 _TASKS: tuple[Task, ...] = (
+    PINNING,
     Task(re.compile(r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*load\w*$| (?:_?load_\w*checkpoint\w*|load_state_dict|load_parameter_state\w*|load_model_state_dict)$"),
          "loaded a checkpoint", COMPARE_CHECKPOINT),
     Task(re.compile(r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*save\w*$| save_\w*checkpoint\w*$|torch/serialization\.py _?save$"),

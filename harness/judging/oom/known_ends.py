@@ -22,7 +22,7 @@ NOT_FINITE_ADVICE = (
 )
 # Lines of other programs and of CUDA, which are no errors of Python, and show why a job ended.
 OF_PROGRAMS = re.compile(
-    r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure)|error: execve\(\)"
+    r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU"
     r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|^Error CUDA driver version is insufficient"
     r"|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|\bUnhandled exception: .{0,300}what\(\)"
 )
@@ -48,8 +48,8 @@ _JOB_ENDS: tuple[KnownText, ...] = (
     row(rf"{SLURM}CANCELLED\b", "a user cancelled the job", "Ask who ran scancel; the job itself does not show the reason."),
     row(r"\bpyxis: ", "Slurm could not start the container",
          "Check the image's name, your login to its registry (~/.config/enroot/.credentials), and the space for images (ENROOT_CACHE_PATH, ENROOT_DATA_PATH)."),
-    row(r"srun: error: Unable to|error: execve\(\)", "Slurm never started the job step",
-         "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job)."),
+    row(r"srun: error: (?:Unable to|Task launch for|Application launch failed)|error: execve\(\)|Job credential expired", "Slurm never started the job step",
+         "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job). If a credential expired, compare the clocks of the nodes."),
     row(r"system not yet initialized", "the GPUs of the node are not connected: NVIDIA's Fabric Manager is not running",
          "Start it (systemctl status nvidia-fabricmanager) in the driver's own version, or run the job on another node."),
     row(r"\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:48|62|63|64|74|79|92|94|95|119|120|137|140|14[3-9]|150|154)\b|caused by previous Xid (?:48|62|63|64|74|79|9[245]|119|120|14[03-9]|150|154)\b|uncorrectable NVLink error|GPU is lost|fallen off the bus"
@@ -63,12 +63,14 @@ _JOB_ENDS: tuple[KnownText, ...] = (
     row(r"capability \d.{0,20} required for \w{0,5}FP[48]|\bfp[48]\w{0,8} (?:is )?(?:not supported in this architecture|only supported on)|\bFP[48]\b.{0,60} only supported on",
          "this type of GPU does not have the FP8 format that the job uses",
          "Use -c bf16 (in Megatron-LM, leave out --fp8-format). FP8 needs compute capability 8.9 or higher, as H100 has; MXFP8 and NVFP4 need Blackwell GPUs."),
-    row(r"no kernel image is available|is not compatible with the current PyTorch|unsupported toolchain|capability \d.{0,20} or higher required",
+    row(r"no kernel image is available|CUDA error: invalid device function|is not compatible with the current PyTorch|unsupported toolchain|capability \d.{0,20} or higher required",
          "the program was not built for this type of GPU",
          "Compare torch.cuda.get_device_capability() with torch.cuda.get_arch_list(), and build extensions with TORCH_CUDA_ARCH_LIST for this GPU."),
     row(r"only supports? (?:\w{2,20} ){1,3}GPUs or newer|requires? (?:\w{2,20} ){1,3}GPUs or newer", "this type of GPU is too old for a kernel that the job uses",
          "Choose another implementation: for attention --attention-backend fused or unfused, or NVTE_FLASH_ATTN=0. Otherwise run it on a newer type of GPU."),
-    row(r"No CUDA GPUs are available|Torch not compiled with CUDA|Found no NVIDIA driver", "the job sees no GPU",
+    row(r"could not select device driver|nvidia-container-cli: ", "the container could not get the GPUs of the node",
+         "Install NVIDIA's container toolkit on that node (nvidia-ctk runtime configure), and check that nvidia-smi works outside of the container."),
+    row(r"No CUDA GPUs are available|Torch not compiled with CUDA|Found no NVIDIA driver|No supported gpu backend found|your machine only has: \[\]", "the job sees no GPU",
          "Check CUDA_VISIBLE_DEVICES, the GPUs that the job asked for (--gpus, --gres; docker --gpus all), and whether torch was built with CUDA."),
     row(r"CUDA-capable devices?(?:\(s\))? (?:is/)?are busy or unavailable", "another process holds the GPU, or the GPU is in a bad state",
          "End processes that an earlier job left behind (nvidia-smi), and check the compute mode (nvidia-smi -q -d COMPUTE)."),
@@ -78,6 +80,9 @@ _JOB_ENDS: tuple[KnownText, ...] = (
 _NEEDS: tuple[KnownText, ...] = (
     row(r"\bwandb\.(?:errors|sdk)\b|\bwandb: ERROR|\bUsageError: api_key not configured", "Weights & Biases (wandb) could not be set up or reached",
          "Nodes often have no way out: set WANDB_MODE=offline, and send the results later with wandb sync. Otherwise check WANDB_API_KEY, and the names of entity and project."),
+    row(r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set|KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
+         "the program was not started by a launcher, which sets RANK and WORLD_SIZE",
+         "Start it with torchrun (torchrun --nproc_per_node GPUS PROGRAM), or set the variables from those of Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID)."),
     row(r"No module named ['\"]?transformer_engine\b", "transformer-engine is not installed where the job ran",
          "Install it there (`mbr-perf doctor` lists what is missing), or use megatron-core's own layers "
          "(--transformer-impl local; in mbr-perf, --set kernels.transformer_impl=local), which have no FP8."),
@@ -98,8 +103,14 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"TypeError: .{0,200}(?:unexpected keyword argument|missing \d{1,3} required (?:positional|keyword)|positional arguments? but|incompatible function arguments)",
          "a call does not fit the function that it calls: a library has another release than its caller expects, or a change of the job's own code is incomplete",
          f"See in the traceback which two libraries the last frames are of. {_BUILDS}", confidence="medium"),
+    row(r"AttributeError: (?:partially initialized )?module '[\w.]{1,100}' has no attribute|was not found in module\b|Failed to import \S{1,100} because of the following error",
+         "a module lacks what the program expects of it: a library has another version, or a file of the job has the name of a library",
+         f"See in the traceback which module is meant, and print its __file__ and __version__. {_BUILDS}", confidence="medium"),
     row(r"cannot import name", "an import failed: a library has another version than the program expects, or a file of the job has the name of a library",
          f"See in the traceback which file was imported. {_BUILDS}", confidence="medium"),
+    row(r"CUDA_HOME (?:environment variable )?(?:is not set|does not exist)|nvcc(?:\W{1,3}| was | is )not found|which: no nvcc|detected CUDA version \(\S{1,20}\) mismatches|Installed CUDA version .{1,60} does not match the version torch was compiled with",
+         "an extension must be compiled, and the CUDA toolkit for it is missing or of another version",
+         "Install the toolkit (nvcc) of the CUDA version that torch.version.cuda names, and set CUDA_HOME to its folder; or install a wheel of the extension that is already compiled."),
     row(r"Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects", "a kernel or an extension could not be compiled",
          "Read the compiler's error above. Check nvcc, gcc and ninja in the environment of the job; after a compile that was killed, delete the "
          "extension's folder in ~/.cache/torch_extensions (TORCH_EXTENSIONS_DIR)."),
@@ -113,11 +124,13 @@ _NEEDS: tuple[KnownText, ...] = (
          "a file system failed under the job", "Check the mount on that node (df, mount, dmesg), and run the job again without the node if others reach it."),
     row(r"Too many open files|\[Errno 24\]", "the process had too many files open",
          "Raise the limit (ulimit -n 65536), or use fewer data loader workers."),
+    row(r"[Uu]nable to (?:synchronously )?(?:open|create|lock) file.{0,200}(?:unable to lock|errno = 11)|[Ff]ailed to lock|Lock(?:ing)? failed|No locks available|\[Errno 37\]",
+         "a lock on a file could not be taken", "Another process has the file open, or its file system has no locks (NFS): see lsof on the nodes; put the cache on a local disk (HDF5: HDF5_USE_FILE_LOCKING=FALSE)."),
     row(r"PermissionError|\[Errno 13\]|: Permission denied$", "the job may not read or write a file or folder",
          "Check who owns the path that the line names (ls -ld). Caches in a container go to HOME: set HOME, HF_HOME, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR to a folder of yours."),
     row(r"can't start new thread|pthread_create failed|Thread creation failed|Resource temporarily unavailable|\[Errno 11\]",
          "the limit of processes and threads was reached", "Raise it (ulimit -u; pids.max of the container's cgroup), or start fewer: set OMP_NUM_THREADS=1, and use fewer data loader workers."),
-    row(r"PytorchStreamReader failed|UnpicklingError|EOFError: Ran out of input|failed finding central directory|HeaderTooLarge|MetadataIncompleteBuffer",
+    row(r"PytorchStreamReader failed|UnpicklingError|EOFError: Ran out of input|failed finding central directory|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeader|file not fully covered|[Ee]rror while deserializing header",
          "a file of the checkpoint or of the data is damaged or cut short",
          "Compare its size with those of other ranks and steps, and load an older checkpoint (latest_checkpointed_iteration.txt names the newest)."),
     row(r"[Mm]issing key(?:s|\(s\))? in .{0,20}(?:state_dict|checkpoint)|\b[Uu]nexpected key(?:s|\(s\))? in|[Ss]ize mismatch (?:for|between saved)\b|KeyError: MetadataIndex\(|[Gg]lobal shape mismatch|Error\(s\) in loading state_dict"
@@ -125,7 +138,10 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {COMPARE_CHECKPOINT}", confidence="medium"),
     row(r"\bassert \S{0,60}(?:vocab_file|merge_file|tokenizer_model)|Not found: \".{0,200}\.model\"|[Tt]okenizer(?: model| file)?\b.{0,200} (?:not found|does not exist)",
          "a file of the tokenizer is missing, or the job names none", "Check --tokenizer-type and the files that it needs (--tokenizer-model, or --vocab-file and --merge-file): every node must see them."),
-    row(r"(?:huggingface\.co|Hugging ?Face|HF_HUB|hf_hub)|GatedRepoError|access a gated repo|RepositoryNotFoundError|LocalEntryNotFoundError|Can't load tokenizer",
+    row(r"JSONDecodeError", "a file that should be JSON is empty, damaged or something else",
+         "See in the traceback which file was read, and look at its first line: a failed download or a pointer of Git LFS is no JSON.", confidence="medium"),
+    row(r"(?:couldn't connect to|[Cc]an't load|[Mm]ax retries exceeded|Error for url|[Rr]epo id must|not a valid model|does not appear to have|offline mode|LocalEntry|\b(?:40[134]|429)\b).{0,300}(?:huggingface\.co|Hugging ?Face)"
+         r"|huggingface\.co.{0,300}(?:[Mm]ax retries exceeded|[Rr]ead timed out|offline mode|not a valid model|resolve|\b(?:40[134]|429)\b)|HF_HUB_OFFLINE|HFValidationError|OfflineModeIsEnabled|GatedRepoError|access a gated repo|RepositoryNotFoundError|LocalEntryNotFoundError|Can't load tokenizer",
          "a model or tokenizer of Hugging Face could not be read",
          "Nodes often have no way out: download it before, set HF_HOME to that folder and HF_HUB_OFFLINE=1. This also ends error 429 (too many requests). "
          "Check the name, and HF_TOKEN for gated models."),
@@ -139,7 +155,7 @@ _PROGRAM: tuple[KnownText, ...] = (
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call. Compare the largest token id with the vocabulary size."),
     row(r":\d{1,6}: .{1,1000}: Assertion .{1,500} failed", "a check inside native code failed, and the process aborted",
          "The line has the file, the function and the check. Switch off the feature that this library is for (DeepEP or HybridEP: the dispatcher alltoall), and try another release of it."),
-    row(r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction was encountered"
+    row(r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction was encountered|Memory access fault by GPU|invalid program counter"
          r"|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:13|31|43)\b", "a GPU kernel of the program accessed memory outside its buffers",
          "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer, which name the kernel; then without CUDA graphs."),
     row(r"when stream is capturing|captures_underway|cudaErrorStreamCapture|dependency created on uncaptured work", "a CUDA graph could not be captured",
@@ -147,15 +163,25 @@ _PROGRAM: tuple[KnownText, ...] = (
     row(r"Triton.{0,300}out of resource|OutOfResources: out of resource", "a Triton kernel needs more shared memory than this type of GPU has",
          "Use a release of the library with blocks for this GPU, or smaller blocks or fewer num_stages; then run it without that kernel. It is not the memory of the GPU that ran out."),
     row(r"PassManager::run failed|\bCompilationError: at \d|BackendCompilerFailed|InductorError\b|torch\._dynamo\.exc\.\w+:", "Triton or torch.compile could not compile a kernel", COMPILER_ADVICE),
-    row(r"cuDNN [Ee]rror: No execution plans|CUDNN_STATUS_NOT_SUPPORTED|CUDNN_STATUS_EXECUTION_FAILED|No execution plans support the graph|No dot product attention", "cuDNN or transformer-engine found no attention that works here",
+    row(r"No (?:valid )?(?:execution plans?|engine configs?)\b|CUDNN_STATUS_NOT_SUPPORTED|CUDNN_STATUS_EXECUTION_FAILED|No dot product attention", "cuDNN or transformer-engine found no attention that works here",
          "Run it with NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2, which say why each attention was refused, then with another one (NVTE_FUSED_ATTN=0, --attention-backend flash). "
          "Check that only one cuDNN is on the path (LD_LIBRARY_PATH, pip list), and that it is the one that torch was built with."),
     row(r"cuDNN [Ee]rror|CUDNN_STATUS_", "a call of cuDNN failed",
          "Run it with CUDA_LAUNCH_BLOCKING=1: an earlier kernel may be the cause. Check that only one cuDNN is on the path (LD_LIBRARY_PATH, pip list). If it was an attention "
          "(the traceback shows it), NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 say why each was refused.", confidence="medium"),
+    row(r"FlashAttention .{0,40}only supports? .{0,80}(?:head dim|fp16|bf16|data type)|[Hh]ead dim(?:ension)? .{0,60}(?:not supported|at most)",
+         "flash attention does not have a kernel for this head size or data type",
+         "Use bf16 or fp16, and a head dimension that the message allows; or choose another implementation (--attention-backend fused or unfused, NVTE_FLASH_ATTN=0)."),
+    row(r"CUBLAS_STATUS_NOT_INITIALIZED|cuBLAS [Ee]rror: the library was not initialized",
+         "cuBLAS could not start on the GPU: most often its memory is full; else an earlier error of this process, or a driver or cuBLAS that does not fit",
+         "Look at the memory of that GPU (nvidia-smi; other processes too), and try a smaller micro-batch. Then run it with CUDA_LAUNCH_BLOCKING=1: an index out of range in an earlier kernel also ends here. "
+         "Check that only one cuBLAS is on the path (LD_LIBRARY_PATH).", "unknown", confidence="low"),
+    row(r"CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED|ARCH_MISMATCH)|cuBLAS [Ee]rror: (?:an unsupported value|the functionality is not supported|an absent device)|[Uu]nable to find (?:a |any )?suitable (?:cuBLAS )?(?:GEMM )?algorithm",
+         "cuBLAS refused a matrix product: it has none for these sizes, layouts or types on this GPU",
+         "Print the shapes of that call: FP8 needs sizes that are multiples of 16, and a product of no rows (an expert without tokens) may be refused. Check that only one cuBLAS is on the path "
+         "(LD_LIBRARY_PATH), and that it is the one that torch and transformer-engine were built with."),
     row(r"CUBLAS_STATUS_|cuBLAS [Ee]rror", "cuBLAS failed",
-         "Run it with CUDA_LAUNCH_BLOCKING=1: an earlier kernel may be the cause. NOT_INITIALIZED often means that the GPU is nearly full; INVALID_VALUE and NOT_SUPPORTED, that a "
-         "second cuBLAS is on LD_LIBRARY_PATH, or that a size does not fit FP8."),
+         "Run it with CUDA_LAUNCH_BLOCKING=1: an earlier kernel may be the cause, such as an index out of range."),
     row(rf"Error: .{{0,300}}\b(?:{_SIZES})\b.{{0,200}}\b(?:divisible by|multiple of)\b|Error: .{{0,300}}\b(?:divisible by|multiple of)\b.{{0,200}}\b(?:{_SIZES})\b",
          _UNEVEN, _CHECK),
     row(r"Error:? assert .{1,200}%.{1,200}== ?0\b", _UNEVEN, f"See the two sizes in the assert. {_CHECK}", confidence="medium"),
@@ -168,14 +194,24 @@ _PROGRAM: tuple[KnownText, ...] = (
          "Run it with no workers (--num-workers 0) and PYTHONFAULTHANDLER=1, which name the line that reads the data. The GPU is not the suspect.", confidence="medium"),
     row(r"[Cc]urrent loss scale already at minimum", "the loss scale of FP16 fell to its minimum: the gradients overflowed in every step",
          NOT_FINITE_ADVICE),
+    row(r"different metadata (?:than during|from) the forward|[Aa] different number of tensors was saved during", "recompute gave other tensors than the first forward pass",
+         "The recomputed part depends on something that changed in between: random numbers, autocast, a cache, or a branch. Run it without recompute of that module, and with determinism_check."),
+    row(r"mark a variable ready only once|finished reduction in the prior iteration", "a parameter got no gradient, or got it twice, in a step of data parallelism",
+         "Find parameters that the loss does not use (TORCH_DISTRIBUTED_DEBUG=DETAIL names them), and shared ones under recompute: use non-reentrant checkpoints."),
+    row(r"Cannot re-initialize CUDA in forked subprocess", "a forked process used CUDA, which its parent had started",
+         "Start workers with the method spawn (multiprocessing_context), and touch no CUDA tensor in a data set or before the fork."),
     row(r"expects same model across all ranks", "the ranks built different models",
          "Compare the settings and the code of the two ranks that the line names, also environment variables and files that only one node sees."),
     row(r"group (?:is|has) not (?:been )?initiali[sz]ed", "a process group was used before it was initialized",
          "Call megatron's initialize_megatron or initialize_model_parallel first, and start the job with torchrun, which sets RANK and WORLD_SIZE."),
 )  # fmt: skip
 
-# Reports, which leave the cause open.
+# Errors and reports that leave the cause open.
 _REPORTS: tuple[KnownText, ...] = (
+    row(r"(?:CUDA|HIP)(?: driver)? error: (?P<what>(?!out of memory)[a-zA-Z][^\n]{0,100}?)(?:\.? (?:CUDA|HIP|Search for|For debugging|Compile with)|$)", "a call of CUDA failed",
+         "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call: an earlier kernel may be the cause. See that the GPU is well (dmesg, lines with Xid).", confidence="medium"),
+    row(r"(?:JOB|STEP) \S{1,40} ON \S{1,200} CANCELLED AT \S{1,40} \*\*\*", "Slurm cancelled the job or the step: somebody ran scancel, or srun ended it because a task had failed",
+         "See the log before it for the task that failed first. If there is none, ask who cancelled it: sacct -j JOB --format=JobID,State,ExitCode,End shows CANCELLED by UID.", "unknown", confidence="low"),
     row(RAY.pattern, "Ray reports only that a worker process ended; the log of that worker has the reason",
          "Read the worker's own log (session_latest/logs/worker-*.err on its node), and the node's dmesg: the kernel may have ended it.", "unknown", confidence="low"),
 )  # fmt: skip
@@ -192,9 +228,11 @@ _SIGNAL_ENDS: tuple[KnownText, ...] = (
          "Run it with PYTHONFAULTHANDLER=1, which names the Python line: a library divided by zero."),
     row(r"terminate called|Fatal Python error: Aborted|\bAborted\b|SIGABRT", "native code aborted (SIGABRT)",
          "Read the lines before it: an uncaught C++ exception, or torch ending a rank that waited too long for others."),
-    row(r"SIGHUP|got signal: 1\b|Received 1 death signal", "the terminal of the job was closed (SIGHUP)",
+    row(r"SIGHUP|got signal: 1\b|Received (?:1|Signals\.SIGHUP) death signal", "the terminal of the job was closed (SIGHUP)",
          "Start it with sbatch, or inside tmux; nohup does not help, because torchrun handles SIGHUP itself."),
-    row(r"SIGTERM|SIGINT|KeyboardInterrupt|got signal: (?:2|15)\b|Received (?:2|15) death signal", "the process was ended from outside",
+    row(r"SIGINT|KeyboardInterrupt|got signal: 2\b|Received (?:2|Signals\.SIGINT) death signal", "the job was interrupted (SIGINT), as Ctrl-C does",
+         "If nobody pressed Ctrl-C, a program sent the signal: see what the log shows before it. The stack shows where the program was, which helps if it hung."),
+    row(r"SIGTERM|got signal: 15\b|Received (?:15|Signals\.SIGTERM) death signal", "the process was ended from outside",
          "Find out who ended it: a user, the scheduler, or a launcher after another rank failed."),
 )  # fmt: skip
 # The first row that matches counts: who ended the job, the device, the program, then reports about other ranks.
@@ -216,12 +254,18 @@ _ITERATION = re.compile(r"\biteration ?[#=]?(\d{1,9})\b")
 
 def known_end(text: str) -> OomVerdict | None:
     """Return the verdict of the first row that matches; None without a match. Keep Slurm's own text as the reason."""
-    found = next((each for each in KNOWN_ENDS if each.pattern.search(text)), None)
-    if found is None:
+    found, match = next(((each, match) for each in KNOWN_ENDS if (match := each.pattern.search(text))), (None, None))
+    if found is None or match is None:
         return None
     slurm_text = text.splitlines()[0][:300] if text.startswith("Slurm: ") else ""
-    reason = slurm_text or f"{found.reason}{named_in(text, found.reason)}"
+    what = match.groupdict().get("what")
+    reason = slurm_text or f"{found.reason}{f': {what}' if what else ''}{named_in(text, found.reason)}"
     return OomVerdict(found.oom_class, found.confidence, reason, advice=found.advice)
+
+
+def names_cause(text: str) -> bool:
+    """Return whether a row matches that explains more than a signal."""
+    return any(each.pattern.search(text) for each in KNOWN_ENDS[: -len(_SIGNAL_ENDS)])
 
 
 def end_by_signal(exit_code: int | None) -> OomVerdict | None:

@@ -62,7 +62,8 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
     _text("host_memory", "medium", r"DataLoader worker \(pid\(?s?\)?[ \d,]{1,200}\) is killed by signal: Killed",
          "a data loader worker was killed; the kernel does this when host memory runs out"),
     _text("host_memory", "high", r"workers are out of shared memory|failed to extend /dev/shm|unable to allocate shared memory|insufficient shared memory \(shm\)"
-         r"|Error while (?:creating|attaching to) shared memory segment|No space left on device: '/dev/shm",
+         r"|Error while (?:creating|attaching to) shared memory segment|No space left on device: '/dev/shm"
+         r"|unable to (?:write to|resize|stretch|mmap \d{1,20} bytes from) file <(?:/dev/shm)?/torch_",
          "shared memory of the host (/dev/shm) ran out", _SHARED_ADVICE),
     _text("host_memory", "medium", r"DataLoader worker .{0,200}killed by signal: Bus error",
          "a data loader worker got SIGBUS, usually because shared memory of the host (/dev/shm) ran out", _SHARED_ADVICE),
@@ -73,7 +74,13 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
          "NCCL could not allocate its buffers, which are outside torch's allocator"),
     _text("outside_allocator", "high", r"NCCL WARN .{0,200}out of memory|ncclUnhandledCudaError.{0,2000}out of memory",
          "NCCL could not allocate its buffers, which are outside torch's allocator"),
-    _text("outside_allocator", "high", r"CUBLAS_STATUS_ALLOC_FAILED",
+    _text("other_process", "medium", r"Free memory on device .{0,80}on startup is less than desired GPU memory utilization",
+         "vLLM found less free memory on the GPU at its start than gpu_memory_utilization asks for: another process holds it",
+         "See whose processes hold it (nvidia-smi): a trainer on the same GPU, or an earlier job. Otherwise lower gpu_memory_utilization."),
+    _text("capacity", "medium", r"No available memory for the cache blocks|larger than the maximum number of tokens that can be stored in KV cache|larger than the available KV cache memory",
+         "vLLM had too little GPU memory left for its KV cache",
+         "Raise gpu_memory_utilization, lower max_model_len, or shard the model over more GPUs (tensor_parallel_size)."),
+    _text("outside_allocator", "high", r"CUBLAS_STATUS_ALLOC_FAILED|cuBLAS [Ee]rror: the resource allocation failed",
          "cuBLAS could not allocate its workspace, which is outside torch's allocator"),
     _text("outside_allocator", "high", r"CUDNN_STATUS_ALLOC_FAILED"
          r"|CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED",

@@ -29,15 +29,16 @@ _ADDRESS = r"Call to bind failed|no socket interface found|connecting to address
 _FABRIC = (
     r"\bibv_\w{2,40}(?: ?\([^)]{0,200}\))? (?:failed|timed out|returned)|NET/IB.{0,60}\bGot (?:completion|async)|Got completion from peer"
     r"|Call to connect\b.{0,100} (?:failed|returned)|[Cc]onnect to \S{1,80}<\d{1,5}> (?:failed|returned)"
-    r"|mlx5: \S{1,100}: got completion with error"
+    r"|mlx5: \S{1,100}: got completion with error|Transport retry count exceeded"
 )
 _NVLS = r"\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
 _LIBFABRIC = r"NCCL WARN NET/OFI"
 _CUDA_CALL = r"NCCL WARN Cuda failure"
+_UNNAMED_CALL = r"ncclUnhandledCudaError|unhandled cuda error|NCCL [Ee]rror 1\b"
 _UNSEEN_GPU = r"NCCL WARN nvml\w{2,60}(?: ?\(\))? failed"
 _SYSTEM = r"ncclSystemError|NCCL [Ee]rror 2\b|unhandled system error"
 _DUPLICATE = r"Duplicate GPU|both on CUDA device"
-_NO_SUCH_GPU = r"invalid device ordinal"
+_NO_SUCH_GPU = r"invalid device ordinal|device < num_gpus"
 _INVALID_USAGE = r"ncclInvalidUsage|NCCL [Ee]rror 5\b|invalid usage \(run with NCCL_DEBUG|, invalid usage, NCCL"
 _OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_LIBFABRIC}|{_CUDA_CALL}"
 # How a rank reports that it lost the others, or cannot reach them.
@@ -48,9 +49,17 @@ NAMES_ANOTHER = re.compile(_LOST_PEER)  # the cause is in the log of another ran
 
 # The first row that matches counts.
 NETWORK_ENDS: tuple[KnownText, ...] = (
-    row(rf"EADDRINUSE|[Aa]ddress already in use|{_LISTENING}", "the port for the ranks' rendezvous was in use",
+    row(r"EADDRINUSE|[Aa]ddress already in use", "the port for the ranks' rendezvous was in use",
          "End ranks that an earlier job left behind, or use another port (--master_port)."),
-    row(r"\bwaiting for clients\b|RendezvousTimeoutError", "not all ranks joined the rendezvous in time",
+    row(r"server socket has failed .{0,300}(?:EACCES|Permission denied)", "the process may not listen on the port for the ranks' rendezvous",
+         "Use a port above 1023 (--master_port): lower ones belong to the system."),
+    row(r"server socket has failed .{0,300}(?:EADDRNOTAVAIL|[Cc]annot assign requested address)", "the address for the ranks' rendezvous does not belong to this node",
+         "MASTER_ADDR (--rdzv_endpoint) must be an address of the node with rank 0: compare it with hostname -I there."),
+    row(_LISTENING, "the port for the ranks' rendezvous could not be opened",
+         "The line may name the reason. If it is in use, end ranks that an earlier job left behind, or use another port (--master_port)."),
+    row(r"Name or service not known|Temporary failure in name resolution|nodename nor servname|getaddrinfo failed", "the name of a node or server could not be resolved",
+         "Check the name in the line (getent hosts NAME) on every node, also inside the container: MASTER_ADDR must be known there, or use its address."),
+    row(r"\bwaiting for clients\b|RendezvousTimeoutError|store[- ]based barrier", "not all ranks joined the rendezvous in time",
          "See which ranks started: all nodes must run the same command with the same MASTER_ADDR, MASTER_PORT and number of nodes, and reach that port. "
          "Read the log of a rank that is missing first."),
     row(_RENDEZVOUS, "a process could not reach the rendezvous of the ranks",
@@ -100,14 +109,16 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_SYSTEM, "the network failed, or another system call of NCCL: its error does not name which",
          "Run it with NCCL_DEBUG=WARN: its lines before the error name the call, the device and the peer. A rank that ended also causes this error on the others, "
          "so read the logs of all ranks.", confidence="medium"),
+    row(r"(?:BrokenPipe|ConnectionReset|ConnectionAborted)Error\b|(?:requests|urllib3|aiohttp|httpx)\.", "a connection to another process or a service broke",
+         "See in the traceback what it was: a data loader worker that died, a logger, or a server on the network. Read the lines before it for the process that ended.", confidence="medium"),
     row(_LOST_PEER,
          "the connection to another rank broke: that rank failed first, but these logs do not show why",
          "Pass the logs of all ranks and nodes; the log that ends first is the most useful."),
     row(r"ncclInvalidArgument|NCCL [Ee]rror 4\b|invalid argument, NCCL", "NCCL refused an argument of the program",
          "Run it with NCCL_DEBUG=WARN, which names the argument; TORCH_DISTRIBUTED_DEBUG=DETAIL compares shapes and types of all ranks."),
-    row(_CUDA_CALL, "a call of CUDA failed inside NCCL",
-         "Read the call's error in the line, and errors of that rank before it. If no GPU failed (dmesg, lines with Xid), compare the CUDA of NCCL with the driver."),
-    row(r"ncclInternalError|NCCL [Ee]rror|ncclUnhandledCudaError", "NCCL failed",
+    row(rf"{_CUDA_CALL}|{_UNNAMED_CALL}", "a call of CUDA failed inside NCCL",
+         "Run it with NCCL_DEBUG=WARN, which names the call and its error, and read errors of that rank before it. If no GPU failed (dmesg, lines with Xid), compare the CUDA of NCCL with the driver."),
+    row(r"ncclInternalError|NCCL [Ee]rror", "NCCL failed",
          "Run it with NCCL_DEBUG=WARN, which names the call that failed; the first such line of any rank is the cause."),
 )  # fmt: skip
 

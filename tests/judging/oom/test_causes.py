@@ -39,7 +39,15 @@ SPOKEN = [
     ("submitit WARNING (2026-01-02 03:04:05,678) - Caught signal SIGUSR2 on n1: this job is timed-out.", "time limit", "--time"),
     ("[2026-01-02 03:04:05,678 E 7 7] logging.cc:9: Unhandled exception: St12system_error. what(): Resource temporarily unavailable", "processes and threads", "ulimit -u"),
     ("kernel: NVRM: Xid (PCI:0000:3b:00): 45, pid=7, name=python3, Ch 00000001 caused by previous Xid 145", "a GPU failed or was lost", "another node"),
-    ("[E socket.cpp:9] [c10d] The server socket has failed to listen on any local network address.", "was in use", "--master_port"),
+    ("[E socket.cpp:9] [c10d] The server socket has failed to listen on any local network address.", "could not be opened", "--master_port"),
+    ("[E socket.cpp:9] [c10d] The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:77 (errno: 13 - Permission denied).", "may not listen on the port", "above 1023"),
+    ("[E socket.cpp:9] [c10d] The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:29500 (errno: 99 - Cannot assign requested address).", "does not belong to this node", "hostname -I"),
+    ("[E socket.cpp:9] [c10d] The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).", "was in use", "--master_port"),
+    ("srun: error: Task launch for StepId=7.0 failed on node n1: Job credential expired", "never started the job step", "the clocks"),
+    ("srun: error: n1: task 3: Terminated", "was ended from outside", "the scheduler"),
+    ("W1 09:00:00.1 7 torch/distributed/elastic/agent/server/api.py:9] Received Signals.SIGINT death signal, shutting down workers", "as Ctrl-C does", "where the program was"),
+    ("Memory access fault by GPU node-4 (Agent handle: 0x7f) on address 0x7e. Reason: Unknown.", "outside its buffers", "compute-sanitizer"),
+    ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "could not get the GPUs", "toolkit"),
     ("[E socket.cpp:9] [c10d] The client socket has timed out after 60s while trying to connect to (n1, 29500).", "reach the rendezvous", "MASTER_ADDR"),
 ]  # fmt: skip
 RAISED = [
@@ -72,6 +80,18 @@ RAISED = [
     ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "a GPU failed or was lost", "another node"),
     ("OSError: You are trying to access a gated repo.", "Hugging Face", "HF_TOKEN"),
     ("FileNotFoundError: [Errno 2] No such file or directory: 'text_document.idx'", "is not there", "--data-cache-path"),
+    ("RuntimeError: NCCL error in: x.cpp:9, unhandled cuda error, NCCL version 2.21.5", "call of CUDA failed inside NCCL", "NCCL_DEBUG=WARN"),
+    ("RuntimeError: gemm.cu:9 in function cublas_gemm: cuBLAS Error: an unsupported value or parameter was passed to the function", "refused a matrix product", "multiples of 16"),
+    ("RuntimeError: fused_attn.cu:9 in function operator(): cuDNN Error: [cudnn_frontend] Error: No valid execution plans built.", "no attention that works", "NVTE_FUSED_ATTN=0"),
+    ("RuntimeError: FlashAttention forward only supports head dimension at most 256", "flash attention does not have a kernel", "NVTE_FLASH_ATTN=0"),
+    ("RuntimeError: Cannot re-initialize CUDA in forked subprocess.", "a forked process used CUDA", "spawn"),
+    ("ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set", "not started by a launcher", "torchrun"),
+    ("OSError: CUDA_HOME environment variable is not set.", "the CUDA toolkit", "nvcc"),
+    ("torch.utils.checkpoint.CheckpointError: Recomputed values for the following tensors have different metadata than during the forward pass.", "recompute gave other tensors", "determinism_check"),
+    ("RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.", "a parameter got no gradient", "DETAIL"),
+    ("RuntimeError: Timed out initializing process group in store based barrier on rank: 3", "not all ranks joined", "MASTER_PORT"),
+    ("BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11, error message = 'Resource temporarily unavailable')", "a lock on a file", "HDF5_USE_FILE_LOCKING"),
+    ("safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered", "damaged or cut short", "older checkpoint"),
     ("RuntimeError: can't start new thread", "processes and threads", "OMP_NUM_THREADS"),
     ("AssertionError: Device compute capability 8.9 or higher required for FP8 execution.", "does not have the FP8 format", "bf16"),
     ("ValueError: type fp8e4nv not supported in this architecture.", "does not have the FP8 format", "bf16"),
@@ -184,13 +204,13 @@ def test_an_error_without_its_traceback_is_named_and_less_certain(first):
     assert (verdict.oom_class, verdict.confidence, verdict.reason) == (
         "not_oom",
         "medium",
-        "the program reported KeyError",
+        "the program reported KeyError: 'tokens'",
     )
 
 
 def test_a_traceback_whose_head_is_cut_off_is_a_traceback(first):
     verdict = first(*TRACEBACK[1:], "KeyError: 'tokens'").verdict
-    assert (verdict.confidence, verdict.reason) == ("high", "the program raised KeyError; memory is not the cause")
+    assert (verdict.confidence, verdict.reason) == ("high", "the program raised KeyError: 'tokens'")
 
 
 SYSTEM = "RuntimeError: NCCL error in: x.cpp:9, unhandled system error, NCCL version 2.21.5"

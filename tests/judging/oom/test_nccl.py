@@ -80,7 +80,7 @@ def test_a_network_that_fails_after_an_error_of_a_rank_is_not_the_cause(first):
     found = first(
         MODIFY_QP, *of_rank(2, TRACEBACK, BACKEND.format(SYSTEM)), *of_rank(5, TRACEBACK, FRAME, "KeyError: 'x'")
     )
-    assert (found.failure.rank, found.verdict.reason) == (5, "the program raised KeyError; memory is not the cause")
+    assert (found.failure.rank, found.verdict.reason) == (5, "the program raised KeyError: 'x'")
     assert [victim.rank for victim in found.victims] == [None, 2]
 
 

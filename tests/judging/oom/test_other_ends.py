@@ -131,7 +131,7 @@ def test_the_report_of_a_launcher_beside_the_error_of_its_rank_hides_nothing(fir
 def test_an_error_of_python_with_its_traceback_is_surely_not_memory(first):
     verdict = first(TRACEBACK, '  File "/job/train.py", line 7, in main', "KeyError: 'lm_loss'").verdict
     assert (verdict.oom_class, verdict.confidence) == ("not_oom", "high")
-    assert verdict.reason == "the program raised KeyError; memory is not the cause"
+    assert verdict.reason == "the program raised KeyError: 'lm_loss'"
     assert "traceback" in verdict.next_experiment
 
 

@@ -35,7 +35,7 @@ REQUEUED = "slurmstepd: error: *** JOB 41 ON node07 CANCELLED AT 2026-11-20T10:0
 def test_the_frames_of_an_unknown_error_say_what_the_program_did(first, frame, error, task, advice):
     verdict = first(TRACEBACK, frame, error).verdict
     assert (verdict.oom_class, verdict.confidence) == ("not_oom", "high")
-    assert f" while it {task};" in verdict.reason
+    assert verdict.reason == f"the program raised {error.replace(':', f' while it {task}:', 1)}"
     assert advice in verdict.next_experiment
 
 

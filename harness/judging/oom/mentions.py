@@ -1,0 +1,46 @@
+"""Finds a line that mentions a cause, for logs in which no line has the form of a failure: pasted excerpts, and other programs."""
+
+import re
+from dataclasses import replace
+
+from harness.judging.oom.classify import NOTHING_KNOWN, classify
+from harness.judging.oom.known_ends import NOT_FINITE_ADVICE, names_cause
+from harness.judging.oom.verdict import OomVerdict
+
+# Every line that mentions a cause has one of these. Searching for them first keeps gigabytes of logs fast.
+_WORDS = (
+    "rror", "xception", "ailed", "annot", "an't", "nable to", "ot found", "ismatch", "issing", "nexpected", "efused", "enied", "nvalid",
+    "nsupported", "out of memory", "nan", "NaN", "CANCELLED AT",
+)  # fmt: skip
+_LONGEST = 2000  # characters of a line that are searched
+# What programs print and go on.
+_HARMLESS = re.compile(
+    r"[Ww]arn(?:ing)?\b|WARN(?:ING)?\b|Warning\b|\bINFO\b|\bDEBUG\b|\b[Dd]eprecated|^\[?[WI]\d{0,4} |[Rr]etry|\biteration\s{1,20}\d{1,12}/"
+)
+# An error of Python behind other words, such as a logger's.
+_INSIDE = re.compile(
+    r"(?<![\w.])((?:[A-Za-z_]\w{0,99}\.){0,9}[A-Z]\w{0,90}(?:Error|Exception)): (?=\S)(?!.{0,200}%[sdr])"
+)
+_OUT_OF_MEMORY = re.compile(r"\b(?:CUDA|HIP|XPU|GPU) (?:error: )?(?:ran )?out of memory\b|\bOutOfMemoryError\b")
+# A loss or a norm in the lines of trainers other than Megatron, such as {'loss': nan} and "loss: nan".
+_LOGGED = re.compile(r"\b(loss|grad[_ ]norm)['\"]?\s{0,3}[:=]\s{0,8}['\"]?(?:nan|NaN|NAN)\b")
+
+
+def mention_in(text: str, *, in_traceback: bool) -> str | None:
+    """Return the part of a line that mentions a cause; None for most lines. Inside a traceback, only errors of Python count."""
+    text = text[:_LONGEST]
+    if not any(word in text for word in _WORDS) or _HARMLESS.search(text):
+        return None
+    if inside := _INSIDE.search(text):
+        return text[inside.start() :]
+    if in_traceback:
+        return None
+    return text if _LOGGED.search(text) or _OUT_OF_MEMORY.search(text) or names_cause(text) else None
+
+
+def of_mention(text: str) -> OomVerdict:
+    """Return the verdict on such a part, with less confidence than that on a failure."""
+    if logged := _LOGGED.search(text):
+        what = "the loss" if logged[1] == "loss" else "a gradient norm"
+        return OomVerdict("not_oom", "medium", f"{what} is not a number (nan)", advice=NOT_FINITE_ADVICE)
+    return replace(classify(text, NOTHING_KNOWN), confidence="low")

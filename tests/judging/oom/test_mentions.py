@@ -1,0 +1,114 @@
+"""Causes that a line only mentions: pasted excerpts, other loggers, and errors that are no evidence of a cause by themselves."""
+
+import pytest
+
+from harness.judging.oom.classify import classify
+
+TRACEBACK = ("Traceback (most recent call last):", '  File "/job/train.py", line 7, in main')
+PIN = '  File "/opt/torch/cuda_accelerator.py", line 7, in pin_memory'
+TABLE = (
+    "failed (exitcode: 1) local_rank: 0 (pid: 8) of binary: /usr/bin/python",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("It ends with what(): NCCL Error 1: unhandled cuda error", "a call of CUDA failed inside NCCL"),
+        ("job.core: gemm.cu:7 in function gemm: cuBLAS Error: an unsupported value or parameter", "cuBLAS refused"),
+        ("size mismatch for layers.1.bias: copying a param with shape torch.Size([8])", "the checkpoint does not fit"),
+        ("2026-01-02 03:04:05 ERROR job failed: RuntimeError: seven shards are left", "the program reported RuntimeError: seven shards are left"),
+        ("we always run into CUDA out of memory here", "the text reports out of memory without figures"),
+        ("{'loss': nan, 'epoch': 0.25}", "the loss is not a number"),
+        ("step:  7  loss:  nan  grad_norm:  nan", "the loss is not a number"),
+        ("{'grad_norm': nan, 'epoch': 0.25}", "a gradient norm is not a number"),
+    ],
+)  # fmt: skip
+def test_a_line_that_only_mentions_a_cause_is_the_answer_where_there_is_no_other(first, line, reason):
+    for lines in ((line,), (line, *TABLE)):
+        verdict = first("begin", *lines).verdict
+        assert verdict.reason.startswith(reason)
+        assert verdict.confidence == ("medium" if "not a number" in reason else "low")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: No module named 'apex': the slow path is taken",
+        "n1:7:9 [1] NCCL INFO Failed to open libibverbs.so[.1]: cannot open shared object file",
+        "/opt/x.py:7: UserWarning: the tokenizer file was not found",
+        "[W socket.cpp:9] [c10d] The IPv6 network addresses of (n1, 29500) cannot be retrieved (gai error: -2 - Name or service not known).",
+        'raise ValueError("%s: not divisible by" % name)',
+        "finance data was read, and all is well",
+        "Read https://huggingface.co/docs about what is supported and what cannot be done",
+    ],
+)
+def test_what_programs_print_and_go_on_is_no_mention(first, line):
+    assert first("begin", line) is None
+
+
+def test_a_mention_is_weaker_than_any_failure_and_than_a_later_traceback(first):
+    mention = "job.core: RuntimeError: seven shards are left"
+    assert first(mention, *TRACEBACK, "KeyError: 'a'").verdict.reason == "the program raised KeyError: 'a'"
+    assert first(mention, "Fatal Python error: Segmentation fault").verdict.reason.startswith("native code crashed")
+    assert first(mention, *TRACEBACK).failure.is_cut
+    assert first(*TRACEBACK, mention).verdict.reason.startswith("the program reported RuntimeError")
+
+
+def test_a_job_that_trains_on_survived_what_a_line_mentions(first):
+    iteration = " iteration        {}/      50 | consumed samples: 32 | lm loss: 1.1E+01 |"
+    assert first("job.core: RuntimeError: seven shards", iteration.format(1)) is None
+    assert first(iteration.format(1), "job.core: RuntimeError: seven shards") is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "oom_class"),
+    [
+        ("RuntimeError: CUDA error: out of memory", "host_memory"),
+        ("RuntimeError: CUDA error: invalid argument", "host_memory"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "not_oom"),
+    ],
+)
+def test_memory_of_the_host_that_cannot_be_pinned_is_no_memory_of_the_gpu(first, error, oom_class):
+    verdict = first(*TRACEBACK, PIN, error).verdict
+    assert verdict.oom_class == oom_class
+    assert ("ulimit -l" in verdict.next_experiment) == (oom_class == "host_memory")
+
+
+def test_an_unknown_error_of_cuda_is_quoted_and_no_certain_cause():
+    verdict = classify("RuntimeError: CUDA error: invalid argument CUDA kernel errors might be reported later")
+    assert (verdict.reason, verdict.confidence) == ("a call of CUDA failed: invalid argument", "medium")
+
+
+def test_cublas_that_could_not_start_may_have_found_no_memory():
+    verdict = classify("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+    assert (verdict.oom_class, verdict.confidence) == ("unknown", "low")
+    assert "most often its memory is full" in verdict.reason
+
+
+def test_a_step_that_was_cancelled_does_not_say_by_whom(first):
+    line = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***"
+    verdict = first(line).verdict
+    assert (verdict.oom_class, verdict.confidence) == ("unknown", "low")
+    assert "scancel" in verdict.reason
+    assert "a launcher reports only" in first(*TABLE, line).verdict.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: see https://huggingface.co/docs for the formats that exist",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ],
+)
+def test_a_word_of_a_message_is_no_cause(text):
+    reason = classify(text).reason
+    assert "could not be read" not in reason and "another rank" not in reason
+
+
+def test_a_quoted_message_is_short_and_has_no_secrets(first):
+    verdict = first(*TRACEBACK, f"ValueError: token=hf_{'a' * 34} {'x' * 900}").verdict
+    assert "hf_aaaa" not in verdict.reason
+    assert len(verdict.reason) < 250
