@@ -17,6 +17,7 @@ from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
 _MOST_MESSAGES = 200
+_MOST_BEGUN = 65_536  # ranks
 _MOST_NAMED = 8
 _LONGEST = 2000
 # Skipped steps count as iterations: those before the window warm up.
@@ -24,6 +25,11 @@ _WARM_UP_SHARE = 0.5
 # What torch's builder of extensions and Megatron print before a compiler runs, or before they wait for a lock.
 _COMPILING = re.compile(
     r"^(?:> compiling and loading fused kernels|Using .{1,300} as PyTorch extensions root|Building extension module |Emitting ninja build file |Allowing ninja to set)"
+)
+# slurmstepd counts every process of a step that the kernel ended, also helpers and data loader workers.
+_KILLS = re.compile(r"\b[Dd]etected \d{1,6} oom[-_ ]?kill event")
+_HARMLESS = (
+    "Training ended well all the same: {} ({}). If Slurm counted a kill, the kernel ended another process of the step."
 )
 _LOCKED = OomVerdict(
     "unknown",
@@ -42,6 +48,7 @@ class Listener:
         self.expandable_segments: bool | None = None
         self.num_lines = 0
         self.last = ""
+        self._errors: dict[int | None, LogLine] = {}  # the last line of each rank that begins an error's message
 
     def over(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Yield the same lines."""
@@ -50,9 +57,23 @@ class Listener:
             self.last = line.text or self.last
             setting = expandable_segments_in(line.text)
             self.expandable_segments = self.expandable_segments if setting is None else setting
-            if len(self.messages) < _MOST_MESSAGES and names_symptom(line.text):
-                self.messages.append(Message(redact(line.text[:_LONGEST]), line.where))
+            if len(self.messages) < _MOST_MESSAGES and (found := self._symptom(line)):
+                self.messages.append(found)
             yield line
+
+    def _symptom(self, line: LogLine) -> Message | None:
+        """Return the message of a line that names a symptom, also if srun broke it after its beginning."""
+        begun = self._errors.pop(line.rank, None)
+        is_named = names_symptom(line.text)
+        if "Error: " in line.text and len(self._errors) < _MOST_BEGUN and not is_named:
+            self._errors[line.rank] = line
+        if is_named:
+            return Message(redact(line.text[:_LONGEST]), line.where)
+        for seam in ("", " ") if begun else ():
+            whole = f"{begun.text}{seam}{line.text}"[:_LONGEST] if begun else ""
+            if begun and names_symptom(whole):
+                return Message(redact(whole), begun.where)
+        return None
 
 
 def case_of_log(
@@ -67,6 +88,8 @@ def case_of_log(
 
     Results that are not finite explain a job that ended well, was ended from outside, or whose end is unknown.
     """
+    harmless = first if first is not None and _is_harmless(first, log) else None
+    first = None if harmless else first
     broken = log.not_finite()
     is_cause = broken is not None and (first is None or _is_weak(first))
     status: Status = "failed" if is_cause else _status(log, first)
@@ -86,6 +109,7 @@ def case_of_log(
         notes=(
             *([f"Not finite: {_divergence(broken)}."] if broken and not is_cause else []),
             *([f"How it ended: {first.verdict.reason} ({first.failure.where})."] if first and is_cause else []),
+            *([_HARMLESS.format(harmless.failure.text, harmless.failure.where)] if harmless else []),
             *_others(first),
             *(
                 [f"Iterations follow this line, so the job survived it: {survived.text} ({survived.where})."]
@@ -95,6 +119,13 @@ def case_of_log(
             *log.notes,
         ),
     )
+
+
+def _is_harmless(first: FirstFailure, log: ForeignLog) -> bool:
+    """Return whether training ended, and the only other sign is a mention or Slurm's count of processes that the kernel ended."""
+    is_at_its_end = log.ended or (bool(log.iterations) and log.total is not None and log.truncated is None)
+    is_alone = not first.victims and all(_KILLS.search(failure.text) for failure in first.also)
+    return is_at_its_end and is_alone and (first.failure.is_mention or _KILLS.search(first.failure.text) is not None)
 
 
 def _is_weak(first: FirstFailure) -> bool:

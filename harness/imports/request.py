@@ -107,7 +107,7 @@ def without_recipe(jobs: Sequence[LabelledLogs], gpu: str | None, recipes: Path 
 def _size_of(log: str) -> tuple[int | None, int | None]:
     """Return layers and hidden size, None where the log does not print them, cannot be read, or is standard input."""
     found: dict[str, int] = {}
-    if log != STDIN:
+    if log != STDIN and not Path(log).is_fifo():
         with suppress(BadRequestError):
             for line in islice(log_lines([log]), _HEAD_LINES):
                 if match := _SIZE.match(line.text):

@@ -143,7 +143,7 @@ def read_text(path: Path, label: str, *, most_bytes: int = MAX_BYTES) -> str:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise BadRequestError(f"{label}: a pipe or a device, not a file", remedy="check the path")
+            raise BadRequestError(f"{label}: a pipe or a device, not a file", remedy="give a file")
         with path.open("rb") as file:
             raw = file.read(most_bytes + 1)
     except OSError as error:

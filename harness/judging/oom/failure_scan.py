@@ -95,7 +95,8 @@ class _Rank:
     """The state of a rank in a file. The place of a traceback is kept until training continues.
 
     ``code``: the last line of code in it. ``last``: the key of the last failure; ``chained``: of the one whose handling
-    raised the next. ``opened``: of the one whose message the next line continues; ``takes_any``: any next line.
+    raised the next. ``opened``: of the one whose message the next line continues; ``takes_any``: any next line. ``broken``:
+    of an unknown error, whose message srun may have broken.
     """
 
     code: str = ""
@@ -103,6 +104,7 @@ class _Rank:
     chained: tuple[object, ...] | None = None
     opened: tuple[object, ...] | None = None
     takes_any: bool = False
+    broken: tuple[object, ...] | None = None
     in_traceback: bool = False
     task: Task | None = None
     phase: Phase | None = None
@@ -155,6 +157,9 @@ class FailureScan:
         self.collectives.feed(line)
         state = self._state_of(line.rank)
         state.time = _comparable_time(line) or state.time
+        if state.broken:
+            self._mend(state.broken, line.text)
+            state.broken = None
         if state.opened and self._continue(state, state.opened, line):
             return
         if entry := self.summary.feed(line):
@@ -260,7 +265,21 @@ class FailureScan:
         self._keep(key, failure)
         state.takes_any = _OPEN.match(line.text) is not None
         is_open = state.takes_any or _NCCL_ERROR.search(line.text) is not None
-        state.opened = key if is_open and self.found.get(key) is failure else None
+        is_kept = self.found.get(key) is failure
+        state.opened = key if is_open and is_kept else None
+        is_unknown = is_kept and sign.kind == "error" and sign.exit_code is None and known_end(failure.text) is None
+        state.broken = key if is_unknown else None
+
+    def _mend(self, key: tuple[object, ...], text: str) -> None:
+        """Join an error with the next line of its rank, if only both together are a known text."""
+        failure = self.found.get(key)
+        if failure is None or len(failure.text) >= MAX_TEXT or known_end(text[:MAX_TEXT]):
+            return
+        for seam in ("", " "):
+            whole = _from_message(f"{failure.text}{seam}{text}")
+            if known_end(whole):
+                self.found[key] = replace(failure, text=whole)
+                return
 
     def _continue(self, state: _Rank, key: tuple[object, ...], line: LogLine) -> bool:
         """Add the line to the text of a failure that goes on; return whether it is nothing but a part of NCCL's error."""

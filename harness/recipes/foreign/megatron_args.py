@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -63,12 +64,11 @@ def read_arguments(source: ForeignSource) -> Arguments:
 
 def _head(source: ForeignSource) -> str:
     """Return the text of a file. Of a large log return only the head, where a job prints its arguments."""
-    path = Path(source.path)
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES) if path.is_file() and path.stat().st_size > MOST_BYTES else b""
-    except OSError:
-        raw = b""  # read_text says why
+    path, raw = Path(source.path), b""
+    with suppress(OSError):  # read_text says why, and refuses pipes
+        if path.is_file() and path.stat().st_size > MOST_BYTES:
+            with path.open("rb") as file:
+                raw = file.read(MOST_BYTES)
     text = raw.decode("utf-8", errors="replace")
     if begins_block(text):
         return text

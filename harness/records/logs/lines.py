@@ -14,7 +14,16 @@ from harness.errors import BadRequestError
 from harness.records.logs.joining import Joiner
 from harness.records.logs.prefixes import PrefixReader
 from harness.records.logs.seams import unwrapped, wrapped_at
-from harness.records.logs.sources import PEEK_BYTES, LogSource, Passage, as_utf8, counted, log_sources, why_refused
+from harness.records.logs.sources import (
+    PEEK_BYTES,
+    LogSource,
+    Passage,
+    as_utf8,
+    counted,
+    log_sources,
+    opened,
+    why_refused,
+)
 
 # How records of training logs begin. A line is cut before each, except inside JSON, where these are text.
 _BEGINNING = re.compile(
@@ -108,7 +117,7 @@ def _all_lines(sources: tuple[LogSource, ...], stdin: BufferedReader | None, pas
             if source.path is None:
                 yield from lines_of(source, counted(stdin or _standard_input(), source.name, passage))
             else:
-                with source.path.open("rb") as stream:
+                with opened(source.path, source.name, passage) as stream:
                     yield from lines_of(source, counted(stream, source.name, passage))
         except OSError as error:
             raise BadRequestError(f"{source.name}: cannot be read: {error.strerror}") from error

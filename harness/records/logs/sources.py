@@ -5,7 +5,10 @@ import os
 import re
 import select
 import stat
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedReader, RawIOBase
 from os import fstat
@@ -158,6 +161,8 @@ def _problem(source: LogSource) -> BadRequestError | None:
 
 _CHUNK_BYTES = 1 << 18
 _WAIT_S = 0.5
+WRITER_S = 10.0
+"""Seconds in which a program must begin to write into a named pipe. A shell opens it at once, before it starts the program."""
 
 
 @dataclass
@@ -179,6 +184,62 @@ class Passage:
         """Call ``on_progress``."""
         if self.on_progress is not None:
             self.on_progress(self)
+
+
+def opened(path: Path, name: str, passage: Passage | None = None, *, writer_s: float = WRITER_S) -> BufferedReader:
+    """Open a file or a pipe for reading. BadRequestError if nothing opens a named pipe for writing within ``writer_s``.
+
+    If ``passage`` is stopped meanwhile, return an empty stream. OSError as of ``open``.
+    """
+    if not stat.S_ISFIFO(path.stat().st_mode):
+        return path.open("rb")
+    waiting = _Opening(path)
+    end = time.monotonic() + writer_s
+    while waiting.is_alive() and time.monotonic() < end:
+        waiting.join(min(_WAIT_S, max(0.0, end - time.monotonic())))
+        if passage is not None and passage.is_stopped:
+            waiting.give_up()
+            return Path(os.devnull).open("rb")
+    if waiting.is_alive():
+        waiting.give_up()
+        raise BadRequestError(
+            f"{name}: a pipe into which no program writes ({writer_s:g} s waited)",
+            remedy="start the writer first, or use <(COMMAND), or - for standard input",
+        )
+    return waiting.result()
+
+
+class _Opening(threading.Thread):
+    """Opens a pipe, which blocks until a program opens it for writing."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self._path = path
+        self._stream: BufferedReader | None = None
+        self._error: OSError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Open the pipe in the thread."""
+        try:
+            self._stream = self._path.open("rb")
+        except OSError as error:
+            self._error = error
+
+    def give_up(self) -> None:
+        """End the waiting: open the other end for a moment."""
+        with suppress(OSError):  # no longer a reader, or no pipe
+            os.close(os.open(self._path, os.O_WRONLY | os.O_NONBLOCK))
+        self.join(_WAIT_S)
+        if self._stream is not None:
+            self._stream.close()
+
+    def result(self) -> BufferedReader:
+        """Return the stream. OSError: it could not be opened."""
+        if self._stream is None:
+            assert self._error is not None
+            raise self._error
+        return self._stream
 
 
 def counted(stream: BufferedReader, name: str, passage: Passage) -> BufferedReader:

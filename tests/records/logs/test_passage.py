@@ -2,12 +2,15 @@
 
 import os
 import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+from harness.errors import BadRequestError
 from harness.records.logs.lines import log_lines
-from harness.records.logs.sources import Passage
+from harness.records.logs.sources import Passage, opened
 
 
 @pytest.fixture(name="endless")
@@ -39,3 +42,46 @@ def test_reading_a_silent_pipe_can_be_stopped():
     with os.fdopen(reading, "rb") as stream:
         assert [line.text for line in log_lines(["-"], stream, passage)] == ["one"]
     os.close(writing)
+
+
+def test_a_named_pipe_without_a_writer_is_refused_in_time(tmp_path):
+    os.mkfifo(tmp_path / "p")
+    with pytest.raises(BadRequestError, match="a pipe into which no program writes"):
+        opened(tmp_path / "p", "p", writer_s=0.2)
+
+
+def test_waiting_for_the_writer_of_a_named_pipe_can_be_stopped(tmp_path):
+    os.mkfifo(tmp_path / "p")
+    passage = Passage()
+    threading.Timer(0.3, setattr, (passage, "is_stopped", True)).start()
+    assert list(log_lines([tmp_path / "p"], passage=passage)) == []
+
+
+def test_a_named_pipe_whose_writer_comes_later_is_read_whole(tmp_path):
+    os.mkfifo(tmp_path / "p")
+    threading.Timer(0.3, (tmp_path / "p").write_text, ("one\ntwo\n",)).start()
+    assert [line.text for line in log_lines([tmp_path / "p"])] == ["one", "two"]
+
+
+def test_a_pipe_that_cannot_be_opened_says_why(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        opened(tmp_path / "p", "p")
+
+
+@pytest.mark.parametrize(
+    "command", ["diagnose {}", "plan -g h100 --megatron_args {}", "compare --golden x.json --log {}"]
+)
+def test_a_pipe_of_the_shell_is_read_or_refused_at_once(tmp_path, command):
+    """``<(cmd)`` is read as a log, and refused as a file that is read more than once."""
+    (tmp_path / "a.log").write_text("KeyError: 'seven'\n")
+    (tmp_path / "x.json").write_text("{}")
+    line = f"mbr-perf {command.format('<(cat a.log)')}"
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", line], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=env
+    )
+    text = done.stdout + done.stderr
+    if command.startswith("diagnose"):
+        assert "KeyError: 'seven'" in text and done.returncode == 0
+    else:
+        assert done.returncode == 2
