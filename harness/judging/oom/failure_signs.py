@@ -34,7 +34,7 @@ class Sign:
 _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
-    "loss value", "Assertion", "undefined symbol", "ocket has", "Xid", "XID", "fallen off", "is lost", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
+    "loss value", "Assertion", "undefined symbol", "ocket has", "Xid", "XID", "fallen off", "is lost", "RmInit", "MPI_", "PMI", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
     "NCCL WARN", "Unable to determine", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
@@ -87,7 +87,7 @@ ENDED_BY_SLURM = re.compile(
 )
 # A line of the kernel or a health check on a GPU; it explains the errors that ranks raise after it.
 _GPU_LOST = re.compile(
-    r"\bNVRM: Xid\b|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}\d{1,3}\b|fallen off the bus|\bGPU is lost\b|Unable to determine the device handle"
+    r"\bNVRM: Xid\b|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}\d{1,3}\b|fallen off the bus|\bGPU is lost\b|Unable to determine the device handle|RmInitAdapter failed"
 )
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 

@@ -47,7 +47,7 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
     if scan.mention and _says_more(scan.mention, found, scan.cut):
         found = [scan.mention]
     if not found and scan.cut:
-        return FirstFailure(_without_secrets(scan.cut), cut_traceback(scan.cut.task))
+        return FirstFailure(_without_secrets(scan.cut), _of_cut(scan.cut, scan.mention))
     if (
         scan.survived
         and scan.num_after < BUFFERED
@@ -94,6 +94,16 @@ def _says_more(mention: RankFailure, found: list[RankFailure], cut: RankFailure 
     last = cut.evidence[0] if cut else None
     line = mention.evidence[0]
     return last is None or (line.source == last.source and line.number > last.number)
+
+
+def _of_cut(cut: RankFailure, mention: RankFailure | None) -> OomVerdict:
+    """Return the verdict on a traceback that the log's end cut off, with what an earlier line mentions."""
+    verdict = cut_traceback(cut.task)
+    if mention is None:
+        return verdict
+    earlier = of_mention(mention.text)
+    reason = f"{verdict.reason}. An earlier line ({mention.where}) may show the cause: {earlier.reason}"
+    return replace(verdict, reason=reason, advice=f"{verdict.next_experiment} {earlier.next_experiment}")
 
 
 def survived_by(scan: FailureScan) -> RankFailure | None:

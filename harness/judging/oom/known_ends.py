@@ -22,7 +22,7 @@ NOT_FINITE_ADVICE = (
 )
 # Lines of other programs and of CUDA, which are no errors of Python, and show why a job ended.
 OF_PROGRAMS = re.compile(
-    r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU"
+    r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
     r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|^Error CUDA driver version is insufficient"
     r"|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|\bUnhandled exception: .{0,300}what\(\)"
 )
@@ -50,10 +50,13 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          "Check the image's name, your login to its registry (~/.config/enroot/.credentials), and the space for images (ENROOT_CACHE_PATH, ENROOT_DATA_PATH)."),
     row(r"srun: error: (?:Unable to|Task launch for|Application launch failed)|error: execve\(\)|Job credential expired", "Slurm never started the job step",
          "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job). If a credential expired, compare the clocks of the nodes."),
+    row(r"\*\*\* An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|MPI_INIT failed|PMI2?_Init failed", "a call of MPI failed, usually because it does not fit its launcher",
+         "The MPI of the program and its launcher must be the same: with Slurm see srun --mpi=list and add --mpi=pmix, or start it with the mpirun of that MPI. Without user buffers for TP (tp_comm_overlap) "
+         "Megatron needs no MPI. If the log shows an error of a rank before, read that first."),
     row(r"system not yet initialized", "the GPUs of the node are not connected: NVIDIA's Fabric Manager is not running",
          "Start it (systemctl status nvidia-fabricmanager) in the driver's own version, or run the job on another node."),
     row(r"\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:48|62|63|64|74|79|92|94|95|119|120|137|140|14[3-9]|150|154)\b|caused by previous Xid (?:48|62|63|64|74|79|9[245]|119|120|14[03-9]|150|154)\b|uncorrectable NVLink error|GPU is lost|fallen off the bus"
-         r"|[Uu]ncorrectable ECC|CUDA error: no CUDA-capable device|Unable to determine the device handle", _GPU,
+         r"|[Uu]ncorrectable ECC|CUDA error: no CUDA-capable device|Unable to determine the device handle|RmInitAdapter failed|rm_init_adapter failed", _GPU,
          "Take the node out of use, and check its kernel log (dmesg, lines with Xid) and "
          "nvidia-smi -q -d ECC,PAGE_RETIREMENT; run the job on another node."),
     row(r"[Dd]river version is insufficient|driver on your system is too old|forward compatibility was attempted|SYSTEM_DRIVER_MISMATCH"
@@ -106,6 +109,8 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"AttributeError: (?:partially initialized )?module '[\w.]{1,100}' has no attribute|was not found in module\b|Failed to import \S{1,100} because of the following error",
          "a module lacks what the program expects of it: a library has another version, or a file of the job has the name of a library",
          f"See in the traceback which module is meant, and print its __file__ and __version__. {_BUILDS}", confidence="medium"),
+    row(r"IndexError: \w{0,30}[Mm]ap\w{0,10}::at", "compiled code looked up an entry that it does not have: its Python part is usually of another release", f"See in the traceback which extension was called. {_BUILDS}",
+         confidence="medium"),
     row(r"cannot import name", "an import failed: a library has another version than the program expects, or a file of the job has the name of a library",
          f"See in the traceback which file was imported. {_BUILDS}", confidence="medium"),
     row(r"CUDA_HOME (?:environment variable )?(?:is not set|does not exist)|nvcc(?:\W{1,3}| was | is )not found|which: no nvcc|detected CUDA version \(\S{1,20}\) mismatches|Installed CUDA version .{1,60} does not match the version torch was compiled with",
@@ -208,8 +213,13 @@ _PROGRAM: tuple[KnownText, ...] = (
 
 # Errors and reports that leave the cause open.
 _REPORTS: tuple[KnownText, ...] = (
+    row(r"CUDA driver error: invalid argument", "a call of the CUDA driver failed: invalid argument; where expandable segments are on, old drivers report a full GPU this way",
+         "Run it without expandable_segments:True: if the GPU is full, torch then says so, with figures. Otherwise compare the driver with the CUDA of torch (nvidia-smi, torch.version.cuda).",
+         "unknown", confidence="low"),
     row(r"(?:CUDA|HIP)(?: driver)? error: (?P<what>(?!out of memory)[a-zA-Z][^\n]{0,100}?)(?:\.? (?:CUDA|HIP|Search for|For debugging|Compile with)|$)", "a call of CUDA failed",
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call: an earlier kernel may be the cause. See that the GPU is well (dmesg, lines with Xid).", confidence="medium"),
+    row(r"Connection closed by localRank (?P<what>\d{1,4})", "NCCL reports only that a rank of the node closed its connections, which is also how a job ends; local rank",
+         "Read the log of that local rank to its end, and the kernel's log of the node (dmesg).", "unknown", confidence="low"),
     row(r"(?:JOB|STEP) \S{1,40} ON \S{1,200} CANCELLED AT \S{1,40} \*\*\*", "Slurm cancelled the job or the step: somebody ran scancel, or srun ended it because a task had failed",
          "See the log before it for the task that failed first. If there is none, ask who cancelled it: sacct -j JOB --format=JobID,State,ExitCode,End shows CANCELLED by UID.", "unknown", confidence="low"),
     row(RAY.pattern, "Ray reports only that a worker process ended; the log of that worker has the reason",

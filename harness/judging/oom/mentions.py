@@ -10,7 +10,7 @@ from harness.judging.oom.verdict import OomVerdict
 # Every line that mentions a cause has one of these. Searching for them first keeps gigabytes of logs fast.
 _WORDS = (
     "rror", "xception", "ailed", "annot", "an't", "nable to", "ot found", "ismatch", "issing", "nexpected", "efused", "enied", "nvalid",
-    "nsupported", "out of memory", "nan", "NaN", "CANCELLED AT",
+    "nsupported", "out of memory", "nan", "NaN", "CANCELLED AT", "by localRank",
 )  # fmt: skip
 _LONGEST = 2000  # characters of a line that are searched
 # What programs print and go on.
@@ -29,7 +29,7 @@ _LOGGED = re.compile(r"\b(loss|grad[_ ]norm)['\"]?\s{0,3}[:=]\s{0,8}['\"]?(?:nan
 def mention_in(text: str, *, in_traceback: bool) -> str | None:
     """Return the part of a line that mentions a cause; None for most lines. Inside a traceback, only errors of Python count."""
     text = text[:_LONGEST]
-    if not any(word in text for word in _WORDS) or _HARMLESS.search(text):
+    if not any(word in text for word in _WORDS) or (_HARMLESS.search(text) and "by localRank" not in text):
         return None
     if inside := _INSIDE.search(text):
         return text[inside.start() :]

@@ -10,7 +10,7 @@ WAITED_ADVICE = (
 )
 _LOST_PEER = (
     r"ncclRemoteError|remote process exited|Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|recvValue failed"
-    r"|communicator was aborted|NCCL communicator .{0,80}abort"
+    r"|Socket recv failed while polling|Could not receive type from localRank|communicator was aborted|NCCL communicator .{0,80}abort"
 )
 _WAITED = (
     r"Watchdog caught collective|collective operation timeout|operations have failed or timed out"
@@ -57,7 +57,7 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
          "MASTER_ADDR (--rdzv_endpoint) must be an address of the node with rank 0: compare it with hostname -I there."),
     row(_LISTENING, "the port for the ranks' rendezvous could not be opened",
          "The line may name the reason. If it is in use, end ranks that an earlier job left behind, or use another port (--master_port)."),
-    row(r"Name or service not known|Temporary failure in name resolution|nodename nor servname|getaddrinfo failed", "the name of a node or server could not be resolved",
+    row(r"Name or service not known|Name does not resolve|can't resolve '|[Cc]ould not resolve host|Temporary failure in name resolution|nodename nor servname|getaddrinfo failed", "the name of a node or server could not be resolved",
          "Check the name in the line (getent hosts NAME) on every node, also inside the container: MASTER_ADDR must be known there, or use its address."),
     row(r"\bwaiting for clients\b|RendezvousTimeoutError|store[- ]based barrier", "not all ranks joined the rendezvous in time",
          "See which ranks started: all nodes must run the same command with the same MASTER_ADDR, MASTER_PORT and number of nodes, and reach that port. "

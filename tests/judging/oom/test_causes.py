@@ -47,6 +47,9 @@ SPOKEN = [
     ("srun: error: n1: task 3: Terminated", "was ended from outside", "the scheduler"),
     ("W1 09:00:00.1 7 torch/distributed/elastic/agent/server/api.py:9] Received Signals.SIGINT death signal, shutting down workers", "as Ctrl-C does", "where the program was"),
     ("Memory access fault by GPU node-4 (Agent handle: 0x7f) on address 0x7e. Reason: Unknown.", "outside its buffers", "compute-sanitizer"),
+    ("*** An error occurred in MPI_Init_thread", "a call of MPI failed", "--mpi=pmix"),
+    ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:7)", "a GPU failed or was lost", "another node"),
+    ("n1:7:9 [2] proxy.cc:7 NCCL WARN Socket recv failed while polling for opId=0x7f", "connection to another rank broke", "logs of all"),
     ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "could not get the GPUs", "toolkit"),
     ("[E socket.cpp:9] [c10d] The client socket has timed out after 60s while trying to connect to (n1, 29500).", "reach the rendezvous", "MASTER_ADDR"),
 ]  # fmt: skip

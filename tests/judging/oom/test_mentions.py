@@ -56,6 +56,28 @@ def test_a_mention_is_weaker_than_any_failure_and_than_a_later_traceback(first):
     assert first(*TRACEBACK, mention).verdict.reason.startswith("the program reported RuntimeError")
 
 
+def test_what_is_mentioned_before_a_cut_traceback_may_be_its_cause(first):
+    verdict = first("nslookup: can't resolve 'job-0': Name does not resolve", *TRACEBACK).verdict
+    assert verdict.oom_class == "unknown"
+    assert "(" in verdict.reason and verdict.reason.endswith(
+        "may show the cause: the name of a node or server could not be resolved"
+    )
+    assert "getent hosts" in verdict.next_experiment
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("n1:7:9 [5] NCCL INFO [Service thread] Connection closed by localRank 7", "local rank: 7"),
+        ("RuntimeError: CUDA driver error: invalid argument", "old drivers report a full GPU this way"),
+    ],
+)
+def test_a_line_that_leaves_its_cause_open_is_unknown(first, line, reason):
+    verdict = first("begin", line).verdict
+    assert (verdict.oom_class, verdict.confidence) == ("unknown", "low")
+    assert reason in verdict.reason
+
+
 def test_a_job_that_trains_on_survived_what_a_line_mentions(first):
     iteration = " iteration        {}/      50 | consumed samples: 32 | lm loss: 1.1E+01 |"
     assert first("job.core: RuntimeError: seven shards", iteration.format(1)) is None
