@@ -56,6 +56,7 @@ _MORE_OF_NCCL = re.compile(r"nccl[A-Z]\w{2,40}: |Last error:")
 _NOTHING_RAISED = re.compile(
     r"(?:[\w.]{1,200}\.)?(?:ChildFailedError|CalledProcessError|SystemExit|KeyboardInterrupt)\b"
 )
+_CAUSE = re.compile(r"[A-Z]\w{0,90}(?:Error|Exception)\(['\"]")  # such as ValueError("...")
 _BARE_ASSERT = re.compile(r"(?:E {2,8})?AssertionError:?$")
 # glog, as torch's elastic writes it: E0821 14:03:27.481093; torch's C++ writes no zero before the month: [E821
 _GLOG_TIME = re.compile(r"\[?[IWEF](\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
@@ -96,7 +97,7 @@ class _Rank:
 
     ``code``: the last line of code in it. ``last``: the key of the last failure; ``chained``: of the one whose handling
     raised the next. ``opened``: of the one whose message the next line continues; ``takes_any``: any next line. ``broken``:
-    of an unknown error, whose message srun may have broken.
+    of an unknown error, whose message srun may have broken; ``latest``: of the latest error, below which Triton prints its cause.
     """
 
     code: str = ""
@@ -105,6 +106,7 @@ class _Rank:
     opened: tuple[object, ...] | None = None
     takes_any: bool = False
     broken: tuple[object, ...] | None = None
+    latest: tuple[object, ...] | None = None
     in_traceback: bool = False
     task: Task | None = None
     phase: Phase | None = None
@@ -183,6 +185,9 @@ class FailureScan:
             state.in_traceback = False
         elif state.in_traceback and line.text.startswith("assert "):
             state.code = line.text
+        elif state.latest and _CAUSE.match(line.text) and known_end(line.text[:MAX_TEXT]):
+            if failure := self.found.get(state.latest):
+                self.found[state.latest] = replace(failure, text=f"{line.text} {failure.text}"[:MAX_TEXT])
         elif self.mention is None and self.num_looked < _MOST_LOOKED:
             self.num_looked += 1
             if text := mention_in(line.text, in_traceback=state.in_traceback):
@@ -265,6 +270,7 @@ class FailureScan:
         self._keep(key, failure)
         state.takes_any = _OPEN.match(line.text) is not None
         is_open = state.takes_any or _NCCL_ERROR.search(line.text) is not None
+        state.latest = key if sign.kind == "error" else None
         is_kept = self.found.get(key) is failure
         state.opened = key if is_open and is_kept else None
         is_unknown = is_kept and sign.kind == "error" and sign.exit_code is None and known_end(failure.text) is None

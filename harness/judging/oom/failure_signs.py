@@ -83,7 +83,7 @@ _CRASH = re.compile(
 # Errors that follow are consequences. After a requeue they may be of the next attempt.
 ENDS_THE_JOB = re.compile(r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
 ENDED_BY_SLURM = re.compile(
-    rf"{ENDS_THE_JOB.pattern}|CANCELLED AT .{{0,60}}DUE TO JOB REQUEUE|: this job is (?:preempted|timed-out)"
+    rf"{ENDS_THE_JOB.pattern}|CANCELLED AT .{{0,60}}DUE TO (?:JOB REQUEUE|TASK FAILURE)|: this job is (?:preempted|timed-out)"
 )
 # A line of the kernel or a health check on a GPU; it explains the errors that ranks raise after it.
 _GPU_LOST = re.compile(

@@ -31,6 +31,9 @@ _FABRIC = (
     r"|Call to connect\b.{0,100} (?:failed|returned)|[Cc]onnect to \S{1,80}<\d{1,5}> (?:failed|returned)"
     r"|mlx5: \S{1,100}: got completion with error|Transport retry count exceeded"
 )
+_ADAPTER = (
+    r"\bibv_(?:create|alloc|open|query|get)_\w{2,40}(?: ?\([^)]{0,200}\))? (?:failed|returned)|local catastrophic error"
+)
 _NVLS = r"\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
 _LIBFABRIC = r"NCCL WARN NET/OFI"
 _CUDA_CALL = r"NCCL WARN Cuda failure"
@@ -62,6 +65,8 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(r"\bwaiting for clients\b|RendezvousTimeoutError|store[- ]based barrier", "not all ranks joined the rendezvous in time",
          "See which ranks started: all nodes must run the same command with the same MASTER_ADDR, MASTER_PORT and number of nodes, and reach that port. "
          "Read the log of a rank that is missing first."),
+    row(r"Rendezvous(?:Closed|GracefulExit)Error", "the rendezvous had been closed: the launchers of other nodes had ended, or left it",
+         "Read the log of the node that ended first. A new attempt needs a new --rdzv_id: a closed rendezvous stays closed."),
     row(_RENDEZVOUS, "a process could not reach the rendezvous of the ranks",
          "Check that the first node started, and that the others reach its address and port (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint): getent hosts, "
          "nc -z, firewall. If the first node's process ended, read its log first."),
@@ -103,6 +108,9 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_ADDRESS, "NCCL found no usable address on the network interface that it chose",
          "Set NCCL_SOCKET_IFNAME to the interface that connects the nodes (ip -br addr; not lo or docker0), and NCCL_SOCKET_FAMILY=AF_INET if its IPv6 "
          "address is only link-local (fe80::)."),
+    row(_ADAPTER, "the network adapter (InfiniBand, RoCE) of a node failed or refused a call",
+         "Look on that node: ibv_devinfo (port ACTIVE), dmesg (mlx5), and ulimit -l unlimited; a container needs /dev/infiniband and the IPC_LOCK capability. A catastrophic error is the adapter's own: take the node out of use. "
+         "To confirm: run it with NCCL_IB_DISABLE=1, which is slower."),
     row(_FABRIC, "the network between nodes failed",
          "Check the link between both ends: ibstat and ibv_devinfo (port ACTIVE), ib_write_bw, NCCL_IB_HCA, NCCL_IB_GID_INDEX with RoCE, "
          "NCCL_SOCKET_IFNAME. If another rank failed before, read its log first."),

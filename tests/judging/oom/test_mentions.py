@@ -78,6 +78,25 @@ def test_a_line_that_leaves_its_cause_open_is_unknown(first, line, reason):
     assert reason in verdict.reason
 
 
+def test_triton_prints_its_cause_below_its_error(first):
+    lines = (
+        "CompilationError: at 7:0:",
+        "def kernel(x):",
+        "^",
+        'ValueError("type fp8e4nv not supported in this architecture.")',
+    )
+    assert "does not have the FP8 format" in first(*TRACEBACK, *lines).verdict.reason
+    assert "could not compile a kernel" in first(*TRACEBACK, *lines[:-1], 'ValueError("seven")').verdict.reason
+
+
+def test_a_step_that_slurm_ended_for_a_task_names_no_cause(first):
+    line = "[2026-01-02T03:04:05] error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TASK FAILURE ***"
+    verdict = first(line, "srun: error: n1: tasks 0-5,7: Terminated").verdict
+    assert (verdict.oom_class, verdict.confidence) == ("unknown", "low")
+    assert "because a task of it failed" in verdict.reason
+    assert first(line, *TRACEBACK, "KeyError: 'a'").verdict.reason == "the program raised KeyError: 'a'"
+
+
 def test_a_job_that_trains_on_survived_what_a_line_mentions(first):
     iteration = " iteration        {}/      50 | consumed samples: 32 | lm loss: 1.1E+01 |"
     assert first("job.core: RuntimeError: seven shards", iteration.format(1)) is None
