@@ -48,7 +48,12 @@ _SURVIVED = 2  # iterations after a failure; ranks train in step, so without one
 BUFFERED = 200
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-_OPEN = re.compile(r"(?:E {2,8})?[\w.]{1,200}(?:Error|Exception):$")  # its message begins on the next line
+# How torch raises the error of a worker again; the error itself follows, below its own traceback.
+_ORIGINAL = "Original"  # Traceback (most recent call last), a record of its own
+_RAISED_AGAIN = re.compile(r"Error: Caught \w{1,100} in (?:DataLoader worker|replica|pin memory)")
+_OPEN = re.compile(
+    r"(?:E {2,8})?[\w.]{1,200}(?:Error|Exception):(?:.{1,300}because of the following error.{0,60}:)?$"
+)  # its message begins on the next line
 # NCCL's error has more lines: "ncclSystemError: System call ... failed", "Last error:", and what NCCL printed last.
 _NCCL_ERROR = re.compile(r"NCCL error in: |ncclInternalError: |nccl[A-Z]\w{2,40}Error: ")
 _MORE_OF_NCCL = re.compile(r"nccl[A-Z]\w{2,40}: |Last error:")
@@ -224,7 +229,7 @@ class FailureScan:
         if line.text.startswith(_TRACEBACK):
             state.in_traceback, state.phase, state.task, state.frame = True, None, None, None
             return True
-        if line.text.startswith(_CHAINED):
+        if line.text.startswith(_CHAINED) or line.text == _ORIGINAL:
             state.chained, state.last = state.last, None
             return True
         frame = frame_of(line.text)
@@ -335,8 +340,8 @@ def _survived_after(failure: RankFailure) -> int | None:
 
 
 def _explains_more(later: str, earlier: str) -> bool:
-    """Return whether only the later of two chained errors is a known one."""
-    return known_end(earlier) is None and known_end(later) is not None
+    """Return whether only the later of two chained errors is a known one, or the earlier only raises it again."""
+    return _RAISED_AGAIN.search(earlier) is not None or (known_end(earlier) is None and known_end(later) is not None)
 
 
 def _short(line: LogLine) -> LogLine:

@@ -98,7 +98,9 @@ _NEEDS: tuple[KnownText, ...] = (
          "that has them. Without the extension, switch the fused layers off (--no-gradient-accumulation-fusion, --no-masked-softmax-fusion)."),
     row(r"No module named ['\"]?[\w.]+", "a Python module is not installed where the job ran, or not on its path",
          "Install it in the environment that every node uses, or correct PYTHONPATH."),
-    row(r"undefined symbol|(?:Error: |^)\S{1,200}\.so\S{0,40}: cannot open shared object file|' not found \(required by|module 'transformer_engine' has no attribute"
+    row(r"(?:Error: |exception |^)\S{1,200}\.so\S{0,40}: cannot open shared object file", "a shared library is missing: it is not installed, not on the path, or there in another version only",
+         "Find it (ldconfig -p; pip list: nvidia-cudnn, nvidia-cuda-runtime), and put its folder on LD_LIBRARY_PATH. The number behind .so is the version that is wanted: if another is installed, install a build for that one, or use a container that has all of them."),
+    row(r"undefined symbol|' not found \(required by|module 'transformer_engine' has no attribute"
          r"|was compiled using a different version of|CUDA Setup failed despite GPU being available", "two libraries do not fit together: one was built for another version of the other",
          _BUILDS),
     row(r"(?:[Mm]aximum|[Mm]inimum) version \S{1,40} is (?:supported|required)|[Rr]equires? [\w.-]{2,40}(?: version)? ?(?:>=|<=|==|<|>) ?\d",
@@ -116,13 +118,15 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"CUDA_HOME (?:environment variable )?(?:is not set|does not exist)|nvcc(?:\W{1,3}| was | is )not found|which: no nvcc|detected CUDA version \(\S{1,20}\) mismatches|Installed CUDA version .{1,60} does not match the version torch was compiled with",
          "an extension must be compiled, and the CUDA toolkit for it is missing or of another version",
          "Install the toolkit (nvcc) of the CUDA version that torch.version.cuda names, and set CUDA_HOME to its folder; or install a wheel of the extension that is already compiled."),
-    row(r"Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects", "a kernel or an extension could not be compiled",
+    row(r"Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects|\S:\d{1,6}(?::\d{1,4})?: (?:fatal error: |error: #error )|ninja: build stopped", "a kernel or an extension could not be compiled",
          "Read the compiler's error above. Check nvcc, gcc and ninja in the environment of the job; after a compile that was killed, delete the "
          "extension's folder in ~/.cache/torch_extensions (TORCH_EXTENSIONS_DIR)."),
     row(r"\.py: error: ", "the launch has an option that the program refuses",
          "Correct the option that the line names; the program's --help lists all. Options differ between releases of Megatron."),
     row(r"No space left on device|\[Errno 28\]|Disk quota exceeded|\[Errno 122\]", "a disk is full",
          "Free some space, or write to another file system (df -h; quota)."),
+    row(r"File .{1,300} cannot be opened\.?$|Parent directory .{1,300} does not exist", "a checkpoint could not be opened for writing: its folder is missing, is not yours, or its disk is full",
+         "Make the folder before (on every node that writes), and check its owner, its space and the quota (ls -ld, df -h, quota)."),
     row(r"PytorchStreamWriter failed|\] \. unexpected pos \d", "a checkpoint could not be written, usually because a disk or a quota is full",
          "Check the space and the quota where the checkpoint goes (df -h, df -i, quota), and the limit of a container's own disk; then its mount (dmesg)."),
     row(r"Stale file handle|failed with Input/output error|Read-only file system|Transport endpoint is not connected|\bOSError: \[Errno (?:5|30|107|116|121)\]",

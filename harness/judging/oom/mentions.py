@@ -10,7 +10,7 @@ from harness.judging.oom.verdict import OomVerdict
 # Every line that mentions a cause has one of these. Searching for them first keeps gigabytes of logs fast.
 _WORDS = (
     "rror", "xception", "ailed", "annot", "an't", "nable to", "ot found", "ismatch", "issing", "nexpected", "efused", "enied", "nvalid",
-    "nsupported", "out of memory", "nan", "NaN", "CANCELLED AT", "by localRank",
+    "nsupported", "ailure", "FAILED", "ERROR", "EXCEPTION", "out of memory", "nan", "NaN", "CANCELLED AT", "by localRank",
 )  # fmt: skip
 _LONGEST = 2000  # characters of a line that are searched
 # What programs print and go on.

@@ -19,6 +19,9 @@ TABLE = (
         ("job.core: gemm.cu:7 in function gemm: cuBLAS Error: an unsupported value or parameter", "cuBLAS refused"),
         ("size mismatch for layers.1.bias: copying a param with shape torch.Size([8])", "the checkpoint does not fit"),
         ("2026-01-02 03:04:05 ERROR job failed: RuntimeError: seven shards are left", "the program reported RuntimeError: seven shards are left"),
+        ("EXCEPTION occurred: CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED ; GPU=1", "cuBLAS failed"),
+        ("import failed with exception libcudnn_adv.so.9: cannot open shared object file", "a shared library is missing"),
+        ("src/gemm.cu:7:2: fatal error: cuda.h: No such file or directory", "a kernel or an extension could not be compiled"),
         ("we always run into CUDA out of memory here", "the text reports out of memory without figures"),
         ("{'loss': nan, 'epoch': 0.25}", "the loss is not a number"),
         ("step:  7  loss:  nan  grad_norm:  nan", "the loss is not a number"),
@@ -95,6 +98,29 @@ def test_a_step_that_slurm_ended_for_a_task_names_no_cause(first):
     assert (verdict.oom_class, verdict.confidence) == ("unknown", "low")
     assert "because a task of it failed" in verdict.reason
     assert first(line, *TRACEBACK, "KeyError: 'a'").verdict.reason == "the program raised KeyError: 'a'"
+
+
+def test_the_error_of_an_import_is_on_the_line_below(first):
+    failed = (
+        "RuntimeError: Failed to import models.seven because of the following error (look up to see its traceback):"
+    )
+    missing = "/lib/libc.so.6: version `GLIBC_2.99' not found (required by /x/flash_attn_2_cuda.so)"
+    assert first(*TRACEBACK, failed, missing).verdict.reason.startswith("two libraries do not fit together")
+    assert first(*TRACEBACK, failed, "seven").verdict.reason.startswith("a module lacks")
+
+
+@pytest.mark.parametrize(
+    ("text", "oom_class"),
+    [
+        ("ValueError: No available memory for the cache blocks. Try increasing it.", "self_imposed_limit"),
+        ("ValueError: Free memory on device (7.1/80.0 GiB) on startup is less than desired GPU memory utilization (0.9)", "other_process"),
+        ("RuntimeError: unable to write to file </torch_77_1>: No space left on device (28)", "host_memory"),
+    ],
+)  # fmt: skip
+def test_memory_that_a_server_or_a_loader_lacks(text, oom_class):
+    verdict = classify(text)
+    assert verdict.oom_class == oom_class
+    assert verdict.advice
 
 
 def test_a_job_that_trains_on_survived_what_a_line_mentions(first):

@@ -165,3 +165,15 @@ def test_other_processes_on_a_device_that_is_full_by_itself_are_the_first_of_two
 def test_an_endless_error_keeps_its_first_letter(first):
     found = first(TRACEBACK, IN_LOAD, f"KeyError: '{'x' * 20_000}'")
     assert found.failure.text.startswith("KeyError: 'xxx")
+
+
+def test_the_error_of_a_worker_counts_and_not_that_torch_raises_it_again(first):
+    again = "TypeError: Caught TypeError in DataLoader worker process 7."
+    original = ("Original Traceback (most recent call last):", '  File "/job/data.py", line 7, in __getitem__')
+    worker = '  File "/opt/torch/utils/data/dataloader.py", line 1, in reraise'
+    verdict = first(TRACEBACK, worker, again, *original, "TypeError: seven is no text").verdict
+    assert verdict.reason.endswith(": seven is no text")
+    assert first(
+        TRACEBACK, worker, again, *original, "OSError: [Errno 24] Too many open files"
+    ).verdict.reason.startswith("the process had too many")
+    assert again.partition(": ")[2] in first(TRACEBACK, worker, again).verdict.reason
