@@ -42,7 +42,6 @@ def expandable_segments_in(text: str) -> bool | None:
 
 MAX_FAILURES = 10_000
 MAX_RANKS = 65_536  # followed at once; beyond that, the rank seen first starts again
-_MOST_LOOKED = 1_000_000
 _SURVIVED = 2  # iterations after a failure; ranks train in step, so without one of them the others end at most one more
 # Iterations that waited in a buffer of 64 KiB when a traceback was written are fewer.
 BUFFERED = 200
@@ -126,7 +125,7 @@ class FailureScan:
     ``survived``: the first failure after which the same log goes on with iterations, ``num_after`` of them. ``cut``: a
     traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job; later errors are consequences.
     ``recent``: how many more iterations each failure of this log must outlast. ``mention``: the first line since the last
-    iteration that names a cause without the form of a failure, among the first ``_MOST_LOOKED`` lines.
+    iteration that names a cause without the form of a failure.
     """
 
     source: str = ""
@@ -145,7 +144,6 @@ class FailureScan:
     cut: RankFailure | None = None
     is_over: bool = False
     mention: RankFailure | None = None
-    num_looked: int = 0
     recent: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def feed(self, line: LogLine) -> None:
@@ -193,11 +191,9 @@ class FailureScan:
         elif state.latest and _CAUSE.match(line.text) and known_end(line.text[:MAX_TEXT]):
             if failure := self.found.get(state.latest):
                 self.found[state.latest] = replace(failure, text=f"{line.text} {failure.text}"[:MAX_TEXT])
-        elif self.mention is None and self.num_looked < _MOST_LOOKED:
-            self.num_looked += 1
-            if text := mention_in(line.text, in_traceback=state.in_traceback):
-                self.mention = RankFailure("error", line.rank, line.host, _from_message(text), (_short(line),), self.last_step,
-                                           time=state.time, weight=1, is_mention=True)  # fmt: skip
+        elif self.mention is None and (text := mention_in(line.text, in_traceback=state.in_traceback)):
+            self.mention = RankFailure("error", line.rank, line.host, text, (_short(line),), self.last_step,
+                                       time=state.time, weight=1, is_mention=True)  # fmt: skip
 
     def _train_on(self, step: int) -> None:
         """Drop the failures that the job survived, so that a later one of the same kind counts."""

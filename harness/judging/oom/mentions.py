@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from harness.judging.oom.classify import NOTHING_KNOWN, classify
 from harness.judging.oom.known_ends import NOT_FINITE_ADVICE, names_cause
@@ -13,6 +14,7 @@ _WORDS = (
     "nsupported", "ailure", "FAILED", "ERROR", "EXCEPTION", "out of memory", "nan", "NaN", "CANCELLED AT", "by localRank",
 )  # fmt: skip
 _LONGEST = 2000  # characters of a line that are searched
+_LONG_NUMBER = re.compile(r"\d{4,}|\d+\.\d+")  # such as a process or a measurement; short ones may be codes of errors
 # What programs print and go on.
 _HARMLESS = re.compile(
     r"[Ww]arn(?:ing)?\b|WARN(?:ING)?\b|Warning\b|\bINFO\b|\bDEBUG\b|\b[Dd]eprecated|^\[?[WI]\d{0,4} |[Rr]etry|\biteration\s{1,20}\d{1,12}/"
@@ -28,14 +30,24 @@ _LOGGED = re.compile(r"\b(loss|grad[_ ]norm)['\"]?\s{0,3}[:=]\s{0,8}['\"]?(?:nan
 
 def mention_in(text: str, *, in_traceback: bool) -> str | None:
     """Return the part of a line that mentions a cause; None for most lines. Inside a traceback, only errors of Python count."""
+    if not any(word in text for word in _WORDS):
+        return None
     text = text[:_LONGEST]
-    if not any(word in text for word in _WORDS) or (_HARMLESS.search(text) and "by localRank" not in text):
+    if not _mentions(_LONG_NUMBER.sub("7777", text), in_traceback=in_traceback):
         return None
-    if inside := _INSIDE.search(text):
-        return text[inside.start() :]
-    if in_traceback:
-        return None
-    return text if _LOGGED.search(text) or _OUT_OF_MEMORY.search(text) or names_cause(text) else None
+    inside = _INSIDE.search(text)
+    return text[inside.start() :] if inside else text
+
+
+@lru_cache(maxsize=4096)
+def _mentions(shape: str, *, in_traceback: bool) -> bool:
+    """Return whether a line mentions a cause. Programs repeat their lines, with other numbers."""
+    if _HARMLESS.search(shape) and "by localRank" not in shape:
+        return False
+    if _INSIDE.search(shape):
+        return True
+    is_logged = _LOGGED.search(shape) or _OUT_OF_MEMORY.search(shape)
+    return not in_traceback and (is_logged is not None or names_cause(shape))
 
 
 def of_mention(text: str) -> OomVerdict:
