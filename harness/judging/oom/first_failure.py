@@ -14,6 +14,7 @@ from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
+_SIGABRT = (-6, 134)  # as Python and as a shell count it
 _SIGKILL = -9  # the kernel's signal when host memory runs out
 __all__ = ["FailureScan", "FirstFailure", "RankFailure", "failure_of", "first_failure", "survived_by"]
 
@@ -163,9 +164,18 @@ def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[
         failure
         for failure in failures
         if not (scan.listed and failure.exit_code is not None and failure.rank is None)
+        and not _is_abort_of(failure, failures)
         and not (failure.weight == SRUN and (scan.listed or spoke))
         and not (_is_report(failure) and heard and (failure.rank is None or heard & {None, failure.rank}))
     ]
+
+
+def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
+    """Return whether a launcher reports SIGABRT of a process that said before why it aborts."""
+    if failure.kind != "signal" or failure.exit_code not in _SIGABRT:
+        return False
+    said = {each.rank for each in others if each.kind == "error" and each.weight <= 0}
+    return bool(said & {failure.rank, None}) or (failure.rank is None and bool(said))
 
 
 def _is_report(failure: RankFailure) -> bool:
@@ -181,7 +191,7 @@ def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:
     lost = {failure.rank for failure in failures if failure.kind == "peer" and failure.rank is not None}
     best: dict[object, RankFailure] = {}
     for index, failure in enumerate(failures):
-        if failure.kind == "signal" and failure.exit_code in (-6, 134) and failure.rank in lost:
+        if failure.kind == "signal" and failure.exit_code in _SIGABRT and failure.rank in lost:
             continue
         key: object = ("unknown", index) if failure.rank is None else failure.rank
         if key not in best or _strength(failure) < _strength(best[key]):

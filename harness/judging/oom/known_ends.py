@@ -24,7 +24,7 @@ NOT_FINITE_ADVICE = (
 OF_PROGRAMS = re.compile(
     r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
     r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|^Error CUDA driver version is insufficient"
-    r"|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|\bUnhandled exception: .{0,300}what\(\)"
+    r"|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
 )
 # Ray's reports about a worker, which do not show why it ended.
 RAY = re.compile(r"\b(?:ActorDied|RayActor|WorkerCrashed)Error\b|Worker exit type: SYSTEM_ERROR")
@@ -193,7 +193,7 @@ _PROGRAM: tuple[KnownText, ...] = (
          "Run it with CUDA_LAUNCH_BLOCKING=1: an earlier kernel may be the cause, such as an index out of range."),
     row(rf"Error: .{{0,300}}\b(?:{_SIZES})\b.{{0,200}}\b(?:divisible by|multiple of)\b|Error: .{{0,300}}\b(?:divisible by|multiple of)\b.{{0,200}}\b(?:{_SIZES})\b",
          _UNEVEN, _CHECK),
-    row(r"Error:? assert .{1,200}%.{1,200}== ?0\b", _UNEVEN, f"See the two sizes in the assert. {_CHECK}", confidence="medium"),
+    row(r"Error:? assert .{1,200}%.{1,200}== ?0\b|Error: .{1,200}%.{1,200}== ?0 ?INTERNAL ASSERT", _UNEVEN, f"See the two sizes in the assert. {_CHECK}", confidence="medium"),
     row(r"Error: .{0,300}\b(?:divisible by|multiple of)\b", _UNEVEN, f"See which sizes the line names. {_CHECK}", confidence="medium"),
     row(r"Check batch related parameters|train_batch_size is not equal to", "the batch sizes contradict each other",
          "The global batch size must be micro-batch x accumulated micro-batches x data-parallel ranks. The line has the values: look at the number of ranks first."),
@@ -224,6 +224,10 @@ _REPORTS: tuple[KnownText, ...] = (
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call: an earlier kernel may be the cause. See that the GPU is well (dmesg, lines with Xid).", confidence="medium"),
     row(r"Connection closed by localRank (?P<what>\d{1,4})", "NCCL reports only that a rank of the node closed its connections, which is also how a job ends; local rank",
          "Read the log of that local rank to its end, and the kernel's log of the node (dmesg).", "unknown", confidence="low"),
+    row(r"INTERNAL ASSERT FAILED", "a check inside torch or an extension of it failed",
+         "The line has the check and its file. Look for libraries of different releases (mbr-perf doctor), and for an earlier error of another rank; then search that project's issues for the check.", confidence="medium"),
+    row(r"what\(\): {0,4}(?P<what>\S.{0,160})", "native code threw an exception that nothing caught, and the process aborted",
+         "The frames below the line, if there are any, name the library. Run it with PYTHONFAULTHANDLER=1, which names the Python line.", confidence="medium"),
     row(r"DUE TO TASK FAILURE", "Slurm ended the step because a task of it failed; these lines do not show why",
          "Find that task: srun names the ones that it terminated, so the number that is missing among them failed first. Read the log of its ranks.", "unknown", confidence="low"),
     row(r"(?:JOB|STEP) \S{1,40} ON \S{1,200} CANCELLED AT \S{1,40} \*\*\*", "Slurm cancelled the job or the step: somebody ran scancel, or srun ended it because a task had failed",

@@ -123,6 +123,38 @@ def test_memory_that_a_server_or_a_loader_lacks(text, oom_class):
     assert verdict.advice
 
 
+ABORTED = (
+    "  time      : 2026-01-02_03:04:05",
+    "  host      : n1",
+    "  rank      : 3 (local_rank: 3)",
+    "  exitcode  : -6 (pid: 7)",
+    "  traceback : Signal 6 (SIGABRT) received by PID 7",
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("CUDA error: the launch timed out and was terminated", "a call of CUDA failed: the launch timed out"),
+        ("seven is no pointer INTERNAL ASSERT FAILED at x.h:7", "a check inside torch"),
+        (
+            "seven is no pointer",
+            "native code threw an exception that nothing caught, and the process aborted: seven is no pointer",
+        ),
+    ],
+)
+def test_a_process_that_aborts_says_why_before_its_signal(first, what, reason):
+    lines = ("terminate called after throwing an instance of 'c10::Error'", f"  what():  {what}")
+    for more in ((), ABORTED, ("7: line 7: 4711 Aborted                 (core dumped) python",)):
+        assert first(*lines, *more).verdict.reason.startswith(reason)
+    assert first(*ABORTED).verdict.reason == "native code aborted (SIGABRT)"
+
+
+def test_a_size_that_native_code_checks_is_a_size():
+    text = "RuntimeError: batches % per_block == 0INTERNAL ASSERT FAILED at x.h:7"
+    assert "does not divide evenly" in classify(text).reason
+
+
 def test_a_job_that_trains_on_survived_what_a_line_mentions(first):
     iteration = " iteration        {}/      50 | consumed samples: 32 | lm loss: 1.1E+01 |"
     assert first("job.core: RuntimeError: seven shards", iteration.format(1)) is None
