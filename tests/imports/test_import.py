@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 
 import pytest
 
@@ -31,13 +30,6 @@ def _imported(mbr_perf, tmp_path, results):
         return answer, json.loads(answer.out)
 
     return run
-
-
-def test_a_pipe_is_refused_before_it_is_opened(mbr_perf, tmp_path):
-    os.mkfifo(tmp_path / "pipe.log")
-    answer = mbr_perf("import", "--log", tmp_path / "pipe.log", *SFT, "--recompute", "mlp")
-    assert answer.code == 2
-    assert "not standard input or a pipe" in answer.err
 
 
 def test_a_log_becomes_a_run_with_its_origin(imported, results, tmp_path):
