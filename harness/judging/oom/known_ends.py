@@ -59,7 +59,7 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          r"|[Uu]ncorrectable ECC|CUDA error: no CUDA-capable device|Unable to determine the device handle|RmInitAdapter failed|rm_init_adapter failed", _GPU,
          "Take the node out of use, and check its kernel log (dmesg, lines with Xid) and "
          "nvidia-smi -q -d ECC,PAGE_RETIREMENT; run the job on another node."),
-    row(r"[Dd]river version is insufficient|driver on your system is too old|forward compatibility was attempted|SYSTEM_DRIVER_MISMATCH"
+    row(r"[Dd]river version is insufficient|driver on your system is too old|forward compatibility was attempted|unsupported display driver|SYSTEM_DRIVER_MISMATCH"
          r"|[Dd]river/library version mismatch", "the GPU driver does not fit the CUDA of the program",
          "Compare `nvidia-smi` (the CUDA that the driver supports) with torch.version.cuda: install a newer driver, or a torch for an older CUDA. After an update of the "
          "driver, load its module again (reboot)."),
@@ -75,6 +75,8 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          "Install NVIDIA's container toolkit on that node (nvidia-ctk runtime configure), and check that nvidia-smi works outside of the container."),
     row(r"No CUDA GPUs are available|Torch not compiled with CUDA|Found no NVIDIA driver|No supported gpu backend found|your machine only has: \[\]", "the job sees no GPU",
          "Check CUDA_VISIBLE_DEVICES, the GPUs that the job asked for (--gpus, --gres; docker --gpus all), and whether torch was built with CUDA."),
+    row(r"cudaGetDeviceCount\(\).{0,400}Error \d{1,4}: (?P<what>\w.{0,80})", "CUDA could not start", "See whether nvidia-smi works there, also inside the container, and the kernel's log (dmesg, lines with NVRM). "
+         "After an update of the driver, reboot; otherwise run the job on another node."),
     row(r"CUDA-capable devices?(?:\(s\))? (?:is/)?are busy or unavailable", "another process holds the GPU, or the GPU is in a bad state",
          "End processes that an earlier job left behind (nvidia-smi), and check the compute mode (nvidia-smi -q -d COMPUTE)."),
 )  # fmt: skip
@@ -86,6 +88,9 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set|KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
          "the program was not started by a launcher, which sets RANK and WORLD_SIZE",
          "Start it with torchrun (torchrun --nproc_per_node GPUS PROGRAM), or set the variables from those of Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID)."),
+    row(r"No module named ['\"]?(?:torch|transformers|deepspeed|megatron|transformer_engine|flash_attn|vllm|accelerate|triton|numpy)\.(?!core\b)\w",
+         "a library has no such module: it has another release than the program expects, or only a part of it is on the path",
+         f"Print the library's __file__ and __version__ where the job runs, and compare them with what the program was written for. {_BUILDS}"),
     row(r"No module named ['\"]?transformer_engine\b", "transformer-engine is not installed where the job ran",
          "Install it there (`mbr-perf doctor` lists what is missing), or use megatron-core's own layers "
          "(--transformer-impl local; in mbr-perf, --set kernels.transformer_impl=local), which have no FP8."),
@@ -118,7 +123,9 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"CUDA_HOME (?:environment variable )?(?:is not set|does not exist)|nvcc(?:\W{1,3}| was | is )not found|which: no nvcc|detected CUDA version \(\S{1,20}\) mismatches|Installed CUDA version .{1,60} does not match the version torch was compiled with",
          "an extension must be compiled, and the CUDA toolkit for it is missing or of another version",
          "Install the toolkit (nvcc) of the CUDA version that torch.version.cuda names, and set CUDA_HOME to its folder; or install a wheel of the extension that is already compiled."),
-    row(r"Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects|\S:\d{1,6}(?::\d{1,4})?: (?:fatal error: |error: #error )|ninja: build stopped", "a kernel or an extension could not be compiled",
+    row(r"command not found", "a command of the launch is not installed where it ran, or not on its PATH",
+         "Activate the environment of the job in its script, on every node, or name the command with its path (python -m torch.distributed.run instead of torchrun)."),
+    row(r"\[['\"]ninja['\"]|Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects|\S:\d{1,6}(?::\d{1,4})?: (?:fatal error: |error: #error )|ninja: build stopped", "a kernel or an extension could not be compiled",
          "Read the compiler's error above. Check nvcc, gcc and ninja in the environment of the job; after a compile that was killed, delete the "
          "extension's folder in ~/.cache/torch_extensions (TORCH_EXTENSIONS_DIR)."),
     row(r"\.py: error: ", "the launch has an option that the program refuses",
@@ -131,7 +138,7 @@ _NEEDS: tuple[KnownText, ...] = (
          "Check the space and the quota where the checkpoint goes (df -h, df -i, quota), and the limit of a container's own disk; then its mount (dmesg)."),
     row(r"Stale file handle|failed with Input/output error|Read-only file system|Transport endpoint is not connected|\bOSError: \[Errno (?:5|30|107|116|121)\]",
          "a file system failed under the job", "Check the mount on that node (df, mount, dmesg), and run the job again without the node if others reach it."),
-    row(r"Too many open files|\[Errno 24\]", "the process had too many files open",
+    row(r"Too many open files|\[Errno 24\]|received 0 items of ancdata", "the process had too many files open",
          "Raise the limit (ulimit -n 65536), or use fewer data loader workers."),
     row(r"[Uu]nable to (?:synchronously )?(?:open|create|lock) file.{0,200}(?:unable to lock|errno = 11)|[Ff]ailed to lock|Lock(?:ing)? failed|No locks available|\[Errno 37\]",
          "a lock on a file could not be taken", "Another process has the file open, or its file system has no locks (NFS): see lsof on the nodes; put the cache on a local disk (HDF5: HDF5_USE_FILE_LOCKING=FALSE)."),
@@ -145,7 +152,7 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"[Mm]issing key(?:s|\(s\))? in .{0,20}(?:state_dict|checkpoint)|\b[Uu]nexpected key(?:s|\(s\))? in|[Ss]ize mismatch (?:for|between saved)\b|KeyError: MetadataIndex\(|[Gg]lobal shape mismatch|Error\(s\) in loading state_dict"
          r"|CheckpointingException", _MISFIT, COMPARE_CHECKPOINT),
     row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {COMPARE_CHECKPOINT}", confidence="medium"),
-    row(r"\bassert \S{0,60}(?:vocab_file|merge_file|tokenizer_model)|Not found: \".{0,200}\.model\"|[Tt]okenizer(?: model| file)?\b.{0,200} (?:not found|does not exist)",
+    row(r"\bassert \S{0,60}(?:vocab_file|merge_file|tokenizer_model)|Not found: \".{0,200}\.model\"|\b[Tt]okenizer(?: model| file)?\b(?! class).{0,200} (?:not found|does not exist)",
          "a file of the tokenizer is missing, or the job names none", "Check --tokenizer-type and the files that it needs (--tokenizer-model, or --vocab-file and --merge-file): every node must see them."),
     row(r"JSONDecodeError", "a file that should be JSON is empty, damaged or something else",
          "See in the traceback which file was read, and look at its first line: a failed download or a pointer of Git LFS is no JSON.", confidence="medium"),
@@ -164,7 +171,7 @@ _PROGRAM: tuple[KnownText, ...] = (
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call. Compare the largest token id with the vocabulary size."),
     row(r":\d{1,6}: .{1,1000}: Assertion .{1,500} failed", "a check inside native code failed, and the process aborted",
          "The line has the file, the function and the check. Switch off the feature that this library is for (DeepEP or HybridEP: the dispatcher alltoall), and try another release of it."),
-    row(r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction was encountered|Memory access fault by GPU|invalid program counter"
+    row(r"illegal memory access|(?:cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS)|misaligned address|unspecified launch failure|illegal instruction was encountered|Memory access fault by GPU|invalid program counter"
          r"|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:13|31|43)\b", "a GPU kernel of the program accessed memory outside its buffers",
          "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer, which name the kernel; then without CUDA graphs."),
     row(r"when stream is capturing|captures_underway|cudaErrorStreamCapture|dependency created on uncaptured work", "a CUDA graph could not be captured",
