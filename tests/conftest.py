@@ -1,9 +1,10 @@
 """Builders of real specs and records that tests of several stages share."""
 
+import math
 import os
 import signal
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from harness.experiment.effective import effective_recompute, settled_implementa
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.night.history.record import HistoryFigure, HistoryRecord
+from harness.planning.flops import model_flops_per_step
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.rank import Coordinates, Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import Provenance, RunRecord
@@ -117,6 +119,14 @@ def build_spec(**changes: Any) -> ExperimentSpec:
     return ExperimentSpec(**fields)
 
 
+def build_steps(seconds: Iterable[float]) -> tuple[StepRecord, ...]:
+    """Steps of these times. No clock gives the same time again and again, so each fourth is longer by the last bit."""
+    return tuple(
+        StepRecord(step=i, seconds=math.nextafter(s, math.inf) if i % 4 == 3 else s, loss=11.0 - i / 10)
+        for i, s in enumerate(seconds)
+    )
+
+
 def build_rank(spec: ExperimentSpec, rank: int, seconds: float | list[float] = 1.0, **changes: Any) -> RankRecord:
     """A rank that finished every step in ``seconds`` and measured memory with the pipeline's first stage highest."""
     per_step = seconds if isinstance(seconds, list) else [seconds] * spec.measure.max_steps
@@ -138,9 +148,11 @@ def build_rank(spec: ExperimentSpec, rank: int, seconds: float | list[float] = 1
         "device": Device(kind="cpu", name="A Processor")
         if is_cpu
         else Device(kind="cuda", name="NVIDIA H100 80GB HBM3"),
-        "steps": tuple(StepRecord(step=i, seconds=s, loss=11.0 - i / 10) for i, s in enumerate(per_step)),
+        "steps": build_steps(per_step),
         "memory": memory,
-        "counted_flops_per_step": 1_000_000,
+        "counted_flops_per_step": max(100_000_000, model_flops_per_step(spec) // spec.num_gpus)
+        if is_cpu
+        else 1_000_000,
     }
     return RankRecord(**fields | changes)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PRECISIONS, GpuType
 from harness.experiment.layout import LayoutError
-from harness.judging.plausible import LARGER_CARDS, ROUNDED, SHORTEST_STEP_S
+from harness.judging.plausible_ranks import LARGER_CARDS, ROUNDED, SHORTEST_STEP_S
 from harness.planning import flops
 from harness.planning.flops import FORMULA_VERSION
 from harness.planning.model_states import least_weight_bytes

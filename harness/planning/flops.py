@@ -113,6 +113,27 @@ def model_flops_per_step(spec: ExperimentSpec) -> int:
     return _FORWARD_AND_BACKWARD * (layers + mtp_layers + logits)
 
 
+def least_flops_by_stage(spec: ExperimentSpec) -> tuple[int, ...]:
+    """Return, for every pipeline stage, the least FLOPs that all its ranks together execute in one optimizer step.
+
+    Counts the projections around attention, dense MLPs and the output layer: every rank of a stage has an equal share, and
+    every tool counts them alike. LayoutError if the model cannot be cut.
+    """
+    layers = {kind: layer_flops(spec, kind) for kind in set(spec.model.layer_kinds)}
+    kinds, logits = (
+        spec.model.layer_kinds,
+        _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step * spec.model.hidden_size * spec.model.vocab_size,
+    )
+    return tuple(
+        _FORWARD_AND_BACKWARD
+        * sum(
+            logits * chunk.has_loss + sum(layers[kinds[i]].projections + layers[kinds[i]].mlp for i in chunk.layers)
+            for chunk in stage
+        )
+        for stage in chunks(spec.model, spec.parallelism)
+    )
+
+
 def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute) -> int:
     """Forward FLOPs executed a second time in one optimizer step, by the same formula, over all GPUs.
 

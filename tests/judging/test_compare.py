@@ -12,7 +12,7 @@ from harness.judging.gate import Verdict, comparison_outcome, run_outcome
 from harness.judging.promotion import promote
 from harness.night.history.record import history_record
 from harness.records.goldens import GateOptions, GoldenSearch, find_golden, golden_text, write_golden
-from harness.records.rank import ClockSamples, Device, StepRecord
+from harness.records.rank import ClockSamples, Device
 from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_record
 
@@ -178,7 +178,8 @@ def _at_clock(make_spec, make_rank, make_record):
     def build(mhz, seconds=2.5):
         spec = make_spec(num_gpus=1, parallelism={}, measure={"max_steps": 20})
         device = Device(kind="cuda", name="NVIDIA H100 80GB HBM3", uuid="GPU-a")
-        steps = tuple(StepRecord(step=n, seconds=seconds, ended_s=seconds * (n + 1)) for n in range(20))
+        own = make_rank(spec, 0, seconds)
+        steps = tuple(step.model_copy(update={"ended_s": seconds * (step.step + 1)}) for step in own.steps)
         looks = [(n / 2, mhz, 0x04) for n in range(120)]
         times, clocks, reasons = zip(*looks, strict=True)
         samples = ClockSamples(times_s=times, sm_clocks_mhz=clocks, reasons=reasons)

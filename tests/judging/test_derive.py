@@ -155,7 +155,7 @@ def test_repeats_are_the_median_of_medians_and_the_highest_peak(make_spec, make_
     assert (together.step_time_s.median, together.step_time_s.n, together.num_runs) == (2.0, 9, 3)
     assert together.step_time_s.stdev == pytest.approx(2.0816659994661326)
     assert together.peak_allocated_bytes.value == 50
-    assert together.counted_flops_per_step == 2_000_000
+    assert together.counted_flops_per_step == 200_000_000
 
 
 def test_repeats_that_counted_different_work_are_a_problem(make_spec, make_rank, make_record):
@@ -163,7 +163,7 @@ def test_repeats_that_counted_different_work_are_a_problem(make_spec, make_rank,
     other = tuple(make_rank(spec, rank, counted_flops_per_step=7) for rank in range(2))
     together = combine([derive(make_record(spec)), derive(make_record(spec, ranks=other))])
     assert together.counted_flops_per_step is None
-    assert together.problems["counted_flops_per_step"] == "the runs counted different FLOPs: 14, 2000000"
+    assert together.problems["counted_flops_per_step"] == "the runs counted different FLOPs: 14, 200000000"
 
 
 def test_one_step_has_no_spread():

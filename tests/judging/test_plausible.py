@@ -11,15 +11,13 @@ from harness.judging.compare import compare_runs
 from harness.judging.derive import derive
 from harness.judging.gate import Verdict
 from harness.judging.metrics import METRICS
-from harness.judging.plausible import doubts_of, impossible, remarkable
+from harness.judging.plausible import impossible, remarkable
 from harness.judging.plausible_golden import impossible_golden
 from harness.judging.promotion import promote
-from harness.night.history.record import history_record
 from harness.planning.flops import layer_weights
 from harness.planning.model_states import least_weight_bytes
 from harness.records.golden import METRIC_NAMES, GoldenRecord, MeasuredOn, golden_text
 from harness.records.goldens import GateOptions, GoldenSearch, read_golden
-from harness.records.rank import Coordinates, Device, Failure, MemoryRecord, StepRecord
 from harness.records.run import REPLAYED
 from harness.units import GIB
 from tests.conftest import LLAMA3_70B
@@ -29,110 +27,6 @@ LLAMA3_8B = {
     "num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 14336, "num_attention_heads": 32, "num_query_groups": 8,
     "vocab_size": 128256,
 }  # fmt: skip
-
-
-def changed(record, at, /, **changes):
-    """The record with one rank's fields replaced."""
-    ranks = tuple(own.model_copy(update=changes) if own.rank == at else own for own in record.ranks)
-    return record.model_copy(update={"ranks": ranks})
-
-
-def memory(**peaks):
-    return MemoryRecord(meter="cuda", **peaks)
-
-
-def steps(seconds, numbers=range(50)):
-    return tuple(StepRecord(step=step, seconds=seconds, loss=11.0 - step / 10) for step in numbers)
-
-
-DAMAGE = {
-    "world size": (1, {"world_size": 8}, "rank 1: world_size is 8, the run has 32 GPUs"),
-    "unfinished": (2, {"finished": False}, "rank 2: did not finish (finished: false), although the run ended well"),
-    "other number": (3, {"rank": 4}, "rank 4: recorded 2 times"),
-    "no such rank": (3, {"rank": 32}, "rank 32: no such rank in a run of 32 GPUs"),
-    "twice": (0, {"steps": steps(2.5, [*range(50), 7])}, "rank 0: step 7 is recorded more than once"),
-    "too short": (0, {"steps": steps(9e-7)}, "rank 0: a step of less than 1 us is not possible"),
-    "zero": (5, {"memory": memory(max_allocated_bytes=0)}, "rank 5: peak allocated is 0 bytes"),
-    "negative": (5, {"memory": memory(max_reserved_bytes=-1)}, "rank 5: peak reserved is -1 bytes"),
-    "empty device": (6, {"memory": memory(max_device_used_bytes=0)}, "rank 6: peak device used is 0 bytes"),
-    "no such stage": (4, {"coordinates": Coordinates(tp=0, pp=9, dp=0, cp=0, ep=0)}, "rank 4: pipeline stage 9 of 4"),
-    "beyond the device": (
-        5,
-        {"memory": memory(max_allocated_bytes=80 * GIB + 1, device_total_bytes=80 * GIB)},
-        "rank 5: peak allocated of 80.00 GiB is more than the device has, 80.00 GiB",
-    ),
-    "beyond every card": (
-        5,
-        {"memory": memory(max_reserved_bytes=500 * GIB)},
-        "rank 5: peak reserved of 500.00 GiB is more than the device has, 120.00 GiB",
-    ),
-    "step outside": (1, {"steps": steps(2.5, range(51))}, "rank 1: step 50 is recorded, which the run does not have"),
-    "before the first": (
-        1,
-        {"steps": steps(2.5, range(-1, 50))},
-        "rank 1: step -1 is recorded, which the run does not have",
-    ),
-    "failed": (
-        2,
-        {"failure": Failure(kind="error", message="boom")},
-        "rank 2: failed (error), although the run ended well",
-    ),
-    "other stage": (
-        31,
-        {"coordinates": Coordinates(pp=0)},
-        "rank 31: pipeline stage 0, its number belongs to stage 3",
-    ),
-    "no such place": (4, {"coordinates": Coordinates(tp=4)}, "rank 4: TP rank 4 of 4"),
-    "a CPU": (
-        7,
-        {"device": Device(kind="cpu", name="A Processor")},
-        "rank 7: its device is a CPU, the run is of h100",
-    ),
-    "negative counter": (5, {"memory": memory(static_bytes=-5)}, "rank 5: static_bytes is -5"),
-    "negative work": (5, {"counted_flops_per_step": -1}, "rank 5: counted_flops_per_step is -1"),
-    "reserved too little": (
-        5,
-        {"memory": memory(max_allocated_bytes=50 * GIB, max_reserved_bytes=49 * GIB)},
-        "rank 5: peak reserved of 49.00 GiB is less than peak allocated, 50.00 GiB",
-    ),
-    "half of its stage": (
-        5,
-        {"memory": memory(max_allocated_bytes=25 * GIB)},
-        "rank 5: peak allocated of 25.00 GiB is less than half of that of another rank of its stage, 54.02 GiB",
-    ),
-    "milliseconds": (
-        0,
-        {"steps": steps(2500.0)},
-        "the steps take 2083 min 20 s together, the whole run took 2 min 18 s",
-    ),
-    "below weights": (
-        9,
-        {"memory": memory(max_allocated_bytes=1 << 30)},
-        "rank 9: peak allocated of 1.00 GiB is less than the rank's parameters, which have at least 3.98 GiB",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", DAMAGE)
-def test_an_impossible_figure_is_named_and_is_neither_an_improvement_nor_a_golden(make_record, make_golden, case):
-    rank, changes, sentence = DAMAGE[case]
-    whole = make_record(seconds=2.5)
-    assert impossible(whole, derive(whole)) == ()
-    record = changed(whole, rank, **changes)
-    assert sentence in impossible(record, derive(record))
-
-    golden = make_golden(whole, {"tflops_per_gpu": 1.0, "peak_allocated_bytes": 10**12})
-    search = GoldenSearch(golden, Path("golden.json"))
-    _, comparison = compare_runs([record], search, GateOptions())
-    assert comparison.outcome is Verdict.INCONCLUSIVE
-    reasons = [finding.reason for finding in comparison.findings if finding.threshold]
-    assert reasons
-    assert all(f"suspect: {sentence}" in reason for reason in reasons)
-    assert compare_runs([record], GoldenSearch(None, None, "none"), GateOptions())[1].outcome is Verdict.INCONCLUSIVE
-    with pytest.raises(BadRequestError) as refused:
-        promote([record], reason="r", author="a", now=NOW)
-    assert sentence in str(refused.value)
-    assert sentence in history_record(record, derive(record)).suspect
 
 
 def test_settings_that_were_changed_after_the_run_are_a_doubt(make_record, make_spec, make_golden):
@@ -147,14 +41,6 @@ def test_settings_that_were_changed_after_the_run_are_a_doubt(make_record, make_
         promote([larger], reason="r", author="a", now=NOW)
 
 
-def test_experts_and_logs_may_have_uneven_ranks(make_record, make_spec):
-    """A router gives ranks different numbers of tokens; a log reports ranks at different times."""
-    moe = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 4096}
-    record = make_record(make_spec(model=LLAMA3_70B | {"num_layers": 8, "moe": moe}, parallelism={}), seconds=2.5)
-    uneven = changed(record, 5, memory=memory(max_allocated_bytes=25 * GIB))
-    assert not [what for what in impossible(uneven, derive(uneven)) if "stage" in what]
-
-
 def test_a_replayed_run_took_less_time_than_its_steps(make_record):
     replayed = make_record(seconds=2.5, provenance={"duration_s": 0.1}, notes=(f"{REPLAYED}elsewhere",))
     assert impossible(replayed, derive(replayed)) == ()
@@ -167,20 +53,6 @@ def test_a_figure_that_no_golden_holds_is_a_refusal_and_no_traceback(make_record
     record = make_record(make_spec(gpu="cpu"), seconds=seconds)
     with pytest.raises(BadRequestError, match="step_time_s: a golden holds values from"):
         promote([record], reason="r", author="a", now=NOW)
-
-
-def test_ranks_with_the_same_problem_share_a_sentence(make_record):
-    record = make_record(seconds=2.5)
-    for rank in (4, 5, 6, 31):
-        record = changed(record, rank, finished=False)
-    assert impossible(record, derive(record)) == (
-        "ranks 4-6, 31: did not finish (finished: false), although the run ended well",
-    )
-
-
-def test_a_run_that_failed_has_partial_figures_and_no_further_doubt(make_record):
-    record = changed(make_record(seconds=2.5, status="failed", failure="x"), 1, finished=False)
-    assert doubts_of(record, derive(record)) == ()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from harness.judging.derive import derive
-from harness.judging.plausible import SHORTEST_STEP_S, impossible
+from harness.judging.plausible import impossible
 from harness.judging.plausible_golden import impossible_series
+from harness.judging.plausible_ranks import SHORTEST_STEP_S
 from harness.judging.readings import clock_doubts, device_used, is_victim
 from harness.judging.statistics import relative_spread, t_upper_tail
 from harness.records.rank import Device, Failure, RankClocks

@@ -43,7 +43,7 @@ def _material(make_spec, make_record, make_golden):
                     "memory": rank.memory.model_copy(
                         update={
                             name: int(getattr(rank.memory, name) * heavier)
-                            for name in ("max_allocated_bytes", "max_reserved_bytes")
+                            for name in ("max_allocated_bytes", "max_reserved_bytes", "max_device_used_bytes")
                         }
                     )
                 }
