@@ -1,10 +1,9 @@
 """Finds figures of golden values and of logs that cannot be true: such a comparison gets no verdict."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import GPUS, PRECISIONS, GpuType
+from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.layout import LayoutError
 from harness.judging.plausible_ranks import LARGER_CARDS, ROUNDED, SHORTEST_STEP_S
 from harness.planning import flops
@@ -23,37 +22,22 @@ Stored = Mapping[str, float]
 def impossible_golden(golden: GoldenRecord) -> tuple[str, ...]:
     """Return which figures of a golden cannot be true, one sentence each."""
     values = {name: stored.value for name, stored in golden.metrics.items()}
-    gpu, spec = GPUS.get(golden.gpu), spec_like(golden)
+    spec = spec_like(golden)
+    series = [(values.get("step_time_s"), values.get("tflops_per_gpu"))]
+    peaks = {name: round(value) for name, value in values.items() if name.startswith("peak_")}
     found = (
-        *_of_speed(values, gpu, golden.compute_dtype),
-        *_of_memory(values, gpu),
+        *_of_series(series, peaks, golden.gpu, golden.compute_dtype),
+        *_of_pairs(values),
         *(_of_settings(values, spec, golden.formula_version) if spec else ()),
     )
     return tuple(f"the golden's {what}" for what in found)
 
 
-def _of_speed(values: Stored, gpu: GpuType | None, dtype: str) -> Iterator[str]:
-    precision = PRECISIONS.get(dtype)
-    peak = gpu.peak_flops.get(precision.peak) if gpu and precision else None
-    speed, step, mfu = (values.get(name) for name in ("tflops_per_gpu", "step_time_s", "mfu"))
-    if gpu and precision and peak is not None and speed is not None and speed * TERA > peak:
-        yield f"{speed:g} TFLOP/s/GPU are above the dense {precision.peak} peak of {gpu.name}, {peak / TERA:g} TFLOP/s"
-    if step is not None and step < SHORTEST_STEP_S:
-        yield f"step time of {step:g} s is not possible"
+def _of_pairs(values: Stored) -> Iterator[str]:
+    """Yield an MFU above 1, and less reserved than allocated."""
+    mfu, allocated, reserved = (values.get(name) for name in ("mfu", "peak_allocated_bytes", "peak_reserved_bytes"))
     if mfu is not None and mfu > 1:
         yield f"MFU of {format_share(mfu)} is not possible"
-
-
-def _of_memory(values: Stored, gpu: GpuType | None) -> Iterator[str]:
-    """Yield peaks above the memory of the device, and less reserved than allocated."""
-    there, whose = (_LARGEST_HOST_BYTES, "every server") if gpu is None or gpu.is_cpu else (gpu.memory_bytes, gpu.name)
-    most = there if gpu is None or gpu.is_cpu else LARGER_CARDS * there
-    for name, value in values.items():
-        if name.startswith("peak_") and value > most:
-            yield (
-                f"{name} of {format_bytes(round(value))} is more than the memory of {whose}, {format_bytes(round(there))}"
-            )
-    allocated, reserved = (values.get(f"peak_{kind}_bytes") for kind in ("allocated", "reserved"))
     if allocated is not None and reserved is not None and reserved < ROUNDED * allocated:
         yield (
             f"peak_reserved_bytes of {format_bytes(round(reserved))} is less than its peak_allocated_bytes, "
@@ -92,23 +76,28 @@ def impossible_series(
     ``steps``: seconds and TFLOP/s/GPU. ``peaks``: bytes by name. ``gpu``, ``dtype``: of the job; where one of them is empty or
     unknown, throughput is compared with the highest dense peak of all GPUs.
     """
+    return tuple(f"{whose}: {what}" for what in _of_series(steps, peaks, gpu, dtype))
+
+
+def _of_series(
+    steps: Iterable[tuple[float | None, float | None]], peaks: Mapping[str, int], gpu: str, dtype: str
+) -> Iterator[str]:
     timed = [*steps]
     seconds, speeds = ([value for pair in timed if (value := pair[i]) is not None] for i in (0, 1))
     known, precision = GPUS.get(gpu), PRECISIONS.get(dtype)
-    peak = known.peak_flops.get(precision.peak) if known and precision else None
-    of = f"the dense peak of {gpu} in {dtype}" if peak else "the dense peak of every GPU that mbr-perf knows"
-    peak = peak or max(flops for row in GPUS.values() for flops in row.peak_flops.values())
-    found = []
+    own = known.peak_flops.get(precision.peak) if known and precision else None
+    of = f"{precision.peak} peak of {gpu}" if own and precision else "peak of every GPU that mbr-perf knows"
+    peak = own or max(flops for row in GPUS.values() for flops in row.peak_flops.values())
     if any(value < SHORTEST_STEP_S for value in seconds):
-        found.append(f"an iteration of {min(seconds):g} s is not possible")
+        yield f"step time of {min(seconds):g} s is not possible"
     if any(value * TERA > peak for value in speeds):
-        found.append(f"{max(speeds):g} TFLOP/s/GPU are above {of}, {peak / TERA:g} TFLOP/s")
-    rows = [known] if known else [row for row in GPUS.values() if not row.is_cpu]
-    most = math.inf if rows[0].is_cpu else LARGER_CARDS * max(row.memory_bytes for row in rows)
-    found += [f"{name} of {size} bytes is not possible" for name, size in peaks.items() if size <= 0]
-    found += [
-        f"{name} of {format_bytes(size)} is more than any {gpu or 'GPU'} has"
-        for name, size in peaks.items()
-        if size > most
-    ]
-    return tuple(f"{whose}: {what}" for what in found)
+        yield f"{max(speeds):g} TFLOP/s/GPU are above the dense {of}, {peak / TERA:g} TFLOP/s"
+    there, owner = max(row.memory_bytes for row in GPUS.values()), "every GPU"
+    if known:
+        there, owner = (_LARGEST_HOST_BYTES, "every server") if known.is_cpu else (known.memory_bytes, gpu)
+    most = there if known and known.is_cpu else LARGER_CARDS * there
+    for name, size in peaks.items():
+        if size <= 0:
+            yield f"{name} of {size} bytes is not possible"
+        elif size > most:
+            yield f"{name} of {format_bytes(size)} is more than the memory of {owner}, {format_bytes(there)}"
