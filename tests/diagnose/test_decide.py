@@ -237,3 +237,15 @@ def test_a_slower_job_without_settings_is_asked_for_them(case):
     assert fix.text.startswith("slow.log is 15.7% slower than fast.log: replace the capitals with its settings")
     assert fix.command.endswith("slow.log -mr RECIPE -g GPU -c DTYPE -ng GPUS --recompute SETTING --against fast.log")
     assert diagnose(slow, slow).fixes == ()
+
+
+@pytest.mark.parametrize(
+    ("totals", "sentence"),
+    [((), ""), ((77.4,), ""), ((70.0,), "The prediction does not account for 7.39 GiB.")],
+    ids=["no prediction", "more", "less"],
+)
+def test_only_bytes_beyond_a_prediction_are_called_unexplained(case, predicted, totals, sentence):
+    prediction = predicted(*totals) if totals else None
+    answer = diagnose(case(FULL, prediction=prediction), outlook=Outlook(fits_already=True))
+    assert "The settings are predicted to fit as they are." in answer.evidence
+    assert [text for text in answer.evidence if "does not account" in text] == ([sentence] if sentence else [])

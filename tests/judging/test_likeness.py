@@ -3,10 +3,14 @@
 import pytest
 
 from harness.errors import BadRequestError
+from harness.experiment.experiment import BridgeEngine
 from harness.judging.derive import derive
 from harness.judging.gate import Thresholds, Verdict, judge
-from harness.judging.likeness import impossible_names, likeness
+from harness.judging.likeness import impossible_names, is_for, likeness, own_devices
+from harness.judging.readings import RunClocks
 from harness.records.golden import MeasuredOn
+from harness.records.rank import Device
+from harness.records.run import DeviceSample, NodeSample
 
 VALUES = {"tflops_per_gpu": 690.0, "peak_allocated_bytes": 58e9, "counted_flops_per_step": 32_000_000}
 
@@ -164,3 +168,46 @@ def test_names_that_no_case_can_differ_in_are_refused_before_a_night():
         "--accept_difference 'softwear': no such difference",
         "--accept_difference 'modell.x': no such difference",
     ]
+
+
+BRIDGE = BridgeEngine(version="0.4.2", forward_step="gpt_step", rest="0")
+
+
+@pytest.mark.parametrize(
+    ("settings", "accept", "applies"),
+    [
+        ({}, (), True),
+        ({"recompute": "mlp"}, (), False),
+        ({"recompute": "mlp"}, ("recompute",), True),
+        ({"engine": BRIDGE}, ("engine",), False),
+        ({"engine": BRIDGE}, ("engine.name", "engine"), False),
+    ],
+)
+def test_a_golden_is_for_runs_of_its_own_settings_and_never_for_another_training_loop(
+    make_record, make_spec, make_golden, settings, accept, applies
+):
+    golden = make_golden(make_record(), VALUES)
+    assert is_for(golden, make_record(make_spec(**settings)), accept) is applies
+
+
+WHOLE_RUN = ("this run's SM clock covers the whole run: the times of its steps or samples were not recorded",)
+
+
+@pytest.mark.parametrize(
+    ("mhz", "over", "caveats"),
+    [(1400.0, "run", WHOLE_RUN), (1400.0, "window", ()), (None, "run", ()), (None, "window", ())],
+)
+def test_a_clock_of_the_whole_run_is_a_caveat(make_record, make_golden, mhz, over, caveats):
+    record = make_record()
+    golden = make_golden(record, VALUES)
+    golden = golden.model_copy(update={"measured_on": golden.measured_on.model_copy(update={"sm_clock_mhz": mhz})})
+    assert likeness(record, golden, clocks=RunClocks(mhz, 0, 1.0, 0, over)).caveats == caveats
+
+
+def test_the_devices_of_a_run_are_those_of_its_ranks_only(make_record, make_spec, make_rank):
+    spec = make_spec(num_gpus=3, parallelism={})
+    devices = (Device(kind="cuda", name="H100", uuid="GPU-a"), Device(kind="cuda", name="H100"), None)
+    ranks = tuple(make_rank(spec, rank, device=device) for rank, device in enumerate(devices))
+    own, other = (DeviceSample(uuid=uuid, name="H100", index=i) for i, uuid in enumerate(("gpu-A", "GPU-b")))
+    record = make_record(spec, ranks=ranks, nodes=(NodeSample(hostname="node1", devices=(other, own)),))
+    assert own_devices(record) == [("node1", own)]

@@ -4,9 +4,9 @@ import pytest
 
 from harness.judging.derive import derive
 from harness.judging.metrics import METRICS, Speed, cell_figure
-from harness.judging.saving import elsewhere, memory_saving
+from harness.judging.saving import another_machine, elsewhere, memory_saving
 from harness.records.run import ImportedLog
-from harness.units import MIB
+from harness.units import GIB, MIB
 
 FROM_A_LOG = ImportedLog(source_format="bridge", files=())
 
@@ -86,3 +86,54 @@ def test_the_figure_of_a_cell_is_that_of_its_repeats_where_they_have_one(runs):
     assert of["step_time_s"] == 2.0
     assert of["tflops_per_gpu"] is None
     assert of["peak_allocated_bytes"] == metrics.peak_allocated_bytes.value
+
+
+def without_reserved(runs):
+    return [
+        run.model_copy(
+            update={
+                "ranks": tuple(
+                    rank.model_copy(update={"memory": rank.memory.model_copy(update={"max_reserved_bytes": None})})
+                    for rank in run.ranks
+                )
+            }
+        )
+        for run in runs
+    ]
+
+
+def test_a_peak_that_one_side_lacks_is_not_compared(saving, runs):
+    allocated, reserved = {"peak_allocated_bytes": 10 * GIB}, {"peak_reserved_bytes": 10 * GIB}
+    assert saving().saved_by_metric == allocated | reserved
+    assert saving(cell=without_reserved(runs("mlp", [1.0], 40))).saved_by_metric == allocated
+    assert saving(control=without_reserved(runs("none", [1.0], 50))).saved_by_metric == allocated
+
+
+@pytest.mark.parametrize(
+    ("peaks", "noise_bytes"),
+    [((40, 40), round(0.005 * 40 * GIB)), ((40, 39), GIB), ((40, 40, 40), MIB // 16), ((40, 39, 40), GIB)],
+)
+def test_repeats_on_a_cpu_differ_by_what_they_show_or_by_what_is_known(saving, runs, peaks, noise_bytes):
+    cell = [run for peak in peaks for run in runs("mlp", [1.0], peak, gpu="cpu")]
+    assert saving(cell=cell, control=cell).noise_bytes == noise_bytes
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "text"),
+    [
+        ({}, {}, ""),
+        ({"driver_version": None}, {}, ""),
+        ({}, {"driver_version": None}, ""),
+        ({}, {"hostname": "node7"}, "host node7, not node0"),
+        ({}, {"driver_version": "580.1", "device_name": "H200"}, "device H200, not NVIDIA H100 80GB HBM3; driver 580.1, not 550.54.15"),
+    ],
+)  # fmt: skip
+def test_only_known_facts_make_another_machine(runs, before, now, text):
+    first, run = (
+        each.model_copy(update={"provenance": each.provenance.model_copy(update=changes)})
+        for each, changes in zip(runs("none", [1.0, 1.0], 50), (before, now), strict=True)
+    )
+    assert another_machine([first, run], first) == (
+        f"measured on another machine than the first run: {text}" if text else ""
+    )
+    assert another_machine([run], None) == ""

@@ -192,3 +192,13 @@ def test_an_expected_regression_that_cannot_be_judged_is_not_reported_as_gone(ma
     expected = ExpectedFailureRecord(outcome="regression", until="2099-01-01", reason="slow")
     [case] = judged(material(seconds=1.2, slower=1.05, expected=expected)).cases
     assert (case.outcome, case.is_expected, case.remark) == ("inconclusive", False, "")
+
+
+@pytest.mark.parametrize(
+    ("slower", "outcome", "exit_code"), [(1.0, "pass", ExitCode.OK), (1.2, "inconclusive", ExitCode.INCONCLUSIVE)]
+)
+def test_an_aa_that_does_not_hold_leaves_even_a_night_without_goldens_open(material, slower, outcome, exit_code):
+    night = judged(
+        replace(material(slower=slower, is_golden_required=False), golden=GoldenSearch(None, None, "no golden"))
+    )
+    assert (night.cases[0].outcome, night.outcome, night.exit_code) == ("pass", outcome, exit_code)

@@ -8,11 +8,12 @@ import pytest
 
 from harness.errors import ExitCode
 from harness.judging.derive import derive
+from harness.judging.gate import Verdict
 from harness.night.history.record import case_of
 from harness.night.history.store import write_history
-from harness.night.judge import judge_night, outlook
-from harness.night.values import CaseMaterial, CaseRun, rules_of
-from harness.night.words import answer
+from harness.night.judge import is_slower, judge_night, outlook
+from harness.night.values import CaseFinding, CaseMaterial, CaseRun, Evidence, rules_of
+from harness.night.words import SPEED, answer, finding_of
 from harness.records.goldens import GoldenSearch
 from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 
@@ -175,3 +176,39 @@ def test_a_night_that_judged_no_time_says_so_in_its_first_line(material):
 
 def test_a_faster_case_is_named_although_nothing_is_red(material):
     assert "changed by more than the threshold: fast (+" in answer(judge([material("fast", 0.8), material("same")]))
+
+
+@pytest.mark.parametrize(
+    ("change", "smallest", "is_worse"),
+    [(-0.021, 0.02, True), (-0.02, 0.02, False), (0.01, 0.02, False), (-0.001, None, True), (0.0, None, False)],
+)
+def test_a_case_is_slower_beyond_the_smallest_change_that_matters(make_case, change, smallest, is_worse):
+    evidence = Evidence(0.5, 0.01, "these repeats", 3, 3, smallest)
+    finding = CaseFinding(SPEED, 700 * (1 + change), 700.0, change, 0.05, Verdict.INCONCLUSIVE, "", evidence)
+    assert is_slower(make_case("a", [], findings=(finding,))) is is_worse
+
+
+@pytest.mark.parametrize(
+    ("num_slow", "num_confirmed", "is_doubt"), [(4, 2, False), (3, 2, False), (3, 1, True), (5, 2, True)]
+)
+def test_half_of_the_slower_cases_must_repeat_a_shared_change(material, num_slow, num_confirmed, is_doubt):
+    cases = [material(f"slow{i}", 1.1) for i in range(num_slow)]
+    for i in range(num_confirmed):
+        cases[i] = replace(cases[i], runs=[*cases[i].runs[:2], replace(cases[i].runs[2], purpose="confirm")])
+    shared = judge(cases).shared
+    assert shared is not None
+    assert shared.is_doubt is is_doubt
+
+
+def test_a_doubt_shared_by_most_cases_hides_no_failure_and_no_expectation(material):
+    failed = material("failed", 1.1)
+    failed = replace(failed, runs=[*failed.runs, replace(material("x", status="failed").runs[0], number=4)])
+    expected = ExpectedFailureRecord(outcome="regression", until="2026-02-01", reason="known")
+    night = judge([failed, material("known", 1.1, expected=expected), material("slow", 1.1)])
+    assert night.shared is not None and night.shared.is_doubt
+    assert [(case.outcome, case.exit_code) for case in night.cases] == [
+        ("failed", ExitCode.RUN_FAILED),
+        ("inconclusive", ExitCode.OK),
+        ("inconclusive", ExitCode.INCONCLUSIVE),
+    ]
+    assert {finding_of(case, SPEED).verdict for case in night.cases} == {Verdict.INCONCLUSIVE}

@@ -1,5 +1,6 @@
 """What earlier nights say of the noise of a case, and which of them may say it."""
 
+import math
 import random
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from harness.errors import BadRequestError
 from harness.night.case import noise_of
 from harness.night.history.record import HistoryFigure, HistoryRecord
-from harness.night.known_noise import known_noise, step_before
+from harness.night.known_noise import KnownNoise, Tail, known_noise, step_before
+from harness.night.noise import noises
 
 GOLDEN = "2026-01-03T00:00:00Z"
 
@@ -137,3 +139,39 @@ def test_a_golden_without_a_date_is_reported(kept):
     run, build = kept
     with pytest.raises(BadRequestError, match="'yesterday': not an ISO-8601 time"):
         noise_of([build(5, 99.0)], "tflops_per_gpu", run, since="yesterday")
+
+
+def known(**changes):
+    """Five nights of four runs: runs vary by 1 %, with 20 degrees of freedom."""
+    fields = {
+        "within_sd": 0.01,
+        "within_df": 20,
+        "night_df": 4,
+        "runs_per_night": 4.0,
+        "level": 100.0,
+        "num_nights": 5,
+        "num_runs": 20,
+    }
+    return KnownNoise(**fields | changes)
+
+
+def test_nights_that_differ_as_their_runs_explain_count_as_runs():
+    """Runs: 0.01**2 with 20 degrees; means: 4 * 0.004**2 with 4; together (20 * 1e-4 + 4 * 6.4e-5) / 24."""
+    found = noises(None, None, known(night_sd=0.004))
+    assert found.history is not None
+    assert (found.history.value, found.history.degrees) == (pytest.approx(9.4e-5), 24)
+    assert found.night_variance == 0
+
+
+def test_nights_that_differ_more_add_the_rest_with_satterthwaites_degrees():
+    """4e-4 with 4 degrees less 1e-4 / 4 with 20: 3.75e-4; 3.75e-4**2 / (4e-4**2 / 4 + 2.5e-5**2 / 20) = 3.5129 degrees."""
+    degrees = pytest.approx(1.40625e-7 / (4e-8 + 3.125e-11))
+    [(weight, left)] = noises(None, None, known(night_sd=0.02)).nights
+    assert (weight, left.value, left.degrees) == (1.0, pytest.approx(3.75e-4), degrees)
+
+    tails = (Tail(3.0, 0.018, 0.4), Tail(math.inf, 0.02, 0.6))
+    shapes = noises(None, None, known(night_sd=0.02, tails=tails)).nights
+    assert [(weight, shape.value, shape.degrees) for weight, shape in shapes] == [
+        (0.4, pytest.approx(0.018**2 * 0.9375), 3.0),
+        (0.6, pytest.approx(0.02**2 * 0.9375), degrees),
+    ]
