@@ -218,11 +218,12 @@ def _of_stages(record: RunRecord) -> Iterator[tuple[int, str]]:
 def _of_devices(record: RunRecord) -> Iterator[tuple[int, str]]:
     """Yield ranks whose whole device had less in use than their own process reserved, unless that gave memory back.
 
-    The sampler cannot see a short peak. Captured graphs, offloading and retries give reserved memory back; what Megatron-Bridge
-    does is not known.
+    The sampler cannot see a short peak. Captured graphs, offloading, Megatron-FSDP and retries give reserved memory back; what
+    Megatron-Bridge does is not known.
     """
     spec, read = record.spec, readings.device_used(record.nodes)
-    if record.imported or spec.engine or spec.cuda_graph.impl != "none" or spec.offload != OffloadSpec():
+    gives_back = spec.cuda_graph.impl != "none" or spec.offload != OffloadSpec() or spec.ddp.use_megatron_fsdp
+    if record.imported or spec.engine or gives_back:
         return
     for rank in record.ranks:
         used, reserved = read(rank), readings.reserved(rank)

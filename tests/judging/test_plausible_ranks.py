@@ -203,7 +203,7 @@ POSSIBLE = {
     "untouched tensors": ({"gpu": "cpu"}, {"memory": memory(max_allocated_bytes=4 * GIB, host_max_rss_bytes=GIB)}),
     "long pauses": ({"gpu": "cpu"}, {"steps": ended(build_steps([0.025] * 10), every_s=2.5)}),
     "rounded ends": ({"gpu": "cpu"}, {"steps": ended(build_steps([2e-4] * 10), every_s=0.1)}),
-    "no ends": ({"gpu": "cpu"}, {"steps": (*ended(build_steps([0.0025] * 9), every_s=9.0), build_steps([1.0] * 10)[9])}),
+    "no ends": ({"gpu": "cpu"}, {"steps": (*ended(build_steps([0.0025] * 9), every_s=9.0), build_steps([0.0025] * 10)[9])}),
     "diverged": ({}, {"steps": lost(3.4e38)}),
     "skipped by Bridge": ({"engine": BRIDGE}, {"steps": lost(None)}),
     "another loss of Bridge": ({"engine": BRIDGE}, {"steps": lost(-1.0)}),
@@ -211,6 +211,14 @@ POSSIBLE = {
     "others on the device": ({}, {"memory": memory(max_device_used_bytes=60 * GIB, limit_bytes=40 * GIB)}),
     "sampled": ({}, {"memory": memory(max_reserved_bytes=60 * GIB, max_device_used_bytes=round(59.5 * GIB))}),
     "retried": ({}, {"memory": memory(max_reserved_bytes=60 * GIB, max_device_used_bytes=50 * GIB, num_alloc_retries=1)}),
+    "sharded": (
+        {"ddp": {"use_megatron_fsdp": True}},
+        {"memory": memory(max_reserved_bytes=60 * GIB, max_device_used_bytes=50 * GIB)},
+    ),
+    "offloaded": (
+        {"offload": {"cpu_offloading_num_layers": 1}},
+        {"memory": memory(max_reserved_bytes=60 * GIB, max_device_used_bytes=50 * GIB)},
+    ),
     "captured": (
         {"cuda_graph": {"impl": "local"}},
         {"memory": memory(max_reserved_bytes=60 * GIB, max_device_used_bytes=50 * GIB)},
