@@ -1,13 +1,13 @@
 """Finds figures of golden values and of logs that cannot be true: such a comparison gets no verdict."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PRECISIONS
-from harness.experiment.layout import LayoutError
-from harness.judging.plausible_ranks import LARGER_CARDS, ROUNDED, SHORTEST_STEP_S
+from harness.judging.plausible_ranks import LARGER_CARDS, LEAST_COUNTED, ROUNDED, SHORTEST_STEP_S, by_stage
 from harness.planning import flops
-from harness.planning.flops import FORMULA_VERSION
+from harness.planning.flops import FORMULA_VERSION, least_flops_by_stage
 from harness.planning.model_states import least_weight_bytes
 from harness.records.golden import GoldenRecord, spec_like
 from harness.units import TERA, format_bytes, format_share
@@ -47,16 +47,16 @@ def _of_pairs(values: Stored) -> Iterator[str]:
 
 def _of_settings(values: Stored, spec: ExperimentSpec, formula: str | None) -> Iterator[str]:
     """Yield figures that contradict the golden's own settings: their parameters, and the FLOPs of a step."""
-    try:
-        least = max(least_weight_bytes(spec), default=0.0)
-    except LayoutError:
-        least = 0.0
+    least = max(by_stage(least_weight_bytes, spec), default=0.0)
     for name, value in values.items():
         if name.startswith("peak_") and value < least:
             yield (
                 f"{name} of {format_bytes(round(value))} is less than the parameters of its fullest stage, which have at least "
                 f"{format_bytes(round(least))}"
             )
+    counted, work = values.get("counted_flops_per_step"), math.fsum(by_stage(least_flops_by_stage, spec))
+    if counted is not None and spec.gpu_type.is_cpu and spec.is_described and counted < LEAST_COUNTED * work:
+        yield f"counted_flops_per_step of {counted:g} is less than the matrix multiplications of its layers alone, {work:g}"
     speed, step = values.get("tflops_per_gpu"), values.get("step_time_s")
     if speed is None or step is None or formula != FORMULA_VERSION or not spec.is_described:
         return

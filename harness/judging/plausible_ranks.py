@@ -23,7 +23,7 @@ _PAUSES = 100.0  # times the steps themselves: a rank that waits for a slow disk
 # Of one thread in a second, twice the peak of the fastest matrix units: fp32 in Apple's SME, bf16 in Intel's AMX.
 _MOST_THREAD_FLOPS = {"fp32": 4 * TERA, "bf16": 16 * TERA}
 _MOST_UNTOUCHED = 4.0  # peak of tensors per byte that the process held: pages may be swapped out, or never touched
-_LEAST_COUNTED = 0.5  # of the FLOPs that a rank executes at least
+LEAST_COUNTED = 0.5  # of the FLOPs that a rank executes at least
 _LARGEST_LOSS = 3.5e38  # ranks compute it in fp32, which ends at 3.4e38
 _COUNTERS = (
     "static_bytes", "after_setup_bytes", "num_alloc_retries", "num_ooms", "device_total_bytes", "limit_bytes", "host_max_rss_bytes",
@@ -163,14 +163,15 @@ def _of_work(record: RunRecord) -> Iterator[tuple[int, str]]:
     """
     spec = record.spec
     threads = record.provenance.environment.get("OMP_NUM_THREADS", "")
-    most = _MOST_THREAD_FLOPS[spec.precision.params_dtype] * int(threads) if threads.isdecimal() else math.inf
-    least = _by_stage(least_flops_by_stage, spec) if spec.is_described else ()
+    num_threads = int(threads) if threads.isdecimal() else 0
+    most = _MOST_THREAD_FLOPS[spec.precision.params_dtype] * (num_threads or math.inf)
+    least = by_stage(least_flops_by_stage, spec) if spec.is_described else ()
     for rank in record.ranks:
         counted, stage = rank.counted_flops_per_step, rank.coordinates.pp
         if counted is None or not rank.steps:
             continue
         expected = least[stage] * len(least) / spec.num_gpus if 0 <= stage < len(least) else 0.0
-        if 0 <= counted < _LEAST_COUNTED * expected:
+        if 0 <= counted < LEAST_COUNTED * expected:
             yield (
                 rank.rank,
                 f"counted {counted:,} FLOPs in a step, the matrix multiplications of its layers alone have {round(expected):,}",
@@ -242,7 +243,7 @@ def _of_peaks(record: RunRecord) -> Iterator[tuple[int, str]]:
         "reserved": readings.reserved,
         "device used": readings.device_used(record.nodes),
     }
-    least = _by_stage(least_weight_bytes, record.spec)
+    least = by_stage(least_weight_bytes, record.spec)
     for rank in record.ranks:
         stage = rank.coordinates.pp
         weights = least[stage] if 0 <= stage < len(least) else 0.0
@@ -274,7 +275,8 @@ def _most(rank: RankRecord, record: RunRecord, name: str) -> Iterator[tuple[str,
         yield "the rank's memory limit", memory.limit_bytes
 
 
-def _by_stage(least_of: Callable[[ExperimentSpec], tuple[float, ...]], spec: ExperimentSpec) -> tuple[float, ...]:
+def by_stage(least_of: Callable[[ExperimentSpec], tuple[float, ...]], spec: ExperimentSpec) -> tuple[float, ...]:
+    """Return a figure of every pipeline stage; empty if the model cannot be cut."""
     try:
         return least_of(spec)
     except LayoutError:  # a rule reports it; an imported job may have been cut otherwise

@@ -73,8 +73,9 @@ def test_an_mfu_is_compared_with_the_peak_of_its_own_precision(make_record, make
     assert "an MFU of 105 % is not possible" in impossible(bf16, derive(bf16))[0]
 
 
-def test_no_mfu_is_judged_on_a_cpu(make_record, make_spec):
-    record = make_record(make_spec(gpu="cpu"), seconds=2e-6)
+@pytest.mark.parametrize("threads", ["", "0", "4,2"])
+def test_no_mfu_is_judged_on_a_cpu_and_no_speed_of_an_unknown_number_of_threads(make_record, make_spec, threads):
+    record = make_record(make_spec(gpu="cpu"), seconds=2e-6, provenance={"environment": {"OMP_NUM_THREADS": threads}})
     assert (impossible(record, derive(record)), remarkable(record, derive(record))) == ((), ())
 
 
@@ -137,6 +138,10 @@ def test_a_golden_with_another_impossible_figure_gives_no_verdict(make_record, m
         ({"step_time_s": 5e-7}, "step time of 5e-07 s is not possible"),
         ({"peak_allocated_bytes": 2**46 + 1}, "more than the memory of every server"),
         ({"peak_allocated_bytes": 1024}, "less than the parameters of its fullest stage"),
+        (
+            {"counted_flops_per_step": 91_226_111},
+            "counted_flops_per_step of 9.12261e+07 is less than the matrix multiplications of its layers alone, 1.82452e+08",
+        ),
         ({"tflops_per_gpu": 1.0, "step_time_s": 1.0}, "throughput and step time contradict each other"),
     ],
 )
