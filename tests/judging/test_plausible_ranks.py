@@ -205,6 +205,10 @@ POSSIBLE = {
     "rounded ends": ({"gpu": "cpu"}, {"steps": ended(build_steps([2e-4] * 10), every_s=0.1)}),
     "no ends": ({"gpu": "cpu"}, {"steps": (*ended(build_steps([0.0025] * 9), every_s=9.0), build_steps([0.0025] * 10)[9])}),
     "diverged": ({}, {"steps": lost(3.4e38)}),
+    "first stage": (
+        {"gpu": "cpu", "num_gpus": 2, "parallelism": {"pipeline_model_parallel_size": 2}},
+        {"steps": lost(None)[:10]},
+    ),
     "skipped by Bridge": ({"engine": BRIDGE}, {"steps": lost(None)}),
     "another loss of Bridge": ({"engine": BRIDGE}, {"steps": lost(-1.0)}),
     "at the limit": ({}, {"memory": memory(max_reserved_bytes=40 * GIB, limit_bytes=40 * GIB)}),
