@@ -15,6 +15,7 @@ from harness.judging.promotion import promote
 from harness.night.history.record import history_record
 from harness.records.goldens import GateOptions, GoldenSearch
 from harness.records.rank import Coordinates, Device, Failure, MemoryRecord, StepRecord
+from harness.records.run import REPLAYED
 from harness.units import GIB
 from tests.conftest import LLAMA3_70B, build_steps
 
@@ -237,6 +238,18 @@ def test_a_figure_that_is_only_unusual_is_no_doubt(make_record, make_spec, case)
     where = {"environment": {"OMP_NUM_THREADS": "1"}}
     record = changed(make_record(spec, seconds=2.5, provenance=where), 0, **changes)
     assert impossible(record, derive(record)) == ()
+
+
+def test_a_rank_executes_its_share_of_its_own_stage_unless_it_is_replayed(make_record, make_spec):
+    """Two of four layers: 3 * 2 * 128 tokens * 2 * 55,296 weights; the last of two stages also has the logits."""
+    spec = make_spec(gpu="cpu", parallelism={"pipeline_model_parallel_size": 2})
+    record = changed(make_record(spec), 0, counted_flops_per_step=42_467_327, hostname="node7")
+    expected = (
+        "rank 0: counted 42,467,327 FLOPs in a step, the matrix multiplications of its layers alone have 84,934,656"
+    )
+    assert expected in impossible(record, derive(record))
+    replayed = record.model_copy(update={"notes": (f"{REPLAYED}elsewhere",)})
+    assert impossible(replayed, derive(replayed)) == ()
 
 
 def test_exchanged_rank_files_are_named(make_record):
