@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby
 
 from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.layout import LayoutError
@@ -18,7 +17,6 @@ SHORTEST_STEP_S = 1e-6  # launching a single kernel takes longer
 LARGER_CARDS = 1.5  # of a GPU's memory: some are sold with more, such as 94 and 96 GB instead of 80
 ROUNDED = 0.99  # logs round bytes to MB or GB, so that the larger of two figures may look smaller by so much
 _LEAST_OF_STAGE = 0.5  # of the fullest rank of a dense stage, whose ranks hold equal parts and differ by some percent
-_SAME_TIMES = 5  # in a row; two steps of 1 ms that vary by 0.1 % are equal to the nanosecond once in a thousand times
 _PAUSES = 100.0  # times the steps themselves: a rank that waits for a slow disk after each step needs less
 # Of one thread in a second, twice the peak of the fastest matrix units: fp32 in Apple's SME, bf16 in Intel's AMX.
 _MOST_THREAD_FLOPS = {"fp32": 4 * TERA, "bf16": 16 * TERA}
@@ -101,11 +99,7 @@ def _of_steps(rank: RankRecord, last: int | None) -> Iterator[str]:
 
 
 def _of_clock(rank: RankRecord) -> Iterator[str]:
-    """Yield times that no clock gives: the same again and again, or much shorter than from the end of one step to the next."""
-    for seconds, same in groupby(step.seconds for step in rank.steps):
-        num_steps = sum(1 for _ in same)
-        if num_steps >= _SAME_TIMES:
-            yield f"{num_steps} steps in a row took exactly {seconds:.9g} s, which no clock gives"
+    """Yield step times much shorter than from the end of one step to the next."""
     ends = [step.ended_s for step in rank.steps if step.ended_s is not None]
     if len(ends) < max(2, len(rank.steps)):
         return

@@ -100,12 +100,6 @@ DAMAGE = {
         {"memory": memory(max_allocated_bytes=25 * GIB)},
         "rank 5: peak allocated of 25.00 GiB is less than half of that of another rank of its stage, 54.02 GiB",
     ),
-    "one time": (3, {"steps": steps(2.5)}, "rank 3: 50 steps in a row took exactly 2.5 s, which no clock gives"),
-    "one time for a while": (
-        3,
-        {"steps": (*build_steps([2.5] * 45), *steps(2.4, range(45, 50)))},
-        "rank 3: 5 steps in a row took exactly 2.4 s, which no clock gives",
-    ),
     "divided": (
         3,
         {"steps": ended(build_steps([0.0025] * 50), every_s=2.5)},
