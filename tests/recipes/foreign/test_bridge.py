@@ -265,6 +265,13 @@ def test_a_precision_that_differs_from_ours_is_noted(files, tmp_path):
     assert "model.fp8_param is false (fp8_cs here has true)" in note
 
 
+@pytest.mark.parametrize(("size", "num_notes"), [(1, 0), (4, 1)])
+def test_an_evaluation_with_larger_micro_batches_is_noted(files, tmp_path, size, num_notes):
+    path = changed(files, tmp_path, QWEN, ("eval_micro_batch_size", str(size)))
+    found = [note for note in resolved(path).notes if "an evaluation may raise the peak" in note]
+    assert len(found) == num_notes
+
+
 @pytest.mark.parametrize(
     "content",
     [
