@@ -61,6 +61,9 @@ _NOTHING_RAISED = re.compile(
     r"(?:[\w.]{1,200}\.)?(?:ChildFailedError|CalledProcessError|SystemExit|KeyboardInterrupt)\b"
 )
 _CAUSE = re.compile(r"[A-Z]\w{0,90}(?:Error|Exception)\(['\"]")  # such as ValueError("...")
+# A message that is a quotation, as of KeyError, which srun broke before its end; and the rest of it.
+_OPEN_QUOTATION = re.compile(r"Error: (?:'[^']{0,200}|\"[^\"]{0,200})$")
+_IN_QUOTATION = re.compile(r"[\w./:-]{0,200}['\"]?")
 _BARE_ASSERT = re.compile(r"(?:E {2,8})?AssertionError:?$")
 # glog, as torch's elastic writes it: E0821 14:03:27.481093; torch's C++ writes no zero before the month: [E821
 _GLOG_TIME = re.compile(r"\[?[IWEF](\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
@@ -162,8 +165,7 @@ class FailureScan:
         self.collectives.feed(line)
         state = self._state_of(line.rank)
         state.time = _comparable_time(line) or state.time
-        if state.broken:
-            self._mend(state.broken, line.text)
+        if state.broken and not self._mend(state.broken, line.text):
             state.broken = None
         if state.opened and self._continue(state, state.opened, line):
             return
@@ -277,22 +279,27 @@ class FailureScan:
         is_unknown = is_kept and sign.kind == "error" and sign.exit_code is None and known_end(failure.text) is None
         state.broken = key if is_unknown else None
 
-    def _mend(self, key: tuple[object, ...], text: str) -> None:
-        """Join an error with the next line of its rank, if only both together are a known text."""
+    def _mend(self, key: tuple[object, ...], text: str) -> bool:
+        """Join an error with the next line of its rank, if only both are a known text, or end its quotation. Return whether that is still open."""
         failure = self.found.get(key)
         if failure is None or len(failure.text) >= MAX_TEXT or known_end(text[:MAX_TEXT]):
-            return
+            return False
+        if _OPEN_QUOTATION.search(failure.text) and _IN_QUOTATION.fullmatch(text):
+            self.found[key] = replace(failure, text=_from_message(failure.text + text))
+            return _OPEN_QUOTATION.search(failure.text + text) is not None
         for seam in ("", " "):
             whole = _from_message(f"{failure.text}{seam}{text}")
             if known_end(whole):
                 self.found[key] = replace(failure, text=whole)
-                return
+                break
+        return False
 
     def _continue(self, state: _Rank, key: tuple[object, ...], line: LogLine) -> bool:
         """Add the line to the text of a failure that goes on; return whether it is nothing but a part of NCCL's error."""
         is_nccl = _MORE_OF_NCCL.match(line.text) is not None
         if (state.takes_any or is_nccl) and key in self.found and not line.text.startswith((_TRACEBACK, *_CHAINED)):
             self.found[key] = replace(self.found[key], text=f"{self.found[key].text} {_from_message(line.text)}")
+            state.broken = key if not is_nccl and known_end(self.found[key].text) is None else None
         state.opened = key if is_nccl else None
         state.takes_any = line.text.rstrip() == "Last error:"
         return is_nccl
