@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from harness.experiment.experiment import ExperimentSpec, OffloadSpec
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.judging import readings
 from harness.planning.flops import least_flops_by_stage
@@ -194,7 +194,6 @@ def _of_stages(record: RunRecord) -> Iterator[tuple[int, str]]:
                 rank.rank,
                 f"peak reserved of {format_bytes(reserved)} is less than peak allocated, {format_bytes(allocated)}",
             )
-    yield from _of_devices(record)
     if record.imported or record.spec.model.moe:
         return
     fullest: dict[int, int] = {}
@@ -207,26 +206,6 @@ def _of_stages(record: RunRecord) -> Iterator[tuple[int, str]]:
                 rank.rank,
                 f"peak allocated of {format_bytes(allocated)} is less than half of that of another rank of its stage, "
                 f"{format_bytes(most)}",
-            )
-
-
-def _of_devices(record: RunRecord) -> Iterator[tuple[int, str]]:
-    """Yield ranks whose whole device had less in use than their own process reserved, unless that gave memory back.
-
-    The sampler cannot see a short peak. Captured graphs, offloading, Megatron-FSDP and retries give reserved memory back; what
-    Megatron-Bridge does is not known.
-    """
-    spec, read = record.spec, readings.device_used(record.nodes)
-    gives_back = spec.cuda_graph.impl != "none" or spec.offload != OffloadSpec() or spec.ddp.use_megatron_fsdp
-    if record.imported or spec.engine or gives_back:
-        return
-    for rank in record.ranks:
-        used, reserved = read(rank), readings.reserved(rank)
-        kept = rank.memory is not None and not rank.memory.num_alloc_retries
-        if used is not None and reserved is not None and kept and 0 < used < ROUNDED * reserved:
-            yield (
-                rank.rank,
-                f"peak device used of {format_bytes(used)} is less than its own peak reserved, {format_bytes(reserved)}",
             )
 
 
