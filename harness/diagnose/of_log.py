@@ -10,10 +10,12 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.failure_scan import expandable_segments_in
 from harness.judging.oom.first_failure import LOCAL_RANK, FirstFailure, RankFailure
 from harness.judging.oom.known_ends import NOT_FINITE_ADVICE, is_non_finite
+from harness.judging.oom.known_texts import SLURM_KILLS
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.judging.statistics import median
 from harness.records.foreign.log import ForeignLog, NotFinite
 from harness.records.logs.lines import LogLine
+from harness.records.logs.seams import joins
 from harness.records.redact import redact
 
 _MOST_MESSAGES = 200
@@ -27,7 +29,7 @@ _COMPILING = re.compile(
     r"^(?:> compiling and loading fused kernels|Using .{1,300} as PyTorch extensions root|Building extension module |Emitting ninja build file |Allowing ninja to set)"
 )
 # slurmstepd counts every process of a step that the kernel ended, also helpers and data loader workers.
-_KILLS = re.compile(r"\b[Dd]etected \d{1,6} oom[-_ ]?kill event")
+_KILLS = re.compile(rf"\b{SLURM_KILLS}")
 _HARMLESS = (
     "Training ended well all the same: {} ({}). If Slurm counted a kill, the kernel ended another process of the step."
 )
@@ -64,16 +66,15 @@ class Listener:
     def _symptom(self, line: LogLine) -> Message | None:
         """Return the message of a line that names a symptom, also if srun broke it after its beginning."""
         begun = self._errors.pop(line.rank, None)
-        is_named = names_symptom(line.text)
-        if "Error: " in line.text and len(self._errors) < _MOST_BEGUN and not is_named:
-            self._errors[line.rank] = line
-        if is_named:
+        if names_symptom(line.text):
             return Message(redact(line.text[:_LONGEST]), line.where)
-        for seam in ("", " ") if begun else ():
-            whole = f"{begun.text}{seam}{line.text}"[:_LONGEST] if begun else ""
-            if begun and names_symptom(whole):
-                return Message(redact(whole), begun.where)
-        return None
+        if "Error: " in line.text and len(self._errors) < _MOST_BEGUN:
+            self._errors[line.rank] = line
+        if begun is None:
+            return None
+        both = (whole[:_LONGEST] for whole in joins(begun.text, line.text))
+        found = next(filter(names_symptom, both), None)
+        return Message(redact(found), begun.where) if found else None
 
 
 def case_of_log(

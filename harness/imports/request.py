@@ -17,7 +17,7 @@ from harness.recipes.recipe_file import load_recipe
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.goldens import GateOptions
 from harness.records.logs.lines import log_lines
-from harness.records.logs.sources import STDIN
+from harness.records.logs.sources import is_stream
 from harness.run.understanding import Settled
 from harness.sweep.axes import RECOMPUTE, SweptAxis
 from harness.sweep.request import read_axes
@@ -107,7 +107,7 @@ def without_recipe(jobs: Sequence[LabelledLogs], gpu: str | None, recipes: Path 
 def _size_of(log: str) -> tuple[int | None, int | None]:
     """Return layers and hidden size, None where the log does not print them, cannot be read, or is standard input."""
     found: dict[str, int] = {}
-    if log != STDIN and not Path(log).is_fifo():
+    if not is_stream(log):
         with suppress(BadRequestError):
             for line in islice(log_lines([log]), _HEAD_LINES):
                 if match := _SIZE.match(line.text):

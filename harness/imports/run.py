@@ -24,7 +24,7 @@ from harness.records.folders import results_dir
 from harness.records.foreign.log import ForeignLog, Iteration
 from harness.records.foreign.reader import read_logs
 from harness.records.logs.lines import log_lines
-from harness.records.logs.sources import STDIN
+from harness.records.logs.sources import is_stream
 from harness.records.rank import Failure, MemoryRecord, RankRecord, StepRecord
 from harness.records.redact import redact
 from harness.records.run import Provenance, RunRecord, log_files
@@ -194,7 +194,7 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
 
 def read(logs: Sequence[str]) -> ReadLog:
     """Read the log of one job. BadRequestError: a file cannot be read, or no line is of a training job."""
-    if STDIN in logs or any(Path(log).is_fifo() for log in logs):
+    if any(map(is_stream, logs)):
         problem = "import needs a file, not standard input or a pipe, because the run keeps its checksum"
         raise BadRequestError(problem, remedy="save the log, and name the file")
     found = ReadLog(read_logs(logs), first_failure(log_lines(logs)))

@@ -119,18 +119,13 @@ def least_flops_by_stage(spec: ExperimentSpec) -> tuple[int, ...]:
     Counts the projections around attention, dense MLPs and the output layer: every rank of a stage has an equal share, and
     every tool counts them alike. LayoutError if the model cannot be cut.
     """
-    layers = {kind: layer_flops(spec, kind) for kind in set(spec.model.layer_kinds)}
-    kinds, logits = (
-        spec.model.layer_kinds,
-        _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step * spec.model.hidden_size * spec.model.vocab_size,
-    )
+    model = spec.model
+    logits = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step * model.hidden_size * model.vocab_size
+    of_kind = {kind: layer_flops(spec, kind) for kind in set(model.layer_kinds)}
+    of_layer = [of_kind[kind].projections + of_kind[kind].mlp for kind in model.layer_kinds]
     return tuple(
-        _FORWARD_AND_BACKWARD
-        * sum(
-            logits * chunk.has_loss + sum(layers[kinds[i]].projections + layers[kinds[i]].mlp for i in chunk.layers)
-            for chunk in stage
-        )
-        for stage in chunks(spec.model, spec.parallelism)
+        _FORWARD_AND_BACKWARD * sum(logits * chunk.has_loss + sum(of_layer[i] for i in chunk.layers) for chunk in stage)
+        for stage in chunks(model, spec.parallelism)
     )
 
 

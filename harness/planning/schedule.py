@@ -275,10 +275,8 @@ class _Interleaved:
         }
         if self._last_of_warmup and self._last_of_warmup[1] < self._finished[self._last_of_warmup[0]]:
             kept.add(self._last_of_warmup)
-        held = [*kept, *kept]
-        if self._sent is not None and self._sent not in kept:
-            held.append(self._sent)
-        return sum(not self._waits(each) for each in held)
+        sent = {self._sent} - kept if self._sent else set()
+        return sum((2 if each in kept else 1) for each in kept | sent if not self._waits(each))
 
     def _waits(self, micro_batch: _MicroBatch) -> bool:
         """Return whether the micro-batch waits for the flush, and so has its input and gradient anyway."""

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
@@ -17,7 +16,7 @@ from harness.recipes.recipe import ForeignSource, Layer, Request, Setting, Value
 from harness.recipes.sweep_file import RECOMPUTE_OPTIONS
 from harness.recipes.writing import scalar
 from harness.records.logs.lines import LogLine, log_lines
-from harness.records.logs.sources import STDIN
+from harness.records.logs.sources import is_stream
 from harness.run.understanding import RunRequest, settle
 
 _HEAD_LINES = 50_000  # trainers print their arguments before the first iteration
@@ -47,7 +46,7 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
 
     None also for standard input and pipes, which can be read only once.
     """
-    if any(log == STDIN or not (Path(log).is_file() or Path(log).is_dir()) for log in logs):
+    if any(map(is_stream, logs)):
         return None
     found: Arguments | None = None
     with suppress(BadRequestError):  # the reader of the whole log reports what is wrong with it

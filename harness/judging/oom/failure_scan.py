@@ -19,6 +19,7 @@ from harness.judging.oom.frames import Task, frame_of
 from harness.judging.oom.known_ends import is_non_finite, known_end
 from harness.judging.oom.mentions import mention_in
 from harness.records.logs.lines import LogLine
+from harness.records.logs.seams import joins
 from harness.records.rank import Phase
 
 _ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,12})/")
@@ -287,8 +288,7 @@ class FailureScan:
         if _OPEN_QUOTATION.search(failure.text) and _IN_QUOTATION.fullmatch(text):
             self.found[key] = replace(failure, text=_from_message(failure.text + text))
             return _OPEN_QUOTATION.search(failure.text + text) is not None
-        for seam in ("", " "):
-            whole = _from_message(f"{failure.text}{seam}{text}")
+        for whole in map(_from_message, joins(failure.text, text)):
             if known_end(whole):
                 self.found[key] = replace(failure, text=whole)
                 break

@@ -237,7 +237,7 @@ _REPORTS: tuple[KnownText, ...] = (
          "The frames below the line, if there are any, name the library. Run it with PYTHONFAULTHANDLER=1, which names the Python line.", confidence="medium"),
     row(r"DUE TO TASK FAILURE", "Slurm ended the step because a task of it failed; these lines do not show why",
          "Find that task: srun names the ones that it terminated, so the number that is missing among them failed first. Read the log of its ranks.", "unknown", confidence="low"),
-    row(r"(?:JOB|STEP) \S{1,40} ON \S{1,200} CANCELLED AT \S{1,40} \*\*\*", "Slurm cancelled the job or the step: somebody ran scancel, or srun ended it because a task had failed",
+    row(r"(?:JOB|STEP) \S{1,40} ON \S{1,200} CANCELLED AT \S{1,40} \*\*\*", "Slurm cancelled the job or the step: a user ran scancel, or srun ended it because a task had failed",
          "See the log before it for the task that failed first. If there is none, ask who cancelled it: sacct -j JOB --format=JobID,State,ExitCode,End shows CANCELLED by UID.", "unknown", confidence="low"),
     row(RAY.pattern, "Ray reports only that a worker process ended; the log of that worker has the reason",
          "Read the worker's own log (session_latest/logs/worker-*.err on its node), and the node's dmesg: the kernel may have ended it.", "unknown", confidence="low"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from harness.judging.oom.verdict import Confidence, OomClass, OomVerdict, impossible_bytes, threshold
 
 SLURM = r"\bSlurm: (?:REQUEUED \d{1,6} times?, then )?"
+SLURM_KILLS = r"[Dd]etected \d{1,6} oom[-_ ]?kill event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
     _text("host_memory", "high", r"\bstd::bad_alloc\b", "an allocation of host memory failed in C++ (std::bad_alloc)"),
     _text("host_memory", "high", r"(?<![A-Za-z])_?(?:Array)?MemoryError\b",
          "an allocation of host memory failed in Python (MemoryError)"),
-    _text("host_memory", "high", r"[Dd]etected \d{1,6} oom[-_ ]?kill event|\bslurmstepd: error: .{0,200}oom-kill"
+    _text("host_memory", "high", rf"{SLURM_KILLS}" r"|\bslurmstepd: error: .{0,200}oom-kill"
          r"|task \d{1,6}: Out Of Memory", "Slurm reported the kernel's out-of-memory killer"),
     _text("host_memory", "high", r"\bOOMKilled\b", "Kubernetes ended the container when it exceeded its memory limit",
          "Raise the memory limit of the container (resources.limits.memory), or use fewer data loader workers and less CPU offloading."),

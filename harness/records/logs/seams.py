@@ -47,6 +47,11 @@ def glue(text: str, piece: str, *, exact: bool) -> str:
     return f"{text} {piece}" if _lost_a_blank(text, piece, exact=exact) else text + piece
 
 
+def joins(begun: str, more: str) -> tuple[str, str]:
+    """Return both lines that two pieces may have been: without a blank at the seam, and with one."""
+    return begun + more, f"{begun} {more}"
+
+
 def _lost_a_blank(text: str, piece: str, *, exact: bool) -> bool:
     last, first = text[-1], piece[0]
     text = text[-_TAIL:]

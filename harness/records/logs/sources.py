@@ -82,6 +82,11 @@ class LogSource:
     rank: int | None = None
 
 
+def is_stream(log: str) -> bool:
+    """Return whether a log is standard input or a pipe, which can be read only once."""
+    return log == STDIN or Path(log).is_fifo()
+
+
 def log_sources(paths: Iterable[str | Path]) -> tuple[LogSource, ...]:
     """List every file once, folders in order of ranks. BadRequestError names all files that are not logs."""
     found: dict[Path | None, LogSource] = {}
