@@ -21,10 +21,15 @@ def spec(make_spec):
     )  # fmt: skip
 
 
+def datasets_of(plan):
+    """The rows of each part of both pictures, in no particular order of parts."""
+    specs = [json.loads(picture.vega_lite) for picture in plan_pictures(plan)]
+    return [rows for spec in specs for rows in spec["datasets"].values()]
+
+
 def rows_of(plan):
     """All rows of both pictures."""
-    specs = [json.loads(picture.vega_lite) for picture in plan_pictures(plan)]
-    return [row for spec in specs for rows in spec["datasets"].values() for row in rows]
+    return [row for rows in datasets_of(plan) for row in rows]
 
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
@@ -33,14 +38,15 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transien
 def test_the_parts_of_a_stage_are_stacked_up_to_its_peak(spec):
     plan = planned(spec, 200 * GIB)
     rows, control = rows_of(plan), plan.control.prediction
-    panels = [row for row in rows if "part" in row]
-    for stage in control.stages:
-        bars = [row for row in panels if row["stage"] == stage.pp_rank]
-        stacks = [bars[i : i + len(PARTS)] for i in range(0, len(bars), len(PARTS))]  # panels in any order
-        assert all(tuple(bar["part"] for bar in stack) == PARTS for stack in stacks)
-        assert all(stack[0]["low"] == 0 for stack in stacks)
-        assert all(below["high"] == above["low"] for stack in stacks for below, above in pairwise(stack))
-        assert pytest.approx(stage.total) in [stack[-1]["high"] * GIB for stack in stacks]
+    panels = [panel for panel in datasets_of(plan) if "part" in panel[0]]
+    for panel in panels:
+        for stage in control.stages:
+            bars = [row for row in panel if row["stage"] == stage.pp_rank]
+            assert tuple(bar["part"] for bar in bars) == PARTS
+            assert bars[0]["low"] == 0
+            assert all(below["high"] == above["low"] for below, above in pairwise(bars))
+    tops = [{row["stage"]: row["high"] * GIB for row in panel} for panel in panels]
+    assert {stage.pp_rank: pytest.approx(stage.total) for stage in control.stages} in tops
     (whisker,) = [row for row in rows if row.get("text") == f"{control.peak_bytes / GIB:.1f}" and "stage" in row]
     assert whisker["stage"] == control.worst.pp_rank
     assert (whisker["low"] * GIB, whisker["high"] * GIB) == pytest.approx(control.range_bytes)
