@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from harness.diagnose.symptoms import names_symptom
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.oom.failure_scan import expandable_segments_in
+from harness.judging.oom.failure_scan import MAX_RANKS, expandable_segments_in
 from harness.judging.oom.first_failure import LOCAL_RANK, FirstFailure, RankFailure
 from harness.judging.oom.known_ends import NOT_FINITE_ADVICE, is_non_finite
 from harness.judging.oom.known_texts import SLURM_KILLS
@@ -19,7 +19,6 @@ from harness.records.logs.seams import joins
 from harness.records.redact import redact
 
 _MOST_MESSAGES = 200
-_MOST_BEGUN = 65_536  # ranks
 _MOST_NAMED = 8
 _LONGEST = 2000
 # Skipped steps count as iterations: those before the window warm up.
@@ -30,9 +29,8 @@ _COMPILING = re.compile(
 )
 # slurmstepd counts every process of a step that the kernel ended, also helpers and data loader workers.
 _KILLS = re.compile(rf"\b{SLURM_KILLS}")
-_HARMLESS = (
-    "Training ended well all the same: {} ({}). If Slurm counted a kill, the kernel ended another process of the step."
-)
+_HARMLESS_KILL = "Training ended well. Slurm counted a kill ({where}): the kernel ended another process of the step, such as a data loader worker."
+_HARMLESS_MENTION = "Training ended well, although a line mentions an error: {text} ({where})."
 _LOCKED = OomVerdict(
     "unknown",
     "medium",
@@ -68,7 +66,7 @@ class Listener:
         begun = self._errors.pop(line.rank, None)
         if names_symptom(line.text):
             return Message(redact(line.text[:_LONGEST]), line.where)
-        if "Error: " in line.text and len(self._errors) < _MOST_BEGUN:
+        if "Error: " in line.text and len(self._errors) < MAX_RANKS:
             self._errors[line.rank] = line
         if begun is None:
             return None
@@ -110,7 +108,7 @@ def case_of_log(
         notes=(
             *([f"Not finite: {_divergence(broken)}."] if broken and not is_cause else []),
             *([f"How it ended: {first.verdict.reason} ({first.failure.where})."] if first and is_cause else []),
-            *([_HARMLESS.format(harmless.failure.text, harmless.failure.where)] if harmless else []),
+            *([_harmless_note(harmless.failure)] if harmless else []),
             *_others(first),
             *(
                 [f"Iterations follow this line, so the job survived it: {survived.text} ({survived.where})."]
@@ -120,6 +118,11 @@ def case_of_log(
             *log.notes,
         ),
     )
+
+
+def _harmless_note(failure: RankFailure) -> str:
+    text = _HARMLESS_MENTION if failure.is_mention else _HARMLESS_KILL
+    return text.format(text=failure.text, where=failure.where)
 
 
 def _is_harmless(first: FirstFailure, log: ForeignLog) -> bool:

@@ -105,7 +105,7 @@ def without_recipe(jobs: Sequence[LabelledLogs], gpu: str | None, recipes: Path 
 
 
 def _size_of(log: str) -> tuple[int | None, int | None]:
-    """Return layers and hidden size, None where the log does not print them, cannot be read, or is standard input."""
+    """Return layers and hidden size, None where the log does not print them, cannot be read, or is standard input or a pipe."""
     found: dict[str, int] = {}
     if not is_stream(log):
         with suppress(BadRequestError):

@@ -194,8 +194,8 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
 
 def read(logs: Sequence[str]) -> ReadLog:
     """Read the log of one job. BadRequestError: a file cannot be read, or no line is of a training job."""
-    if any(map(is_stream, logs)):
-        problem = "import needs a file, not standard input or a pipe, because the run keeps its checksum"
+    if stream := next(filter(is_stream, logs), None):
+        problem = f"{stream}: import cannot read standard input or a pipe, because the run keeps the log's checksum"
         raise BadRequestError(problem, remedy="save the log, and name the file")
     found = ReadLog(read_logs(logs), first_failure(log_lines(logs)))
     if not found.log.iterations and found.failure is None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PRECISIONS
-from harness.judging.plausible_ranks import LARGER_CARDS, LEAST_COUNTED, ROUNDED, SHORTEST_STEP_S, by_stage
+from harness.judging.plausible_ranks import LARGER_CARDS, LEAST_COUNTED, ROUNDED, SHORTEST_STEP_S, least_by_stage
 from harness.planning import flops
 from harness.planning.flops import FORMULA_VERSION, least_flops_by_stage
 from harness.planning.model_states import least_weight_bytes
@@ -47,16 +47,16 @@ def _of_pairs(values: Stored) -> Iterator[str]:
 
 def _of_settings(values: Stored, spec: ExperimentSpec, formula: str | None) -> Iterator[str]:
     """Yield figures that contradict the golden's own settings: their parameters, and the FLOPs of a step."""
-    least = max(by_stage(least_weight_bytes, spec), default=0.0)
+    least = max(least_by_stage(least_weight_bytes, spec), default=0.0)
     for name, value in values.items():
         if name.startswith("peak_") and value < least:
             yield (
                 f"{name} of {format_bytes(round(value))} is less than the parameters of its fullest stage, which have at least "
                 f"{format_bytes(round(least))}"
             )
-    counted, work = values.get("counted_flops_per_step"), math.fsum(by_stage(least_flops_by_stage, spec))
+    counted, work = values.get("counted_flops_per_step"), math.fsum(least_by_stage(least_flops_by_stage, spec))
     if counted is not None and spec.gpu_type.is_cpu and spec.is_described and counted < LEAST_COUNTED * work:
-        yield f"counted_flops_per_step of {counted:g} is less than the matrix multiplications of its layers alone, {work:g}"
+        yield f"counted_flops_per_step of {counted:,.0f} is less than the matrix multiplications of its layers need, {work:,.0f}"
     speed, step = values.get("tflops_per_gpu"), values.get("step_time_s")
     if speed is None or step is None or formula != FORMULA_VERSION or not spec.is_described:
         return
@@ -85,19 +85,19 @@ def _of_series(
     timed = [*steps]
     seconds, speeds = ([value for pair in timed if (value := pair[i]) is not None] for i in (0, 1))
     known, precision = GPUS.get(gpu), PRECISIONS.get(dtype)
-    own = known.peak_flops.get(precision.peak) if known and precision else None
-    of = f"{precision.peak} peak of {gpu}" if own and precision else "peak of every GPU that mbr-perf knows"
-    peak = own or max(flops for row in GPUS.values() for flops in row.peak_flops.values())
+    gpu_peak = known.peak_flops.get(precision.peak) if known and precision else None
+    peak_name = f"{precision.peak} peak of {gpu}" if gpu_peak and precision else "peak of any GPU that mbr-perf knows"
+    peak = gpu_peak or max(flops for row in GPUS.values() for flops in row.peak_flops.values())
     if any(value < SHORTEST_STEP_S for value in seconds):
         yield f"step time of {min(seconds):g} s is not possible"
     if any(value * TERA > peak for value in speeds):
-        yield f"{max(speeds):g} TFLOP/s/GPU are above the dense {of}, {peak / TERA:g} TFLOP/s"
-    there, owner = max(row.memory_bytes for row in GPUS.values()), "every GPU"
-    if known:
-        there, owner = (_LARGEST_HOST_BYTES, "every server") if known.is_cpu else (known.memory_bytes, gpu)
-    most = there if known and known.is_cpu else LARGER_CARDS * there
+        yield f"{max(speeds):g} TFLOP/s/GPU are above the dense {peak_name}, {peak / TERA:g} TFLOP/s"
+    most, whose = float(_LARGEST_HOST_BYTES), "the memory of any server"
+    if known is None or not known.is_cpu:
+        most = LARGER_CARDS * (known.memory_bytes if known else max(row.memory_bytes for row in GPUS.values()))
+        whose = f"{LARGER_CARDS:g} times the memory of {gpu if known else 'any GPU'}"
     for name, size in peaks.items():
         if size <= 0:
             yield f"{name} of {size} bytes is not possible"
         elif size > most:
-            yield f"{name} of {format_bytes(size)} is more than the memory of {owner}, {format_bytes(there)}"
+            yield f"{name} of {format_bytes(size)} is more than {whose}, {format_bytes(round(most))}"

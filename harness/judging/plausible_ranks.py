@@ -17,8 +17,10 @@ SHORTEST_STEP_S = 1e-6  # launching a single kernel takes longer
 LARGER_CARDS = 1.5  # of a GPU's memory: some are sold with more, such as 94 and 96 GB instead of 80
 ROUNDED = 0.99  # logs round bytes to MB or GB, so that the larger of two figures may look smaller by so much
 _LEAST_OF_STAGE = 0.5  # of the fullest rank of a dense stage, whose ranks hold equal parts and differ by some percent
-_PAUSES = 100.0  # times the steps themselves: a rank that waits for a slow disk after each step needs less
-# Of one thread in a second, twice the peak of the fastest matrix units: fp32 in Apple's SME, bf16 in Intel's AMX.
+_LONGEST_PAUSE = (
+    100.0  # times the length of its steps: so long may a rank pause between them, for example to write to a slow disk
+)
+# Of one thread in a second, twice the peak of the fastest matrix units (about 2 and 8 TFLOP/s): fp32 in Apple's SME, bf16 in Intel's AMX.
 _MOST_THREAD_FLOPS = {"fp32": 4 * TERA, "bf16": 16 * TERA}
 _MOST_UNTOUCHED = 4.0  # peak of tensors per byte that the process held: pages may be swapped out, or never touched
 LEAST_COUNTED = 0.5  # of the FLOPs that a rank executes at least
@@ -41,8 +43,8 @@ def impossible_of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
     yield from _of_peaks(record)
     yield from _of_stages(record)
     if is_measured(record):
-        yield from _of_hosts(record)
-        yield from _of_work(record) if record.spec.gpu_type.is_cpu else ()
+        yield from _impossible_hosts(record)
+        yield from _impossible_flops(record) if record.spec.gpu_type.is_cpu else ()
 
 
 def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
@@ -51,7 +53,7 @@ def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
     last = None if record.imported else record.spec.measure.max_steps - 1
     for place, rank in enumerate(record.ranks):
         if record.imported is None and rank.rank != place:
-            yield rank.rank, f"its record is in the place of rank {place}"
+            yield rank.rank, f"its record is at the position of rank {place}: files of ranks were exchanged"
         if held[rank.rank] > 1:
             yield rank.rank, f"recorded {held[rank.rank]} times"
         if not 0 <= rank.rank < expected:
@@ -63,7 +65,7 @@ def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
         if rank.failure:
             yield rank.rank, f"failed ({rank.failure.kind}), although the run ended well"
         found = (*_of_place(rank, record), *_of_steps(rank, last), *_of_counters(rank))
-        own = (*_of_clock(rank), *_of_loss(rank, record)) if is_measured(record) else ()
+        own = (*_impossible_step_times(rank), *_of_loss(rank, record)) if is_measured(record) else ()
         yield from ((rank.rank, what) for what in (*found, *own))
 
 
@@ -82,7 +84,7 @@ def _of_place(rank: RankRecord, record: RunRecord) -> Iterator[str]:
             yield f"pipeline stage {place} of {size}" if axis == "pp" else f"{axis.upper()} rank {place} of {size}"
     stage = rank.rank // max(1, limits.tp * limits.cp * limits.dp)
     if 0 <= stage < limits.pp and 0 <= rank.coordinates.pp < limits.pp and rank.coordinates.pp != stage:
-        yield f"pipeline stage {rank.coordinates.pp}, its number belongs to stage {stage}"
+        yield f"pipeline stage {rank.coordinates.pp}, but its number belongs to stage {stage}"
     if rank.device and rank.device.kind == "cpu" and not record.spec.gpu_type.is_cpu:
         yield f"its device is a CPU, the run is of {record.spec.gpu}"
 
@@ -98,15 +100,16 @@ def _of_steps(rank: RankRecord, last: int | None) -> Iterator[str]:
         yield f"step {min(outside)} is recorded, which the run does not have"
 
 
-def _of_clock(rank: RankRecord) -> Iterator[str]:
-    """Yield step times much shorter than from the end of one step to the next."""
+def _impossible_step_times(rank: RankRecord) -> Iterator[str]:
+    """Yield steps that are much shorter than the time between their ends."""
     ends = [step.ended_s for step in rank.steps if step.ended_s is not None]
     if len(ends) < max(2, len(rank.steps)):
         return
     steps_s, passed_s = math.fsum(step.seconds for step in rank.steps[1:]), ends[-1] - ends[0]
-    if passed_s > max(1.0, _PAUSES * steps_s):
+    if passed_s > max(1.0, _LONGEST_PAUSE * steps_s):
         yield (
-            f"the steps after the first took {format_seconds(steps_s)} together, but they ended within {format_seconds(passed_s)}"
+            f"the steps after the first took {format_seconds(steps_s)} together, but {format_seconds(passed_s)} passed between the "
+            f"ends of the first and the last step"
         )
 
 
@@ -115,12 +118,12 @@ def _of_loss(rank: RankRecord, record: RunRecord) -> Iterator[str]:
     steps = {step.step: step.loss for step in rank.steps}
     too_large = [step for step, loss in steps.items() if loss is not None and abs(loss) > _LARGEST_LOSS]
     if too_large:
-        yield f"the loss of step {too_large[0]} is {steps[too_large[0]]:g}, more than fp32 holds"
+        yield f"the loss of step {too_large[0]} is {steps[too_large[0]]:g}, beyond the range of fp32 (3.4e38)"
     if record.spec.engine is not None:
         return
     not_above = [step for step, loss in steps.items() if loss is not None and loss <= 0]
     if not_above:
-        yield f"the loss of step {not_above[0]} is {steps[not_above[0]]:g}, a cross-entropy is above 0"
+        yield f"the loss of step {not_above[0]} is {steps[not_above[0]]:g}, but a cross-entropy is greater than 0"
     missing = [step for step, loss in steps.items() if loss is None]
     if missing and rank.coordinates.pp == record.spec.parallelism.pipeline_model_parallel_size - 1:
         yield f"step {missing[0]} has no loss, although the last pipeline stage computes one in each step"
@@ -135,7 +138,7 @@ def _of_counters(rank: RankRecord) -> Iterator[str]:
             yield f"{name} is {value}"
 
 
-def _of_hosts(record: RunRecord) -> Iterator[tuple[int, str]]:
+def _impossible_hosts(record: RunRecord) -> Iterator[tuple[int, str]]:
     """Yield ranks on another host than the other ranks of their node: torchrun numbers the ranks node by node."""
     size = record.spec.gpus_per_node
     if len({rank.hostname for rank in record.ranks}) == 1:
@@ -144,13 +147,13 @@ def _of_hosts(record: RunRecord) -> Iterator[tuple[int, str]]:
         node = record.ranks[first : first + size]
         ((home, _),) = Counter(rank.hostname for rank in node).most_common(1)
         yield from (
-            (rank.rank, f"ran on {rank.hostname}, the other ranks of its node ran on {home}")
+            (rank.rank, f"ran on {rank.hostname}, but the other ranks of its node ran on {home}")
             for rank in node
             if rank.hostname != home
         )
 
 
-def _of_work(record: RunRecord) -> Iterator[tuple[int, str]]:
+def _impossible_flops(record: RunRecord) -> Iterator[tuple[int, str]]:
     """Yield FLOPs of a CPU run that are too few for the rank's layers, and more of them in a second than a processor can do.
 
     GPU ranks count none.
@@ -159,7 +162,7 @@ def _of_work(record: RunRecord) -> Iterator[tuple[int, str]]:
     threads = record.provenance.environment.get("OMP_NUM_THREADS", "")
     num_threads = int(threads) if threads.isdecimal() else 0
     most = _MOST_THREAD_FLOPS[spec.precision.params_dtype] * (num_threads or math.inf)
-    least = by_stage(least_flops_by_stage, spec) if spec.is_described else ()
+    least = least_by_stage(least_flops_by_stage, spec) if spec.is_described else ()
     for rank in record.ranks:
         counted, stage = rank.counted_flops_per_step, rank.coordinates.pp
         if counted is None or not rank.steps:
@@ -168,7 +171,7 @@ def _of_work(record: RunRecord) -> Iterator[tuple[int, str]]:
         if 0 <= counted < LEAST_COUNTED * expected:
             yield (
                 rank.rank,
-                f"counted {counted:,} FLOPs in a step, the matrix multiplications of its layers alone have {round(expected):,}",
+                f"counted {counted:,} FLOPs in a step, but the matrix multiplications of its layers need {round(expected):,}",
             )
         fastest_s = min(step.seconds for step in rank.steps)
         if counted > most * fastest_s:
@@ -216,7 +219,7 @@ def _of_peaks(record: RunRecord) -> Iterator[tuple[int, str]]:
         "reserved": readings.reserved,
         "device used": readings.device_used(record.nodes),
     }
-    least = by_stage(least_weight_bytes, record.spec)
+    least = least_by_stage(least_weight_bytes, record.spec)
     for rank in record.ranks:
         stage = rank.coordinates.pp
         weights = least[stage] if 0 <= stage < len(least) else 0.0
@@ -224,7 +227,9 @@ def _of_peaks(record: RunRecord) -> Iterator[tuple[int, str]]:
             peak = read(rank)
             if peak is None:
                 continue
-            too_much = [f"{what}, {format_bytes(most)}" for what, most in _most(rank, record, name) if peak > most]
+            too_much = [
+                f"{what}, {format_bytes(most)}" for what, most in _upper_bounds(rank, record, name) if peak > most
+            ]
             if peak <= 0:
                 yield rank.rank, f"peak {name} is {peak} bytes"
             elif too_much:
@@ -237,18 +242,24 @@ def _of_peaks(record: RunRecord) -> Iterator[tuple[int, str]]:
                 )
 
 
-def _most(rank: RankRecord, record: RunRecord, name: str) -> Iterator[tuple[str, float]]:
+def _upper_bounds(rank: RankRecord, record: RunRecord, name: str) -> Iterator[tuple[str, float]]:
     """Yield the bounds of a peak of this rank, with what has so many bytes."""
     memory, gpu = rank.memory or MemoryRecord(meter="none"), record.spec.gpu_type
     if not gpu.is_cpu:
-        yield "the device has", memory.device_total_bytes or LARGER_CARDS * gpu.memory_bytes
+        if memory.device_total_bytes:
+            yield "the device has", memory.device_total_bytes
+        else:
+            yield f"{LARGER_CARDS:g} times the memory of {gpu.name}", LARGER_CARDS * gpu.memory_bytes
     elif memory.host_max_rss_bytes is not None and record.imported is None:
-        yield f"{_MOST_UNTOUCHED:g} times what the process held", _MOST_UNTOUCHED * memory.host_max_rss_bytes
+        yield (
+            f"{_MOST_UNTOUCHED:g} times the most that the process held (host_max_rss_bytes)",
+            _MOST_UNTOUCHED * memory.host_max_rss_bytes,
+        )
     if memory.limit_bytes is not None and name != "device used":
         yield "the rank's memory limit", memory.limit_bytes
 
 
-def by_stage(least_of: Callable[[ExperimentSpec], tuple[float, ...]], spec: ExperimentSpec) -> tuple[float, ...]:
+def least_by_stage(least_of: Callable[[ExperimentSpec], tuple[float, ...]], spec: ExperimentSpec) -> tuple[float, ...]:
     """Return a figure of every pipeline stage; empty if the model cannot be cut."""
     try:
         return least_of(spec)

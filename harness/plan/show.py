@@ -335,9 +335,9 @@ def nearest_line(nearest: Nearest) -> Line:
 
 
 def nearest_lines(golden: Nearest | None, published: Nearest | None) -> list[Line]:
-    """Return the lines of both, and where there is no such golden a line that says so."""
+    """Return a line for the nearest golden, or that there is none, and one for the nearest published figure if there is one."""
     lines = [nearest_line(each) for each in (golden, published) if each]
-    missing = Line("Nearest golden: none of this recipe, layout, batch and precision", hang=4)
+    missing = Line("Nearest golden: none with this recipe, task, GPU, precision, layout and batch", hang=4)
     return lines if golden else [missing, *lines]
 
 

@@ -67,8 +67,8 @@ ASSUMPTIONS = (
         lambda spec, impl: impl == "transformer_engine" and _may_lose_cudnn(spec), higher=0.04,
     ),
     Assumption(
-        "context parallelism: keys and values pass between neighbours (cp_comm_type p2p); with a2a every layer keeps its "
-        "attention's output twice, with all_gather attention holds keys and values of the whole sequence for a moment",
+        "context parallelism passes keys and values between neighbours (cp_comm_type p2p). Not modelled: a2a, which keeps the attention "
+        "output of each layer twice; all_gather, which holds the keys and values of the whole sequence during attention",
         lambda spec, _: spec.parallelism.context_parallel_size > 1,
     ),
     Assumption(

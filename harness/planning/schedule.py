@@ -186,10 +186,11 @@ def _no_pipelining(schedule: Schedule) -> Iterator[Event]:
 
 
 def _one_forward_one_backward(schedule: Schedule) -> Iterator[Event]:
-    """1F1B. Local variables of megatron-core's loop keep what belongs to the micro-batch before alive.
+    """1F1B. Local variables of megatron-core's loop keep tensors of the previous micro-batch alive.
 
-    These are both gradients that it sent and received and, until the next forward pass has an output, its own output. The
-    graph behind that output keeps the input that the stage received. A micro-batch that waits has input and gradient anyway.
+    These are the gradient that the stage received, the gradient that it sent and, until the next forward pass returns, its
+    output. The output's graph keeps the input that the stage received. `deferred_bytes` already counts the input and the
+    gradient of a micro-batch that waits.
     """
     received_grad, sent_grad = int(not schedule.is_last), int(not schedule.is_first)
     for _ in range(schedule.num_warmup):

@@ -143,7 +143,9 @@ def read_text(path: Path, label: str, *, most_bytes: int = MAX_BYTES) -> str:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise BadRequestError(f"{label}: a pipe or a device, not a file", remedy="give a file")
+            raise BadRequestError(
+                f"{label}: a pipe or a device, not a file", remedy="save its content to a file, and name that file"
+            )
         with path.open("rb") as file:
             raw = file.read(most_bytes + 1)
     except OSError as error:

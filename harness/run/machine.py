@@ -23,7 +23,7 @@ from harness.launch.environment import SAFE_PATH, Host
 from harness.records.redact import quoted_error
 from harness.units import counted, parse_version
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0  # without persistence mode the driver first initializes every GPU of the server, each for seconds
 NO_BINDING = "No module named 'pynvml'"
 
 

@@ -19,8 +19,8 @@ from harness.records.store import write_atomically
 FILE = Path(time_model.__file__).with_name("fitted_times.json")
 
 # Where the fit starts: at the values that other GPUs keep. Collectives without NVLS, which the settings of the rows turn off,
-# start lower. A simple operation of eager torch takes some 20 us of the host, forward with its autograd node; one that goes
-# through a module of transformer-engine several times as much.
+# start lower. The seconds of the host are guesses to start from: an operation of torch with its autograd node, and a call of a module
+# of transformer-engine, which has several of them.
 START = replace(LIKELY, link=0.6, exposed=0.3, launch_s=20e-6, call_s=160e-6)
 BOUNDS: dict[str, tuple[float, float]] = {
     "gemm_bf16": (0.3, 0.95), "gemm_low_precision": (0.3, 0.95), "memory": (0.3, 0.95), "link": (0.2, 0.95),

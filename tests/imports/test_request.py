@@ -36,4 +36,4 @@ def test_a_pipe_is_refused_before_it_is_opened(mbr_perf, tmp_path):
     os.mkfifo(tmp_path / "pipe.log")
     answer = mbr_perf("import", "--log", tmp_path / "pipe.log", "-mr", "llama3_8b", "-g", "h100")
     assert answer.code == 2
-    assert "not standard input or a pipe" in answer.err
+    assert "pipe.log: import cannot read standard input or a pipe" in answer.err

@@ -64,7 +64,7 @@ DAMAGE = {
     "beyond every card": (
         5,
         {"memory": memory(max_reserved_bytes=500 * GIB)},
-        "rank 5: peak reserved of 500.00 GiB is more than the device has, 120.00 GiB",
+        "rank 5: peak reserved of 500.00 GiB is more than 1.5 times the memory of h100, 120.00 GiB",
     ),
     "step outside": (1, {"steps": steps(2.5, range(51))}, "rank 1: step 50 is recorded, which the run does not have"),
     "before the first": (
@@ -80,7 +80,7 @@ DAMAGE = {
     "other stage": (
         31,
         {"coordinates": Coordinates(pp=0)},
-        "rank 31: pipeline stage 0, its number belongs to stage 3",
+        "rank 31: pipeline stage 0, but its number belongs to stage 3",
     ),
     "no such place": (4, {"coordinates": Coordinates(tp=4)}, "rank 4: TP rank 4 of 4"),
     "a CPU": (
@@ -103,16 +103,16 @@ DAMAGE = {
     "divided": (
         3,
         {"steps": ended(build_steps([0.0025] * 50), every_s=2.5)},
-        "rank 3: the steps after the first took 122.5 ms together, but they ended within 2 min 02 s",
+        "rank 3: the steps after the first took 122.5 ms together, but 2 min 02 s passed between the ends of the first and the last step",
     ),
-    "no fp32": (30, {"steps": lost(1e308)}, "rank 30: the loss of step 7 is 1e+308, more than fp32 holds"),
-    "no entropy": (30, {"steps": lost(0.0)}, "rank 30: the loss of step 7 is 0, a cross-entropy is above 0"),
+    "no fp32": (30, {"steps": lost(1e308)}, "rank 30: the loss of step 7 is 1e+308, beyond the range of fp32 (3.4e38)"),
+    "no entropy": (30, {"steps": lost(0.0)}, "rank 30: the loss of step 7 is 0, but a cross-entropy is greater than 0"),
     "no loss": (
         30,
         {"steps": lost(None)},
         "rank 30: step 7 has no loss, although the last pipeline stage computes one in each step",
     ),
-    "another host": (9, {"hostname": "node7"}, "rank 9: ran on node7, the other ranks of its node ran on node0"),
+    "another host": (9, {"hostname": "node7"}, "rank 9: ran on node7, but the other ranks of its node ran on node0"),
     "beyond the limit": (
         5,
         {"memory": memory(max_allocated_bytes=50 * GIB, limit_bytes=50 * GIB - 1)},
@@ -145,17 +145,17 @@ ON_CPU = {
     "a thousand times larger": (
         1,
         {"memory": memory(max_allocated_bytes=124 * GIB, host_max_rss_bytes=GIB)},
-        "rank 1: peak allocated of 124.00 GiB is more than 4 times what the process held, 4.00 GiB",
+        "rank 1: peak allocated of 124.00 GiB is more than 4 times the most that the process held (host_max_rss_bytes), 4.00 GiB",
     ),
     "no work": (
         0,
         {"counted_flops_per_step": 0},
-        "rank 0: counted 0 FLOPs in a step, the matrix multiplications of its layers alone have 91,226,112",
+        "rank 0: counted 0 FLOPs in a step, but the matrix multiplications of its layers need 91,226,112",
     ),
     "hardly any work": (
         0,
         {"counted_flops_per_step": 45_613_055},
-        "rank 0: counted 45,613,055 FLOPs in a step, the matrix multiplications of its layers alone have 91,226,112",
+        "rank 0: counted 45,613,055 FLOPs in a step, but the matrix multiplications of its layers need 91,226,112",
     ),
 }
 
@@ -221,7 +221,7 @@ def test_a_rank_executes_its_share_of_its_own_stage_unless_it_is_replayed(make_r
     spec = make_spec(gpu="cpu", parallelism={"pipeline_model_parallel_size": 2})
     record = changed(make_record(spec), 0, counted_flops_per_step=42_467_327, hostname="node7")
     expected = (
-        "rank 0: counted 42,467,327 FLOPs in a step, the matrix multiplications of its layers alone have 84,934,656"
+        "rank 0: counted 42,467,327 FLOPs in a step, but the matrix multiplications of its layers need 84,934,656"
     )
     assert expected in impossible(record, derive(record))
     replayed = record.model_copy(update={"notes": (f"{REPLAYED}elsewhere",)})
@@ -234,8 +234,8 @@ def test_exchanged_rank_files_are_named(make_record):
     ranks[1], ranks[2] = ranks[2], ranks[1]
     record = whole.model_copy(update={"ranks": tuple(ranks)})
     assert impossible(record, derive(record)) == (
-        "rank 2: its record is in the place of rank 1",
-        "rank 1: its record is in the place of rank 2",
+        "rank 2: its record is at the position of rank 1: files of ranks were exchanged",
+        "rank 1: its record is at the position of rank 2: files of ranks were exchanged",
     )
 
 
@@ -246,8 +246,8 @@ def test_each_node_has_its_own_host_and_a_rank_of_another_node_is_named(make_rec
     assert impossible(record, derive(record)) == ()
     exchanged = changed(changed(record, 1, hostname="node1"), 9, hostname="node0")
     assert impossible(exchanged, derive(exchanged)) == (
-        "rank 1: ran on node1, the other ranks of its node ran on node0",
-        "rank 9: ran on node0, the other ranks of its node ran on node1",
+        "rank 1: ran on node1, but the other ranks of its node ran on node0",
+        "rank 9: ran on node0, but the other ranks of its node ran on node1",
     )
 
 

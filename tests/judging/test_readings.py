@@ -52,7 +52,7 @@ def test_a_step_of_exactly_1_us_is_possible(make_record, make_spec):
         ("cpu", "fp32", (1.0, None), 900 * GIB, ()),
         ("h100", "bf16", (1.0, 989.0), 119 * GIB, ()),
         ("h100", "bf16", (1.0, 1001.0), 1, ("the log: 1001 TFLOP/s/GPU are above the dense bf16 peak of h100, 989.4 TFLOP/s",)),
-        ("h100", "bf16", (1.0, None), 121 * GIB, ("the log: Peak of 121.00 GiB is more than the memory of h100, 80.00 GiB",)),
+        ("h100", "bf16", (1.0, None), 121 * GIB, ("the log: Peak of 121.00 GiB is more than 1.5 times the memory of h100, 120.00 GiB",)),
         ("", "", (1.0, 1001.0), 0, ("the log: Peak of 0 bytes is not possible",)),
         ("", "", (SHORTEST_STEP_S, None), 1, ()),
     ],

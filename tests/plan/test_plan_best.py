@@ -109,7 +109,7 @@ def test_the_nearest_golden_says_how_far_the_prediction_is_from_it(planned, gold
 
 def test_where_no_golden_is_near_a_line_says_so():
     published = Nearest("x", "none", (), None, 0.1, source="a page")
-    none = "Nearest golden: none of this recipe, layout, batch and precision"
+    none = "Nearest golden: none with this recipe, task, GPU, precision, layout and batch"
     assert [line.words for line in nearest_lines(None, None)] == [none]
     assert [line.words for line in nearest_lines(None, published)] == [none, nearest_line(published).words]
 

@@ -39,13 +39,14 @@ def measured_run(**deferral) -> ExperimentSpec:
 @pytest.mark.train
 @pytest.mark.slow
 def test_the_measured_peak_of_the_last_stage_is_predicted_with_what_waits_and_not_without_it():
-    """These runs freed the output layer's empty weight gradient (25.8 MB), which later releases keep; so it is predicted."""
+    """These runs freed the output layer's weight gradient. megatron-core keeps it since August 2025, so the prediction contains it."""
     spec, implementation = measured_run(**DEFERRED), "transformer_engine"
     composer = Composer(spec, implementation)
     traces = Tracing(this_host(), None).traces(composer.cases(), implementation).even
     with_it, without = (predict(asked, implementation, traces).stages[-1].total for asked in (spec, measured_run()))
+    weight_gradient_bytes = 50432 // 2 * 512 * 2  # the padded vocabulary over TP 2, in BF16
     for measured, measured_without in zip(MEASURED_BYTES, WITHOUT_BYTES, strict=True):
-        assert with_it == pytest.approx(measured, rel=0.009)
+        assert with_it - weight_gradient_bytes == pytest.approx(measured, rel=0.004)
         assert with_it - without == pytest.approx(measured - measured_without, abs=2048)
 
 

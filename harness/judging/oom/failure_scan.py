@@ -104,8 +104,8 @@ class _Rank:
     """The state of a rank in a file. The place of a traceback is kept until training continues.
 
     ``code``: the last line of code in it. ``last``: the key of the last failure; ``chained``: of the one whose handling
-    raised the next. ``opened``: of the one whose message the next line continues; ``takes_any``: any next line. ``broken``:
-    of an unknown error, whose message srun may have broken; ``latest``: of the latest error, below which Triton prints its cause.
+    raised the next. ``opened``: of the one whose message the next line continues; ``takes_any``: any next line. ``maybe_broken``:
+    of an unknown error, whose message srun may have broken; ``last_error``: of the latest error, below which Triton prints its cause.
     """
 
     code: str = ""
@@ -113,8 +113,8 @@ class _Rank:
     chained: tuple[object, ...] | None = None
     opened: tuple[object, ...] | None = None
     takes_any: bool = False
-    broken: tuple[object, ...] | None = None
-    latest: tuple[object, ...] | None = None
+    maybe_broken: tuple[object, ...] | None = None
+    last_error: tuple[object, ...] | None = None
     in_traceback: bool = False
     task: Task | None = None
     phase: Phase | None = None
@@ -128,8 +128,8 @@ class FailureScan:
 
     ``survived``: the first failure after which the same log goes on with iterations, ``num_after`` of them. ``cut``: a
     traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job; later errors are consequences.
-    ``recent``: how many more iterations each failure of this log must outlast. ``mention``: the first line since the last
-    iteration that names a cause without the form of a failure.
+    ``recent``: how many more iterations each failure of this log must outlast. ``mention``: the first line after the last
+    iteration of its log that names a cause without the form of a failure.
     """
 
     source: str = ""
@@ -166,8 +166,8 @@ class FailureScan:
         self.collectives.feed(line)
         state = self._state_of(line.rank)
         state.time = _comparable_time(line) or state.time
-        if state.broken and not self._mend(state.broken, line.text):
-            state.broken = None
+        if state.maybe_broken and not self._mend(state.maybe_broken, line.text):
+            state.maybe_broken = None
         if state.opened and self._continue(state, state.opened, line):
             return
         if entry := self.summary.feed(line):
@@ -191,16 +191,17 @@ class FailureScan:
             state.in_traceback = False
         elif state.in_traceback and line.text.startswith("assert "):
             state.code = line.text
-        elif state.latest and _CAUSE.match(line.text) and known_end(line.text[:MAX_TEXT]):
-            if failure := self.found.get(state.latest):
-                self.found[state.latest] = replace(failure, text=f"{line.text} {failure.text}"[:MAX_TEXT])
+        elif state.last_error and _CAUSE.match(line.text) and known_end(line.text[:MAX_TEXT]):
+            if failure := self.found.get(state.last_error):
+                self.found[state.last_error] = replace(failure, text=f"{line.text} {failure.text}"[:MAX_TEXT])
         elif self.mention is None and (text := mention_in(line.text, in_traceback=state.in_traceback)):
             self.mention = RankFailure("error", line.rank, line.host, text, (_short(line),), self.last_step,
                                        time=state.time, weight=1, is_mention=True)  # fmt: skip
 
     def _train_on(self, step: int) -> None:
         """Drop the failures that the job survived, so that a later one of the same kind counts."""
-        self.mention = None
+        if self.mention and self.mention.evidence[0].source == self.source:
+            self.mention = None
         if self.last_step is not None and step <= self.last_step:
             if step < self.last_step:  # the job started again
                 self.recent.clear()
@@ -274,14 +275,17 @@ class FailureScan:
         self._keep(key, failure)
         state.takes_any = _OPEN.match(line.text) is not None
         is_open = state.takes_any or _NCCL_ERROR.search(line.text) is not None
-        state.latest = key if sign.kind == "error" else None
+        state.last_error = key if sign.kind == "error" else None
         is_kept = self.found.get(key) is failure
         state.opened = key if is_open and is_kept else None
         is_unknown = is_kept and sign.kind == "error" and sign.exit_code is None and known_end(failure.text) is None
-        state.broken = key if is_unknown else None
+        state.maybe_broken = key if is_unknown else None
 
     def _mend(self, key: tuple[object, ...], text: str) -> bool:
-        """Join an error with the next line of its rank, if only both are a known text, or end its quotation. Return whether that is still open."""
+        """Join a broken error message with the next line of its rank; return whether a quotation is still open.
+
+        Join if the two together match a known end, or if the message ends inside a quotation.
+        """
         failure = self.found.get(key)
         if failure is None or len(failure.text) >= MAX_TEXT or known_end(text[:MAX_TEXT]):
             return False
@@ -299,7 +303,7 @@ class FailureScan:
         is_nccl = _MORE_OF_NCCL.match(line.text) is not None
         if (state.takes_any or is_nccl) and key in self.found and not line.text.startswith((_TRACEBACK, *_CHAINED)):
             self.found[key] = replace(self.found[key], text=f"{self.found[key].text} {_from_message(line.text)}")
-            state.broken = key if not is_nccl and known_end(self.found[key].text) is None else None
+            state.maybe_broken = key if not is_nccl and known_end(self.found[key].text) is None else None
         state.opened = key if is_nccl else None
         state.takes_any = line.text.rstrip() == "Last error:"
         return is_nccl

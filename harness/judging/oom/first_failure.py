@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from harness.judging.oom.classify import Ending, classify, cut_traceback
 from harness.judging.oom.failure_scan import BUFFERED, FailureScan, RankFailure
 from harness.judging.oom.failure_signs import KINDS, SRUN
-from harness.judging.oom.mentions import of_mention
+from harness.judging.oom.mentions import verdict_of_mention
 from harness.judging.oom.network_ends import NAMES_ANOTHER, WAITED_ADVICE
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.logs.lines import LogLine
@@ -32,7 +32,7 @@ class FirstFailure:
 def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) -> FirstFailure | None:
     """Return the original failure: out of memory, a signal, a Python error or a lost peer, in this order, then the first.
 
-    None if no line shows a failure that the job did not survive. ``device_bytes``: the memory of the job's GPUs, if
+    Without a failure, a line that only mentions a cause counts. None if no line shows either, or if the job survived it. ``device_bytes``: the memory of the job's GPUs, if
     known. Reads lines once; memory use grows only with the number of ranks.
     """
     scan = FailureScan()
@@ -72,7 +72,7 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
         who=_who(first),
         task=first.task,
     )
-    verdict = of_mention(first.text) if first.is_mention else classify(first.text, ending)
+    verdict = verdict_of_mention(first.text) if first.is_mention else classify(first.text, ending)
     if lag is not None and verdict.advice == WAITED_ADVICE:
         first = next((failure for failure in same if failure.rank == lag.ranks[0]), replace(first, rank=lag.ranks[0]))
         sure: Confidence = "high" if lag.is_certain else "medium"
@@ -89,8 +89,12 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
 
 
 def _says_more(mention: RankFailure, found: list[RankFailure], cut: RankFailure | None) -> bool:
-    """Return whether the other lines are reports of launchers only, and no traceback that the log's end cut off follows the mention."""
-    if found and (of_mention(mention.text).oom_class == "unknown" or not all(_is_report(failure) for failure in found)):
+    """Return whether a mention is a better answer than all failures found.
+
+    It is if they are launchers' reports, and no traceback that the log's end cut off follows the mention.
+    """
+    is_unknown = verdict_of_mention(mention.text).oom_class == "unknown"
+    if found and (is_unknown or not all(map(_is_report, found))):
         return False
     last = cut.evidence[0] if cut else None
     line = mention.evidence[0]
@@ -98,13 +102,13 @@ def _says_more(mention: RankFailure, found: list[RankFailure], cut: RankFailure 
 
 
 def _of_cut(cut: RankFailure, mention: RankFailure | None) -> OomVerdict:
-    """Return the verdict on a traceback that the log's end cut off, with what an earlier line mentions."""
+    """Return the verdict on a traceback that the log's end cut off, with the cause that another line mentions."""
     verdict = cut_traceback(cut.task)
     if mention is None:
         return verdict
-    earlier = of_mention(mention.text)
-    reason = f"{verdict.reason}. An earlier line ({mention.where}) may show the cause: {earlier.reason}"
-    return replace(verdict, reason=reason, advice=f"{verdict.next_experiment} {earlier.next_experiment}")
+    mentioned = verdict_of_mention(mention.text)
+    reason = f"{verdict.reason}. Another line ({mention.where}) may show the cause: {mentioned.reason}"
+    return replace(verdict, reason=reason, advice=f"{verdict.next_experiment} {mentioned.next_experiment}")
 
 
 def survived_by(scan: FailureScan) -> RankFailure | None:
@@ -153,7 +157,7 @@ def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, s
 
 
 def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[RankFailure]:
-    """Drop exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, and reports of a rank that named the cause."""
+    """Drop exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, reports of a rank that named the cause, and SIGABRT after its process named an error."""
     spoke = any(failure.weight == 0 and failure.kind != "peer" for failure in failures)
     heard = {
         failure.rank
@@ -175,7 +179,7 @@ def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
     if failure.kind != "signal" or failure.exit_code not in _SIGABRT:
         return False
     said = {each.rank for each in others if each.kind == "error" and each.weight <= 0}
-    return bool(said & {failure.rank, None}) or (failure.rank is None and bool(said))
+    return bool(said if failure.rank is None else said & {failure.rank, None})
 
 
 def _is_report(failure: RankFailure) -> bool:

@@ -51,7 +51,7 @@ _JOB_ENDS: tuple[KnownText, ...] = (
     row(r"srun: error: (?:Unable to|Task launch for|Application launch failed)|error: execve\(\)|Job credential expired", "Slurm never started the job step",
          "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job). If a credential expired, compare the clocks of the nodes."),
     row(r"\*\*\* An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|MPI_INIT failed|PMI2?_Init failed", "a call of MPI failed, usually because it does not fit its launcher",
-         "The MPI of the program and its launcher must be the same: with Slurm see srun --mpi=list and add --mpi=pmix, or start it with the mpirun of that MPI. Without user buffers for TP (tp_comm_overlap) "
+         "The MPI of the program and its launcher must be the same: with Slurm, list the choices (srun --mpi=list) and usually add --mpi=pmix, or start it with the mpirun of that MPI. Without user buffers for TP (tp_comm_overlap) "
          "Megatron needs no MPI. If the log shows an error of a rank before, read that first."),
     row(r"system not yet initialized", "the GPUs of the node are not connected: NVIDIA's Fabric Manager is not running",
          "Start it (systemctl status nvidia-fabricmanager) in the driver's own version, or run the job on another node."),
@@ -103,8 +103,8 @@ _NEEDS: tuple[KnownText, ...] = (
          "that has them. Without the extension, switch the fused layers off (--no-gradient-accumulation-fusion, --no-masked-softmax-fusion)."),
     row(r"No module named ['\"]?[\w.]+", "a Python module is not installed where the job ran, or not on its path",
          "Install it in the environment that every node uses, or correct PYTHONPATH."),
-    row(r"(?:Error: |exception |^)\S{1,200}\.so\S{0,40}: cannot open shared object file", "a shared library is missing: it is not installed, not on the path, or there in another version only",
-         "Find it (ldconfig -p; pip list: nvidia-cudnn, nvidia-cuda-runtime), and put its folder on LD_LIBRARY_PATH. The number behind .so is the version that is wanted: if another is installed, install a build for that one, or use a container that has all of them."),
+    row(r"(?:Error: |exception |^)\S{1,200}\.so\S{0,40}: cannot open shared object file", "a shared library is missing: it is not installed, not on the path, or only another version is installed",
+         "Find it (ldconfig -p; pip list: nvidia-cudnn, nvidia-cuda-runtime), and put its folder on LD_LIBRARY_PATH. The number after .so is the version that the program needs. If another is installed, install a build for that one, or use a container that has all of them."),
     row(r"undefined symbol|' not found \(required by|module 'transformer_engine' has no attribute"
          r"|was compiled using a different version of|CUDA Setup failed despite GPU being available", "two libraries do not fit together: one was built for another version of the other",
          _BUILDS),
@@ -141,7 +141,7 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"Too many open files|\[Errno 24\]|received 0 items of ancdata", "the process had too many files open",
          "Raise the limit (ulimit -n 65536), or use fewer data loader workers."),
     row(r"[Uu]nable to (?:synchronously )?(?:open|create|lock) file.{0,200}(?:unable to lock|errno = 11)|[Ff]ailed to lock|Lock(?:ing)? failed|No locks available|\[Errno 37\]",
-         "a lock on a file could not be taken", "Another process has the file open, or its file system has no locks (NFS): see lsof on the nodes; put the cache on a local disk (HDF5: HDF5_USE_FILE_LOCKING=FALSE)."),
+         "a lock on a file could not be taken", "Another process may hold the lock (lsof on every node), or the file system has none (NFS). Put the cache on a local disk; for HDF5 set HDF5_USE_FILE_LOCKING=FALSE."),
     row(r"PermissionError|\[Errno 13\]|: Permission denied$", "the job may not read or write a file or folder",
          "Check who owns the path that the line names (ls -ld). Caches in a container go to HOME: set HOME, HF_HOME, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR to a folder of yours."),
     row(r"can't start new thread|pthread_create failed|Thread creation failed|Resource temporarily unavailable|\[Errno 11\]",
@@ -189,11 +189,11 @@ _PROGRAM: tuple[KnownText, ...] = (
          "flash attention does not have a kernel for this head size or data type",
          "Use bf16 or fp16, and a head dimension that the message allows; or choose another implementation (--attention-backend fused or unfused, NVTE_FLASH_ATTN=0)."),
     row(r"CUBLAS_STATUS_NOT_INITIALIZED|cuBLAS [Ee]rror: the library was not initialized",
-         "cuBLAS could not start on the GPU: most often its memory is full; else an earlier error of this process, or a driver or cuBLAS that does not fit",
+         "cuBLAS could not start on the GPU. Most often the GPU's memory is full. Other causes: an earlier error of this process, or a driver or cuBLAS of the wrong version",
          "Look at the memory of that GPU (nvidia-smi; other processes too), and try a smaller micro-batch. Then run it with CUDA_LAUNCH_BLOCKING=1: an index out of range in an earlier kernel also ends here. "
          "Check that only one cuBLAS is on the path (LD_LIBRARY_PATH).", "unknown", confidence="low"),
     row(r"CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED|ARCH_MISMATCH)|cuBLAS [Ee]rror: (?:an unsupported value|the functionality is not supported|an absent device)|[Uu]nable to find (?:a |any )?suitable (?:cuBLAS )?(?:GEMM )?algorithm",
-         "cuBLAS refused a matrix product: it has none for these sizes, layouts or types on this GPU",
+         "cuBLAS has no kernel for a matrix product with these sizes, layouts or types on this GPU",
          "Print the shapes of that call: FP8 needs sizes that are multiples of 16, and a product of no rows (an expert without tokens) may be refused. Check that only one cuBLAS is on the path "
          "(LD_LIBRARY_PATH), and that it is the one that torch and transformer-engine were built with."),
     row(r"CUBLAS_STATUS_|cuBLAS [Ee]rror", "cuBLAS failed",
@@ -214,7 +214,7 @@ _PROGRAM: tuple[KnownText, ...] = (
          "The recomputed part depends on something that changed in between: random numbers, autocast, a cache, or a branch. Run it without recompute of that module, and with determinism_check."),
     row(r"mark a variable ready only once|finished reduction in the prior iteration", "a parameter got no gradient, or got it twice, in a step of data parallelism",
          "Find parameters that the loss does not use (TORCH_DISTRIBUTED_DEBUG=DETAIL names them), and shared ones under recompute: use non-reentrant checkpoints."),
-    row(r"Cannot re-initialize CUDA in forked subprocess", "a forked process used CUDA, which its parent had started",
+    row(r"Cannot re-initialize CUDA in forked subprocess", "a forked process used CUDA after its parent had initialized CUDA",
          "Start workers with the method spawn (multiprocessing_context), and touch no CUDA tensor in a data set or before the fork."),
     row(r"expects same model across all ranks", "the ranks built different models",
          "Compare the settings and the code of the two ranks that the line names, also environment variables and files that only one node sees."),
@@ -229,14 +229,14 @@ _REPORTS: tuple[KnownText, ...] = (
          "unknown", confidence="low"),
     row(r"(?:(?:CUDA|HIP)(?: driver)? error|Triton Error \[\w{2,8}\]): (?P<what>(?!out of memory)[a-zA-Z][^\n]{0,100}?)(?:\.? (?:CUDA|HIP|Search for|For debugging|Compile with)|$)", "a call of CUDA failed",
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call: an earlier kernel may be the cause. See that the GPU is well (dmesg, lines with Xid).", confidence="medium"),
-    row(r"Connection closed by localRank (?P<what>\d{1,4})", "NCCL reports only that a rank of the node closed its connections, which is also how a job ends; local rank",
+    row(r"Connection closed by localRank (?P<what>\d{1,4})", "NCCL reports only that a process closed its connections, as processes also do when a job ends. Local rank",
          "Read the log of that local rank to its end, and the kernel's log of the node (dmesg).", "unknown", confidence="low"),
     row(r"INTERNAL ASSERT FAILED", "a check inside torch or an extension of it failed",
          "The line has the check and its file. Look for libraries of different releases (mbr-perf doctor), and for an earlier error of another rank; then search that project's issues for the check.", confidence="medium"),
     row(r"what\(\): {0,4}(?P<what>\S.{0,160})", "native code threw an exception that nothing caught, and the process aborted",
          "The frames below the line, if there are any, name the library. Run it with PYTHONFAULTHANDLER=1, which names the Python line.", confidence="medium"),
     row(r"DUE TO TASK FAILURE", "Slurm ended the step because a task of it failed; these lines do not show why",
-         "Find that task: srun names the ones that it terminated, so the number that is missing among them failed first. Read the log of its ranks.", "unknown", confidence="low"),
+         "srun lists the tasks that it terminated. The task that this list lacks failed first. Read the log of its ranks.", "unknown", confidence="low"),
     row(r"(?:JOB|STEP) \S{1,40} ON \S{1,200} CANCELLED AT \S{1,40} \*\*\*", "Slurm cancelled the job or the step: a user ran scancel, or srun ended it because a task had failed",
          "See the log before it for the task that failed first. If there is none, ask who cancelled it: sacct -j JOB --format=JobID,State,ExitCode,End shows CANCELLED by UID.", "unknown", confidence="low"),
     row(RAY.pattern, "Ray reports only that a worker process ended; the log of that worker has the reason",
@@ -263,7 +263,8 @@ _SIGNAL_ENDS: tuple[KnownText, ...] = (
          "Find out who ended it: a user, the scheduler, or a launcher after another rank failed."),
 )  # fmt: skip
 # The first row that matches counts: who ended the job, the device, the program, then reports about other ranks.
-KNOWN_ENDS: tuple[KnownText, ...] = (*_JOB_ENDS, *_NEEDS, *_PROGRAM, *NETWORK_ENDS, *_REPORTS, *_SIGNAL_ENDS)
+_CAUSES: tuple[KnownText, ...] = (*_JOB_ENDS, *_NEEDS, *_PROGRAM, *NETWORK_ENDS, *_REPORTS)
+KNOWN_ENDS: tuple[KnownText, ...] = (*_CAUSES, *_SIGNAL_ENDS)
 # The signals that a row explains, by the name in the row.
 _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 15: "SIGTERM"}
 # Messages of megatron-core's checks of gradients and losses, and of its rerun state machine.
@@ -281,18 +282,18 @@ _ITERATION = re.compile(r"\biteration ?[#=]?(\d{1,9})\b")
 
 def known_end(text: str) -> OomVerdict | None:
     """Return the verdict of the first row that matches; None without a match. Keep Slurm's own text as the reason."""
-    found, match = next(((each, match) for each in KNOWN_ENDS if (match := each.pattern.search(text))), (None, None))
-    if found is None or match is None:
-        return None
     slurm_text = text.splitlines()[0][:300] if text.startswith("Slurm: ") else ""
-    what = match.groupdict().get("what")
-    reason = slurm_text or f"{found.reason}{f': {what}' if what else ''}{named_in(text, found.reason)}"
-    return OomVerdict(found.oom_class, found.confidence, reason, advice=found.advice)
+    for each in KNOWN_ENDS:
+        if match := each.pattern.search(text):
+            what = match.groupdict().get("what")
+            reason = slurm_text or f"{each.reason}{f': {what}' if what else ''}{named_in(text, each.reason)}"
+            return OomVerdict(each.oom_class, each.confidence, reason, advice=each.advice)
+    return None
 
 
 def names_cause(text: str) -> bool:
     """Return whether a row matches that explains more than a signal."""
-    return any(each.pattern.search(text) for each in KNOWN_ENDS[: -len(_SIGNAL_ENDS)])
+    return any(each.pattern.search(text) for each in _CAUSES)
 
 
 def end_by_signal(exit_code: int | None) -> OomVerdict | None:

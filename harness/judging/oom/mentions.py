@@ -19,6 +19,7 @@ _LONG_NUMBER = re.compile(r"\d{4,}|\d+\.\d+")  # such as a process or a measurem
 _HARMLESS = re.compile(
     r"[Ww]arn(?:ing)?\b|WARN(?:ING)?\b|Warning\b|\bINFO\b|\bDEBUG\b|\b[Dd]eprecated|^\[?[WI]\d{0,4} |[Rr]etry|\biteration\s{1,20}\d{1,12}/"
 )
+_NCCL_PEER = re.compile(r"Connection closed by localRank")  # NCCL prints the end of a peer as INFO
 # An error of Python behind other words, such as a logger's.
 _INSIDE = re.compile(
     r"(?<![\w.])((?:[A-Za-z_]\w{0,99}\.){0,9}[A-Z]\w{0,90}(?:Error|Exception)): (?=\S)(?!.{0,200}%[sdr])"
@@ -42,15 +43,15 @@ def mention_in(text: str, *, in_traceback: bool) -> str | None:
 @lru_cache(maxsize=4096)
 def _mentions(shape: str, *, in_traceback: bool) -> bool:
     """Return whether a line mentions a cause. Programs repeat their lines, with other numbers."""
-    if _HARMLESS.search(shape) and "by localRank" not in shape:
+    if _HARMLESS.search(shape) and not _NCCL_PEER.search(shape):
         return False
     if _INSIDE.search(shape):
         return True
-    is_logged = _LOGGED.search(shape) or _OUT_OF_MEMORY.search(shape)
-    return not in_traceback and (is_logged is not None or names_cause(shape))
+    found = _LOGGED.search(shape) or _OUT_OF_MEMORY.search(shape)
+    return not in_traceback and (found is not None or names_cause(shape))
 
 
-def of_mention(text: str) -> OomVerdict:
+def verdict_of_mention(text: str) -> OomVerdict:
     """Return the verdict on such a part, with less confidence than that on a failure."""
     if logged := _LOGGED.search(text):
         what = "the loss" if logged[1] == "loss" else "a gradient norm"

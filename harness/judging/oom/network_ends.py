@@ -117,7 +117,7 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_SYSTEM, "the network failed, or another system call of NCCL: its error does not name which",
          "Run it with NCCL_DEBUG=WARN: its lines before the error name the call, the device and the peer. A rank that ended also causes this error on the others, "
          "so read the logs of all ranks.", confidence="medium"),
-    row(r"(?:BrokenPipe|ConnectionReset|ConnectionAborted)Error\b|(?:requests|urllib3|aiohttp|httpx)\.", "a connection to another process or a service broke",
+    row(r"(?:BrokenPipe|ConnectionReset|ConnectionAborted)Error\b|\b(?:requests|urllib3|aiohttp|httpx)(?:\.\w{1,40}){1,4}(?:Error|Exception|Timeout)\b", "a connection to another process or a service broke",
          "See in the traceback what it was: a data loader worker that died, a logger, or a server on the network. Read the lines before it for the process that ended.", confidence="medium"),
     row(_LOST_PEER,
          "the connection to another rank broke: that rank failed first, but these logs do not show why",

@@ -150,7 +150,7 @@ def _evaluation_remarks(container: Container) -> Iterator[str]:
     """Yield a remark if the evaluation has larger micro-batches than the training."""
     evaluated, trained = container.value("validation.eval_micro_batch_size"), container.value("train.micro_batch_size")
     if isinstance(evaluated, int) and isinstance(trained, int) and evaluated > trained:
-        yield f"validation.eval_micro_batch_size is {evaluated} (larger than in training: an evaluation may raise the peak)"
+        yield f"validation.eval_micro_batch_size is {evaluated}, train.micro_batch_size {trained}: an evaluation may raise the peak"
 
 
 def _is_one_of(value: PlainValue, values: tuple[PlainValue, ...]) -> bool:

@@ -170,8 +170,8 @@ _OTHERS: tuple[Known, ...] = (
         " disable_symmetric_registration"
         " fsdp_manual_registration megatron_fsdp_version megatron_fsdp_use_decoupled_grad"
         " fsdp_all_gather_in_start_param_sync"),
-    *_only("ddp", "num_distributed_optimizer_instances", "optimizer states in several copies (HSDP); 1/n of the GPUs with 1/n of"
-        " the global batch have shards of the same size", 1),
+    *_only("ddp", "num_distributed_optimizer_instances", "several instances of the distributed optimizer (HSDP); with n of them,"
+        " plan 1/n of the GPUs with 1/n of the global batch size: their shards have the same size", 1),
     *_only("ddp", "outer_dp_sharding_strategy", "sharding over several groups (HSDP)", "no_shard"),
     *_only("ddp", "num_buckets param_name_patterns_for_fp32_local_accumulation reduce_scatter_with_fp32_accumulation"
         " pad_buckets_for_high_nccl_busbw", _LACKS),

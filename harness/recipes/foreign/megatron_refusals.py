@@ -60,8 +60,8 @@ FEATURES: Mapping[str, str] = {
     "perform_rl_step": "reinforcement learning",
     "logits_load_dir": "distillation",
     "logits_save_dir": "distillation",
-    "num_distributed_optimizer_instances": "several instances of the distributed optimizer; plan 1/n of the GPUs with 1/n of the "
-    "global batch: each instance shards over as many ranks",
+    "num_distributed_optimizer_instances": "several instances of the distributed optimizer; with n instances, plan the job on "
+    "1/n of the GPUs with 1/n of the global batch size: each instance shards its states over that many GPUs",
     "enable_mhc_connections": "hyper-connections",
     "use_kitchen_attention": "attention of another library",
 }
@@ -82,15 +82,15 @@ SMALL = frozenset({
 sequence, the dispatcher's share of the GPU, waits of the host. mbr-perf predicts the step without them, and a note names them."""
 
 NOTED: Mapping[str, str] = {
-    "eval_micro_batch_size": "an evaluation with larger micro-batches than a training step may raise the peak",
-    "rerun_mode": "steps run twice",
+    "eval_micro_batch_size": "larger micro-batches than in training, so an evaluation may raise the peak",
+    "rerun_mode": "every step runs twice, so steps take about twice as long",
     "save_activations_interval": "some steps write tensors to files",
     "save_dgrads_interval": "some steps write tensors to files",
     "save_wgrads_interval": "some steps write tensors to files",
     "moe_routing_trace_path": "steps write their routing to files",
     "config_logger_dir": "modules write their inputs to files",
 }
-"""Arguments that change the memory or the time of some steps. mbr-perf predicts the others, and a note says why they differ."""
+"""Arguments that change the memory or the time of some steps. mbr-perf predicts the unchanged steps; a note says what the argument changes."""
 
 DERIVED = frozenset({
     "rank", "world_size", "data_parallel_size", "transformer_pipeline_model_parallel_size", "params_dtype", "iteration",
@@ -106,7 +106,7 @@ DERIVED = frozenset({
     "expert_tensor_parallel_num_weight_shards", "transformer_impl", "torch_fsdp2_reshard_after_forward", "DDP_impl",
     "megatron_fsdp_main_params_dtype", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_grad_comm_dtype",
 })  # fmt: skip
-"""Names of the namespace that follow from others, or that `_refuse_combinations` checks."""
+"""Names of the namespace that follow from others, or that `_refuse_combinations` or `_refuse_context_communication` checks."""
 
 
 _LOCAL = frozenset({"masked_softmax_fusion"})
@@ -125,24 +125,24 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
             what, _, instead = FEATURES[name].partition("; ")
             a.refuse(name, f"mbr-perf does not model {what}", instead or "plan the job without it")
         elif name in NOTED:
-            noted.append(f"{option} ({NOTED[name]})")
+            noted.append(f"{option} {shortened(str(given.value))}: {NOTED[name]}")
         elif name in a.read or name in DERIVED:
             continue
         elif name in SMALL:
             small.append(option)
         else:
-            _refuse_unknown(a, name)
+            _refuse_unmodelled(a, name)
     _refuse_combinations(a)
     _refuse_context_communication(a)
-    remarks = [f"not modelled: {'; '.join(sorted(noted))}"] if noted else []
-    remarks += [f"of small effect, not modelled: {', '.join(sorted(small))}"] if small else []
+    remarks = [f"The prediction leaves out: {'; '.join(sorted(noted))}"] if noted else []
+    remarks += [f"Small effect, left out: {', '.join(sorted(small))}"] if small else []
     if remarks and "model.num_layers" in layer:
-        note = f"{a.label}: {'; '.join(remarks)}"
+        note = f"{a.label}: {'. '.join(remarks)}"
         layer["model.num_layers"] = replace(layer["model.num_layers"], note=note)
     _note_idle_recompute(a, layer)
 
 
-def _refuse_unknown(a: Arguments, name: str) -> None:
+def _refuse_unmodelled(a: Arguments, name: str) -> None:
     """Refuse an argument that no row reads, unless it is harmless."""
     if name not in arguments():
         if a.is_whole:
@@ -164,20 +164,20 @@ def _is_idle(a: Arguments, name: str) -> bool:
 
 
 # From this size on a note names what the predicted peak leaves out.
-_WORTH_A_NOTE = GIB // 4
+_LEAST_NOTED_BYTES = GIB // 4
 
 
 def _missing_bytes(a: Arguments) -> Iterator[str]:
     """Yield what the job holds and the prediction does not: masks of the loader, a second buffer of weights."""
-    size, length = a.get("micro_batch_size"), a.get("seq_length")
-    if isinstance(size, int) and isinstance(length, int) and a.get("create_attention_mask_in_dataloader", True):
-        mask = size * length**2
-        if mask >= _WORTH_A_NOTE:
-            yield (f"the attention mask of Megatron-LM's data loader ({format_bytes(mask)} for each micro-batch that holds it; "
-                   "--no-create-attention-mask-in-dataloader avoids it)")  # fmt: skip
+    micro_batch, length = a.get("micro_batch_size"), a.get("seq_length")
+    if isinstance(micro_batch, int) and isinstance(length, int) and a.get("create_attention_mask_in_dataloader", True):
+        mask_bytes = micro_batch * length**2
+        if mask_bytes >= _LEAST_NOTED_BYTES:
+            yield (f"the attention mask of Megatron-LM's data loader ({format_bytes(mask_bytes)} for each micro-batch that holds it, avoid it "
+                   "with --no-create-attention-mask-in-dataloader)")  # fmt: skip
     stores_mxfp8 = a.get("fp8_recipe") == "mxfp8" and a.get("fp8_param_gather")
     if stores_mxfp8 and not a.get("reuse_grad_buf_for_mxfp8_param_ag"):
-        yield "a buffer for gathered weights beside the gradients' (--reuse-grad-buf-for-mxfp8-param-ag avoids it)"
+        yield "a buffer for gathered weights beside the gradients' (avoid it with --reuse-grad-buf-for-mxfp8-param-ag)"
 
 
 def _note_idle_recompute(a: Arguments, layer: dict[str, Setting]) -> None:
@@ -216,19 +216,20 @@ def _refuse_context_communication(a: Arguments) -> None:
     """Refuse context parallelism that does not pass keys and values between neighbours; say how many bytes it adds."""
     given = a.get("cp_comm_type")
     kinds = {str(kind) for kind in (given if isinstance(given, list | tuple) else [given])} - {"None"}
-    num_parts = a.get("context_parallel_size")
-    if "cp_comm_type" not in a.given or kinds <= {"p2p"} or num_parts in (None, 1):
+    cp_size = a.get("context_parallel_size")
+    if "cp_comm_type" not in a.given or kinds <= {"p2p"} or cp_size in (None, 1):
         return
-    more = "plan it with p2p"
+    remedy = "plan it with --cp-comm-type p2p"
     sizes = [a.get(name) for name in ("micro_batch_size", "seq_length", "num_attention_heads", "hidden_size")]
-    if kinds <= {"a2a", "a2a+p2p"} and all(isinstance(size, int) for size in (*sizes, num_parts)):
+    if kinds <= {"a2a", "a2a+p2p"} and all(isinstance(size, int) for size in (*sizes, cp_size)):
         batch, length, heads, hidden = sizes
         width = a.get("v_head_dim") if a.get("multi_latent_attention") else a.get("kv_channels") or hidden // heads
-        copy = 2 * batch * length * heads * width // (num_parts * a.get("tensor_model_parallel_size", 1))
-        more += (
-            f" and add {format_bytes(copy)} for each layer whose attention is not run again: its output is kept twice"
-        )
-    a.refuse("cp_comm_type", f"{', '.join(sorted(kinds))}: mbr-perf models context parallelism by p2p only", more)
+        num_values = batch * length * heads * width // (cp_size * a.get("tensor_model_parallel_size", 1))
+        remedy += (
+            f", and add {format_bytes(2 * num_values)} per micro-batch in flight for each layer that does not recompute "
+            f"core_attn: with a2a it keeps its attention output twice"
+        )  # in BF16
+    a.refuse("cp_comm_type", f"{', '.join(sorted(kinds))}: mbr-perf models context parallelism by p2p only", remedy)
 
 
 _RECOMPUTE = ("recompute_modules", "recompute_method", "recompute_num_layers")

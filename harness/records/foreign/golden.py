@@ -11,7 +11,7 @@ from typing import Literal
 from harness.errors import BadRequestError, raise_all
 from harness.records.foreign.log import LogFormat
 from harness.records.golden import GoldenRecord
-from harness.records.logs.sources import opened
+from harness.records.logs.sources import open_file_or_pipe
 from harness.records.strict_json import an_object, once_each, unreadable
 from harness.units import shortened
 
@@ -38,7 +38,7 @@ def read_plain(path: Path, may_be_nan: Collection[str] = ()) -> dict[str, object
     Values of the keys ``may_be_nan`` may be NaN or Infinity; they become :class:`NotANumber`.
     """
     try:
-        with opened(path, str(path)) as file:  # pipes and devices have no size
+        with open_file_or_pipe(path, str(path)) as file:  # pipes and devices have no size
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             raise BadRequestError(f"{path}: larger than {_MAX_BYTES // 1024**2} MiB, so it is not a golden file")

@@ -21,7 +21,7 @@ from harness.records.logs.sources import (
     as_utf8,
     counted,
     log_sources,
-    opened,
+    open_file_or_pipe,
     why_refused,
 )
 
@@ -117,7 +117,7 @@ def _all_lines(sources: tuple[LogSource, ...], stdin: BufferedReader | None, pas
             if source.path is None:
                 yield from lines_of(source, counted(stdin or _standard_input(), source.name, passage))
             else:
-                with opened(source.path, source.name, passage) as stream:
+                with open_file_or_pipe(source.path, source.name, passage) as stream:
                     yield from lines_of(source, counted(stream, source.name, passage))
         except OSError as error:
             raise BadRequestError(f"{source.name}: cannot be read: {error.strerror}") from error

@@ -167,7 +167,7 @@ def _problem(source: LogSource) -> BadRequestError | None:
 _CHUNK_BYTES = 1 << 18
 _WAIT_S = 0.5
 WRITER_S = 10.0
-"""Seconds in which a program must begin to write into a named pipe. A shell opens it at once, before it starts the program."""
+"""Seconds in which a program must open a named pipe for writing. A shell opens it at once, before it starts the program."""
 
 
 @dataclass
@@ -191,7 +191,9 @@ class Passage:
             self.on_progress(self)
 
 
-def opened(path: Path, name: str, passage: Passage | None = None, *, writer_s: float = WRITER_S) -> BufferedReader:
+def open_file_or_pipe(
+    path: Path, name: str, passage: Passage | None = None, *, writer_s: float = WRITER_S
+) -> BufferedReader:
     """Open a file or a pipe for reading. BadRequestError if nothing opens a named pipe for writing within ``writer_s``.
 
     If ``passage`` is stopped meanwhile, return an empty stream. OSError as of ``open``.
@@ -208,7 +210,7 @@ def opened(path: Path, name: str, passage: Passage | None = None, *, writer_s: f
     if waiting.is_alive():
         waiting.give_up()
         raise BadRequestError(
-            f"{name}: a pipe into which no program writes ({writer_s:g} s waited)",
+            f"{name}: no program opened this named pipe for writing within {writer_s:g} s",
             remedy="start the writer first, or use <(COMMAND), or - for standard input",
         )
     return waiting.result()

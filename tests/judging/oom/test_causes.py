@@ -86,7 +86,7 @@ RAISED = [
     ("OSError: You are trying to access a gated repo.", "Hugging Face", "HF_TOKEN"),
     ("FileNotFoundError: [Errno 2] No such file or directory: 'text_document.idx'", "is not there", "--data-cache-path"),
     ("RuntimeError: NCCL error in: x.cpp:9, unhandled cuda error, NCCL version 2.21.5", "call of CUDA failed inside NCCL", "NCCL_DEBUG=WARN"),
-    ("RuntimeError: gemm.cu:9 in function cublas_gemm: cuBLAS Error: an unsupported value or parameter was passed to the function", "refused a matrix product", "multiples of 16"),
+    ("RuntimeError: gemm.cu:9 in function cublas_gemm: cuBLAS Error: an unsupported value or parameter was passed to the function", "has no kernel for a matrix product", "multiples of 16"),
     ("RuntimeError: fused_attn.cu:9 in function operator(): cuDNN Error: [cudnn_frontend] Error: No valid execution plans built.", "no attention that works", "NVTE_FUSED_ATTN=0"),
     ("RuntimeError: FlashAttention forward only supports head dimension at most 256", "flash attention does not have a kernel", "NVTE_FLASH_ATTN=0"),
     ("RuntimeError: Cannot re-initialize CUDA in forked subprocess.", "a forked process used CUDA", "spawn"),

@@ -3,6 +3,8 @@
 import pytest
 
 from harness.judging.oom.classify import classify
+from harness.judging.oom.first_failure import first_failure
+from harness.records.logs.lines import LogLine
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "/job/train.py", line 7, in main')
 PIN = '  File "/opt/torch/cuda_accelerator.py", line 7, in pin_memory'
@@ -16,7 +18,7 @@ TABLE = (
     ("line", "reason"),
     [
         ("It ends with what(): NCCL Error 1: unhandled cuda error", "a call of CUDA failed inside NCCL"),
-        ("job.core: gemm.cu:7 in function gemm: cuBLAS Error: an unsupported value or parameter", "cuBLAS refused"),
+        ("job.core: gemm.cu:7 in function gemm: cuBLAS Error: an unsupported value or parameter", "cuBLAS has no kernel"),
         ("size mismatch for layers.1.bias: copying a param with shape torch.Size([8])", "the checkpoint does not fit"),
         ("2026-01-02 03:04:05 ERROR job failed: RuntimeError: seven shards are left", "the program reported RuntimeError: seven shards are left"),
         ("run.sh: line 7: torchrun: command not found", "a command of the launch is not installed"),
@@ -72,7 +74,7 @@ def test_what_is_mentioned_before_a_cut_traceback_may_be_its_cause(first):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("n1:7:9 [5] NCCL INFO [Service thread] Connection closed by localRank 7", "local rank: 7"),
+        ("n1:7:9 [5] NCCL INFO [Service thread] Connection closed by localRank 7", "Local rank: 7"),
         ("RuntimeError: CUDA driver error: invalid argument", "old drivers report a full GPU this way"),
     ],
 )
@@ -162,6 +164,14 @@ def test_a_job_that_trains_on_survived_what_a_line_mentions(first):
     assert first(iteration.format(1), "job.core: RuntimeError: seven shards") is not None
 
 
+@pytest.mark.parametrize("mentions_first", [True, False])
+def test_iterations_of_another_log_do_not_take_a_mention_back(mentions_first):
+    mention = LogLine("job.core: RuntimeError: seven shards", "rank_0.log", 1)
+    iteration = LogLine(" iteration        1/      50 | lm loss: 1.1E+01 |", "rank_7.log", 1)
+    found = first_failure([mention, iteration] if mentions_first else [iteration, mention])
+    assert found.failure.text == "RuntimeError: seven shards"
+
+
 @pytest.mark.parametrize(
     ("error", "oom_class"),
     [
@@ -184,7 +194,7 @@ def test_an_unknown_error_of_cuda_is_quoted_and_no_certain_cause():
 def test_cublas_that_could_not_start_may_have_found_no_memory():
     verdict = classify("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
     assert (verdict.oom_class, verdict.confidence) == ("unknown", "low")
-    assert "most often its memory is full" in verdict.reason
+    assert "Most often the GPU's memory is full" in verdict.reason
 
 
 def test_a_step_that_was_cancelled_does_not_say_by_whom(first):
@@ -200,13 +210,17 @@ def test_a_step_that_was_cancelled_does_not_say_by_whom(first):
     [
         "ValueError: see https://huggingface.co/docs for the formats that exist",
         "ValueError: Tokenizer class SevenTokenizer does not exist or is not currently imported.",
+        "ValueError: bad number of requests.",
         "BrokenPipeError: [Errno 32] Broken pipe",
         "ConnectionResetError: [Errno 104] Connection reset by peer",
     ],
 )
 def test_a_word_of_a_message_is_no_cause(text):
     reason = classify(text).reason
-    assert not any(claim in reason for claim in ("could not be read", "another rank", "file of the tokenizer"))
+    claims = ["could not be read", "another rank", "file of the tokenizer"]
+    if text.startswith("ValueError"):
+        claims.append("a connection")
+    assert not any(claim in reason for claim in claims)
 
 
 def test_a_quoted_message_is_short_and_has_no_secrets(first):

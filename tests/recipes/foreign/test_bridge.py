@@ -106,7 +106,7 @@ def test_every_recorded_file_resolves_or_is_refused_for_its_reason(files):
         "peft": "mbr-perf cannot train adapters (LoRA)",
         "nemotron": "has Mamba layers",
         "wan_": "is a diffusion model",
-        "_hsdp": "optimizer states in several copies (HSDP)",
+        "_hsdp": "several instances of the distributed optimizer (HSDP)",
         "deepseek_v3_pretrain_256gpu_gb.00_fp8mx_partial_cg_dev": "has not completed this file",
         "kimi_k2": "optimizer.optimizer is dist_muon: mbr-perf has only Adam",
         "deepep_dev": "moe_deepep_num_sms=20 and moe_hybridep_num_sms=16 contradict each other",

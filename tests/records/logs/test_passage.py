@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.records.logs.lines import log_lines
-from harness.records.logs.sources import Passage, opened
+from harness.records.logs.sources import Passage, open_file_or_pipe
 
 
 @pytest.fixture(name="endless")
@@ -46,8 +46,8 @@ def test_reading_a_silent_pipe_can_be_stopped():
 
 def test_a_named_pipe_without_a_writer_is_refused_in_time(tmp_path):
     os.mkfifo(tmp_path / "p")
-    with pytest.raises(BadRequestError, match="a pipe into which no program writes"):
-        opened(tmp_path / "p", "p", writer_s=0.2)
+    with pytest.raises(BadRequestError, match=r"no program opened this named pipe for writing within 0\.2 s"):
+        open_file_or_pipe(tmp_path / "p", "p", writer_s=0.2)
 
 
 def test_waiting_for_the_writer_of_a_named_pipe_can_be_stopped(tmp_path):
@@ -65,23 +65,26 @@ def test_a_named_pipe_whose_writer_comes_later_is_read_whole(tmp_path):
 
 def test_a_pipe_that_cannot_be_opened_says_why(tmp_path):
     with pytest.raises(FileNotFoundError):
-        opened(tmp_path / "p", "p")
+        open_file_or_pipe(tmp_path / "p", "p")
 
 
-@pytest.mark.parametrize(
-    "command", ["diagnose {}", "plan -g h100 --megatron_args {}", "compare --golden x.json --log {}"]
-)
-def test_a_pipe_of_the_shell_is_read_or_refused_at_once(tmp_path, command):
-    """``<(cmd)`` is read as a log, and refused as a file that is read more than once."""
-    (tmp_path / "a.log").write_text("KeyError: 'seven'\n")
-    (tmp_path / "x.json").write_text("{}")
-    line = f"mbr-perf {command.format('<(cat a.log)')}"
+def _in_a_shell(folder, line):
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", line], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=env
+    return subprocess.run(
+        ["bash", "-c", line], check=False, cwd=folder, capture_output=True, text=True, timeout=60, env=env
     )
-    text = done.stdout + done.stderr
-    if command.startswith("diagnose"):
-        assert "KeyError: 'seven'" in text and done.returncode == 0
-    else:
-        assert done.returncode == 2
+
+
+def test_a_pipe_of_the_shell_is_read_as_a_log(tmp_path):
+    (tmp_path / "a.log").write_text("KeyError: 'seven'\n")
+    done = _in_a_shell(tmp_path, "mbr-perf diagnose <(cat a.log)")
+    assert "KeyError: 'seven'" in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_pipe_of_the_shell_is_refused_as_a_file_that_is_read_more_than_once(tmp_path):
+    (tmp_path / "train.sh").write_text("--num-layers 4\n")
+    done = _in_a_shell(tmp_path, "mbr-perf plan -g h100 --megatron_args <(cat train.sh)")
+    assert "/dev/fd/" in done.stderr
+    assert "a pipe or a device, not a file" in done.stderr
+    assert done.returncode == 2
