@@ -41,10 +41,9 @@ class Efficiency:
     step_s: float = 0.02
 
 
-# The shares were fixed before any comparison: a 22B layer on A100 comes out at 19.22 ms where Korthikanti et al. 2022 (arXiv
-# 2205.05198, table 4) measured 19.6, and at 26.82 for 27.2 with full recompute. GPUs before Hopper keep them. For Hopper and later
-# GPUs the fit replaces those that `fitted_times.json` names; its constants of the host go for all GPUs. `attention`, `network` and
-# `step_s` are never fitted.
+# Shares fixed before any comparison: a 22B layer on A100 comes out at 19.22 ms where Korthikanti et al. 2022 (arXiv 2205.05198,
+# table 4) measured 19.6, and at 26.82 for 27.2 with full recompute. From Hopper on, fitted shares replace all but attention's and
+# the network's.
 LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
 
 # The host's part of the fit goes for the hosts of all GPUs.
@@ -116,8 +115,7 @@ COPY = 0.80
 KERNEL_S = 0.9e-6
 
 
-# Seconds of the host for each further product of a grouped one. A loop in C++ calls cuBLAS, without Python or torch's dispatcher
-# between two calls. Chosen by hand, not fitted: a launch from C++ takes some microseconds.
+# Of the host, for each further product of a grouped one, which a loop in C++ starts. Chosen by hand, not fitted.
 GROUPED_LAUNCH_S = 8e-6
 
 
