@@ -41,9 +41,8 @@ class Efficiency:
     step_s: float = 0.02
 
 
-# Shares fixed before any comparison: a 22B layer on A100 comes out at 19.22 ms where Korthikanti et al. 2022 (arXiv 2205.05198,
-# table 4) measured 19.6, and at 26.82 for 27.2 with full recompute. From Hopper on, fitted shares replace all but attention's and
-# the network's.
+# Fixed before any comparison: a 22B layer on A100 comes out at 19.22 ms where Korthikanti et al. 2022 (arXiv 2205.05198, table 4)
+# measured 19.6, and at 26.82 for 27.2 with full recompute. From Hopper on, the fit replaces the shares that it names.
 LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
 
 # The host's part of the fit goes for the hosts of all GPUs.
