@@ -7,7 +7,7 @@ import pytest
 
 from harness.diagnose.judge import diagnose
 from harness.diagnose.plan import Outlook
-from harness.diagnose.stages import allocator_trial
+from harness.diagnose.stages import allocator_trial, needed_bytes
 from harness.diagnose.values import Change, FailedRank, Rulings
 from harness.experiment.rules.rule import Finding
 from harness.judging.oom.verdict import OomVerdict
@@ -249,3 +249,10 @@ def test_only_bytes_beyond_a_prediction_are_called_unexplained(case, predicted, 
     answer = diagnose(case(FULL, prediction=prediction), outlook=Outlook(fits_already=True))
     assert "The settings are predicted to fit as they are." in answer.evidence
     assert [text for text in answer.evidence if "does not account" in text] == ([sentence] if sentence else [])
+
+
+def test_a_prediction_of_exactly_what_was_needed_leaves_nothing_unexplained(case, predicted):
+    exact = predicted(needed_bytes(case(FULL)) / GIB)
+    answer = diagnose(case(FULL, prediction=exact), outlook=Outlook(fits_already=True))
+    assert "The settings are predicted to fit as they are." in answer.evidence
+    assert not any("does not account" in text for text in answer.evidence)
