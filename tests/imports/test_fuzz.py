@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +121,7 @@ def any_golden(text):
 GOLDENS = st.one_of(DOCUMENTS.map(json.dumps), st.text(max_size=60))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(LOGS)
 def test_arbitrary_logs_are_judged(text):

@@ -76,6 +76,7 @@ def test_a_limit_that_is_unknown_or_far_off_is_words(spec, tmp_path):
         assert path.read_text().count(words) >= 2
 
 
+@pytest.mark.slow
 def test_the_files_are_a_page_and_a_picture(spec, tmp_path):
     plan = planned(spec)
     write_html(tmp_path / "plan.html", plan, "tp=4", Page(("the table",)))

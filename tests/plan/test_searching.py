@@ -176,6 +176,7 @@ def test_wrong_requests_start_nothing(options, message, mbr_perf):
     assert message in " ".join(answer.err.split())
 
 
+@pytest.mark.slow
 def test_the_page_and_the_document_tell_the_same(mbr_perf):
     page = mbr_perf("plan", *OPTIONS, "--search")
     document = mbr_perf("plan", *OPTIONS, "--search", "--json")

@@ -59,6 +59,7 @@ def test_a_gpu_type_is_needed_where_the_machine_has_none(mbr_perf, job):
     assert answer.code == 2 and "names no GPU type" in answer.err
 
 
+@pytest.mark.slow
 def test_a_log_is_imported_and_diagnosed_as_the_job_of_the_file(mbr_perf, job, tmp_path):
     path, jobs = job(SFT), {each.label: each for each in TABLE}
     log, oom = tmp_path / "train.log", tmp_path / "oom.log"

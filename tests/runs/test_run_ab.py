@@ -53,6 +53,7 @@ def _ab(mbr_perf, recorded, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_an_a_b_says_how_both_ended_and_diagnose_confirms_it(ab, mbr_perf, tmp_path):
     answer = ab()
     assert answer.code == 0

@@ -32,6 +32,7 @@ def test_true_changes_are_found_by_five_repeats_with_confirmation(module, change
     assert found.regression.value >= goal - 0.02
 
 
+@pytest.mark.slow
 def test_five_percent_on_one_run_misses_most_of_a_true_three_percent(module):
     found = module("gate_trials").detection(module("gate_rows").USUAL, -0.03, cases=500, confirm=2, seed=3)
     assert (found.plain_gate.value < 0.25, found.regression.value > 0.85) == (True, True)

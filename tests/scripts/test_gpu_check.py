@@ -92,6 +92,7 @@ def test_a_later_sitting_adds_to_the_earlier_ones(tmp_path):
     assert "moe.kill" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_later_sitting_leaves_results_of_other_code_out_and_keeps_what_it_has_no_time_for(tmp_path):
     for shape in ("moe", "dense"):
         without_time(tmp_path, shape)

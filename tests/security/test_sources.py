@@ -46,6 +46,7 @@ def test_a_call_is_seen(text: str):
     assert RUN_TEXT & set(calls(ast.parse(text)))
 
 
+@pytest.mark.slow
 def test_nothing_that_is_read_can_run():
     assert {str(path): found for path, tree in trees().items() if (found := RUN_TEXT & set(calls(tree)))} == {}
 

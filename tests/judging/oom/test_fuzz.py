@@ -89,6 +89,7 @@ def test_a_long_text_that_is_nearly_a_message_is_judged_at_once(word):
     assert time.process_time() - begin < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [

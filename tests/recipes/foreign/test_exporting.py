@@ -107,6 +107,7 @@ UNSAYABLE = ("parallelism.deallocate_pipeline_outputs", "kernels.tp_comm_overlap
 """Leaves for which Megatron-LM has no argument."""
 
 
+@pytest.mark.slow
 def test_every_point_comes_back_from_its_arguments_of_megatron_lm(points, tmp_path):
     path = tmp_path / "train.sh"
     for name, spec in points.items():

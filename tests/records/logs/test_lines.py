@@ -204,6 +204,7 @@ def test_what_is_no_text_is_refused_in_words(tmp_path, content, what):
     assert refused.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mark", "codec"), [(b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")])
 def test_a_log_in_utf_16_is_read_by_its_mark(tmp_path, mark, codec):
     text = "[rank1]: fit é\r\n[rank2]: 𝄞 late\n" * 70_000  # also characters of two units, at the edges of chunks

@@ -50,6 +50,7 @@ def test_a_hole_that_is_larger_than_memory_is_passed_over(tmp_path):
     assert (lines, number, text) == (2, 2, "RuntimeError: behind the hole")
 
 
+@pytest.mark.slow
 def test_a_line_that_is_larger_than_memory_comes_in_pieces(tmp_path):
     path = endless_line(tmp_path / "train.log", LARGER_BYTES)
     lines, longest, number, text = read_in_a_small_room(path)
