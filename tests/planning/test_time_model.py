@@ -8,7 +8,7 @@ from harness.planning.communication import LINKS, group_bandwidth
 from harness.planning.compose import ChunkCost, Parameters, PassSizes, Work
 from harness.planning.time_model import (
     COPY,
-    GROUPED_S,
+    GROUPED_LAUNCH_S,
     KERNEL_S,
     captured,
     fitted,
@@ -146,7 +146,7 @@ def test_every_expert_on_the_rank_is_launched(spec_of):
     assert sum(further_launches(spec.model_copy(update={"model": one_by_one}), layer).values()) == 0
     grouped, alike = (step_time(spec, ((replace(layer, parameters=held),),)).compute_s for held in (
         layer.parameters, Parameters(dense=10**6)))  # fmt: skip
-    assert grouped - alike == pytest.approx((14 + 28 + 7) * GROUPED_S, rel=1e-2)
+    assert grouped - alike == pytest.approx((14 + 28 + 7) * GROUPED_LAUNCH_S, rel=1e-2)
 
 
 def test_frozen_weights_have_no_gradients(spec_of):
