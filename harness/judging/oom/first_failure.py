@@ -32,8 +32,8 @@ class FirstFailure:
 def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) -> FirstFailure | None:
     """Return the original failure: out of memory, a signal, a Python error or a lost peer, in this order, then the first.
 
-    Without a failure, a line that only mentions a cause counts. None if no line shows either, or if the job survived it. ``device_bytes``: the memory of the job's GPUs, if
-    known. Reads lines once; memory use grows only with the number of ranks.
+    Without a failure, a line that only mentions a cause counts. None if no line shows either, or if the job survived it.
+    ``device_bytes``: the memory of the job's GPUs, if known. Reads lines once; memory use grows only with the number of ranks.
     """
     scan = FailureScan()
     for line in lines:
@@ -93,8 +93,7 @@ def _says_more(mention: RankFailure, found: list[RankFailure], cut: RankFailure 
 
     It is if they are launchers' reports, and no traceback that the log's end cut off follows the mention.
     """
-    is_unknown = verdict_of_mention(mention.text).oom_class == "unknown"
-    if found and (is_unknown or not all(map(_is_report, found))):
+    if found and not (all(map(_is_report, found)) and verdict_of_mention(mention.text).oom_class != "unknown"):
         return False
     last = cut.evidence[0] if cut else None
     line = mention.evidence[0]
@@ -157,7 +156,11 @@ def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, s
 
 
 def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[RankFailure]:
-    """Drop exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, reports of a rank that named the cause, and SIGABRT after its process named an error."""
+    """Drop evidence that better evidence explains.
+
+    Exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, reports of a rank that
+    named the cause, and SIGABRT after its process named an error.
+    """
     spoke = any(failure.weight == 0 and failure.kind != "peer" for failure in failures)
     heard = {
         failure.rank

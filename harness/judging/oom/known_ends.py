@@ -282,9 +282,9 @@ _ITERATION = re.compile(r"\biteration ?[#=]?(\d{1,9})\b")
 
 def known_end(text: str) -> OomVerdict | None:
     """Return the verdict of the first row that matches; None without a match. Keep Slurm's own text as the reason."""
-    slurm_text = text.splitlines()[0][:300] if text.startswith("Slurm: ") else ""
     for each in KNOWN_ENDS:
         if match := each.pattern.search(text):
+            slurm_text = text.splitlines()[0][:300] if text.startswith("Slurm: ") else ""
             what = match.groupdict().get("what")
             reason = slurm_text or f"{each.reason}{f': {what}' if what else ''}{named_in(text, each.reason)}"
             return OomVerdict(each.oom_class, each.confidence, reason, advice=each.advice)

@@ -210,17 +210,25 @@ def test_a_step_that_was_cancelled_does_not_say_by_whom(first):
     [
         "ValueError: see https://huggingface.co/docs for the formats that exist",
         "ValueError: Tokenizer class SevenTokenizer does not exist or is not currently imported.",
-        "ValueError: bad number of requests.",
         "BrokenPipeError: [Errno 32] Broken pipe",
         "ConnectionResetError: [Errno 104] Connection reset by peer",
     ],
 )
 def test_a_word_of_a_message_is_no_cause(text):
     reason = classify(text).reason
-    claims = ["could not be read", "another rank", "file of the tokenizer"]
-    if text.startswith("ValueError"):
-        claims.append("a connection")
-    assert not any(claim in reason for claim in claims)
+    assert not any(claim in reason for claim in ("could not be read", "another rank", "file of the tokenizer"))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_broken"),
+    [
+        ("ValueError: bad number of requests.", False),
+        ("requests.exceptions.ConnectionError: HTTPSConnectionPool", True),
+        ("urllib3.exceptions.ReadTimeoutError: read timed out", True),
+    ],
+)
+def test_only_errors_of_a_library_for_http_are_a_broken_connection(text, is_broken):
+    assert ("a connection to another process or a service broke" in classify(text).reason) == is_broken
 
 
 def test_a_quoted_message_is_short_and_has_no_secrets(first):
