@@ -1,5 +1,6 @@
 """How much of a pipe is read, and how the reading is ended."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.records.logs.lines import log_lines
 from harness.records.logs.sources import Passage, open_file_or_pipe
+from tests.imports.logs import bridge_log
 
 
 @pytest.fixture(name="endless")
@@ -80,6 +82,20 @@ def test_a_pipe_of_the_shell_is_read_as_a_log(tmp_path):
     done = _in_a_shell(tmp_path, "mbr-perf diagnose <(cat a.log)")
     assert "KeyError: 'seven'" in done.stdout
     assert done.returncode == 0
+
+
+def test_a_pipe_of_the_shell_is_compared_as_the_file_behind_it(tmp_path):
+    tflops = [30.0] + [700.0] * 49
+    (tmp_path / "a.log").write_text(bridge_log(tflops))
+    steps = {str(step): {"GPU utilization": value} for step, value in enumerate(tflops)}
+    (tmp_path / "g.json").write_text(json.dumps(steps))
+    piped, plain = (
+        _in_a_shell(tmp_path, f"mbr-perf compare --golden g.json --log {log} --json")
+        for log in ("<(cat a.log)", "a.log")
+    )
+    judged = [json.loads(done.stdout) for done in (piped, plain)]
+    assert judged[0]["outcome"] == judged[1]["outcome"] == "pass"
+    assert piped.returncode == plain.returncode == 0
 
 
 def test_a_pipe_of_the_shell_is_refused_as_a_file_that_is_read_more_than_once(tmp_path):
