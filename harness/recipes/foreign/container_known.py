@@ -229,7 +229,7 @@ _OTHERS: tuple[Known, ...] = (
     *_only("train", "empty_unused_memory_level", "torch's cache is emptied in every step", noted=True),
     *_any("rng", "numbers of the random generator", "seed te_rng_tracker inference_rng_tracker"
         " data_parallel_random_init"),
-    *_only("rerun_state_machine", "rerun_mode", "steps run twice", "disabled", noted=True),
+    *_only("rerun_state_machine", "rerun_mode", "every step runs twice, so steps take about twice as long", "disabled", noted=True),
     *_only("profiling", "use_nsys_profiler use_pytorch_profiler record_memory_history", "profiled steps are slower",
         noted=True),
     *_only("dataset", "hybrid_context_parallel inter_document_masking reset_position_ids reset_attention_mask",
