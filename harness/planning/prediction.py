@@ -10,11 +10,11 @@ from harness.experiment.software import Software
 from harness.planning.assumptions import Assumption, assumptions, band
 from harness.planning.compose import ChunkCost
 from harness.planning.device import OUTSIDE_ALLOCATOR_BYTES
+from harness.planning.experts import at_pace
 from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.planning.ledger import StageMemory, library_bytes, stage_memory
 from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
-from harness.planning.routing import at_pace
 from harness.planning.stages import Composer
 from harness.planning.time_model import Efficiency, StepTime, step_time, typical
 from harness.planning.trace_cases import traceable

@@ -12,6 +12,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PeakKey
 from harness.planning.communication import Group, group_bandwidth, group_size
 from harness.planning.compose import ChunkCost, Op, Parameters
+from harness.planning.experts import launching_experts
 from harness.planning.model_states import owned_parameters, state_bytes
 from harness.planning.schedule import schedule_of
 from harness.records.trace import OpKind, Phase
@@ -114,10 +115,6 @@ COPY = 0.80
 KERNEL_S = 0.9e-6
 
 
-# Of the host, for each further product of a grouped one, which a loop in C++ starts. Chosen by hand, not fitted.
-GROUPED_LAUNCH_S = 8e-6
-
-
 # Share of a layer's operations in each part that transformer-engine's graphs capture: of the 22 of a forward pass of
 # Llama 3 70B and the 53 of Qwen3 30B-A3B, counted in their traces with megatron-core 0.16.1.
 _CAPTURED_DENSE = {"attn": 14 / 22, "mlp": 8 / 22}
@@ -133,26 +130,6 @@ def captured(spec: ExperimentSpec) -> float:
     if not graphs.scope or "full_iteration" in (graphs.impl, *graphs.scope):
         return 1.0
     return min(1.0, sum(parts.get(part, 0.0) for part in graphs.scope))
-
-
-def further_launches(spec: ExperimentSpec, chunk: ChunkCost) -> dict[Phase, float]:
-    """Return the launches of a micro-batch by phase that a trace books as one: grouped products run expert by expert.
-
-    Forward and recompute have two grouped products in a layer, backward four. What is computed again has the share of
-    the forward pass's FLOPs. Example: a layer with 8 experts on the rank, 14 forward and 28 backward.
-    """
-    moe, phases = spec.model.moe, get_args(Phase)
-    if moe is None or not moe.moe_grouped_gemm:
-        return dict.fromkeys(phases, 0.0)
-    flops: dict[Phase, float] = dict.fromkeys(phases, 0.0)
-    for op, count in chunk.work:
-        flops[op.phase] += count * op.flops * (op.kind == "gemm")
-    num_experts = moe.num_moe_experts // spec.parallelism.expert_model_parallel_size
-    matrices = 3 if spec.model.gated_linear_unit else 2
-    of_one = matrices * spec.model.hidden_size * moe.moe_ffn_hidden_size / spec.parallelism.expert_tensor_size
-    further = 2 * (num_experts - 1) * chunk.parameters.expert / of_one / num_experts
-    again = flops["recompute"] / flops["forward"] if flops["forward"] else 0.0
-    return {"forward": further, "backward": 2 * further, "recompute": further * again}
 
 
 @dataclass(frozen=True)
@@ -304,8 +281,8 @@ class _Clock:
                 waiting[op.phase] += count * self._communicate(op)
         both = ((computing[phase], hidden[phase]) for phase in phases)
         gpu = [max(pair) + e.exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
-        more, eager = further_launches(self.spec, chunk), 1 - captured(self.spec)
-        host = [(launching[phase] + more[phase] * GROUPED_LAUNCH_S) * eager for phase in phases]
+        more, eager = launching_experts(self.spec, chunk, e.launch_s), 1 - captured(self.spec)
+        host = [(launching[phase] + more[phase]) * eager for phase in phases]
         copies = chunk.copied / self._copied_per_s  # each way, beside the computation of a pass
         gpu = [max(gpu[0], copies), max(gpu[1], copies - gpu[2]), gpu[2]]
         on_gpu, on_host = self._beside(sum(gpu), dispatch), sum(host)

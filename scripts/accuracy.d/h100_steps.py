@@ -17,7 +17,7 @@ from harness.launch.environment import Host
 from harness.plan.nearest import published_rows, published_seconds, published_spec
 from harness.planning.assumptions import imbalance_of
 from harness.planning.compose import ChunkCost, Op, Work
-from harness.planning.routing import at_pace
+from harness.planning.experts import at_pace
 from harness.planning.stages import Composer, MissingTraceError
 from harness.planning.time_model import Efficiency, StepTime, kind_of_step, likely_seconds, step_time
 from harness.records.trace import TraceCase

@@ -8,11 +8,9 @@ from harness.planning.communication import LINKS, group_bandwidth
 from harness.planning.compose import ChunkCost, Parameters, PassSizes, Work
 from harness.planning.time_model import (
     COPY,
-    GROUPED_LAUNCH_S,
     KERNEL_S,
     captured,
     fitted,
-    further_launches,
     spread_of,
     step_time,
     typical,
@@ -132,21 +130,6 @@ def test_gpu_and_host_delay_each_other_where_both_take_as_long(spec_of):
     assert time.compute_s == pytest.approx(2 ** (1 / TYPICAL.norm), rel=0.02)
     graphs = alone(spec_of, cuda_graph={"impl": "full_iteration", "scope": ()})
     assert step_time(graphs, ((work,),)).compute_s == pytest.approx(1, rel=0.02)
-
-
-def test_every_expert_on_the_rank_is_launched(spec_of):
-    """A layer with 8 experts on the rank: 2 products forward and 4 backward, each 7 times more than the trace says."""
-    spec = with_experts(spec_of, num_experts=8 * 16)
-    experts = 8 * 3 * spec.model.hidden_size * 1024
-    traced = op(flops=100), op("backward", flops=200), op("recompute", flops=50)
-    layer = replace(chunk(*traced), parameters=Parameters(dense=10**6, expert=experts))
-    assert further_launches(spec, layer) == {"forward": 14, "backward": 28, "recompute": 7}
-    assert sum(further_launches(alone(spec_of), layer).values()) == 0
-    one_by_one = spec.model.model_copy(update={"moe": spec.model.moe.model_copy(update={"moe_grouped_gemm": False})})
-    assert sum(further_launches(spec.model_copy(update={"model": one_by_one}), layer).values()) == 0
-    grouped, alike = (step_time(spec, ((replace(layer, parameters=held),),)).compute_s for held in (
-        layer.parameters, Parameters(dense=10**6)))  # fmt: skip
-    assert grouped - alike == pytest.approx((14 + 28 + 7) * GROUPED_LAUNCH_S, rel=1e-2)
 
 
 def test_frozen_weights_have_no_gradients(spec_of):

@@ -13,9 +13,9 @@ from harness.judging.plausible import doubts_of
 from harness.launch.environment import Host
 from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
 from harness.planning.device import device_needs
+from harness.planning.experts import at_pace
 from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.prediction import BUILT_IN, calibrated
-from harness.planning.routing import at_pace
 from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
 from harness.records.run import REPLAYED, RunRecord

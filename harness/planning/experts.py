@@ -1,13 +1,15 @@
-"""How many tokens the busiest expert-parallel rank gets on average, which sets the pace of a step."""
+"""Experts in the time of a step: the tokens of the busiest rank, which sets the pace, and what the host does expert by expert."""
 
 from dataclasses import replace
 from math import sqrt
 from statistics import NormalDist
+from typing import get_args
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.model import MoeModel
 from harness.planning.assumptions import imbalance_of
 from harness.planning.compose import ChunkCost
+from harness.records.trace import Phase
 
 Costs = tuple[tuple[ChunkCost, ...], ...]  # [pp_rank][vp_stage]
 
@@ -16,6 +18,13 @@ Costs = tuple[tuple[ChunkCost, ...], ...]  # [pp_rank][vp_stage]
 # 2024, arXiv 2408.15664, table 2: models of 3B parameters, a sigmoid gate, loads summed over the validation set, so batches may differ
 # more, and a softmax gate is less even). A router that nothing balances counts as one with an auxiliary loss.
 _ALIKE, _ALIKE_WITH_BIAS = 5.1e-3, 3.0e-5
+
+# Seconds of the host for each further product of a grouped one, which a loop in C++ starts. Chosen by hand, not fitted.
+GROUPED_LAUNCH_S = 8e-6
+
+# Operations that quantize one expert's part of a tensor with current scaling: greatest value, scale, cast. transformer-engine 2.2 to
+# 2.18 makes a tensor and calls them for each expert. Its other scalings quantize, or at least allocate, for all experts at once.
+QUANTIZING = 3
 
 
 def pace_of(spec: ExperimentSpec) -> float:
@@ -71,3 +80,35 @@ def at_pace(spec: ExperimentSpec, even: Costs, uneven: Costs) -> Costs:
         tuple(between(low, high) for low, high in zip(stage, busier, strict=True))
         for stage, busier in zip(even, uneven, strict=True)
     )
+
+
+def further_launches(spec: ExperimentSpec, chunk: ChunkCost) -> dict[Phase, float]:
+    """Return the products of a micro-batch by phase that a trace books as one: grouped products run expert by expert.
+
+    Forward and recompute have two grouped products in a layer, backward four. What is computed again has the share of
+    the forward pass's FLOPs. Example: a layer with 8 experts on the rank, 14 forward and 28 backward.
+    """
+    moe, phases = spec.model.moe, get_args(Phase)
+    if moe is None or not moe.moe_grouped_gemm:
+        return dict.fromkeys(phases, 0.0)
+    flops: dict[Phase, float] = dict.fromkeys(phases, 0.0)
+    for op, count in chunk.work:
+        flops[op.phase] += count * op.flops * (op.kind == "gemm")
+    num_experts = moe.num_moe_experts // spec.parallelism.expert_model_parallel_size
+    matrices = 3 if spec.model.gated_linear_unit else 2
+    of_one = matrices * spec.model.hidden_size * moe.moe_ffn_hidden_size / spec.parallelism.expert_tensor_size
+    further = 2 * (num_experts - 1) * chunk.parameters.expert / of_one / num_experts
+    again = flops["recompute"] / flops["forward"] if flops["forward"] else 0.0
+    return {"forward": further, "backward": 2 * further, "recompute": further * again}
+
+
+def launching_experts(spec: ExperimentSpec, chunk: ChunkCost, launch_s: float) -> dict[Phase, float]:
+    """Return the host's seconds of a micro-batch by phase for what a trace books once and every expert of the rank needs.
+
+    ``launch_s``: of one simple operation. With current scaling, every expert's part of the input, and in the backward pass of
+    the gradient, is quantized by itself: two tensors in a layer and phase, one for every two products of the backward pass.
+    """
+    products = further_launches(spec, chunk)
+    each = QUANTIZING * launch_s if spec.compute_dtype == "fp8_cs" else 0.0
+    tensors = {"forward": 1.0, "backward": 0.5, "recompute": 1.0}
+    return {phase: count * (GROUPED_LAUNCH_S + tensors[phase] * each) for phase, count in products.items()}

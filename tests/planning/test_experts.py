@@ -6,7 +6,14 @@ from harness.experiment.gpu import GPUS
 from harness.experiment.model import MoeModel
 from harness.planning.assumptions import imbalance_of
 from harness.planning.compose import ChunkCost, Parameters, PassSizes, Work
-from harness.planning.routing import at_pace, pace_of
+from harness.planning.experts import (
+    GROUPED_LAUNCH_S,
+    QUANTIZING,
+    at_pace,
+    further_launches,
+    launching_experts,
+    pace_of,
+)
 from harness.planning.time_model import step_time, typical
 from harness.records.trace import OpCost
 
@@ -96,3 +103,39 @@ def test_stages_that_are_alike_stay_one_chunk(routed):
     even, most = chunk([gemm(1)]), chunk([gemm(1.8)])
     first, second = at_pace(routed(), ((even,), (even,)), ((most,), (most,)))
     assert first[0] is second[0]
+
+
+def layer_of(spec, own_experts: int) -> ChunkCost:
+    """A layer with so many experts on the rank, half of whose forward pass runs again."""
+    traced = [OpCost(phase=phase, kind="gemm", dtype="bf16", flops=flops)
+              for phase, flops in (("forward", 100), ("backward", 200), ("recompute", 50))]  # fmt: skip
+    held = Parameters(dense=10**6, expert=own_experts * 3 * spec.model.hidden_size * 1024)
+    return replace(chunk(traced), parameters=held)
+
+
+def test_every_expert_on_the_rank_is_launched(routed, spec_of):
+    """A layer with 8 experts on the rank: 2 products forward and 4 backward, each 7 times more than the trace says."""
+    spec = routed(experts=64)
+    layer = layer_of(spec, 8)
+    assert further_launches(spec, layer) == {"forward": 14, "backward": 28, "recompute": 7}
+    assert sum(further_launches(spec_of(), layer).values()) == 0
+    one_by_one = spec.model.model_copy(update={"moe": spec.model.moe.model_copy(update={"moe_grouped_gemm": False})})
+    assert sum(further_launches(spec.model_copy(update={"model": one_by_one}), layer).values()) == 0
+
+
+@pytest.mark.parametrize(("dtype", "quantized"), [("bf16", 0), ("fp8_cs", 1), ("fp8_ds", 0), ("fp8_sc", 0)])
+def test_current_scaling_quantizes_every_expert_by_itself(routed, dtype, quantized):
+    """Two tensors in a forward pass and two in a backward one, each 7 times more; half of the forward pass runs again."""
+    spec = routed(experts=64).model_copy(update={"compute_dtype": dtype})
+    seconds = launching_experts(spec, layer_of(spec, 8), launch_s=1.0)
+    for phase, products, tensors in (("forward", 14, 14), ("backward", 28, 14), ("recompute", 7, 7)):
+        assert seconds[phase] == pytest.approx(products * GROUPED_LAUNCH_S + quantized * tensors * QUANTIZING)
+
+
+def test_a_step_waits_for_what_the_host_does_expert_by_expert(routed):
+    spec = routed(experts=64)
+    layer = layer_of(spec, 8)
+    grouped, alike = (step_time(spec, ((replace(layer, parameters=held),),)).compute_s for held in (
+        layer.parameters, Parameters(dense=10**6)))  # fmt: skip
+    more = sum(launching_experts(spec, layer, typical("h100").launch_s).values())
+    assert grouped - alike == pytest.approx(spec.num_microbatches * more, rel=1e-2)
