@@ -111,15 +111,34 @@ PAGES: dict[str, Callable[[], Page]] = {
 }
 
 
-def printed(command, width):
-    """Both streams as a terminal of ``width`` columns, or a pipe, gets them, without colours."""
-    terminal = {} if width == "pipe" else {"COLUMNS": width, "FORCE_COLOR": "1", "TERM": "xterm"}
-    done = subprocess.run(
-        [sys.executable, "-c", "from harness.app import main; main()", *command.split()],
-        cwd=ROOT, env=os.environ | terminal, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    text = _STEERING.sub("", done.stdout + done.stderr).replace(str(ROOT), "/checkout")
-    return _trimmed(text)
+@pytest.fixture
+def printed(mbr_perf, monkeypatch):
+    """Both streams as a terminal of some columns, or a pipe, gets them, without colours.
+
+    A question to another process (NVML's, megatron-core's) has the same answer at every width, so it is put once.
+    """
+    ask, answers = subprocess.run, {}
+
+    def ask_once(command, **options):
+        question = command, options.get("input")
+        if question not in answers:
+            answers[question] = ask(command, **options)
+        return answers[question]
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(subprocess, "run", ask_once)
+
+    def run(command, width):
+        for name in ("COLUMNS", "FORCE_COLOR", "TERM"):
+            monkeypatch.delenv(name, raising=False)
+        terminal = {} if width == "pipe" else {"COLUMNS": width, "FORCE_COLOR": "1", "TERM": "xterm"}
+        for name, value in terminal.items():
+            monkeypatch.setenv(name, value)
+        answer = mbr_perf(*command.split())
+        text = _STEERING.sub("", answer.out + answer.err).replace(str(ROOT), "/checkout")
+        return _trimmed(text)
+
+    return run
 
 
 def drawn(page, width, color_system=None):
@@ -140,9 +159,10 @@ def kept(name, text):
     return (KEPT / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_output_is_as_it_was_looked_at(name):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "check_refused")) for name in COMMANDS]
+)
+def test_an_output_is_as_it_was_looked_at(name, printed):
     for width in WIDTHS:
         text = printed(COMMANDS[name], width)
         assert text == kept(f"{name}.{width}.txt", text)
