@@ -166,12 +166,18 @@ def main() -> None:
 
 
 def _import_megatron(*, for_cpu: bool) -> None:
-    """Import for all forks, without torch's compiler: no configuration needs it, and it loads slower than megatron-core."""
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    """Import for all forks, without torch's compiler and wandb: no configuration needs them, and each takes half a second."""
     with importing_before_forks():
+        sys.modules["wandb"] = None  # type: ignore[assignment]
+        import_module("torch").compile = _uncompiled
         if for_cpu:
             import_module("harness.engine.cpu_backend").block_transformer_engine()
         import_module("harness.engine.config")
+
+
+def _uncompiled(function: Any = None, **_options: Any) -> Any:
+    """Take the place of ``torch.compile``, also as a decorator with options."""
+    return _uncompiled if function is None else function
 
 
 if __name__ == "__main__":
