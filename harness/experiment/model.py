@@ -1,5 +1,6 @@
 """The model and its parallel sizes."""
 
+from functools import cache
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -123,6 +124,12 @@ class YarnModel(Frozen):
     yarn_correction_range_round_to_int: bool = True
 
 
+@cache  # a plan asks for the kinds of the same model thousands of times
+def _kinds_of(window: tuple[int, ...], delta: tuple[int, ...], moe: tuple[int, ...]) -> tuple[LayerKind, ...]:
+    """Return the kind of each layer. A gated delta net has no window."""
+    return tuple(_KINDS[int(w and not d), d, m] for w, d, m in zip(window, delta, moe, strict=True))
+
+
 class ModelSpec(Frozen):
     """A GPT model. Sizes are counts of elements; dropouts are probabilities.
 
@@ -231,9 +238,7 @@ class ModelSpec(Frozen):
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Return the kind of each decoder layer."""
-        delta = self.linear_attention_pattern
-        window = (w and not d for w, d in zip(self.window_pattern, delta, strict=True))
-        return tuple(_KINDS[int(w), d, moe] for w, d, moe in zip(window, delta, self.moe_layer_pattern, strict=True))
+        return _kinds_of(self.window_pattern, self.linear_attention_pattern, self.moe_layer_pattern)
 
     def of_kind(self, kind: LayerKind, num_layers: int) -> "ModelSpec":
         """Return the model with ``num_layers`` decoder layers, all of one kind."""

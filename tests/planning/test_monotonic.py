@@ -15,6 +15,7 @@ from harness.planning.prediction import predict
 from harness.planning.search import Candidates, Limits, Traces, candidates, plan, required_cases
 from harness.planning.shipped_traces import find_shipped
 from harness.planning.stages import Composer
+from harness.planning.trace_cases import TraceCache
 from harness.run.predicting.tracer import Tracing
 from tests.real_te.shipped_points import IMPLEMENTATION, SOFTWARE, shipped_points
 
@@ -23,7 +24,6 @@ POINTS = {
     for p in shipped_points()
     if p.spec and not p.refused and p.gpu == "h100" and p.spec.cuda_graph.impl == "none"
 }
-some_point = pytest.mark.parametrize("name", sorted(POINTS))
 
 
 def traces_of(cases) -> Traces:
@@ -33,14 +33,30 @@ def traces_of(cases) -> Traces:
     return Traces({key: row.chunk for key, row in found.items() if row and row.chunk}, None, {})
 
 
-def planned_with_traces(spec):
-    """Every setting of the request, predicted where it is legal, and the traces that this takes."""
-    found = candidates(spec, SOFTWARE, IMPLEMENTATION)
-    traces = traces_of(required_cases(found, IMPLEMENTATION))
-    return plan(spec, found, traces, Limits(None), IMPLEMENTATION, SOFTWARE), traces
+@pytest.fixture(name="spec", scope="module", params=sorted(POINTS))
+def _spec(request):
+    return POINTS[request.param]
 
 
-def costs_by_setting(spec, planned, traces):
+@pytest.fixture(name="found", scope="module")
+def _found(spec):
+    return candidates(spec, SOFTWARE, IMPLEMENTATION)
+
+
+@pytest.fixture(name="traces", scope="module")
+def _traces(found):
+    """The traces that all settings of the request take."""
+    return traces_of(required_cases(found, IMPLEMENTATION))
+
+
+@pytest.fixture(name="planned", scope="module")
+def _planned(spec, found, traces):
+    """Every setting of the request, predicted where it is legal."""
+    return plan(spec, found, traces, Limits(None), IMPLEMENTATION, SOFTWARE)
+
+
+@pytest.fixture(name="costs", scope="module")
+def _costs(spec, planned, traces):
     """The composed chunks of every setting that is predicted."""
     composer = Composer(spec, IMPLEMENTATION)
     return {
@@ -54,10 +70,7 @@ def saved(costs) -> list[int]:
     return [chunk.sizes.saved for stage in costs for chunk in stage]
 
 
-@some_point
-def test_recompute_of_more_layers_never_keeps_more_activations(name):
-    planned, traces = planned_with_traces(POINTS[name])
-    costs = costs_by_setting(POINTS[name], planned, traces)
+def test_recompute_of_more_layers_never_keeps_more_activations(planned, costs):
     blocks = sorted((p.num_layers, p) for p in costs if isinstance(p, FullRecompute) and p.method == "block")
     order = [NoRecompute(), *(policy for _, policy in blocks)]
     if not blocks:  # only a rule keeps a setting of whole layers from being predicted
@@ -68,10 +81,8 @@ def test_recompute_of_more_layers_never_keeps_more_activations(name):
         assert all(b <= a for a, b in zip(saved(costs[fewer]), saved(costs[more]), strict=True)), more.text
 
 
-@some_point
-def test_recompute_of_more_modules_never_keeps_more_activations(name):
+def test_recompute_of_more_modules_never_keeps_more_activations(costs):
     """All but `core_attn`: flash attention keeps little, and its checkpoint keeps the inputs and the output as well."""
-    costs = costs_by_setting(POINTS[name], *planned_with_traces(POINTS[name]))
     selective = [p for p in costs if isinstance(p, SelectiveRecompute)]
     wrong = [
         f"{fewer.text} < {more.text}"
@@ -85,9 +96,7 @@ def test_recompute_of_more_modules_never_keeps_more_activations(name):
     assert wrong == []
 
 
-@some_point
-def test_recompute_never_makes_a_step_faster_or_changes_the_weights(name):
-    planned, _ = planned_with_traces(POINTS[name])
+def test_recompute_never_makes_a_step_faster_or_changes_the_weights(planned):
     assert planned.control
     for row in planned.rows:
         if row.prediction:
@@ -95,14 +104,11 @@ def test_recompute_never_makes_a_step_faster_or_changes_the_weights(name):
             assert [s.weights for s in row.prediction.stages] == [s.weights for s in planned.control.prediction.stages]
 
 
-@some_point
-def test_more_copies_never_need_more_memory_on_a_rank(name):
-    spec = POINTS[name]
+def test_more_copies_never_need_more_memory_on_a_rank(spec, traces):
     spec = spec.model_copy(update={"recompute": NoRecompute()})
-    cases = traces_of(Composer(spec, IMPLEMENTATION).cases())
     batch = spec.batch.model_copy(update={"global_batch_size": 2 * spec.batch.global_batch_size})
     twice = spec.model_copy(update={"num_gpus": 2 * spec.num_gpus, "batch": batch})
-    one, two = (predict(each, IMPLEMENTATION, cases.even, None, SOFTWARE) for each in (spec, twice))
+    one, two = (predict(each, IMPLEMENTATION, traces.even, None, SOFTWARE) for each in (spec, twice))
     for few, many in zip(one.stages, two.stages, strict=True):
         assert many.optimizer <= few.optimizer
         assert (many.weights, many.gradients) <= (few.weights, few.gradients)
@@ -110,16 +116,13 @@ def test_more_copies_never_need_more_memory_on_a_rank(name):
         assert not spec.optimizer.use_distributed_optimizer or many.optimizer < few.optimizer
 
 
-@some_point
-def test_verdicts_change_where_the_device_is_full_to_the_byte(name):
+def test_verdicts_change_where_the_device_is_full_to_the_byte(spec, found, traces):
     """FITS ends where tensors at the upper end of the range, and all that is beside them, fill the device; TIGHT at the point."""
-    spec = POINTS[name].model_copy(update={"recompute": NoRecompute()})
-    found = candidates(spec, SOFTWARE, IMPLEMENTATION)
-    found = Candidates(tuple(row for row in found.rows if row.text == "none"), {})
-    traces = traces_of(required_cases(found, IMPLEMENTATION))
+    spec = spec.model_copy(update={"recompute": NoRecompute()})
+    control = Candidates(tuple(row for row in found.rows if row.text == "none"), {})
 
     def judged(capacity):
-        made = plan(spec, found, traces, Limits(capacity, 0.0), IMPLEMENTATION, SOFTWARE)
+        made = plan(spec, control, traces, Limits(capacity, 0.0), IMPLEMENTATION, SOFTWARE)
         return made.rows[0].verdict, made.rows[0].prediction, made.limits.needs
 
     _, prediction, needs = judged(None)
@@ -134,20 +137,30 @@ def test_verdicts_change_where_the_device_is_full_to_the_byte(name):
 # A larger micro-batch leaves fewer of them: those between their passes hold as many samples, the running one more.
 @pytest.mark.train
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama3_8b.bf16.8", "moonlight_16b.bf16.8"])
-def test_a_larger_micro_batch_never_needs_less_memory(name):
-    peaks = []
-    for size in (1, 2, 4):
-        spec = POINTS[name]
-        spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"micro_batch_size": size})})
-        found = candidates(spec, SOFTWARE, IMPLEMENTATION)
-        tracing = Tracing(this_host(), None, megatron_core="0.16.1")
-        traces = tracing.traces(required_cases(found, IMPLEMENTATION), IMPLEMENTATION)
-        rows = plan(spec, found, traces, Limits(None), IMPLEMENTATION, SOFTWARE).rows
-        peaks.append({row.text: row.prediction.peak_bytes for row in rows if row.prediction})
-    assert len(peaks[0]) > 3
-    for smaller, larger in pairwise(peaks):
-        assert [text for text, peak in larger.items() if peak <= smaller[text]] == []
+def test_a_larger_micro_batch_never_needs_less_memory(tmp_path):
+    """Of single modules and whole layers. The traces of micro-batch 1 are shipped."""
+    settings_of = {}
+    for name, size in [("llama3_8b.bf16.8", 1), ("llama3_8b.bf16.8", 2), ("llama3_8b.bf16.8", 4),
+                       ("moonlight_16b.bf16.8", 1), ("moonlight_16b.bf16.8", 2)]:  # fmt: skip
+        batch = POINTS[name].batch.model_copy(update={"micro_batch_size": size})
+        found = candidates(POINTS[name].model_copy(update={"batch": batch}), SOFTWARE, IMPLEMENTATION)
+        settings_of[name, size] = Candidates(tuple(row for row in found.rows if _is_alone(row)), {})
+    cases = {case.key: case for found in settings_of.values() for case in required_cases(found, IMPLEMENTATION)}
+    tracing = Tracing(this_host(), TraceCache(tmp_path), megatron_core="0.16.1")
+    traces = tracing.traces(tuple(cases.values()), IMPLEMENTATION)
+    peaks = {}
+    for asked, found in settings_of.items():
+        rows = plan(found.rows[0].spec, found, traces, Limits(None), IMPLEMENTATION, SOFTWARE).rows
+        peaks[asked] = {row.text: row.prediction.peak_bytes for row in rows if row.prediction}
+    for (name, size), larger in peaks.items():
+        assert len(larger) > 3
+        smaller = peaks.get((name, size // 2), {})
+        assert [text for text, peak in larger.items() if peak <= smaller.get(text, 0)] == []
+
+
+def _is_alone(row) -> bool:
+    """Return whether the setting recomputes at most one module, or whole layers: combinations need many traces."""
+    return len(getattr(row.spec.recompute, "modules", ())) < 2
 
 
 @given(st.data())
