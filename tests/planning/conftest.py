@@ -1,9 +1,14 @@
 """Traces made by hand: every byte follows from the case by arithmetic that a reader can redo."""
 
+from threading import Event
+
 import pytest
 
+from harness.launch.environment import this_host
 from harness.planning.search import Traces
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
+from harness.run.predicting.tracer import TIMEOUT_S, Tracing
+from harness.run.predicting.tracer_processes import WarmTracers
 
 HIDDEN = 16
 PARAMETERS = 1000
@@ -42,6 +47,13 @@ def trace_by_hand(case: TraceCase) -> ChunkTrace:
             for phase, share in shares.items() if share
         ),
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tracing():
+    """The real tracer. Its process imports torch and megatron-core once, for three seconds, and forks for each request."""
+    with WarmTracers(this_host(), TIMEOUT_S, Event()) as warm:
+        yield Tracing(this_host(), None, warm=warm)
 
 
 @pytest.fixture

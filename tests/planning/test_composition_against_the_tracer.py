@@ -4,11 +4,9 @@ import pytest
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
-from harness.launch.environment import this_host
 from harness.planning.stages import Composer
 from harness.planning.trace_cases import CaseMaker
 from harness.records.trace import TraceCase
-from harness.run.predicting.tracer import Tracing
 
 LAYERS = 4
 SETTINGS = ("none", "core_attn", "mlp", "full:uniform:1", "full:uniform:2", "full:uniform:4", "full:block:2")
@@ -38,13 +36,13 @@ def whole(spec: ExperimentSpec, *, pre: bool, post: bool) -> TraceCase:
 
 
 @pytest.fixture(scope="module")
-def traced():
+def traced(tracing):
     """Every setting for a model in one stage and for the middle stage of three, composed and whole."""
     composers = {(text, n): Composer(spec_with(text, n), "transformer_engine") for text in SETTINGS for n in (1, 3)}
     direct = {(text, n): whole(composer.spec, pre=n == 1, post=n == 1) for (text, n), composer in composers.items()}
     cases = {case.key: case for composer in composers.values() for case in composer.cases()}
     cases |= {case.key: case for case in direct.values()}
-    traces = Tracing(this_host(), None).traces(tuple(cases.values()), "transformer_engine")
+    traces = tracing.traces(tuple(cases.values()), "transformer_engine")
     assert not traces.refused
     return {
         key: (composer.chunk_costs(traces.even)[key[1] // 2][0], traces.even[direct[key].key])

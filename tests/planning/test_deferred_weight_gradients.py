@@ -3,12 +3,10 @@
 import pytest
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.environment import this_host
 from harness.planning.ledger import deferred_bytes
 from harness.planning.prediction import predict
 from harness.planning.schedule import instants, schedule_of
 from harness.planning.stages import Composer
-from harness.run.predicting.tracer import Tracing
 
 # Megatron-LM's functional test gpt3_mcore_te_tp2_pp2_defer_embedding_wgrad_compute: the highest `mem-max-allocated-bytes`
 # of the last rank, on A100, of the files golden_values_dev_dgx_a100.json and golden_values_lts_dgx_a100.json; and those of
@@ -38,11 +36,11 @@ def measured_run(**deferral) -> ExperimentSpec:
 
 @pytest.mark.train
 @pytest.mark.slow
-def test_the_measured_peak_of_the_last_stage_is_predicted_with_what_waits_and_not_without_it():
+def test_the_measured_peak_of_the_last_stage_is_predicted_with_what_waits_and_not_without_it(tracing):
     """These runs freed the output layer's weight gradient. megatron-core keeps it since August 2025, so the prediction contains it."""
     spec, implementation = measured_run(**DEFERRED), "transformer_engine"
     composer = Composer(spec, implementation)
-    traces = Tracing(this_host(), None).traces(composer.cases(), implementation).even
+    traces = tracing.traces(composer.cases(), implementation).even
     with_it, without = (predict(asked, implementation, traces).stages[-1].total for asked in (spec, measured_run()))
     weight_gradient_bytes = 50432 // 2 * 512 * 2  # the padded vocabulary over TP 2, in BF16
     for measured, measured_without in zip(MEASURED_BYTES, WITHOUT_BYTES, strict=True):

@@ -17,7 +17,6 @@ from harness.planning.search import Limits, candidates, plan, required_cases
 from harness.planning.stages import Composer
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
 from harness.run.predicting.exact import ExactTracing
-from harness.run.predicting.tracer import Tracing
 
 IMPLEMENTATION = "transformer_engine"
 HERE = Path(__file__).parent
@@ -95,11 +94,11 @@ def _asked(pytestconfig):
 
 
 @pytest.fixture(scope="module")
-def composed(asked):
-    """Chunk costs of every case that is asked for, from one tracer."""
+def composed(asked, tracing):
+    """Chunk costs of every case that is asked for."""
     composers = {name: Composer(CASES[name], IMPLEMENTATION) for name in asked}
     cases = {case.key: case for composer in composers.values() for case in composer.cases()}
-    traces = Tracing(this_host(), None).traces(tuple(cases.values()), IMPLEMENTATION)
+    traces = tracing.traces(tuple(cases.values()), IMPLEMENTATION)
     return {name: composer.chunk_costs(traces.even) for name, composer in composers.items()}
 
 

@@ -1,6 +1,7 @@
 """What more of a setting must never do to a prediction, over shipped points whose traces mbr-perf brings."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,14 +10,12 @@ from hypothesis import strategies as st
 
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.software import Software
-from harness.launch.environment import this_host
 from harness.planning.model_states import least_weight_bytes
 from harness.planning.prediction import predict
 from harness.planning.search import Candidates, Limits, Traces, candidates, plan, required_cases
 from harness.planning.shipped_traces import find_shipped
 from harness.planning.stages import Composer
 from harness.planning.trace_cases import TraceCache
-from harness.run.predicting.tracer import Tracing
 from tests.real_te.shipped_points import IMPLEMENTATION, SOFTWARE, shipped_points
 
 POINTS = {
@@ -137,7 +136,7 @@ def test_verdicts_change_where_the_device_is_full_to_the_byte(spec, found, trace
 # A larger micro-batch leaves fewer of them: those between their passes hold as many samples, the running one more.
 @pytest.mark.train
 @pytest.mark.slow
-def test_a_larger_micro_batch_never_needs_less_memory(tmp_path):
+def test_a_larger_micro_batch_never_needs_less_memory(tmp_path, tracing):
     """Of single modules and whole layers. The traces of micro-batch 1 are shipped."""
     settings_of = {}
     for name, size in [("llama3_8b.bf16.8", 1), ("llama3_8b.bf16.8", 2), ("llama3_8b.bf16.8", 4),
@@ -146,7 +145,7 @@ def test_a_larger_micro_batch_never_needs_less_memory(tmp_path):
         found = candidates(POINTS[name].model_copy(update={"batch": batch}), SOFTWARE, IMPLEMENTATION)
         settings_of[name, size] = Candidates(tuple(row for row in found.rows if _is_alone(row)), {})
     cases = {case.key: case for found in settings_of.values() for case in required_cases(found, IMPLEMENTATION)}
-    tracing = Tracing(this_host(), TraceCache(tmp_path), megatron_core="0.16.1")
+    tracing = replace(tracing, cache=TraceCache(tmp_path), megatron_core="0.16.1")
     traces = tracing.traces(tuple(cases.values()), IMPLEMENTATION)
     peaks = {}
     for asked, found in settings_of.items():
