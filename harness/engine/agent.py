@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from harness.engine.process import UnforkableError, be_parent_of_children, die_with_parent
+from harness.engine.process import UnforkableError, be_parent_of_children, die_with_parent, importing, run_and_end
 from harness.records.collect import AgentRecord, RankExit
 from harness.records.launch import signal_name
 from harness.records.redact import redact
@@ -45,10 +45,11 @@ def _record(torchrun_argv: list[str], ranks: AbstractContextManager[object]) -> 
 
 def supervise_ranks(torchrun_argv: list[str]) -> AgentRecord:
     """Run torchrun in this process until it ends. For wrong arguments its parser exits with 2, as usual."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.run import parse_args, run
+    with importing():
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.elastic.rendezvous import RendezvousError
+        from torch.distributed.run import parse_args, run
 
     began = time.monotonic()
     arguments = parse_args(torchrun_argv)
@@ -92,4 +93,4 @@ def _print_error(error: BaseException) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_and_end(lambda: main(sys.argv[1:]))

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
-from harness.engine.process import die_with_parent
+from harness.engine.process import die_with_parent, run_and_end
 
 _PACKAGES = ("megatron.bridge.perf_recipes", "megatron.bridge.recipes")
 
@@ -62,4 +62,4 @@ def found(name: str) -> Callable:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_end(main)

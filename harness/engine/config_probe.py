@@ -7,6 +7,7 @@ The probe imports megatron-core once. Building a configuration changes it and se
 gets its own fork, or its own process if the imports leave a process that cannot be forked.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from harness.engine.process import (
     be_parent_of_children,
     die_with_parent,
     importing_before_forks,
+    run_and_end,
     why_no_cuda_in_children,
     why_not_forkable,
 )
@@ -151,6 +153,7 @@ def _write_and_end(question: Question, writer: int) -> NoReturn:
 def main() -> None:
     """Build every configuration and print the result of each. Exits with 0 even for refused ones."""
     die_with_parent()
+    gc.disable()  # the process ends before collections would pay
     questions = [Question.model_validate_json(line) for line in sys.stdin if line.strip()]
     warnings.simplefilter("ignore")
     be_parent_of_children()
@@ -181,4 +184,4 @@ def _uncompiled(function: Any = None, **_options: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    run_and_end(main)

@@ -7,6 +7,7 @@ child gets only the state after the imports. Otherwise it refuses to fork.
 
 import argparse
 import contextlib
+import gc
 import os
 import socket
 import sys
@@ -61,6 +62,7 @@ def import_everything(device: str) -> dict[str, str]:
 
             before_megatron()
         import_module("harness.engine.warm_imports")
+        gc.collect()
     return {name: value for name, value in os.environ.items() if at_first.get(name) != value}
 
 

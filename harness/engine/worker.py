@@ -1,14 +1,17 @@
 """Entry point of a rank: reads ``spec.json``, trains, and writes ``ranks/rank_NNN.json``, also when it fails."""
 
 import argparse
+import gc
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from harness.engine.process import die_with_parent, dump_stacks_on_signal
-from harness.engine.profiling import enter_nsys
+from harness.engine.process import die_with_parent, dump_stacks_on_signal, importing, run_and_end
+from harness.engine.profiling import UNDER_NSYS, enter_nsys
 from harness.engine.rank_log import RankLog
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.launch import BRIDGE_CONFIG
@@ -29,6 +32,15 @@ def main() -> int:
     enter_nsys(spec.measure, run_dir, rank, os.environ)
     with RankLog(run_dir, rank, world_size) as log:
         log.enter("import")
+        train = _imported(spec, run_dir)
+        train(spec, log)
+    return 0
+
+
+def _imported(spec: ExperimentSpec, run_dir: Path) -> Callable[[ExperimentSpec, RankLog], None]:
+    """Return the function that trains, after importing torch and megatron-core."""
+    train: Callable[[ExperimentSpec, RankLog], None]
+    with importing():
         if spec.gpu_type.is_cpu:
             from harness.engine.cpu_backend import before_megatron
 
@@ -36,12 +48,13 @@ def main() -> int:
         if spec.engine is not None:
             from harness.engine.bridge_run import run as run_bridge
 
-            run_bridge(spec, log, run_dir / BRIDGE_CONFIG)
+            train = partial(run_bridge, config_file=run_dir / BRIDGE_CONFIG)
         else:
             from harness.engine.rank_run import run
 
-            run(spec, log)
-    return 0
+            train = run
+        gc.collect()
+    return train
 
 
 def _own_log(path: Path) -> None:
@@ -59,4 +72,6 @@ def _print_error(_kind: type[BaseException], error: BaseException, _traceback: T
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if UNDER_NSYS in os.environ:
+        sys.exit(main())  # nsys writes in exit handlers of the process
+    run_and_end(main)

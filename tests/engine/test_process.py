@@ -1,11 +1,16 @@
 """A process dies with its parent, and shows its stacks when asked."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
+
+from harness.engine.process import importing, importing_before_forks
 
 CHILD = "from harness.engine.process import die_with_parent; import time; die_with_parent(); print('alive', flush=True); time.sleep(60)"
 
@@ -59,6 +64,20 @@ def test_a_process_that_shows_its_stacks_goes_on() -> None:
     ended = run(code)
     assert ended.stdout == "went on\n"
     assert "in inner" in ended.stderr
+
+
+@pytest.mark.parametrize("block", [importing, importing_before_forks])
+def test_no_garbage_is_collected_while_libraries_are_imported(block) -> None:
+    with block():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with block():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def _runs(pid: int) -> bool:

@@ -26,6 +26,9 @@ exec "$@"
 """
 
 
+ENDED = "exit_handlers_ran"
+
+
 def measured(**changes):
     return MeasureSpec(**{"profiler": "nsys", "profiling_ranks": (1,), **changes})
 
@@ -36,10 +39,13 @@ def worker(folder, rank, path):
     (folder / "logs").mkdir()
     (folder / "ranks").mkdir()
     (folder / "spec.json").write_text(spec.model_dump_json())
+    (folder / "sitecustomize.py").write_text(
+        f"import atexit, pathlib\natexit.register(pathlib.Path({str(folder / ENDED)!r}).touch)\n"
+    )
     noted = folder / "noted"
     environment = {
         **os.environ, "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "PATH": path, "NOTED": str(noted),
-        "PYTHONPATH": str(ROOT), "MBR_PERF_PARENT_PID": str(os.getpid()), "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": f"{folder}:{ROOT}", "MBR_PERF_PARENT_PID": str(os.getpid()), "CUDA_VISIBLE_DEVICES": "",
     }  # fmt: skip
     command = [sys.executable, "-m", "harness.engine.worker", "--run_dir", str(folder)]
     done = subprocess.run(command, env=environment, timeout=120, check=False, capture_output=True, text=True)
@@ -67,6 +73,7 @@ def test_a_chosen_rank_runs_under_nsys_and_is_its_child(tmp_path, path_with_nsys
     assert done.returncode == 1
     record = json.loads((tmp_path / "ranks" / "rank_001.json").read_text())
     assert (record["rank"], record["failure"]["phase"]) == (1, "import")  # the rank itself ran, until it needed a GPU
+    assert (tmp_path / ENDED).exists()  # the library of nsys in the process writes at the end
 
 
 def test_a_node_without_nsys_ends_the_rank_with_a_sentence(tmp_path):
@@ -81,6 +88,7 @@ def test_another_rank_does_not(tmp_path, path_with_nsys):
     _, noted = worker(tmp_path, 0, path_with_nsys)
     assert not noted.exists()
     assert (tmp_path / "ranks" / "rank_000.json").exists()
+    assert not (tmp_path / ENDED).exists()
 
 
 def test_an_option_of_the_request_replaces_the_one_of_the_same_name():

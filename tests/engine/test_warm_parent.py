@@ -117,12 +117,13 @@ def test_a_rank_imports_nothing_that_its_parent_could_have_imported_once(trained
     script = tmp_path / "listing.py"
     script.write_text(
         "import json, os, pathlib, runpy, sys\n"
-        "before = set(sys.modules)\n"
-        "try:\n"
-        "    runpy.run_module('harness.engine.worker', run_name='__main__', alter_sys=True)\n"
-        "finally:\n"
+        "before, end = set(sys.modules), os._exit\n"
+        "def listed(code):\n"
         "    folder = pathlib.Path(sys.argv[-1]) / 'ranks'\n"
         "    (folder / f\"imported_{os.environ['RANK']}\").write_text(json.dumps(sorted(set(sys.modules) - before)))\n"
+        "    end(code)\n"
+        "os._exit = listed\n"
+        "runpy.run_module('harness.engine.worker', run_name='__main__', alter_sys=True)\n"
     )
     _, run_dir = trained(shape(model, "none"), parents, "run", worker=script)
     for rank in (0, 1):
