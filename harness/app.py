@@ -6,10 +6,12 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Annotated, Any, TextIO
 
 import typer
 import typer.core
+import typer.main
 
 from harness import __version__
 from harness.asking import completion
@@ -167,13 +169,19 @@ app.command("doctor", rich_help_panel=_LOOK_UP)(results.machine)
 app.command("help", rich_help_panel=_LOOK_UP)(show_help)
 
 
+@cache
+def _command() -> Any:
+    """Return the command line. typer builds all commands anew for each call of ``app``, which callers of `main` would pay."""
+    return typer.main.get_command(app)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code. Options may be spelled with `_` or with `-`."""
     arguments = spelled(sys.argv[1:] if argv is None else argv)
     with readers_may_leave(), closed_to_others():
         try:
             refuse_removed(arguments)
-            app(args=arguments, prog_name="mbr-perf")
+            _command()(args=arguments, prog_name="mbr-perf")
         except HarnessError as error:
             _tell(error, arguments)
             sys.exit(int(error.exit_code))
