@@ -11,7 +11,7 @@ import warnings
 from importlib import metadata
 from pathlib import Path
 
-from harness.engine.process import die_with_parent, importing, run_and_end
+from harness.engine.process import die_with_parent
 from harness.records.store import write_atomically
 from harness.records.trace import ExactRequest, TraceFile, TraceRequest, progress_file
 
@@ -35,9 +35,9 @@ def _chunks(asked: str, out: Path) -> None:
     """Trace every case of the request."""
     began = time.perf_counter()
     request = TraceRequest.model_validate_json(asked)
-    with importing():
-        stand_in = prepare(transformer_engine=request.implementation == "transformer_engine")
-        from harness.engine.tracing.run import trace_all
+    stand_in = prepare(transformer_engine=request.implementation == "transformer_engine")
+
+    from harness.engine.tracing.run import trace_all
 
     with progress_file(out).open("ab", buffering=0) as progress:
         chunks, refused = trace_all(request, lambda: progress.write(b"."))
@@ -55,9 +55,9 @@ def _chunks(asked: str, out: Path) -> None:
 def _whole_steps(asked: str, out: Path) -> None:
     """Trace one step of every rank of the request."""
     request = ExactRequest.model_validate_json(asked)
-    with importing():
-        prepare(transformer_engine=request.implementation == "transformer_engine")
-        from harness.engine.tracing.whole_step import trace_ranks
+    prepare(transformer_engine=request.implementation == "transformer_engine")
+
+    from harness.engine.tracing.whole_step import trace_ranks
 
     trace_ranks(request, lambda answer: write_atomically(out, answer.model_dump_json()))
 
@@ -84,4 +84,4 @@ def prepare(*, transformer_engine: bool) -> str | None:
 
 
 if __name__ == "__main__":
-    run_and_end(main)
+    sys.exit(main())
