@@ -206,7 +206,7 @@ def _odd_nights(
         return ()
     middle = statistics.median(means)
     steps = [abs(b - a) / middle for a, b in itertools.pairwise(means)]
-    spreads = [statistics.relative_spread(night) or 0.0 for night in nights if len(night) > 1]
+    spreads = [_spread(night, mean) for night, mean in zip(nights, means, strict=True) if len(night) > 1]
     of_runs = statistics.median(spreads) / math.sqrt(runs_per_night) if spreads else 0.0
     scale = max(_MAD_TO_SD * statistics.median(steps) / math.sqrt(2), of_runs)
     limit = max(_ODD_LEAST, scale * (_ODD_DEVIATIONS + _ODD_SHORT / len(means)))
@@ -218,6 +218,11 @@ def _odd_nights(
         if all(abs(change) > limit for change in (*changes, *neighbours)) and len({x > 0 for x in changes}) == 1:
             found.append(OddNight(i, statistics.mean(changes)))
     return tuple(found)
+
+
+def _spread(night: Sequence[float], mean: float) -> float:
+    """Return the relative standard deviation. Exact fractions, as in the statistics module, take most of a night's judgment."""
+    return math.sqrt(math.fsum((x - mean) ** 2 for x in night) / (len(night) - 1)) / abs(mean) if mean else 0.0
 
 
 def _drift(deviations: Sequence[Sequence[float]]) -> float:
