@@ -10,7 +10,18 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Protocol
 
-from harness.launch.processes import Process, adopted, bury, catches, descendants, identify, is_alive, is_stopped, send
+from harness.launch.processes import (
+    Process,
+    adopted,
+    bury,
+    catches,
+    descendants,
+    has_pending,
+    identify,
+    is_alive,
+    is_stopped,
+    send,
+)
 from harness.records.launch import PARENT_PID_VARIABLE
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -54,7 +65,8 @@ def interruption() -> Iterator[Interruption]:
 
 POLL_S = 0.05
 MAX_LOOKING = 0.005  # share of the time: a node may have thousands of processes, and its cores are the ranks'
-STACK_DUMP_S = 2.0
+RECEIVE_S = 2.0
+STACK_DUMP_S = 0.5
 TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent can still write what it saw
 KILLED_S = 5.0
 
@@ -125,19 +137,30 @@ class Crew:
                 os.close(handle)
 
     def show_stacks(self) -> None:
-        """Make every descendant with a handler write its stacks to its log, and wait for that."""
+        """Make every descendant with a handler write its stacks to its log, and wait for that.
+
+        A process that the kernel blocks never receives the signal, so the wait for it ends after :data:`RECEIVE_S`.
+        """
         self.look()
         asked = [p for p in self._known if catches(p, signal.SIGUSR1) and send(p, signal.SIGUSR1)]
+        deadline = time.monotonic() + RECEIVE_S
+        while any(has_pending(p, signal.SIGUSR1) for p in asked) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         if asked:
             time.sleep(STACK_DUMP_S)
 
     def terminate(self, interruption: Interruption) -> None:
-        """Send SIGTERM to the agent, which ends its ranks; send SIGKILL to all after a timeout or a second signal."""
+        """Send SIGTERM to the agent, which ends its ranks; send SIGKILL to all after a timeout or a second signal.
+
+        A stopped agent would not receive SIGTERM, so nobody waits for it.
+        """
         self.look()
         if self._agent_process is not None:
             send(self._agent_process, signal.SIGTERM)
         deadline = time.monotonic() + TERMINATE_S
         while self.agent.poll() is None and time.monotonic() < deadline and not interruption.insisted:
+            if self.stopped_agent:
+                break
             time.sleep(POLL_S)
         self.kill()
 

@@ -1,5 +1,6 @@
 """A rank that writes down what it finds in its process, and leaves a mess behind: RUN_DIR."""
 
+import gc
 import json
 import os
 import random
@@ -9,11 +10,14 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-import torch
-from megatron.core import parallel_state
+gc.disable()  # imports take less time
 
-import harness.engine.rank_run  # noqa: F401
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from megatron.core import parallel_state  # noqa: E402
+
+import harness.engine.rank_run  # noqa: E402, F401
+from harness.engine.process import end_now  # noqa: E402
 
 rank, run_dir = os.environ["RANK"], Path(sys.argv[1])
 OF_THIS_LAUNCH = {
@@ -74,3 +78,4 @@ big = np.ones(60_000_000)
 torch.ones(600, 600) @ torch.ones(600, 600)
 with (run_dir / "ranks" / f"rank_{int(rank):03d}.progress.jsonl").open("a") as beats:
     beats.write(json.dumps({"time_s": time.time(), "phase": "finish"}) + "\n")
+end_now(0)  # as a rank

@@ -1,5 +1,6 @@
 """A harness as a process of its own, to be interrupted and killed: [--warm] RUN_DIR PYTHON WORKER..."""
 
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,7 +20,10 @@ plan = LaunchPlan(
     num_local_ranks=2,
     worker=tuple(worker),
     sampler=None,
-    env=(EnvVar("CUDA_VISIBLE_DEVICES", "", "a run on the processor leaves GPUs alone", "table"),),
+    env=(
+        EnvVar("CUDA_VISIBLE_DEVICES", "", "a run on the processor leaves GPUs alone", "table"),
+        EnvVar("PYTHONPATH", os.environ["PYTHONPATH"], "inherited", "inherited"),
+    ),
     settings=LaunchSettings(timeout_s=60.0, hang_timeout_s=60.0),
     num_steps=5,
     without_gpu=True,

@@ -10,7 +10,17 @@ from dataclasses import replace
 
 import pytest
 
-from harness.launch.processes import adopt_orphans, adopted, bury, catches, descendants, identify, is_alive, send
+from harness.launch.processes import (
+    adopt_orphans,
+    adopted,
+    bury,
+    catches,
+    descendants,
+    has_pending,
+    identify,
+    is_alive,
+    send,
+)
 
 Child = subprocess.Popen[bytes]
 
@@ -75,6 +85,18 @@ def test_only_a_process_with_a_handler_catches_a_signal(child: Child) -> None:
     other = identify(child.pid)
     assert other is not None
     assert not catches(other, signal.SIGUSR1)
+
+
+def test_a_signal_is_pending_until_the_process_receives_it(child: Child) -> None:
+    process = identify(child.pid)
+    assert process is not None
+    send(process, signal.SIGSTOP)
+    assert not has_pending(process, signal.SIGTERM)
+    send(process, signal.SIGTERM)
+    assert has_pending(process, signal.SIGTERM)
+    send(process, signal.SIGCONT)
+    child.wait(10)
+    assert not has_pending(process, signal.SIGTERM)
 
 
 def test_an_orphan_comes_home_and_is_known_by_its_mark() -> None:

@@ -28,6 +28,22 @@ Plans = Callable[..., LaunchPlan]
 FOLDER = Path(__file__).parent
 
 
+# With this a parent imports torch, but not megatron-core, which ranks of a few lines do not need.
+WITHOUT_MEGATRON = """import sys, types
+for name in ("harness.engine.rank_run", "megatron.core.ssm.gated_delta_net", "megatron.core.models.mimo",
+             "megatron.core.models.gpt.experimental_attention_variant_module_specs"):
+    sys.modules[name] = types.ModuleType(name)
+"""
+
+
+@pytest.fixture(name="light", scope="module")
+def _light(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """PYTHONPATH of parents that do not import megatron-core."""
+    folder = tmp_path_factory.mktemp("light")
+    (folder / "sitecustomize.py").write_text(WITHOUT_MEGATRON)
+    return f"{folder}:{Path.cwd()}"
+
+
 @pytest.fixture(scope="module")
 def parents() -> Iterator[WarmParents]:
     """Kept over the tests, as a sweep keeps them over its cells."""
@@ -59,9 +75,13 @@ def plans(make_plan: Plans, tmp_path: Path) -> Plans:
 
 
 @pytest.fixture
-def two(plans: Plans) -> Plans:
-    """Ranks that heartbeat and then do what the arguments say."""
-    return lambda *behaviour, **changes: plans("scripted_rank.py", *behaviour, **changes)
+def two(plans: Plans, light: str) -> Plans:
+    """Ranks that heartbeat and then do what the arguments say. Their parent does not import megatron-core."""
+
+    def make(*behaviour: str, env: dict[str, str | None] | None = None, **changes: object) -> LaunchPlan:
+        return plans("scripted_rank.py", *behaviour, env={"PYTHONPATH": light} | (env or {}), **changes)
+
+    return make
 
 
 def run(plan: LaunchPlan, parents: WarmParents | None) -> LaunchOutcome:
@@ -260,12 +280,12 @@ def test_a_parent_that_was_killed_while_it_imported_is_replaced(two: Plans) -> N
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, "interrupted"), (signal.SIGKILL, None)])
 def test_nothing_outlives_the_harness(
-    make_plan: Plans, two_ranks: str, number: signal.Signals, status: str | None
+    make_plan: Plans, two_ranks: str, light: str, number: signal.Signals, status: str | None
 ) -> None:
     plan = make_plan()
     command = [sys.executable, str(FOLDER / "scripted_harness.py"), "--warm", str(plan.run_dir), plan.python, two_ranks,
                str(plan.run_dir), "hang"]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    environment = {**os.environ, "PYTHONPATH": light}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as harness:
         try:
             ranks = pids(plan)
@@ -304,7 +324,7 @@ def test_a_parent_with_a_thread_refuses_and_a_fresh_torchrun_takes_over_with_a_n
     custom = tmp_path / "custom"
     custom.mkdir()
     (custom / "sitecustomize.py").write_text(
-        "import sys, threading, time\n"
+        f"{WITHOUT_MEGATRON}import threading, time\n"
         "if any('warm_parent' in word for word in sys.orig_argv):\n"
         "    threading.Thread(target=time.sleep, args=(600,), name='careless', daemon=True).start()\n"
     )
