@@ -1,7 +1,6 @@
 """A folder that disappears under a run at work ends it with the name of the folder."""
 
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,44 +10,59 @@ import pytest
 from harness.batch.engine import holding
 from harness.errors import RunFailedError
 from harness.records.night import read_night
+from tests.faults.at_work import PATIENCE_S
+from tests.faults.stage import RECIPE, SETTINGS
 
-SUITE = """title: One case
-defaults: {request: {model_recipe_name: llama3_8b, gpu: cpu, max_steps: 2000}}
+TRAINED = ("-mr", "llama3_8b", "-g", "cpu", "-ms", "2000")
+PLAYED = ("-mr", RECIPE, "-g", "h100", *(word for setting in SETTINGS for word in ("--set", setting)))
+OVER = ("--over", "recompute=none; mlp", "--no_prune")
+SUITE = f"""title: One case
+defaults: {{request: {{model_recipe_name: {RECIPE}, gpu: h100, set_values: [{", ".join(SETTINGS)}]}}}}
 cases:
-  - {name: one, golden: optional, request: {recompute: none}}
+  - {{name: one, golden: optional, request: {{recompute: none}}}}
 """
-ASKED = {
-    "run": ("run", "-mr", "llama3_8b", "-g", "cpu", "-ms", "2000"),
-    "sweep": ("sweep", "-mr", "llama3_8b", "-g", "cpu", "-ms", "2000", "--over", "recompute=none; mlp", "--no_prune"),
-    "nightly": ("nightly", "SUITE"),
-}
 
 
 @pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "what"), [(("run", *TRAINED), "run"), (("sweep", *TRAINED, *OVER), "batch")], ids=["run", "sweep"]
+)
+def test_a_deleted_folder_of_ranks_that_train_is_named_and_nothing_goes_on(started, tmp_path, words, what):
+    results = tmp_path / "results"
+    command = (sys.executable, "-m", "harness.app", *words, "--results_dir", str(results))
+    with started(command) as running:
+        _delete_and_read(running, results, what)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "what"),
     [("run", "ranks"), ("run", "run"), ("run", "results"),
-     *(pytest.param(batch, what, marks=pytest.mark.slow) for batch in ("sweep", "nightly") for what in ("run", "batch", "results"))],
+     *((batch, what) for batch in ("sweep", "nightly") for what in ("run", "batch", "results"))],
 )  # fmt: skip
-def test_a_deleted_folder_is_named_and_nothing_goes_on(tmp_path, asked, what):
+def test_a_deleted_folder_is_named_and_nothing_goes_on(stage, started, tmp_path, asked, what):
     results, suite = tmp_path / "results", tmp_path / "suite.yaml"
     suite.write_text(SUITE)
-    words = [str(suite) if word == "SUITE" else word for word in ASKED[asked]]
-    command = (sys.executable, "-c", "from harness.app import main; main()", *words, "--results_dir", str(results))
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 120
-        while not (found := list(results.rglob("rank_000.progress.jsonl"))) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        ranks = found[0].parent
-        batch = results / ranks.relative_to(results).parts[0] / ranks.relative_to(results).parts[1]
-        gone = {"ranks": ranks, "run": ranks.parent, "batch": batch, "results": results}[what]
+    words = {"run": PLAYED, "sweep": (*PLAYED, *OVER), "nightly": (suite,)}[asked]
+    stage.let(wait="/nowhere")
+    with started(stage.command(asked, *words, "--results_dir", results)) as running:
+        _delete_and_read(running, results, what)
+
+
+def _delete_and_read(running, results, what):
+    """Delete the folder once rank 0 is at work, and read what the command then reports."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := list(results.rglob("rank_000.progress.jsonl"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    ranks = found[0].parent
+    batch = results / ranks.relative_to(results).parts[0] / ranks.relative_to(results).parts[1]
+    gone = {"ranks": ranks, "run": ranks.parent, "batch": batch, "results": results}[what]
+    while gone.exists():  # the sampler writes into it at the same time
         shutil.rmtree(gone, ignore_errors=True)
-        _, err = running.communicate(timeout=90)
-    finally:
-        running.kill()
-    assert running.returncode == 3
-    named = (ranks,) if asked == "run" else (ranks, ranks.parent, batch)
+    code, _, err = running.ended()
+    assert code == 3, err
+    named = (ranks,) if batch.parent.name == "runs" else (ranks, ranks.parent, batch)
     assert any(f"error: {folder}: the folder was deleted while the run was at work" in err for folder in named)
     assert "Traceback" not in err.rpartition("error: ")[2]
 
