@@ -19,7 +19,7 @@ from harness.launch.crew import Interruption, interruption
 from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchFolders
-from harness.records.folders import deleted, full_disk_reported
+from harness.records.folders import deleted, disk_faults_reported
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.run.launched import Ran
@@ -78,8 +78,7 @@ def play_here(batch: Batch[Entry], progress: Shows, *, is_warm: bool, limit: "Ti
 def begun(folders: BatchFolders, folder: Path, plan: Frozen) -> Iterator[None]:
     """Write the plan of a new batch; inside the block this process holds its folder."""
     with holding(folder, folders.what):
-        with full_disk_reported(folder):
-            folders.write_plan(folder, plan)
+        folders.write_plan(folder, plan)
         yield
 
 
@@ -164,7 +163,7 @@ class LocalRuns(Generic[Entry]):
         """Commit a failed run, so that the other entries still run. RunFailedError when the disk is full."""
         run, software = self.batch.job_run(due), self.batch.planned(due).software or Software()
         record = unstarted_record(run, str(error), self.batch.host, software)
-        with full_disk_reported(Path(run.run_dir)):
+        with disk_faults_reported(Path(run.run_dir)):
             write_record(Path(run.run_dir), record)
         return record
 
@@ -210,7 +209,8 @@ def holding(folder: Path, what: str) -> Iterator[None]:
         except OSError as error:
             raise _not_writable(folder, what, error) from error
         try:
-            yield
+            with disk_faults_reported(folder):
+                yield
         except BadRequestError as error:
             # A clean-up job and a run that still writes: the folder can be there again, without its plan.
             if not (folder / _LOCK).exists():

@@ -19,7 +19,7 @@ from harness.launch.environment import Host
 from harness.launch.plan import LaunchRequest
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchLaunch, PlannedEntry, Purpose, append_event
-from harness.records.folders import full_disk_reported
+from harness.records.folders import disk_faults_reported
 from harness.records.job import JobRun
 from harness.run.launched import Following, Launch, Ran, launched
 from harness.run.machine import software_for
@@ -110,7 +110,7 @@ class Batch(ABC, Generic[Entry]):
 
     def note(self, event: Frozen) -> None:
         """Append an event. RunFailedError when the disk is full."""
-        with full_disk_reported(self.folder):
+        with disk_faults_reported(self.folder):
             append_event(self.folder, event)
 
     def launch_of(self, due: DueRun[Entry], run_dir: Path, node_rank: int = 0) -> Launch:

@@ -3,7 +3,7 @@
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -173,7 +173,9 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
 
 def _prepare(plan: LaunchPlan) -> None:
     for folder in _folders(plan):
-        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o750)
+        folders.require_kept(folder)
         folders.require_room(folder, folders.free_bytes(folder))
 
 

@@ -17,6 +17,8 @@ from harness.units import MIB, format_bytes
 
 _CHECKOUT = Path(harness.__file__).parents[1]
 _OF_OTHERS = 0o007
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def checkout_dir() -> Path | None:
@@ -149,18 +151,37 @@ def is_full_error(error: OSError) -> bool:
 
 
 @contextmanager
-def full_disk_reported(folder: Path) -> Iterator[None]:
-    """Raise RunFailedError if the disk is full inside the block, or if ``folder`` was deleted; other errors pass."""
+def disk_faults_reported(folder: Path, then: str = "mbr-perf stopped the run") -> Iterator[None]:
+    """Raise RunFailedError for a disk that is full, and for a ``folder`` that was taken away inside the block.
+
+    Taken away: it or a folder in it was deleted, replaced by a file, or closed to this user. Errors of files elsewhere and
+    other errors pass. ``then``: what happens to the run.
+    """
     try:
         yield
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            require_kept(folder)
-        if not is_full_error(error):
+        if is_full_error(error):
+            raise RunFailedError(
+                f"disk full: cannot write in {folder}", remedy="free some space; the files written so far are kept"
+            ) from error
+        if (taken := _taken_away(folder, error, then)) is None:
             raise
-        raise RunFailedError(
-            f"disk full: cannot write in {folder}", remedy="free some space; the files written so far are kept"
-        ) from error
+        raise taken from error
+
+
+def _taken_away(folder: Path, error: OSError, then: str) -> RunFailedError | None:
+    file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else folder
+    above = [folder, *(each for each in reversed(file.parents) if folder in each.parents)]
+    if file != folder and folder not in file.parents:
+        return None
+    if error.errno in _NOT_THERE:
+        return next((deleted(each, then) for each in above if not each.is_dir()), None)
+    if error.errno in _CLOSED:
+        return RunFailedError(
+            f"{above[-1]}: mbr-perf may no longer write here: {error.strerror}; {then}",
+            remedy="make the folder writable for this user, and run again",
+        )
+    return None
 
 
 def require_kept(*wanted: Path, then: str = "mbr-perf stopped the run") -> None:
@@ -172,8 +193,9 @@ def require_kept(*wanted: Path, then: str = "mbr-perf stopped the run") -> None:
 
 def deleted(folder: Path, then: str = "mbr-perf stopped the run") -> RunFailedError:
     """Return the error for a folder that disappeared under a run. ``then``: what happens to the run."""
+    how = "replaced by a file" if folder.is_file() else "deleted"
     return RunFailedError(
-        f"{folder}: the folder was deleted while the run was at work; {then}",
+        f"{folder}: the folder was {how} while the run was at work; {then}",
         remedy="run again, and let no clean-up job delete the results folder",
     )
 

@@ -16,7 +16,7 @@ from harness.launch.processes import claim, life_of, owner_of
 from harness.launch.replay import ReplayPlan, execute
 from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome, collect
-from harness.records.folders import full_disk_reported
+from harness.records.folders import disk_faults_reported
 from harness.records.night import NIGHTS
 from harness.records.rank import OWNER, Coordinates, RankRecord
 from harness.records.redact import redact
@@ -154,17 +154,24 @@ def launched(
 ) -> Ran:
     """Launch once and, on the first node, commit the record. The ranks' files stay on disk however the launch ends.
 
-    ``amended`` completes the record before it is committed. RunFailedError when the disk is full.
+    ``amended`` completes the record before it is committed. RunFailedError when the disk is full
+    or the folder was taken away.
     """
+    with disk_faults_reported(launch.run_dir):
+        return _launched(launch, progress, prediction, parents, amended)
+
+
+def _launched(
+    launch: Launch, progress: Following, prediction: Foretelling, parents: WarmParents | None, amended: Amending
+) -> Ran:
     clock, run_dir, nodes = Clock.start(), launch.run_dir, launch.nodes
     understood = launch.understood
-    with full_disk_reported(run_dir):
-        write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
-        if understood.spec.engine is not None:
-            keep_config(understood.spec.engine, run_dir)
-        write_atomically(run_dir / _plan_name(nodes), redact(understood.plan.render()))
-        if nodes.node_rank == 0:
-            claim(run_dir)
+    write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
+    if understood.spec.engine is not None:
+        keep_config(understood.spec.engine, run_dir)
+    write_atomically(run_dir / _plan_name(nodes), redact(understood.plan.render()))
+    if nodes.node_rank == 0:
+        claim(run_dir)
     others = _others(launch)
     with prediction() as predicted:
         with progress(understood) as on_progress:
@@ -175,8 +182,7 @@ def launched(
     record = _record(launch, clock, outcome, late, kept)
     record = amended(record.model_copy(update={"suspect": (*record.suspect, *shared)}))
     if nodes.node_rank == 0:
-        with full_disk_reported(run_dir):
-            write_record(run_dir, record)
+        write_record(run_dir, record)
     return Ran(record, run_dir, outcome.signal)
 
 

@@ -62,9 +62,10 @@ def fake_python(tmp_path: Path) -> str:
 
 @pytest.fixture
 def make_plan(tmp_path: Path) -> Callable[..., LaunchPlan]:
-    """A plan with its own run folder; ``worker`` is the script with its arguments."""
+    """A plan with its own run folder, which exists; ``worker`` is the script with its arguments."""
 
     def make(*worker: str, python: str = sys.executable, ranks: int = 2, **changes: Any) -> LaunchPlan:
+        (tmp_path / "run").mkdir(exist_ok=True)
         limits = {name: changes.pop(name, 60.0) for name in ("timeout_s", "hang_timeout_s")}
         fields: dict[str, Any] = {
             "run_dir": tmp_path / "run", "python": python, "num_local_ranks": ranks, "worker": worker, "sampler": None,

@@ -1,12 +1,13 @@
 """Commands report a full disk as such."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness.errors import RunFailedError
-from harness.records.folders import free_bytes, full_disk_reported, is_full, require_room
+from harness.records.folders import disk_faults_reported, free_bytes, is_full, require_room
 
 MIB = 1024**2
 
@@ -33,12 +34,42 @@ def test_room_is_measured_where_the_run_writes(tmp_path: Path) -> None:
 def test_a_write_that_finds_no_room_is_a_failed_run(tmp_path: Path, number: int) -> None:
     with (
         pytest.raises(RunFailedError, match=f"disk full: cannot write in {tmp_path}"),
-        full_disk_reported(tmp_path),
+        disk_faults_reported(tmp_path),
     ):
         raise OSError(number, "no room")
 
 
 def test_other_faults_of_a_disk_are_not_called_full(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="broken") as raised, full_disk_reported(tmp_path):
+    with pytest.raises(OSError, match="broken") as raised, disk_faults_reported(tmp_path):
         raise OSError(errno.EIO, "broken")
     assert not isinstance(raised.value, RunFailedError)
+
+
+def _taken(folder: Path, act: Callable[[Path], object]) -> str:
+    with pytest.raises(RunFailedError) as raised, disk_faults_reported(folder):
+        act(folder)
+    return raised.value.message
+
+
+def test_a_folder_that_was_taken_away_is_named(tmp_path: Path) -> None:
+    run, ranks = tmp_path / "run", tmp_path / "run" / "ranks"
+    gone = "the folder was deleted while the run was at work"
+    assert _taken(run, lambda run: (run / "ranks" / "x.json").write_text("")).startswith(f"{run}: {gone}")
+    run.mkdir()
+    assert _taken(run, lambda _: (ranks / "x.json").write_text("")).startswith(f"{ranks}: {gone}")
+    ranks.write_text("a file")
+    replaced = "the folder was replaced by a file"
+    assert _taken(run, lambda _: (ranks / "x.json").write_text("")).startswith(f"{ranks}: {replaced}")
+
+
+def test_a_folder_that_was_closed_is_named(tmp_path: Path) -> None:
+    def refused(folder: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(folder / "record.json"))
+
+    assert _taken(tmp_path, refused).startswith(f"{tmp_path}: mbr-perf may no longer write here: Read-only file system")
+
+
+def test_a_file_elsewhere_and_a_file_that_is_only_missing_stay_errors(tmp_path: Path) -> None:
+    for missing in (tmp_path / "missing.json", tmp_path.parent / "elsewhere.json"):
+        with pytest.raises(FileNotFoundError), disk_faults_reported(tmp_path):
+            missing.read_text()

@@ -68,6 +68,7 @@ def plans(make_plan: Plans, tmp_path: Path) -> Plans:
             EnvVar(name, value, "inherited", "inherited") for name, value in sorted(shell.items()) if value is not None
         )
         run_dir = tmp_path / f"run_{next(numbers)}"
+        run_dir.mkdir()
         plan = make_plan(env=variables, run_dir=run_dir, without_gpu=True, **changes)
         return replace(plan, worker=(str(FOLDER / script), str(run_dir), *arguments))
 
