@@ -69,6 +69,7 @@ RECEIVE_S = 2.0
 STACK_DUMP_S = 0.5
 TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent can still write what it saw
 KILLED_S = 5.0
+_NAMED = 8
 
 
 class Agent(Protocol):
@@ -104,11 +105,17 @@ class Crew:
         self._next_look = 0.0  # time.monotonic
 
     @property
-    def stopped_agent(self) -> str:
-        """Return a sentence if the agent is stopped and so cannot end its ranks; empty if it is not."""
-        if self._agent_process is None or not is_stopped(self._agent_process):
+    def stopped(self) -> str:
+        """Return a sentence that names the agent, or else its descendants, if a signal stopped them; empty if none is."""
+        if self._agent_process is not None and is_stopped(self._agent_process):
+            return f"the torchrun agent (process {self.agent.pid}) is stopped, as by SIGSTOP"
+        self.look()
+        pids = sorted(process.pid for process in self._known if is_stopped(process))
+        if not pids:
             return ""
-        return f"the torchrun agent (process {self.agent.pid}) is stopped, as by SIGSTOP"
+        named = ", ".join(map(str, pids[:_NAMED]))
+        are = f"process {named} of the ranks is" if len(pids) == 1 else f"{len(pids)} processes of the ranks are"
+        return f"{are} stopped, as by SIGSTOP" + (f": {named}" if len(pids) > 1 else "")
 
     def look(self) -> None:
         """Find new descendants. Descendants of a dead agent are children of this process, and carry its number."""

@@ -109,6 +109,11 @@ class Heartbeats:
         news = [rank.read(now) for rank in self._ranks]
         return any(news)
 
+    def forgive(self, seconds: float) -> None:
+        """Do not count the last ``seconds`` as silence: this process was stopped, and the ranks possibly with it."""
+        for rank in self._ranks:
+            rank.heard_at += seconds
+
     def progress(self, now: float) -> Progress:
         """Return the slowest rank's progress, and the expected end at the median step time so far."""
         slowest = min(self._ranks, key=lambda rank: rank.place)

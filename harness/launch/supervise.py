@@ -148,6 +148,7 @@ def _stop_sampler(sampler: subprocess.Popen[bytes]) -> bool:
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
+ASLEEP_S = 2.0
 
 OnProgress = Callable[[Progress], None]
 
@@ -231,7 +232,9 @@ def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Inter
     heartbeats = Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, began)
     peers, looked = Peers(plan), began
     while crew.agent.poll() is None:
-        now = time.monotonic()
+        before, now = now, time.monotonic()
+        if now - before > ASLEEP_S:  # a suspended job or container: its ranks were stopped as well
+            heartbeats.forgive(now - before)
         if heartbeats.read(now):
             on_progress(heartbeats.progress(now))
         if now - looked > LOOK_EVERY_S:
@@ -244,7 +247,7 @@ def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Inter
                 return Ending("failed", fallen)
         stop = _reason_to_stop(plan, heartbeats, now, caught)
         if stop is not None:
-            return stop.because_of(crew.stopped_agent) if stop.status != "interrupted" else stop
+            return stop.because_of(crew.stopped) if stop.status != "interrupted" else stop
         crew.wait(POLL_S)
     if heartbeats.read(now):
         on_progress(heartbeats.progress(now))

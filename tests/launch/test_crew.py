@@ -1,8 +1,11 @@
 """How often a launch is looked at."""
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from harness.launch.crew import MAX_LOOKING, Crew
 
@@ -35,3 +38,22 @@ def seconds(action: Callable[[], None]) -> float:
     began = time.monotonic()
     action()
     return time.monotonic() - began
+
+
+def test_a_stopped_process_is_named_and_the_agent_first() -> None:
+    with subprocess.Popen(("sh", "-c", "sleep 60 & echo $!; wait"), stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        rank, crew = int(agent.stdout.readline()), Crew(agent)
+        assert crew.stopped == ""
+        os.kill(rank, signal.SIGSTOP)
+        await_stop(rank)
+        assert crew.stopped == f"process {rank} of the ranks is stopped, as by SIGSTOP"
+        os.kill(agent.pid, signal.SIGSTOP)
+        await_stop(agent.pid)
+        assert crew.stopped == f"the torchrun agent (process {agent.pid}) is stopped, as by SIGSTOP"
+        crew.kill()
+
+
+def await_stop(pid: int) -> None:
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.001)

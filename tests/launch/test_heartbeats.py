@@ -149,3 +149,10 @@ def test_ranks_that_all_finished_but_do_not_end_hang(ranks: Ranks) -> None:
     ranks.write(1, "finish")
     heartbeats.read(101.0)
     assert heartbeats.silence(112.0, floor_s=10.0) is not None
+
+
+def test_the_time_in_which_a_job_was_suspended_is_no_silence(ranks: Ranks) -> None:
+    heartbeats = follow(ranks)
+    heartbeats.forgive(600.0)
+    assert heartbeats.silence(100.0 + 600.0 + 119.0, 30.0) is None
+    assert heartbeats.silence(100.0 + 600.0 + 121.0, 30.0) is not None
