@@ -16,12 +16,27 @@ _JOINED = (
     r"|(?-i:[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE)"
 )
 # As JavaScript and connection strings write it: accessToken, AccountKey; but not InvalidTokenError.
-_CAMEL = r"(?-i:[A-Za-z0-9_-]{0,40}[a-z0-9](?:Token|Key|Secret|Password|Credential)s?)"
+_CAMEL = (
+    r"(?-i:[A-Za-z0-9_-]{0,40}[a-z0-9](?:Token|Key|Secret|Password|Credential|Cookie|Jwt|Webhook|AccessSignature)s?"
+    r"|(?:[A-Za-z0-9_-]{0,40}[a-z0-9]W|w)ebhookUr[il])"
+)
+# How other programs write the signs around a secret: in a URL inside a URL, in JSON, in colours.
+_IS, _AND, _SLASH = (
+    r"(?:=|%(?:25)?3D|\\{1,4}u003d)",
+    r"(?:[?&;]|%(?:25)?(?:26|3F)|\\{1,4}u0026)",
+    r"(?:\\{0,4}/|%(?:25)?2F)",
+)
+_COLOUR = r"\x1b\[[0-9;]{0,16}m"
+_START = r"(?:\b|(?<=[\[;0-9]m))"  # a word begins here, possibly behind a colour
 # Whole names only, each tried once: trying every part of a long name would take hours for a line of a hostile log.
 # Quotes may be escaped, as in JSON inside JSON. An option is followed by its value, other names by = or a colon.
+# A value may be the text block of YAML, the second of a pair, or stand on the next line.
 _ASSIGNED = re.compile(
-    r"(?<![A-Za-z0-9_-])(?P<name>(?P<option>--)?[A-Za-z0-9_-]++)"
-    r"(?:\\{0,8}[\"']?\]?\s*[=:]=?\s*+|\s++(?=[\"']?(?i:hf_))|(?(option)[ \t]++(?![-=:])|(?!)))(?P<quote>(?:\\{0,8}[\"'])?)"
+    rf"(?<![A-Za-z0-9_-])(?:%[0-9A-Fa-f]{{2}}|{_COLOUR})*+(?P<name>(?P<option>--)?[A-Za-z0-9_-]++)(?:{_COLOUR})?"
+    r"(?:\\{0,8}[\"']?\]?\s*(?:[=:]=?>?|%3[AD](?:%20)?|\\{1,4}u003d)\s*+(?:[|>][+-]?[ \t]*\n\s+|\\\n\s*|!!str\s+)?"
+    r"|(?:\\{0,8}[\"'],\s*\\{0,8}[\"']value\\{0,8}[\"']|[\"']?[ \t]*\n\s*value)\s*:\s*|\s++(?=[\"']?(?i:hf_))"
+    r"|(?<=[A-Z0-9])[\"'],\s?(?=[\"'](?!-|[A-Z_0-9]{3,80}[\"']))"
+    rf"|(?(option)[ \t]++(?![-=:])|(?!)))(?:{_COLOUR})?(?P<quote>(?:\\{{0,8}}[\"'])?)"
 )
 _QUOTED = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\.)+") for quote in "\"'"}
 # Up to a quote that is not inside a word, or up to the next assigned name.
@@ -32,31 +47,49 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 # The length is limited, because the search would otherwise run from every letter of a long text to its end.
-_URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']+@", re.IGNORECASE)
+_URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/\"']+@", re.IGNORECASE)
 # `Basic` is also an ordinary word. Only in a header do capitals, digits or `=` follow it.
 _BEARER = re.compile(
-    r"\b(?P<word>Bearer|Authorization[\"']?\s*[:=]\s*[\"']?Basic|(?-i:Basic(?=\s+[A-Za-z0-9._~+/-]*[A-Z0-9=])))"
-    r"\s+[A-Za-z0-9._~+/=-]{8,}",
+    rf"{_START}(?P<word>Bearer|Authorization[\"']?\s*[:=]\s*[\"']?(?:Basic|Token|ApiKey|Negotiate)"
+    r"|(?-i:Basic(?=\s+[A-Za-z0-9._~+/-]*[A-Z0-9=])))\s+[A-Za-z0-9._~+/=-]{8,}",
+    re.IGNORECASE,
+)
+# Without a scheme: a word with a digit. With one of these schemes, the secret is one of the parameters that follow.
+_AUTHORIZATION = re.compile(
+    r"(?P<name>Authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:(?:Digest|AWS4-[\w-]{1,20})\s{1,4}(?=\S)"
+    r"|(?=[A-Za-z0-9._~+/=-]{16})(?=[A-Za-z._~+/=-]{0,80}[0-9])))(?:(?<=\s)[^\n\"']+|[^\s\"',;]+)",
     re.IGNORECASE,
 )
 _WELL_KNOWN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{8,}|sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"
-    r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,}"
+    _START
+    + r"(?:hf_[A-Za-z0-9]{8,}|sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"
+    r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,}|xapp-[A-Za-z0-9-]{16,}"
     r"|glpat-[A-Za-z0-9_-]{8,}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"
-    r"|AIza[A-Za-z0-9_-]{20,}|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s\"'<>]+"
-    r"|(?<=webhook\.office\.com/)webhookb2/[^\s\"'<>]+|(?<=outlook\.office\.com/)webhook/[^\s\"'<>]+)"
+    r"|AIza[A-Za-z0-9_-]{20,}|(?:npm_|pypi-|ya29\.|GOCSPX-|[sr]k_live_|wandb_v1_)[A-Za-z0-9_-]{20,}|SG\.[\w-]{16,64}\.[\w-]{16,})"
 )
 # Query parameters that sign a URL: of S3, Google Cloud, CloudFront, Azure. `amp;` and a backslash come from HTML and JSON.
 _SIGNED = re.compile(
-    r"(?P<name>(?<![A-Za-z0-9])X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)=|[?&;](?:sig|signature)=)[^\s&\"'<>\\]+",
+    rf"(?P<name>(?:(?<![A-Za-z0-9])|(?<=%26)|(?<=%3F)|(?<=u0026))X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token){_IS}"
+    rf"|{_AND}(?:sig|signature){_IS}|(?<![A-Za-z0-9_])sig=(?=[A-Za-z0-9%+/_-]{{20}}))[^\s&\"'<>\\]+",
     re.IGNORECASE,
 )
-_COOKIE = re.compile(r"(?P<name>\b(?:Set-)?Cookie\s{0,4}:\s{0,4})[^\s\"'][^\n\"']*", re.IGNORECASE)
-_DISCORD = re.compile(r"(?P<path>\bdiscord(?:app)?\.com/api/(?:v\d{1,3}/)?webhooks/)[^\s\"'<>]+")
-# Commands whose argument is a secret without a name.
+_COOKIE = re.compile(
+    rf"(?P<name>{_START}(?:Set-)?Cookie(?:\s{{0,4}}(?::|%3A)\s{{0,4}}|[\"'],\s{{0,4}}[\"']))[^\s\"'][^\n\"']*",
+    re.IGNORECASE,
+)
+# The addresses of a chat's hooks: who knows one may write there.
+_HOOK = re.compile(
+    r"(?P<path>(?:discord(?:app)?\.com/api/(?:v\d{1,3}/)?webhooks|hooks\.slack\.com/(?:services|workflows|triggers)"
+    r"|webhook\.office\.com/webhookb2|outlook\.office\.com/webhook)/)[^\s\"'<>]+".replace("/", _SLASH),
+    re.IGNORECASE,
+)
+# Commands whose argument is a secret without a name. The words of a command may be those of a list.
+_GAP = r"(?:[\"'],\s?[\"']|[\s\\]{1,8}[\"']?)"
 _ARGUMENT = re.compile(
-    r"(?P<command>\bcurl\b[^\n]{0,400}?\s(?:-u|--(?:proxy-)?user)[\s=]{0,4}[\"']?|\bwandb\s{1,4}login\s{1,4}(?:--?[\w-]{1,30}\s{1,4}){0,4}[\"']?"
-    r"|\bwandb\.login\([^\n)]{0,200}?key\s?=\s?[\"']|\b(?:docker|podman)\s{1,4}login\b[^\n]{0,200}?\s-p\s{1,4}|\bsshpass\s{1,4}-p\s{0,4}[\"']?"
+    rf"(?P<command>(?i:{_START}curl\b(?:[^\n]|(?<=\\)\n){{0,400}}?[\s\"'](?:-u(?:{_GAP}|=)?|-[a-z]{{1,6}}u{_GAP}|-b{_GAP}(?=[^\s\"'=]{{1,80}}=)|--(?:proxy-)?user(?:{_GAP}|=))[\"']?"
+    rf"|{_START}wandb{_GAP}login{_GAP}(?:--?[\w-]{{1,30}}(?:(?:=|\s{{1,4}})https?:\S{{1,200}})?{_GAP}){{0,4}})"
+    r"|\bwandb\.login\((?:[^)]{0,200}?key\s?=\s{0,20})?[\"']|\b(?:docker|podman)\s{1,4}login\b[^\n]{0,200}?\s-p\s{1,4}|\bsshpass\s{1,4}-p\s{0,4}[\"']?"
+    r"|\b(?:setenv|set\s-[gUx]{1,3}|configure\sset)\s{1,4}(?=\w{0,60}(?i:token|key|secret|pass|auth|cookie|jwt|webhook))\w{1,80}\s{1,4}[\"']?"
     r"|\b(?:mysql|mariadb)(?:dump|admin|import)?\b[^\n]{0,400}?\s-p(?=[^\s-])[\"']?)"
     r"(?![-\s])[^\s\"']+"
 )
@@ -116,9 +149,10 @@ def redact_shapes(text: str) -> str:
     text = _URL_USER.sub(rf"\g<scheme>{MASK}@", text)
     text = _PEM.sub(rf"\g<begin>{MASK}", text)
     text = _BEARER.sub(rf"\g<word> {MASK}", text)
+    text = _AUTHORIZATION.sub(rf"\g<name>{MASK}", text)
     text = _SIGNED.sub(rf"\g<name>{MASK}", text)
     text = _COOKIE.sub(rf"\g<name>{MASK}", text)
-    text = _DISCORD.sub(rf"\g<path>{MASK}", text)
+    text = _HOOK.sub(rf"\g<path>{MASK}", text)
     text = _ARGUMENT.sub(rf"\g<command>{MASK}", text)
     return _WELL_KNOWN.sub(MASK, text)
 
@@ -199,6 +233,8 @@ def _clean(value: object, places: Places, *, variables: bool = False) -> object:
             return places.hidden(redact(value))
         case list():
             return [_clean(item, places) for item in value]
+        case {"name": str() as name, "value": str()} if is_secret_name(name):
+            return _clean(value | {"value": MASK}, places)
         case dict():
             return {
                 places.hidden(key): MASK

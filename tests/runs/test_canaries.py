@@ -30,7 +30,9 @@ FAILURE_TEXT = (
     "https://b.blob/x?sv=1&sig=CANARYsas%3D AIzaCANARYcanary0123456789 https://discord.com/api/webhooks/1/CANARYdiscord "
     "https://a.webhook.office.com/webhookb2/CANARY@x/IncomingWebhook/CANARY curl -s -u me:CANARYcurl https://x "
     "wandb login --relogin CANARYlogin0123 NETRC_AUTH=CANARYauth SESSION_COOKIE=CANARYcookie A_JWT=CANARYjwt "
-    "TEAMS_WEBHOOK=CANARYhook Cookie: session=CANARYsession; other=CANARYother"
+    "TEAMS_WEBHOOK=CANARYhook X-Amz-Signature%3DCANARYencoded https://b.blob/x?sv=1\\u0026sig=CANARYescaped curl -su me:CANARYu "
+    "wandb login --host https://w CANARYhost HF_TOKEN => CANARYpair https:\\/\\/discord.com\\/api\\/webhooks\\/1\\/CANARYslash "
+    "Cookie: session=CANARYsession; other=CANARYother"
 )
 
 
