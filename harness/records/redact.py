@@ -234,7 +234,7 @@ def _clean(value: object, places: Places, *, variables: bool = False) -> object:
         case list():
             return [_clean(item, places) for item in value]
         case {"name": str() as name, "value": str()} if is_secret_name(name):
-            return _clean(value | {"value": MASK}, places)
+            return _clean({**value, "value": MASK}, places)
         case dict():
             return {
                 places.hidden(key): MASK
