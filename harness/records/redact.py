@@ -233,12 +233,13 @@ def _clean(value: object, places: Places, *, variables: bool = False) -> object:
             return places.hidden(redact(value))
         case list():
             return [_clean(item, places) for item in value]
-        case {"name": str() as name, "value": str()} if is_secret_name(name):
-            return _clean({**value, "value": MASK}, places)
         case dict():
+            name = value.get("name")
+            is_named = isinstance(name, str) and is_secret_name(name)  # {"name": "HF_TOKEN", "value": "..."}
             return {
                 places.hidden(key): MASK
-                if isinstance(inner, str) and is_secret_name(key) and (variables or key.isupper())
+                if isinstance(inner, str)
+                and ((is_named and key == "value") or (is_secret_name(key) and (variables or key.isupper())))
                 else _clean(inner, places, variables=key in _OF_VARIABLES)
                 for key, inner in value.items()
             }
