@@ -166,7 +166,7 @@ class Crew:
             send(self._agent_process, signal.SIGTERM)
         deadline = time.monotonic() + TERMINATE_S
         while self.agent.poll() is None and time.monotonic() < deadline and not interruption.insisted:
-            if self.stopped_agent:
+            if self._agent_process is not None and is_stopped(self._agent_process):
                 break
             time.sleep(POLL_S)
         self.kill()
