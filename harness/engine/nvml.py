@@ -1,55 +1,297 @@
-"""Entry point for NVML: ``python -m harness.engine.nvml list`` lists GPUs; the other commands are those of `nvml_sampler`.
+"""The GPU sampler process of a node: ``python -m harness.engine.nvml sample --out FILE`` samples during a run."""
 
-Most commands of mbr-perf list the GPUs first, so this imports nothing for it but NVML's binding.
-"""
-
-import json
+import argparse
+import os
+import signal
+import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
 
 import pynvml
 
-from harness.engine.nvml_device import Gpu, optional, reason_of
+from harness.engine.nvml_device import Gpu, Neighbours, optional, reason_of
+from harness.engine.process import die_with_parent
+from harness.records.launch import CLOCKS_REFUSED, GPU_CLOCK, MEMORY_CLOCK
+from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, ClockSamples, SeriesRecorder
+from harness.records.run import DeviceSample, NodeSample
+from harness.records.store import write_atomically
+from harness.units import counted
+
+MAX_SAMPLES = 2048
+_SLOWDOWN_BITS = sum(CLOCK_REASONS) - POWER_CAP
+
+_Look = tuple[float, int | None, int | None]
+
+
+class ClockRecorder:
+    """Keeps samples ``every_s`` apart. Past :data:`MAX_SAMPLES` it drops every second sample and doubles the distance.
+
+    Of two samples it keeps the one with a slowdown.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self.every_s = every_s
+        self.due_s = 0.0
+        self._looks: list[_Look] = []
+
+    def add(self, time_s: float, sm_clock_mhz: int | None, reasons: int | None) -> None:
+        """Add a sample; the next is due ``every_s`` later."""
+        self._looks.append((time_s, sm_clock_mhz, reasons))
+        self.due_s = time_s + self.every_s
+        if len(self._looks) > MAX_SAMPLES:
+            pairs = (self._looks[place : place + 2] for place in range(0, len(self._looks), 2))
+            self._looks = [max(pair, key=_is_slowed) for pair in pairs]
+            self.every_s *= 2
+
+    def samples(self) -> ClockSamples | None:
+        """Return the samples so far; None without any."""
+        if not self._looks:
+            return None
+        times_s, clocks, reasons = zip(*self._looks, strict=True)
+        return ClockSamples(times_s=tuple(round(at, 3) for at in times_s), sm_clocks_mhz=clocks, reasons=reasons)
+
+    def median_busy_mhz(self) -> float | None:
+        """Return the median over samples of a busy GPU: an idle clock says nothing about the run."""
+        busy = [clock for _, clock, reasons in self._looks if clock is not None and not (reasons or 0) & IDLE]
+        return float(median(busy)) if busy else None
+
+    def reasons_seen(self) -> tuple[str, ...]:
+        """Return the names of all reasons for a lowered clock in any sample."""
+        seen = 0
+        for _, _, reasons in self._looks:
+            seen |= reasons or 0
+        return tuple(name for bit, name in CLOCK_REASONS.items() if seen & bit)
+
+
+def _is_slowed(look: _Look) -> bool:
+    return bool((look[2] or 0) & _SLOWDOWN_BITS)
+
+
+# Clocks and power cost the driver more than memory; listing processes takes its lock for milliseconds.
+# A window of steps may be half a second long, and its verdict needs clocks from inside it.
+CLOCKS_EVERY_S = 0.1
+POWER_EVERY_S = 1.0
+PROCESSES_EVERY_S = 10.0
+WRITE_EVERY_S = 2.0
+
+_FINEST_S = 0.05  # of the memory timeline; the interval grows during the run
+
+
+@dataclass
+class Track:
+    """Holds the samples of one GPU. An ``error`` ends its sampling; earlier samples stay."""
+
+    gpu: Gpu
+    neighbours: Neighbours
+    baseline_used: int | None = None
+    max_used: int | None = None
+    total: int | None = None
+    reserved: int | None = None
+    num_samples: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    max_power_w: float | None = None
+    clocks: ClockRecorder = field(default_factory=lambda: ClockRecorder(CLOCKS_EVERY_S))
+    series: SeriesRecorder = field(default_factory=lambda: SeriesRecorder(_FINEST_S))
+    error: str | None = None
+
+    def sample_memory(self, now: float) -> None:
+        """Sample memory once. After an error the GPU is not asked again."""
+        try:
+            used, self.total, self.reserved = self.gpu.memory()
+        except pynvml.NVMLError as error:
+            self.error = f"{reason_of(error)} after {counted(self.num_samples, 'sample')}"
+            return
+        if self.baseline_used is None or self.max_used is None:
+            self.baseline_used, self.max_used, self.first_s = used, used, now
+        self.max_used = max(self.max_used, used)
+        self.series.add(now, used)
+        self.num_samples += 1
+        self.last_s = now
+
+    def sample_clocks(self) -> None:
+        """Sample the clock and the reasons for it. The time is read afterwards: a driver may answer late."""
+        clock, reasons = self.gpu.sm_clock_mhz(), self.gpu.clock_reasons()
+        self.clocks.add(time.monotonic(), clock, reasons)
+
+    def sample_power(self) -> None:
+        """Sample the power and keep the highest, in watts."""
+        power = self.gpu.power_w()
+        if power is not None:
+            self.max_power_w = max(power, self.max_power_w or 0.0)
+
+    def sample(self) -> DeviceSample:
+        """Return the record of this GPU up to now."""
+        gaps = self.num_samples - 1
+        return DeviceSample(
+            uuid=self.gpu.uuid,
+            name=self.gpu.name,
+            index=self.gpu.index,
+            total_bytes=self.total,
+            reserved_bytes=self.reserved,
+            baseline_used_bytes=self.baseline_used,
+            max_used_bytes=self.max_used,
+            num_samples=self.num_samples,
+            interval_s=round((self.last_s - self.first_s) / gaps, 6) if gaps > 0 else 0.0,
+            max_power_w=self.max_power_w,
+            median_sm_clock_mhz=self.clocks.median_busy_mhz(),
+            throttle_reasons=self.clocks.reasons_seen(),
+            clocks=self.clocks.samples(),
+            foreign_processes=tuple(self.neighbours.foreign.values()),
+            num_unidentified_processes=len(self.neighbours.unidentified),
+            memory_api=self.gpu.memory_api if self.num_samples else None,
+            timeline=self.series.series("NVML, bytes that all processes use on the device, whole run"),
+            error=self.error,
+        )
+
+
+class Sampler:
+    """Sample all GPUs of this node until ``stop`` returns True. NVML must be initialised."""
+
+    def __init__(self, out: Path, interval_s: float, run_pid: int, stop: Callable[[], bool]):
+        self._out, self._interval_s, self._stop = out, interval_s, stop
+        self._tracks: list[Track] = []
+        self._broken: list[DeviceSample] = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                self._tracks.append(Track(Gpu(index), Neighbours(run_pid)))
+            except pynvml.NVMLError as error:
+                self._broken.append(
+                    DeviceSample(uuid=f"index-{index}", name="unknown", index=index, error=reason_of(error))
+                )
+        self._driver = pynvml.nvmlSystemGetDriverVersion()
+
+    def run(self) -> None:
+        """Sample until stopped; the file is complete after the first sample and after every rewrite."""
+        self._look_at_processes(Neighbours.before_ranks)
+        self._sweep(time.monotonic(), power=True)
+        self._publish()
+        now = time.monotonic()
+        power_at, processes_at, write_at = now + POWER_EVERY_S, now + PROCESSES_EVERY_S, now + WRITE_EVERY_S
+        while not self._stop():
+            time.sleep(self._interval_s)
+            now = time.monotonic()
+            self._sweep(now, power=now >= power_at)
+            power_at = now + POWER_EVERY_S if now >= power_at else power_at
+            if now >= processes_at:
+                self._look_at_processes(Neighbours.during_run)
+                processes_at = now + PROCESSES_EVERY_S
+            if now >= write_at:
+                self._publish()
+                write_at = now + WRITE_EVERY_S
+        self._sweep(time.monotonic(), power=False)
+        self._look_at_processes(Neighbours.during_run)
+        write_atomically(self._out, self._text())
+
+    def _sweep(self, now: float, *, power: bool) -> None:
+        for track in self._tracks:
+            if track.error is None:
+                track.sample_memory(now)
+            if track.error is None and now >= track.clocks.due_s:
+                track.sample_clocks()
+            if track.error is None and power:
+                track.sample_power()
+
+    def _look_at_processes(self, judge: Callable[[Neighbours, dict[int, int | None]], None]) -> None:
+        for track in self._tracks:
+            processes = track.gpu.processes() if track.error is None else None
+            if processes:
+                judge(track.neighbours, processes)
+
+    def _text(self) -> str:
+        devices = sorted([*(track.sample() for track in self._tracks), *self._broken], key=lambda d: d.index)
+        return document(NodeSample(hostname=socket.gethostname(), driver_version=self._driver, devices=tuple(devices)))
+
+    def _publish(self) -> None:
+        """Write the file so that a kill cannot damage it. Waiting for the disk would leave a gap in the samples."""
+        temporary = self._out.with_name(f".{self._out.name}.{os.getpid()}.tmp")
+        temporary.write_text(self._text(), encoding="utf-8")
+        temporary.replace(self._out)
+
+
+def document(sample: NodeSample) -> str:
+    """Return the text of the file."""
+    return sample.model_dump_json(indent=1) + "\n"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0 after a list, also without GPU or driver: the output then says so. Else the sampler's exit code."""
-    if argv == ["list"]:
-        print(json.dumps(listing()))  # noqa: T201 (the answer)
+    """Return 0, also without GPU or driver: the file then says so. :data:`CLOCKS_REFUSED` if clocks cannot be locked."""
+    parser = argparse.ArgumentParser(prog="harness.engine.nvml")
+    commands = parser.add_subparsers(dest="command", required=True)
+    sample = commands.add_parser("sample", help="sample memory and clocks until SIGTERM or the parent's death")
+    sample.add_argument("--out", type=Path, required=True)
+    sample.add_argument("--interval_ms", type=int, default=50)
+    sample.add_argument("--run_pid", type=int, default=os.getppid(), help="what ranks descend from (the parent)")
+    reset = commands.add_parser("reset", help="give clocks that a killed sampler locked back to the driver")
+    for command in (sample, reset):
+        command.add_argument(GPU_CLOCK, type=int, metavar="MHZ")
+        command.add_argument(MEMORY_CLOCK, type=int, metavar="MHZ")
+    arguments = parser.parse_args(argv)
+    clocks = arguments.gpu_clock_mhz, arguments.memory_clock_mhz
+    if arguments.command == "reset":
+        reset_clocks(clocks)
         return 0
-    from harness.engine import nvml_sampler
-
-    return nvml_sampler.main(argv)
+    return run_sampler(arguments.out, arguments.interval_ms / 1000, arguments.run_pid, clocks)
 
 
-def listing() -> dict:
-    """Return ``{"driver": ..., "cuda": ..., "gpus": [{index, name, uuid, total_bytes}]}``, or ``{"error": ...}``."""
+Clocks = tuple[int | None, int | None]  # MHz of the GPU and of its memory; None: not locked
+
+
+@contextmanager
+def locked(clocks: Clocks) -> Iterator[None]:
+    """Lock the clocks of all GPUs inside the block. NVMLError if one refuses; none stays locked then."""
+    wanted = any(clock is not None for clock in clocks)
+    gpus = [Gpu(index) for index in range(pynvml.nvmlDeviceGetCount())] if wanted else []
+    try:
+        for gpu in gpus:
+            gpu.lock_clocks(*clocks)
+        yield
+    finally:
+        for gpu in gpus:
+            gpu.reset_clocks(*clocks)
+
+
+def reset_clocks(clocks: Clocks) -> None:
+    """Reset the clocks of every GPU that answers."""
+    pynvml.nvmlInit()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = optional(Gpu, index)
+        if gpu is not None:
+            gpu.reset_clocks(*clocks)
+
+
+def run_sampler(out: Path, interval_s: float, run_pid: int, clocks: Clocks = (None, None)) -> int:
+    """Sample until SIGTERM, SIGINT or the parent's death, with the clocks locked; return the exit code.
+
+    Without NVML, write the reason to the file. If clocks cannot be locked, print the reason and write no file.
+    """
+    parent = os.getppid()
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _frame: stopped.append(received))
+    die_with_parent(signal.SIGTERM)
+    locks, sampling = clocks != (None, None), False
     try:
         pynvml.nvmlInit()
+        with locked(clocks):
+            sampler = Sampler(out, interval_s, run_pid, lambda: bool(stopped) or os.getppid() != parent)
+            sampling = True
+            sampler.run()
     except pynvml.NVMLError as error:
-        return {"error": reason_of(error)}
-    try:
-        gpus = [_listed(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return {"driver": pynvml.nvmlSystemGetDriverVersion(), "cuda": _cuda_of_driver(), "gpus": gpus}
-    except pynvml.NVMLError as error:
-        return {"error": reason_of(error)}
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _cuda_of_driver() -> str | None:
-    """Return the newest CUDA that the driver supports, which NVML codes as 1000 x major + 10 x minor."""
-    code = optional(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-    return None if code is None else f"{code // 1000}.{code % 1000 // 10}"
-
-
-def _listed(index: int) -> dict:
-    try:
-        gpu = Gpu(index)
-        _, total, _ = gpu.memory()
-    except pynvml.NVMLError as error:
-        return {"index": index, "error": reason_of(error)}
-    return {"index": index, "name": gpu.name, "uuid": gpu.uuid, "total_bytes": total}
+        if sampling:
+            raise
+        if locks:
+            print(reason_of(error), file=sys.stderr)  # noqa: T201 (the sampler's log)
+            return CLOCKS_REFUSED
+        write_atomically(out, document(NodeSample(hostname=socket.gethostname(), error=reason_of(error))))
+        return 0
+    pynvml.nvmlShutdown()
+    return 0
 
 
 if __name__ == "__main__":

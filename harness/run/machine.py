@@ -81,7 +81,7 @@ def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
 
 
 def _detected(host: Host, timeout_s: float) -> Detection:
-    command = (host.python, "-m", "harness.engine.nvml", "list")
+    command = (host.python, "-m", "harness.engine.nvml_device", "list")
     env = {**host.shell, **SAFE_PATH}
     try:
         asked = subprocess.run(

@@ -1,6 +1,6 @@
 """Looks at a clock stay bounded, and no slowdown is lost."""
 
-from harness.engine.nvml_sampler import MAX_SAMPLES, ClockRecorder
+from harness.engine.nvml import MAX_SAMPLES, ClockRecorder
 
 CAP, THERMAL = 0x04, 0x40
 

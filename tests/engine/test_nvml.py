@@ -66,7 +66,13 @@ def only(node: NodeSample) -> DeviceSample:
 
 
 def listing(environment: dict[str, str]) -> dict[str, object]:
-    asked = subprocess.run((*NVML, "list"), env=environment, capture_output=True, check=True, timeout=10)
+    asked = subprocess.run(
+        (sys.executable, "-m", "harness.engine.nvml_device", "list"),
+        env=environment,
+        capture_output=True,
+        check=True,
+        timeout=10,
+    )
     return json.loads(asked.stdout)
 
 

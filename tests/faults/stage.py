@@ -64,7 +64,7 @@ class Stage:
             f"""#!/bin/sh
 case "$2 $3" in
 "harness.engine.agent "*) exec {played} "$@" ;;
-"harness.engine.nvml list") exec cat {listing} ;;
+"harness.engine.nvml_device list") exec cat {listing} ;;
 "harness.engine.nvml "*) {driver} exec {sys.executable} "$@" ;;
 *) echo not played here >&2; exit 1 ;;
 esac

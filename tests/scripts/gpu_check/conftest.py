@@ -26,7 +26,7 @@ def python(tmp_path_factory):
     path = tmp_path_factory.mktemp("python") / "python"
     lines = (
         "#!/bin/sh",
-        '[ "$2" = harness.engine.nvml ] && exec echo "$SCRIPTED_GPU"',
+        '[ "$2" = harness.engine.nvml_device ] && exec echo "$SCRIPTED_GPU"',
         f'[ "$2" = harness.engine.trace ] && exec {sys.executable} "$@"',
         f'case "$1" in *.py) exec {sys.executable} {FOLDER}/scripted_program.py "$@";; esac',
         f'exec {sys.executable} {FOLDER}/scripted_product.py "$@"',

@@ -334,7 +334,7 @@ def test_a_rehearsal_asks_the_doctor_for_a_machine_without_gpus(python, tmp_path
 
 def test_no_secret_is_shown_of_a_torch_that_cannot_be_imported(tmp_path):
     python = tmp_path / "python"
-    no_gpu = """[ "$2" = harness.engine.nvml ] && exec echo '{}'"""
+    no_gpu = """[ "$2" = harness.engine.nvml_device ] && exec echo '{}'"""
     python.write_text(f"#!/bin/sh\n{no_gpu}\necho 'ImportError: HF_TOKEN=CANARYvalue' >&2\nexit 1\n")
     python.chmod(0o700)
     host = Host(python=str(python), hostname="here", num_cores=8, shell={})
