@@ -13,9 +13,11 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from harness.errors import HarnessError
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
 from harness.records.batches import NIGHT_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, Purpose, read_events
+from harness.records.folders import folders
 from harness.records.job import SlurmOptions
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import RunRecord
@@ -85,7 +87,8 @@ class NightPlan(Frozen):
     ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
     case after a named infrastructure fault. ``shard``: ``i/n`` if this night runs a part of the suite. ``slurm``: the
     request to Slurm, if every case is a Slurm job. ``software``: by GPU type, the software that the rules assumed and the
-    cases must run with. ``aa``: the A/A test that must pass before times are judged, or None.
+    cases must run with. ``aa``: the A/A test that must pass before times are judged, or None. ``gone``: cases of the suite's
+    last whole night that it has no longer.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -104,6 +107,7 @@ class NightPlan(Frozen):
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
     aa: AaPlan | None = None
+    gone: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     command: tuple[str, ...]
     started_at: str
@@ -202,6 +206,21 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
     plan, events = read_document(night_dir / NIGHT, NightPlan), read_events(night_dir, NightEvent)
     cases = tuple(_case(night_dir, case, events) for case in plan.cases)
     return NightData(night_dir, plan, cases, events)
+
+
+def cases_gone(plan: NightPlan, results: Path) -> tuple[str, ...]:
+    """Return the cases of the suite's last whole night that ``plan`` has no longer; none for a shard or chosen cases."""
+    if plan.shard or plan.only:
+        return ()
+    for folder in reversed(folders(results / NIGHTS)):
+        try:
+            last = read_document(folder / NIGHT, NightPlan)
+        except HarnessError:  # `nightly index` names damaged nights
+            continue
+        if last.suite == plan.suite and not last.shard and not last.only:
+            here = {case.name for case in plan.cases}
+            return tuple(case.name for case in last.cases if case.name not in here)
+    return ()
 
 
 def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> NightCase:

@@ -370,3 +370,18 @@ def test_explain_names_all_that_it_does_not_know(mbr_perf, tmp_path):
     assert answer.code == 2
     assert "'nosuchrun' is neither" in answer.err
     assert "'nosuchgolden' is neither" in answer.err
+
+
+def test_a_case_that_left_the_suite_is_named_once(stage, nightly):
+    made = stage(a="repeats: 1", b="request: {recompute: mlp}")
+    for name in "ab":
+        made.record(name, 0)
+    nightly(made)
+    made.suite.write_text(made.suite.read_text().replace("name: b,", "name: renamed,"))
+    made.specs["renamed"] = made.specs["b"]
+    made.record("renamed", 0)
+    partly, dry, answer, next_night = (nightly(made, *more) for more in (["--only", "a"], ["--dryrun"], [], []))
+    assert "no longer in the suite" not in partly.out + partly.err
+    assert "no longer in the suite, and not judged: b" in dry.out + dry.err
+    assert "; no longer in the suite: b; " in answer.out.rstrip().splitlines()[-1]
+    assert "no longer in the suite" not in next_night.out + next_night.err
