@@ -212,7 +212,7 @@ def cases_gone(plan: NightPlan, results: Path) -> tuple[str, ...]:
     """Return the cases of the suite's last whole night that ``plan`` has no longer; none for a shard or chosen cases."""
     if plan.shard or plan.only:
         return ()
-    for folder in reversed(folders(results / NIGHTS)):
+    for folder in sorted(folders(results / NIGHTS), key=_begun, reverse=True):
         try:
             last = read_document(folder / NIGHT, NightPlan)
         except HarnessError:  # `nightly index` names damaged nights
@@ -221,6 +221,12 @@ def cases_gone(plan: NightPlan, results: Path) -> tuple[str, ...]:
             here = {case.name for case in plan.cases}
             return tuple(case.name for case in last.cases if case.name not in here)
     return ()
+
+
+def _begun(night_dir: Path) -> tuple[str, int]:
+    """Order nights by their second, which their names begin with, and within it by when their plans were written."""
+    plan = night_dir / NIGHT
+    return night_dir.name.partition("-")[0], plan.stat().st_mtime_ns if plan.is_file() else 0
 
 
 def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> NightCase:
