@@ -51,6 +51,7 @@ def test_two_nodes_run_every_cell_together(tmp_path):
     assert not is_held(folder)
 
 
+@pytest.mark.slow
 def test_nodes_need_a_folder_that_they_share(mbr_perf):
     for rank in ("0", "1"):
         answer = mbr_perf(*SWEEP, "--node_rank", rank)
