@@ -159,8 +159,8 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     With ``parents`` the agent is forked from a warm one; where that cannot be, it is started afresh and a note says why.
 
     ``on_progress`` is called from this thread whenever ranks have said something. A port that was taken meanwhile is
-    retried once with another, if this program chose it. RunFailedError: no room on the disk, nothing was started; or a
-    folder of the run was deleted, and everything was stopped.
+    retried once with another, if this program chose it. RunFailedError: no room on the disk or a folder that this user
+    cannot write to, nothing was started; or a folder of the run was deleted, and everything was stopped.
     """
     _prepare(plan)
     adopt_orphans()
@@ -178,6 +178,7 @@ def _prepare(plan: LaunchPlan) -> None:
             folder.mkdir(mode=0o750)
         folders.require_kept(folder)
         folders.require_room(folder, folders.free_bytes(folder))
+        folders.require_writable(folder)
 
 
 def _folders(plan: LaunchPlan) -> tuple[Path, Path]:

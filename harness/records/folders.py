@@ -191,6 +191,15 @@ def require_kept(*wanted: Path, then: str = "mbr-perf stopped the run") -> None:
             raise deleted(folder, then)
 
 
+def require_writable(folder: Path) -> None:
+    """Raise RunFailedError if nothing can be written in a folder of a run that is about to start."""
+    if why := why_unwritable(folder):
+        raise RunFailedError(
+            f"{folder}: mbr-perf cannot write here: {why}; nothing was started",
+            remedy="make the folder writable for this user, and run again",
+        )
+
+
 def deleted(folder: Path, then: str = "mbr-perf stopped the run") -> RunFailedError:
     """Return the error for a folder that disappeared under a run. ``then``: what happens to the run."""
     how = "replaced by a file" if folder.is_file() else "deleted"

@@ -81,3 +81,17 @@ def test_logs_without_room_are_refused_before_anything_starts(stage, on_small_di
     code, _, err, _ = on_small_disk(command, run_dir / "logs", "128k", "none")
     assert code == 3
     assert f"free for {run_dir / 'logs'}, 64.00 MiB needed" in err
+
+
+def test_logs_on_a_read_only_disk_are_refused_before_anything_starts(stage, on_small_disk, tmp_path):
+    results = tmp_path / "results"
+    run_dir = results / "runs" / "mine"
+    logs = run_dir / "logs"
+    read_only = ("sh", "-c", 'mount -o remount,ro "$small"; exec "$@"', "sh")
+    command = stage.run_command(results, "--run_dir", run_dir)
+    code, _, err, _ = on_small_disk((*read_only, *command), logs, "100m", "none")
+    assert (code, f"error: {logs}: mbr-perf cannot write here: Read-only file system; nothing was started" in err) == (
+        3,
+        True,
+    ), err
+    assert not list(run_dir.rglob("rank_*"))
