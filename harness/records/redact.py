@@ -28,13 +28,16 @@ _IS, _AND, _SLASH = (
 )
 _COLOUR = r"\x1b\[[0-9;]{0,16}m"
 _START = r"(?:\b|(?<=[\[;0-9]m))"  # a word begins here, possibly behind a colour
+_TYPED = r":\s?(?:[A-Za-z.]{0,20}\[)?(?:str|SecretStr|int|float|bool)\]?(?:\s?\|\s?None)?\s?="  # as in `HF_TOKEN: str = ...`
 # Whole names only, each tried once: trying every part of a long name would take hours for a line of a hostile log.
 # Quotes may be escaped, as in JSON inside JSON. An option is followed by its value, other names by = or a colon.
 # A value may be the text block of YAML, the second of a pair, or stand on the next line.
 _ASSIGNED = re.compile(
     rf"(?<![A-Za-z0-9_-])(?:%[0-9A-Fa-f]{{2}}|{_COLOUR})*+(?P<name>(?P<option>--)?[A-Za-z0-9_-]++)(?:{_COLOUR})?"
-    r"(?:\\{0,8}[\"']?\]?\s*(?:[=:]=?>?|%3[AD](?:%20)?|\\{1,4}u003d)\s*+(?:[|>][+-]?[ \t]*\n\s+|\\\n\s*|!!str\s+)?"
+    rf"(?:\\{{0,8}}[\"']?\]?\s*(?:{_TYPED}"
+    r"|[=:]=?>?|%3[AD](?:%20)?|\\{1,4}u003d)\s*+(?:[|>][+-]?[ \t]*\n\s+|\\\n\s*|!!str\s+)?"
     r"|(?:\\{0,8}[\"'],\s*\\{0,8}[\"']value\\{0,8}[\"']|[\"']?[ \t]*\n\s*value)\s*:\s*|\s++(?=[\"']?(?i:hf_))"
+    r"|(?<=[A-Z0-9])\t(?=[A-Za-z0-9._~+/=-]{12})(?=[^\s\d]{0,80}\d)"
     r"|(?<=[A-Z0-9])[\"'],\s?(?=[\"'](?!-|[A-Z_0-9]{3,80}[\"']))"
     rf"|(?(option)[ \t]++(?![-=:])|(?!)))(?:{_COLOUR})?(?P<quote>(?:\\{{0,8}}[\"'])?)"
 )
