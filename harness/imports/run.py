@@ -25,7 +25,7 @@ from harness.records.foreign.log import ForeignLog, Iteration
 from harness.records.foreign.reader import read_logs
 from harness.records.logs.lines import log_lines
 from harness.records.logs.sources import is_stream
-from harness.records.rank import Failure, MemoryRecord, RankRecord, StepRecord
+from harness.records.rank import LONGEST_STEP_S, Failure, MemoryRecord, RankRecord, StepRecord
 from harness.records.redact import redact
 from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, write_atomically, write_record
@@ -86,7 +86,7 @@ def step_records(iterations: Iterable[Iteration]) -> tuple[StepRecord, ...]:
             step=row.number - 1, seconds=row.step_time_s, loss=_finite(row.loss), grad_norm=_finite(row.grad_norm)
         )
         for row in iterations
-        if row.step_time_s is not None and math.isfinite(row.step_time_s) and row.step_time_s > 0
+        if row.step_time_s is not None and 0 < row.step_time_s <= LONGEST_STEP_S
     )
 
 

@@ -3,6 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from statistics import median
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
@@ -20,6 +22,10 @@ _LEAST_OF_STAGE = 0.5  # of the fullest rank of a dense stage, whose ranks hold 
 _LONGEST_PAUSE = (
     100.0  # times the length of its steps: so long may a rank pause between them, for example to write to a slow disk
 )
+_USUAL_APART, _WRITE_S = (
+    1.5,
+    0.1,
+)  # the usual time between the ends of two steps: so many times a step, and seconds, at most
 # Of one thread in a second, twice the peak of the fastest matrix units (about 2 and 8 TFLOP/s): fp32 in Apple's SME, bf16 in Intel's AMX.
 _MOST_THREAD_FLOPS = {"fp32": 4 * TERA, "bf16": 16 * TERA}
 _MOST_UNTOUCHED = 4.0  # peak of tensors per byte that the process held: pages may be swapped out, or never touched
@@ -65,7 +71,7 @@ def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
         if rank.failure:
             yield rank.rank, f"failed ({rank.failure.kind}), although the run ended well"
         found = (*_of_place(rank, record), *_of_steps(rank, last), *_of_counters(rank))
-        own = (*_impossible_step_times(rank), *_of_loss(rank, record)) if is_measured(record) else ()
+        own = _of_own_measurements(rank, record) if is_measured(record) else ()
         yield from ((rank.rank, what) for what in (*found, *own))
 
 
@@ -100,17 +106,31 @@ def _of_steps(rank: RankRecord, last: int | None) -> Iterator[str]:
         yield f"step {min(outside)} is recorded, which the run does not have"
 
 
-def _impossible_step_times(rank: RankRecord) -> Iterator[str]:
-    """Yield steps that are much shorter than the time between their ends."""
+def _of_own_measurements(rank: RankRecord, record: RunRecord) -> Iterator[str]:
+    """Yield figures that the rank cannot have measured itself; a log rounds figures, and leaves out some."""
+    yield from _impossible_step_times(rank, own_loop=record.spec.engine is None)
+    yield from _of_loss(rank, record)
+    yield from _of_memory(rank)
+
+
+def _impossible_step_times(rank: RankRecord, *, own_loop: bool) -> Iterator[str]:
+    """Yield steps that are much shorter than the time between their ends.
+
+    ``own_loop``: mbr-perf's own, which only writes a line between two steps. Other trainers may load data or save there.
+    """
     ends = [step.ended_s for step in rank.steps if step.ended_s is not None]
     if len(ends) < max(2, len(rank.steps)):
         return
     steps_s, passed_s = math.fsum(step.seconds for step in rank.steps[1:]), ends[-1] - ends[0]
+    usual_s = median(step.seconds for step in rank.steps)
+    apart_s = median(later - earlier for earlier, later in pairwise(ends))
     if passed_s > max(1.0, _LONGEST_PAUSE * steps_s):
         yield (
             f"the steps after the first took {format_seconds(steps_s)} together, but {format_seconds(passed_s)} passed between the "
             f"ends of the first and the last step"
         )
+    elif own_loop and apart_s > _USUAL_APART * usual_s + _WRITE_S:
+        yield f"the median step took {format_seconds(usual_s)}, but {format_seconds(apart_s)} passed between the ends of two steps"
 
 
 def _of_loss(rank: RankRecord, record: RunRecord) -> Iterator[str]:
@@ -136,6 +156,23 @@ def _of_counters(rank: RankRecord) -> Iterator[str]:
     for name, value in counters.items():
         if value is not None and value < 0:
             yield f"{name} is {value}"
+
+
+def _of_memory(rank: RankRecord) -> Iterator[str]:
+    """Yield memory of this rank that exceeds its peak: the peak covers the whole run."""
+    memory = rank.memory or MemoryRecord(meter="none")
+    peak = memory.max_allocated_bytes
+    if peak is None:
+        return
+    held = {
+        "after the setup (after_setup_bytes)": memory.after_setup_bytes,
+        "between steps (static_bytes)": memory.static_bytes,
+    }
+    if memory.timeline is not None and memory.limit_bytes is None:  # under a limit, the peak is of other steps
+        held["in its timeline"] = max(memory.timeline.max_bytes, default=0)
+    for when, value in held.items():
+        if value is not None and peak < ROUNDED * value:
+            yield f"peak allocated of {format_bytes(peak)} is less than the {format_bytes(value)} that it held {when}"
 
 
 def _impossible_hosts(record: RunRecord) -> Iterator[tuple[int, str]]:

@@ -23,6 +23,10 @@ IDLE = 0x01
 SLOWDOWNS = tuple(name for bit, name in CLOCK_REASONS.items() if bit != POWER_CAP)
 
 
+LONGEST_STEP_S = 1e9  # 31 years; sums of longer times may overflow
+StepSeconds = Annotated[float, Field(ge=0, le=LONGEST_STEP_S)]
+
+
 class ClockSamples(Frozen):
     """Every sample of one GPU's clock, in columns of equal length, in order of time.
 
@@ -98,7 +102,7 @@ class StepRecord(Frozen):
     """
 
     step: int
-    seconds: float = Field(ge=0)
+    seconds: StepSeconds
     loss: float | None = None
     grad_norm: float | None = None
     ended_s: float | None = None
@@ -213,7 +217,7 @@ class Heartbeat(Frozen):
     time_s: float
     phase: Phase
     step: int | None = None
-    seconds: float | None = None
+    seconds: StepSeconds | None = None
     loss: float | None = None
     grad_norm: float | None = None
     ended_s: float | None = None

@@ -28,7 +28,9 @@ _IS, _AND, _SLASH = (
 )
 _COLOUR = r"\x1b\[[0-9;]{0,16}m"
 _START = r"(?:\b|(?<=[\[;0-9]m))"  # a word begins here, possibly behind a colour
-_TYPED = r":\s?(?:[A-Za-z.]{0,20}\[)?(?:str|SecretStr|int|float|bool)\]?(?:\s?\|\s?None)?\s?="  # as in `HF_TOKEN: str = ...`
+_TYPED = (
+    r":\s?(?:[A-Za-z.]{0,20}\[)?(?:str|SecretStr|int|float|bool)\]?(?:\s?\|\s?None)?\s?="  # as in `HF_TOKEN: str = ...`
+)
 # Whole names only, each tried once: trying every part of a long name would take hours for a line of a hostile log.
 # Quotes may be escaped, as in JSON inside JSON. An option is followed by its value, other names by = or a colon.
 # A value may be the text block of YAML, the second of a pair, or stand on the next line.

@@ -126,6 +126,8 @@ def record_path(reference: str | Path, results: Path | None = None) -> Path:
         return path
     run_dir = path if path.is_dir() else folder_named(str(reference), results_dir(results) / "runs", "run")
     record = run_dir / RECORD
+    if os.path.lexists(record) and not record.is_file():
+        raise BadRequestError(f"{record}: is not a file", remedy=MEND_RECORD)
     if not record.is_file():
         raise BadRequestError(
             f"{run_dir}: no {RECORD}: the run is not finished, or mbr-perf was killed before it could commit the run",

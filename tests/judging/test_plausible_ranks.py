@@ -14,7 +14,7 @@ from harness.judging.plausible import doubts_of, impossible
 from harness.judging.promotion import promote
 from harness.night.history.record import history_record
 from harness.records.goldens import GateOptions, GoldenSearch
-from harness.records.rank import Coordinates, Device, Failure, MemoryRecord, StepRecord
+from harness.records.rank import Coordinates, Device, Failure, MemoryRecord, MemorySeries, StepRecord
 from harness.records.run import REPLAYED
 from harness.units import GIB
 from tests.conftest import LLAMA3_70B, build_steps
@@ -45,6 +45,7 @@ def ended(all_steps, every_s):
     return tuple(step.model_copy(update={"ended_s": 100 + every_s * step.step}) for step in all_steps)
 
 
+SERIES = MemorySeries(what="a test", interval_s=0.1, max_bytes=(GIB, 51 * GIB))
 DAMAGE = {
     "world size": (1, {"world_size": 8}, "rank 1: world_size is 8, the run has 32 GPUs"),
     "unfinished": (2, {"finished": False}, "rank 2: did not finish (finished: false), although the run ended well"),
@@ -104,6 +105,27 @@ DAMAGE = {
         3,
         {"steps": ended(build_steps([0.0025] * 50), every_s=2.5)},
         "rank 3: the steps after the first took 122.5 ms together, but 2 min 02 s passed between the ends of the first and the last step",
+    ),
+    "divided by two": (
+        3,
+        {"steps": ended(build_steps([1.25] * 50), every_s=2.5)},
+        "rank 3: the median step took 1.250 s, but 2.500 s passed between the ends of two steps",
+    ),
+    "too short to count": (0, {"steps": steps(5e-324)}, "rank 0: a step of less than 1 us is not possible"),
+    "held after the setup": (
+        5,
+        {"memory": memory(max_allocated_bytes=50 * GIB, after_setup_bytes=51 * GIB)},
+        "rank 5: peak allocated of 50.00 GiB is less than the 51.00 GiB that it held after the setup (after_setup_bytes)",
+    ),
+    "held between steps": (
+        5,
+        {"memory": memory(max_allocated_bytes=50 * GIB, static_bytes=51 * GIB)},
+        "rank 5: peak allocated of 50.00 GiB is less than the 51.00 GiB that it held between steps (static_bytes)",
+    ),
+    "held in its timeline": (
+        5,
+        {"memory": memory(max_allocated_bytes=50 * GIB, timeline=SERIES)},
+        "rank 5: peak allocated of 50.00 GiB is less than the 51.00 GiB that it held in its timeline",
     ),
     "no fp32": (30, {"steps": lost(1e308)}, "rank 30: the loss of step 7 is 1e+308, beyond the range of fp32 (3.4e38)"),
     "no entropy": (30, {"steps": lost(0.0)}, "rank 30: the loss of step 7 is 0, but a cross-entropy is greater than 0"),
