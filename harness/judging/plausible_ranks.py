@@ -3,8 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
-from statistics import median
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
@@ -22,10 +20,6 @@ _LEAST_OF_STAGE = 0.5  # of the fullest rank of a dense stage, whose ranks hold 
 _LONGEST_PAUSE = (
     100.0  # times the length of its steps: so long may a rank pause between them, for example to write to a slow disk
 )
-_USUAL_APART, _WRITE_S = (
-    1.5,
-    0.1,
-)  # the usual time between the ends of two steps: so many times a step, and seconds, at most
 # Of one thread in a second, twice the peak of the fastest matrix units (about 2 and 8 TFLOP/s): fp32 in Apple's SME, bf16 in Intel's AMX.
 _MOST_THREAD_FLOPS = {"fp32": 4 * TERA, "bf16": 16 * TERA}
 _MOST_UNTOUCHED = 4.0  # peak of tensors per byte that the process held: pages may be swapped out, or never touched
@@ -108,29 +102,22 @@ def _of_steps(rank: RankRecord, last: int | None) -> Iterator[str]:
 
 def _of_own_measurements(rank: RankRecord, record: RunRecord) -> Iterator[str]:
     """Yield figures that the rank cannot have measured itself; a log rounds figures, and leaves out some."""
-    yield from _impossible_step_times(rank, own_loop=record.spec.engine is None)
+    yield from _impossible_step_times(rank)
     yield from _of_loss(rank, record)
     yield from _of_memory(rank)
 
 
-def _impossible_step_times(rank: RankRecord, *, own_loop: bool) -> Iterator[str]:
-    """Yield steps that are much shorter than the time between their ends.
-
-    ``own_loop``: mbr-perf's own, which only writes a line between two steps. Other trainers may load data or save there.
-    """
+def _impossible_step_times(rank: RankRecord) -> Iterator[str]:
+    """Yield steps that are much shorter than the time between their ends."""
     ends = [step.ended_s for step in rank.steps if step.ended_s is not None]
     if len(ends) < max(2, len(rank.steps)):
         return
     steps_s, passed_s = math.fsum(step.seconds for step in rank.steps[1:]), ends[-1] - ends[0]
-    usual_s = median(step.seconds for step in rank.steps)
-    apart_s = median(later - earlier for earlier, later in pairwise(ends))
     if passed_s > max(1.0, _LONGEST_PAUSE * steps_s):
         yield (
             f"the steps after the first took {format_seconds(steps_s)} together, but {format_seconds(passed_s)} passed between the "
             f"ends of the first and the last step"
         )
-    elif own_loop and apart_s > _USUAL_APART * usual_s + _WRITE_S:
-        yield f"the median step took {format_seconds(usual_s)}, but {format_seconds(apart_s)} passed between the ends of two steps"
 
 
 def _of_loss(rank: RankRecord, record: RunRecord) -> Iterator[str]:

@@ -106,11 +106,6 @@ DAMAGE = {
         {"steps": ended(build_steps([0.0025] * 50), every_s=2.5)},
         "rank 3: the steps after the first took 122.5 ms together, but 2 min 02 s passed between the ends of the first and the last step",
     ),
-    "divided by two": (
-        3,
-        {"steps": ended(build_steps([1.25] * 50), every_s=2.5)},
-        "rank 3: the median step took 1.250 s, but 2.500 s passed between the ends of two steps",
-    ),
     "too short to count": (0, {"steps": steps(5e-324)}, "rank 0: a step of less than 1 us is not possible"),
     "held after the setup": (
         5,
