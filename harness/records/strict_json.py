@@ -23,6 +23,7 @@ OptionalText = Annotated[str, PlainSerializer(lambda text: text or None, return_
 
 _MAX_PROBLEMS = 10
 _MAX_SHOWN = 60
+_MAX_DIGITS = 30  # FLOPs of the longest step have 25
 _MAX_DEPTH = 100  # json and pydantic have other, larger limits
 _KINDS = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
 _TOO_DEEP = f"nested deeper than {_MAX_DEPTH} levels"
@@ -73,7 +74,7 @@ def read_each(
 def _plain(path: Path, text: str) -> dict[str, object]:
     """Parse the file to plain values. Refuse text that json would accept although it is ambiguous."""
     try:
-        value = json.loads(text, object_pairs_hook=once_each, parse_constant=_refuse_constant)
+        value = json.loads(text, object_pairs_hook=once_each, parse_constant=_refuse_constant, parse_int=_bounded)
     except json.JSONDecodeError as error:
         raise BadRequestError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except _ConstantError as error:
@@ -97,7 +98,19 @@ def unreadable(path: Path, text: str, error: ValueError | RecursionError) -> str
     if isinstance(error, _TwiceError):
         place = _place_of_twice(json.loads(text, object_pairs_hook=_Pairs))
         return f"{path}: {place}{': ' * bool(place)}{error}"
+    if isinstance(error, _TooLongError):
+        return f"{path}: a whole number of more than {_MAX_DIGITS} digits: {error}"
     return f"{path}: a whole number of more than {sys.get_int_max_str_digits()} digits"
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise _TooLongError(f"{digits[:_MAX_DIGITS]}...")
+    return int(digits)
+
+
+class _TooLongError(ValueError):
+    """A whole number is so long that a later division or sum would overflow."""
 
 
 def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:

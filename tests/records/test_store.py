@@ -188,3 +188,14 @@ def test_a_killed_writer_leaves_the_old_content_or_the_new(tmp_path):
                 assert len(json.loads(path.read_text())["fill"]) == 200_000
             writer.kill()
         assert len(json.loads(path.read_text())["fill"]) == 200_000
+
+
+def test_a_number_too_long_to_calculate_with_is_refused(tmp_path, make_record):
+    """A division of such a number would overflow in a later command."""
+    path = tmp_path / "record.json"
+    for digits, message in ((30, "must be less than or equal to"), (31, "a whole number of more than 30 digits: 999")):
+        document = make_record().model_dump(mode="json")
+        document["ranks"][0]["steps"][0]["seconds"] = int("9" * digits)
+        path.write_text(json.dumps(document))
+        with pytest.raises(BadRequestError, match=message):
+            read_run(path)
