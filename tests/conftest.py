@@ -16,7 +16,7 @@ from harness.experiment.recompute import parse_recompute
 from harness.night.history.record import HistoryFigure, HistoryRecord
 from harness.planning.flops import model_flops_per_step
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
-from harness.records.rank import Coordinates, Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord
+from harness.records.rank import Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord, coordinates
 from harness.records.run import Provenance, RunRecord
 from harness.records.sweep import Axis, CellData, PlannedCell, RefusedCell, SweepData, SweepPlan
 from harness.units import GIB
@@ -140,7 +140,7 @@ def build_rank(spec: ExperimentSpec, rank: int, seconds: float | list[float] = 1
         "hostname": "node0",
         "pid": 1000 + rank,
         "finished": True,
-        "coordinates": Coordinates(pp=stage),
+        "coordinates": coordinates(rank, spec),
         "device": Device(kind="cpu", name="A Processor")
         if is_cpu
         else Device(kind="cuda", name="NVIDIA H100 80GB HBM3"),

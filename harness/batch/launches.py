@@ -17,8 +17,9 @@ from harness.launch.replay import LAUNCHERS
 from harness.records.batches import BatchLaunch, PlannedEntry
 from harness.records.collect import collect
 from harness.records.job import JobRun
+from harness.records.rank import placed
 from harness.records.run import RunRecord
-from harness.run.launched import Launch, placed
+from harness.run.launched import Launch
 from harness.run.machine import software_for, software_here
 from harness.run.predicting.prediction import KeptPrediction, predicting
 from harness.run.provenance import Clock, provenance

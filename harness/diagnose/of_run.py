@@ -19,10 +19,9 @@ from harness.launch.environment import Host
 from harness.launch.processes import Life, life_of, owner_of, started_at
 from harness.records.collect import AgentRecord, Collected, LaunchOutcome, collect, read_heartbeats
 from harness.records.launch import signal_name
-from harness.records.rank import OWNER, Failure, RankRecord
+from harness.records.rank import OWNER, Failure, RankRecord, placed
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
-from harness.run.launched import placed
 from harness.run.machine import software_for
 from harness.run.provenance import Clock, provenance
 from harness.run.ranks import status_of

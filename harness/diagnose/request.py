@@ -11,7 +11,7 @@ from harness.records.folders import nearest_folder, results_dir
 from harness.records.logs.sources import STDIN, Passage
 from harness.records.other_kinds import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_run
+from harness.records.store import RECORD, is_committed, read_run
 from harness.records.sweep import SWEEP, read_sweep, run_dir_of
 
 _TAKEN: tuple[Kind, ...] = ("run", "sweep")
@@ -70,7 +70,7 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
                 logs.append(path)
             elif path.is_dir() and (path / SWEEP).is_file():
                 runs += _of_sweep(path)
-            elif path.name == RECORD or (path / RECORD).is_file():
+            elif path.name == RECORD or (path.is_dir() and is_committed(path)):
                 runs.append(Committed(read_run(path), path if path.is_dir() else path.parent))
             elif path.is_dir() and (path / _SPEC).is_file():
                 unfinished.append(path)

@@ -25,12 +25,12 @@ from harness.records.foreign.log import ForeignLog, Iteration
 from harness.records.foreign.reader import read_logs
 from harness.records.logs.lines import log_lines
 from harness.records.logs.sources import is_stream
-from harness.records.rank import LONGEST_STEP_S, Failure, MemoryRecord, RankRecord, StepRecord
+from harness.records.rank import LONGEST_STEP_S, Failure, MemoryRecord, RankRecord, StepRecord, placed
 from harness.records.redact import redact
 from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, write_atomically, write_record
 from harness.run.experiment import Display, judge
-from harness.run.launched import Ran, placed
+from harness.run.launched import Ran
 from harness.run.logged import with_logged
 from harness.run.predicting.prediction import cached_prediction_of
 from harness.run.understanding import RunRequest, Settled, settle

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import gpu_named
 from harness.experiment.layout import LayoutError
 from harness.judging import readings
 from harness.planning.flops import least_flops_by_stage
 from harness.planning.model_states import least_weight_bytes
-from harness.records.rank import Coordinates, MemoryRecord, RankRecord
+from harness.records.rank import Coordinates, MemoryRecord, RankRecord, coordinates
 from harness.records.run import REPLAYED, RunRecord
-from harness.units import TERA, format_bytes, format_seconds
+from harness.units import TERA, counted, format_bytes, format_seconds
 
 SHORTEST_STEP_S = 1e-6  # launching a single kernel takes longer
 LARGER_CARDS = 1.5  # of a GPU's memory: some are sold with more, such as 94 and 96 GB instead of 80
@@ -44,6 +45,7 @@ def impossible_of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
     yield from _of_stages(record)
     if is_measured(record):
         yield from _impossible_hosts(record)
+        yield from _shared_devices(record)
         yield from _impossible_flops(record) if record.spec.gpu_type.is_cpu else ()
 
 
@@ -70,7 +72,7 @@ def _of_ranks(record: RunRecord) -> Iterator[tuple[int, str]]:
 
 
 def _of_place(rank: RankRecord, record: RunRecord) -> Iterator[str]:
-    """Yield coordinates outside of the layout, another pipeline stage than that of the rank's number, and a CPU in place of a GPU."""
+    """Yield coordinates outside of the layout, or of another rank, and a CPU in place of a GPU."""
     sizes, dp = record.spec.parallelism, record.spec.data_parallel_size
     limits = Coordinates(
         tp=sizes.tensor_model_parallel_size,
@@ -85,8 +87,18 @@ def _of_place(rank: RankRecord, record: RunRecord) -> Iterator[str]:
     stage = rank.rank // max(1, limits.tp * limits.cp * limits.dp)
     if 0 <= stage < limits.pp and 0 <= rank.coordinates.pp < limits.pp and rank.coordinates.pp != stage:
         yield f"pipeline stage {rank.coordinates.pp}, but its number belongs to stage {stage}"
+    elif (
+        is_measured(record)
+        and record.spec.engine is None
+        and rank.coordinates != (own := coordinates(rank.rank, record.spec))
+    ):
+        yield f"its place is {_place(rank.coordinates)}, but its number belongs to {_place(own)}"
     if rank.device and rank.device.kind == "cpu" and not record.spec.gpu_type.is_cpu:
         yield f"its device is a CPU, the run is of {record.spec.gpu}"
+
+
+def _place(coordinates: Coordinates) -> str:
+    return " ".join(f"{axis}={place}" for axis, place in coordinates)
 
 
 def _of_steps(rank: RankRecord, last: int | None) -> Iterator[str]:
@@ -105,6 +117,7 @@ def _of_own_measurements(rank: RankRecord, record: RunRecord) -> Iterator[str]:
     yield from _impossible_step_times(rank)
     yield from _of_loss(rank, record)
     yield from _of_memory(rank)
+    yield from _of_device(rank, record)
 
 
 def _impossible_step_times(rank: RankRecord) -> Iterator[str]:
@@ -160,6 +173,30 @@ def _of_memory(rank: RankRecord) -> Iterator[str]:
     for when, value in held.items():
         if value is not None and peak < ROUNDED * value:
             yield f"peak allocated of {format_bytes(peak)} is less than the {format_bytes(value)} that it held {when}"
+
+
+def _of_device(rank: RankRecord, record: RunRecord) -> Iterator[str]:
+    """Yield another device than that of the run. mbr-perf starts no rank on a GPU that its table does not know."""
+    device, gpu = rank.device, record.spec.gpu_type
+    if device is None:
+        yield "its device is not recorded"
+    elif device.kind == "cuda" and gpu_named(device.name) is not gpu:
+        yield f"ran on {device.name}, the run is of {gpu.name}"
+    memory = rank.memory or MemoryRecord(meter="none")
+    if not gpu.is_cpu and (memory.device_total_bytes or 0) > LARGER_CARDS * gpu.memory_bytes:
+        total = format_bytes(memory.device_total_bytes or 0)
+        yield f"its device has {total}, more than {LARGER_CARDS:g} times the memory of {gpu.name}"
+    if memory.num_ooms:
+        yield f"{counted(memory.num_ooms, 'allocation')} failed for lack of memory (num_ooms), although the run ended well"
+
+
+def _shared_devices(record: RunRecord) -> Iterator[tuple[int, str]]:
+    """Yield ranks that name the same GPU: each rank has its own."""
+    uuids = {rank.rank: rank.device.uuid for rank in record.ranks if rank.device and rank.device.uuid}
+    held = Counter(uuids.values())
+    yield from (
+        (rank, f"{held[uuid]} ranks name the same GPU, {uuid}") for rank, uuid in uuids.items() if held[uuid] > 1
+    )
 
 
 def _impossible_hosts(record: RunRecord) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.records.redact import redact
 
@@ -24,6 +25,7 @@ SLOWDOWNS = tuple(name for bit, name in CLOCK_REASONS.items() if bit != POWER_CA
 
 
 LONGEST_STEP_S = 1e9  # 31 years; sums of longer times may overflow
+_LATEST_S = 253_402_300_799.0  # Unix time at the end of the year 9999, the last that Python can print
 StepSeconds = Annotated[float, Field(ge=0, le=LONGEST_STEP_S)]
 
 
@@ -105,7 +107,7 @@ class StepRecord(Frozen):
     seconds: StepSeconds
     loss: float | None = None
     grad_norm: float | None = None
-    ended_s: float | None = None
+    ended_s: Annotated[float, Field(ge=0, le=_LATEST_S)] | None = None
     trainer_seconds: float | None = None
 
 
@@ -211,16 +213,39 @@ class RankRecord(Frozen):
     notes: tuple[str, ...] = ()
 
 
+def placed(ranks: tuple[RankRecord, ...], spec: ExperimentSpec) -> tuple[RankRecord, ...]:
+    """Ranks with coordinates. A rank that ended before it joined megatron's groups gets those of the layout."""
+    return tuple(
+        rank
+        if rank.coordinates != Coordinates()
+        else rank.model_copy(update={"coordinates": coordinates(rank.rank, spec)})
+        for rank in ranks
+    )
+
+
+def coordinates(rank: int, spec: ExperimentSpec) -> Coordinates:
+    """Coordinates of a global rank: megatron-core's default order tp-cp-ep-dp-pp, TP fastest (`RankGenerator`)."""
+    p = spec.parallelism
+    tp, cp, dp = p.tensor_model_parallel_size, p.context_parallel_size, spec.data_parallel_size
+    return Coordinates(
+        tp=rank % tp,
+        cp=rank // tp % cp,
+        dp=rank // (tp * cp) % dp,
+        pp=rank // (tp * cp * dp),
+        ep=rank // p.expert_tensor_size % p.expert_model_parallel_size,
+    )
+
+
 class Heartbeat(Frozen):
     """One line of ``ranks/rank_NNN.progress.jsonl``: the progress of a rank, which a kill does not lose."""
 
-    time_s: float
+    time_s: Annotated[float, Field(ge=0, le=_LATEST_S)]
     phase: Phase
     step: int | None = None
     seconds: StepSeconds | None = None
     loss: float | None = None
     grad_norm: float | None = None
-    ended_s: float | None = None
+    ended_s: Annotated[float, Field(ge=0, le=_LATEST_S)] | None = None
 
 
 OWNER, RELEASED = "harness.json", "released.json"

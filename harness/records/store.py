@@ -125,12 +125,19 @@ def record_path(reference: str | Path, results: Path | None = None) -> Path:
     if path.is_file():
         return path
     run_dir = path if path.is_dir() else folder_named(str(reference), results_dir(results) / "runs", "run")
+    if is_committed(run_dir):
+        return run_dir / RECORD
+    raise BadRequestError(
+        f"{run_dir}: no {RECORD}: the run is not finished, or mbr-perf was killed before it could commit the run",
+        remedy="its ranks folder holds the measurements so far"
+        if any((run_dir / "ranks").glob("rank_*"))
+        else "run it again",
+    )
+
+
+def is_committed(run_dir: Path) -> bool:
+    """Return whether the run has its record. BadRequestError if the name belongs to a folder, or to a link to no file."""
     record = run_dir / RECORD
     if os.path.lexists(record) and not record.is_file():
         raise BadRequestError(f"{record}: is not a file", remedy=MEND_RECORD)
-    if not record.is_file():
-        raise BadRequestError(
-            f"{run_dir}: no {RECORD}: the run is not finished, or mbr-perf was killed before it could commit the run",
-            remedy="its ranks folder holds the measurements so far",
-        )
-    return record
+    return record.is_file()

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +46,9 @@ def archive(folder: Path, target: Path, places: Places, *, max_bytes: int = MAX_
     """
     files = sorted(_files(folder), key=lambda path: path.relative_to(folder).parts)
     raise_all([*_target_problems(target), *_link_problems(folder), *_size_problems(files, max_bytes)])
-    left_out: list[str] = []
+    left_out = [
+        f"{path.relative_to(folder)}: a link to no file" for path in sorted(folder.rglob("*")) if _is_broken(path)
+    ]
     packed = io.BytesIO()
     count = 0
     with (
@@ -69,6 +72,10 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
 
+def _is_broken(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
+
+
 def _target_problems(target: Path) -> list[BadRequestError]:
     problems = []
     if not target.name.endswith(SUFFIX):
@@ -90,7 +97,7 @@ def _link_problems(folder: Path) -> list[BadRequestError]:
             remedy="remove the link, or replace it with a copy of its target",
         )
         for path in sorted(folder.rglob("*"))
-        if path.is_symlink() and not path.resolve().is_relative_to(root)
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root)  # resolve() fails for a circle
     ]
 
 

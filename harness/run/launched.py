@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from heapq import nlargest
 from pathlib import Path
 
-from harness.experiment.experiment import ExperimentSpec
 from harness.judging.readings import with_clocks
 from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchPlan, Nodes
@@ -18,7 +17,7 @@ from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome, collect
 from harness.records.folders import disk_faults_reported
 from harness.records.night import NIGHTS
-from harness.records.rank import OWNER, Coordinates, RankRecord
+from harness.records.rank import OWNER, RankRecord, placed
 from harness.records.redact import redact
 from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
 from harness.records.store import RECORD, write_atomically, write_record
@@ -69,29 +68,6 @@ def _is_filled(folder: Path) -> bool:
         return False
     owner = owner_of(folder)
     return owner is not None and owner.pid != os.getpid()
-
-
-def placed(ranks: tuple[RankRecord, ...], spec: ExperimentSpec) -> tuple[RankRecord, ...]:
-    """Ranks with coordinates. A rank that ended before it joined megatron's groups gets those of the layout."""
-    return tuple(
-        rank
-        if rank.coordinates != Coordinates()
-        else rank.model_copy(update={"coordinates": coordinates(rank.rank, spec)})
-        for rank in ranks
-    )
-
-
-def coordinates(rank: int, spec: ExperimentSpec) -> Coordinates:
-    """Coordinates of a global rank: megatron-core's default order tp-cp-ep-dp-pp, TP fastest (`RankGenerator`)."""
-    p = spec.parallelism
-    tp, cp, dp = p.tensor_model_parallel_size, p.context_parallel_size, spec.data_parallel_size
-    return Coordinates(
-        tp=rank % tp,
-        cp=rank // tp % cp,
-        dp=rank // (tp * cp) % dp,
-        pp=rank // (tp * cp * dp),
-        ep=rank // p.expert_tensor_size % p.expert_model_parallel_size,
-    )
 
 
 PATIENCE_S = 60.0

@@ -45,6 +45,7 @@ def ended(all_steps, every_s):
     return tuple(step.model_copy(update={"ended_s": 100 + every_s * step.step}) for step in all_steps)
 
 
+A100 = Device(kind="cuda", name="NVIDIA A100-SXM4-80GB")
 SERIES = MemorySeries(what="a test", interval_s=0.1, max_bytes=(GIB, 51 * GIB))
 DAMAGE = {
     "world size": (1, {"world_size": 8}, "rank 1: world_size is 8, the run has 32 GPUs"),
@@ -82,6 +83,28 @@ DAMAGE = {
         31,
         {"coordinates": Coordinates(pp=0)},
         "rank 31: pipeline stage 0, but its number belongs to stage 3",
+    ),
+    "other place": (
+        9,
+        {"coordinates": Coordinates(pp=1)},
+        "rank 9: its place is tp=0 pp=1 dp=0 cp=0 ep=0, but its number belongs to tp=1 pp=1 dp=0 cp=0 ep=0",
+    ),
+    "another GPU": (7, {"device": A100}, "rank 7: ran on NVIDIA A100-SXM4-80GB, the run is of h100"),
+    "an unknown GPU": (
+        7,
+        {"device": Device(kind="cuda", name="NVIDIA H100 PCIe")},
+        "rank 7: ran on NVIDIA H100 PCIe, the run is of h100",
+    ),
+    "no device": (7, {"device": None}, "rank 7: its device is not recorded"),
+    "too large": (
+        5,
+        {"memory": memory(max_allocated_bytes=50 * GIB, device_total_bytes=800 * GIB)},
+        "rank 5: its device has 800.00 GiB, more than 1.5 times the memory of h100",
+    ),
+    "failed allocations": (
+        5,
+        {"memory": memory(max_allocated_bytes=50 * GIB, num_ooms=2)},
+        "rank 5: 2 allocations failed for lack of memory (num_ooms), although the run ended well",
     ),
     "no such place": (4, {"coordinates": Coordinates(tp=4)}, "rank 4: TP rank 4 of 4"),
     "a CPU": (
@@ -154,6 +177,7 @@ DAMAGE = {
 
 
 ON_CPU = {
+    "a GPU": (1, {"device": A100}, "rank 1: ran on NVIDIA A100-SXM4-80GB, the run is of cpu"),
     "a thousand times faster": (
         1,
         {"steps": build_steps([2.4e-5] * 10)},
@@ -266,6 +290,16 @@ def test_each_node_has_its_own_host_and_a_rank_of_another_node_is_named(make_rec
         "rank 1: ran on node1, but the other ranks of its node ran on node0",
         "rank 9: ran on node0, but the other ranks of its node ran on node1",
     )
+
+
+def test_every_rank_has_its_own_gpu(make_record):
+    record = make_record(seconds=2.5)
+    own = record
+    for rank in range(32):
+        own = changed(own, rank, device=Device(kind="cuda", name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{rank}"))
+    assert impossible(own, derive(own)) == ()
+    shared = changed(own, 9, device=own.ranks[8].device)
+    assert impossible(shared, derive(shared)) == ("ranks 8-9: 2 ranks name the same GPU, GPU-8",)
 
 
 def test_experts_and_logs_may_have_uneven_ranks(make_record, make_spec):

@@ -71,6 +71,14 @@ def test_a_link_that_stays_inside_is_packed_as_its_content(folder, tmp_path):
     assert files[f"{folder.name}/again.log"] == files[f"{folder.name}/logs/rank_000.log"]
 
 
+def test_links_to_no_file_are_left_out_and_named(folder, tmp_path):
+    (folder / "circle").symlink_to("circle")
+    (folder / "ranks").symlink_to("gone")
+    written = archive(folder, tmp_path / "a.tar.gz", NOWHERE)
+    assert written.left_out == ("circle: a link to no file", "ranks: a link to no file")
+    assert written.num_files == 2
+
+
 def test_more_than_the_limit_is_refused_with_the_largest_files(folder, tmp_path):
     (folder / "logs" / "huge.log").write_bytes(b"x" * 5000)
     with pytest.raises(HarnessError, match=r"more than the limit of 1\.00 KiB; largest: .*huge\.log \(4\.88 KiB\)"):

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from harness.records.rank import Coordinates
-from harness.run.launched import coordinates, placed
+from harness.records.rank import Coordinates, coordinates, placed
 
 SIZES = [
     {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4},

@@ -15,12 +15,11 @@ from harness.launch.environment import this_host
 from harness.launch.slurm.state import SLURM_ENDED_IT, TaskState
 from harness.records.collect import LaunchOutcome, collect
 from harness.records.job import ATTEMPTS, LOGS, JobAttempt, JobRecord, JobRun, SubmittedRecord, read_submitted
-from harness.records.rank import RankRecord
+from harness.records.rank import RankRecord, placed
 from harness.records.redact import redact
 from harness.records.run import NodeSample, Provenance, RunRecord, Status
 from harness.records.store import RECORD, write_record
 from harness.records.strict_json import read_document
-from harness.run.launched import placed
 from harness.run.machine import software_for
 from harness.run.provenance import git_branch, git_commit
 from harness.run.ranks import status_of, suspicions
