@@ -82,10 +82,12 @@ def candidates(spec: ExperimentSpec, software: Software, implementation: Impleme
         what = computation(asked, software)
         if what in seen:
             continue
-        seen.append(what)
         effect = effective_recompute(asked, implementation, software)
         findings = tuple(f for f in check(asked, software, implementation=implementation) if f.id not in _OF_MEASURING)
         rows.append(Candidate(asked, findings, effect.inert_modules))
+        # A request that the rules refuse must not hide the setting that computes the same: ``layernorm`` without effect hides ``none``.
+        if rows[-1].is_legal or policy in policies:
+            seen.append(what)
     rows.sort(key=lambda row: _place(row.spec.recompute, policies))
     skipped = tuple(f"{name} with other modules: it frees almost nothing" for name in sorted(weak))
     return Candidates(tuple(rows), every.inert_modules, skipped)

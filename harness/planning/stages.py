@@ -22,7 +22,7 @@ from harness.planning.compose import (
     offloaded_piece,
     unit_piece,
 )
-from harness.planning.trace_cases import CaseMaker, base_policies, kind_of, single
+from harness.planning.trace_cases import CaseMaker, base_policies, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 
 
@@ -57,6 +57,11 @@ class Composer:
     @cached_property
     def _make(self) -> CaseMaker:
         return CaseMaker(self.spec, self.implementation, self._shared.cases)
+
+    @cached_property
+    def _policy(self) -> RecomputePolicy:
+        """Return the recompute without modules that do nothing: traces are eager, and CUDA graphs keep some modules from it."""
+        return in_effect(self.spec, self.spec.recompute, self.implementation)
 
     @cached_property
     def stages(self) -> Stages:
@@ -140,7 +145,7 @@ class Composer:
         return replace(piece, saved=piece.saved + shared, backward_over=over)
 
     def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
-        policy, of_model = self.spec.recompute, self.spec.model.layer_kinds
+        policy, of_model = self._policy, self.spec.model.layer_kinds
         kinds = [of_model[i] for i in chunk.layers]
         pieces = {(kind, base): self._layer(kind, base, book) for kind in set(kinds) for base in base_policies(policy)}
         if self.spec.offload.cpu_offloading_num_layers:
@@ -168,7 +173,7 @@ class Composer:
 
     def _first(self, chunk: Chunk, book: "_Book") -> Piece:
         """Return the embedding's piece: the less memory a layer kept, the more the embedding's gradient adds."""
-        policy: RecomputePolicy = self.spec.recompute
+        policy = self._policy
         policy = single(policy) if isinstance(policy, FullRecompute) else policy
         kind = kind_of(self.spec.model, chunk, 0)
 
@@ -205,7 +210,7 @@ class Composer:
 
     def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
         """Return the recompute of this chunk's MTP layers: block leaves them out, uniform takes each separately."""
-        policy = self.spec.recompute
+        policy = self._policy
         if not chunk.mtp_layers:
             return NoRecompute()
         if isinstance(policy, FullRecompute):

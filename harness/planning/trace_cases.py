@@ -60,7 +60,7 @@ class CaseMaker:
         asked = kind, policy.text, num_layers, pre, post, mtp, offloads
         if asked not in self.made:
             spec = _reduced(self.spec, kind, self.implementation, mtp=mtp)
-            changes: dict[str, object] = {"recompute": _in_effect(spec, policy, self.implementation)}
+            changes: dict[str, object] = {"recompute": in_effect(spec, policy, self.implementation)}
             if offloads:  # how many layers go decides what is composed, not what is traced
                 offload = self.spec.offload
                 num_offloaded = min(1, offload.cpu_offloading_num_layers)
@@ -97,8 +97,8 @@ def kind_of(model: ModelSpec, chunk: Chunk, layer: int) -> LayerKind:
     return kinds[chunk.layers[layer] if chunk.layers else -1]
 
 
-def _in_effect(spec: ExperimentSpec, policy: RecomputePolicy, implementation: Implementation) -> RecomputePolicy:
-    """Return ``policy`` without modules that this kind of layer lacks, so that equal computations are traced once."""
+def in_effect(spec: ExperimentSpec, policy: RecomputePolicy, implementation: Implementation) -> RecomputePolicy:
+    """Return ``policy`` without modules that do nothing in ``spec``, so that equal computations are traced once."""
     if not isinstance(policy, SelectiveRecompute):
         return policy
     asked = spec.model_copy(update={"recompute": policy})

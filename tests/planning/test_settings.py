@@ -1,3 +1,5 @@
+import pytest
+
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
@@ -29,6 +31,14 @@ def test_modules_without_effect_are_named_with_the_reason(spec_of):
 def test_the_asked_setting_is_among_them_in_its_own_spelling(spec_of):
     assert "mlp,core_attn" in texts(spec_of(recompute=parse_recompute("mlp,core_attn")))
     assert "core_attn,mlp" not in texts(spec_of(recompute=parse_recompute("mlp,core_attn")))
+
+
+@pytest.mark.parametrize("text", ["layernorm", "moe_act", "mlp,moe_act"])
+def test_an_asked_setting_that_rules_refuse_hides_no_other_one(spec_of, text):
+    """``layernorm`` has no effect here, so it computes what ``none`` computes, but it may not run."""
+    rows = {row.text: row.is_legal for row in candidates(spec_of(recompute=parse_recompute(text)), SOFTWARE, TE).rows}
+    assert rows.pop(text) is False
+    assert list(rows) == texts(spec_of())
 
 
 def test_parts_of_moe_are_never_combined_with_it(moe_spec):

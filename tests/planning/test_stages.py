@@ -1,5 +1,6 @@
 import pytest
 
+from harness.experiment.experiment import CudaGraphSpec
 from harness.experiment.recompute import NoRecompute, SelectiveRecompute, parse_recompute
 from harness.planning.stages import Composer, MissingTraceError
 from harness.planning.trace_cases import CaseMaker
@@ -41,6 +42,15 @@ def test_parameters_add_up_over_all_stages(spec_of, by_hand):
 )  # fmt: skip
 def test_a_setting_decides_what_a_chunk_of_four_keeps(spec_of, by_hand, text, saved):
     assert costs_of(with_recompute(spec_of(), text), by_hand)[1][0].sizes.saved == saved
+
+
+def test_a_module_that_cuda_graphs_keep_from_recompute_costs_nothing(moe_spec):
+    """The graph of the router returns the norm's output, so that megatron-core does not recompute the norm."""
+    graphs = {"impl": TE, "scope": ("attn", "moe_router")}
+    spec = moe_spec.model_copy(update={"cuda_graph": CudaGraphSpec(**graphs)})
+    with_norm, without = (Composer(with_recompute(spec, text), TE).cases() for text in ("layernorm,moe_act", "moe_act"))
+    assert with_norm == without
+    assert Composer(with_recompute(moe_spec, "layernorm,moe_act"), TE).cases() != without
 
 
 def test_full_recompute_of_any_number_of_layers_needs_the_same_traces(spec_of):
