@@ -133,7 +133,7 @@ def _import_request(
     request = experiment_request(asked, judge)
     request = laid_over(request_of(file.request), request) if file else request
     jobs = labelled(what.log)
-    if not request.job_name and (jobs[0].label or not request.gpu or logged_arguments(jobs[0].logs) is None):
+    if not request.job_name and (not request.gpu or any(logged_arguments(job.logs) is None for job in jobs)):
         raise without_recipe(jobs, asked.gpu, asked.recipes_dir)
     gate, started_at = read(GateOptions, judge), start_of(what.started_at)
     require_logs(jobs)

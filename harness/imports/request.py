@@ -18,6 +18,7 @@ from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.goldens import GateOptions
 from harness.records.logs.lines import log_lines
 from harness.records.logs.sources import is_stream
+from harness.run.logged import logged_arguments
 from harness.run.understanding import Settled
 from harness.sweep.axes import RECOMPUTE, SweptAxis
 from harness.sweep.request import read_axes
@@ -83,11 +84,14 @@ _MOST_RECIPES = 3
 
 
 def without_recipe(jobs: Sequence[LabelledLogs], gpu: str | None, recipes: Path | None) -> SeveralMatchError:
-    """Return the error of an import without a recipe, with commands to copy.
+    """Return the error of an import without a recipe, or without a GPU type where the log prints its arguments, with commands to copy.
 
     They name the recipes with the layers and the hidden size that the first log prints, else placeholders.
     """
     log = jobs[0].logs[0]
+    if not (gpu or jobs[0].label) and logged_arguments(jobs[0].logs) is not None:
+        wanted = f"a log does not contain its GPU type; name it with -g ({log} prints all other settings)"
+        return SeveralMatchError(wanted, choices=(("-g", "GPU"),))
     layers, hidden = _size_of(log)
     alike = []
     if layers and hidden:

@@ -88,7 +88,7 @@ def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Requ
         left_open = {path: each for path, each in logged.settings.items() if path == "num_gpus"}  # config.json has none
         request = _filled(request, left_open)
     settled = settle(RunRequest(asked=request), host)
-    for path, setting in _differing(logged.settings, settled.spec).items():
+    for path, setting in contradictions(logged.settings, settled.spec).items():
         source = settled.sources.get(path, "")
         here = f"{_where(setting, path)} is {_text(setting.value)}"
         ours = _text(at_path(settled.spec, path))
@@ -124,7 +124,7 @@ def _is_asked(request: Request, path: str, source: str) -> bool:
     return source == f"--{own}"
 
 
-def _differing(settings: Layer, spec: ExperimentSpec) -> dict[str, Setting]:
+def contradictions(settings: Layer, spec: ExperimentSpec) -> dict[str, Setting]:
     """Return the settings of the log whose effect differs from the spec's. Settings that the log does not print are left out."""
     found: dict[str, Setting] = {}
     for path in (*(f"model.{name}" for name in _OF_MODEL), *_OF_STEP):
@@ -133,6 +133,13 @@ def _differing(settings: Layer, spec: ExperimentSpec) -> dict[str, Setting]:
         if not is_unknown and _effect(path, setting.value, spec) != _effect(path, at_path(spec, path), spec):
             found[path] = setting
     return found
+
+
+def contradictions_text(logged: Logged, spec: ExperimentSpec, whose: str) -> str:
+    """Name the settings of the log that contradict the spec, and its values; empty without any. ``whose``: ``the golden``."""
+    found = contradictions(logged.settings, spec)
+    each = (f"{path} {_text(setting.value)} ({whose}: {_text(at_path(spec, path))})" for path, setting in found.items())
+    return f"the arguments that {logged.path} prints contradict {whose}: {', '.join(each)}" if found else ""
 
 
 def _effect(path: str, value: object, spec: ExperimentSpec) -> object:

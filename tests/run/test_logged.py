@@ -9,6 +9,7 @@ import pytest
 
 from harness.recipes.foreign import megatron_args
 from harness.recipes.recipe import ForeignSource
+from harness.records.golden import golden_text
 from harness.run.logged import logged_arguments
 from tests.imports.logs import megatron_lm_log, memory_mb
 
@@ -137,6 +138,36 @@ def test_a_log_without_arguments_still_needs_a_recipe(mbr_perf, log):
     answer = mbr_perf("import", "--log", "job.log", "-g", "h100")
     assert answer.code == 2
     assert "does not contain its recipe" in answer.err
+
+
+def test_a_log_with_arguments_needs_only_the_gpu_type(mbr_perf, log):
+    answer = mbr_perf("import", "--log", "job.log")
+    assert answer.code == 2
+    assert "a log does not contain its GPU type; name it with -g (job.log prints all other settings)" in answer.err
+    assert "mbr-perf import --log job.log -g GPU" in answer.err
+
+
+@pytest.mark.slow
+def test_several_logs_with_arguments_need_no_recipe(mbr_perf, log):
+    text = log.read_text()
+    log.with_name("none.log").write_text(
+        text.replace(
+            "recompute_granularity ........................... full",
+            "recompute_granularity ........................... None",
+        )
+    )
+    labels = ("full:uniform:1=job.log", "none=none.log")
+    answer = mbr_perf("import", "--log", *labels, "-g", "h100", "--results_dir", "results", "--json")
+    assert [cell["recompute"] for cell in json.loads(answer.out)["cells"]] == ["none", "full:uniform:1"]
+
+
+def test_a_log_with_other_arguments_than_a_golden_gets_no_verdict(mbr_perf, log, make_golden, make_record):
+    golden = make_golden(make_record(), {"tflops_per_gpu": 700.0, "step_time_s": 9.0})
+    log.with_name("g.json").write_text(golden_text(golden))
+    answer = mbr_perf("compare", "--log", "job.log", "--golden", "g.json")
+    assert answer.code == 6
+    assert "the arguments that job.log prints contradict the golden: " in answer.out
+    assert "recompute full:uniform:1 (the golden: " in answer.out
 
 
 def test_arguments_that_mbr_perf_does_not_model_do_not_stop_an_import_with_a_recipe(imported, log):

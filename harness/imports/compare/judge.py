@@ -20,8 +20,10 @@ from harness.records.foreign.golden import ForeignGolden
 from harness.records.foreign.golden_file import Format, read_foreign_golden
 from harness.records.foreign.log import ForeignLog, RankMemory, WorstRank
 from harness.records.foreign.reader import opened_logs
+from harness.records.golden import spec_like
 from harness.records.goldens import golden_file
 from harness.records.logs.sources import log_sources
+from harness.run.logged import contradictions_text, logged_arguments
 
 _NO_MEMORY = "no line '[Rank N] (after N iterations) memory' in the log"
 _EVERY_ITERATION = "--log-memory-interval 1"
@@ -109,17 +111,17 @@ def judge_log(
     window: WindowOptions,
     allowed: ForeignThresholds,
     loss_limits: LossLimits | None = None,
-    failure: str | None = None,
+    doubts: tuple[str, ...] = (),
 ) -> ForeignComparison:
     """Return all findings and the outcome. ``loss_limits`` None: losses are not compared.
 
-    Speed and memory are inconclusive if the log is not of a whole run, or a loss is NaN or missing. ``failure``: how the
-    job failed, if the log shows it.
+    Speed and memory are inconclusive if the log is not of a whole run, or a loss is NaN or missing. ``doubts``: further
+    reasons not to trust them.
     """
     steps = window_of(golden, window)
     speed, memory = judge_speed(log, golden, steps, allowed), judge_memory(log, golden, allowed)
     found = (
-        failure,
+        *doubts,
         log.truncated,
         _restarted_inside(log, steps),
         _other_size(log, golden),
@@ -163,6 +165,13 @@ def _doubted(findings: Iterable[Finding], doubts: tuple[str, ...]) -> list[Findi
         else replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason="; ".join(doubts))
         for finding in findings
     ]
+
+
+def _other_settings(logs: tuple[str, ...], golden: ForeignGolden) -> str:
+    """Return that the log prints other settings than those of a golden of mbr-perf; empty where either has none."""
+    spec = spec_like(golden.own) if golden.own else None
+    logged = logged_arguments(logs) if spec else None
+    return contradictions_text(logged, spec, "the golden") if logged and spec else ""
 
 
 def _other_size(log: ForeignLog, golden: ForeignGolden) -> str | None:
@@ -289,6 +298,7 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     A log without iterations leaves no actuals. A log of an unfinished run is inconclusive even without a golden.
     """
     _require_files(request)
+    _require_another_file(request)
     reader, lines = opened_logs(request.logs)
     failed = first_failure(lines)
     log = reader.finish()
@@ -301,7 +311,8 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         return ForeignAnswer(log, None, "inconclusive" if cut else "pass", code, written)
     golden = _golden(request.golden, request.form, written)
     failure = _sentence(failed.failure) if failed and _is_cut_short(log) else None
-    judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, failure)
+    doubts = tuple(doubt for doubt in (failure, _other_settings(request.logs, golden)) if doubt)
+    judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, doubts)
     outcome, exit_code = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
     return ForeignAnswer(log, judged, outcome, exit_code, written)
 
@@ -315,6 +326,18 @@ def _require_files(request: ForeignRequest) -> None:
         with problems.collecting():
             _golden(request.golden, request.form, None)
     problems.raise_if_any()
+
+
+def _require_another_file(request: ForeignRequest) -> None:
+    """BadRequestError: the actuals would replace the golden before the comparison with it."""
+    if request.golden is None or request.actuals is None:
+        return
+    golden = golden_file(request.golden) or request.golden
+    if golden.resolve() == request.actuals.resolve():
+        raise BadRequestError(
+            f"--actuals {request.actuals}: is the golden file, which the log's values would replace before the comparison",
+            remedy="name another file",
+        )
 
 
 def _golden(path: Path, form: Format, written: Path | None) -> ForeignGolden:

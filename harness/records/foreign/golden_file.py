@@ -104,7 +104,7 @@ def _own(path: Path, golden: GoldenRecord) -> ForeignGolden:
     driver = [f"driver {where.driver_version}"] if where.driver_version else []
     unproven = ", ".join([golden.recipe, golden.recompute, where.device_name or golden.gpu, *driver, *software])
     notes = (
-        f"not checked, because a log does not prove them: settings, hardware and software. The golden is for {unproven}",
+        f"not checked, because a log does not prove them: hardware, software, and settings that it does not print. The golden is for {unproven}",
         "the golden's throughput is by the formula of mbr-perf, the log's by that of its trainer",
         *golden.caveats,
     )
