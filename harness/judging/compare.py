@@ -106,9 +106,21 @@ def find_reference(
         return find_golden(record.spec, path, record.sources)
     other = read_only_run(reference, results)
     golden = promote(
-        [other], reason="reference run", author="compare", now=datetime.now(UTC), options=_FOR_ONE_COMPARISON
+        [other],
+        reason=_REFERENCE_RUN[0],
+        author=_REFERENCE_RUN[1],
+        now=datetime.now(UTC),
+        options=_FOR_ONE_COMPARISON,
     ).golden
     return GoldenSearch(golden, path if path.exists() else Path(other.run_id))
+
+
+_REFERENCE_RUN = ("reference run", "compare")
+
+
+def is_reference_run(golden: GoldenRecord) -> bool:
+    """Return whether the golden stands for a run that :func:`find_reference` was given."""
+    return (golden.reason, golden.promoted_by) == _REFERENCE_RUN
 
 
 def compare_runs(

@@ -1,6 +1,6 @@
 """Finds golden values by settings, and writes them for review."""
 
-import math
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,13 +61,13 @@ class GateOptions(Frozen, allow_inf_nan=True):
 
 
 def require_fractions(*, timing: float | None, memory: float | None) -> None:
-    """Raise BadRequestError if a threshold of the command line is negative or not a number."""
+    """Raise BadRequestError if a threshold of the command line is not a number from 0 to below 1."""
     options = (("--timing_threshold", timing), ("--memory_threshold", memory))
     raise_all(
         [
-            BadRequestError(f"{option} {value}: not a fraction", remedy="0.05 allows a change of 5 %")
+            BadRequestError(f"{option} {value}: not a fraction from 0 to below 1", remedy="0.05 allows a change of 5 %")
             for option, value in options
-            if value is not None and not (math.isfinite(value) and value >= 0)
+            if value is not None and not 0 <= value < 1
         ]
     )
 
@@ -172,9 +172,26 @@ def read_golden(path: Path) -> GoldenRecord:
     try:
         return read_document(path, GoldenRecord)
     except BadRequestError as error:
+        if _is_another_document(path):
+            raise BadRequestError(
+                f"{path}: is not a golden of mbr-perf: it has none of {', '.join(_MARKS)}",
+                remedy=f"golden values of other programs are compared with a log: mbr-perf compare --log FILE --golden {path}",
+            ) from error
         if isinstance(error, ManyProblemsError) and any(problem.remedy for problem in error.problems):
             raise
         raise BadRequestError(error.message, remedy=MEND_GOLDEN) from error
+
+
+_MARKS = ("kind", "recipe", "metrics", "promoted_at")
+
+
+def _is_another_document(path: Path) -> bool:
+    """Return whether the file is a JSON object without any of a golden's keys."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and not set(_MARKS) & document.keys()
 
 
 def golden_file(name: str | Path, override: Path | None = None) -> Path | None:

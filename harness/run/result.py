@@ -5,6 +5,7 @@ from pathlib import Path
 
 from harness.errors import ExitCode
 from harness.judging import readings, statistics
+from harness.judging.compare import is_reference_run
 from harness.judging.coverage import own_time_text, throughput_text
 from harness.judging.gate import Comparison, Finding, Outcome, Verdict
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metrics
@@ -156,10 +157,11 @@ def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     if golden is None:
         yield Line(f"Not compared: {comparison.note}", hang=2)
         return
-    yield Line(f"Golden {comparison.golden_path} ({_origin(golden)})", hang=2)
+    what, origin = ("Reference run", "") if is_reference_run(golden) else ("Golden", f" ({_origin(golden)})")
+    yield Line(f"{what} {comparison.golden_path}{origin}", hang=2)
     if comparison.note:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
-    yield _comparison_table(comparison.findings)
+    yield _comparison_table(comparison.findings, what)
     judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
     for reason, titles in _titles_by_reason(judged).items():
         yield listing(_not_judged(reason, titles, comparison), hang=4)
@@ -202,13 +204,13 @@ def _titles_by_reason(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return titles
 
 
-def _comparison_table(findings: Sequence[Finding]) -> Table:
+def _comparison_table(findings: Sequence[Finding], against: str) -> Table:
     return tabled(
         [(finding, figures.BY_NAME[finding.metric]) for finding in findings],
         [
             (Column("Metric"), lambda row: row[1].title),
             (Column("Run", right=True), lambda row: figures.figure(row[1], row[0].current)),
-            (Column("Golden", right=True), lambda row: figures.figure(row[1], row[0].golden)),
+            (Column(against, right=True), lambda row: figures.figure(row[1], row[0].golden)),
             (Column("Change", right=True), lambda row: figures.change(row[0])),
             (Column("Allowed", right=True, drop=1), lambda row: figures.allowed_change(row[0])),
             (Column("Verdict"), lambda row: _verdict(row[0].verdict)),
@@ -241,7 +243,9 @@ def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[
     texts = reason.split("; ")
     if not set(texts) <= {d.text for d in comparison.likeness.differences}:
         return [f"{', '.join(titles)}: {reason}"]
-    return [f"{', '.join(titles)}: not judged, because the run and the golden differ", *(f"  {text}" for text in texts)]
+    is_run = comparison.golden is not None and is_reference_run(comparison.golden)
+    differ = "the two runs differ" if is_run else "the run and the golden differ"
+    return [f"{', '.join(titles)}: not judged, because {differ}", *(f"  {text}" for text in texts)]
 
 
 def _is_judged(finding: Finding) -> bool:

@@ -72,7 +72,7 @@ def test_a_window_that_cannot_be_is_an_error(make_spec):
         WindowOptions(skip_first_percent_time=1.5).over(make_spec().measure)
 
 
-@pytest.mark.parametrize("value", [-0.01, float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [-0.01, 1.0, 5.0, float("nan"), float("inf")])
 def test_a_threshold_that_is_no_fraction_is_an_error_even_without_a_golden(value):
     with pytest.raises(BadRequestError, match=r"--timing_threshold .* not a fraction"):
         GateOptions(timing_threshold=value)

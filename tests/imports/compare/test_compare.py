@@ -200,6 +200,22 @@ def test_for_a_sweep_the_message_names_a_run_in_it_that_ended_well(mbr_perf):
     assert str(sweep / "cells" / "001" / "0") in answer.err
 
 
+def test_another_run_is_named_as_such_and_not_as_a_golden(results, make_record):
+    other = results / "runs" / "20260103T030405Z-llama3_70b-0a1b2c3d"
+    other.mkdir()
+    write_record(other, make_record(seconds=2.6, run_id=other.name))
+    done = invoke(results, other)
+    assert f"Reference run {other}\n" in done.output, done.output
+    assert "Golden" not in done.output
+
+
+def test_golden_values_of_another_program_are_named_and_not_sent_to_git(results, tmp_path):
+    (tmp_path / "bridge.json").write_text('{"0": {"lm loss": 11.5}}')
+    done = invoke(results, tmp_path / "bridge.json")
+    assert "is not a golden of mbr-perf" in str(done.exception)
+    assert f"mbr-perf compare --log FILE --golden {tmp_path / 'bridge.json'}" in str(done.exception)
+
+
 def test_a_golden_can_be_named_as_golden_list_prints_it(results, mbr_perf):
     name = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
     assert f"{name}.json" in mbr_perf("golden", "list").out
