@@ -56,10 +56,10 @@ def check_plan(request: PlanRequest) -> None:
         )
     if request.fit_into_gib is not None and request.fit_into_gib <= 0:
         problems.append(BadRequestError(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB"))
-    if request.max_overhead is not None and request.max_overhead < 0:
+    if request.max_overhead is not None and not 0 <= request.max_overhead <= 1:
         problems.append(
             BadRequestError(
-                f"--max_overhead {request.max_overhead:g} must be 0 or more, as a share of the step time",
+                f"--max_overhead {request.max_overhead:g} must be a share of the step time, from 0 to 1",
                 remedy="e.g. 0.1",
             )
         )

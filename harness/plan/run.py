@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError, SeveralMatchError, raise_all
-from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.effective import Implementation, computation, settled_implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
@@ -193,13 +193,20 @@ def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
         [
             BadRequestError(
                 f"--only {text}: not in this plan, which lists equal settings once",
-                remedy=f"one of: {' '.join(row.text for row in found.rows)}",
+                remedy=_instead_of(text, found),
             )
             for text in unknown
         ]
     )
     keep = {*wanted, NoRecompute().text}
     return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
+
+
+def _instead_of(text: str, found: Candidates) -> str:
+    """Name the setting of the plan that computes the same as ``text``; else all settings."""
+    spec = found.rows[0].spec.model_copy(update={"recompute": parse_recompute(text)})
+    same = [row.text for row in found.rows if computation(row.spec) == computation(spec)]
+    return f"use {same[0]}, which computes the same" if same else f"one of: {' '.join(row.text for row in found.rows)}"
 
 
 def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[TraceKind, Traces]) -> Layout:

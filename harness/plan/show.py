@@ -42,6 +42,7 @@ from harness.units import GIB, MIB, counted, format_bytes, format_percent, forma
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 # Above this many settings those between two others are folded.
 _MANY_ROWS = 20
+_MOST_NAMED = 8
 _LEGEND = (
     "*: recommended; asked: the setting of the request; Device: predicted memory in use on the GPU; Cost: compared with the step "
     "without recompute; Transient: only during the running pass; Overhead: buffers that stay, and workspaces of libraries"
@@ -54,7 +55,7 @@ def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose
     """Return the page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting."""
     rows = _shown(plan, show_all=show_all)
     num_folded = len([row for row in plan.rows if row.prediction]) - len(rows)
-    steps = (Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1))
+    steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
     return Page(
         (
             request_facts(plan.spec, without=("Recompute",)),
@@ -64,8 +65,9 @@ def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose
             listing(_left_out(plan, num_folded), style="dim"),
             GAP,
             *_ranking(plan),
-            *steps,
             *_answer(plan, whose),
+            *([Line("What helps, cheapest first:")] if steps else []),
+            *steps,
             assumptions(plan),
         )
     )
@@ -189,8 +191,11 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     if num_folded:
         yield f"Not shown: {counted(num_folded, 'setting')}; another setting is better, or they lie between two better ones (--all shows them)"
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
-    for why, names in _by_reason(declined).items():
-        yield f"Not predicted: {' '.join(names)} ({why})"
+    told = (
+        plan.spec.recompute.text if plan.recommended else ""
+    )  # the answer says why the setting of the request is missing
+    for why, names in _by_reason({name: why for name, why in declined.items() if name != told}).items():
+        yield f"Not predicted: {_listed(names)} ({why})"
     if any("CUDA graph" in why or "captured" in why for why in declined.values()):
         yield "Use --cuda_graph_impl none to plan the settings that only CUDA graphs forbid"
     inert = {name: why for name, why in plan.inert.items() if "no such module" not in why}
@@ -198,6 +203,12 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
         yield f"No effect here: {', '.join(names)} ({why})"
     for text in plan.skipped:
         yield f"Not tried: {text}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) <= _MOST_NAMED:
+        return " ".join(names)
+    return f"{' '.join(names[: _MOST_NAMED - 1])} ... {names[-1]} ({counted(len(names), 'setting')})"
 
 
 def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:

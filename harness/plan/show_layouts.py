@@ -193,14 +193,25 @@ def search_page(found: Searched, request: PlanRequest) -> Page:
     fastest = best[0][1].candidate.spec
     lines = paste_lines(to_paste(fastest, found.base.spec, with_sizes=True), 2)
     blocks.append(Section(f"The first of them, {best[0][0].name}, to paste into a job of another program", lines))
-    front = found.pareto
+    front = thinned(found.pareto, keep=best[0])
     title = (
         f"Settings that no other one beats in memory and time (Pareto set), up to {SLOWEST:g} times the fastest step"
+        f"{f'; {len(front)} of {len(found.pareto)} shown, --json has all' if len(front) < len(found.pareto) else ''}"
     )
-    blocks.append(Section(title, (_table(front[:: max(1, -(-len(front) // _MOST_PARETO))]),)))
+    blocks.append(Section(title, (_table(front),)))
     nearest = nearest_lines(planned.nearest_golden, planned.nearest_published)
     blocks += [assumptions(best[0][0].plan), *nearest]
     return Page(tuple(blocks))
+
+
+def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list[tuple[Tried, Row]]:
+    """Return at most ``_MOST_PARETO`` rows of a Pareto set in its order: both ends, ``keep``, and rows far apart in memory."""
+    rows = list(front)
+    while len(rows) > _MOST_PARETO:
+        sizes = [row.prediction.peak_bytes if row.prediction else 0 for _, row in rows]
+        inner = [at for at in range(1, len(rows) - 1) if rows[at][1] is not keep[1]]
+        del rows[min(inner, key=lambda at: abs(sizes[at + 1] - sizes[at - 1]))]
+    return rows
 
 
 def _counts(found: Searched) -> Iterator[Block]:

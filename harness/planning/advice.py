@@ -13,7 +13,7 @@ Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
 
 _EXPANDABLE = "expandable_segments:True"
 WITHOUT_GRAPHS = "without CUDA graphs (--cuda_graph_impl none)"
-_SPREAD = "more pipeline or tensor parallelism (--over pp=... --over tp=...), or more GPUs"
+_SPREAD = "more pipeline or tensor parallelism (--search tries all layouts, --over pp=... tp=... some), or more GPUs"
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
@@ -116,7 +116,7 @@ def same_time_text(plan: Plan) -> str:
     error = cost_error()
     return (
         f"the same time, as far as predictions can tell: {others}; the recommended setting needs the least memory of them "
-        f"(predicted costs err by {error.share * 100:.0f} % in {error.num_rows} measured cases)"
+        f"(in {error.num_rows} measured cases, predicted costs err by {error.share * 100:.0f} % of the cost)"
     )
 
 
@@ -204,7 +204,7 @@ def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute]
             return Advice(step, f"{step}: {text} ({order})", settles=False)
         if not any(row.prediction for row in rows):
             return Advice(step, f"{step}: {_why_unplanned(rows)}", settles=False)
-        return Advice(step, f"{step}: no planned setting fits ({order})", settles=False)
+        return Advice(step, f"{step}: no planned setting fits", settles=False)
     cost = _at(fitting)
     is_best = plan.recommended is not None and fitting.text == plan.recommended.text
     return Advice(step, f"{step}: {fitting.text} fits{cost} ({order})", settles=is_best)

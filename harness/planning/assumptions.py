@@ -57,7 +57,7 @@ ASSUMPTIONS = (
         _graphs,
     ),
     Assumption(
-        "tp_comm_overlap: gathers through user buffers are predicted as without overlap (up to 0.1 GB too much)",
+        "tp_comm_overlap: gathers through user buffers are predicted as without overlap, which may be too much",
         lambda spec, _: spec.makes_user_buffers, lower=0.005,
     ),
     Assumption(

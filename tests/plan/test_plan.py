@@ -160,7 +160,12 @@ def test_all_wrong_limits_are_reported_at_once(plan):
         (("--margin", "1.5"), "--margin 1.5 must be a share of the memory, from 0 to below 1"),
         (("--fit_into", "60GB"), "--fit_into 60GB: a plain number of GiB\n  e.g. --fit_into 60"),
         (("--fit_into", "-1"), "--fit_into -1 must be above 0 GiB"),
-        (("--max_overhead", "-0.1"), "--max_overhead -0.1 must be 0 or more, as a share of the step time"),
+        (("--max_overhead", "-0.1"), "--max_overhead -0.1 must be a share of the step time, from 0 to 1"),
+        (("--max_overhead", "10"), "--max_overhead 10 must be a share of the step time, from 0 to 1"),
+        (
+            ("--only", "layernorm"),
+            "--only layernorm: not in this plan, which lists equal settings once\n  use none, which computes the same",
+        ),
         (("-tp", "3"), "S02: ffn_hidden_size"),
     ],
 )

@@ -12,7 +12,7 @@ from harness.launch.environment import this_host
 from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, command
 from harness.plan.searching import search
-from harness.plan.show_layouts import search_page
+from harness.plan.show_layouts import search_page, thinned
 from harness.planning.ranges import ratio_error
 from harness.recipes.recipe import ForeignSource, Request
 from harness.run import understanding
@@ -61,6 +61,24 @@ def test_no_setting_beats_one_of_the_pareto_set_in_both(found):
     assert len(front) > 2
     assert front == sorted(front)
     assert [seconds for _, seconds in front] == sorted((seconds for _, seconds in front), reverse=True)
+
+
+@pytest.mark.parametrize("num", [3, 20, 21, 90])
+def test_a_long_pareto_set_keeps_its_ends_and_the_recommended_setting(found, num):
+    tried, row = found.pareto[0]
+    sizes = [2**30 * (at if at < 10 else 100 + at) for at in range(num)]
+    rows = [
+        replace(
+            row,
+            prediction=replace(row.prediction, stages=(replace(row.prediction.stages[0], peaks={"schedule": size}),)),
+        )
+        for size in sizes
+    ]
+    front = [(tried, each) for each in rows]
+    kept = thinned(front, keep=front[1])
+    assert len(kept) == min(num, 20)
+    assert [front[0], front[1], front[-1]] == [kept[0], kept[1], kept[-1]]
+    assert [each for each in front if each in kept] == kept
 
 
 @pytest.mark.slow

@@ -235,6 +235,12 @@ def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_
     assert safe_instead(made) == "no planned setting fits with its whole range"
 
 
+def test_where_nothing_fits_the_steps_of_modules_and_layers_say_only_that(planned):
+    made = planned(capacity_bytes=planned().limits.needs.device_bytes(1000), margin=0.0)
+    texts = [step.text for step in advice(made)]
+    assert texts[1:3] == ["modules: no planned setting fits", "layers: no planned setting fits"]
+
+
 def test_private_pools_of_cuda_graphs_take_room_beside_the_peak(spec_of, by_hand):
     spec = spec_of(cuda_graph={"impl": TE, "scope": ("mlp",)})
     found = candidates(spec, SOFTWARE, TE)
@@ -270,7 +276,7 @@ def test_settings_whose_times_cannot_be_told_apart_are_one_group_and_memory_deci
     error = cost_error()
     assert same_time_text(made) == (
         "the same time, as far as predictions can tell: mlp at +20.0 %; the recommended setting needs the least memory of them "
-        f"(predicted costs err by {error.share * 100:.0f} % in {error.num_rows} measured cases)"
+        f"(in {error.num_rows} measured cases, predicted costs err by {error.share * 100:.0f} % of the cost)"
     )
 
 
