@@ -251,9 +251,11 @@ def _is_every_run_beyond(beyond: Sequence[bool], evidence: Evidence, limits: Tim
 def _doubt(evidence: Evidence, limits: TimeLimits) -> str:
     if evidence.p_value is None or evidence.noise is None:
         return f"{evidence.basis}; repeat it"
+    more = [f"a golden of {MIN_RUNS_BEYOND} runs"] * (evidence.num_golden_runs < MIN_RUNS_BEYOND)
     return (
-        f"one run varies by {format_share(evidence.noise)} ({evidence.basis}): p = {evidence.p_value:.2g} is "
-        f"above the limit of {limits.alpha:.2g}"
+        f"so few runs and nights do not tell it from noise (one run varies by about {format_share(evidence.noise)}: "
+        f"{evidence.basis}): p = {evidence.p_value:.2g} is above the limit of {limits.alpha:.2g}; "
+        f"{' or '.join([*more, 'further nights'])} can decide it"
     )
 
 

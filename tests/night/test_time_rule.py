@@ -54,9 +54,11 @@ def test_beyond_the_threshold_within_the_noise_is_inconclusive_with_numbers():
     found = judge_time(THROUGHPUT, values, Reference(700.0, 0.15, 5), None, LIMITS)
     assert found.verdict == "inconclusive"
     assert found.reason.startswith(
-        "beyond 5 %, but one run varies by 16 % (noise from these runs and the golden's runs): "
+        "beyond 5 %, but so few runs and nights do not tell it from noise (one run varies by about 16 %: noise from these runs and "
+        "the golden's runs): "
     )
-    assert found.reason.endswith("is above the limit of 0.0002")
+    assert "is above the limit of 0.0002; " in found.reason
+    assert found.reason.endswith("further nights can decide it")
 
 
 def test_better_than_the_threshold_within_the_noise_passes():
