@@ -160,7 +160,10 @@ class LocalRuns(Generic[Entry]):
         return ran
 
     def _unstarted(self, due: DueRun[Entry], error: HarnessError) -> RunRecord:
-        """Commit a failed run, so that the other entries still run. RunFailedError when the disk is full."""
+        """Commit a failed run, so that the other entries still run.
+
+        RunFailedError as in :func:`disk_faults_reported`.
+        """
         run, software = self.batch.job_run(due), self.batch.planned(due).software or Software()
         record = unstarted_record(run, str(error), self.batch.host, software)
         with disk_faults_reported(Path(run.run_dir)):
@@ -190,12 +193,13 @@ def holding(folder: Path, what: str) -> Iterator[None]:
     """Lock ``folder``, the folder of a ``what``, so that no other process runs anything in it.
 
     The kernel releases the lock however the process ends. BadRequestError if another process holds the folder or
-    if it is not writable; RunFailedError if the folder was deleted inside the block.
+    if it is not writable; RunFailedError as in :func:`disk_faults_reported`, and if the folder lost its files.
     """
     try:
         opened = (folder / _LOCK).open("a")
     except OSError as error:
         raise _not_writable(folder, what, error) from error
+    then = f"mbr-perf stopped the {what}"
     with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,12 +213,12 @@ def holding(folder: Path, what: str) -> Iterator[None]:
         except OSError as error:
             raise _not_writable(folder, what, error) from error
         try:
-            with disk_faults_reported(folder):
+            with disk_faults_reported(folder, then):
                 yield
         except BadRequestError as error:
             # A clean-up job and a run that still writes: the folder can be there again, without its plan.
             if not (folder / _LOCK).exists():
-                raise deleted(folder) from error
+                raise deleted(folder, then) from error
             raise
         finally:
             release(folder)

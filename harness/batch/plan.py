@@ -109,7 +109,7 @@ class Batch(ABC, Generic[Entry]):
         """Write down that these runs were not started for lack of time."""
 
     def note(self, event: Frozen) -> None:
-        """Append an event. RunFailedError when the disk is full."""
+        """Append an event. RunFailedError as in :func:`disk_faults_reported`."""
         with disk_faults_reported(self.folder):
             append_event(self.folder, event)
 

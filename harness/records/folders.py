@@ -17,8 +17,8 @@ from harness.units import MIB, format_bytes
 
 _CHECKOUT = Path(harness.__file__).parents[1]
 _OF_OTHERS = 0o007
-_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
-_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def checkout_dir() -> Path | None:
@@ -152,40 +152,52 @@ def is_full_error(error: OSError) -> bool:
 
 @contextmanager
 def disk_faults_reported(folder: Path, then: str = "mbr-perf stopped the run") -> Iterator[None]:
-    """Raise RunFailedError for a disk that is full, and for a ``folder`` that was taken away inside the block.
+    """Turn faults of the disk inside the block into RunFailedError, which names the file or folder.
 
-    Taken away: it or a folder in it was deleted, replaced by a file, or closed to this user. Errors of files elsewhere and
-    other errors pass. ``then``: what happens to the run.
+    Faults: a disk is full, wherever the file is; or in ``folder``, a folder was deleted or replaced by a file, or a file
+    or folder is closed to this user. All other errors pass unchanged. ``then``: the end of the message, which says what
+    mbr-perf did.
     """
     try:
         yield
     except OSError as error:
-        if is_full_error(error):
-            raise RunFailedError(
-                f"disk full: cannot write in {folder}", remedy="free some space; the files written so far are kept"
-            ) from error
-        if (taken := _taken_away(folder, error, then)) is None:
+        file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
+        fault = _disk_full(folder, file) if is_full_error(error) else _access_lost(folder, file or folder, error, then)
+        if fault is None:
             raise
-        raise taken from error
+        raise fault from error
 
 
-def _taken_away(folder: Path, error: OSError, then: str) -> RunFailedError | None:
-    file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else folder
-    above = [folder, *(each for each in reversed(file.parents) if folder in each.parents)]
+def _disk_full(folder: Path, file: Path | None) -> RunFailedError:
+    """Return the error for a full disk. ``file`` None: the write named no file, which is then one of ``folder``."""
+    return RunFailedError(
+        f"disk full: cannot write {file or f'in {folder}'}",
+        remedy=f"free space on the file system of {file or folder}; mbr-perf keeps the files written so far",
+    )
+
+
+def _access_lost(folder: Path, file: Path, error: OSError, then: str) -> RunFailedError | None:
+    """Return the error for a missing folder or a file without permission; None for other faults and files elsewhere."""
     if file != folder and folder not in file.parents:
         return None
-    if error.errno in _NOT_THERE:
-        return next((deleted(each, then) for each in above if not each.is_dir()), None)
-    if error.errno in _CLOSED:
+    parents = [folder, *(each for each in reversed(file.parents) if folder in each.parents)]
+    if error.errno in _MISSING:
+        return next((deleted(each, then) for each in parents if not each.is_dir()), None)
+    if error.errno not in _NOT_PERMITTED:
+        return None
+    if why_unwritable(parents[-1]):
         return RunFailedError(
-            f"{above[-1]}: mbr-perf may no longer write here: {error.strerror}; {then}",
+            f"{parents[-1]}: mbr-perf can no longer write here: {error.strerror}; {then}",
             remedy="make the folder writable for this user, and run again",
         )
-    return None
+    return RunFailedError(
+        f"{file}: mbr-perf can no longer read or write this file: {error.strerror}; {then}",
+        remedy="give this user read and write permission for the file, and run again",
+    )
 
 
 def require_kept(*wanted: Path, then: str = "mbr-perf stopped the run") -> None:
-    """Raise RunFailedError if one of the folders of a run no longer exists. ``then``: what happens to the run."""
+    """Raise RunFailedError if one of the folders of a run no longer exists. ``then``: what mbr-perf did."""
     for folder in wanted:
         if not folder.is_dir():
             raise deleted(folder, then)
@@ -201,11 +213,11 @@ def require_writable(folder: Path) -> None:
 
 
 def deleted(folder: Path, then: str = "mbr-perf stopped the run") -> RunFailedError:
-    """Return the error for a folder that disappeared under a run. ``then``: what happens to the run."""
+    """Return the error for a folder that disappeared under a run. ``then``: what mbr-perf did."""
     how = "replaced by a file" if folder.is_file() else "deleted"
     return RunFailedError(
-        f"{folder}: the folder was {how} while the run was at work; {then}",
-        remedy="run again, and let no clean-up job delete the results folder",
+        f"{folder}: the folder was {how} while mbr-perf was using it; {then}",
+        remedy="run again, and exclude the results folder from clean-up jobs",
     )
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError
-from harness.records.folders import folder_named, new_folder, results_dir
+from harness.records.folders import folder_named, is_full_error, new_folder, results_dir
 from harness.records.run import RunRecord
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 
@@ -63,6 +63,10 @@ def _flushed(path: Path, content: str | bytes) -> Iterator[Path]:
             stream.flush()
             os.fsync(stream.fileno())
         yield temporary
+    except OSError as error:
+        if is_full_error(error):
+            error.filename = str(path)  # write and fsync name no file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

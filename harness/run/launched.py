@@ -130,8 +130,8 @@ def launched(
 ) -> Ran:
     """Launch once and, on the first node, commit the record. The ranks' files stay on disk however the launch ends.
 
-    ``amended`` completes the record before it is committed. RunFailedError when the disk is full
-    or the folder was taken away.
+    ``amended`` completes the record before it is committed. RunFailedError as in
+    :func:`disk_faults_reported`.
     """
     with disk_faults_reported(launch.run_dir):
         return _launched(launch, progress, prediction, parents, amended)

@@ -54,22 +54,25 @@ def _delete_and_read(running, results, what):
     """Delete the folder once rank 0 is at work, and read what the command then reports."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := list(results.rglob("rank_000.progress.jsonl"))) and time.monotonic() < deadline:
+        assert running.process.poll() is None, running.process.communicate()
         time.sleep(0.05)
+    assert found, f"rank 0 wrote no heartbeat within {PATIENCE_S:g} s"
     ranks = found[0].parent
     batch = results / ranks.relative_to(results).parts[0] / ranks.relative_to(results).parts[1]
     gone = {"ranks": ranks, "run": ranks.parent, "batch": batch, "results": results}[what]
     while gone.exists():  # the sampler writes into it at the same time
+        assert time.monotonic() < deadline, f"{gone} cannot be deleted"
         shutil.rmtree(gone, ignore_errors=True)
     code, _, err = running.ended()
     assert code == 3, err
     named = (ranks,) if batch.parent.name == "runs" else (ranks, ranks.parent, batch)
-    assert any(f"error: {folder}: the folder was deleted while the run was at work" in err for folder in named)
+    assert any(f"error: {folder}: the folder was deleted while mbr-perf was using it" in err for folder in named)
     assert "Traceback" not in err.rpartition("error: ")[2]
 
 
 def test_a_batch_without_its_plan_was_deleted_under_it(tmp_path):
     """A run that still writes can make the folder again: its missing plan is no wrong request."""
-    with pytest.raises(RunFailedError, match=f"{tmp_path}: the folder was deleted"):
+    with pytest.raises(RunFailedError, match=f"{tmp_path}: the folder was deleted .*; mbr-perf stopped the night"):
         _read_after_deletion(tmp_path)
 
 

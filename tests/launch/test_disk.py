@@ -1,4 +1,4 @@
-"""Commands report a full disk as such."""
+"""Commands report full disks, and folders that are deleted, replaced or closed to this user."""
 
 import errno
 from collections.abc import Callable
@@ -39,6 +39,14 @@ def test_a_write_that_finds_no_room_is_a_failed_run(tmp_path: Path, number: int)
         raise OSError(number, "no room")
 
 
+def test_the_file_that_finds_no_room_is_named_wherever_it_is(tmp_path: Path) -> None:
+    cached = tmp_path / "cache" / "prediction.json"
+    with pytest.raises(RunFailedError) as raised, disk_faults_reported(tmp_path / "sweep"):
+        raise OSError(errno.ENOSPC, "no room", str(cached))
+    assert raised.value.message == f"disk full: cannot write {cached}"
+    assert raised.value.remedy.startswith(f"free space on the file system of {cached}; ")
+
+
 def test_other_faults_of_a_disk_are_not_called_full(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="broken") as raised, disk_faults_reported(tmp_path):
         raise OSError(errno.EIO, "broken")
@@ -53,7 +61,7 @@ def _taken(folder: Path, act: Callable[[Path], object]) -> str:
 
 def test_a_folder_that_was_taken_away_is_named(tmp_path: Path) -> None:
     run, ranks = tmp_path / "run", tmp_path / "run" / "ranks"
-    gone = "the folder was deleted while the run was at work"
+    gone = "the folder was deleted while mbr-perf was using it"
     assert _taken(run, lambda run: (run / "ranks" / "x.json").write_text("")).startswith(f"{run}: {gone}")
     run.mkdir()
     assert _taken(run, lambda _: (ranks / "x.json").write_text("")).startswith(f"{ranks}: {gone}")
@@ -62,11 +70,18 @@ def test_a_folder_that_was_taken_away_is_named(tmp_path: Path) -> None:
     assert _taken(run, lambda _: (ranks / "x.json").write_text("")).startswith(f"{ranks}: {replaced}")
 
 
-def test_a_folder_that_was_closed_is_named(tmp_path: Path) -> None:
-    def refused(folder: Path) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", str(folder / "record.json"))
+def test_a_folder_that_was_closed_is_named() -> None:
+    message = _taken(Path("/proc"), lambda proc: _refused(proc / "record.json"))  # where even root cannot make a file
+    assert message.startswith("/proc: mbr-perf can no longer write here: Permission denied")
 
-    assert _taken(tmp_path, refused).startswith(f"{tmp_path}: mbr-perf may no longer write here: Read-only file system")
+
+def test_a_file_that_was_closed_is_named_and_not_its_folder(tmp_path: Path) -> None:
+    message = _taken(tmp_path, lambda folder: _refused(folder / "record.json"))
+    assert message.startswith(f"{tmp_path}/record.json: mbr-perf can no longer read or write this file: Permission")
+
+
+def _refused(file: Path) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied", str(file))
 
 
 def test_a_file_elsewhere_and_a_file_that_is_only_missing_stay_errors(tmp_path: Path) -> None:

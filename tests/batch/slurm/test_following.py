@@ -191,6 +191,6 @@ def test_a_folder_that_is_deleted_meanwhile_ends_the_waiting_and_is_named(wait, 
         wait(job, said)
     named = run_dir if what == "run" else job_dir
     assert (
-        f"{named}: the folder was deleted while the run was at work; mbr-perf waits no longer; `scancel 7` ends the job"
+        f"{named}: the folder was deleted while mbr-perf was using it; mbr-perf waits no longer; `scancel 7` ends the job"
         in str(failed.value)
     )
