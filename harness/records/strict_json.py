@@ -4,8 +4,9 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from pydantic import PlainSerializer, ValidationError
 from pydantic_core import ErrorDetails
@@ -23,11 +24,11 @@ OptionalText = Annotated[str, PlainSerializer(lambda text: text or None, return_
 
 _MAX_PROBLEMS = 10
 _MAX_SHOWN = 60
-_MAX_DIGITS = 30  # FLOPs of the longest step have 25
+_MAX_DIGITS = 30  # the largest real value, the FLOPs of a step, has at most 25
 _MAX_DEPTH = 100  # json and pydantic have other, larger limits
 _KINDS = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
 _TOO_DEEP = f"nested deeper than {_MAX_DEPTH} levels"
-_STRING_OR_CONSTANT = re.compile(r'"(?:\\.|[^"\\])*"|NaN|-?Infinity')
+_STRING_OR_NUMBER = re.compile(r'"(?:\\.|[^"\\])*"|NaN|-?Infinity|-?[0-9][0-9.eE+-]*')
 
 
 class OtherVersionError(ManyProblemsError):
@@ -77,8 +78,9 @@ def _plain(path: Path, text: str) -> dict[str, object]:
         value = json.loads(text, object_pairs_hook=once_each, parse_constant=_refuse_constant, parse_int=_bounded)
     except json.JSONDecodeError as error:
         raise BadRequestError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-    except _ConstantError as error:
-        raise BadRequestError(_constant_text(path, text, error.name)) from error
+    except _NumberError as error:
+        remedy = "correct the number, or restore the file from a backup"
+        raise BadRequestError(_number_text(path, text, error), remedy=remedy) from error
     except (ValueError, RecursionError) as error:
         raise BadRequestError(unreadable(path, text, error)) from error
     return an_object(path, value)
@@ -96,21 +98,17 @@ def unreadable(path: Path, text: str, error: ValueError | RecursionError) -> str
     if isinstance(error, RecursionError):
         return f"{path}: {_TOO_DEEP}"
     if isinstance(error, _TwiceError):
-        place = _place_of_twice(json.loads(text, object_pairs_hook=_Pairs))
+        place = _place_of_twice(_parsed_again(text, object_pairs_hook=_Pairs, parse_int=str))
         return f"{path}: {place}{': ' * bool(place)}{error}"
-    if isinstance(error, _TooLongError):
-        return f"{path}: a whole number of more than {_MAX_DIGITS} digits: {error}"
     return f"{path}: a whole number of more than {sys.get_int_max_str_digits()} digits"
 
 
-def _bounded(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
-        raise _TooLongError(f"{digits[:_MAX_DIGITS]}...")
-    return int(digits)
-
-
-class _TooLongError(ValueError):
-    """A whole number is so long that a later division or sum would overflow."""
+def _parsed_again(text: str, **hooks: Any) -> object:
+    """Parse the text to find the place of an error; None if it has other errors after that place."""
+    try:
+        return json.loads(text, **hooks)
+    except (ValueError, RecursionError):
+        return None
 
 
 def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -133,49 +131,58 @@ class _Pairs(list[tuple[str, object]]):
 
 def _place_of_twice(document: object) -> str:
     """Return the dotted path of the first object with a duplicate key; empty for the top level."""
+    places = (place for place, value in _walk(document) if isinstance(value, _Pairs) and len(dict(value)) < len(value))
+    return next(places, "")
+
+
+def _walk(document: object) -> Iterator[tuple[str, object]]:
+    """Yield every value with its dotted key, in the order of the file; the key of the document is empty."""
     waiting = [("", document)]
     while waiting:
         place, value = waiting.pop()
-        if isinstance(value, _Pairs) and len(dict(value)) < len(value):
-            return place
-        inner = value if isinstance(value, _Pairs) else enumerate(value) if isinstance(value, list) else ()
-        waiting += reversed([(f"{place}.{key}" if place else str(key), value) for key, value in inner])
-    return ""
+        yield place, value
+        inner: Iterable[tuple[object, object]] = ()
+        if isinstance(value, dict):
+            inner = value.items()
+        elif isinstance(value, list):
+            inner = value if isinstance(value, _Pairs) else enumerate(value)
+        waiting += reversed([(f"{place}.{key}" if place else str(key), item) for key, item in inner])
 
 
-class _ConstantError(ValueError):
-    """NaN or Infinity, which JSON does not know."""
+class _NumberError(ValueError):
+    """The file has NaN, Infinity or an integer that is too long. ``written``: the number as it is in the file."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    def __init__(self, written: str, why: str) -> None:
+        super().__init__(why)
+        self.written = written
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise _ConstantError(name)
+    raise _NumberError(name, f"{name} is not a number")
 
 
-def _constant_text(path: Path, text: str, name: str) -> str:
-    """Describe the first NaN or Infinity: ``golden.json:19: metrics.tflops_per_gpu.value: NaN is not a number``."""
-    first = next(match for match in _STRING_OR_CONSTANT.finditer(text) if not match[0].startswith('"'))
-    places = _constants(json.loads(text, parse_constant=_Constant))
-    where = f"{path}:{text.count(chr(10), 0, first.start()) + 1}: {next(places, 'the file')}"
-    return f"{where}: {name} is not a number"
+def _bounded(written: str) -> int:
+    """Return the integer. _NumberError for more than 30 digits, because a later conversion to float could overflow."""
+    num_digits = len(written.removeprefix("-"))
+    if num_digits > _MAX_DIGITS:
+        shown = f"{written[:_MAX_DIGITS]}..."
+        raise _NumberError(written, f"{shown} has {num_digits} digits, at most {_MAX_DIGITS} are allowed")
+    return int(written)
 
 
-class _Constant(str):
-    """Stands for a NaN or Infinity, to find its key."""
+def _number_text(path: Path, text: str, error: _NumberError) -> str:
+    """Describe a refused number: ``golden.json:19: metrics.tflops_per_gpu.value: NaN is not a number``."""
+    first = next(match for match in _STRING_OR_NUMBER.finditer(text) if match[0] == error.written)
+    document = _parsed_again(text, parse_constant=_Number, parse_int=_Number)
+    found = (key for key, value in _walk(document) if isinstance(value, _Number) and value == error.written)
+    line = text.count("\n", 0, first.start()) + 1
+    return ": ".join((f"{path}:{line}", *(key or "the file" for key in islice(found, 1)), str(error)))
+
+
+class _Number(str):
+    """Stands for a number as it is in the file, to find its key."""
 
     __slots__ = ()
-
-
-def _constants(value: object, place: str = "") -> Iterator[str]:
-    """Yield the dotted keys of the constants, in the order of the file."""
-    if isinstance(value, _Constant):
-        yield place or "the file"
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in inner:
-        yield from _constants(item, f"{place}.{key}" if place else str(key))
 
 
 def _check_version(path: Path, document: dict[str, object]) -> None:

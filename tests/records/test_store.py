@@ -193,9 +193,14 @@ def test_a_killed_writer_leaves_the_old_content_or_the_new(tmp_path):
 def test_a_number_too_long_to_calculate_with_is_refused(tmp_path, make_record):
     """A division of such a number would overflow in a later command."""
     path = tmp_path / "record.json"
-    for digits, message in ((30, "must be less than or equal to"), (31, "a whole number of more than 30 digits: 999")):
+    key = r"ranks\.0\.steps\.0\.seconds: "
+    for number, message in (
+        ("9" * 30, f"{key}must be less than or equal to"),
+        ("-" + "9" * 30, f"{key}must be greater than"),
+        ("9" * 31, rf"record\.json:1: {key}{'9' * 30}\.\.\. has 31 digits, at most 30 are allowed"),
+    ):
         document = make_record().model_dump(mode="json")
-        document["ranks"][0]["steps"][0]["seconds"] = int("9" * digits)
+        document["ranks"][0]["steps"][0]["seconds"] = int(number)
         path.write_text(json.dumps(document))
         with pytest.raises(BadRequestError, match=message):
             read_run(path)
