@@ -65,11 +65,12 @@ def interruption() -> Iterator[Interruption]:
 
 POLL_S = 0.05
 MAX_LOOKING = 0.005  # share of the time: a node may have thousands of processes, and its cores are the ranks'
-RECEIVE_S = 2.0
-STACK_DUMP_S = 0.5
+RECEIVE_S = 2.0  # longest wait for a process to receive SIGUSR1
+STACK_DUMP_S = 0.5  # time to write the stacks after the signal arrived
 TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent can still write what it saw
 KILLED_S = 5.0
-_NAMED = 8
+_MAX_NAMED = 8  # process ids in a message
+_WHY_STOPPED = "by SIGSTOP or a debugger; kill -CONT before the timeout continues"
 
 
 class Agent(Protocol):
@@ -104,18 +105,17 @@ class Crew:
         self._dead: set[Process] = set()
         self._next_look = 0.0  # time.monotonic
 
-    @property
-    def stopped(self) -> str:
-        """Return a sentence that names the agent, or else its descendants, if a signal stopped them; empty if none is."""
+    def stopped_text(self) -> str:
+        """Return a sentence about stopped processes: the agent, or else its descendants. Empty if no process is stopped."""
         if self._agent_process is not None and is_stopped(self._agent_process):
-            return f"the torchrun agent (process {self.agent.pid}) is stopped, as by SIGSTOP"
+            return f"the torchrun agent (process {self.agent.pid}) is stopped ({_WHY_STOPPED} it)"
         self.look()
         pids = sorted(process.pid for process in self._known if is_stopped(process))
-        if not pids:
-            return ""
-        named = ", ".join(map(str, pids[:_NAMED]))
-        are = f"process {named} of the ranks is" if len(pids) == 1 else f"{len(pids)} processes of the ranks are"
-        return f"{are} stopped, as by SIGSTOP" + (f": {named}" if len(pids) > 1 else "")
+        if len(pids) < 2:
+            return f"rank process {pids[0]} is stopped ({_WHY_STOPPED} it)" if pids else ""
+        named, rest = ", ".join(map(str, pids[:_MAX_NAMED])), len(pids) - _MAX_NAMED
+        more = f" and {rest} more" if rest > 0 else ""
+        return f"{len(pids)} rank processes are stopped ({_WHY_STOPPED} them): {named}{more}"
 
     def look(self) -> None:
         """Find new descendants. Descendants of a dead agent are children of this process, and carry its number."""
@@ -146,7 +146,8 @@ class Crew:
     def show_stacks(self) -> None:
         """Make every descendant with a handler write its stacks to its log, and wait for that.
 
-        A process that the kernel blocks never receives the signal, so the wait for it ends after :data:`RECEIVE_S`.
+        A process in uninterruptible sleep (state D) does not receive the signal. The wait therefore ends after
+        :data:`RECEIVE_S`.
         """
         self.look()
         asked = [p for p in self._known if catches(p, signal.SIGUSR1) and send(p, signal.SIGUSR1)]
@@ -159,7 +160,7 @@ class Crew:
     def terminate(self, interruption: Interruption) -> None:
         """Send SIGTERM to the agent, which ends its ranks; send SIGKILL to all after a timeout or a second signal.
 
-        A stopped agent would not receive SIGTERM, so nobody waits for it.
+        A stopped agent does not act on SIGTERM, so this method kills it without the wait.
         """
         self.look()
         if self._agent_process is not None:

@@ -95,11 +95,12 @@ class _Rank:
 
 
 class Heartbeats:
-    """All ranks of this node. Times are of ``time.monotonic``, handed in by the caller."""
+    """All ranks of this node. The caller passes times of ``time.monotonic``. ``excluded_s``: time not counted as silence."""
 
     def __init__(self, run_dir: Path, ranks: range, num_steps: int, now: float) -> None:
         self.num_steps = num_steps
         self.began = now
+        self.excluded_s = 0.0
         self._ranks = [
             _Rank(rank, run_dir / "ranks" / f"rank_{rank:03d}.progress.jsonl", heard_at=now) for rank in ranks
         ]
@@ -109,8 +110,9 @@ class Heartbeats:
         news = [rank.read(now) for rank in self._ranks]
         return any(news)
 
-    def forgive(self, seconds: float) -> None:
-        """Do not count the last ``seconds`` as silence: this process was stopped, and the ranks possibly with it."""
+    def exclude_from_silence(self, seconds: float) -> None:
+        """Do not count the last ``seconds`` as silence. Use it after this process was suspended, perhaps with the ranks."""
+        self.excluded_s += seconds
         for rank in self._ranks:
             rank.heard_at += seconds
 

@@ -148,7 +148,7 @@ def _stop_sampler(sampler: subprocess.Popen[bytes]) -> bool:
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
-ASLEEP_S = 2.0
+SUSPENDED_S = 2.0  # the loop runs every POLL_S: after a longer gap, this process was stopped or blocked
 
 OnProgress = Callable[[Progress], None]
 
@@ -159,8 +159,8 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     With ``parents`` the agent is forked from a warm one; where that cannot be, it is started afresh and a note says why.
 
     ``on_progress`` is called from this thread whenever ranks have said something. A port that was taken meanwhile is
-    retried once with another, if this program chose it. RunFailedError: no room on the disk or a folder that this user
-    cannot write to, nothing was started; or a folder of the run was deleted, and everything was stopped.
+    retried once with another, if this program chose it. RunFailedError before the start if the disk is full or a folder of
+    the run is not writable, and after the start if a folder of the run is deleted; all ranks are then stopped.
     """
     _prepare(plan)
     adopt_orphans()
@@ -175,7 +175,7 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
 def _prepare(plan: LaunchPlan) -> None:
     for folder in _folders(plan):
         with suppress(FileExistsError):
-            folder.mkdir(mode=0o750)
+            folder.mkdir(mode=0o750)  # without parents: a deleted run folder is not made again
         folders.require_kept(folder)
         folders.require_room(folder, folders.free_bytes(folder))
         folders.require_writable(folder)
@@ -206,9 +206,9 @@ def _once(
     started = start_agent(plan, caught, parents)
     if started is None:
         return _never_started(caught, time.monotonic() - began)
-    crew = Crew(started.agent)
+    crew, heartbeats = Crew(started.agent), Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, time.monotonic())
     try:
-        stop = _follow(plan, crew, on_progress, caught)
+        stop = _follow(plan, crew, heartbeats, on_progress, caught)
         if stop is not None and (stop.status in ("hang", "timeout") or stop.note):
             crew.show_stacks()
         if stop is not None:
@@ -217,8 +217,15 @@ def _once(
         crew.kill()
     folders.require_kept(*_folders(plan))
     outcome = _outcome(plan, crew, stop, time.monotonic() - began)
-    notes = (*started.notes, *([stop.note] if stop and stop.note else []))
+    notes = (*started.notes, *([stop.note] if stop and stop.note else []), *_suspension(heartbeats.excluded_s))
     return outcome.model_copy(update={"warm": started.warm, "notes": notes})
+
+
+def _suspension(seconds: float) -> tuple[str, ...]:
+    """Return a note on the time that the watchdog did not count; none without a suspension."""
+    if not seconds:
+        return ()
+    return (f"mbr-perf itself did not run for {seconds:.1f} s; this time does not count as silence of the ranks",)
 
 
 def _never_started(caught: Interruption, seconds: float) -> LaunchOutcome:
@@ -227,15 +234,16 @@ def _never_started(caught: Interruption, seconds: float) -> LaunchOutcome:
     return LaunchOutcome(status="interrupted", seconds=round(seconds, 3), signal=int(caught.signal), reason=reason)
 
 
-def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Interruption) -> Ending | None:
+def _follow(
+    plan: LaunchPlan, crew: Crew, heartbeats: Heartbeats, on_progress: OnProgress, caught: Interruption
+) -> Ending | None:
     """Follow the agent until it ends by itself (None), or until there is a reason to stop it."""
-    began = now = time.monotonic()
-    heartbeats = Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, began)
-    peers, looked = Peers(plan), began
+    looked = now = heartbeats.began
+    peers = Peers(plan)
     while crew.agent.poll() is None:
         before, now = now, time.monotonic()
-        if now - before > ASLEEP_S:  # a suspended job or container: its ranks were stopped as well
-            heartbeats.forgive(now - before)
+        if now - before > SUSPENDED_S:  # a suspended job or container: its ranks were stopped as well
+            heartbeats.exclude_from_silence(now - before)
         if heartbeats.read(now):
             on_progress(heartbeats.progress(now))
         if now - looked > LOOK_EVERY_S:
@@ -248,7 +256,7 @@ def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Inter
                 return Ending("failed", fallen)
         stop = _reason_to_stop(plan, heartbeats, now, caught)
         if stop is not None:
-            return stop.because_of(crew.stopped) if stop.status != "interrupted" else stop
+            return stop.because_of(crew.stopped_text()) if stop.status != "interrupted" else stop
         crew.wait(POLL_S)
     if heartbeats.read(now):
         on_progress(heartbeats.progress(now))

@@ -25,7 +25,7 @@ def beat(**fields: object) -> None:
 
 
 def step(index: int) -> None:
-    time.sleep(0.02)
+    time.sleep(0.5 if mode == "slow" else 0.02)
     beat(phase="step", step=index, seconds=0.02, loss=1.0)
 
 
@@ -42,9 +42,9 @@ if chosen and mode == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if chosen and mode == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if mode not in ("ok", "lingers", "recorded") and chosen:
+if mode not in ("ok", "slow", "lingers", "recorded") and chosen:
     blocked_for_ever()
-for index in range(3, 5 if mode in ("ok", "lingers", "recorded") else 1000):
+for index in range(3, 5 if mode in ("ok", "slow", "lingers", "recorded") else 1000):
     step(index)
 beat(phase="finish")
 if mode == "recorded":

@@ -153,6 +153,6 @@ def test_ranks_that_all_finished_but_do_not_end_hang(ranks: Ranks) -> None:
 
 def test_the_time_in_which_a_job_was_suspended_is_no_silence(ranks: Ranks) -> None:
     heartbeats = follow(ranks)
-    heartbeats.forgive(600.0)
+    heartbeats.exclude_from_silence(600.0)
     assert heartbeats.silence(100.0 + 600.0 + 119.0, 30.0) is None
     assert heartbeats.silence(100.0 + 600.0 + 121.0, 30.0) is not None

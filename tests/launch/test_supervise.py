@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch import crew
 from harness.launch.heartbeats import UNENDED, Progress
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import identify, is_alive
@@ -110,10 +109,7 @@ def test_a_stopped_agent_is_noticed_by_the_silence_and_named(
     mode: str,
     status: str,
     text: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody waits for it: it does not receive SIGTERM."""
-    monkeypatch.setattr(crew, "TERMINATE_S", 60.0)
     plan = worker(
         make_plan(python=fake_python, hang_timeout_s=2.0), two_ranks, mode, *(["0"] if mode == "hang" else [])
     )
@@ -126,10 +122,37 @@ def test_a_stopped_agent_is_noticed_by_the_silence_and_named(
     stopper.start()
     outcome = run(plan)
     stopper.join()
-    assert (outcome.status, outcome.seconds < 50.0) == (status, True)
+    assert outcome.status == status
     said = outcome.reason if status == "hang" else outcome.notes[0]
-    assert re.match(rf"the torchrun agent \(process \d+\) is stopped, as by SIGSTOP; {text}", said), said
+    assert re.match(
+        rf"the torchrun agent \(process \d+\) is stopped \(by SIGSTOP or .* continues it\); {text}", said
+    ), said
     assert all_gone(rank_pids(plan.run_dir))
+
+
+def test_a_job_that_was_suspended_as_a_whole_is_no_hang_and_the_run_says_so(
+    make_plan: MakePlan, fake_python: str, two_ranks: str
+) -> None:
+    plan = worker(make_plan(python=fake_python, hang_timeout_s=2.5), two_ranks, "slow")
+    pids: list[int] = []
+
+    def suspend(progress: Progress) -> None:
+        if pids or progress.step is None:
+            return
+        pids.extend(rank_pids(plan.run_dir))
+        signal_all(pids, signal.SIGSTOP)
+        time.sleep(4.0)  # this callback holds up the harness, as a suspension does
+        threading.Timer(0.3, signal_all, (pids, signal.SIGCONT)).start()
+
+    outcome = execute(plan, on_progress=suspend)
+    assert (outcome.status, outcome.reason) == ("ok", None)
+    (note,) = outcome.notes
+    assert re.fullmatch(r"mbr-perf itself did not run for 4\.\d s; this time does not count as silence .*", note), note
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
 
 
 def test_ranks_without_records_that_do_not_end_hang(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
