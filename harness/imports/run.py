@@ -34,6 +34,7 @@ from harness.run.launched import Ran
 from harness.run.logged import with_logged
 from harness.run.predicting.prediction import cached_prediction_of
 from harness.run.understanding import RunRequest, Settled, settle
+from harness.units import counted
 
 METER = "log"
 UNKNOWN = "unknown"  # a host that the log does not name
@@ -80,14 +81,28 @@ def rank_records(
 
 
 def step_records(iterations: Iterable[Iteration]) -> tuple[StepRecord, ...]:
-    """Return the iterations with a time, counted from 0, without losses and norms that are not finite."""
+    """Return the iterations with a valid step time, numbered from 0. Drop losses and norms that are not finite.
+
+    A time is valid if it is above 0 and at most 1e9 s. :func:`_left_out` counts the others.
+    """
     return tuple(
         StepRecord(
             step=row.number - 1, seconds=row.step_time_s, loss=_finite(row.loss), grad_norm=_finite(row.grad_norm)
         )
         for row in iterations
-        if row.step_time_s is not None and 0 < row.step_time_s <= LONGEST_STEP_S
+        if row.step_time_s is not None and _is_valid(row.step_time_s)
     )
+
+
+def _left_out(iterations: Iterable[Iteration]) -> tuple[str, ...]:
+    times = [row.step_time_s for row in iterations if row.step_time_s is not None and not _is_valid(row.step_time_s)]
+    if not times:
+        return ()
+    return (f"left out {counted(len(times), 'iteration')} with an impossible time, the first of {times[0]:g} s",)
+
+
+def _is_valid(step_time_s: float) -> bool:
+    return 0 < step_time_s <= LONGEST_STEP_S
 
 
 def _finite(value: float | None) -> float | None:
@@ -255,6 +270,7 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
         failure=ended.failure,
         notes=(
             *notes_on(log, imported),
+            *_left_out(log.iterations),
             draft.times.note,
             *draft.settled.notes,
             *refusals(draft.settled),
