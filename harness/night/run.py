@@ -24,7 +24,7 @@ from harness.night.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.folders import results_dir, why_unwritable
 from harness.records.job import SlurmOptions
-from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, cases_gone, read_night
+from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night, removed_cases
 from harness.run.experiment import Display
 
 
@@ -44,7 +44,7 @@ def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     host, results = this_host(), results_dir(request.results_dir)
     if not results.exists() and (why := why_unwritable(results)):
         raise BadRequestError(f"--results_dir {results}: cannot be made: {why}", remedy="name a writable folder")
-    plan = _without_gone(plan_night(request, host, starts=False, narrate=display.narrate), results)
+    plan = _with_removed_cases(plan_night(request, host, starts=False, narrate=display.narrate), results)
     jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
     display.plan(plan, outlook(plan, results), jobs)
     return ExitCode.OK if plan.planned else ExitCode.BAD_REQUEST
@@ -54,7 +54,7 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     """Plan the night, write the plan, run it. BadRequestError before anything is started or written."""
     host = this_host()
     results = results_dir(request.results_dir).absolute()
-    plan = _without_gone(plan_night(request, host, starts=True, narrate=audience.display.narrate), results)
+    plan = _with_removed_cases(plan_night(request, host, starts=True, narrate=audience.display.narrate), results)
     if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
         Slurm(host.shell).require_options(jobs[0])
     night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
@@ -63,13 +63,16 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
         return _run(night_dir, host, plan, audience, request.results_dir)
 
 
-def _without_gone(plan: NightPlan, results: Path) -> NightPlan:
-    """Return the plan with a note on cases that the suite has no longer: nothing else would say that nobody judges them."""
-    gone = cases_gone(plan, results)
-    if not gone:
-        return plan
-    note = f"no longer in the suite, and not judged: {', '.join(gone)}"
-    return plan.model_copy(update={"gone": gone, "notes": (*plan.notes, note)})
+def _with_removed_cases(plan: NightPlan, results: Path) -> NightPlan:
+    """Return the plan with a note that names cases that are no longer in the suite.
+
+    Without the note a removed case would go unnoticed.
+    """
+    removed, unread = removed_cases(plan, results)
+    notes = [f"{path}: cannot be read; mbr-perf looked for removed cases in the night before it" for path in unread]
+    if removed:
+        notes.append(f"no longer in the suite, and not judged: {', '.join(removed)}")
+    return plan.model_copy(update={"gone": removed, "notes": (*plan.notes, *notes)})
 
 
 def resume_night(reference: str, results: Path | None, audience: Audience) -> ExitCode:

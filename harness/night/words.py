@@ -83,15 +83,18 @@ def _shared(verdict: NightVerdict) -> str:
 
 
 def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
-    """Yield what a green night must not hide: cases beyond their threshold, cases that are gone, and that no time was judged."""
+    """Yield the facts that a green night must state.
+
+    Facts: cases beyond their threshold, cases removed from the suite, and the reason if no time was judged.
+    """
     moved = [(case.planned.name, beyond) for case in verdict.cases if not is_red(case) and (beyond := _beyond(case))]
     if moved:
         shown = ", ".join(f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved[:_MANY])
         more = f" and {len(moved) - _MANY} more" if len(moved) > _MANY else ""
         yield f"changed by more than the threshold: {shown}{more}"
-    if gone := verdict.plan.gone:
-        more = f" and {len(gone) - _MANY} more" if len(gone) > _MANY else ""
-        yield f"no longer in the suite: {', '.join(gone[:_MANY])}{more}"
+    if removed := verdict.plan.gone:
+        more = f" and {len(removed) - _MANY} more" if len(removed) > _MANY else ""
+        yield f"no longer in the suite: {', '.join(removed[:_MANY])}{more}"
     measured = [case for case in verdict.cases if case.counted]
     why = [unjudged_time(case) for case in measured]
     if measured and all(why):

@@ -17,7 +17,7 @@ from harness.errors import HarnessError
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
 from harness.records.batches import NIGHT_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, Purpose, read_events
-from harness.records.folders import folders
+from harness.records.folders import folders, in_folder_name
 from harness.records.job import SlurmOptions
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import RunRecord
@@ -88,7 +88,7 @@ class NightPlan(Frozen):
     case after a named infrastructure fault. ``shard``: ``i/n`` if this night runs a part of the suite. ``slurm``: the
     request to Slurm, if every case is a Slurm job. ``software``: by GPU type, the software that the rules assumed and the
     cases must run with. ``aa``: the A/A test that must pass before times are judged, or None. ``gone``: cases of the suite's
-    last whole night that it has no longer.
+    previous complete night that are no longer in the suite.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -208,19 +208,27 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
     return NightData(night_dir, plan, cases, events)
 
 
-def cases_gone(plan: NightPlan, results: Path) -> tuple[str, ...]:
-    """Return the cases of the suite's last whole night that ``plan`` has no longer; none for a shard or chosen cases."""
+def removed_cases(plan: NightPlan, results: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Return the names of cases that the suite's previous complete night had and ``plan`` does not have.
+
+    Also return the files of later nights of the suite that cannot be read. Both are empty if ``plan`` is a shard or uses
+    ``--only``. A night is complete if it was neither a shard nor limited by ``--only``; its runs may have failed.
+    """
+    unread: list[Path] = []
     if plan.shard or plan.only:
-        return ()
+        return (), ()
     for folder in sorted(folders(results / NIGHTS), key=_begun, reverse=True):
         try:
             last = read_document(folder / NIGHT, NightPlan)
-        except HarnessError:  # `nightly index` names damaged nights
+        except HarnessError:
+            label = folder.name.partition("-")[2].rpartition("-")[0]
+            if label == in_folder_name(plan.suite) and (folder / NIGHT).exists():
+                unread.append(folder / NIGHT)
             continue
         if last.suite == plan.suite and not last.shard and not last.only:
             here = {case.name for case in plan.cases}
-            return tuple(case.name for case in last.cases if case.name not in here)
-    return ()
+            return tuple(case.name for case in last.cases if case.name not in here), tuple(unread)
+    return (), tuple(unread)
 
 
 def _begun(night_dir: Path) -> tuple[str, int]:

@@ -385,3 +385,16 @@ def test_a_case_that_left_the_suite_is_named_once(stage, nightly):
     assert "no longer in the suite, and not judged: b" in dry.out + dry.err
     assert "; no longer in the suite: b; " in answer.out.rstrip().splitlines()[-1]
     assert "no longer in the suite" not in next_night.out + next_night.err
+
+
+def test_a_damaged_night_is_named_when_the_one_before_it_decides_which_cases_left(stage, nightly):
+    made = stage(a="repeats: 1", b="request: {recompute: mlp}")
+    for name in "ab":
+        made.record(name, 0)
+    for _ in range(2):
+        nightly(made)
+    plan = made.newest().night_dir / "night.json"
+    plan.write_text("{")
+    dry = nightly(made, "--dryrun")
+    assert f"{plan}: cannot be read; mbr-perf looked for removed cases in the night before it" in dry.out + dry.err
+    assert "no longer in the suite" not in dry.out + dry.err
