@@ -1,6 +1,5 @@
 """The command as people call it: in this process for its answer, in one of its own where the process matters."""
 
-import functools
 import io
 import json
 import os
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import typer.main
 from jsonschema.exceptions import best_match
 
 from harness.app import main
@@ -24,9 +22,6 @@ from harness.showing.terminal import Console, print_page
 ROOT = Path(__file__).parents[1]
 REPLAYS = ROOT / "tests" / "data" / "replay"
 SLURM_OUTPUT = ROOT / "tests" / "data" / "slurm" / "said"
-
-# Typer builds all 48 commands anew for every call, in 0.03 s of processor time. A process of a user calls it once.
-typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def json_of(document):

@@ -111,16 +111,21 @@ PAGES: dict[str, Callable[[], Page]] = {
 }
 
 
+_OF_TERMINALS = ("COLUMNS", "FORCE_COLOR", "TERM")
+
+
 @pytest.fixture
 def printed(mbr_perf, monkeypatch):
     """Both streams as a terminal of some columns, or a pipe, gets them, without colours.
 
-    A question to another process (NVML's, megatron-core's) has the same answer at every width, so it is put once.
+    A question to another process (NVML, megatron-core) has the same answer at every width. The fixture asks it once.
     """
     ask, answers = subprocess.run, {}
 
     def ask_once(command, **options):
-        question = command, options.get("input")
+        environment = (options.get("env") or os.environ).items()
+        others = frozenset((name, value) for name, value in environment if name not in _OF_TERMINALS)
+        question = command, options.get("input"), options.get("cwd"), others
         if question not in answers:
             answers[question] = ask(command, **options)
         return answers[question]
@@ -129,7 +134,7 @@ def printed(mbr_perf, monkeypatch):
     monkeypatch.setattr(subprocess, "run", ask_once)
 
     def run(command, width):
-        for name in ("COLUMNS", "FORCE_COLOR", "TERM"):
+        for name in _OF_TERMINALS:
             monkeypatch.delenv(name, raising=False)
         terminal = {} if width == "pipe" else {"COLUMNS": width, "FORCE_COLOR": "1", "TERM": "xterm"}
         for name, value in terminal.items():
