@@ -12,7 +12,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from harness.engine.process import UnforkableError, be_parent_of_children, die_with_parent, importing, run_and_end
+from harness.engine.process import (
+    UnforkableError,
+    be_parent_of_children,
+    die_with_parent,
+    garbage_collection_paused,
+    run_and_end,
+)
 from harness.records.collect import AgentRecord, RankExit
 from harness.records.launch import signal_name
 from harness.records.redact import redact
@@ -45,7 +51,7 @@ def _record(torchrun_argv: list[str], ranks: AbstractContextManager[object]) -> 
 
 def supervise_ranks(torchrun_argv: list[str]) -> AgentRecord:
     """Run torchrun in this process until it ends. For wrong arguments its parser exits with 2, as usual."""
-    with importing():
+    with garbage_collection_paused():
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.elastic.rendezvous import RendezvousError

@@ -153,7 +153,7 @@ def _write_and_end(question: Question, writer: int) -> NoReturn:
 def main() -> None:
     """Build every configuration and print the result of each. Exits with 0 even for refused ones."""
     die_with_parent()
-    gc.disable()  # the process ends before collections would pay
+    gc.disable()  # this process is short; collections only slow its imports
     questions = [Question.model_validate_json(line) for line in sys.stdin if line.strip()]
     warnings.simplefilter("ignore")
     be_parent_of_children()
@@ -169,7 +169,10 @@ def main() -> None:
 
 
 def _import_megatron(*, for_cpu: bool) -> None:
-    """Import for all forks, without torch's compiler and wandb: no configuration needs them, and each takes half a second."""
+    """Import megatron-core once for all forks.
+
+    Skip torch's compiler and wandb, which no configuration needs and which are slow to import.
+    """
     with importing_before_forks():
         sys.modules["wandb"] = None  # type: ignore[assignment]
         import_module("torch").compile = _uncompiled

@@ -1,6 +1,10 @@
-"""Devices and processes as NVML sees them. ``python -m harness.engine.nvml_device list`` lists GPUs and imports little for it."""
+"""Reads devices and processes from NVML.
+
+``python -m harness.engine.nvml_device list`` prints the GPUs as JSON. It does not import the sampler, so it starts fast.
+"""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -149,9 +153,10 @@ class Neighbours:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0 after a list, also without GPU or driver: the output then says so."""
+    """Print the GPUs as JSON and return 0. Without GPU or driver the JSON has the key ``error``. Return 2 for wrong arguments."""
     if list(argv) != ["list"]:
-        print("usage: python -m harness.engine.nvml_device list", file=sys.stderr)  # noqa: T201 (the answer)
+        usage = "usage: python -m harness.engine.nvml_device list"
+        print(f"unknown arguments {shlex.join(argv)!r}; {usage}", file=sys.stderr)  # noqa: T201 (usage)
         return 2
     print(json.dumps(listing()))  # noqa: T201 (the answer)
     return 0

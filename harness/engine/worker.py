@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from harness.engine.process import die_with_parent, dump_stacks_on_signal, importing, run_and_end
+from harness.engine.process import die_with_parent, dump_stacks_on_signal, garbage_collection_paused, run_and_end
 from harness.engine.profiling import UNDER_NSYS, enter_nsys
 from harness.engine.rank_log import RankLog
 from harness.experiment.experiment import ExperimentSpec
@@ -32,15 +32,15 @@ def main() -> int:
     enter_nsys(spec.measure, run_dir, rank, os.environ)
     with RankLog(run_dir, rank, world_size) as log:
         log.enter("import")
-        train = _imported(spec, run_dir)
+        train = _training_function(spec, run_dir)
         train(spec, log)
     return 0
 
 
-def _imported(spec: ExperimentSpec, run_dir: Path) -> Callable[[ExperimentSpec, RankLog], None]:
-    """Return the function that trains, after importing torch and megatron-core."""
+def _training_function(spec: ExperimentSpec, run_dir: Path) -> Callable[[ExperimentSpec, RankLog], None]:
+    """Import torch and megatron-core, and return the function that trains."""
     train: Callable[[ExperimentSpec, RankLog], None]
-    with importing():
+    with garbage_collection_paused():
         if spec.gpu_type.is_cpu:
             from harness.engine.cpu_backend import before_megatron
 
@@ -53,7 +53,7 @@ def _imported(spec: ExperimentSpec, run_dir: Path) -> Callable[[ExperimentSpec, 
             from harness.engine.rank_run import run
 
             train = run
-        gc.collect()
+        gc.collect()  # otherwise a measured step pays for the collection
     return train
 
 

@@ -1,4 +1,4 @@
-"""A process dies with its parent, and shows its stacks when asked."""
+"""Processes end with their parent, show their stacks on request, and import without garbage collection."""
 
 import gc
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engine.process import importing, importing_before_forks
+from harness.engine.process import garbage_collection_paused, importing_before_forks
 
 CHILD = "from harness.engine.process import die_with_parent; import time; die_with_parent(); print('alive', flush=True); time.sleep(60)"
 
@@ -66,7 +66,7 @@ def test_a_process_that_shows_its_stacks_goes_on() -> None:
     assert "in inner" in ended.stderr
 
 
-@pytest.mark.parametrize("block", [importing, importing_before_forks])
+@pytest.mark.parametrize("block", [garbage_collection_paused, importing_before_forks])
 def test_no_garbage_is_collected_while_libraries_are_imported(block) -> None:
     with block():
         assert not gc.isenabled()

@@ -28,6 +28,9 @@ HAND_OVER = (
     "from torch.distributed.elastic.multiprocessing import api; {}; "
     "from harness.engine.prepared_ranks import why_not_to_be_handed_over; print(why_not_to_be_handed_over())"
 )
+COLLECTIONS = (
+    "import gc; before = gc.get_stats()[2]['collections']; {}; print(gc.get_stats()[2]['collections'] - before)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +156,16 @@ def test_a_torch_that_starts_ranks_in_another_way_is_not_handed_any():
     assert refusal("del api.get_subprocess_handler", HAND_OVER).endswith(reason)
     assert refusal("api.get_subprocess_handler = lambda entrypoint, cgroup: None", HAND_OVER).endswith(reason)
     assert refusal("pass", HAND_OVER) == ""
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_garbage_of_imports_is_collected_before_a_step_is_measured():
+    warm = "from harness.engine.warm_parent import import_everything; import_everything('cpu')"
+    spec = shape(DENSE, "none").model_dump_json()
+    fresh = "from harness.engine.worker import ExperimentSpec, _training_function; "
+    fresh += f"_training_function(ExperimentSpec.model_validate_json({spec!r}), None)"
+    assert (refusal(warm, COLLECTIONS), refusal(fresh, COLLECTIONS)) == ("1", "1")
 
 
 def refusal(before, code=FORK_SAFETY):
