@@ -42,16 +42,16 @@ class Window:
         return None
 
 
-_SHORTEST_COUNTED_S = 1e-30  # with shorter times, figures such as FLOP/s may overflow
+_SHORTEST_VALID_S = 1e-30  # with shorter times, figures such as FLOP/s may overflow
 
 
 def window_of(ranks: Sequence[RankRecord], world_size: int, start: int, end: int, *, every: int = 1) -> Window:
     """Return step times over ``[start, end)``: the slowest rank's, because the others wait for it at the next collective.
 
-    A step is missing if any of ``world_size`` ranks did not record it, or recorded no time. ``every``: a record covers this many steps and has
-    the number of the last; it does not count if some of its steps are outside the window.
+    A step is missing if any of ``world_size`` ranks did not record it, or recorded less than 1e-30 s. ``every``: a record covers this
+    many steps and has the number of the last; it does not count if some of its steps are outside the window.
     """
-    times = [{step.step: step.seconds for step in rank.steps if step.seconds >= _SHORTEST_COUNTED_S} for rank in ranks]
+    times = [{step.step: step.seconds for step in rank.steps if step.seconds >= _SHORTEST_VALID_S} for rank in ranks]
     whole = len(times) >= world_size
     expected = [step for step in range(start + every - 1, end) if (step + 1) % every == 0]
     complete = [step for step in expected if whole and all(step in rank for rank in times)]

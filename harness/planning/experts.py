@@ -1,4 +1,4 @@
-"""Experts in the time of a step: the tokens of the busiest rank, which sets the pace, and what the host does expert by expert."""
+"""Costs of experts in the step time: the load of the busiest rank (pace_of, at_pace), and the host's launches per expert."""
 
 from dataclasses import replace
 from math import sqrt
@@ -19,19 +19,21 @@ Costs = tuple[tuple[ChunkCost, ...], ...]  # [pp_rank][vp_stage]
 # more, and a softmax gate is less even). A router that nothing balances counts as one with an auxiliary loss.
 _ALIKE, _ALIKE_WITH_BIAS = 5.1e-3, 3.0e-5
 
-# Seconds of the host for each further product of a grouped one, which a loop in C++ starts. Chosen by hand, not fitted.
+# Host time in seconds to launch each matrix product of a grouped GEMM after the first. transformer-engine launches them in a C++
+# loop. An estimate: not fitted, not measured.
 GROUPED_LAUNCH_S = 8e-6
 
-# Operations that quantize one expert's part of a tensor with current scaling: greatest value, scale, cast. transformer-engine 2.2 to
-# 2.18 makes a tensor and calls them for each expert. Its other scalings quantize, or at least allocate, for all experts at once.
-QUANTIZING = 3
+# Kernels that quantize one expert's tensor with current scaling: absolute maximum, scale, cast. transformer-engine 2.2 to 2.18 runs
+# them for each expert (split_quantize in transformer_engine/pytorch/csrc/extensions/cast.cpp). Its other scalings quantize, or at least
+# allocate, once for all experts.
+NUM_QUANTIZE_KERNELS = 3
 
 
 def pace_of(spec: ExperimentSpec) -> float:
     """Return the load of the busiest rank over the mean, averaged over layers and micro-batches; 1 where the share is fixed.
 
     Each of N tokens takes k of E experts. The variance of an expert's load, as a share of the mean squared, is ``(E/k - 1) (1/N + alike)``:
-    that of independent choices, and what correlated ones add (design effect, Kish 1965). The loads of a rank's E/EP experts average
+    1/N is for independent choices, ``alike`` is the addition for correlated choices (design effect, Kish 1965). The loads of a rank's E/EP experts average
     out. The highest of EP normal values is at Blom's quantile (1958). The memory's bound and the capacity limit the result.
     Example: Mixtral 8x7B, EP 8, 1.18; DeepSeek-V3 with a bias per expert, EP 64, 1.04.
     """
@@ -64,7 +66,10 @@ def _traced_imbalance(spec: ExperimentSpec) -> float:
 
 
 def at_pace(spec: ExperimentSpec, even: Costs, uneven: Costs) -> Costs:
-    """Return the costs of the rank that the others wait for, from those of an even share and of the bound of the memory."""
+    """Return the costs of the busiest rank, for which the others wait.
+
+    Interpolates between ``even`` (mean load) and ``uneven`` (the largest load that the memory prediction assumes).
+    """
     bound = _traced_imbalance(spec)
     share = (pace_of(spec) - 1) / (bound - 1) if bound > 1 else 0.0
     made: dict[tuple[int, int], ChunkCost] = {}  # stages share chunks that are alike
@@ -82,11 +87,12 @@ def at_pace(spec: ExperimentSpec, even: Costs, uneven: Costs) -> Costs:
     )
 
 
-def further_launches(spec: ExperimentSpec, chunk: ChunkCost) -> dict[Phase, float]:
-    """Return the products of a micro-batch by phase that a trace books as one: grouped products run expert by expert.
+def additional_products(spec: ExperimentSpec, chunk: ChunkCost) -> dict[Phase, float]:
+    """Return the number of additional matrix products per micro-batch, by phase.
 
-    Forward and recompute have two grouped products in a layer, backward four. What is computed again has the share of
-    the forward pass's FLOPs. Example: a layer with 8 experts on the rank, 14 forward and 28 backward.
+    A trace records a grouped GEMM once; on the GPU it is one product per local expert. Forward and recompute have two
+    grouped GEMMs in a layer, backward has four. Recompute counts the share of forward GEMM FLOPs that runs again.
+    Example: a layer with 8 local experts has 14 additional products forward and 28 backward.
     """
     moe, phases = spec.model.moe, get_args(Phase)
     if moe is None or not moe.moe_grouped_gemm:
@@ -102,13 +108,14 @@ def further_launches(spec: ExperimentSpec, chunk: ChunkCost) -> dict[Phase, floa
     return {"forward": further, "backward": 2 * further, "recompute": further * again}
 
 
-def launching_experts(spec: ExperimentSpec, chunk: ChunkCost, launch_s: float) -> dict[Phase, float]:
-    """Return the host's seconds of a micro-batch by phase for what a trace books once and every expert of the rank needs.
+def expert_launch_s(spec: ExperimentSpec, chunk: ChunkCost, launch_s: float) -> dict[Phase, float]:
+    """Return the additional host time per micro-batch in seconds, by phase: a trace records once what runs once per expert.
 
-    ``launch_s``: of one simple operation. With current scaling, every expert's part of the input, and in the backward pass of
-    the gradient, is quantized by itself: two tensors in a layer and phase, one for every two products of the backward pass.
+    ``launch_s``: host time of one simple operation in seconds. With current scaling (``fp8_cs``) transformer-engine also
+    quantizes each expert's tensor separately: two tensors per MoE layer in each phase.
+    Example: 8 local experts, fp8_cs, launch_s 35e-6: forward 14 x (8e-6 + 3 x 35e-6) s = 1.6 ms.
     """
-    products = further_launches(spec, chunk)
-    each = QUANTIZING * launch_s if spec.compute_dtype == "fp8_cs" else 0.0
+    products = additional_products(spec, chunk)
+    each = NUM_QUANTIZE_KERNELS * launch_s if spec.compute_dtype == "fp8_cs" else 0.0
     tensors = {"forward": 1.0, "backward": 0.5, "recompute": 1.0}
     return {phase: count * (GROUPED_LAUNCH_S + tensors[phase] * each) for phase, count in products.items()}

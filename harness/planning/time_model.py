@@ -12,7 +12,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PeakKey
 from harness.planning.communication import Group, group_bandwidth, group_size
 from harness.planning.compose import ChunkCost, Op, Parameters
-from harness.planning.experts import launching_experts
+from harness.planning.experts import expert_launch_s
 from harness.planning.model_states import owned_parameters, state_bytes
 from harness.planning.schedule import schedule_of
 from harness.records.trace import OpKind, Phase
@@ -281,7 +281,7 @@ class _Clock:
                 waiting[op.phase] += count * self._communicate(op)
         both = ((computing[phase], hidden[phase]) for phase in phases)
         gpu = [max(pair) + e.exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
-        more, eager = launching_experts(self.spec, chunk, e.launch_s), 1 - captured(self.spec)
+        more, eager = expert_launch_s(self.spec, chunk, e.launch_s), 1 - captured(self.spec)
         host = [(launching[phase] + more[phase]) * eager for phase in phases]
         copies = chunk.copied / self._copied_per_s  # each way, beside the computation of a pass
         gpu = [max(gpu[0], copies), max(gpu[1], copies - gpu[2]), gpu[2]]

@@ -133,17 +133,17 @@ DAMAGE = {
     "held after the setup": (
         5,
         {"memory": memory(max_allocated_bytes=50 * GIB, after_setup_bytes=51 * GIB)},
-        "rank 5: peak allocated of 50.00 GiB is less than the 51.00 GiB that it held after the setup (after_setup_bytes)",
+        "rank 5: peak allocated is 50.00 GiB, but the rank held 51.00 GiB after the setup (after_setup_bytes)",
     ),
     "held between steps": (
         5,
         {"memory": memory(max_allocated_bytes=50 * GIB, static_bytes=51 * GIB)},
-        "rank 5: peak allocated of 50.00 GiB is less than the 51.00 GiB that it held between steps (static_bytes)",
+        "rank 5: peak allocated is 50.00 GiB, but the rank held 51.00 GiB between steps (static_bytes)",
     ),
     "held in its timeline": (
         5,
         {"memory": memory(max_allocated_bytes=50 * GIB, timeline=SERIES)},
-        "rank 5: peak allocated of 50.00 GiB is less than the 51.00 GiB that it held in its timeline",
+        "rank 5: peak allocated is 50.00 GiB, but the rank held 51.00 GiB in its timeline",
     ),
     "no fp32": (30, {"steps": lost(1e308)}, "rank 30: the loss of step 7 is 1e+308, beyond the range of fp32 (3.4e38)"),
     "no entropy": (30, {"steps": lost(0.0)}, "rank 30: the loss of step 7 is 0, but a cross-entropy is greater than 0"),

@@ -8,10 +8,10 @@ from harness.planning.assumptions import imbalance_of
 from harness.planning.compose import ChunkCost, Parameters, PassSizes, Work
 from harness.planning.experts import (
     GROUPED_LAUNCH_S,
-    QUANTIZING,
+    NUM_QUANTIZE_KERNELS,
+    additional_products,
     at_pace,
-    further_launches,
-    launching_experts,
+    expert_launch_s,
     pace_of,
 )
 from harness.planning.time_model import step_time, typical
@@ -106,7 +106,7 @@ def test_stages_that_are_alike_stay_one_chunk(routed):
 
 
 def layer_of(spec, own_experts: int) -> ChunkCost:
-    """A layer with so many experts on the rank, half of whose forward pass runs again."""
+    """Return a layer with ``own_experts`` local experts. Half of its forward pass is recomputed."""
     traced = [OpCost(phase=phase, kind="gemm", dtype="bf16", flops=flops)
               for phase, flops in (("forward", 100), ("backward", 200), ("recompute", 50))]  # fmt: skip
     held = Parameters(dense=10**6, expert=own_experts * 3 * spec.model.hidden_size * 1024)
@@ -117,19 +117,21 @@ def test_every_expert_on_the_rank_is_launched(routed, spec_of):
     """A layer with 8 experts on the rank: 2 products forward and 4 backward, each 7 times more than the trace says."""
     spec = routed(experts=64)
     layer = layer_of(spec, 8)
-    assert further_launches(spec, layer) == {"forward": 14, "backward": 28, "recompute": 7}
-    assert sum(further_launches(spec_of(), layer).values()) == 0
+    assert additional_products(spec, layer) == {"forward": 14, "backward": 28, "recompute": 7}
+    assert sum(additional_products(spec_of(), layer).values()) == 0
     one_by_one = spec.model.model_copy(update={"moe": spec.model.moe.model_copy(update={"moe_grouped_gemm": False})})
-    assert sum(further_launches(spec.model_copy(update={"model": one_by_one}), layer).values()) == 0
+    assert sum(additional_products(spec.model_copy(update={"model": one_by_one}), layer).values()) == 0
 
 
 @pytest.mark.parametrize(("dtype", "quantized"), [("bf16", 0), ("fp8_cs", 1), ("fp8_ds", 0), ("fp8_sc", 0)])
 def test_current_scaling_quantizes_every_expert_by_itself(routed, dtype, quantized):
     """Two tensors in a forward pass and two in a backward one, each 7 times more; half of the forward pass runs again."""
     spec = routed(experts=64).model_copy(update={"compute_dtype": dtype})
-    seconds = launching_experts(spec, layer_of(spec, 8), launch_s=1.0)
+    seconds = expert_launch_s(spec, layer_of(spec, 8), launch_s=1.0)
     for phase, products, tensors in (("forward", 14, 14), ("backward", 28, 14), ("recompute", 7, 7)):
-        assert seconds[phase] == pytest.approx(products * GROUPED_LAUNCH_S + quantized * tensors * QUANTIZING)
+        assert seconds[phase] == pytest.approx(products * GROUPED_LAUNCH_S + quantized * tensors * NUM_QUANTIZE_KERNELS)
+    worked = 1.582e-3 if quantized else 0.112e-3
+    assert expert_launch_s(spec, layer_of(spec, 8), launch_s=35e-6)["forward"] == pytest.approx(worked)
 
 
 def test_a_step_waits_for_what_the_host_does_expert_by_expert(routed):
@@ -137,5 +139,5 @@ def test_a_step_waits_for_what_the_host_does_expert_by_expert(routed):
     layer = layer_of(spec, 8)
     grouped, alike = (step_time(spec, ((replace(layer, parameters=held),),)).compute_s for held in (
         layer.parameters, Parameters(dense=10**6)))  # fmt: skip
-    more = sum(launching_experts(spec, layer, typical("h100").launch_s).values())
+    more = sum(expert_launch_s(spec, layer, typical("h100").launch_s).values())
     assert grouped - alike == pytest.approx(spec.num_microbatches * more, rel=1e-2)
