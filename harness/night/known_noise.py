@@ -221,7 +221,10 @@ def _odd_nights(
 
 
 def _spread(night: Sequence[float], mean: float) -> float:
-    """Return the relative standard deviation. Exact fractions, as in the statistics module, take most of a night's judgment."""
+    """Return the sample standard deviation divided by the mean; 0 if the mean is 0.
+
+    Uses floats, because the exact fractions of the statistics module are slow.
+    """
     return math.sqrt(math.fsum((x - mean) ** 2 for x in night) / (len(night) - 1)) / abs(mean) if mean else 0.0
 
 

@@ -20,20 +20,20 @@ _CAMEL = (
     r"(?-i:[A-Za-z0-9_-]{0,40}[a-z0-9](?:Token|Key|Secret|Password|Credential|Cookie|Jwt|Webhook|AccessSignature)s?"
     r"|(?:[A-Za-z0-9_-]{0,40}[a-z0-9]W|w)ebhookUr[il])"
 )
-# How other programs write the signs around a secret: in a URL inside a URL, in JSON, in colours.
-_IS, _AND, _SLASH = (
+# Other spellings of =, of & ? and ;, and of /: URL-encoded once or twice, or escaped in JSON.
+_EQUALS, _SEPARATOR, _SLASH = (
     r"(?:=|%(?:25)?3D|\\{1,4}u003d)",
     r"(?:[?&;]|%(?:25)?(?:26|3F)|\\{1,4}u0026)",
     r"(?:\\{0,4}/|%(?:25)?2F)",
 )
-_COLOUR = r"\x1b\[[0-9;]{0,16}m"
+_COLOUR = r"\x1b\[[0-9;]{0,16}m"  # an ANSI colour sequence
 _START = r"(?:\b|(?<=[\[;0-9]m))"  # a word begins here, possibly behind a colour
 _TYPED = (
     r":\s?(?:[A-Za-z.]{0,20}\[)?(?:str|SecretStr|int|float|bool)\]?(?:\s?\|\s?None)?\s?="  # as in `HF_TOKEN: str = ...`
 )
 # Whole names only, each tried once: trying every part of a long name would take hours for a line of a hostile log.
 # Quotes may be escaped, as in JSON inside JSON. An option is followed by its value, other names by = or a colon.
-# A value may be the text block of YAML, the second of a pair, or stand on the next line.
+# A value may be a YAML block, the second item of a pair ('NAME', 'value'), or the text of the next line.
 _ASSIGNED = re.compile(
     rf"(?<![A-Za-z0-9_-])(?:%[0-9A-Fa-f]{{2}}|{_COLOUR})*+(?P<name>(?P<option>--)?[A-Za-z0-9_-]++)(?:{_COLOUR})?"
     rf"(?:\\{{0,8}}[\"']?\]?\s*(?:{_TYPED}"
@@ -59,7 +59,7 @@ _BEARER = re.compile(
     r"|(?-i:Basic(?=\s+[A-Za-z0-9._~+/-]*[A-Z0-9=])))\s+[A-Za-z0-9._~+/=-]{8,}",
     re.IGNORECASE,
 )
-# Without a scheme: a word with a digit. With one of these schemes, the secret is one of the parameters that follow.
+# Without a scheme, the secret is one word with a digit. With Digest or AWS4, mask all parameters that follow.
 _AUTHORIZATION = re.compile(
     r"(?P<name>Authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:(?:Digest|AWS4-[\w-]{1,20})\s{1,4}(?=\S)"
     r"|(?=[A-Za-z0-9._~+/=-]{16})(?=[A-Za-z._~+/=-]{0,80}[0-9])))(?:(?<=\s)[^\n\"']+|[^\s\"',;]+)",
@@ -74,21 +74,21 @@ _WELL_KNOWN = re.compile(
 )
 # Query parameters that sign a URL: of S3, Google Cloud, CloudFront, Azure. `amp;` and a backslash come from HTML and JSON.
 _SIGNED = re.compile(
-    rf"(?P<name>(?:(?<![A-Za-z0-9])|(?<=%26)|(?<=%3F)|(?<=u0026))X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token){_IS}"
-    rf"|{_AND}(?:sig|signature){_IS}|(?<![A-Za-z0-9_])sig=(?=[A-Za-z0-9%+/_-]{{20}}))[^\s&\"'<>\\]+",
+    rf"(?P<name>(?:(?<![A-Za-z0-9])|(?<=%26)|(?<=%3F)|(?<=u0026))X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token){_EQUALS}"
+    rf"|{_SEPARATOR}(?:sig|signature){_EQUALS}|(?<![A-Za-z0-9_])sig=(?=[A-Za-z0-9%+/_-]{{20}}))[^\s&\"'<>\\]+",
     re.IGNORECASE,
 )
 _COOKIE = re.compile(
     rf"(?P<name>{_START}(?:Set-)?Cookie(?:\s{{0,4}}(?::|%3A)\s{{0,4}}|[\"'],\s{{0,4}}[\"']))[^\s\"'][^\n\"']*",
     re.IGNORECASE,
 )
-# The addresses of a chat's hooks: who knows one may write there.
+# Webhook URLs of chats: anyone who knows the URL can post.
 _HOOK = re.compile(
     r"(?P<path>(?:discord(?:app)?\.com/api/(?:v\d{1,3}/)?webhooks|hooks\.slack\.com/(?:services|workflows|triggers)"
     r"|webhook\.office\.com/webhookb2|outlook\.office\.com/webhook)/)[^\s\"'<>]+".replace("/", _SLASH),
     re.IGNORECASE,
 )
-# Commands whose argument is a secret without a name. The words of a command may be those of a list.
+# Commands whose argument is a secret without a name. The command may be a line of shell or a list of words.
 _GAP = r"(?:[\"'],\s?[\"']|[\s\\]{1,8}[\"']?)"
 _ARGUMENT = re.compile(
     rf"(?P<command>(?i:{_START}curl\b(?:[^\n]|(?<=\\)\n){{0,400}}?[\s\"'](?:-u(?:{_GAP}|=)?|-[a-z]{{1,6}}u{_GAP}|-b{_GAP}(?=[^\s\"'=]{{1,80}}=)|--(?:proxy-)?user(?:{_GAP}|=))[\"']?"

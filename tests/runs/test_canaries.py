@@ -220,7 +220,7 @@ def test_neither_the_shell_nor_an_exception_of_a_rank_reaches_a_file_under_any_u
     assert done.returncode == 3, done.stderr
     assert "CANARY" not in (done.stdout + done.stderr).replace("NCCL_CANARY", "")
     assert holders(results) == []
-    # torchrun ends the other rank at the first failure, before it has written a word where the machine is slow.
+    # On a slow machine, torchrun can stop the other rank before that rank writes its log.
     assert any("Bearer ***" in log.read_text() for log in results.rglob("rank_*.log"))
     (run_dir,) = (results / "runs").iterdir()
     modes = {path: path.stat().st_mode & 0o777 for path in [run_dir, *run_dir.rglob("*")]}
