@@ -48,15 +48,6 @@ def test_a_log_becomes_a_run_with_its_origin(imported, results, tmp_path):
     assert record.notes[0].startswith("imported from a training log (Megatron-Bridge, 1 file)")
 
 
-def test_iterations_with_an_impossible_time_are_left_out_and_counted(imported, results):
-    times = (0.9, 0.0, 0.9, 2e9, 0.9)
-    _, document = imported(logs.megatron_lm_log(times), "--recompute", "mlp", "-gb", "128")
-    record = read_run(document["run_id"], results)
-
-    assert [step.step for rank in record.ranks for step in rank.steps] == [0, 2, 4]
-    assert "left out 2 iterations with an impossible time, the first of 0 s" in document["notes"]
-
-
 def test_ranks_that_the_log_does_not_name_are_absent(imported, results):
     _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
     record = read_run(document["run_id"], results)

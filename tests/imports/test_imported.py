@@ -1,5 +1,6 @@
-"""The start and the end of a job, as read from its training log."""
+"""The start, the end and the steps of a job, as read from its training log."""
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -9,7 +10,9 @@ from harness.imports.run import rank_records
 from harness.judging.oom.first_failure import first_failure
 from harness.records.foreign.reader import LogReader
 from harness.records.logs.lines import log_lines
+from harness.records.store import read_run
 from tests.imported_logs import TABLE, iteration, job_log, out_of_memory
+from tests.imports.logs import megatron_lm_log
 
 
 @pytest.fixture(name="read")
@@ -54,6 +57,31 @@ def test_a_job_that_failed_before_its_first_iteration_has_no_steps(read):
     assert ended.status == "oom"
     assert [(rank.rank, rank.steps) for rank in ranks] == [(0, ())]
     assert ranks[0].memory.max_reserved_bytes > ranks[0].memory.max_allocated_bytes
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_iterations_with_an_impossible_time_are_left_out_and_counted(mbr_perf, tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text(megatron_lm_log((0.9, 0.0, 0.9, 2e9, 0.9)))
+    job = (
+        "-mr",
+        "llama3_70b",
+        "--task",
+        "sft",
+        "-g",
+        "h100",
+        "-c",
+        "fp8_cs",
+        "--cuda_graph_impl",
+        "none",
+        "-gb",
+        "128",
+    )
+    answer = mbr_perf("import", "--log", log, *job, "--recompute", "mlp", "--results_dir", tmp_path, "--json")
+    record = read_run(json.loads(answer.out)["run_id"], tmp_path)
+
+    assert [step.step for rank in record.ranks for step in rank.steps] == [0, 2, 4]
+    assert "left out 2 iterations with an impossible time, the first of 0 s" in record.notes
 
 
 NOW = datetime(2026, 9, 1, tzinfo=UTC)
