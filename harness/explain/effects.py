@@ -250,6 +250,8 @@ EFFECTS: tuple[Effect, ...] = (
            "early steps contain warm-up (compilation, allocator, clocks); the median of few steps is less certain"),
     Effect("the highest peak is on another rank", "memory", ("worst_rank.*",), (), "none by itself",
            "it shows where to look: the memory of another pipeline stage grew"),
+    Effect("another number of CPUs", "place", ("cpus",), TIME, "in proportion on a CPU; on a GPU if kernel launches limit it",
+           "the ranks, and the threads that feed them, share the CPUs that the job may use"),
     Effect("other hosts", "place", ("*",), BOTH, "0 to a few percent",
            "cooling, silicon and cabling differ between nodes of one kind"),
     Effect("another formula", "formula", ("*",), ("tflops_per_gpu",), "in proportion to the formulas",

@@ -95,7 +95,11 @@ def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> di
                 {"spread_of_steps": f"{numbers['spread_of_steps'] * 100:.1f} %"} if "spread_of_steps" in numbers else {}
             ),
         },
-        "place": {"hosts": ", ".join(hostnames(record)), "gpus_per_node": str(spec.gpus_per_node)},
+        "place": {
+            "hosts": ", ".join(hostnames(record)),
+            "gpus_per_node": str(spec.gpus_per_node),
+            **({"cpus": str(where.num_cpus)} if where.num_cpus else {}),
+        },
         "formula": {"formula_version": FORMULA_VERSION},
         "harness": {
             "mbr_perf": where.mbr_perf,

@@ -200,7 +200,8 @@ class Provenance(Frozen):
     """Where and with what a run was measured. Times are UTC ISO-8601; versions None where not installed.
 
     ``git_branch`` is None on a detached head, as in most CI, and in older records. ``container``: the image, if known.
-    ``job_id``: of the run's Slurm job or job array.
+    ``job_id``: of the run's Slurm job or job array. ``num_cpus``: the CPUs that the job may use on the first node (its
+    affinity); None in older records.
     """
 
     started_at: str
@@ -215,6 +216,7 @@ class Provenance(Frozen):
     hostname: str
     platform: str
     processor: str
+    num_cpus: int | None = None
     device_name: str | None = None
     driver_version: str | None = None
     versions: dict[str, str | None] = Field(default_factory=dict)

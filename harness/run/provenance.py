@@ -1,5 +1,6 @@
 """Where and with what a run was measured."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def provenance(
         hostname=host.hostname,
         platform=platform.platform(),
         processor=processor_name(),
+        num_cpus=len(os.sched_getaffinity(0)),
         device_name=first.device.name if first and first.device else None,
         driver_version=next((node.driver_version for node in nodes if node.driver_version), None),
         versions=first.versions if first else {},

@@ -29,6 +29,12 @@ def test_a_run_is_compared_with_another_run(mbr_perf, run, tmp_path):
     assert "    driver_version: 570.1 here, 550.54.15 there" in lines_of(done)
 
 
+def test_a_job_with_fewer_cpus_is_explained_by_them(mbr_perf, run):
+    done = mbr_perf("explain", run("a", seconds=3.0, provenance={"num_cpus": 2}), run("b", provenance={"num_cpus": 4}))
+    assert " 1. another number of CPUs" in lines_of(done)
+    assert "    cpus: 2 here, 4 there" in lines_of(done)
+
+
 def test_a_throttled_replay_is_explained_by_its_clock(mbr_perf, replay, tmp_path):
     assert replay("throttled", "--json").code == 0
     (run_dir,) = (tmp_path / "results" / "runs").iterdir()
