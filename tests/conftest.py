@@ -171,8 +171,10 @@ def build_record(spec: ExperimentSpec | None = None, seconds: float | list[float
     if ranks is None:
         ranks = tuple(build_rank(spec, rank, seconds) for rank in range(spec.num_gpus))
     steps_s = max((sum(step.seconds for step in rank.steps) for rank in ranks), default=0.0)
+    given = changes.pop("provenance", {})
+    start = given.get("started_at", "2026-01-02T03:04:05Z")
     provenance = {
-        "started_at": "2026-01-02T03:04:05Z", "finished_at": "2026-01-02T03:05:05Z", "duration_s": max(60.0, 1.1 * steps_s),
+        "started_at": start, "finished_at": start, "duration_s": max(60.0, 1.1 * steps_s),
         "command": ("mbr-perf", "run"), "mbr_perf": "0.1.0", "hostname": "node0", "platform": "Linux",
         "processor": "A Processor", "device_name": None if is_cpu else "NVIDIA H100 80GB HBM3",
         "driver_version": None if is_cpu else "550.54.15",
@@ -185,7 +187,7 @@ def build_record(spec: ExperimentSpec | None = None, seconds: float | list[float
         "fingerprint": spec.fingerprint,
         "effective": effective_recompute(spec, settled_implementation(spec)),
         "ranks": ranks,
-        "provenance": Provenance(**provenance | changes.pop("provenance", {})),
+        "provenance": Provenance(**provenance | given),
     }
     return RunRecord(**fields | changes)
 

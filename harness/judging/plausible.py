@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable
+from datetime import timedelta
 
 from harness.judging.metrics import Metrics
 from harness.judging.plausible_ranks import impossible_of_ranks, is_measured
 from harness.records.run import RunRecord
-from harness.units import format_seconds, format_share, ranks_text
+from harness.units import format_seconds, format_share, ranks_text, utc_time
 
+_CLOCK_SLEW = timedelta(seconds=5)  # a clock may be set back by so much without a note
 USUAL_MFU = 0.75  # published training runs on H100 reach at most 60 %
 
 
@@ -31,6 +33,7 @@ def impossible(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
         *_too_fast(record, metrics),
         *_too_short(record),
         *_of_settings(record),
+        *_of_clock(record),
     )
 
 
@@ -63,6 +66,18 @@ def _too_short(record: RunRecord) -> Iterable[str]:
         return ()
     duration_s = record.provenance.duration_s
     return (f"the steps take {format_seconds(steps_s)} together, the whole run took {format_seconds(duration_s)}",)
+
+
+def _of_clock(record: RunRecord) -> Iterable[str]:
+    """Return that the run ended before it began; a note says where the machine's clock was set back meanwhile."""
+    where = record.provenance
+    if not is_measured(record) or any("clock of this machine was set" in note for note in record.notes):
+        return ()
+    try:
+        backwards = utc_time(where.finished_at) - utc_time(where.started_at) < -_CLOCK_SLEW
+    except ValueError:
+        return (f"its times are not ISO-8601: started {where.started_at!r}, finished {where.finished_at!r}",)
+    return (f"it finished at {where.finished_at}, before its start at {where.started_at}",) if backwards else ()
 
 
 def _of_settings(record: RunRecord) -> Iterable[str]:

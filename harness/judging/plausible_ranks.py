@@ -147,6 +147,9 @@ def _of_loss(rank: RankRecord, record: RunRecord) -> Iterator[str]:
     not_above = [step for step, loss in steps.items() if loss is not None and loss <= 0]
     if not_above:
         yield f"the loss of step {not_above[0]} is {steps[not_above[0]]:g}, but a cross-entropy is greater than 0"
+    negative = [step for step in rank.steps if step.grad_norm is not None and step.grad_norm < 0]
+    if negative:
+        yield f"the gradient norm of step {negative[0].step} is {negative[0].grad_norm:g}, but a norm is not negative"
     missing = [step for step, loss in steps.items() if loss is None]
     if missing and rank.coordinates.pp == record.spec.parallelism.pipeline_model_parallel_size - 1:
         yield f"step {missing[0]} has no loss, although the last pipeline stage computes one in each step"
@@ -157,7 +160,7 @@ def _of_counters(rank: RankRecord) -> Iterator[str]:
     counters = {name: getattr(memory, name) for name in _COUNTERS}
     counters |= {"counted_flops_per_step": rank.counted_flops_per_step, "num_parameters": rank.num_parameters}
     for name, value in counters.items():
-        if value is not None and value < 0:
+        if value is not None and (value < 0 or (value == 0 and name == "num_parameters")):
             yield f"{name} is {value}"
 
 

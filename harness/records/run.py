@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
-from harness.records.rank import SCHEMA_VERSION, ClockSamples, MemorySeries, RankRecord
+from harness.records.rank import LONGEST_STEP_S, SCHEMA_VERSION, ClockSamples, MemorySeries, RankRecord
 
 
 class LaunchSettings(Frozen, allow_inf_nan=True):
@@ -206,7 +206,7 @@ class Provenance(Frozen):
 
     started_at: str
     finished_at: str
-    duration_s: float
+    duration_s: Annotated[float, Field(ge=0, le=LONGEST_STEP_S)]
     command: tuple[str, ...]
     mbr_perf: str
     git_commit: str | None = None

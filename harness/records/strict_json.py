@@ -193,6 +193,8 @@ def _check_version(path: Path, document: dict[str, object]) -> None:
             remedy="read it with the mbr-perf that wrote it, or upgrade",
         )
         raise OtherVersionError([newer])
+    if isinstance(version, int) and version < 1:
+        raise BadRequestError(f"{path}: schema_version {version}: the first version is 1")
 
 
 def _problems(path: Path, error: ValidationError) -> list[BadRequestError]:

@@ -41,6 +41,24 @@ def test_settings_that_were_changed_after_the_run_are_a_doubt(make_record, make_
         promote([larger], reason="r", author="a", now=NOW)
 
 
+@pytest.mark.parametrize(
+    ("times", "sentence"),
+    [
+        (("2026-01-02T03:04:05Z", "2026-01-02T03:03:05Z"), "it finished at 2026-01-02T03:03:05Z, before its start at 2026-01-02T03:04:05Z"),
+        (("yesterday", "2026-01-02T03:03:05Z"), "its times are not ISO-8601: started 'yesterday', finished '2026-01-02T03:03:05Z'"),
+    ],
+)  # fmt: skip
+def test_a_run_ends_after_its_start(make_record, times, sentence):
+    provenance = dict(zip(("started_at", "finished_at"), times, strict=True))
+    record = make_record(seconds=2.5, provenance=provenance)
+    assert impossible(record, derive(record)) == (sentence,)
+    note = "the clock of this machine was set back by 60 s during the run; durations are not affected"
+    noted = record.model_copy(update={"notes": (note,)})
+    assert impossible(noted, derive(noted)) == ()
+    slewed = make_record(seconds=2.5, provenance={"finished_at": "2026-01-02T03:04:01Z"})
+    assert impossible(slewed, derive(slewed)) == ()
+
+
 def test_a_replayed_run_took_less_time_than_its_steps(make_record):
     replayed = make_record(seconds=2.5, provenance={"duration_s": 0.1}, notes=(f"{REPLAYED}elsewhere",))
     assert impossible(replayed, derive(replayed)) == ()

@@ -113,6 +113,12 @@ DAMAGE = {
         "rank 7: its device is a CPU, the run is of h100",
     ),
     "negative counter": (5, {"memory": memory(static_bytes=-5)}, "rank 5: static_bytes is -5"),
+    "no parameters": (5, {"num_parameters": 0}, "rank 5: num_parameters is 0"),
+    "negative norm": (
+        0,
+        {"steps": tuple(step.model_copy(update={"grad_norm": -1.0}) for step in build_steps([2.5] * 50))},
+        "rank 0: the gradient norm of step 0 is -1, but a norm is not negative",
+    ),
     "negative work": (5, {"counted_flops_per_step": -1}, "rank 5: counted_flops_per_step is -1"),
     "reserved too little": (
         5,
