@@ -14,6 +14,7 @@ from harness.errors import BadRequestError
 from harness.imports.compare.ask import compare
 from harness.records.goldens import golden_text
 from harness.records.store import write_record
+from tests.imports.logs import bridge_log
 
 APP = typer.Typer()
 APP.command()(compare)
@@ -233,3 +234,17 @@ def test_a_log_is_compared_with_a_golden_by_name(mbr_perf, tmp_path):
     answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--golden", "h100/nothing")
     assert answer.code == 2
     assert "or a name of `mbr-perf golden list`" in answer.err
+
+
+def test_actuals_never_replace_the_golden_that_they_are_compared_with(mbr_perf, tmp_path):
+    golden, link, log = tmp_path / "g.json", tmp_path / "link.json", tmp_path / "run.log"
+    log.write_text(bridge_log([500.0] * 50))
+    assert mbr_perf("compare", "--log", log, "--actuals", golden).code == 0
+    log.write_text(bridge_log([400.0] * 50))
+    link.symlink_to(golden)
+    before = golden.read_bytes()
+    for name in (golden, link):
+        answer = mbr_perf("compare", "--log", log, "--golden", golden, "--actuals", name)
+        assert answer.code == 2
+        assert f"--actuals {name}: is the golden file" in answer.err
+        assert golden.read_bytes() == before
