@@ -4,6 +4,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.rank import Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord, coordinates
 from harness.records.run import Provenance, RunRecord
 from harness.records.sweep import Axis, CellData, PlannedCell, RefusedCell, SweepData, SweepPlan
-from harness.units import GIB
+from harness.units import GIB, utc_time
 
 
 def pytest_configure() -> None:
@@ -163,6 +164,13 @@ def layers_of(spec: ExperimentSpec, rank: int) -> LayerRecompute:
     )
 
 
+def a_minute_after(time: str) -> str:
+    """The time of a run's end; the text itself if it is no time."""
+    with suppress(ValueError):
+        return f"{utc_time(time) + timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}"
+    return time
+
+
 def build_record(spec: ExperimentSpec | None = None, seconds: float | list[float] = 1.0, **changes: Any) -> RunRecord:
     """A whole, successful run of ``spec``."""
     spec = spec or build_spec()
@@ -174,7 +182,7 @@ def build_record(spec: ExperimentSpec | None = None, seconds: float | list[float
     given = changes.pop("provenance", {})
     start = given.get("started_at", "2026-01-02T03:04:05Z")
     provenance = {
-        "started_at": start, "finished_at": start, "duration_s": max(60.0, 1.1 * steps_s),
+        "started_at": start, "finished_at": a_minute_after(start), "duration_s": max(60.0, 1.1 * steps_s),
         "command": ("mbr-perf", "run"), "mbr_perf": "0.1.0", "hostname": "node0", "platform": "Linux",
         "processor": "A Processor", "device_name": None if is_cpu else "NVIDIA H100 80GB HBM3",
         "driver_version": None if is_cpu else "550.54.15",
