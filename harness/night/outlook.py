@@ -95,6 +95,9 @@ def _changed(cases: tuple[CaseOutlook, ...]) -> list[str]:
     return [*lines, fix] if lines else []
 
 
+_OTHER_SETTINGS = "is for other settings"
+
+
 def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
     """Lines on missing goldens, if a case requires one. Names a case only if its problem is more than a missing file.
 
@@ -108,7 +111,9 @@ def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
     count = "1 case has" if len(without) == 1 else f"{len(without)} cases have"
     some = f"{len(lacking)} of them " if len(lacking) < len(without) else ""
     fix = f"{some}inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` adds a golden{'; for the others a golden is optional' * bool(some)}"
-    return [*(f"{item.case.name}: {item.no_golden}" for item in named), f"{count} no golden: {fix}"]
+    other = "; where a golden of other settings has the name, add --replace_other, or use another --golden_dir"
+    taken = other * any(_OTHER_SETTINGS in item.no_golden for item in named)
+    return [*(f"{item.case.name}: {item.no_golden}" for item in named), f"{count} no golden: {fix}{taken}"]
 
 
 def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:

@@ -183,9 +183,8 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     each = [derive(run) for run in runs]
     suspect = (f"suspect: {why}" for run, own in zip(runs, each, strict=True) for why in doubts_of(run, own))
     metrics = combine(each) if each else None
-    # Logs have the memory of some ranks only; cells with the same known ranks can be compared.
-    is_imported = metrics is not None and metrics.peak_allocated_bytes is not None and all(run.imported for run in runs)
-    required = (_TIME,) if is_imported else (_TIME, _MEMORY)
+    # Logs have the memory of some ranks, or none; cells with the same known ranks can be compared, and times always.
+    required = (_TIME,) if all(run.imported for run in runs) else (_TIME, _MEMORY)
     problems = (metrics.problems.get(name) for name in required) if metrics else ()
     return MeasuredCell(
         data=cell,
@@ -236,7 +235,9 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
 def _log_remarks(cell: MeasuredCell) -> tuple[str, ...]:
     if cell.metrics is None or not any(run.imported for run in cell.runs):
         return ()
-    memory = cell.metrics.problems.get(_MEMORY) if cell.metrics.peak_allocated_bytes else None
+    memory = cell.metrics.problems.get(_MEMORY)
+    if memory and not cell.metrics.peak_allocated_bytes:
+        memory = f"{memory}, so only times are compared (Megatron-LM writes memory with --log-memory-interval 1)"
     throughput = throughput_text(cell.runs[0], derive(cell.runs[0]))
     return tuple(text for text in (throughput, f"allocated: {memory}" if memory else None) if text)
 

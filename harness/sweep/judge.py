@@ -163,12 +163,14 @@ def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: 
     if able:
         least = min(able, key=lambda cell: cell.peak_bytes or 0)
         return f"No cell leaves {margin * 100:g} % of {_memory(cells)} free; the smallest is {least.name} with {format_bytes(least.peak_bytes or 0)}."
-    states = [
-        "in doubt" if cell.status == "ok" and cell.doubts else cell.status.replace("_", " ").replace("oom", "OOM")
-        for cell in cells
-    ]
-    ended = [f"{count} {state}" for state, count in Counter(states).items()]
+    ended = [f"{count} {state}" for state, count in Counter(map(_state, cells)).items()]
     return f"No cell was measured well enough to recommend: {', '.join(ended)}."
+
+
+def _state(cell: CellVerdict) -> str:
+    if cell.status != "ok":
+        return cell.status.replace("_", " ").replace("oom", "OOM")
+    return "in doubt" if cell.doubts else "without memory" if cell.peak_bytes is None else "ok"
 
 
 _DEFAULT_GATE = GateOptions()

@@ -106,6 +106,12 @@ def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cas
     assert "b: refused: no GPU" in lines
 
 
+def test_the_command_for_a_golden_whose_name_is_taken_says_what_it_needs(case):
+    lines = lines_of(CaseOutlook(case("a"), None, "g.json is for other settings: num_layers: golden 8, here 2", None))
+    assert any(line.endswith("adds a golden; where a golden of other settings has the name, add --replace_other, "
+                             "or use another --golden_dir") for line in lines)  # fmt: skip
+
+
 @pytest.mark.parametrize(("names", "expected"), [("a", "1 golden"), ("ab", "2 goldens")])
 def test_goldens_that_cannot_be_read_are_counted_without_those_of_refused_cases(case, names, expected):
     refused = CaseOutlook(case("c", refused="no GPU"), None, "no JSON", None, is_golden_damaged=True)

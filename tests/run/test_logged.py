@@ -161,6 +161,23 @@ def test_several_logs_with_arguments_need_no_recipe(mbr_perf, log):
     assert [cell["recompute"] for cell in json.loads(answer.out)["cells"]] == ["none", "full:uniform:1"]
 
 
+@pytest.mark.slow
+def test_logs_without_memory_are_compared_by_their_times(mbr_perf, log):
+    text = arguments() + megatron_lm_log([9.0] * 20)
+    log.write_text(text)
+    faster = text.replace(
+        "recompute_granularity ........................... full",
+        "recompute_granularity ........................... None",
+    )
+    log.with_name("none.log").write_text(faster.replace("(ms): 9000.0", "(ms): 8000.0"))
+    labels = ("full:uniform:1=job.log", "none=none.log")
+    answer = mbr_perf("import", "--log", *labels, "-g", "h100", "--results_dir", "results")
+    assert "allocated: not in the log, so only times are compared" in answer.out
+    assert "+12.5 %" in answer.out
+    assert "No cell was measured well enough to recommend: 2 without memory." in answer.out
+    assert "in doubt" not in answer.out
+
+
 def test_a_log_with_other_arguments_than_a_golden_gets_no_verdict(mbr_perf, log, make_golden, make_record):
     golden = make_golden(make_record(), {"tflops_per_gpu": 700.0, "step_time_s": 9.0})
     log.with_name("g.json").write_text(golden_text(golden))
