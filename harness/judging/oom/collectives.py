@@ -16,6 +16,16 @@ _MOST_MEMBERS = 65_536
 _SHOWN = 4
 
 
+def job_rank(text: str) -> int | None:
+    """Return the rank of the job in the brackets of torch's line; None if they count inside a smaller process group."""
+    member = _MEMBER.search(text)
+    return int(member["rank"]) if member and _DEFAULT.match(_group_of(member)) else None
+
+
+def _group_of(member: re.Match[str]) -> str:
+    return member["guid"] or member["id"] or ""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a rank came in a process group: the number of its collective. ``operation``: empty if the line has none."""
@@ -51,7 +61,7 @@ class Collectives:
         rank = line.rank if line.rank is not None else int(member["rank"]) if member else None
         if rank is None:
             return
-        group = (member["guid"] or member["id"] or "") if member else ""
+        group = _group_of(member) if member else ""
         if line.rank is None and not _DEFAULT.match(group):
             return  # which rank of the job that is, the line does not say
         if work := _WORK.search(text):

@@ -6,9 +6,10 @@ from signal import Signals
 from typing import Literal
 
 from harness.judging.oom.allocator import allocator_figures
+from harness.judging.oom.collectives import job_rank
 from harness.judging.oom.known_ends import OF_PROGRAMS, RAY, is_non_finite, rank_in
 from harness.judging.oom.known_texts import known_text
-from harness.judging.oom.network_ends import DETAIL, LAUNCH_FAULT, PEER_LOST
+from harness.judging.oom.network_ends import DETAIL, ENDED_BY_WATCHDOG, LAUNCH_FAULT, PEER_LOST
 from harness.records.logs.lines import LogLine
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
@@ -57,7 +58,7 @@ _PEER = re.compile(
     rf"{PEER_LOST}|\bDist(?:Network|Store)Error\b|\bRendezvous\w{{0,30}}Error\b|got signal: (?:15|2|1)\b"
     r"|\bReceived (?:15|2|1|Signals\.SIG(?:TERM|INT|HUP)) death signal|^KeyboardInterrupt"
 )
-_RANK_IN_TEXT = re.compile(r"[\[ ]Rank (\d{1,6})\]")
+_WHAT = re.compile(r"^\s*what\(\):")  # of the C++ exception with which torch's watchdog ends a process
 _OOM_TASK = re.compile(r"\btask (\d{1,6}): Out Of Memory")
 _WORDS = {"Terminated": -15, "Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
 _NUMBERS = {each.name: int(each) for each in Signals}
@@ -120,13 +121,15 @@ def _of_known_end(text: str, *, is_code: bool) -> Sign | None:
         return Sign("error", weight=-1 if DETAIL.search(text) else 0)
     if not is_code and is_non_finite(text):
         return Sign("error", rank=rank_in(text))
-    match = _RANK_IN_TEXT.search(text)
-    rank = int(match[1]) if match else None
-    if not is_code and OF_PROGRAMS.search(text):
+    rank = job_rank(text)
+    if ENDED_BY_WATCHDOG.search(text):
+        return Sign("peer", weight=1, rank=rank)
+    has_lost_peer = _PEER.search(text) is not None
+    if not is_code and OF_PROGRAMS.search(text) and not (has_lost_peer and _WHAT.match(text)):
         return Sign("error", rank=rank)
     if not is_code and RAY.search(text):
         return Sign("error", weight=2)
-    return Sign("peer", -1 if DETAIL.search(text) else 0, rank=rank) if _PEER.search(text) else None
+    return Sign("peer", -1 if DETAIL.search(text) else 0, rank=rank) if has_lost_peer else None
 
 
 def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:

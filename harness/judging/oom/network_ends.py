@@ -16,6 +16,8 @@ _WAITED = (
     r"Watchdog caught collective|collective operation timeout|operations have failed or timed out"
     r"|Heartbeat monitor timed out|due to collective timeout|Socket Timeout|detected by watchdog at work|Timeout at NCCL work"
 )
+# How torch reports that its watchdog ended the process. The line does not say what the watchdog had found before.
+_ENDED_BY_WATCHDOG = r"watchdog thread terminated(?! with exception: \S)"
 _STUCK = r"watchdog got stuck for|ProcessGroupNCCL watchdog hang"
 _RENDEZVOUS = (
     r"Rendezvous(?:Connection|Timeout|Closed|GracefulExit|State)Error|connection to the C10d store has failed"
@@ -47,6 +49,7 @@ _OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_LIB
 # How a rank reports that it lost the others, or cannot reach them.
 PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_STUCK}|{_RENDEZVOUS}|{_LISTENING}|{_EXPERTS}|{_OWN_FAULT}|{_SYSTEM}"
 LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}|{_NO_SUCH_GPU}")
+ENDED_BY_WATCHDOG = re.compile(_ENDED_BY_WATCHDOG)
 DETAIL = re.compile(rf"{_DUPLICATE}|{_OWN_FAULT}")  # more than torch's error says
 NAMES_ANOTHER = re.compile(_LOST_PEER)  # the cause is in the log of another rank
 
@@ -122,6 +125,8 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_LOST_PEER,
          "the connection to another rank broke: that rank failed first, but these logs do not show why",
          "Pass the logs of all ranks and nodes; the log that ends first is the most useful."),
+    row(_ENDED_BY_WATCHDOG, "torch's NCCL watchdog ended the process; an earlier line has the reason",
+         "Find the first line of that rank with ProcessGroupNCCL: a collective that timed out, an error of NCCL or of CUDA. Pass the logs of all ranks.", "unknown", confidence="low"),
     row(r"ncclInvalidArgument|NCCL [Ee]rror 4\b|invalid argument, NCCL", "NCCL refused an argument of the program",
          "Run it with NCCL_DEBUG=WARN, which names the argument; TORCH_DISTRIBUTED_DEBUG=DETAIL compares shapes and types of all ranks."),
     row(rf"{_CUDA_CALL}|{_UNNAMED_CALL}", "a call of CUDA failed inside NCCL",

@@ -113,6 +113,36 @@ def test_the_rank_whose_collective_is_behind_is_the_one_that_the_others_wait_for
     assert found.verdict.next_experiment.startswith("Read the log of rank 3 first")
 
 
+ABORTED = "terminate called after throwing an instance of 'c10::DistBackendError'"
+WHAT = "  what():  [PG ID {} PG GUID {} Rank {}] Process group watchdog thread terminated with exception: {}"
+WORK = "[Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000)"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [ABORTED, WHAT.format(0, "0(default_pg)", 0, WORK.format(0, 118))],
+        [ABORTED, WHAT.format(3, "9(TENSOR_MODEL_PARALLEL_GROUP)", 0, WORK.format(0, 118))],
+        [ABORTED, WHAT.format(0, "0(default_pg)", 0, "[Rank 0] NCCL watchdog thread terminated")],
+        ["[rank0]: torch.distributed.DistBackendError: [Rank 0] watchdog thread terminated"],
+        of_rank(0, TRACEBACK, FRAME, "torch.distributed.DistBackendError: [Rank 0] watchdog thread terminated"),
+    ],
+)
+def test_how_the_watchdog_ends_a_rank_does_not_hide_the_rank_that_the_others_wait_for(first, after):
+    found = first(timed_out(0, 118), timed_out(1, 118), timed_out(3, 117), timed_out(2, 118), *after)
+    assert found.failure.rank == 3
+    assert "rank 3 is at collective 117" in found.verdict.reason
+    assert found.failure.where.endswith(":3")
+
+
+def test_a_watchdog_that_ends_a_rank_for_another_reason_does_not_say_that_ranks_waited(first):
+    ended = WHAT.format(0, "0(default_pg)", 2, "CUDA error: an illegal memory access was encountered")
+    assert "outside its buffers" in first(timed_out(0, 118), timed_out(1, 118), ABORTED, ended).verdict.reason
+    alone = first("[rank0]: torch.distributed.DistBackendError: [Rank 0] watchdog thread terminated").verdict
+    assert (alone.oom_class, alone.confidence) == ("unknown", "low")
+    assert alone.reason == "torch's NCCL watchdog ended the process; an earlier line has the reason"
+
+
 def test_what_a_rank_enqueued_last_is_the_better_evidence(first):
     """All time out in the same collective; one has not even enqueued the next."""
     lines = [
