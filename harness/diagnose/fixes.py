@@ -60,7 +60,7 @@ def _settings(known: Situation) -> list[Fix]:
     case = known.given
     if is_doubted(case, known.rulings):
         return [] if case.status == "ok" else [_other_settings(case, known.rulings)]
-    if known.oom_class == "capacity" and case.spec is None and can_be_named(case):
+    if known.oom_class == "capacity" and case.spec is None and can_be_named(case) and not case.verdict.is_in_setup:
         return [_ask_for_settings(case)]
     return []
 
@@ -98,6 +98,8 @@ def _allocator(known: Situation) -> list[Fix]:
         return [Fix("Keep expandable segments on. No other change is needed.", _EXPORT)]
     if known.oom_class != "fragmentation" or case.is_on_cpu:
         return []
+    if case.verdict.is_in_setup:
+        return [Fix("First run the same job with expandable segments, and change nothing else.", _EXPORT)]
     return [_try_allocator(case, known.rulings), *_without_graphs(case, known.rulings)]
 
 

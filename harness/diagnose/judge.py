@@ -110,9 +110,10 @@ def _evidence(facts: Facts, trial: Trial | None, outlook: Outlook | None, ruling
         found += _against(facts)
     if case.has_oom or case.status == "ok":
         found += stage_evidence(case)
-    if outlook and outlook.fits_already and is_device_oom(case):
+    if outlook and outlook.fits_already and (is_device_oom(case) or case.verdict.is_in_setup):
         more = unexplained_bytes(case) or 0
-        found.append("The settings are predicted to fit as they are.")
+        step = "A training step is predicted to fit."
+        found.append(step if case.verdict.is_in_setup else "The settings are predicted to fit as they are.")
         if more > 0:
             found.append(f"The prediction does not account for {format_bytes(more)}.")
     if case.retried and is_device_oom(case):

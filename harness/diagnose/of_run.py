@@ -96,6 +96,7 @@ def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments:
         expandable_segments=expandable_segments,
         device_bytes=None if gpu.is_cpu else gpu.memory_bytes,
         has_traceback=failure.kind == "error",
+        phase=failure.phase,
     )
     found = classify(failure.message, ending)
     if failure.kind != "oom":

@@ -61,7 +61,9 @@ _ON_THE_DEVICE = frozenset({"fragmentation", "capacity", "cuda_graph_pools", "ou
 
 
 def is_device_oom(case: Case) -> bool:
-    """Return whether this job alone filled the device, or the memory limit that stands for a smaller device."""
+    """Return whether this job alone filled the device in training, or the memory limit that stands for a smaller device."""
+    if case.verdict.is_in_setup:
+        return False
     is_stand_in = case.spec is not None and case.spec.measure.memory_limit_bytes is not None
     return case.verdict.oom_class in _ON_THE_DEVICE or (case.verdict.oom_class == "self_imposed_limit" and is_stand_in)
 

@@ -44,7 +44,9 @@ def stage_of_failure(case: Case) -> StagePrediction | None:
 
 
 def unexplained_bytes(case: Case) -> int | None:
-    """Return what the failed rank needed beyond its prediction; None if either is unknown."""
+    """Return what the failed rank needed beyond the prediction of a step; None if either is unknown, or no step ran."""
+    if case.verdict.is_in_setup:
+        return None
     needed, stage = needed_bytes(case), stage_of_failure(case)
     return None if needed is None or stage is None else needed - stage.total
 
@@ -54,10 +56,21 @@ def stage_evidence(case: Case) -> tuple[str, ...]:
     stage = stage_of_failure(case)
     if stage is None or case.prediction is None:
         return (f"No prediction: {case.no_prediction}.",) if case.no_prediction and case.spec else ()
+    if case.verdict.is_in_setup:
+        return (_before_training(case, stage),)
     parts = sorted(stage.parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size)
     predicted = f"Predicted for pipeline stage {stage.pp_rank}: {format_bytes(stage.total)} ({listed})."
     return tuple(filter(None, (predicted, _needed(case, stage), _imbalance(case))))
+
+
+def _before_training(case: Case, stage: StagePrediction) -> str:
+    """Compare with the parts that exist before the first step."""
+    parts = {"weights": stage.weights, "gradients": stage.gradients, "optimizer": stage.optimizer}
+    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
+    needed = needed_bytes(case)
+    text = f"Predicted for pipeline stage {stage.pp_rank} before the first step: {format_bytes(sum(parts.values()))} ({listed})"
+    return f"{text}; the rank needed {format_bytes(needed)}." if needed is not None else f"{text}."
 
 
 def _needed(case: Case, stage: StagePrediction) -> str:

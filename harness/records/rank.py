@@ -91,8 +91,8 @@ class MemorySeries(Frozen):
 SCHEMA_VERSION = 1
 
 Phase = Literal[
-    "start", "import", "init_process_group", "build_model", "build_optimizer", "forward_backward", "optimizer_step",
-    "train_step", "step", "probe", "finish",
+    "start", "import", "init_process_group", "build_model", "build_optimizer", "load_checkpoint", "forward_backward",
+    "optimizer_step", "train_step", "step", "probe", "finish",
 ]  # fmt: skip
 
 

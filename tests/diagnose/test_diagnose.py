@@ -345,6 +345,27 @@ def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_per
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
 
 
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("text", "first"), [(FULL, "1. Recompute frees no memory"), (FRAGMENTED, "1. First run the same job with exp")]
+)
+def test_out_of_memory_while_loading_a_checkpoint_is_not_answered_with_recompute(mbr_perf, logs, text, first):
+    frames = traceback(text).replace("core/pipeline_parallel/schedules.py", "training/checkpointing.py")
+    loaded = frames.replace("backward_step", "load_checkpoint")
+    answer = mbr_perf(
+        "diagnose", str(logs(loaded)), *shlex.split("-mr llama3_8b -g h100 -c bf16 -ng 8 --recompute none")
+    )
+    assert answer.code == 0
+    assert "out of memory while the program loaded a checkpoint" in answer.out
+    assert ", in load_checkpoint (" in answer.out
+    assert first in answer.out
+    assert "before the first step" in answer.out
+    assert "more than predicted" not in answer.out and "Cheapest change" not in answer.out
+    assert "mbr-perf run" not in answer.out and "mbr-perf plan" not in answer.out
+    without = mbr_perf("diagnose", str(logs(loaded, folder="plain"))).out
+    assert "Replace the capitals" not in without and first in without
+
+
 @pytest.mark.slow
 def test_settings_that_cannot_be_the_jobs_are_answered_with_a_line_that_the_rules_accept(mbr_perf, logs):
     folder = logs(traceback(FULL))

@@ -190,6 +190,15 @@ def judged(
     return OomVerdict(oom_class, confidence, both, figures.tried_bytes, figures, second=second[0])
 
 
+def as_full(verdict: OomVerdict) -> OomVerdict:
+    """Return ``capacity`` for a device that tensors alone nearly fill, even if libraries hold more than usual."""
+    figures = verdict.figures
+    if verdict.oom_class != "outside_allocator" or figures is None or _live_share(figures) < threshold("full_share"):
+        return verdict
+    oom_class, confidence, reason = _capacity(figures, occupants(figures))
+    return replace(verdict, oom_class=oom_class, confidence=confidence, reason=reason)
+
+
 def _on_this_device(figures: AllocatorFigures, who: Occupants, pieces: Found | None) -> tuple[Found, Found | None]:
     """Return the cause, and the second that the figures also support. Around the thresholds both are named in either order."""
     live, spare, total = _live_share(figures), figures.unallocated_bytes or 0, figures.total_bytes or 0

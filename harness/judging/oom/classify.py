@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.judging.oom.allocator import allocator_figures, judged
-from harness.judging.oom.frames import PINNING, Task
+from harness.judging.oom.allocator import allocator_figures, as_full, judged
+from harness.judging.oom.frames import PINNING, SETUP, Task
 from harness.judging.oom.known_ends import end_by_signal, known_end, non_finite
 from harness.judging.oom.known_texts import known_text
 from harness.judging.oom.verdict import Confidence, OomVerdict
+from harness.records.rank import Phase
 from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.units import counted
@@ -37,8 +38,8 @@ class Ending:
     ``exit_code``: of the process, negative for a signal. ``scheduler_state``: Slurm's, such as OUT_OF_MEMORY.
     ``host_oom_kills``: the increase of the cgroup's oom_kill count. ``expandable_segments``: whether torch's allocator
     used them. ``device_bytes``: the memory of the job's GPUs. ``has_traceback``: the text is a Python error with its
-    traceback, which shows the ``task`` of the program. ``who``: the process that ended, such as ``rank 3 on node07``, if
-    a launcher reported it.
+    traceback, which shows the ``task`` of the program. ``phase``: of the job when it failed. ``who``: the process that
+    ended, such as ``rank 3 on node07``, if a launcher reported it.
     """
 
     exit_code: int | None = None
@@ -49,6 +50,7 @@ class Ending:
     has_traceback: bool = False
     who: str = ""
     task: Task | None = None
+    phase: Phase | None = None
 
 
 NOTHING_KNOWN = Ending()
@@ -59,6 +61,23 @@ def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
 
     A text may be a whole traceback. The first of several messages counts.
     """
+    return _in_setup(_classified(text, ending), ending.phase)
+
+
+_IN_SETUP = frozenset({"capacity", "fragmentation", "outside_allocator"})
+
+
+def _in_setup(found: OomVerdict, phase: Phase | None) -> OomVerdict:
+    """Return the verdict with the moment, if device memory ran out before training began."""
+    if phase not in SETUP or found.oom_class not in _IN_SETUP:
+        return found
+    doing, advice = SETUP[phase]
+    found = as_full(found)
+    reason = f"out of memory while the program {doing}: {found.reason}"
+    return replace(found, reason=reason, advice=advice, second=None, is_in_setup=True)
+
+
+def _classified(text: str, ending: Ending) -> OomVerdict:
     figures = allocator_figures(text)
     if figures is not None:
         return judged(figures, expandable_segments=ending.expandable_segments, device_bytes=ending.device_bytes)

@@ -235,7 +235,9 @@ class FailureScan:
         frame = frame_of(line.text)
         if frame:  # also without its head, which a paste may lack
             state.in_traceback, state.frame, state.code = True, line, ""
-            state.phase, state.task = frame.phase or state.phase, frame.task or state.task
+            is_loading = state.phase == "load_checkpoint"  # it also runs steps, to make the optimizer's state
+            state.phase = state.phase if is_loading else frame.phase or state.phase
+            state.task = frame.task or state.task
         return frame is not None and not line.text.endswith("Killed")
 
     def end_log(self) -> None:

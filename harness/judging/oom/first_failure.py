@@ -71,6 +71,7 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
         has_traceback=first.kind == "error" and first.weight == 0,
         who=_who(first),
         task=first.task,
+        phase=first.phase,
     )
     verdict = verdict_of_mention(first.text) if first.is_mention else classify(first.text, ending)
     if lag is not None and verdict.advice == WAITED_ADVICE:

@@ -1,13 +1,18 @@
 """Reads what a program did from the frames of its traceback: the phase of training, and the task with its advice."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.records.rank import Phase
 
 _FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
+_LOADING = re.compile(
+    r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*load\w*$| (?:_?load_\w*checkpoint\w*|load_state_dict|load_parameter_state\w*|load_model_state_dict)$"
+)
 # File or function of a frame -> phase, in the names of Megatron-LM and Megatron-Bridge. The innermost frame counts.
 _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
+    (_LOADING, "load_checkpoint"),
     (re.compile(r"init_process_group|initialize_megatron|initialize_model_parallel|_initialize_distributed"),
      "init_process_group"),
     (re.compile(r"get_megatron_optimizer|optimizer/__init__\.py| _?setup_optimizer"), "build_optimizer"),
@@ -43,8 +48,7 @@ PINNING = Task(
 # The innermost frame that matches a row counts.
 _TASKS: tuple[Task, ...] = (
     PINNING,
-    Task(re.compile(r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*load\w*$| (?:_?load_\w*checkpoint\w*|load_state_dict|load_parameter_state\w*|load_model_state_dict)$"),
-         "loaded a checkpoint", COMPARE_CHECKPOINT),
+    Task(_LOADING, "loaded a checkpoint", COMPARE_CHECKPOINT),
     Task(re.compile(r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*save\w*$| save_\w*checkpoint\w*$|torch/serialization\.py _?save$"),
          "saved a checkpoint", "Check the space, the quota and the mount of the checkpoint's folder (df -h, df -i, dmesg). Then try another checkpoint format, or a synchronous "
          "save (without --async-save)."),
@@ -55,6 +59,29 @@ _TASKS: tuple[Task, ...] = (
     Task(re.compile(r"training/arguments\.py | (?:validate_args|parse_and_validate_args)$"), "checked its options",
          "Run `mbr-perf check` with the job's settings, which needs no GPU, and read the code line above the error: it names the options."),
 )  # fmt: skip
+
+
+_NO_ACTIVATIONS = "Recompute frees no memory here: there are no activations yet."
+_SHARD = (
+    "shard the model and its optimizer over more GPUs (TP, PP, EP, --use-distributed-optimizer), or keep less optimizer state on "
+    "the GPU (--use-precision-aware-optimizer, --optimizer-cpu-offload)"
+)
+SETUP: Mapping[Phase, tuple[str, str]] = {
+    "init_process_group": (
+        "initialized the process groups",
+        "The model is not on the GPU yet: see nvidia-smi for other processes on that GPU, such as those of an earlier job, and check that each process "
+        "of the node selects its own GPU (LOCAL_RANK).",
+    ),
+    "build_model": ("built the model", f"{_NO_ACTIVATIONS} If no other process holds memory (nvidia-smi), {_SHARD}."),
+    "build_optimizer": ("built the optimizer", f"{_NO_ACTIVATIONS} If no other process holds memory (nvidia-smi), {_SHARD}."),
+    "load_checkpoint": (
+        "loaded a checkpoint",
+        f"{_NO_ACTIVATIONS} The loaded tensors need room beside the model and its optimizer, so a job that trains from scratch can fail when it resumes. "
+        "To confirm: load no optimizer state (--no-load-optim --no-load-rng). Then load to host memory (map_location='cpu' in torch.load), and leave out "
+        f"--ckpt-fully-parallel-load, which exchanges tensors on the GPU. Otherwise {_SHARD}.",
+    ),
+}  # fmt: skip
+"""By phase before the first training step: what the program did, and what to do if it ran out of device memory then."""
 
 
 @dataclass(frozen=True, slots=True)

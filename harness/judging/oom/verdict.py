@@ -93,7 +93,7 @@ class OomVerdict:
     """The cause of a failure. ``reason``: a sentence with the deciding numbers. ``request_bytes``: the failed allocation.
 
     ``advice``: what to run next, if it differs from the advice of the class. ``second``: the class that its figures also
-    support, with less weight.
+    support, with less weight. ``is_in_setup``: device memory ran out before training began, so recompute frees nothing.
     """
 
     oom_class: OomClass
@@ -103,6 +103,7 @@ class OomVerdict:
     figures: AllocatorFigures | None = None
     advice: str = ""
     second: OomClass | None = None
+    is_in_setup: bool = False
 
     @property
     def next_experiment(self) -> str:

@@ -308,6 +308,10 @@ def test_a_log_without_a_failure_has_none(tmp_path):
         (["training.py|train_step", "schedules.py|forward_backward_no_pipelining", "autograd/graph.py|backward"],
          "forward_backward"),
         (["megatron/training/initialize.py|initialize_megatron", "c10d.py|init_process_group"], "init_process_group"),
+        (["training.py|setup_model_and_optimizer", "checkpointing.py|load_checkpoint",
+          "core/dist_checkpointing/serialization.py|load"], "load_checkpoint"),
+        (["checkpointing.py|load_checkpoint", "optimizer.py|_init_optimizer_states_with_dummy_values", "optimizers/fused_adam.py|step"],
+         "load_checkpoint"),
         (["main.py|main"], None),
     ],
 )  # fmt: skip

@@ -39,6 +39,35 @@ def test_the_frames_of_an_unknown_error_say_what_the_program_did(first, frame, e
     assert advice in verdict.next_experiment
 
 
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.53 GiB. GPU 3 has a total capacity of 79.11 GiB of which 1.90 GiB is "
+    "free. Including non-PyTorch memory, this process has 77.20 GiB memory in use. Of the allocated memory 70.02 GiB is allocated by PyTorch, "
+    "and 3.00 MiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("frame", "doing", "advice"),
+    [
+        (IN_LOAD, "loaded a checkpoint", "map_location='cpu'"),
+        ('  File "/opt/megatron/training/training.py", line 1, in get_model', "built the model", "--use-distributed-optimizer"),
+        ('  File "/opt/core/optimizer/__init__.py", line 1, in get_megatron_optimizer', "built the optimizer", "--use-precision"),
+        ('  File "/opt/initialize.py", line 1, in initialize_megatron', "initialized the process groups", "LOCAL_RANK"),
+    ],
+)  # fmt: skip
+def test_memory_that_runs_out_before_training_is_not_what_libraries_or_activations_hold(first, frame, doing, advice):
+    verdict = first(TRACEBACK, frame, FULL).verdict
+    assert (verdict.oom_class, verdict.is_in_setup, verdict.second) == ("capacity", True, None)
+    assert verdict.reason.startswith(f"out of memory while the program {doing}: 70.02 GiB of 79.11 GiB (89%)")
+    assert advice in verdict.next_experiment
+    assert "more recompute" not in verdict.next_experiment
+
+
+def test_in_a_training_step_the_same_figures_have_the_class_of_the_figures(first):
+    verdict = first(TRACEBACK, '  File "/opt/schedules.py", line 1, in forward_step', FULL).verdict
+    assert (verdict.oom_class, verdict.is_in_setup) == ("outside_allocator", False)
+
+
 def test_the_innermost_frame_with_a_task_counts_and_a_new_traceback_begins_without():
     load, triton = frame_of(IN_LOAD), frame_of(IN_TRITON)
     assert (load.task.text, triton.task.text) == ("loaded a checkpoint", "compiled a kernel")
