@@ -36,7 +36,9 @@ _SILENT = ("lost", "hang", "timeout")
 
 def case_of_run(record: RunRecord) -> Case:
     """Return the run and how it ended, as its record says."""
-    rank = min((rank for rank in record.ranks if rank.failure), key=_order, default=None)
+    first = record.imported.failed_rank if record.imported else None
+    failed = (rank for rank in record.ranks if rank.failure)
+    rank = min(failed, key=lambda rank: (rank.rank != first, _order(rank)), default=None)
     metrics = derive(record) if record.status == "ok" else None
     # An imported job was started elsewhere: the recipe's environment may not be its own.
     environment = record.provenance.environment | ({} if record.imported else record.spec.env)
@@ -48,7 +50,7 @@ def case_of_run(record: RunRecord) -> Case:
         origin="run",
         status=record.status,
         verdict=_slurm_verdict(record, rank) or _verdict(record, rank, expandable_segments=expandable),
-        failed=_failed(rank) if rank else None,
+        failed=_failed(rank, record) if rank else None,
         spec=record.spec,
         ranks=tuple(_figures(rank) for rank in record.ranks),
         prediction=record.prediction,
@@ -74,12 +76,12 @@ def _order(rank: RankRecord) -> tuple[bool, int, float, int]:
     return is_victim(failure) and failure.kind != "oom", _KINDS.index(failure.kind), step, rank.rank
 
 
-def _failed(rank: RankRecord) -> FailedRank:
+def _failed(rank: RankRecord, record: RunRecord) -> FailedRank:
     assert rank.failure is not None
     first_line = (rank.failure.message.splitlines() or [""])[0]
     host = "" if rank.hostname == "unknown" else rank.hostname
     where = f"ranks/rank_{rank.rank:03d}.json"
-    return FailedRank(rank.rank, rank.failure.kind, first_line, rank.failure.when, where, host)
+    return FailedRank(rank.rank, rank.failure.kind, first_line, record.when_failed(rank.failure), where, host)
 
 
 def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments: bool | None) -> OomVerdict:

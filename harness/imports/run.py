@@ -257,7 +257,8 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
     ended = ending(log, failure, spec.measure.max_steps)
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
     clock, now = clock_rank(log, spec.num_gpus), datetime.now(UTC).isoformat(timespec="seconds")
-    imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, now)
+    first = ended.first.failure.rank if ended.first else None
+    imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, now, first)
     prediction = cached_prediction_of(spec, software, draft.host)
     return RunRecord(
         run_id=run_id,

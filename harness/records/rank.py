@@ -165,6 +165,13 @@ class Failure(Frozen):
         parts = (f"in {self.phase}" if self.phase else "", f"of step {self.step}" if self.step is not None else "")
         return " ".join(part for part in parts if part)
 
+    @property
+    def when_logged(self) -> str:
+        """Return the same moment in iterations, which logs count from 1: ``in forward_backward after iteration 2``."""
+        phase = f"in {self.phase}" if self.phase and self.phase != "step" else ""
+        done = "" if self.step is None else f"after iteration {self.step + (not phase)}"
+        return " ".join(part for part in (phase, done) if part)
+
 
 class Coordinates(Frozen):
     """Place of a rank in the parallel grid."""

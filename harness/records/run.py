@@ -14,7 +14,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
-from harness.records.rank import LONGEST_STEP_S, SCHEMA_VERSION, ClockSamples, MemorySeries, RankRecord
+from harness.records.rank import LONGEST_STEP_S, SCHEMA_VERSION, ClockSamples, Failure, MemorySeries, RankRecord
 
 
 class LaunchSettings(Frozen, allow_inf_nan=True):
@@ -80,7 +80,8 @@ class ImportedLog(Frozen):
     whose record holds the step times; ``is_clock_told`` False: mbr-perf assumes the rank from the format.
     ``first_line`` and ``last_line``: when the first and last iteration (or else any line) were logged, as written.
     ``start_source``: where the job's start time comes from; ``unknown``: the record has ``imported_at`` instead.
-    ``unsaid``: values that a run by mbr-perf has and this log does not.
+    ``unsaid``: values that a run by mbr-perf has and this log does not. ``failed_rank``: the rank that failed first;
+    None if the log does not show it.
     """
 
     source_format: Literal["bridge", "megatron-lm"] | None
@@ -95,6 +96,7 @@ class ImportedLog(Frozen):
     start_source: StartSource = "unknown"
     imported_at: str | None = None
     unsaid: tuple[str, ...] = ()
+    failed_rank: int | None = None
 
 
 def log_files(names: Iterable[str]) -> tuple[LogFile, ...]:
@@ -247,3 +249,14 @@ class RunRecord(Frozen):
     no_prediction: str = ""
     imported: ImportedLog | None = None
     provenance: Provenance
+
+    def when_failed(self, failure: Failure) -> str:
+        """Return the moment of a rank's failure, counted as the program counts its steps."""
+        return failure.when_logged if self.imported else failure.when
+
+    @property
+    def first_oom(self) -> RankRecord | None:
+        """Return the rank that ran out of memory first; the lowest if only that is known."""
+        first = self.imported.failed_rank if self.imported else None
+        full = (rank for rank in self.ranks if rank.failure and rank.failure.kind == "oom")
+        return min(full, key=lambda rank: (rank.rank != first, rank.rank), default=None)

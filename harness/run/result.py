@@ -98,7 +98,7 @@ def _state(rank: RankRecord, record: RunRecord) -> Words:
     full = [other.rank for other in record.ranks if other.failure and other.failure.kind == "oom"]
     if full and is_victim(rank.failure):
         return Span(f"ended because rank {full[0]} ran out of memory", "doubt")
-    return Span(f"{rank.failure.kind} {rank.failure.when}".rstrip(), "bad")
+    return Span(f"{rank.failure.kind} {record.when_failed(rank.failure)}".rstrip(), "bad")
 
 
 def run_page(

@@ -51,7 +51,7 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
     run = next((run for run in runs if run.status == "oom"), None)
     if run is None:
         return None
-    rank = next((rank for rank in run.ranks if rank.failure and rank.failure.kind == "oom"), None)
+    rank = run.first_oom
     peak = worst_rank(run.ranks, run.spec.num_gpus, allocated)
     peak_bytes = peak.value if peak else None
     if rank is None or rank.failure is None:
@@ -60,7 +60,7 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
     return OomLine(
         rank=rank.rank,
         stage=rank.coordinates.pp,
-        when=rank.failure.when,
+        when=run.when_failed(rank.failure),
         request_bytes=rank.failure.request_bytes,
         limit_bytes=_limit(run, rank),
         verdict=_why(run, rank),
@@ -108,9 +108,8 @@ def _by_text(run: RunRecord, rank: RankRecord) -> str | None:
     """Return the class from torch's message. None where it lacks the device's figures, or the user set the limit."""
     if rank.failure is None:
         return None
-    verdict = classify(
-        rank.failure.message, Ending(expandable_segments=expandable_segments(run.provenance.environment))
-    )
+    expandable = expandable_segments(run.provenance.environment)
+    verdict = classify(rank.failure.message, Ending(expandable_segments=expandable, phase=rank.failure.phase))
     if verdict.figures is None or verdict.figures.total_bytes is None or verdict.oom_class == "self_imposed_limit":
         return None
     return f"{verdict.oom_class.replace('_', ' ')} ({verdict.confidence} confidence): {verdict.reason}"

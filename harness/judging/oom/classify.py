@@ -150,7 +150,7 @@ _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 @dataclass(frozen=True, slots=True)
 class RankOom:
-    """The verdict on a rank's message: the lowest rank that ran out of memory, as in the record's failure."""
+    """The verdict on the message of the rank that ran out of memory first, as in the record's failure."""
 
     rank: int
     verdict: OomVerdict
@@ -158,11 +158,12 @@ class RankOom:
 
 def oom_of_run(record: RunRecord) -> RankOom | None:
     """Return the verdict on a run that ran out of memory; None for other runs, and if no rank left a message."""
-    ending = Ending(expandable_segments=expandable_segments(record.provenance.environment))
-    for rank in sorted(record.ranks, key=lambda rank: rank.rank):
-        if rank.failure is not None and rank.failure.kind == "oom":
-            return RankOom(rank.rank, classify(rank.failure.message, ending))
-    return None
+    rank = record.first_oom
+    if rank is None or rank.failure is None:
+        return None
+    expandable = expandable_segments(record.provenance.environment)
+    ending = Ending(expandable_segments=expandable, phase=rank.failure.phase)
+    return RankOom(rank.rank, classify(rank.failure.message, ending))
 
 
 def expandable_segments(environment: Mapping[str, str]) -> bool | None:
