@@ -44,7 +44,6 @@ def source_of(
     num_ranks: int,
     start_source: StartSource,
     imported_at: str,
-    failed_rank: int | None,
 ) -> ImportedLog:
     """Return the log for the record. ``clock``: the rank that printed the iterations, and whether the log names it."""
     return ImportedLog(
@@ -64,7 +63,6 @@ def source_of(
         start_source=start_source,
         imported_at=imported_at,
         unsaid=_missing_facts(ranks, num_ranks),
-        failed_rank=failed_rank,
     )
 
 

@@ -257,8 +257,9 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
     ended = ending(log, failure, spec.measure.max_steps)
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
     clock, now = clock_rank(log, spec.num_gpus), datetime.now(UTC).isoformat(timespec="seconds")
-    first = ended.first.failure.rank if ended.first else None
-    imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, now, first)
+    imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, now)
+    if ended.first:
+        imported = imported.model_copy(update={"failed_rank": ended.first.failure.rank})
     prediction = cached_prediction_of(spec, software, draft.host)
     return RunRecord(
         run_id=run_id,

@@ -117,7 +117,7 @@ def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str,
         elif peak.missing_ranks:
             problems[name] = f"no reading from {coverage.missing(peak)}, so the peak may be higher"
     if metrics.counted_flops_per_step is None:
-        problems["counted_flops_per_step"] = "not every rank counted its FLOPs"
+        problems["counted_flops_per_step"] = coverage.unknown or "not every rank counted its FLOPs"
     if spec.gpu_type.peak_flops.get(spec.precision.peak) is None:
         problems["mfu"] = problems["hfu"] = f"the peak FLOP/s of {spec.compute_dtype} on {spec.gpu} is unknown"
     if not spec.is_described:

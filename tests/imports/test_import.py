@@ -100,6 +100,7 @@ def test_the_rank_that_failed_first_is_the_same_in_the_log_the_import_and_the_ru
 
     assert document["failure"].startswith("rank 3 ran out of memory after iteration 2 (")
     assert document["out_of_memory"]["rank"] == 3
+    assert document["metrics"]["problems"]["counted_flops_per_step"] == "not in the log"
     failed = [rank.rank for rank in read_run(document["run_id"], results).ranks if rank.failure]
     assert failed == [1, 3]
     for path in (tmp_path / "job.log", document["run_dir"]):

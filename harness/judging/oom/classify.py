@@ -69,7 +69,7 @@ _IN_SETUP = frozenset({"capacity", "fragmentation", "outside_allocator"})
 
 def _in_setup(found: OomVerdict, phase: Phase | None) -> OomVerdict:
     """Return the verdict with the moment, if device memory ran out before training began."""
-    if phase not in SETUP or found.oom_class not in _IN_SETUP:
+    if phase is None or phase not in SETUP or found.oom_class not in _IN_SETUP:
         return found
     doing, advice = SETUP[phase]
     found = as_full(found)
