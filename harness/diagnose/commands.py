@@ -69,7 +69,8 @@ def can_be_named(case: Case) -> bool:
 
 def ask_again(case: Case) -> str:
     """Return the same command with capitals in place of the missing settings."""
-    asked = ("-mr", "RECIPE", "-g", "GPU", "-c", "DTYPE", "-ng", "GPUS", "--recompute", "SETTING")
+    more = ("-c", "DTYPE", "-ng", "GPUS", "--recompute", "SETTING")
+    asked = ("-g", "GPU") if case.prints_settings else ("-mr", "RECIPE", "-g", "GPU", *more)
     return shlex.join(["mbr-perf", "diagnose", *case.paths, *asked, *case.asked_with])
 
 

@@ -66,8 +66,12 @@ def _settings(known: Situation) -> list[Fix]:
 
 
 def _ask_for_settings(case: Case) -> Fix:
-    text = "Replace the capitals with the job's settings. The planner then names the cheapest setting that fits:"
-    return Fix(text, ask_again(case))
+    what = (
+        "GPU with the type of the job's GPUs, e.g. h100"
+        if case.prints_settings
+        else "the capitals with the job's settings"
+    )
+    return Fix(f"Replace {what}. The planner then names the cheapest setting that fits:", ask_again(case))
 
 
 def _other_settings(case: Case, rulings: Rulings) -> Fix:

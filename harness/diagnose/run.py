@@ -30,7 +30,7 @@ from harness.records.logs.sources import Passage
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepData, read_sweep, run_dir_of
-from harness.run.logged import logged_arguments, with_logged
+from harness.run.logged import Logged, logged_arguments, with_logged
 from harness.run.understanding import RunRequest, Settled, settle
 
 
@@ -68,7 +68,8 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
         with problems.collecting():
             settle(RunRequest(asked=request.asked), host)
     problems.raise_if_any()
-    given = _given(request, inputs, host)
+    logged = logged_arguments(inputs.logs) if request.asked is None else None
+    given = _given(request, inputs, logged, host)
     if not inputs.num_jobs and other.num_jobs:
         raise BadRequestError(
             "--against names a job, but PATH names only snapshots", remedy="name a job first: a run, or its logs"
@@ -81,7 +82,8 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
         cases = [*cases, *_cases(other, None, request.passage, host)]
         trial = allocator_trial(cases) if len(cases) > 1 else None
     case, reference = _chosen(cases, trial)
-    case = replace(case, asked_with=_asked_with(request, case))
+    prints = logged is not None and case.paths == inputs.logs
+    case = replace(case, asked_with=_asked_with(request, case), prints_settings=prints)
     rulings, outlook = rulings_on(case, host), None
     if request.plans and case.spec is not None and not is_doubted(case, rulings):
         case, outlook = planned(case, host)
@@ -119,10 +121,9 @@ def exit_code_of(answer: Diagnosis) -> ExitCode:
     return ExitCode.OK if answer.is_conclusive else ExitCode.INCONCLUSIVE
 
 
-def _given(request: DiagnoseRequest, inputs: Inputs, host: Host) -> Settled | None:
+def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host: Host) -> Settled | None:
     """Return the settings of the options. BadRequestError: there are only runs, which record their own."""
     if request.asked is None:
-        logged = logged_arguments(inputs.logs)
         if logged is not None and request.plans:
             hint = f"{logged.path} prints the settings of the job: add -g, e.g. -g h100, to compare it with its prediction."
             request.passage.notes.append(hint)

@@ -59,7 +59,7 @@ class Case:
     """One job. ``expandable_segments``: None if unknown. ``messages``: lines that may name a symptom.
 
     ``sources``: the source of each setting. ``paths``: the files read; ``asked_with``: the other arguments of a command
-    that diagnoses it again. ``has_given_settings``: its settings come from the user, not from its own record. ``forced``:
+    that diagnoses it again. ``prints_settings``: its log shows all settings but the GPU type. ``has_given_settings``: its settings come from the user, not from its own record. ``forced``:
     ids of the rules that the user overrode.
     """
 
@@ -82,6 +82,7 @@ class Case:
     retried: bool = False
     paths: tuple[str, ...] = ()
     asked_with: tuple[str, ...] = ()
+    prints_settings: bool = False
     has_given_settings: bool = False
     forced: tuple[str, ...] = ()
 

@@ -133,6 +133,15 @@ def test_the_setting_of_one_of_several_logs_must_be_that_of_its_arguments(mbr_pe
     assert "is full:uniform:1, but --recompute sets none" in answer.err
 
 
+def test_the_next_command_for_a_log_with_arguments_asks_for_the_gpu_type_alone(mbr_perf, log):
+    log.write_text(arguments() + OOM.replace("70.00", "76.00"))
+    answer = mbr_perf("diagnose", "job.log")
+    assert "Replace GPU with the type of the job's GPUs, e.g. h100." in answer.out
+    assert "   mbr-perf diagnose job.log -g GPU\n" in answer.out
+    log.write_text(OOM.replace("70.00", "76.00"))
+    assert "diagnose job.log -mr RECIPE -g GPU -c DTYPE" in mbr_perf("diagnose", "job.log").out
+
+
 def test_a_log_without_arguments_still_needs_a_recipe(mbr_perf, log):
     log.write_text(megatron_lm_log([9.0] * 20))
     answer = mbr_perf("import", "--log", "job.log", "-g", "h100")
