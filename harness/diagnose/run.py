@@ -22,6 +22,7 @@ from harness.errors import BadRequestError, ExitCode, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.classify import expandable_segments
 from harness.judging.oom.first_failure import FailureScan, failure_of, survived_by
+from harness.judging.oom.known_ends import for_precision
 from harness.launch.environment import Host
 from harness.launch.processes import life_of
 from harness.records.foreign.reader import LogReader
@@ -84,6 +85,7 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     case, reference = _chosen(cases, trial)
     prints = logged is not None and case.paths == inputs.logs
     case = replace(case, asked_with=_asked_with(request, case), prints_settings=prints)
+    case = replace(case, verdict=for_precision(case.verdict, _precision(case, logged)))
     rulings, outlook = rulings_on(case, host), None
     if request.plans and case.spec is not None and not is_doubted(case, rulings):
         case, outlook = planned(case, host)
@@ -92,6 +94,14 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     if snapshots:
         answer = replace(answer, evidence=(*answer.evidence, *added_evidence(case, snapshots)))
     return answer
+
+
+def _precision(case: Case, logged: Logged | None) -> str:
+    """Return the job's precision, from its settings or from the arguments that its log prints; empty if unknown."""
+    if case.spec is not None:
+        return case.spec.compute_dtype
+    printed = logged.settings.get("compute_dtype") if logged and case.prints_settings else None
+    return str(printed.value) if printed else ""
 
 
 def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Known texts of failures with another cause than memory: who ended the job, the device, libraries, files, the program, its results."""
 
 import re
+from dataclasses import replace
 
 from harness.judging.oom.frames import COMPARE_CHECKPOINT, COMPILER_ADVICE
 from harness.judging.oom.known_texts import SLURM, KnownText, row
@@ -16,10 +17,9 @@ _MISFIT = "the checkpoint does not fit the model"
 _UNEVEN = "a size does not divide evenly over ranks, stages, heads or micro-batches"
 _CHECK = "Run `mbr-perf check` with the job's settings, which needs no GPU: it names the rule and the values."
 _SIZES = r"\w{0,40}(?:[Ss]ize|layers?|heads|groups|batch\w{0,8}|parallel\w{0,8}|dimension|[Ll]ength|vocab\w{0,8}|experts|GPUs)"
-NOT_FINITE_ADVICE = (
-    "Check the losses before it. A rising loss points to the learning rate or the data; otherwise suspect precision or a "
-    "GPU. With FP8 and recompute: recompute only core_attn, not layernorm. Then run the same job with -c bf16."
-)
+_RISING = "Check the losses before it. A rising loss points to the learning rate or the data; otherwise suspect"
+NOT_FINITE_ADVICE = f"{_RISING} precision or a GPU. With FP8 and recompute: recompute only core_attn, not layernorm. Then run the same job with -c bf16."
+_NOT_FINITE_IN_BF16 = f"{_RISING} a GPU: run it again from the last checkpoint on other nodes."
 # Lines of other programs and of CUDA, which are no errors of Python, and show why a job ended.
 OF_PROGRAMS = re.compile(
     r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
@@ -289,6 +289,12 @@ def known_end(text: str) -> OomVerdict | None:
             reason = slurm_text or f"{each.reason}{f': {what}' if what else ''}{named_in(text, each.reason)}"
             return OomVerdict(each.oom_class, each.confidence, reason, advice=each.advice)
     return None
+
+
+def for_precision(verdict: OomVerdict, compute_dtype: str) -> OomVerdict:
+    """Return the verdict without advice on FP8 if the job does not use FP8. ``compute_dtype``: empty if unknown."""
+    is_plain = compute_dtype == "bf16" and verdict.advice == NOT_FINITE_ADVICE
+    return replace(verdict, advice=_NOT_FINITE_IN_BF16) if is_plain else verdict
 
 
 def names_cause(text: str) -> bool:
