@@ -39,6 +39,13 @@ _LOCKED = OomVerdict(
     "or megatron/fused_kernels/build. Then start the job again.",
 )
 
+_EMPTY = OomVerdict(
+    "unknown",
+    "low",
+    "the log is empty",
+    advice="See whether the job started, and where its output goes (--output of sbatch, --log-dir of torchrun, a redirection).",
+)
+
 
 class Listener:
     """Passes lines on and keeps the few that name a symptom."""
@@ -143,6 +150,8 @@ def _verdict(first: FirstFailure | None, broken: NotFinite | None, status: Statu
         return OomVerdict("not_oom", sure, _divergence(broken), advice=NOT_FINITE_ADVICE)
     if first is None and _COMPILING.search(last):
         return _LOCKED
+    if first is None and not last:
+        return _EMPTY
     if first is None:
         reason = "the job ended well" if status == "ok" else "no line shows how the job ended"
         return OomVerdict("not_oom", "medium", reason)

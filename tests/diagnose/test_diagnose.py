@@ -234,6 +234,13 @@ def test_the_remedy_for_the_first_cause_comes_first(mbr_perf, logs):
     assert "expandable_segments:True" in second["command"]
 
 
+@pytest.mark.parametrize("text", ["", "\n  \n"])
+def test_an_empty_log_is_called_empty(mbr_perf, logs, text):
+    answer = mbr_perf("diagnose", logs(text, text))
+    assert (answer.code, "unknown: the log is empty" in answer.out) == (6, True)
+    assert "See whether the job started" in answer.out and "pass the logs of all ranks" not in answer.out
+
+
 def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
     answer = mbr_perf("diagnose", logs(iteration(1)))
     assert answer.code == 6
