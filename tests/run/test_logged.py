@@ -151,6 +151,13 @@ def test_a_log_that_prints_bf16_gets_no_advice_on_fp8(mbr_perf, log, printed, ad
     assert ("FP8" in text, "-c bf16" in text) == (advises, advises)
 
 
+def test_a_compressed_log_is_imported_with_its_arguments(imported, log):
+    plain = imported()
+    packed = gzip.compress(log.read_bytes())
+    log.write_bytes(packed)
+    assert imported()["fingerprint"] == plain["fingerprint"]
+
+
 def test_a_log_without_arguments_still_needs_a_recipe(mbr_perf, log):
     log.write_text(megatron_lm_log([9.0] * 20))
     answer = mbr_perf("import", "--log", "job.log", "-g", "h100")

@@ -1,7 +1,9 @@
 """Reads the job of Megatron-LM arguments (`--megatron_args`): a command line, a shell script, or the block that a log prints."""
 
+import gzip
 import math
 import sys
+import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -63,12 +65,15 @@ def read_arguments(source: ForeignSource) -> Arguments:
 
 
 def _head(source: ForeignSource) -> str:
-    """Return the text of a file. Of a large log return only the head, where a job prints its arguments."""
+    """Return the text of a file. Of a large or compressed log return only the head, where a job prints its arguments."""
     path, raw = Path(source.path), b""
-    with suppress(OSError):  # read_text says why, and refuses pipes
-        if path.is_file() and path.stat().st_size > MOST_BYTES:
+    with suppress(OSError, EOFError, zlib.error):  # read_text says why, and refuses pipes
+        if path.is_file():
             with path.open("rb") as file:
-                raw = file.read(MOST_BYTES)
+                if file.peek(2).startswith(b"\x1f\x8b"):
+                    raw = gzip.GzipFile(fileobj=file).read(MOST_BYTES)
+                elif path.stat().st_size > MOST_BYTES:
+                    raw = file.read(MOST_BYTES)
     text = raw.decode("utf-8", errors="replace")
     if begins_block(text):
         return text

@@ -22,6 +22,7 @@ from harness.records.logs.sources import (
     counted,
     log_sources,
     open_file_or_pipe,
+    total_bytes,
     why_refused,
 )
 
@@ -101,15 +102,15 @@ def log_lines(
 ) -> Iterator[LogLine]:
     """Yield the lines of all ``paths``, file after file. A path: a file, a folder to search for logs, ``-`` for ``stdin``.
 
-    Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text, in UTF-8 or UTF-16: before the first line,
-    BadRequestError names all files that are compressed, binary, missing or unreadable. A pipe is checked when it is read.
+    Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text, in UTF-8 or UTF-16, also
+    compressed with gzip: before the first line, BadRequestError names all files that are binary, missing or unreadable. A pipe is checked when it is read.
     ``passage`` counts the bytes read and can stop the reading.
     """
     return _all_lines(log_sources(paths), stdin, passage or Passage())
 
 
 def _all_lines(sources: tuple[LogSource, ...], stdin: BufferedReader | None, passage: Passage) -> Iterator[LogLine]:
-    passage.total_bytes = _total_bytes(sources)
+    passage.total_bytes = total_bytes(sources)
     for source in sources:
         if passage.is_stopped:
             return
@@ -121,14 +122,6 @@ def _all_lines(sources: tuple[LogSource, ...], stdin: BufferedReader | None, pas
                     yield from lines_of(source, counted(stream, source.name, passage))
         except OSError as error:
             raise BadRequestError(f"{source.name}: cannot be read: {error.strerror}") from error
-
-
-def _total_bytes(sources: Iterable[LogSource]) -> int | None:
-    """Return the total size; None if a source has no size."""
-    paths = [source.path for source in sources]
-    if any(path is None or not path.is_file() for path in paths):
-        return None
-    return sum(path.stat().st_size for path in paths if path is not None)
 
 
 def _standard_input() -> BufferedReader:

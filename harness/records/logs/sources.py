@@ -1,19 +1,21 @@
 """The sources of a log: files and pipes, progress in bytes, and files that are not logs."""
 
 import codecs
+import gzip
 import os
 import re
 import select
 import stat
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedReader, RawIOBase
 from os import fstat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from harness.errors import BadRequestError, raise_all
 from harness.units import GIB
@@ -26,9 +28,11 @@ PEEK_BYTES = 8192
 _MAX_ODD_SHARE = 0.3  # of the bytes looked at; text in an old 8-bit encoding stays below, compressed data is near 0.5
 _TEXT_BYTES = bytes((*range(0x20, 0x7F), 0, 7, 8, 9, 10, 12, 13, 27))  # NUL: a log truncated while it is written
 
-# First bytes of a file -> its kind. mbr-perf unpacks nothing: the result could have any size.
+_GZIP = b"\x1f\x8b"
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)  # of a gzip file, also of one that was cut short
+# First bytes of a stream -> its kind. Of compressed files, mbr-perf unpacks only gzip, up to the limit for a pipe.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    (b"\x1f\x8b", "compressed (gzip)", "zcat FILE | mbr-perf ... -"),
+    (_GZIP, "compressed (gzip)", "zcat FILE | mbr-perf ... -"),
     (b"(\xb5/\xfd", "compressed (zstd)", "zstdcat FILE | mbr-perf ... -"),
     (b"BZh", "compressed (bzip2)", "bzcat FILE | mbr-perf ... -"),
     (b"\xfd7zXZ", "compressed (xz)", "xzcat FILE | mbr-perf ... -"),
@@ -46,6 +50,8 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # how PowerShell and some terminals begin 
 
 def why_refused(head: bytes) -> tuple[str, str] | None:
     """Return what kind of file ``head`` shows, and a remedy; None for text and for an empty file."""
+    if head[257:262] == b"ustar":
+        return "an archive, not a log", "unpack it, and name the logs"
     for magic, what, remedy in _MAGIC:
         if head.startswith(magic):
             return what, remedy
@@ -66,11 +72,12 @@ def _odd_share(head: bytes) -> float:
 
 STDIN = "-"
 
-_LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt)(?:\.\d+)?|^(?:stdout|stderr|output|error))$", re.IGNORECASE)
+_PACKED = ".gz"
+_LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt)(?:\.\d+)?|^(?:stdout|stderr|output|error))(?:\.gz)?$", re.IGNORECASE)
 # rank_003.log, task-3.err; slurm-4711-3.out of --output=slurm-%j-%t.out. slurm-4711_3.out is a task of a job array.
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|task|proc)[-_.]?(\d{1,6})(?!\d)|^slurm-\d+-(\d{1,6})\.", re.IGNORECASE)
 # <log folder of torchrun>/<run id>/attempt_0/3/stdout.log
-_STREAM_NAME = re.compile(r"^(?:stdout|stderr)(?:\.log)?$")
+_STREAM_NAME = re.compile(r"^(?:stdout|stderr)(?:\.log)?(?:\.gz)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,7 @@ def _files(given: Path) -> list[Path]:
 
 
 def _logs_below(folder: Path, unread: list[BadRequestError]) -> Iterator[Path]:
-    """Yield regular files with names of logs. Do not follow links to folders."""
+    """Yield regular files with names of logs, a compressed one only without its original. Do not follow links to folders."""
 
     def refuse(error: OSError) -> None:
         unread.append(BadRequestError(f"{error.filename}: cannot be read: {error.strerror}"))
@@ -138,7 +145,8 @@ def _logs_below(folder: Path, unread: list[BadRequestError]) -> Iterator[Path]:
     for parent, _, names in os.walk(folder, onerror=refuse):
         for name in names:
             path = Path(parent, name)
-            if _LOG_NAME.search(name) and path.is_file():
+            is_copy = path.suffix == _PACKED and path.stem in names
+            if _LOG_NAME.search(name) and not is_copy and path.is_file():
                 yield path
 
 
@@ -158,7 +166,10 @@ def _problem(source: LogSource) -> BadRequestError | None:
         if not stat.S_ISREG(mode):
             return None
         with source.path.open("rb") as stream:
-            refused = why_refused(stream.read(PEEK_BYTES))
+            head = stream.peek(PEEK_BYTES)
+            refused = why_refused(_unpacked(stream).read(PEEK_BYTES) if head.startswith(_GZIP) else head[:PEEK_BYTES])
+    except _DAMAGED:
+        return BadRequestError(f"{source.name}: compressed (gzip) and damaged", remedy="compress the log again")
     except OSError as error:
         return BadRequestError(f"{source.name}: cannot be read: {error.strerror}")
     return BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1]) if refused else None
@@ -249,8 +260,20 @@ class _Opening(threading.Thread):
         return self._stream
 
 
+def total_bytes(sources: Iterable[LogSource]) -> int | None:
+    """Return the total size; None if a source has no size, or its size does not count its text."""
+    paths = [source.path for source in sources]
+    if any(path is None or path.suffix == _PACKED or not path.is_file() for path in paths):
+        return None
+    return sum(path.stat().st_size for path in paths if path is not None)
+
+
+def _unpacked(stream: BufferedReader) -> BufferedReader:
+    return cast(BufferedReader, gzip.GzipFile(fileobj=stream))
+
+
 def counted(stream: BufferedReader, name: str, passage: Passage) -> BufferedReader:
-    """Wrap the stream: count its bytes in ``passage``, and end it when ``passage`` is stopped."""
+    """Wrap the stream: count its bytes in ``passage``, and end it when ``passage`` is stopped. Unpacks a gzip file."""
     return BufferedReader(_Counted(stream, name, passage), _CHUNK_BYTES)
 
 
@@ -283,9 +306,11 @@ class _Utf8(RawIOBase):
 
 class _Counted(RawIOBase):
     def __init__(self, stream: BufferedReader, name: str, passage: Passage) -> None:
-        self._stream, self._name, self._passage = stream, name, passage
+        self._name, self._passage = name, passage
         self._pipe = _pipe(stream)
-        self._left = passage.most_pipe_bytes
+        is_packed = _is_file(stream) and stream.peek(len(_GZIP)).startswith(_GZIP)
+        self._stream = _unpacked(stream) if is_packed else stream
+        self._left = passage.most_pipe_bytes if is_packed or self._pipe is not None else None
 
     def readable(self) -> bool:
         """For BufferedReader."""
@@ -294,25 +319,31 @@ class _Counted(RawIOBase):
     def readinto(self, buffer: "WriteableBuffer") -> int:
         """Read the next bytes; 0 at the end of the stream or of the passage."""
         passage = self._passage
+        if self._left is not None and self._left <= 0:
+            read = f"{passage.most_pipe_bytes / GIB:.3g} GiB"
+            kind = "a compressed file" if self._pipe is None else "a pipe"
+            passage.notes.append(f"{self._name}: only the first {read} were read, the limit for {kind}.")
+            return 0
         if self._pipe is not None and not self._has_more(self._pipe):
             return 0
         if passage.is_stopped:
             return 0
         room = memoryview(buffer)
-        wanted = len(room) if self._pipe is None else min(len(room), self._left)
-        data = self._stream.read1(wanted)
+        try:
+            data = self._stream.read1(len(room) if self._left is None else min(len(room), self._left))
+        except _DAMAGED:
+            data = b""
+            passage.notes.append(
+                f"{self._name}: the compressed file is damaged or cut short: only its beginning was read."
+            )
         room[: len(data)] = data
         passage.num_bytes += len(data)
-        self._left -= len(data)
+        self._left = None if self._left is None else self._left - len(data)
         passage.report()
         return len(data)
 
     def _has_more(self, pipe: IO[bytes]) -> bool:
         """Wait for data in the pipe, and stop waiting if the passage is stopped."""
-        if self._left <= 0:
-            read = f"{self._passage.most_pipe_bytes / GIB:.3g} GiB"
-            self._passage.notes.append(f"{self._name}: only the first {read} were read, the limit for a pipe.")
-            return False
         while not self._passage.is_stopped:
             if select.select([pipe], [], [], _WAIT_S)[0]:
                 return True
@@ -322,8 +353,17 @@ class _Counted(RawIOBase):
 
 def _pipe(stream: BufferedReader) -> BufferedReader | None:
     """Return the stream if it is a pipe, a socket or a terminal; None for a file or a stream in memory."""
+    mode = _mode(stream)
+    return None if mode is None or stat.S_ISREG(mode) else stream
+
+
+def _is_file(stream: BufferedReader) -> bool:
+    mode = _mode(stream)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def _mode(stream: BufferedReader) -> int | None:
     try:
-        mode = fstat(stream.fileno()).st_mode
+        return fstat(stream.fileno()).st_mode
     except OSError:  # io.UnsupportedOperation too: a stream in memory has no number
         return None
-    return None if stat.S_ISREG(mode) else stream

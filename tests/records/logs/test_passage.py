@@ -1,9 +1,11 @@
 """How much of a pipe is read, and how the reading is ended."""
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 from pathlib import Path
 
@@ -34,6 +36,38 @@ def test_a_file_is_read_whole_whatever_the_limit_of_pipes(tmp_path):
     passage = Passage(most_pipe_bytes=100)
     assert sum(1 for _ in log_lines([tmp_path / "a.log"], passage=passage)) == 1000
     assert (passage.num_bytes, passage.total_bytes, passage.notes) == (16000, 16000, [])
+
+
+def test_a_compressed_file_is_read_up_to_the_limit_of_pipes(tmp_path):
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"a line of a job\n" * 70_000))
+    assert sum(1 for _ in log_lines([tmp_path / "a.log.gz"])) == 70_000
+    passage = Passage(most_pipe_bytes=1 << 20)
+    assert sum(1 for _ in log_lines([tmp_path / "a.log.gz"], passage=passage)) == (1 << 20) // 16
+    assert passage.total_bytes is None
+    assert "only the first 0.000977 GiB were read, the limit for a compressed file." in passage.notes[0]
+
+
+def test_of_a_compressed_file_that_was_cut_short_the_beginning_is_read_with_a_note(tmp_path):
+    text = "".join(f"line {number}\n" for number in range(20_000)).encode()
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(text)[:-9000])
+    passage = Passage()
+    lines = [line.text for line in log_lines([tmp_path / "a.log.gz"], passage=passage)]
+    assert lines[:2] == ["line 0", "line 1"] and 1000 < len(lines) < 20_000
+    assert "a.log.gz: the compressed file is damaged or cut short: only its beginning was read." in passage.notes[0]
+
+
+def test_a_folder_has_its_compressed_logs_but_not_beside_the_same_log_in_plain_text(tmp_path):
+    (tmp_path / "rank_0.log").write_text("plain\n")
+    (tmp_path / "rank_0.log.gz").write_bytes(gzip.compress(b"copy\n"))
+    (tmp_path / "rank_1.log.gz").write_bytes(gzip.compress(b"packed\n"))
+    assert [(line.text, line.rank) for line in log_lines([tmp_path])] == [("plain", 0), ("packed", 1)]
+
+
+def test_a_compressed_archive_is_no_log(tmp_path):
+    with tarfile.open(tmp_path / "run.tar.gz", "w:gz") as archive:
+        archive.add(__file__, "a.log")
+    with pytest.raises(BadRequestError, match="an archive, not a log"):
+        log_lines([tmp_path / "run.tar.gz"])
 
 
 def test_reading_a_silent_pipe_can_be_stopped():
