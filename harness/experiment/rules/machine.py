@@ -240,7 +240,7 @@ CPU_RULES = (
          "use --compute_dtype bf16, or model.moe.moe_grouped_gemm=false",
          "transformer/moe/experts.py:225", "run",
          "Currently GroupedMLP for MoE only supports bf16.", until="0.17"),
-    Rule("CPU09", "error", lambda s: "moe_act" in s.modules and s.spec.compute_dtype != "bf16",
+    Rule("CPU09", "error", lambda s: s.moe is not None and "moe_act" in s.modules and s.spec.compute_dtype != "bf16",
          "only grouped GEMM experts have moe_act, and they run in bf16 only",
          "use --compute_dtype bf16, or drop moe_act",
          "transformer/moe/experts.py:225", "run",

@@ -50,6 +50,12 @@ EFFECT = (
 )  # fmt: skip
 
 
+def _without_grouped_experts(s: Situation) -> Values | None:
+    if "moe_act" not in s.modules or (s.moe and s.moe.moe_grouped_gemm):
+        return None
+    return {"hint": ", or set model.moe.moe_grouped_gemm" if s.moe else ": this model has no experts"}
+
+
 def _unknown_modules(s: Situation) -> Values | None:
     known = [m.name for m in MODULES.values() if not s.mcore < parse_version(m.since_mcore)]
     unknown = sorted(set(s.modules) - set(known))
@@ -131,10 +137,9 @@ RULES = (
          "{hint}known: {known}",
          f"{CONFIG}:1196", "run",
          "Invalid choices for recompute_modules: {listed}. Allowed modules are: "),
-    Rule("R08", "error",
-         lambda s: "moe_act" in s.modules and not (s.moe and s.moe.moe_grouped_gemm),
+    Rule("R08", "error", _without_grouped_experts,
          "moe_act needs experts in one grouped GEMM",
-         "set model.moe.moe_grouped_gemm, or drop moe_act",
+         "drop moe_act{hint}",
          f"{CONFIG}:1213", "run",
          "moe_act in recompute_modules is only supported with moe_grouped_gemm."),
     Rule("R09", "error",

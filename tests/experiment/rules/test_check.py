@@ -64,6 +64,14 @@ def test_verdicts_follow_the_assumed_megatron_core(kind, changes, by_version, re
     assert {version: errors(spec, version) for version in by_version} == by_version
 
 
+def test_moe_act_without_experts_is_not_answered_with_settings_of_experts(request_for):
+    found = {each.id: each.fix for each in check(request_for("cpu", recompute="moe_act"), Software()) if each.blocks}
+    assert found.keys() == {"EFF01", "R08"}
+    assert found["R08"] == "drop moe_act: this model has no experts"
+    found = check(request_for("moe", recompute="moe_act", model__moe__moe_grouped_gemm=False), Software())
+    assert next(each.fix for each in found if each.id == "R08") == "drop moe_act, or set model.moe.moe_grouped_gemm"
+
+
 def test_a_request_is_judged_within_five_milliseconds(request_for):
     spec = request_for("deepseek", layers=126, model__moe__moe_layer_freq=1, pp=2, recompute="moe,mlp,layernorm")
     best = min(_seconds(spec) for _ in range(5))
