@@ -234,13 +234,6 @@ def test_the_remedy_for_the_first_cause_comes_first(mbr_perf, logs):
     assert "expandable_segments:True" in second["command"]
 
 
-@pytest.mark.parametrize("text", ["", "\n  \n"])
-def test_an_empty_log_is_called_empty(mbr_perf, logs, text):
-    answer = mbr_perf("diagnose", logs(text, text))
-    assert (answer.code, "unknown: the log is empty" in answer.out) == (6, True)
-    assert "See whether the job started" in answer.out and "pass the logs of all ranks" not in answer.out
-
-
 def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
     answer = mbr_perf("diagnose", logs(iteration(1)))
     assert answer.code == 6
@@ -350,27 +343,6 @@ def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_per
     )
     words = document["fixes"][0]["command"].split()
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
-
-
-@pytest.mark.train
-@pytest.mark.parametrize(
-    ("text", "first"), [(FULL, "1. Recompute frees no memory"), (FRAGMENTED, "1. First run the same job with exp")]
-)
-def test_out_of_memory_while_loading_a_checkpoint_is_not_answered_with_recompute(mbr_perf, logs, text, first):
-    frames = traceback(text).replace("core/pipeline_parallel/schedules.py", "training/checkpointing.py")
-    loaded = frames.replace("backward_step", "load_checkpoint")
-    answer = mbr_perf(
-        "diagnose", str(logs(loaded)), *shlex.split("-mr llama3_8b -g h100 -c bf16 -ng 8 --recompute none")
-    )
-    assert answer.code == 0
-    assert "out of memory while the program loaded a checkpoint" in answer.out
-    assert ", in load_checkpoint (" in answer.out
-    assert first in answer.out
-    assert "before the first step" in answer.out
-    assert "more than predicted" not in answer.out and "Cheapest change" not in answer.out
-    assert "mbr-perf run" not in answer.out and "mbr-perf plan" not in answer.out
-    without = mbr_perf("diagnose", str(logs(loaded, folder="plain"))).out
-    assert "Replace the capitals" not in without and first in without
 
 
 @pytest.mark.slow

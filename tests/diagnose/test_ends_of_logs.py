@@ -1,8 +1,11 @@
 """What ends a log: harmless lines after training, and a message that `srun --label` broke."""
 
 import json
+import shlex
 
 import pytest
+
+from tests.diagnose.conftest import FRAGMENTED, FULL
 
 DONE = "[after training is done] datetime: 2026-01-02 03:04:05"
 KILLS = "slurmstepd: error: Detected 2 oom_kill events in StepId=77.batch. Some of the step tasks have been OOM Killed."
@@ -61,3 +64,34 @@ def test_a_message_that_was_broken_keeps_its_cause_and_its_symptom(diagnosed, la
 def test_an_unknown_error_is_not_joined_with_a_cause_of_the_next_line(diagnosed):
     lines = ("Traceback (most recent call last):", '  File "/job/train.py", line 7, in main', "KeyError: 'a'")
     assert diagnosed(*lines, "Connection closed by peer")["verdict"]["reason"] == "the program raised KeyError: 'a'"
+
+
+@pytest.mark.parametrize("text", ["", "\n  \n"])
+def test_an_empty_log_is_called_empty(mbr_perf, tmp_path, text):
+    (tmp_path / "train.log").write_text(text)
+    answer = mbr_perf("diagnose", tmp_path / "train.log")
+    assert (answer.code, "unknown: the log is empty" in answer.out) == (6, True)
+    assert "See whether the job started" in answer.out and "pass the logs of all ranks" not in answer.out
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("text", "first"), [(FULL, "1. Recompute frees no memory"), (FRAGMENTED, "1. First run the same job with exp")]
+)
+def test_out_of_memory_while_loading_a_checkpoint_is_not_answered_with_recompute(mbr_perf, tmp_path, text, first):
+    log, frame = (
+        tmp_path / "train.log",
+        '  File "/opt/megatron/training/checkpointing.py", line 480, in load_checkpoint',
+    )
+    log.write_text(f"Traceback (most recent call last):\n{frame}\n{text}\n")
+    settings = shlex.split("-mr llama3_8b -g h100 -c bf16 -ng 8 --recompute none")
+    answer = mbr_perf("diagnose", log, *settings)
+    assert answer.code == 0
+    assert "out of memory while the program loaded a checkpoint" in answer.out
+    assert ", in load_checkpoint (" in answer.out
+    assert first in answer.out
+    assert "before the first step" in answer.out
+    assert "more than predicted" not in answer.out and "Cheapest change" not in answer.out
+    assert "mbr-perf run" not in answer.out and "mbr-perf plan" not in answer.out
+    without = mbr_perf("diagnose", log).out
+    assert "Replace the capitals" not in without and first in without

@@ -89,26 +89,6 @@ def test_an_out_of_memory_log_is_an_out_of_memory_run(imported, results):
 
 
 @pytest.mark.slow
-def test_the_rank_that_failed_first_is_the_same_in_the_log_the_import_and_the_run(
-    imported, mbr_perf, results, tmp_path
-):
-    """Rank 3 failed first, in the order of the log; rank 1 followed."""
-    first, later = (
-        job_log(TABLE[0]).replace("[rank0]", f"[rank{rank}]").replace("GPU 0", f"GPU {rank}") for rank in (3, 1)
-    )
-    _, document = imported(first + "[rank1]:" + later.rpartition("\n[rank1]:")[2], "--recompute", "core_attn")
-
-    assert document["failure"].startswith("rank 3 ran out of memory after iteration 2 (")
-    assert document["out_of_memory"]["rank"] == 3
-    assert document["metrics"]["problems"]["counted_flops_per_step"] == "not in the log"
-    failed = [rank.rank for rank in read_run(document["run_id"], results).ranks if rank.failure]
-    assert failed == [1, 3]
-    for path in (tmp_path / "job.log", document["run_dir"]):
-        where = json.loads(mbr_perf("diagnose", path, "--no_plan", "--json").out)["verdict"]
-        assert (where["rank"], where["when"]) == (3, "in forward_backward after iteration 2")
-
-
-@pytest.mark.slow
 def test_settings_that_a_rule_refuses_are_imported_and_the_rule_is_named(imported):
     answer, document = imported(job_log(TABLE[1]), "--recompute", "mlp", "--set", "kernels.transformer_impl=local")
     legal = imported(job_log(TABLE[1]), "--recompute", "mlp")[1]

@@ -245,3 +245,19 @@ def test_the_head_of_a_large_log_has_its_arguments(tmp_path):
     assert path.stat().st_size > megatron_args.MOST_BYTES
     found = megatron_args.read_arguments(ForeignSource("megatron_args", str(path)))
     assert found.given["num_layers"].value == 32
+
+
+@pytest.mark.slow
+def test_the_rank_that_failed_first_is_the_same_in_the_log_the_import_and_the_run(imported, mbr_perf, log):
+    """Rank 3 failed first, in the order of the log; rank 1 followed."""
+    frame = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/opt/core/schedules.py", line 7, in backward_step\n'
+    each = [(frame + OOM).replace("[rank0]", f"[rank{rank}]").replace("GPU 0", f"GPU {rank}") for rank in (3, 1)]
+    log.write_text(arguments() + megatron_lm_log([9.0] * 2, total=20) + "".join(each))
+    run = imported()
+    assert run["failure"].startswith("rank 3 ran out of memory after iteration 2 (")
+    assert run["out_of_memory"]["rank"] == 3
+    assert run["metrics"]["problems"]["counted_flops_per_step"] == "not in the log"
+    assert [rank["rank"] for rank in run["ranks"] if rank["failure"]] == [1, 3]
+    for path in ("job.log", run["run_dir"]):
+        found = json.loads(mbr_perf("diagnose", path, "--no_plan", "--json").out)["verdict"]
+        assert (found["rank"], found["when"]) == (3, "in forward_backward after iteration 2")
