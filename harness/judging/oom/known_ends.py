@@ -198,7 +198,7 @@ _PROGRAM: tuple[KnownText, ...] = (
          "(LD_LIBRARY_PATH), and that it is the one that torch and transformer-engine were built with."),
     row(r"CUBLAS_STATUS_|cuBLAS [Ee]rror", "cuBLAS failed",
          "Run it with CUDA_LAUNCH_BLOCKING=1: an earlier kernel may be the cause, such as an index out of range."),
-    row(rf"Error: .{{0,300}}\b(?:{_SIZES})\b.{{0,200}}\b(?:divisible by|multiple of)\b|Error: .{{0,300}}\b(?:divisible by|multiple of)\b.{{0,200}}\b(?:{_SIZES})\b",
+    row(rf"Error: (?=.{{0,560}}(?:divisible by|multiple of)\b).{{0,300}}\b(?:{_SIZES})\b.{{0,200}}\b(?:divisible by|multiple of)\b|Error: .{{0,300}}\b(?:divisible by|multiple of)\b.{{0,200}}\b(?:{_SIZES})\b",
          _UNEVEN, _CHECK),
     row(r"Error:? assert .{1,200}%.{1,200}== ?0\b|Error: .{1,200}%.{1,200}== ?0 ?INTERNAL ASSERT", _UNEVEN, f"See the two sizes in the assert. {_CHECK}", confidence="medium"),
     row(r"Error: .{0,300}\b(?:divisible by|multiple of)\b", _UNEVEN, f"See which sizes the line names. {_CHECK}", confidence="medium"),
