@@ -176,7 +176,7 @@ def test_failed_runs_end_in_the_failure_and_the_word(replay):
         ({"tflops_per_gpu": 0.5}, (), 0, "improvement"),
         ({"tflops_per_gpu": 0.5}, ("--fail_on_improvement",), 7, "improvement"),
         ({"peak_allocated_bytes": 0.5}, (), 5, "regression"),
-        ({"peak_allocated_bytes": 0.5}, ("--memory-threshold", "1.5"), 0, "pass"),
+        ({"peak_allocated_bytes": 0.75}, ("--memory-threshold", "0.5"), 0, "pass"),
     ],
 )
 def test_the_verdict_is_the_exit_code(replayed, golden, factors, options, code, outcome):
