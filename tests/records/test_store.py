@@ -195,8 +195,9 @@ def test_a_number_too_long_to_calculate_with_is_refused(tmp_path, make_record):
     path = tmp_path / "record.json"
     key = r"ranks\.0\.steps\.0\.seconds: "
     for number, message in (
-        ("9" * 30, f"{key}must be less than or equal to"),
-        ("-" + "9" * 30, f"{key}must be greater than"),
+        # pydantic 2.7 takes no such integer for a float
+        ("9" * 30, f"{key}must be (less than or equal to|a valid number)"),
+        ("-" + "9" * 30, f"{key}must be (greater than|a valid number)"),
         ("9" * 31, rf"record\.json:1: {key}{'9' * 30}\.\.\. has 31 digits, at most 30 are allowed"),
     ):
         document = make_record().model_dump(mode="json")
