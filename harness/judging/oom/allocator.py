@@ -178,6 +178,7 @@ def judged(
     second: Found | None = None
     if first is None and (first := _neighbour(figures, who)) and _live_share(figures) >= threshold("full_share"):
         second = _capacity(figures, who)
+    first = first or _room(figures)
     if first is None:
         pieces = _fragmentation(figures, expandable_segments=bool(expandable_segments))
         first, second = _on_this_device(figures, who, pieces)
@@ -277,6 +278,18 @@ def _unnamed_neighbour(figures: AllocatorFigures, tried: int, free: int) -> Foun
     return "other_process", "medium", reason
 
 
+def _room(figures: AllocatorFigures) -> Found | None:
+    """Match a request for which the device had room when torch wrote the message: neither tensors nor pieces refused it."""
+    tried, free = figures.tried_bytes, figures.free_bytes
+    if tried is None or free is None or tried > free or _live_share(figures) >= threshold("full_share"):
+        return None
+    reason = (
+        f"{format_bytes(free)} were free after the failure, enough for {format_bytes(tried)}: another process held them before, "
+        "or this process may not use all of the device (MIG, vGPU, WSL)"
+    )
+    return "other_process", "low", reason
+
+
 def _fragmentation(figures: AllocatorFigures, *, expandable_segments: bool) -> Found | None:
     """Match enough reserved memory in pieces. torch frees cached blocks first, so live neighbours pin the rest."""
     tried, total, spare = figures.tried_bytes, figures.total_bytes, figures.unallocated_bytes
@@ -339,11 +352,9 @@ def _capacity(figures: AllocatorFigures, who: Occupants) -> Found:
 
 def _rest(figures: AllocatorFigures) -> str:
     """Say why a request failed on a device with much memory that holds no live tensors."""
-    tried, free = figures.tried_bytes, figures.free_bytes
+    tried = figures.tried_bytes
     if tried is None:
         return "the message does not show what holds the rest"
-    if free is not None and tried <= free:
-        return f"{format_bytes(free)} were free after the failure, so another process may have held them before"
     return f"the rest has no room for a request of {format_bytes(tried)}"
 
 

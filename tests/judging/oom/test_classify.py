@@ -311,6 +311,15 @@ def test_a_card_with_room_is_not_called_full(tried, free, rest):
     assert "is full" not in reason
 
 
+@pytest.mark.parametrize(
+    ("free", "allocated", "spare"), [("3.00 GiB", "0.75 GiB", "0.50 GiB"), ("2.50 GiB", "0 bytes", "0 bytes")]
+)
+def test_a_request_that_the_free_memory_would_have_held_is_neither_fragmentation_nor_capacity(free, allocated, spare):
+    verdict = classify(since_2_1("2.00 GiB", "6.00 GiB", free, allocated, spare))
+    assert (verdict.oom_class, verdict.confidence) == ("other_process", "low")
+    assert "enough for 2.00 GiB" in verdict.reason and "MIG" in verdict.reason
+
+
 def test_figures_that_no_device_can_have_are_not_called_missing():
     text = since_2_1("1.00 GiB", "8.00 GiB", "0.10 GiB", "79.00 GiB", "2.00 GiB", mine("7.90 GiB"))
     assert "contradict each other" in classify(text).reason
