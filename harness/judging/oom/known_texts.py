@@ -63,7 +63,7 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
     _text("host_memory", "medium", r"DataLoader worker \(pid\(?s?\)?[ \d,]{1,200}\) is killed by signal: Killed",
          "a data loader worker was killed; the kernel does this when host memory runs out"),
     _text("host_memory", "high", r"workers are out of shared memory|failed to extend /dev/shm|unable to allocate shared memory|insufficient shared memory \(shm\)"
-         r"|Error while (?:creating|attaching to) shared memory segment|No space left on device: '/dev/shm"
+         r"|Error while (?:creating|attaching to) shared memory segment(?!.{0,200}No such file)|posix_fallocate failed.{0,40}No space left|No space left on device: '/dev/shm"
          r"|unable to (?:write to|resize|stretch|mmap \d{1,20} bytes from) file <(?:/dev/shm)?/torch_",
          "shared memory of the host (/dev/shm) ran out", _SHARED_ADVICE),
     _text("host_memory", "medium", r"DataLoader worker .{0,200}killed by signal: Bus error",
@@ -86,10 +86,14 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
     _text("outside_allocator", "high", r"CUDNN_STATUS_ALLOC_FAILED"
          r"|CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED",
          "cuDNN could not allocate its workspace, which is outside torch's allocator"),
+    _text("outside_allocator", "high", r"status: 2 cuMem\w{2,30} failed", "NVSHMEM could not allocate its heap on the GPU, which is outside torch's allocator",
+         "Leave it more room: a smaller micro-batch or more recompute, no other processes on the GPU (nvidia-smi), or a smaller heap (NVSHMEM_SYMMETRIC_SIZE, the buffers of DeepEP)."),
+    _text("capacity", "medium", r"NVML_SUCCESS == .{1,120}INTERNAL ASSERT FAILED at .{0,200}CUDACachingAllocator",
+         "torch's allocator found no memory, and could not ask the driver for the figures (NVML fails with MIG and in some containers)"),
     _text("outside_allocator", "medium", r"CUDA driver error: out of memory",
          "the driver had no memory for torch's expandable segments, so the device was completely full"),
     _text("outside_allocator", "medium", r"(?:CUDA|HIP) error: out of memory|cudaErrorMemoryAllocation"
-         r"|Cuda failure (?:\d{1,4} )?'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory",
+         r"|Cuda failure (?:\d{1,4} )?'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUresult error: 2\b|\bcuMem\w{2,30}(?:\([^)]{0,200}\))? failed: out of memory|hipErrorOutOfMemory",
          "a CUDA call outside torch's allocator (a context, pinned memory, a graph, a library) found no memory"),
 )  # fmt: skip
 

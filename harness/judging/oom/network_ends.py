@@ -39,13 +39,14 @@ _ADAPTER = (
 _NVLS = r"\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
 _LIBFABRIC = r"NCCL WARN NET/OFI"
 _CUDA_CALL = r"NCCL WARN Cuda failure"
+_UNSHARED = r"shared memory segment .{0,200}No such file"
 _UNNAMED_CALL = r"ncclUnhandledCudaError|unhandled cuda error|NCCL [Ee]rror 1\b"
 _UNSEEN_GPU = r"NCCL WARN nvml\w{2,60}(?: ?\(\))? failed"
 _SYSTEM = r"ncclSystemError|NCCL [Ee]rror 2\b|unhandled system error"
 _DUPLICATE = r"Duplicate GPU|both on CUDA device"
 _NO_SUCH_GPU = r"invalid device ordinal|device < num_gpus"
 _INVALID_USAGE = r"ncclInvalidUsage|NCCL [Ee]rror 5\b|invalid usage \(run with NCCL_DEBUG|, invalid usage, NCCL"
-_OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_LIBFABRIC}|{_CUDA_CALL}"
+_OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_LIBFABRIC}|{_CUDA_CALL}|{_UNSHARED}"
 # How a rank reports that it lost the others, or cannot reach them.
 PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_STUCK}|{_RENDEZVOUS}|{_LISTENING}|{_EXPERTS}|{_OWN_FAULT}|{_SYSTEM}"
 LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}|{_NO_SUCH_GPU}")
@@ -102,6 +103,9 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_NVLS, "NCCL could not set up NVLink SHARP (NVLS), which needs the NVSwitches of the node",
          "To confirm: run it with NCCL_NVLS_ENABLE=0, which is slower. Then check nvidia-fabricmanager (its version must be the driver's; in nvidia-smi -q, Fabric: Completed, Success), "
          "and restart it after a GPU was reset."),
+    row(_UNSHARED, "a rank did not find the shared memory that another rank of its node had made",
+         "All ranks of a node must see the same /dev/shm (one container, or --ipc=host), and nothing may clean it (RemoveIPC in logind.conf). If the other rank ended, read its log first. "
+         "To confirm: run it with NCCL_SHM_DISABLE=1, which is slower."),
     row(_LIBFABRIC, "the network plugin for libfabric (EFA) failed",
          "Check on that node: fi_info -p efa lists the devices, the container has them (/dev/infiniband), ulimit -l is unlimited, and the security group allows all traffic within itself. "
          "The releases of aws-ofi-nccl, libfabric and NCCL must fit."),

@@ -15,6 +15,10 @@ SPOKEN = [
     ("n1:7:9 [1] bootstrap.cc:9 NCCL WARN Bootstrap : no socket interface found", "no usable address", "NCCL_SOCKET_IFNAME"),
     ("n1:7:9 [1] misc/nvmlwrap.cc:9 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found", "look up a GPU", "nvidia-smi -L"),
     ("n1:7:9 [1] misc/shmutils.cc:9 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a1 (size 9637888)", "/dev/shm", "--shm-size"),
+    ("n1:7:9 [1] include/shm.h:9 NCCL WARN Call to posix_fallocate failed : No space left on device", "/dev/shm", "--shm-size"),
+    ("n1:7:9 [1] misc/shmutils.cc:9 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-a1 (size 7), error: No such file or directory (2)",
+     "did not find the shared memory", "NCCL_SHM_DISABLE=1"),
+    ("/src/host/mem/mem_heap.cpp:7: non-zero status: 2 cuMemCreate failed", "NVSHMEM could not allocate", "NVSHMEM_SYMMETRIC_SIZE"),
     ("ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).", "/dev/shm", "--ipc=host"),
     ("[n1:7 :0:9] Caught signal 7 (Bus error: nonexistent physical address)", "SIGBUS", "--shm-size"),
     ("kernel: NVRM: fallen off the bus and is not responding to commands.", "a GPU failed or was lost", "another node"),
@@ -146,6 +150,32 @@ def test_a_message_names_its_cause(first, lines, cause, advice):
 def test_a_message_with_several_possible_causes_is_less_certain(first, text, cause):
     verdict = first(*TRACEBACK, text).verdict
     assert (verdict.confidence, cause in verdict.reason) == ("medium", True)
+
+
+@pytest.mark.parametrize(
+    ("line", "oom_class"),
+    [
+        ("[saver.cpp] CUresult error: 2 (out of memory) func=cu_mem_create", "outside_allocator"),
+        (
+            "[17.3] [n1:8:0]  cuda_md.c:9  UCX  ERROR   cuMemAlloc_v2(&h->ptr, h->length) failed: out of memory",
+            "outside_allocator",
+        ),
+        (
+            'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":7',
+            "capacity",
+        ),
+    ],
+)
+def test_a_gpu_without_memory_is_named_also_where_torch_does_not_say_so(first, line, oom_class):
+    verdict = first(line).verdict
+    assert (verdict.oom_class, verdict.confidence) == (oom_class, "medium")
+
+
+def test_a_heap_that_did_not_fit_explains_the_connections_that_then_broke(first):
+    found = first(
+        "/src/mem_heap.cpp:7: non-zero status: 2 cuMemCreate failed", "socketProgress: Connection closed by remote peer"
+    )
+    assert (found.verdict.oom_class, len(found.victims)) == ("outside_allocator", 1)
 
 
 def test_rays_report_about_a_worker_leaves_the_cause_to_the_workers_own_words(first):
