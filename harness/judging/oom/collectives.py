@@ -9,6 +9,7 @@ from harness.records.logs.lines import LogLine
 _MEMBER = re.compile(
     r"\[(?:PG (?:ID )?(?P<id>\w{1,20})(?: PG GUID (?P<guid>[^\s\]]{1,80}))? )?Rank (?P<rank>\d{1,6})\]"
 )
+_GLOBAL = re.compile(r"^Global rank: (\d{1,6})\b")  # of DeepEP
 _WORK = re.compile(r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})")
 _ENQUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})")
 _DEFAULT = re.compile(r"$|0\b")  # all ranks of the job
@@ -18,6 +19,8 @@ _SHOWN = 4
 
 def job_rank(text: str) -> int | None:
     """Return the rank of the job in the brackets of torch's line; None if they count inside a smaller process group."""
+    if of_deep_ep := _GLOBAL.match(text):
+        return int(of_deep_ep[1])
     member = _MEMBER.search(text)
     return int(member["rank"]) if member and _DEFAULT.match(_group_of(member)) else None
 

@@ -8,7 +8,7 @@ from harness.records.rank import Phase
 
 _FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
 _LOADING = re.compile(
-    r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*load\w*$| (?:_?load_\w*checkpoint\w*|load_state_dict|load_parameter_state\w*|load_model_state_dict)$"
+    r"(?:dist_checkpointing|distributed/checkpoint)/\S+ (?:\w*_)?load\w*$| (?:_?load_\w*checkpoint\w*|load_state_dict|load_parameter_state\w*|load_model_state_dict)$"
 )
 # File or function of a frame -> phase, in the names of Megatron-LM and Megatron-Bridge. The innermost frame counts.
 _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
@@ -49,7 +49,7 @@ PINNING = Task(
 _TASKS: tuple[Task, ...] = (
     PINNING,
     Task(_LOADING, "loaded a checkpoint", COMPARE_CHECKPOINT),
-    Task(re.compile(r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*save\w*$| save_\w*checkpoint\w*$|torch/serialization\.py _?save$"),
+    Task(re.compile(r"(?:dist_checkpointing|distributed/checkpoint)/\S+ \w*(?:save|write)\w*$| save_\w*checkpoint\w*$|torch/serialization\.py _?save$"),
          "saved a checkpoint", "Check the space, the quota and the mount of the checkpoint's folder (df -h, df -i, dmesg). Then try another checkpoint format, or a synchronous "
          "save (without --async-save)."),
     Task(re.compile(r"(?:indexed_dataset|blended_\w*|gpt_dataset|bert_dataset|t5_dataset|\w*_dataset_builder)\.py | build_train_valid_test_data\w+$|torch/utils/data/"),

@@ -22,9 +22,9 @@ NOT_FINITE_ADVICE = f"{_RISING} precision or a GPU. With FP8 and recompute: reco
 _NOT_FINITE_IN_BF16 = f"{_RISING} a GPU: run it again from the last checkpoint on other nodes."
 # Lines of other programs and of CUDA, which are no errors of Python, and show why a job ended.
 OF_PROGRAMS = re.compile(
-    r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: |srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
-    r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|^Error CUDA driver version is insufficient"
-    r"|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
+    r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: (?!child \d{1,10} terminated)|srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
+    r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|(?:Cannot|Could not) load (?:symbol|library) \S|^Error CUDA driver version is insufficient"
+    r"|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|\bAssertion [`'].{1,500}' failed\.?$|:\d{1,6} in function .{1,100}: Assertion failed: |Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
 )
 # Ray's reports about a worker, which do not show why it ended.
 RAY = re.compile(r"\b(?:ActorDied|RayActor|WorkerCrashed)Error\b|Worker exit type: SYSTEM_ERROR")
@@ -46,7 +46,7 @@ _JOB_ENDS: tuple[KnownText, ...] = (
     row(rf"{SLURM}STEP ENDED\b", "Slurm ended the job step, but not the job",
          "Look in the job's log for the task that failed (srun: error: NODE: task N), and read the logs of its ranks."),
     row(rf"{SLURM}CANCELLED\b", "a user cancelled the job", "Ask who ran scancel; the job itself does not show the reason."),
-    row(r"\bpyxis: ", "Slurm could not start the container",
+    row(r"\bpyxis: (?!child \d{1,10} terminated)", "Slurm could not start the container",
          "Check the image's name, your login to its registry (~/.config/enroot/.credentials), and the space for images (ENROOT_CACHE_PATH, ENROOT_DATA_PATH)."),
     row(r"srun: error: (?:Unable to|Task launch for|Application launch failed)|error: execve\(\)|Job credential expired", "Slurm never started the job step",
          "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job). If a credential expired, compare the clocks of the nodes."),
@@ -101,11 +101,11 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"No module named ['\"]?(?:amp_C|apex_C|syncbn|fast_layer_norm|(?:\w+_)?cuda(?:_\w+)?|\w+_cuda)\b", "a compiled extension is missing: its library was installed without it",
          "Build the library again with its CUDA extensions, on a machine with nvcc (apex: APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation .), or use a container "
          "that has them. Without the extension, switch the fused layers off (--no-gradient-accumulation-fusion, --no-masked-softmax-fusion)."),
-    row(r"No module named ['\"]?[\w.]+", "a Python module is not installed where the job ran, or not on its path",
+    row(r"No module named ['\"]?[\w.]+|ModuleNotFoundError: \S|ImportError: .{0,200}(?:[Pp]lease install|\bpip install|not installed)", "a Python module is not installed where the job ran, or not on its path",
          "Install it in the environment that every node uses, or correct PYTHONPATH."),
     row(r"(?:Error: |exception |^)\S{1,200}\.so\S{0,40}: cannot open shared object file", "a shared library is missing: it is not installed, not on the path, or only another version is installed",
          "Find it (ldconfig -p; pip list: nvidia-cudnn, nvidia-cuda-runtime), and put its folder on LD_LIBRARY_PATH. The number after .so is the version that the program needs. If another is installed, install a build for that one, or use a container that has all of them."),
-    row(r"undefined symbol|' not found \(required by|module 'transformer_engine' has no attribute"
+    row(r"undefined symbol|(?:Cannot|Could not) load (?:symbol|library) \S|' not found \(required by|module 'transformer_engine' has no attribute"
          r"|was compiled using a different version of|CUDA Setup failed despite GPU being available", "two libraries do not fit together: one was built for another version of the other",
          _BUILDS),
     row(r"(?:[Mm]aximum|[Mm]inimum) version \S{1,40} is (?:supported|required)|[Rr]equires? [\w.-]{2,40}(?: version)? ?(?:>=|<=|==|<|>) ?\d",
@@ -146,9 +146,9 @@ _NEEDS: tuple[KnownText, ...] = (
          "Check who owns the path that the line names (ls -ld). Caches in a container go to HOME: set HOME, HF_HOME, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR to a folder of yours."),
     row(r"can't start new thread|pthread_create failed|Thread creation failed|Resource temporarily unavailable|\[Errno 11\]",
          "the limit of processes and threads was reached", "Raise it (ulimit -u; pids.max of the container's cgroup), or start fewer: set OMP_NUM_THREADS=1, and use fewer data loader workers."),
-    row(r"PytorchStreamReader failed|UnpicklingError|EOFError: Ran out of input|failed finding central directory|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeader|file not fully covered|[Ee]rror while deserializing header",
+    row(r"PytorchStreamReader failed|UnpicklingError|EOFError: Ran out of input|failed finding central directory|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeader|file not fully covered|[Ii]ndex file doesn't match expected format|\bbad (?:header|version), cannot read|[Ee]rror while deserializing header",
          "a file of the checkpoint or of the data is damaged or cut short, or has another format than expected",
-         "Compare its size with those of other ranks and steps, and load an older checkpoint (latest_checkpointed_iteration.txt names the newest)."),
+         "Compare its size with those of other ranks and steps, and load an older checkpoint (latest_checkpointed_iteration.txt names the newest). Data: write the .bin and .idx again."),
     row(r"[Mm]issing key(?:s|\(s\))? in .{0,20}(?:state_dict|checkpoint)|\b[Uu]nexpected key(?:s|\(s\))? in|[Ss]ize mismatch (?:for|between saved)\b|KeyError: MetadataIndex\(|[Gg]lobal shape mismatch|Error\(s\) in loading state_dict"
          r"|CheckpointingException", _MISFIT, COMPARE_CHECKPOINT),
     row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {COMPARE_CHECKPOINT}", confidence="medium"),
@@ -161,6 +161,8 @@ _NEEDS: tuple[KnownText, ...] = (
          "a model or tokenizer of Hugging Face could not be read",
          "Nodes often have no way out: download it before, set HF_HOME to that folder and HF_HUB_OFFLINE=1. This also ends error 429 (too many requests). "
          "Check the name, and HF_TOKEN for gated models."),
+    row(r"FileExistsError|\[Errno 17\]", "a file or folder exists already, often because several ranks made it at the same time",
+         "Let one rank make it while the others wait (exist_ok=True, a barrier), and delete what an earlier job left at the path that the line names.", confidence="medium"),
     row(r"FileNotFoundError|\[Errno 2\]", "a file or folder that the job needs is not there",
          "Check that every node, and the container, sees the path that the line names (mounts, HOME). Index files of Megatron's data are built by rank 0: use a --data-cache-path that all nodes share."),
 )  # fmt: skip
@@ -169,12 +171,12 @@ _NEEDS: tuple[KnownText, ...] = (
 _PROGRAM: tuple[KnownText, ...] = (
     row(r"device-side assert|thread: \[[\d,]{1,40}\] Assertion", "a check inside a GPU kernel failed, usually an index out of range",
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call. Compare the largest token id with the vocabulary size."),
-    row(r":\d{1,6}: .{1,1000}: Assertion .{1,500} failed", "a check inside native code failed, and the process aborted",
+    row(r":\d{1,6}: .{1,1000}: Assertion .{1,500} failed|\bAssertion [`'].{1,500}' failed|\bAssertion error \S{1,300}:\d{1,6} '", "a check inside native code failed",
          "The line has the file, the function and the check. Switch off the feature that this library is for (DeepEP or HybridEP: the dispatcher alltoall), and try another release of it."),
     row(r"illegal memory access|(?:cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS)|misaligned address|unspecified launch failure|illegal instruction was encountered|Memory access fault by GPU|invalid program counter"
          r"|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:13|31|43)\b", "a GPU kernel of the program accessed memory outside its buffers",
          "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer, which name the kernel; then without CUDA graphs."),
-    row(r"when stream is capturing|captures_underway|cudaErrorStreamCapture|dependency created on uncaptured work", "a CUDA graph could not be captured",
+    row(r"when stream is capturing|previous error during capture|captures_underway|cudaErrorStreamCapture|dependency created on uncaptured work", "a CUDA graph could not be captured",
          "Run it without CUDA graphs (cuda_graph_impl=none), then with a narrower cuda_graph_scope: a captured part synchronises or copies to the host."),
     row(r"Triton.{0,300}out of resource|OutOfResources: out of resource", "a Triton kernel needs more shared memory than this type of GPU has",
          "Use a release of the library with blocks for this GPU, or smaller blocks or fewer num_stages; then run it without that kernel. It is not the memory of the GPU that ran out."),
@@ -198,6 +200,8 @@ _PROGRAM: tuple[KnownText, ...] = (
          "(LD_LIBRARY_PATH), and that it is the one that torch and transformer-engine were built with."),
     row(r"CUBLAS_STATUS_|cuBLAS [Ee]rror", "cuBLAS failed",
          "Run it with CUDA_LAUNCH_BLOCKING=1: an earlier kernel may be the cause, such as an index out of range."),
+    row(r"\bFP8 execution\b.{0,200}(?:divisible by|% ?\d)|% ?MXFP8_BLOCK|\bMXFP8\b.{0,200}\b(?:divisible by|multiple of)", "a size does not fit FP8, which takes multiples of 8 or 16 (MXFP8: of 32)",
+         "The line has the sizes. Pad the sequence, the vocabulary or the tokens of each expert (--moe-router-padding-for-fp8), or leave that layer out of FP8."),
     row(rf"Error: (?=.{{0,560}}(?:divisible by|multiple of)\b).{{0,300}}\b(?:{_SIZES})\b.{{0,200}}\b(?:divisible by|multiple of)\b|Error: .{{0,300}}\b(?:divisible by|multiple of)\b.{{0,200}}\b(?:{_SIZES})\b",
          _UNEVEN, _CHECK),
     row(r"Error:? assert .{1,200}%.{1,200}== ?0\b|Error: .{1,200}%.{1,200}== ?0 ?INTERNAL ASSERT", _UNEVEN, f"See the two sizes in the assert. {_CHECK}", confidence="medium"),
@@ -231,6 +235,10 @@ _REPORTS: tuple[KnownText, ...] = (
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call: an earlier kernel may be the cause. See that the GPU is well (dmesg, lines with Xid).", confidence="medium"),
     row(r"Connection closed by localRank (?P<what>\d{1,4})", "NCCL reports only that a process closed its connections, as processes also do when a job ends. Local rank",
          "Read the log of that local rank to its end, and the kernel's log of the node (dmesg).", "unknown", confidence="low"),
+    row(r":\d{1,6} in function .{1,100}: Assertion failed: (?P<what>.{1,160})", "a check inside an extension such as transformer-engine failed",
+         "Compare the shapes and types of that call with what the layer takes: empty inputs and odd sizes are usual. Then try another release of the extension.", confidence="medium"),
+    row(r"INTERNAL ASSERT FAILED at .{0,200}CUDACachingAllocator", "a check inside torch's allocator failed",
+         "If expandable segments are on, run it without them. Then run it without CUDA graphs and without another allocator. An earlier error of this process may also end here.", confidence="medium"),
     row(r"INTERNAL ASSERT FAILED", "a check inside torch or an extension of it failed",
          "The line has the check and its file. Look for libraries of different releases (mbr-perf doctor), and for an earlier error of another rank; then search that project's issues for the check.", confidence="medium"),
     row(r"what\(\): {0,4}(?P<what>\S.{0,160})", "native code threw an exception that nothing caught, and the process aborted",

@@ -26,7 +26,9 @@ _INSIDE = re.compile(
 )
 _OUT_OF_MEMORY = re.compile(r"\b(?:CUDA|HIP|XPU|GPU) (?:error: )?(?:ran )?out of memory\b|\bOutOfMemoryError\b")
 # A loss or a norm in the lines of trainers other than Megatron, such as {'loss': nan} and "loss: nan".
-_LOGGED = re.compile(r"\b(loss|grad[_ ]norm)['\"]?\s{0,3}[:=]\s{0,8}['\"]?(?:nan|NaN|NAN)\b")
+_LOGGED = re.compile(
+    r"\b(loss|grad[_ ]norm)(?:['\"]?\s{0,3}[:=]\s{0,8}['\"]?(?:nan|NaN|NAN)\b|\s{1,3}(?:nan|NaN|NAN)(?=[,;|]|$))"
+)
 
 
 def mention_in(text: str, *, in_traceback: bool) -> str | None:

@@ -24,9 +24,9 @@ _RENDEZVOUS = (
     r"|client socket has (?:timed out|failed)|TCP client failed to connect"
 )
 _LISTENING = r"server socket has failed to listen on any"
-_EXPERTS = r"\bDeepEP\b.{0,60}?(?:timeout|timed out)|\b[Hh]ybrid[-_ ]?EP\b.{0,60}?(?:timeout|timed out)"
+_EXPERTS = r"\bDeepEP\b.{0,60}?(?:timeout|timed out)|\b[Hh]ybrid[-_ ]?EP\b.{0,60}?(?:timeout|timed out)|\bnum_(?:rdma_)?recv_tokens: -1\b|\bmoe_recv_expert_counter\[\d{1,4}\]: -1\b"
 # NCCL's own lines (src/misc/ibvwrap.cc, src/transport/net_ib, src/misc/socket.cc), and torch's names of its error codes.
-_REGISTRATION = r"\bibv_(?:exp_)?reg_(?:dmabuf_)?mr\w*(?: ?\([^)]{0,200}\))? (?:failed|returned)|Couldn't allocate MR\b"
+_REGISTRATION = r"\bibv_(?:exp_)?reg_(?:dmabuf_)?mr\w*(?: ?\([^)]{0,200}\))? (?:failed|returned)|Couldn't allocate MR\b|\bMR registration failed"
 _ADDRESS = r"Call to bind failed|no socket interface found|connecting to address .{0,100}is neither AF_INET|Bootstrap : .{0,80}not found"
 _FABRIC = (
     r"\bibv_\w{2,40}(?: ?\([^)]{0,200}\))? (?:failed|timed out|returned)|NET/IB.{0,60}\bGot (?:completion|async)|Got completion from peer"

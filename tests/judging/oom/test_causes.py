@@ -8,6 +8,9 @@ SPOKEN = [
     ("[rank2]:[E1 ProcessGroupNCCL.cpp:9] [PG ID 0 PG GUID 0 Rank 2] ProcessGroupNCCL's watchdog got stuck for 300 seconds without making progress",
      "watchdog thread hung", "py-spy dump --native"),
     ("DeepEP combine NVL receiver timeout, channel: 1, RDMA: 0, nvl: 2", "exchange of tokens between experts", "dispatcher alltoall"),
+    ("Global rank: 9, num_recv_tokens: -1, num_rdma_recv_tokens: -1", "exchange of tokens between experts", "dispatcher alltoall"),
+    ("Could not load symbol cublasGetSmCountTarget from libcublas.so.7.", "do not fit together", "mbr-perf doctor"),
+    ("void make_queue(int): Assertion `depth > 0 && depth < 7' failed.", "check inside native code", "dispatcher alltoall"),
     ("n1:7:9 [1] misc/ibvwrap.cc:9 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address", "registered with the network card", "nvidia_peermem"),
     ("n1:7:9 [1] misc/ibvwrap.cc:9 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not supported", "registered with the network card", "DMA-BUF"),
     ("[17.3] [n1:8:0]  ib_md.c:9  UCX  ERROR ibv_reg_mr(address=0x7f, length=8, access=0xf) failed: Bad address", "registered with the network card", "peermem"),
@@ -60,6 +63,14 @@ SPOKEN = [
     ("[E socket.cpp:9] [c10d] The client socket has timed out after 60s while trying to connect to (n1, 29500).", "reach the rendezvous", "MASTER_ADDR"),
 ]  # fmt: skip
 RAISED = [
+    ("RuntimeError: Failed: Assertion error /src/csrc/node.cu:7 'state()->num_rc == num_channels'", "check inside native code", "dispatcher alltoall"),
+    ("torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture", "could not be captured", "cuda_graph_impl=none"),
+    ("AssertionError: Index file doesn't match expected format.", "another format", ".idx"),
+    ("AssertionError: bad header, cannot read: data/7.idx", "another format", ".idx"),
+    ("AssertionError: Tensor dimensions are not compatible for FP8 execution: (7 % 8 != 0, 9 % 16 != 0)", "does not fit FP8", "--moe-router-padding-for-fp8"),
+    ("AssertionError: MXFP8 needs a last dimension that is a multiple of 32", "does not fit FP8", "Pad"),
+    ("ModuleNotFoundError: A newer resiliency package is needed for this strategy.", "module is not installed", "PYTHONPATH"),
+    ("ImportError: The tokenizer needs tiktoken. Please install it.", "module is not installed", "PYTHONPATH"),
     ("RuntimeError: DeepEP error: timeout (dispatch CPU)", "exchange of tokens between experts", "NVSHMEM"),
     ("torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.", "reach the rendezvous", "--rdzv_endpoint"),
     ("RuntimeError: Error(s) in loading state_dict for GPTModel:", "does not fit the model", "--no-load-optim"),
@@ -144,6 +155,15 @@ def test_a_message_names_its_cause(first, lines, cause, advice):
         ("KeyError: 'Missing key tokens'", "a key is missing from another file"),
         ("ImportError: cannot import name 'packed' from 'data'", "the name of a library"),
         ("RuntimeError: cuDNN error: CUDNN_STATUS_BAD_PARAM", "a call of cuDNN failed"),
+        ("FileExistsError: [Errno 17] File exists: 'cache/7'", "several ranks made it"),
+        (
+            'RuntimeError: !block->x_ INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":7',
+            "check inside torch's allocator",
+        ),
+        (
+            "RuntimeError: /src/common/norm.cpp:7 in function CheckInput: Assertion failed: x.ptr != nullptr. x is empty",
+            "failed: x.ptr != nullptr. x is empty",
+        ),
         ("RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly", "ended without a message"),
     ],
 )

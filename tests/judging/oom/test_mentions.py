@@ -28,6 +28,7 @@ TABLE = (
         ("we always run into CUDA out of memory here", "the text reports out of memory without figures"),
         ("{'loss': nan, 'epoch': 0.25}", "the loss is not a number"),
         ("step:  7  loss:  nan  grad_norm:  nan", "the loss is not a number"),
+        ("iter 70: loss nan, time 9.07ms", "the loss is not a number"),
         ("{'grad_norm': nan, 'epoch': 0.25}", "a gradient norm is not a number"),
     ],
 )  # fmt: skip
@@ -47,6 +48,7 @@ def test_a_line_that_only_mentions_a_cause_is_the_answer_where_there_is_no_other
         "[W socket.cpp:9] [c10d] The IPv6 network addresses of (n1, 29500) cannot be retrieved (gai error: -2 - Name or service not known).",
         'raise ValueError("%s: not divisible by" % name)',
         "finance data was read, and all is well",
+        "steps with a loss nan or above 9: 0",
         "Read https://huggingface.co/docs about what is supported and what cannot be done",
     ],
 )

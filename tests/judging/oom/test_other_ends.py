@@ -171,6 +171,20 @@ def test_a_large_result_and_the_code_of_the_check_are_no_nan(first):
     assert found.verdict.reason.startswith("the program raised KeyError")
 
 
+def test_a_killed_process_of_the_container_is_no_container_that_could_not_start(first):
+    cancelled = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-08-21T16:00:00 ***"
+    verdict = first(cancelled, "slurmstepd: error: pyxis: child 77 terminated with signal 9").verdict
+    assert (verdict.oom_class, "Slurm cancelled" in verdict.reason) == ("unknown", True)
+
+
+def test_a_check_of_an_extension_above_its_frames_is_the_error(first):
+    frame = '  File "/x/module/norm.py", line 7, in forward'
+    found = first(
+        "/src/common/norm.cpp:7 in function CheckInput: Assertion failed: x.ptr != nullptr.", frame, "    run(x)"
+    )
+    assert "check inside an extension" in found.verdict.reason
+
+
 def test_no_two_rows_give_the_same_advice_and_none_is_without():
     advice = [row.advice for row in KNOWN_ENDS]
     assert all(advice)

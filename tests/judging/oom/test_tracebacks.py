@@ -26,6 +26,7 @@ REQUEUED = "slurmstepd: error: *** JOB 41 ON node07 CANCELLED AT 2026-11-20T10:0
         (IN_LOAD, "KeyError: 'step'", "loaded a checkpoint", "--no-load-optim"),
         ('  File "/opt/torch/distributed/checkpoint/state_dict_loader.py", line 9, in load', "ValueError: 3", "loaded a checkpoint", "--finetune"),
         (IN_SAVE, "RuntimeError: 3 shards are left", "saved a checkpoint", "df -i"),
+        ('  File "/opt/core/dist_checkpointing/strategies/disk.py", line 9, in write_preloaded_parts', "ValueError: 3", "saved a checkpoint", "df -i"),
         (IN_DATA, "IndexError: 7", "read the training data", "--data-cache-path"),
         ('  File "/opt/torch/utils/data/dataloader.py", line 1, in reraise', "TypeError: of a worker", "read the training data", "--num-workers 0"),
         (IN_TRITON, "KeyError: 'sm_200'", "compiled a kernel", "TORCHDYNAMO_DISABLE"),
