@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from harness.diagnose.symptoms import names_symptom
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
@@ -31,6 +32,10 @@ _COMPILING = re.compile(
 _KILLS = re.compile(rf"\b{SLURM_KILLS}")
 _HARMLESS_KILL = "Training ended well. Slurm counted a kill ({where}): the kernel ended another process of the step, such as a data loader worker."
 _HARMLESS_MENTION = "Training ended well, although a line mentions an error: {text} ({where})."
+_STAYED = (
+    "training had ended, but the job had not: Slurm ended it at its time limit",
+    "Training itself is complete; see whether its last checkpoint is. Find the process that stays (ps, py-spy dump on the node): a profiler, a save in the background, a data loader worker or a logger.",
+)
 _LOCKED = OomVerdict(
     "unknown",
     "medium",
@@ -95,7 +100,7 @@ def case_of_log(
     Results that are not finite explain a job that ended well, was ended from outside, or whose end is unknown.
     """
     harmless = first if first is not None and _is_harmless(first, log) else None
-    first = None if harmless else first
+    first = None if harmless else _after_training(first) if first and log.ended else first
     broken = log.not_finite()
     is_cause = broken is not None and (first is None or _is_weak(first))
     status: Status = "failed" if is_cause else _status(log, first)
@@ -137,6 +142,14 @@ def _is_harmless(first: FirstFailure, log: ForeignLog) -> bool:
     is_at_its_end = log.ended or (bool(log.iterations) and log.total is not None and log.truncated is None)
     is_alone = not first.victims and all(_KILLS.search(failure.text) for failure in first.also)
     return is_at_its_end and is_alone and (first.failure.is_mention or _KILLS.search(first.failure.text) is not None)
+
+
+def _after_training(first: FirstFailure) -> FirstFailure:
+    """Return the failure of a job whose training had ended; only its time limit is judged otherwise."""
+    if first.verdict.oom_class != "time_limit":
+        return first
+    reason, advice = _STAYED
+    return replace(first, verdict=replace(first.verdict, reason=reason, advice=advice))
 
 
 def _is_weak(first: FirstFailure) -> bool:

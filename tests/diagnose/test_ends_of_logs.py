@@ -47,6 +47,23 @@ def test_a_line_after_a_training_that_ended_well_is_a_note(diagnosed, last, note
     assert any(each.startswith(note) for each in document["job"]["notes"])
 
 
+def test_a_job_that_stayed_after_training_until_its_time_limit_needs_no_more_time(diagnosed):
+    limit = "slurmstepd: error: *** STEP 77.2 ON n1 CANCELLED AT 2026-01-02T04:00:00 DUE TO TIME LIMIT ***"
+    verdict = diagnosed(*map(row, range(1, 41)), DONE, limit)["verdict"]
+    assert (verdict["class"], verdict["reason"][:18]) == ("time_limit", "training had ended")
+    assert "time limit" in diagnosed(*map(row, range(1, 40)), limit)["verdict"]["reason"][-10:]
+
+
+@pytest.mark.parametrize(
+    "line", ["worker group finished (SUCCEEDED).", "[default] worker group successfully finished."]
+)
+def test_torchruns_report_that_all_workers_succeeded_ends_a_log_well(diagnosed, line):
+    document = diagnosed(
+        "begin", f"INFO:torch.distributed.elastic.agent.server.api:{line} Waiting 300 seconds for others"
+    )
+    assert (document["job"]["status"], document["verdict"]["reason"]) == ("ok", "the job ended well")
+
+
 @pytest.mark.parametrize("lines", [(*map(row, range(1, 20)), KILLS), (*map(row, range(1, 41)), DONE, KILLS, TASK)])
 def test_a_kill_in_a_training_that_did_not_end_or_of_a_task_is_the_failure(diagnosed, lines):
     assert diagnosed(*lines)["verdict"]["class"] == "host_memory"

@@ -19,7 +19,8 @@ _STEP_TIME = re.compile(
 _MEMORY = re.compile(r"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations?\) memory \((GB|MB)\)")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
 _WORLD_SIZE = re.compile(r"^using world size:\s{0,4}(\d{1,7})\b|^\s*world_size \.{2,80} (\d{1,7})$")
-_ENDS = ("after training is done", "exiting program at iteration", "AssertionError: no samples left to consume")
+_ENDS = ("after training is done", "exiting program at iteration", "AssertionError: no samples left to consume",
+         "worker group finished (SUCCEEDED)", "worker group successfully finished")  # fmt: skip
 _LARGEST = 1e100
 _MOST_MEMORY = 1e9  # GB or MB of one rank
 
