@@ -49,6 +49,8 @@ BUFFERED = 200
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 # How torch raises the error of a worker again; the error itself follows, below its own traceback.
+_IGNORED = "Exception ignored in"  # by Python, as while it ends; its error follows
+_NAMES_ERROR = re.compile(r"[\w.]{1,200}(?:Error|Exception|Interrupt|Exit)\b")
 _ORIGINAL = "Original"  # Traceback (most recent call last), a record of its own
 _RAISED_AGAIN = re.compile(r"Error: Caught \w{1,100} in (?:DataLoader worker|replica|pin memory)")
 _OPEN = re.compile(
@@ -106,6 +108,7 @@ class _Rank:
     ``code``: the last line of code in it. ``last``: the key of the last failure; ``chained``: of the one whose handling
     raised the next. ``opened``: of the one whose message the next line continues; ``takes_any``: any next line. ``maybe_broken``:
     of an unknown error, whose message srun may have broken; ``last_error``: of the latest error, below which Triton prints its cause.
+    ``is_ignored``: Python said that it ignores the error that follows.
     """
 
     code: str = ""
@@ -116,6 +119,7 @@ class _Rank:
     maybe_broken: tuple[object, ...] | None = None
     last_error: tuple[object, ...] | None = None
     in_traceback: bool = False
+    is_ignored: bool = False
     task: Task | None = None
     phase: Phase | None = None
     frame: LogLine | None = None
@@ -183,7 +187,9 @@ class FailureScan:
 
     def _look(self, state: _Rank, line: LogLine) -> None:
         """Note what a line shows that is no part of a traceback's frames."""
-        if sign := sign_of(line.text, in_traceback=state.in_traceback):
+        if state.is_ignored and _NAMES_ERROR.match(line.text):
+            state.is_ignored = state.in_traceback = False
+        elif sign := sign_of(line.text, in_traceback=state.in_traceback):
             if not self.is_over:
                 self._note(sign, line, state)
             self.is_over = self.is_over or ENDS_THE_JOB.search(line.text) is not None
@@ -231,6 +237,9 @@ class FailureScan:
             return True
         if line.text.startswith(_CHAINED) or line.text == _ORIGINAL:
             state.chained, state.last = state.last, None
+            return True
+        if line.text.startswith(_IGNORED):
+            state.is_ignored = True
             return True
         frame = frame_of(line.text)
         if frame:  # also without its head, which a paste may lack

@@ -207,3 +207,16 @@ def test_the_error_of_a_worker_counts_and_not_that_torch_raises_it_again(first):
         TRACEBACK, worker, again, *original, "OSError: [Errno 24] Too many open files"
     ).verdict.reason.startswith("the process had too many")
     assert again.partition(": ")[2] in first(TRACEBACK, worker, again).verdict.reason
+
+
+@pytest.mark.parametrize(
+    "frames", [(), (TRACEBACK, '  File "/opt/python/multiprocessing/pool.py", line 7, in __del__')]
+)
+def test_an_error_that_python_ignored_is_no_failure_and_the_next_is(first, frames):
+    ignored = (
+        "Exception ignored in: <function Pool.__del__ at 0x7f>",
+        *frames,
+        "RuntimeError: can't create new thread at shutdown",
+    )
+    assert first("begin", *ignored) is None
+    assert first(*ignored, TRACEBACK, IN_LOAD, "KeyError: 'a'").verdict.reason.startswith("the program raised KeyError")
