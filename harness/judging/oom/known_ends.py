@@ -24,7 +24,7 @@ _NOT_FINITE_IN_BF16 = f"{_RISING} a GPU: run it again from the last checkpoint o
 OF_PROGRAMS = re.compile(
     r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: (?!child \d{1,10} terminated)|srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
     r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|(?:Cannot|Could not) load (?:symbol|library) \S|^Error CUDA driver version is insufficient"
-    r"|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|\bAssertion [`'].{1,500}' failed\.?$|:\d{1,6} in function .{1,100}: Assertion failed: |Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
+    r"|Unable to load .{1,40} from checkpoint .{1,300}--no-load|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|\bAssertion [`'].{1,500}' failed\.?$|:\d{1,6} in function .{1,100}: Assertion failed: |Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
 )
 # Ray's reports about a worker, which do not show why it ended.
 RAY = re.compile(r"\b(?:ActorDied|RayActor|WorkerCrashed)Error\b|Worker exit type: SYSTEM_ERROR")
@@ -47,7 +47,8 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          "Look in the job's log for the task that failed (srun: error: NODE: task N), and read the logs of its ranks."),
     row(rf"{SLURM}CANCELLED\b", "a user cancelled the job", "Ask who ran scancel; the job itself does not show the reason."),
     row(r"\bpyxis: (?!child \d{1,10} terminated)", "Slurm could not start the container",
-         "Check the image's name, your login to its registry (~/.config/enroot/.credentials), and the space for images (ENROOT_CACHE_PATH, ENROOT_DATA_PATH)."),
+         "The lines of enroot below it name the step that failed. Check the image's name, your login to its registry (~/.config/enroot/.credentials), the paths of the mounts, and the space "
+         "and owner of enroot's folders (ENROOT_CACHE_PATH, ENROOT_DATA_PATH, ENROOT_RUNTIME_PATH)."),
     row(r"srun: error: (?:Unable to|Task launch for|Application launch failed)|error: execve\(\)|Job credential expired", "Slurm never started the job step",
          "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job). If a credential expired, compare the clocks of the nodes."),
     row(r"\*\*\* An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|MPI_INIT failed|PMI2?_Init failed", "a call of MPI failed, usually because it does not fit its launcher",
@@ -113,8 +114,8 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"TypeError: .{0,200}(?:unexpected keyword argument|missing \d{1,3} required (?:positional|keyword)|positional arguments? but|incompatible function arguments)",
          "a call does not fit the function that it calls: a library has another release than its caller expects, or a change of the job's own code is incomplete",
          f"See in the traceback which two libraries the last frames are of. {_BUILDS}", confidence="medium"),
-    row(r"AttributeError: (?:partially initialized )?module '[\w.]{1,100}' has no attribute|was not found in module\b|Failed to import \S{1,100} because of the following error",
-         "a module lacks what the program expects of it: a library has another version, or a file of the job has the name of a library",
+    row(r"AttributeError: (?:(?:partially initialized )?module|type object) '[\w.]{1,100}' has no attribute|was not found in module\b|Failed to import \S{1,100} because of the following error",
+         "a module or a class lacks what the program expects of it: a library has another version, or a file of the job has the name of a library",
          f"See in the traceback which module is meant, and print its __file__ and __version__. {_BUILDS}", confidence="medium"),
     row(r"IndexError: \w{0,30}[Mm]ap\w{0,10}::at", "compiled code looked up an entry that it does not have: its Python part is usually of another release", f"See in the traceback which extension was called. {_BUILDS}",
          confidence="medium"),
@@ -150,7 +151,7 @@ _NEEDS: tuple[KnownText, ...] = (
          "a file of the checkpoint or of the data is damaged or cut short, or has another format than expected",
          "Compare its size with those of other ranks and steps, and load an older checkpoint (latest_checkpointed_iteration.txt names the newest). Data: write the .bin and .idx again."),
     row(r"[Mm]issing key(?:s|\(s\))? in .{0,20}(?:state_dict|checkpoint)|\b[Uu]nexpected key(?:s|\(s\))? in|[Ss]ize mismatch (?:for|between saved)\b|KeyError: MetadataIndex\(|[Gg]lobal shape mismatch|Error\(s\) in loading state_dict"
-         r"|CheckpointingException", _MISFIT, COMPARE_CHECKPOINT),
+         r"|CheckpointingException|Unable to load .{1,40} from checkpoint\b", _MISFIT, COMPARE_CHECKPOINT),
     row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {COMPARE_CHECKPOINT}", confidence="medium"),
     row(r"\bassert \S{0,60}(?:vocab_file|merge_file|tokenizer_model)|Not found: \".{0,200}\.model\"|\b[Tt]okenizer(?: model| file)?\b(?! class).{0,200} (?:not found|does not exist)",
          "a file of the tokenizer is missing, or the job names none", "Check --tokenizer-type and the files that it needs (--tokenizer-model, or --vocab-file and --merge-file): every node must see them."),
@@ -206,6 +207,8 @@ _PROGRAM: tuple[KnownText, ...] = (
          _UNEVEN, _CHECK),
     row(r"Error:? assert .{1,200}%.{1,200}== ?0\b|Error: .{1,200}%.{1,200}== ?0 ?INTERNAL ASSERT", _UNEVEN, f"See the two sizes in the assert. {_CHECK}", confidence="medium"),
     row(r"Error: .{0,300}\b(?:divisible by|multiple of)\b", _UNEVEN, f"See which sizes the line names. {_CHECK}", confidence="medium"),
+    row(r"[Ss]plit sizes doesn't match|split_with_sizes expects", "the parts of a split do not add up to the tensor: tokens were counted in two ways",
+         "Compare the counts of all ranks. With experts, the routing must be the same everywhere (replay, capacity, padding); with packed sequences, the lengths must add up with their padding."),
     row(r"Check batch related parameters|train_batch_size is not equal to", "the batch sizes contradict each other",
          "The global batch size must be micro-batch x accumulated micro-batches x data-parallel ranks. The line has the values: look at the number of ranks first."),
     row(r"DataLoader worker (?:\(pid\(?s?\)?[ \d,]{1,200}\) )?exited unexpectedly", "a data loader worker ended without a message",
@@ -235,8 +238,8 @@ _REPORTS: tuple[KnownText, ...] = (
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call: an earlier kernel may be the cause. See that the GPU is well (dmesg, lines with Xid).", confidence="medium"),
     row(r"Connection closed by localRank (?P<what>\d{1,4})", "NCCL reports only that a process closed its connections, as processes also do when a job ends. Local rank",
          "Read the log of that local rank to its end, and the kernel's log of the node (dmesg).", "unknown", confidence="low"),
-    row(r":\d{1,6} in function .{1,100}: Assertion failed: (?P<what>.{1,160})", "a check inside an extension such as transformer-engine failed",
-         "Compare the shapes and types of that call with what the layer takes: empty inputs and odd sizes are usual. Then try another release of the extension.", confidence="medium"),
+    row(r"\.(?:cpp|cuh?|h):\d{1,6} in function .{1,100}?: (?:Assertion failed: )?(?P<what>\S.{0,250})", "an extension such as transformer-engine refused a call",
+         "Compare the shapes and types of that call with what the layer takes: empty inputs and odd sizes are usual causes. Then try another release of the extension.", confidence="medium"),
     row(r"INTERNAL ASSERT FAILED at .{0,200}CUDACachingAllocator", "a check inside torch's allocator failed",
          "If expandable segments are on, run it without them. Then run it without CUDA graphs and without another allocator. An earlier error of this process may also end here.", confidence="medium"),
     row(r"INTERNAL ASSERT FAILED", "a check inside torch or an extension of it failed",

@@ -17,7 +17,7 @@ _WAITED = (
     r"|Heartbeat monitor timed out|due to collective timeout|Socket Timeout|detected by watchdog at work|Timeout at NCCL work"
 )
 # How torch reports that its watchdog ended the process. The line does not say what the watchdog had found before.
-_ENDED_BY_WATCHDOG = r"watchdog thread terminated(?! with exception: \S)"
+_ENDED_BY_WATCHDOG = r"watchdog thread terminated(?! with exception: (?!\[Rank \d{1,6}\]\s*$)\S)"
 _STUCK = r"watchdog got stuck for|ProcessGroupNCCL watchdog hang"
 _RENDEZVOUS = (
     r"Rendezvous(?:Connection|Timeout|Closed|GracefulExit|State)Error|connection to the C10d store has failed"

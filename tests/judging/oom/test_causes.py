@@ -9,6 +9,7 @@ SPOKEN = [
      "watchdog thread hung", "py-spy dump --native"),
     ("DeepEP combine NVL receiver timeout, channel: 1, RDMA: 0, nvl: 2", "exchange of tokens between experts", "dispatcher alltoall"),
     ("Global rank: 9, num_recv_tokens: -1, num_rdma_recv_tokens: -1", "exchange of tokens between experts", "dispatcher alltoall"),
+    ("Unable to load optimizer from checkpoint ckpt/7, exiting. Specify --no-load-optim or --finetune to prevent this.", "does not fit the model", "--no-load-rng"),
     ("Could not load symbol cublasGetSmCountTarget from libcublas.so.7.", "do not fit together", "mbr-perf doctor"),
     ("void make_queue(int): Assertion `depth > 0 && depth < 7' failed.", "check inside native code", "dispatcher alltoall"),
     ("n1:7:9 [1] misc/ibvwrap.cc:9 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address", "registered with the network card", "nvidia_peermem"),
@@ -66,6 +67,8 @@ RAISED = [
     ("RuntimeError: Failed: Assertion error /src/csrc/node.cu:7 'state()->num_rc == num_channels'", "check inside native code", "dispatcher alltoall"),
     ("torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture", "could not be captured", "cuda_graph_impl=none"),
     ("AssertionError: Index file doesn't match expected format.", "another format", ".idx"),
+    ("RuntimeError: Split sizes doesn't match total dim 0 size", "do not add up", "routing"),
+    ("RuntimeError: split_with_sizes expects split_sizes to sum exactly to 7 (input tensor's size at dimension 0)", "do not add up", "padding"),
     ("AssertionError: bad header, cannot read: data/7.idx", "another format", ".idx"),
     ("AssertionError: Tensor dimensions are not compatible for FP8 execution: (7 % 8 != 0, 9 % 16 != 0)", "does not fit FP8", "--moe-router-padding-for-fp8"),
     ("AssertionError: MXFP8 needs a last dimension that is a multiple of 32", "does not fit FP8", "Pad"),
@@ -155,6 +158,11 @@ def test_a_message_names_its_cause(first, lines, cause, advice):
         ("KeyError: 'Missing key tokens'", "a key is missing from another file"),
         ("ImportError: cannot import name 'packed' from 'data'", "the name of a library"),
         ("RuntimeError: cuDNN error: CUDNN_STATUS_BAD_PARAM", "a call of cuDNN failed"),
+        (
+            "RuntimeError: /src/common/engine.cpp:7 in function Allocate: Too many tensors: 70849",
+            "refused a call: Too many tensors: 70849",
+        ),
+        ("AttributeError: type object 'Router' has no attribute 'seed'", "a class lacks"),
         ("FileExistsError: [Errno 17] File exists: 'cache/7'", "several ranks made it"),
         (
             'RuntimeError: !block->x_ INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":7',
@@ -162,7 +170,7 @@ def test_a_message_names_its_cause(first, lines, cause, advice):
         ),
         (
             "RuntimeError: /src/common/norm.cpp:7 in function CheckInput: Assertion failed: x.ptr != nullptr. x is empty",
-            "failed: x.ptr != nullptr. x is empty",
+            "refused a call: x.ptr != nullptr. x is empty",
         ),
         ("RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly", "ended without a message"),
     ],

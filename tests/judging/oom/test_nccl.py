@@ -135,6 +135,12 @@ def test_how_the_watchdog_ends_a_rank_does_not_hide_the_rank_that_the_others_wai
     assert found.failure.where.endswith(":3")
 
 
+def test_the_end_of_a_watchdog_that_a_line_break_cut_from_its_reason_is_not_the_cause(first):
+    end = "  what():    what():  [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread terminated with exception: [Rank 2]"
+    timeout = " Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=BROADCAST, Timeout(ms)=600000) ran for 600010 milliseconds"
+    assert "ranks waited in a collective" in first("begin", end, timeout).verdict.reason
+
+
 def test_a_watchdog_that_ends_a_rank_for_another_reason_does_not_say_that_ranks_waited(first):
     ended = WHAT.format(0, "0(default_pg)", 2, "CUDA error: an illegal memory access was encountered")
     assert "outside its buffers" in first(timed_out(0, 118), timed_out(1, 118), ABORTED, ended).verdict.reason
