@@ -8,13 +8,14 @@ from harness.judging.oom.classify import Ending, classify, cut_traceback
 from harness.judging.oom.failure_scan import BUFFERED, FailureScan, RankFailure
 from harness.judging.oom.failure_signs import KINDS, SRUN
 from harness.judging.oom.mentions import verdict_of_mention
-from harness.judging.oom.network_ends import NAMES_ANOTHER, WAITED_ADVICE
+from harness.judging.oom.network_ends import EXPERTS, NAMES_ANOTHER, WAITED_ADVICE
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
+_TRAPPED = "unspecified launch failure"
 _SIGKILL = -9  # the kernel's signal when host memory runs out
 __all__ = ["FailureScan", "FirstFailure", "RankFailure", "failure_of", "first_failure", "survived_by"]
 
@@ -160,7 +161,7 @@ def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[
     """Drop evidence that better evidence explains.
 
     Exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, reports of a rank that
-    named the cause, and SIGABRT after its process named an error.
+    named the cause, SIGABRT after its process named an error, and failed launches of kernels that waited in vain for a rank.
     """
     spoke = any(failure.weight == 0 and failure.kind != "peer" for failure in failures)
     heard = {
@@ -168,11 +169,13 @@ def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[
         for failure in failures
         if failure.kind == "peer" and failure.weight <= 0 and not NAMES_ANOTHER.search(failure.text)
     }
+    has_waited = any(failure.kind == "peer" and EXPERTS.search(failure.text) for failure in failures)
     return [
         failure
         for failure in failures
         if not (scan.listed and failure.exit_code is not None and failure.rank is None)
         and not _is_abort_of(failure, failures)
+        and not (_TRAPPED in failure.text and has_waited)
         and not (failure.weight == SRUN and (scan.listed or spoke))
         and not (_is_report(failure) and heard and (failure.rank is None or heard & {None, failure.rank}))
     ]

@@ -24,7 +24,7 @@ _NOT_FINITE_IN_BF16 = f"{_RISING} a GPU: run it again from the last checkpoint o
 OF_PROGRAMS = re.compile(
     r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: (?!child \d{1,10} terminated)|srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
     r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|(?:Cannot|Could not) load (?:symbol|library) \S|^Error CUDA driver version is insufficient"
-    r"|Unable to load .{1,40} from checkpoint .{1,300}--no-load|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|\bAssertion [`'].{1,500}' failed\.?$|:\d{1,6} in function .{1,100}: Assertion failed: |Mismatched collective detected|terminated with exception: .{0,40}CUDA error|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
+    r"|Unable to load .{1,40} from checkpoint .{1,300}--no-load|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|\bAssertion [`'].{1,500}' failed\.?$|:\d{1,6} in function .{1,100}: Assertion failed: |Mismatched collective detected|terminated with exception: .{0,40}CUDA error|\bld: cannot find -l\w|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
 )
 # Ray's reports about a worker, which do not show why it ended.
 RAY = re.compile(r"\b(?:ActorDied|RayActor|WorkerCrashed)Error\b|Worker exit type: SYSTEM_ERROR")
@@ -126,8 +126,8 @@ _NEEDS: tuple[KnownText, ...] = (
          "Install the toolkit (nvcc) of the CUDA version that torch.version.cuda names, and set CUDA_HOME to its folder; or install a wheel of the extension that is already compiled."),
     row(r"command not found", "a command of the launch is not installed where it ran, or not on its PATH",
          "Activate the environment of the job in its script, on every node, or name the command with its path (python -m torch.distributed.run instead of torchrun)."),
-    row(r"\[['\"]ninja['\"]|Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects|\S:\d{1,6}(?::\d{1,4})?: (?:fatal error: |error: #error )|ninja: build stopped", "a kernel or an extension could not be compiled",
-         "Read the compiler's error above. Check nvcc, gcc and ninja in the environment of the job; after a compile that was killed, delete the "
+    row(r"\[['\"]ninja['\"]|Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects|\bld: cannot find -l\w|collect2: error: |\S:\d{1,6}(?::\d{1,4})?: (?:fatal error: |error: #error )|ninja: build stopped", "a kernel or an extension could not be compiled",
+         "Read the compiler's error above. Check nvcc, gcc and ninja in the environment of the job; for a library that ld cannot find, LIBRARY_PATH (libcuda: the folder stubs of the CUDA toolkit). After a compile that was killed, delete the "
          "extension's folder in ~/.cache/torch_extensions (TORCH_EXTENSIONS_DIR)."),
     row(r"\.py: error: ", "the launch has an option that the program refuses",
          "Correct the option that the line names; the program's --help lists all. Options differ between releases of Megatron."),
@@ -177,6 +177,8 @@ _PROGRAM: tuple[KnownText, ...] = (
     row(r"illegal memory access|(?:cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS)|misaligned address|unspecified launch failure|illegal instruction was encountered|Memory access fault by GPU|invalid program counter"
          r"|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:13|31|43)\b", "a GPU kernel of the program accessed memory outside its buffers",
          "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer, which name the kernel; then without CUDA graphs."),
+    row(r"peer access is not supported|peer mapping resources exhausted|PeerAccessUnsupported", "two GPUs of the node cannot read each other's memory directly",
+         "Run it with NCCL_P2P_DISABLE=1, and with NCCL_SHM_DISABLE=1 if the error stays; both are slower. See nvidia-smi topo -p2p r, and the settings of the virtual machine (IOMMU, ACS)."),
     row(r"when stream is capturing|previous error during capture|captures_underway|cudaErrorStreamCapture|dependency created on uncaptured work", "a CUDA graph could not be captured",
          "Run it without CUDA graphs (cuda_graph_impl=none), then with a narrower cuda_graph_scope: a captured part synchronises or copies to the host."),
     row(r"Triton.{0,300}out of resource|OutOfResources: out of resource", "a Triton kernel needs more shared memory than this type of GPU has",
@@ -191,7 +193,7 @@ _PROGRAM: tuple[KnownText, ...] = (
     row(r"FlashAttention .{0,40}only supports? .{0,80}(?:head dim|fp16|bf16|data type)|[Hh]ead dim(?:ension)? .{0,60}(?:not supported|at most)",
          "flash attention does not have a kernel for this head size or data type",
          "Use bf16 or fp16, and a head dimension that the message allows; or choose another implementation (--attention-backend fused or unfused, NVTE_FLASH_ATTN=0)."),
-    row(r"CUBLAS_STATUS_NOT_INITIALIZED|cuBLAS [Ee]rror: the library was not initialized",
+    row(r"CUBLAS_STATUS_NOT_INITIALIZED|CUBLAS_STATUS_\w{1,40} when calling .?cublasCreate|cuBLAS [Ee]rror: the library was not initialized",
          "cuBLAS could not start on the GPU. Most often the GPU's memory is full. Other causes: an earlier error of this process, or a driver or cuBLAS of the wrong version",
          "Look at the memory of that GPU (nvidia-smi; other processes too), and try a smaller micro-batch. Then run it with CUDA_LAUNCH_BLOCKING=1: an index out of range in an earlier kernel also ends here. "
          "Check that only one cuBLAS is on the path (LD_LIBRARY_PATH).", "unknown", confidence="low"),

@@ -24,7 +24,7 @@ _RENDEZVOUS = (
     r"|client socket has (?:timed out|failed)|TCP client failed to connect"
 )
 _LISTENING = r"server socket has failed to listen on any"
-_EXPERTS = r"\bDeepEP\b.{0,60}?(?:timeout|timed out)|\b[Hh]ybrid[-_ ]?EP\b.{0,60}?(?:timeout|timed out)|\bnum_(?:rdma_)?recv_tokens: -1\b|\bmoe_recv_expert_counter\[\d{1,4}\]: -1\b"
+_EXPERTS = r"\b(?:DeepEP|NCCL EP)\b.{0,60}?(?:timeout|timed out)|\b[Hh]ybrid[-_ ]?EP\b.{0,60}?(?:timeout|timed out)|\bnum_(?:rdma_)?recv_tokens: -1\b|\bmoe_recv_expert_counter\[\d{1,4}\]: -1\b"
 # NCCL's own lines (src/misc/ibvwrap.cc, src/transport/net_ib, src/misc/socket.cc), and torch's names of its error codes.
 _REGISTRATION = r"\bibv_(?:exp_)?reg_(?:dmabuf_)?mr\w*(?: ?\([^)]{0,200}\))? (?:failed|returned)|Couldn't allocate MR\b|\bMR registration failed"
 _ADDRESS = r"Call to bind failed|no socket interface found|connecting to address .{0,100}is neither AF_INET|Bootstrap : .{0,80}not found"
@@ -49,6 +49,7 @@ _INVALID_USAGE = r"ncclInvalidUsage|NCCL [Ee]rror 5\b|invalid usage \(run with N
 _OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_LIBFABRIC}|{_CUDA_CALL}|{_UNSHARED}"
 # How a rank reports that it lost the others, or cannot reach them.
 PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_STUCK}|{_RENDEZVOUS}|{_LISTENING}|{_EXPERTS}|{_OWN_FAULT}|{_SYSTEM}"
+EXPERTS = re.compile(_EXPERTS)  # a kernel that waited in vain ends its process with a failed launch
 LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}|{_NO_SUCH_GPU}")
 ENDED_BY_WATCHDOG = re.compile(_ENDED_BY_WATCHDOG)
 DETAIL = re.compile(rf"{_DUPLICATE}|{_OWN_FAULT}")  # more than torch's error says
@@ -74,7 +75,7 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_RENDEZVOUS, "a process could not reach the rendezvous of the ranks",
          "Check that the first node started, and that the others reach its address and port (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint): getent hosts, "
          "nc -z, firewall. If the first node's process ended, read its log first."),
-    row(_EXPERTS, "the exchange of tokens between experts (DeepEP or HybridEP) waited in vain for another rank",
+    row(_EXPERTS, "the exchange of tokens between experts (DeepEP, HybridEP, NCCL EP) waited in vain for another rank",
          "Read the logs of the ranks that report no time-out first: one may have ended, or run another batch. Between nodes, check the InfiniBand links and "
          "NVSHMEM's settings (NVSHMEM_IB_GID_INDEX with RoCE). Then run it with the dispatcher alltoall: if it trains, DeepEP's setup is the cause."),
     row(_STUCK, "torch's watchdog thread hung in a call of CUDA or NCCL, or waited for Python's lock",

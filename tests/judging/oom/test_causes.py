@@ -10,6 +10,9 @@ SPOKEN = [
     ("DeepEP combine NVL receiver timeout, channel: 1, RDMA: 0, nvl: 2", "exchange of tokens between experts", "dispatcher alltoall"),
     ("Global rank: 9, num_recv_tokens: -1, num_rdma_recv_tokens: -1", "exchange of tokens between experts", "dispatcher alltoall"),
     ("Unable to load optimizer from checkpoint ckpt/7, exiting. Specify --no-load-optim or --finetune to prevent this.", "does not fit the model", "--no-load-rng"),
+    ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "could not be compiled", "stubs"),
+    ("n1:7:9 [1] transport/shm.cc:9 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'", "cannot read each other's memory", "NCCL_P2P_DISABLE=1"),
+    ("Warning: NCCL EP timeout for dispatch receive, rank 2, local_expert_idx 7, src_rank 3", "exchange of tokens between experts", "dispatcher alltoall"),
     ("Could not load symbol cublasGetSmCountTarget from libcublas.so.7.", "do not fit together", "mbr-perf doctor"),
     ("void make_queue(int): Assertion `depth > 0 && depth < 7' failed.", "check inside native code", "dispatcher alltoall"),
     ("n1:7:9 [1] misc/ibvwrap.cc:9 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address", "registered with the network card", "nvidia_peermem"),
@@ -204,6 +207,24 @@ def test_a_heap_that_did_not_fit_explains_the_connections_that_then_broke(first)
         "/src/mem_heap.cpp:7: non-zero status: 2 cuMemCreate failed", "socketProgress: Connection closed by remote peer"
     )
     assert (found.verdict.oom_class, len(found.victims)) == ("outside_allocator", 1)
+
+
+def test_a_launch_that_failed_because_a_kernel_waited_in_vain_for_a_rank_is_a_consequence(first):
+    waited = "DeepEP timeout check failed: rank = 1, thread = 7"
+    trapped = "torch.AcceleratorError: CUDA error: unspecified launch failure"
+    assert "exchange of tokens" in first(waited, *TRACEBACK, trapped).verdict.reason
+    assert "outside its buffers" in first(*TRACEBACK, trapped).verdict.reason
+
+
+def test_a_cublas_that_could_not_start_leaves_the_cause_open(first):
+    text = "RuntimeError: CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`"
+    assert first(*TRACEBACK, text).verdict.oom_class == "unknown"
+
+
+def test_the_linker_of_a_kernel_is_heard_inside_a_traceback(first):
+    frame = '  File "/opt/torch/_inductor/graph.py", line 7, in compile_to_module'
+    found = first(*TRACEBACK, "/usr/bin/ld: cannot find -lcuda: No such file or directory", frame)
+    assert "could not be compiled" in found.verdict.reason
 
 
 def test_rays_report_about_a_worker_leaves_the_cause_to_the_workers_own_words(first):
