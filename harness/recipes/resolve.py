@@ -168,9 +168,16 @@ def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
 
 
 def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> tuple[Layer, str]:
-    """Scale the point's global batch size to another number of data-parallel copies. The note is empty if it stays."""
+    """Scale the point's global batch size to another number of data-parallel copies. The note is empty if it stays.
+
+    Leaves that the point lacks have their value of ``layer``: a file of another program may leave out what options give.
+    A point whose layout does not fit its own GPUs has no copies to scale from.
+    """
     key = choice.point.key
-    published = build_spec(choice.point.layer, choice.point.place)
+    asked = {path: setting for path, setting in layer.items() if not path.startswith("parallelism.")}
+    published = build_spec(merge(asked, choice.point.layer), choice.point.place)
+    if key.num_gpus % published.parallelism.model_parallel_size:
+        return layer, ""
     base = data_parallel_size(published.parallelism, key.num_gpus)
     now = data_parallel_size(spec.parallelism, choice.num_gpus)
     scaled = weak_scaled(published.batch.global_batch_size, base, now)

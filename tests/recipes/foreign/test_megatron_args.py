@@ -333,6 +333,18 @@ def test_the_vocabulary_may_come_from_an_option(spec):
     assert spec(SMALLEST.replace("--vocab-size 99", "--vocab-file a --merge-file b")).model.vocab_size == 50257
 
 
+@pytest.mark.parametrize(
+    ("layout", "batch"), [("", 32), (" --pipeline-model-parallel-size 4 --tensor-model-parallel-size 4", 8)]
+)
+def test_another_number_of_gpus_than_torchruns_needs_no_other_option(spec, layout, batch):
+    """The batch grows with the copies of the model; a layout for which torchrun's GPUs are too few has none to start from."""
+    text = SMALLEST.replace("--vocab-size 99", "--tokenizer-type HuggingFaceTokenizer --global-batch-size 8") + layout
+    found = spec(
+        f"torchrun --nproc_per_node=8 pretrain_gpt.py {text}", num_gpus=32, set_values=("model.vocab_size=1000",)
+    )
+    assert (found.num_gpus, found.batch.global_batch_size, found.model.vocab_size) == (32, batch, 1000)
+
+
 def test_standard_input_is_read_once_for_a_request_that_is_resolved_again(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(SMALLEST))
     request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", "-"))
