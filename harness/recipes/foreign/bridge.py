@@ -12,6 +12,7 @@ from harness.recipes.foreign.container_fields import FIELDS, container_layer
 from harness.recipes.foreign.container_file import Container, Found, flat, read_container
 from harness.recipes.foreign.container_known import KNOWN, OFF, SECTIONS, Known
 from harness.recipes.foreign.container_values import layout
+from harness.recipes.foreign.megatron_refusals import DETERMINISTIC_NETS
 from harness.recipes.recipe import ForeignSource, Layer, Request, Setting, Value, build_spec, merge
 from harness.recipes.strict_yaml import PlainValue
 from harness.units import shortened
@@ -233,13 +234,7 @@ def _at_odds(container: Container) -> Iterator[BadRequestError]:
             f"mbr-perf does not know the layers of {spec}",
             "use the layers of the GPT model",
         )
-    variant = value("model.experimental_attention_variant")
-    if variant not in (None, "gdn", "gated_delta_net"):
-        yield problem(
-            "model.experimental_attention_variant",
-            f"mbr-perf does not know the attention {_text(variant)}",
-            "use gated_delta_net",
-        )
+    yield from _attention_problems(container)
     own, data = value("model.seq_length"), value("dataset.seq_length")
     if own is not None and data is not None and own != data:
         yield problem("dataset.seq_length", f"{_text(data)}, but model.seq_length is {_text(own)}", "make them equal")
@@ -248,6 +243,16 @@ def _at_odds(container: Container) -> Iterator[BadRequestError]:
         yield problem(
             "model.overlap_p2p_comm", "off, but an interleaved pipeline overlaps its messages here", "set it to true"
         )
+
+
+def _attention_problems(container: Container) -> Iterator[BadRequestError]:
+    """Yield a problem for another kind of attention, and for one whose kernels a setting replaces."""
+    problem, variant = _problem_in(container), container.value("model.experimental_attention_variant")
+    if variant not in (None, "gdn", "gated_delta_net"):
+        message = f"mbr-perf does not know the attention {_text(variant)}"
+        yield problem("model.experimental_attention_variant", message, "use gated_delta_net")
+    elif variant and container.value("model.deterministic_mode"):
+        yield problem("model.deterministic_mode", DETERMINISTIC_NETS, "set it to false")
 
 
 def _rope_remarks(container: Container) -> Iterator[str]:

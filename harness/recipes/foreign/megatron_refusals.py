@@ -81,6 +81,9 @@ SMALL = frozenset({
 """Arguments of small effect: fusions of small kernels, scores in FP32, kernels that are deterministic, positions beyond the
 sequence, the dispatcher's share of the GPU, waits of the host. mbr-perf predicts the step without them, and a note names them."""
 
+DETERMINISTIC_NETS = "gated delta nets then run without the kernels of flash-linear-attention: a step takes several times the memory and time"
+"""Why a setting of small effect is refused in a model with gated delta nets (`ssm/gated_delta_net.py` forward)."""
+
 NOTED: Mapping[str, str] = {
     "eval_micro_batch_size": "larger micro-batches than in training, so an evaluation may raise the peak",
     "rerun_mode": "every step runs twice, so steps take about twice as long",
@@ -210,6 +213,8 @@ def _refuse_combinations(a: Arguments) -> None:
         if name in a.given and value not in values:
             listed = ", ".join(str(each) for each in dict.fromkeys(values) if each is not None)
             a.refuse(name, f"{shortened(str(value))}: mbr-perf does not model {what}", f"it models {listed or 'none'}")
+    if a.get("experimental_attention_variant") and a.get("deterministic_mode"):
+        a.refuse("deterministic_mode", DETERMINISTIC_NETS, "plan the job without it")
 
 
 def _refuse_context_communication(a: Arguments) -> None:

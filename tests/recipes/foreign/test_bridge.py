@@ -165,6 +165,8 @@ def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
         (LLAMA, [("overlap_p2p_comm", "null"), ("enable_cuda_graph", "true")],
          ["model.enable_cuda_graph: the former name of model.cuda_graph_impl=local"]),
         (LLAMA, [("experimental_attention_variant", "dsa")], ["mbr-perf does not know the attention dsa"]),
+        (LLAMA, [("experimental_attention_variant", "gated_delta_net"), ("deterministic_mode", "true")],
+         ["model.deterministic_mode: gated delta nets then run without the kernels"]),
         (LLAMA, [("num_layers", "null"), ("num_attention_heads", "null")],
          ["model.num_layers: missing", "model.num_attention_heads: missing"]),
         (LLAMA, [("num_layers", "true")], ["model.num_layers: must be an integer"]),
