@@ -48,11 +48,7 @@ FEATURES: Mapping[str, str] = {
     "activations_checkpoint_method": "arguments that Megatron-LM removed; use --recompute-method",
     "moe_layer_recompute": "arguments that Megatron-LM replaced; use --recompute-modules moe",
     "vocab_extra_ids": "tokens beside those of the tokenizer; add them to --vocab-size",
-    "delay_wgrad_compute": "weight gradients that are computed later",
     "overlap_p2p_comm_warmup_flush": "messages that overlap in warm-up and flush",
-    "overlap_param_gather_with_optimizer_step": "parameters gathered inside the optimizer step",
-    "use_transformer_engine_op_fuser": "transformer-engine's operation fuser",
-    "first_last_layers_bf16": "first and last layers in BF16 in a run in FP8",
     "fp8_wgrad": "weight gradients not in FP8",
     "moe_use_legacy_grouped_gemm": "the legacy grouped matrix product",
     "moe_latent_size": "experts behind a latent projection",
@@ -92,8 +88,15 @@ NOTED: Mapping[str, str] = {
     "save_wgrads_interval": "some steps write tensors to files",
     "moe_routing_trace_path": "steps write their routing to files",
     "config_logger_dir": "modules write their inputs to files",
+    "delay_wgrad_compute": "weight gradients are computed later",
+    "first_last_layers_bf16": "the first and the last layers stay in BF16",
+    "overlap_param_gather_with_optimizer_step": "the first weights are gathered earlier",
+    "use_transformer_engine_op_fuser": "kernels that mbr-perf does not run",
 }
-"""Arguments that change the memory or the time of some steps. mbr-perf predicts the unchanged steps; a note says what the argument changes."""
+"""Arguments that change some steps, or little of each step. mbr-perf predicts steps without them; a note says what the argument changes.
+
+The last four are those that `container_known` notes in a file of Megatron-Bridge.
+"""
 
 DERIVED = frozenset({
     "rank", "world_size", "data_parallel_size", "transformer_pipeline_model_parallel_size", "params_dtype", "iteration",

@@ -283,6 +283,7 @@ def test_arguments_of_small_effect_are_noted(resolved):
             "--seq-length 32768 --max-position-embeddings 32768",
             "data loader (1.00 GiB for each micro-batch that holds it, avoid it ",
         ),
+        ("--delay-wgrad-compute", "--delay-wgrad-compute True: weight gradients are computed later"),
         ("--moe-deepep-num-sms 24", "Small effect, left out: --moe-deepep-num-sms"),
         ("--timing-log-level 2", "Small effect, left out: --timing-log-level"),
     ],
