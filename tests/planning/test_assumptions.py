@@ -29,6 +29,21 @@ def test_seconds_on_blackwell_are_called_optimistic(make_spec):
     assert found == {"h100": False, "b200": True, "gb300": True}
 
 
+def test_seconds_of_longer_sequences_than_those_measured_on_hopper_are_called_optimistic(make_spec):
+    found = {
+        (gpu, length): "sequences of more than 8192 tokens"
+        in texts(
+            make_spec(
+                gpu=gpu,
+                compute_dtype="bf16",
+                batch={"micro_batch_size": 1, "global_batch_size": 32, "seq_length": length},
+            )
+        )
+        for gpu, length in (("h100", 8192), ("h100", 16384), ("b200", 16384))
+    }
+    assert list(found.values()) == [False, True, False]
+
+
 def test_a_prediction_says_that_torchs_own_adam_steps_and_where_it_is_counted(make_spec):
     spec = make_spec(gpu="h100", compute_dtype="bf16")
     row = assumptions(spec, "local", torch_adam=True)[-1]
