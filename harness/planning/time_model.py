@@ -349,7 +349,7 @@ class _Clock:
         """Return the seconds to reduce gradients and gather parameters; overlapped, what one micro-batch does not hide."""
         ddp = self.spec.ddp
         per_gradient = state_bytes(self.spec).gradient
-        per_weight = 1 if self.spec.precision.fp8_param_gather else 2
+        per_weight = 1 if self.spec.precision.fp8_param_gather and not self._quantises_on_arrival else 2
         gradients = self._exchanged(parameters, per_gradient)
         if not self.spec.optimizer.use_distributed_optimizer:
             return max(0.0, 2 * gradients - (backward_s if ddp.overlap_grad_reduce else 0.0))
@@ -357,6 +357,13 @@ class _Clock:
         return max(0.0, gradients - (backward_s if ddp.overlap_grad_reduce else 0.0)) + max(
             0.0, weights - (forward_s if ddp.overlap_param_gather else 0.0)
         )
+
+    @property
+    def _quantises_on_arrival(self) -> bool:
+        """Whether weights are gathered in BF16, and every rank quantises all of its stage (MXFP8, `param_and_grad_buffer.py`)."""
+        spec = self.spec
+        in_buffer = spec.optimizer.use_distributed_optimizer and not spec.ddp.use_megatron_fsdp
+        return in_buffer and spec.precision.transformer_config.get("fp8_recipe") == "mxfp8"
 
     def _exchanged(self, parameters: Parameters, bytes_each: int) -> float:
         """Return the seconds of a reduce-scatter or all-gather of ``bytes_each`` per parameter."""
@@ -369,9 +376,14 @@ class _Clock:
         return seconds
 
     def _optimizer(self, parameters: Parameters) -> float:
-        """Return Adam's seconds: it reads and writes its state, reads gradients, writes weights; bound by memory."""
+        """Return Adam's seconds: it reads and writes its state, reads gradients, writes weights; bound by memory.
+
+        Weights that are quantised on arrival are read, written for both directions of a product, and their buffer is cleared.
+        """
         per = state_bytes(self.spec)
         moved = owned_parameters(self.spec, parameters) * (
             2 * per.optimizer + 2 * (per.cast + per.widened) + per.gradient + 2
         )
+        if self._quantises_on_arrival:
+            moved += (2 + 2 + 2) * (parameters.dense + parameters.expert)
         return moved / self._bytes_per_s

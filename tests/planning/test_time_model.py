@@ -192,6 +192,23 @@ def test_overlapped_gradients_hide_behind_the_last_backward_pass(spec_of):
     assert step_time(overlapped, ((heavy,),)).reduction_s == pytest.approx(2 * each)
 
 
+def test_every_rank_quantises_the_mxfp8_weights_that_it_gathers_in_bf16(spec_of):
+    heavy = replace(chunk(op(flops=1), op("backward", flops=1)), parameters=Parameters(10**9))
+    gpu, shape = GPUS["b200"], {"num_gpus": 8, "gpu": "b200", "parallelism": {}, "batch": {
+        "micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096}}  # fmt: skip
+    shards = {
+        "optimizer": {"use_distributed_optimizer": True},
+        "ddp": {"overlap_grad_reduce": False, "overlap_param_gather": False},
+    }
+    scaled, blocks = (
+        step_time(spec_of(compute_dtype=name, **shape, **shards), ((heavy,),)) for name in ("fp8_cs", "fp8_mx")
+    )
+    sent = LINKS["b200"].nvlink * typical("b200").link
+    assert blocks.reduction_s - scaled.reduction_s == pytest.approx(10**9 * 7 / 8 / sent)
+    moved = gpu.memory_bandwidth * typical("b200").memory
+    assert blocks.optimizer_s - scaled.optimizer_s == pytest.approx(6 * 10**9 / moved)
+
+
 def test_the_range_holds_the_likely_time(spec_of):
     time = step_time(alone(spec_of), ((chunk(op(flops=ONE_SECOND_OF_GEMM, bytes=ONE_SECOND_OF_MEMORY)),),))
     assert time.low_s < time.likely_s < time.high_s
