@@ -151,7 +151,7 @@ ASSUMPTIONS = (
         lambda spec, _: spec.gpu_type.capability == (9, 0) and spec.batch.seq_length > _LONGEST,
     ),
     Assumption(
-        "Blackwell: published steps took longer than the likely seconds; the range reaches as far",
+        "Blackwell: most published steps took longer than the likely seconds; the range reaches as far",
         lambda spec, _: spec.gpu_type.is_at_least(10),
     ),
     Assumption(
