@@ -146,8 +146,8 @@ ASSUMPTIONS = (
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        f"sequences of more than {_LONGEST} tokens: no step with longer ones is among those that give the seconds and their range; "
-        "Llama 2 7B with 16384 to 1048576 tokens (NeMo, 2024, FP8, context parallelism) took about 1.3 to 1.4 times the likely seconds",
+        f"sequences of more than {_LONGEST} tokens: no measured step that gives the seconds and their range has longer ones; "
+        "attention, most of such a step, may take longer than predicted",
         lambda spec, _: spec.gpu_type.capability == (9, 0) and spec.batch.seq_length > _LONGEST,
     ),
     Assumption(
