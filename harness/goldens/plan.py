@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.promotion import PromotionOptions, promote
+from harness.launch.processes import life_of
 from harness.night.aa import judge_aa
 from harness.night.outcome import aa_runs, bad_end, case_runs, effective_runs, expectation
 from harness.night.values import CaseRun
@@ -141,8 +142,10 @@ def night_candidates(
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
     """Return the named cases, or all but those whose failure the suite expects; and these, with the reason.
 
-    Repeats and confirmations count; a run that a retry replaced does not. BadRequestError: a name is unknown.
+    Repeats and confirmations count; a run that a retry replaced does not. BadRequestError: a name is unknown, or the
+    night is still running.
     """
+    _require_ended(night)
     known = {case.planned.name: case for case in night.cases}
     doubts = _doubts(night)
     unknown = [name for name in names if name not in known]
@@ -156,10 +159,22 @@ def night_candidates(
 
 
 def doubts_of_nights(references: Sequence[str], results: Path | None) -> tuple[str, ...]:
-    """Return the doubts of the nights that contain the named runs: an A/A that does not agree."""
+    """Return the doubts of the nights that contain the named runs: an A/A that does not agree.
+
+    BadRequestError: a night is still running.
+    """
     records = [record_path(reference, results).resolve() for reference in references]
-    folders = dict.fromkeys(record.parents[3] for record in records if _is_in_night(record))
-    return tuple(f"{folder}: {doubt}" for folder in folders for doubt in _doubts(read_night(folder)))
+    nights = [read_night(path) for path in dict.fromkeys(r.parents[3] for r in records if _is_in_night(r))]
+    for night in nights:
+        _require_ended(night)
+    return tuple(f"{night.night_dir}: {doubt}" for night in nights for doubt in _doubts(night))
+
+
+def _require_ended(night: NightData) -> None:
+    """Raise BadRequestError if the night is still running: it would be compared with its own values, and pass."""
+    life = life_of(night.night_dir)
+    if not night.is_finished and life.state == "alive":
+        raise BadRequestError(f"{night.plan.night_id}: {life.reason}", remedy="promote from it after it has ended")
 
 
 def _is_in_night(record: Path) -> bool:

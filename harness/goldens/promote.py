@@ -71,9 +71,9 @@ class PromoteOptions:
 def promote(asked: PromoteOptions) -> None:
     """Write golden values from runs, or from a night's cases, and print what changes.
 
-    Refuses failed, suspect, short, unfinished, replayed or mixed runs, runs of a night whose A/A does not agree, and
-    repeats, or steps of a single run, that vary by more than half the golden's threshold. If a case of a night is refused, writes nothing without
-    --keep_going.
+    Refuses failed, suspect, short, unfinished, replayed or mixed runs, runs of a night that is still running or whose
+    A/A does not agree, and repeats, or steps of a single run, that vary by more than half the golden's threshold. If a
+    case of a night is refused, writes nothing without --keep_going.
     """
     from harness.errors import BadRequestError
     from harness.goldens.plan import Signature, prepare, write

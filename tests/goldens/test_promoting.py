@@ -7,6 +7,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.goldens.plan import Signature, night_candidates, prepare, write
 from harness.judging.promotion import PromotionOptions
+from harness.launch.processes import claim
 from harness.records.goldens import read_golden
 from harness.records.night import (
     ExpectedFailureRecord,
@@ -131,3 +132,11 @@ def test_two_cases_with_the_same_golden_are_both_refused(tmp_path, case):
 def test_an_unknown_case_is_refused_with_the_known_ones(tmp_path, case):
     with pytest.raises(BadRequestError, match=r"--case other: not in 20260104.*\n  name one of one"):
         promotions(tmp_path, case("one"), names=("other",))
+
+
+def test_a_night_that_is_still_running_is_not_promoted(tmp_path, case):
+    dense = case("dense")
+    assert promotions(tmp_path, dense)[0].prepared
+    claim(tmp_path)
+    with pytest.raises(BadRequestError, match=r"suite-0a1b2c3d: process \d+ is at work\n  promote from it after"):
+        promotions(tmp_path, dense)
