@@ -73,10 +73,13 @@ class Promotions:
         """Raise BadRequestError with all refusals; with ``keep_going`` only if there is nothing to write."""
         if keep_going and self.prepared:
             return
+        cases: dict[tuple[str, str], list[str]] = {}
+        for case in self.refused:
+            for problem in case.problems:
+                cases.setdefault((problem.message, problem.remedy), []).append(case.name)
         problems = [
-            BadRequestError(f"{f'{case.name}: ' * bool(case.name)}{problem.message}", remedy=problem.remedy)
-            for case in self.refused
-            for problem in case.problems
+            BadRequestError(f"{f'{self._named(names)}: ' * any(names)}{message}", remedy=remedy)
+            for (message, remedy), names in cases.items()
         ]
         if not self.refused and not self.prepared:
             problems.append(BadRequestError("no case to promote", remedy="mbr-perf results show NIGHT lists them"))
@@ -84,6 +87,12 @@ class Promotions:
             remedy = f"--keep_going writes the other {len(self.prepared)} without these"
             problems.append(BadRequestError("nothing was written", remedy=remedy))
         raise_all(problems)
+
+    def _named(self, names: Sequence[str]) -> str:
+        """Name the cases that share a reason, each once; ``every case`` if these are all and several."""
+        each = tuple(dict.fromkeys(names))
+        is_all = not self.prepared and 1 < len(each) == len({case.name for case in self.refused})
+        return "every case" if is_all else ", ".join(each)
 
 
 def prepare(candidates: Sequence[Candidate], folder: Path, signature: Signature) -> Promotions:

@@ -92,3 +92,13 @@ def test_an_unknown_golden_is_an_error():
     done = invoke("show", "h100/nothing")
     assert isinstance(done.exception, BadRequestError)
     assert "no golden 'h100/nothing'" in str(done.exception)
+
+
+def test_the_advice_for_a_damaged_golden_works(tmp_path, run):
+    promote(tmp_path, run("a"), "--reason", "first")
+    damaged = tmp_path / "golden" / NAME
+    damaged.write_text("{")
+    refused = promote(tmp_path, run("b", seconds=2.0), "--reason", "second")
+    assert "or delete it and write it again with mbr-perf golden promote" in str(refused.exception)
+    damaged.unlink()
+    assert promote(tmp_path, run("c", seconds=2.0), "--reason", "second").exit_code == 0

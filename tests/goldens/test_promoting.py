@@ -140,3 +140,15 @@ def test_a_night_that_is_still_running_is_not_promoted(tmp_path, case):
     claim(tmp_path)
     with pytest.raises(BadRequestError, match=r"suite-0a1b2c3d: process \d+ is at work\n  promote from it after"):
         promotions(tmp_path, dense)
+
+
+def test_a_reason_that_cases_share_is_given_once(tmp_path, case):
+    night = case("dense"), case("moe", recompute="mlp"), case("full", recompute="none", seconds=(2.5, 2.5))
+    unsigned = Signature(" ", SIGNED.author, SIGNED.now)
+    candidates, _ = night_candidates(night_of(tmp_path, *night), (), PromotionOptions(), date(2026, 3, 4))
+    with pytest.raises(BadRequestError) as caught:
+        prepare(candidates, tmp_path / "golden", unsigned).require(keep_going=False)
+    assert [problem.message for problem in caught.value.problems] == [
+        "every case: --reason is empty",
+        "full: has 2 of 3 repeats",
+    ]
