@@ -11,7 +11,7 @@ from typing import Generic, Protocol
 
 from harness.batch.launches import unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry, Shows
-from harness.errors import BadRequestError, HarnessError
+from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
 from harness.judging.derive import derive
@@ -19,7 +19,7 @@ from harness.launch.crew import Interruption, interruption
 from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchFolders
-from harness.records.folders import deleted, disk_faults_reported
+from harness.records.folders import deleted, disk_faults_reported, disk_full, is_full_error
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.run.launched import Ran
@@ -186,6 +186,7 @@ def run_line(record: RunRecord) -> str:
 
 
 _LOCK = ".lock"
+_COMMANDS = {"sweep": "sweep", "night": "nightly"}
 
 
 @contextmanager
@@ -193,7 +194,8 @@ def holding(folder: Path, what: str) -> Iterator[None]:
     """Lock ``folder``, the folder of a ``what``, so that no other process runs anything in it.
 
     The kernel releases the lock however the process ends. BadRequestError if another process holds the folder or
-    if it is not writable; RunFailedError as in :func:`disk_faults_reported`, and if the folder lost its files.
+    if it is not writable; RunFailedError as in :func:`disk_faults_reported`, and if the folder lost its files. If the
+    folder is still there, the error names the command that continues.
     """
     try:
         opened = (folder / _LOCK).open("a")
@@ -220,11 +222,17 @@ def holding(folder: Path, what: str) -> Iterator[None]:
             if not (folder / _LOCK).exists():
                 raise deleted(folder, then) from error
             raise
+        except RunFailedError as error:
+            if (folder / _LOCK).exists() and "--resume" not in error.remedy:
+                error.remedy += f"\n  to continue then: mbr-perf {_COMMANDS[what]} --resume {folder}"
+            raise
         finally:
             release(folder)
 
 
-def _not_writable(folder: Path, what: str, error: OSError) -> BadRequestError:
+def _not_writable(folder: Path, what: str, error: OSError) -> HarnessError:
+    if is_full_error(error):
+        return disk_full(folder, folder / _LOCK)
     return BadRequestError(
         f"{folder}: cannot run the {what}: {error.strerror}: {error.filename or _LOCK}",
         remedy="make the folder writable, or copy it to a writable place; reports need no write access",

@@ -167,13 +167,13 @@ def disk_faults_reported(folder: Path, then: str = "mbr-perf stopped the run") -
         yield
     except OSError as error:
         file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
-        fault = _disk_full(folder, file) if is_full_error(error) else _access_lost(folder, file or folder, error, then)
+        fault = disk_full(folder, file) if is_full_error(error) else _access_lost(folder, file or folder, error, then)
         if fault is None:
             raise
         raise fault from error
 
 
-def _disk_full(folder: Path, file: Path | None) -> RunFailedError:
+def disk_full(folder: Path, file: Path | None) -> RunFailedError:
     """Return the error for a full disk. ``file`` None: the write named no file, which is then one of ``folder``."""
     return RunFailedError(
         f"disk full: cannot write {file or f'in {folder}'}",
