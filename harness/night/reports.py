@@ -39,6 +39,12 @@ def require_outputs(outputs: Outputs) -> None:
     raise_all([problem for field in fields(outputs) for problem in _problems(field.name, getattr(outputs, field.name))])
 
 
+def delete_earlier(outputs: Outputs) -> None:
+    """Delete the JUnit file of an earlier night: after a kill, CI would take it for the result of tonight."""
+    if outputs.junit and outputs.junit.is_file():
+        outputs.junit.unlink()
+
+
 def _problems(name: str, path: Path | None) -> list[BadRequestError]:
     if path is None:
         return []

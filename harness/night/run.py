@@ -18,7 +18,7 @@ from harness.night.history.record import Occasion, history_record
 from harness.night.history.store import write_history
 from harness.night.judge import NightJudge, outlook
 from harness.night.plan import NightRequest, plan_night
-from harness.night.reports import Outputs, write_night_reports
+from harness.night.reports import Outputs, delete_earlier, write_night_reports
 from harness.night.show import NightDisplay
 from harness.night.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
@@ -90,6 +90,7 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
 def _run(night_dir: Path, host: Host, plan: NightPlan, audience: Audience, results: Path | None) -> ExitCode:
     judge = NightJudge(plan, NIGHT_FOLDERS.home(night_dir, results))
     night, display = NightBatch(night_dir, host, plan, judge.suspicion), audience.display
+    delete_earlier(audience.outputs)
     display.begins(plan, night_dir)
     if plan.slurm is None:
         signal = play_here(night, display.progress, is_warm=plan.launch.launcher == "torchrun")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -67,6 +68,17 @@ def test_every_output_is_written_where_it_was_asked_for(nightly, tmp_path):
     assert "| good | pass |" in (tmp_path / "summary.md").read_text()
     assert f"{night_id}.html#case-good" in (tmp_path / "html" / "index.html").read_text()
     assert (tmp_path / "html" / f"{night_id}.html").is_file()
+
+
+def test_a_night_that_breaks_off_leaves_no_junit_file_of_an_earlier_night(nightly, mbr_perf, tmp_path):
+    night_dir = Path(json.loads(nightly("--junit", tmp_path / "junit.xml", "--json").out)["night_dir"])
+    shutil.rmtree(night_dir / "cases" / "good")
+    (night_dir / "cases" / "good").write_text("a file in place of the folder")
+
+    answer = mbr_perf("nightly", "--resume", night_dir, "--junit", tmp_path / "junit.xml")
+
+    assert (answer.code, (tmp_path / "junit.xml").exists()) == (3, False)
+    assert f"to continue then: mbr-perf nightly --resume {night_dir}" in answer.err
 
 
 def test_outputs_that_cannot_work_start_nothing(nightly, tmp_path):
