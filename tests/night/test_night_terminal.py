@@ -164,3 +164,8 @@ def test_a_case_without_golden_whose_run_lacks_steps_has_a_remark():
     lacking = replace(case, metrics=replace(case.metrics, problems={"step_time_s": "2 of 4 steps are missing"}))
     (row,) = case_table([lacking]).rows
     assert "no golden; 2 of 4 steps are missing" in row[-1]
+
+
+def test_a_narrow_terminal_names_the_columns_without_room(make_night, night):
+    lines = printed(make_night(cases=(night.cases[0],)), force_terminal=True, color_system=None, width=60).splitlines()
+    assert "Not shown at this width: Golden, Evidence, Peak memory" in lines
