@@ -7,10 +7,14 @@ from datetime import date
 
 from harness.errors import ExitCode
 from harness.judging.gate import Verdict
+from harness.judging.metrics import METRICS
 from harness.night.history.record import CaseOutcome
 from harness.night.values import CaseFinding, CaseRun
 from harness.records.night import ExpectedFailureRecord, NightCase, NightRun
 from harness.records.run import RunRecord
+from harness.units import format_percent
+
+_TITLES = {metric.name: metric.title for metric in METRICS}
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def figures_outcome(findings: Sequence[CaseFinding]) -> tuple[CaseOutcome, str]:
     for verdict, outcome in _BY_VERDICT:
         found = [finding for finding in findings if finding.verdict is verdict]
         if found:
-            return outcome, "; ".join(_finding_text(finding) for finding in found) if outcome != "pass" else ""
+            return outcome, _findings_text(found) if outcome != "pass" else ""
     return "inconclusive", "no metric was gated"
 
 
@@ -152,9 +156,13 @@ def expectation(
     return True, f"expected until {expected.until}: {expected.reason}"
 
 
-def _finding_text(finding: CaseFinding) -> str:
-    change = "" if finding.change is None else f" {finding.change:+.1%}"
-    return f"{finding.metric}{change}" + (f": {finding.reason}" if finding.reason else "")
+def _findings_text(findings: Sequence[CaseFinding]) -> str:
+    """Return ``TFLOP/s/GPU -5.1 %, Peak allocated +0.0 %: driver_version: ...``: each reason once, with all its metrics."""
+    metrics: dict[str, list[str]] = {}
+    for finding in findings:
+        change = "" if finding.change is None else f" {format_percent(finding.change)}"
+        metrics.setdefault(finding.reason, []).append(f"{_TITLES[finding.metric]}{change}")
+    return "; ".join(f"{', '.join(names)}{f': {reason}' if reason else ''}" for reason, names in metrics.items())
 
 
 def case_runs(case: NightCase) -> tuple[CaseRun, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.judging.gate import Verdict
 from harness.night.aa import AA_ALPHA, pairs_that_show
 from harness.night.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
-from harness.night.words import finding_text, one_line, outcome_text, p_text
+from harness.night.words import SPEED, finding_of, finding_text, is_red, one_line, outcome_text, p_text
 from harness.showing.figures import BY_NAME
 from harness.units import format_percent, format_share
 
@@ -81,9 +81,51 @@ def _explanation(case: CaseVerdict) -> Iterable[str]:
     yield from (f"Failure: {failure}" for failure in failures if failure not in reason)
     if case.remark:
         yield one_line(case.remark)
-    if case.drift:
+    if case.drift and not any(one_line(drift_text(case)) == one_line(finding.reason) for finding in findings):
         yield f"Environment differs from the golden's: {one_line(drift_text(case))}"
     yield from (f"Caveat: {one_line(caveat)}" for caveat in case.caveats)
+
+
+def next_steps(verdict: NightVerdict) -> Iterable[str]:
+    """Yield how inconclusive cases get a verdict: store tonight's values as golden values, or accept differences.
+
+    Nothing for a night from which `golden promote` takes no values: unfinished, replayed, or with an A/A that does not agree.
+    """
+    plan, aa = verdict.plan, verdict.aa
+    if verdict.num_due or plan.launch.launcher == "replay" or (aa and not aa.holds):
+        return
+    unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
+    new = [case for case in unsure if case.golden_path is None and not case.is_golden_damaged]
+    withheld = {case.planned.name: _withholding(case) for case in unsure}
+    if new:
+        yield f"To store tonight's values of cases without a golden: {_promote(verdict, new)}"
+    if names := dict.fromkeys(name for found in withheld.values() for name in found):
+        options = " ".join(f"--accept_difference {name}" for name in names)
+        yield f"To judge in spite of differences from the golden, start the next night with: {options}"
+        differing = [case for case in unsure if withheld[case.planned.name]]
+        yield f"To store tonight's values in place of these goldens{_changes(differing)}: {_promote(verdict, differing)}"
+
+
+def _withholding(case: CaseVerdict) -> Sequence[str]:
+    """Return the names of the differences from the golden because of which a metric has no verdict."""
+    reasons = {text for finding in case.findings for text in finding.reason.split("; ")}
+    return tuple(each.name for each in case.drift if not each.accepted and each.text in reasons)
+
+
+def _changes(cases: Iterable[CaseVerdict]) -> str:
+    """Return `` (TFLOP/s/GPU -6.1 % to +0.2 %)``, so that nobody stores a slowdown unseen."""
+    found = [finding_of(case, SPEED) for case in cases]
+    changes = sorted({finding.change for finding in found if finding and finding.change is not None})
+    span = " to ".join(format_percent(change) for change in (*changes[:1], *changes[1:][-1:]))
+    return f" ({BY_NAME[SPEED].title} {span})" if span else ""
+
+
+def _promote(verdict: NightVerdict, cases: Sequence[CaseVerdict]) -> str:
+    plan = verdict.plan
+    chosen = [word for case in cases for word in ("--case", case.planned.name)]
+    which = ["--every"] if len(cases) == len(plan.cases) else chosen
+    folder = ["--golden_dir", plan.golden_dir] if plan.golden_dir else []
+    return shlex.join(["mbr-perf", "golden", "promote", str(verdict.night_dir), *which, *folder, "--reason", "TEXT"])
 
 
 def _to_copy(case: CaseVerdict) -> Iterable[str]:

@@ -11,7 +11,7 @@ from harness.judging.gate import Verdict
 from harness.judging.metrics import cell_figure
 from harness.launch.slurm.job import SlurmJob
 from harness.night.outlook import CaseOutlook, outlook_page
-from harness.night.remarks import aa_lines, story
+from harness.night.remarks import aa_lines, next_steps, story
 from harness.night.values import CaseFinding, CaseVerdict, NightVerdict
 from harness.night.words import (
     SPEED,
@@ -73,9 +73,16 @@ def night_page(
             GAP,
             *([case_table(shown)] if shown else []),
             *(_details(verdict.cases) if with_details else ()),
+            *_next(verdict),
             Only("terminal", (GAP, f"Night: {verdict.night_dir}")),
         ),
     )
+
+
+def _next(verdict: NightVerdict) -> Iterable[Block]:
+    steps = tuple(Line(step, whole=True) for step in next_steps(verdict))
+    if steps:
+        yield from (GAP, Listing(steps))
 
 
 def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:

@@ -127,7 +127,7 @@ def regressed() -> CaseVerdict:
     case = build_case(
         "llama3_70b_mlp", build_runs([10.11, 10.15, 10.08, 10.12, 10.13, 10.10, 10.14]), change=-0.034,
         outcome="regression", exit_code=ExitCode.REGRESSION,
-        reason="tflops_per_gpu -3.4%",
+        reason="TFLOP/s/GPU -3.4 %",
         planned={"owner": "perf-team", "repeats": 5}, drift=(TORCH,),
     )  # fmt: skip
     why = "suspected regression of tflops_per_gpu"

@@ -94,7 +94,7 @@ def test_three_percent_slower_is_a_regression_once_nights_are_known(case, nights
     unknown, known = judge_case(case(slower), RULES), judge_case(case(slower, history=nights), RULES)
     assert (unknown.outcome, known.outcome, known.exit_code) == ("pass", "regression", ExitCode.REGRESSION)
     assert finding(known).change == pytest.approx(-0.03, abs=1e-3)
-    assert known.reason == "tflops_per_gpu -3.0%"
+    assert known.reason == "TFLOP/s/GPU -3.0 %"
     assert suspected(known)
 
 
