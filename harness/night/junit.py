@@ -39,12 +39,14 @@ class _Problem:
 def night_junit(verdict: NightVerdict) -> str:
     """Return the document. Failed, out of memory and regression are failures; infrastructure faults are errors.
 
-    Inconclusive and expected ones are skipped.
+    Inconclusive and expected ones are skipped, as are those that are no longer in the suite.
     """
     suite = Xml.Element("testsuite", _clean({"name": verdict.plan.suite, "timestamp": verdict.plan.started_at[:19]}))
     _properties(suite, verdict)
     for case in verdict.cases:
         _case(suite, verdict, case)
+    for name in verdict.plan.gone:
+        _gone(suite, verdict, name)
     _aa(suite, verdict)
     _count(suite, verdict)
     root = Xml.Element("testsuites", {name: suite.attrib[name] for name in ("tests", "failures", "errors", "time")})
@@ -71,6 +73,13 @@ def _add(
         attributes = {"type": problem.kind, "message": one_line(problem.message)}
         Xml.SubElement(element, problem.element, _clean(attributes)).text = _text(problem.message)
     return element
+
+
+def _gone(suite: Xml.Element, verdict: NightVerdict, case: str) -> None:
+    """Add a case that the previous night had, so that a CI that counts test cases shows why there are fewer."""
+    attributes = {"classname": f"{verdict.plan.suite}.{case}", "name": RUN, "time": "0.000"}
+    element = Xml.SubElement(suite, "testcase", _clean(attributes))
+    Xml.SubElement(element, "skipped", {"type": "removed", "message": "no longer in the suite, and not judged"})
 
 
 def _aa(suite: Xml.Element, verdict: NightVerdict) -> None:
