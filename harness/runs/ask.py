@@ -1,5 +1,7 @@
 """The commands `run`, with its option --ab, and `check`."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +31,7 @@ class AbOptions:
     """A second request to run beside the first."""
 
     ab: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--ab",
             metavar="NAME=VALUE",
@@ -41,7 +43,7 @@ class AbOptions:
 
 
 def run_ab(
-    text: str,
+    values: Sequence[str],
     asked: ExperimentOptions,
     engine: EngineOptions,
     judge: JudgeOptions,
@@ -49,7 +51,7 @@ def run_ab(
     slurm: SlurmLaunchOptions,
     output: RunOutput,
 ) -> "ExitCode":
-    """Run A and B as a sweep; --run_dir names its folder. BadRequestError on Slurm."""
+    """Run A and B as a sweep; --run_dir names its folder. BadRequestError on Slurm, and for several values."""
     from harness.asking.options import SweepNodes
     from harness.asking.requests import slurm_run_request
     from harness.batch.nodes import Meeting
@@ -59,6 +61,12 @@ def run_ab(
     from harness.sweep.ask import SweepOptions, follower, sweep_request
     from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep
 
+    if len(values) > 1:
+        raise BadRequestError(
+            f"--ab is given {len(values)} times, but A and B differ in one thing",
+            remedy="mbr-perf sweep " + " ".join(f"--over {shlex.quote(value)}" for value in values),
+        )
+    (text,) = values
     if launch.launcher == "slurm":
         raise BadRequestError(
             "--ab does not work with --launcher slurm", remedy=f"mbr-perf sweep --launcher slurm --over {text}"
@@ -113,7 +121,7 @@ def run(
 
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
-    if second.ab is not None:
+    if second.ab:
         raise typer.Exit(int(run_ab(second.ab, asked, engine, judge, launch, slurm, output)))
     from harness.asking.requests import run_request, slurm_run_request
     from harness.batch.repeats import run_experiment

@@ -83,3 +83,10 @@ def test_options_that_an_a_b_cannot_have_are_refused(mbr_perf, option, message):
     answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--ab", TEXT, option)
     assert answer.code == 2
     assert message in answer.err
+
+
+def test_two_values_of_b_are_a_sweep(mbr_perf):
+    answer = mbr_perf("run", "-mr", "llama3_8b", "--ab", "env.A=1", "--ab", "recompute=mlp; none", "--dryrun")
+    assert (answer.code, answer.out) == (2, "")
+    assert "--ab is given 2 times" in answer.err
+    assert "mbr-perf sweep --over env.A=1 --over 'recompute=mlp; none'" in answer.err
