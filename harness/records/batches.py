@@ -12,8 +12,9 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.folders import folder_meant, new_folder, results_dir
-from harness.records.run import LaunchSettings, PredictionRecord
-from harness.records.store import RECORD, write_once
+from harness.records.golden import leaves
+from harness.records.run import LaunchSettings, PredictionRecord, RunRecord
+from harness.records.store import RECORD, read_record, write_once
 
 EVENTS = "events.jsonl"
 
@@ -120,6 +121,21 @@ class PlannedEntry(EntryWords):
     def force(self) -> tuple[str, ...]:
         """Return the ids of the rules that were overridden for this entry."""
         return tuple(finding.id for finding in self.findings if finding.overridden)
+
+
+def read_run_of(entry: EntryWords, path: Path) -> RunRecord:
+    """Read the record of a run of the entry. BadRequestError as `read_record`, and for a run of other settings."""
+    record = read_record(path)
+    if entry.spec is None or record.spec == entry.spec:
+        return record
+    planned, measured = leaves(entry.spec.identity()), leaves(record.spec.identity())
+    names = [name for name in sorted(planned.keys() | measured.keys()) if planned.get(name) != measured.get(name)]
+    if not names:
+        return record
+    raise BadRequestError(
+        f"{path}: not a run of {entry.name}: {', '.join(names[:3])}{' and more' if names[3:] else ''} differ from the plan",
+        remedy="put the run of the plan back, or delete this folder and use --resume, which runs it again",
+    )
 
 
 class BatchLaunch(LaunchSettings):

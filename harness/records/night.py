@@ -16,12 +16,20 @@ from pydantic import Discriminator, Field, Tag
 from harness.errors import HarnessError
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
-from harness.records.batches import NIGHT_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, Purpose, read_events
+from harness.records.batches import (
+    NIGHT_FOLDERS,
+    BatchLaunch,
+    EntryWords,
+    PlannedEntry,
+    Purpose,
+    read_events,
+    read_run_of,
+)
 from harness.records.folders import folders, in_folder_name
 from harness.records.job import SlurmOptions
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_record
+from harness.records.store import RECORD
 from harness.records.strict_json import read_document
 
 
@@ -238,7 +246,7 @@ def _begun(night_dir: Path) -> tuple[str, int]:
 
 
 def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> NightCase:
-    runs = _runs(night_dir, planned.name, events)
+    runs = _runs(night_dir, planned, events)
     return NightCase(
         planned,
         tuple(run for run in runs if run.purpose != "aa"),
@@ -246,12 +254,12 @@ def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> Night
     )
 
 
-def _runs(night_dir: Path, case: str, events: Iterable[NightEvent]) -> tuple[NightRun, ...]:
+def _runs(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> tuple[NightRun, ...]:
     """Return the runs of a case. A restarted run keeps the purpose of its first start."""
     started: dict[int, NightEvent] = {}
     cancelled: dict[int, str] = {}
     for event in events:
-        if event.case != case or event.number is None:
+        if event.case != planned.name or event.number is None:
             continue
         if event.kind == "started":
             started.setdefault(event.number, event)
@@ -259,13 +267,13 @@ def _runs(night_dir: Path, case: str, events: Iterable[NightEvent]) -> tuple[Nig
         elif event.kind == "cancelled":
             cancelled[event.number] = event.reason
     return tuple(
-        _run(night_dir, case, number, event, cancelled.get(number, "")) for number, event in sorted(started.items())
+        _run(night_dir, planned, number, event, cancelled.get(number, "")) for number, event in sorted(started.items())
     )
 
 
-def _run(night_dir: Path, case: str, number: int, event: NightEvent, cancelled: str) -> NightRun:
-    run_dir = run_dir_of(night_dir, case, number)
-    record = read_record(run_dir / RECORD) if (run_dir / RECORD).is_file() else None
+def _run(night_dir: Path, planned: Case, number: int, event: NightEvent, cancelled: str) -> NightRun:
+    run_dir = run_dir_of(night_dir, planned.name, number)
+    record = read_run_of(planned, run_dir / RECORD) if (run_dir / RECORD).is_file() else None
     return NightRun(number, event.purpose or "repeat", event.reason, run_dir, record, cancelled)
 
 

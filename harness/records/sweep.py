@@ -14,12 +14,12 @@ from pydantic import Field
 from harness.errors import BadRequestError
 from harness.experiment.gpu import MARGIN, Frozen
 from harness.experiment.software import Software
-from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, read_events
+from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, read_events, read_run_of
 from harness.records.goldens import GateOptions
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import LAUNCHER as IMPORT
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_record
+from harness.records.store import RECORD
 from harness.records.strict_json import read_document
 
 
@@ -189,7 +189,8 @@ def read_sweep(
     """Read the plan, committed runs and events of a sweep. Changes nothing on disk.
 
     ``count`` yields the cells that it gets, and may show the progress.
-    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged or newer than this program.
+    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged, newer than this program, or the run
+    of another cell.
     """
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results)
     plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir, SweepEvent)
@@ -200,7 +201,7 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: Cell, events: Iterable[Swee
     if isinstance(planned, RefusedCell):
         return CellData(planned, (), planned.fate, planned.reason)
     records = (run_dir_of(sweep_dir, planned.index, repeat) / RECORD for repeat in range(plan.repeats))
-    runs = tuple(read_record(path) for path in records if path.is_file())
+    runs = tuple(read_run_of(planned, path) for path in records if path.is_file())
     last = next((event for event in reversed(tuple(events)) if event.cell == planned.name), None)
     if runs:
         fewer = "" if plan.is_imported else _fewer(runs, plan.repeats, last)

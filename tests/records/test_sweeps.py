@@ -7,6 +7,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.records.batches import SWEEP_FOLDERS, append_event
 from harness.records.store import write_record
+from harness.records.strict_json import read_document
 from harness.records.sweep import PlannedCell, RefusedCell, SweepEvent, SweepPlan, num_missing, read_sweep, run_dir_of
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -34,7 +35,9 @@ def _sweep(tmp_path, make_spec):
 def commit(sweep, cell, repeat, record):
     folder = run_dir_of(sweep, cell, repeat)
     folder.mkdir(parents=True)
-    write_record(folder, record)
+    write_record(
+        folder, record.model_copy(update={"spec": read_document(sweep / "sweep.json", SweepPlan).cells[cell].spec})
+    )
 
 
 def event(kind, cell, reason="why", by=None):
@@ -128,4 +131,13 @@ def test_a_corrupt_sweep_names_file_and_key(sweep):
     text = (sweep / "sweep.json").read_text()
     (sweep / "sweep.json").write_text(text.replace('"repeats": 2', '"repeats": "two"'))
     with pytest.raises(BadRequestError, match=r"sweep\.json: repeats: must be a valid integer"):
+        read_sweep(sweep)
+
+
+def test_a_run_of_another_cell_is_refused_with_its_file(sweep, make_record):
+    commit(sweep, 0, 0, make_record())
+    right, wrong = run_dir_of(sweep, 0, 0), run_dir_of(sweep, 1, 0)
+    wrong.parent.mkdir()
+    right.rename(wrong)
+    with pytest.raises(BadRequestError, match=f"{wrong}/record.json: not a run of mlp: recompute.* differ"):
         read_sweep(sweep)

@@ -10,6 +10,7 @@ from harness.records.batches import SWEEP_FOLDERS
 from harness.records.inventory import inventory
 from harness.records.rank import OWNER
 from harness.records.store import new_run_dir, write_record
+from harness.records.strict_json import read_document
 from harness.records.sweep import PlannedCell, SweepPlan, run_dir_of
 from harness.results.housekeeping import examine_results, move_to_trash
 from tests.commands import ROOT
@@ -186,7 +187,7 @@ def _sweep(results, make_spec):
 def ran(sweep, make_record, cell, repeat, **changes):
     folder = run_dir_of(sweep, cell, repeat)
     folder.mkdir(parents=True)
-    write_record(folder, make_record(**changes))
+    write_record(folder, make_record(read_document(sweep / "sweep.json", SweepPlan).cells[cell].spec, **changes))
     return folder
 
 
