@@ -99,8 +99,8 @@ def _is_repeated(case: CaseVerdict, finding: CaseFinding) -> bool:
 def _in_doubt(case: CaseVerdict, shared: SharedChange) -> CaseVerdict:
     """Make a regression of throughput inconclusive that most cases share and nothing repeats."""
     reason = (
-        f"{shared.num_cases} of {shared.num_judged} cases are slower tonight, by {-shared.change:.1%} in the middle: the machines may "
-        "be the cause; a regression if the next night agrees"
+        f"{shared.num_cases} of {shared.num_judged} cases are slower tonight, the median by {abs(shared.change) * 100:.1f} %: "
+        "the machines may be the cause; a regression if the next night agrees"
     )
     findings = tuple(
         replace(finding, verdict=Verdict.INCONCLUSIVE, reason=reason)

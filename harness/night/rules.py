@@ -28,7 +28,7 @@ def judge_memory(
     if len(verdicts) > 1 and Verdict.INCONCLUSIVE not in verdicts:
         worse = [finding for finding in each if finding.verdict is Verdict.REGRESSION]
         verdict = Verdict.INCONCLUSIVE if worse else Verdict.PASS
-        changes = ", ".join(f"{finding.change:+.1%}" for finding in each if finding.change is not None)
+        changes = ", ".join(format_percent(finding.change) for finding in each if finding.change is not None)
         reason = f"{len(worse)} of {len(each)} runs are worse than allowed: {changes}" if worse else ""
     return CaseFinding(**vars(replace(whole, verdict=verdict, reason=reason)))
 

@@ -140,7 +140,7 @@ def test_memory_is_a_regression_only_where_every_run_is_beyond(case, spec, make_
     assert verdict.outcome == outcome
     if outcome == "inconclusive":
         found = finding(verdict, "peak_allocated_bytes")
-        assert found.reason == "1 of 2 runs are worse than allowed: +0.0%, +12.1%"
+        assert found.reason == "1 of 2 runs are worse than allowed: +0.0 %, +12.1 %"
 
 
 def test_runs_in_doubt_are_inconclusive_and_not_confirmed(case):

@@ -147,7 +147,7 @@ def test_most_cases_slower_at_once_are_a_doubt_until_something_repeats_it(materi
     doubted = judge(slow)
     assert (doubted.outcome, doubted.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
     assert doubted.shared is not None and doubted.shared.is_doubt
-    assert "3 of 3 cases are slower tonight, by 9.2% in the middle" in doubted.cases[0].reason
+    assert "3 of 3 cases are slower tonight, the median by 9.2 %" in doubted.cases[0].reason
     assert answer(doubted).startswith("INCONCLUSIVE (exit 6): all cases: -9.2 %, not yet repeated; look at slow0")
 
     confirmed = [
