@@ -65,7 +65,7 @@ class BatchFolders:
         raise BadRequestError(
             f"{folder}: no {self.mark}: this is not the folder of a {self.what}, or the {self.what} was killed before it "
             f"had planned its {self.entries}",
-            remedy=f"no run had started; start the {self.what} again",
+            remedy=f"name a folder in {self.parent}/; a {self.what} that was killed so early is started again, not resumed",
         )
 
 

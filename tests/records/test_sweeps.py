@@ -141,3 +141,9 @@ def test_a_run_of_another_cell_is_refused_with_its_file(sweep, make_record):
     right.rename(wrong)
     with pytest.raises(BadRequestError, match=f"{wrong}/record.json: not a run of mlp: recompute.* differ"):
         read_sweep(sweep)
+
+
+def test_a_results_folder_is_no_sweep_and_the_advice_fits_it(tmp_path):
+    with pytest.raises(BadRequestError, match=r"no sweep.json: this is not the folder of a sweep") as caught:
+        read_sweep(tmp_path)
+    assert caught.value.remedy.startswith("name a folder in sweeps/; ")
