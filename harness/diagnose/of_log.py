@@ -44,6 +44,13 @@ _LOCKED = OomVerdict(
     "or megatron/fused_kernels/build. Then start the job again.",
 )
 
+_NO_END = "no line shows how the job ended"
+_STILL_RUNS = (
+    "See whether the job still runs (squeue, nvidia-smi). If it hangs, take a py-spy dump of every rank; if it ended, ask the scheduler why "
+    "(sacct -j JOB, kubectl describe pod), and pass the logs of all ranks to their end."
+)
+_RISE, _FEWEST_LOSSES = 1.3, 5  # of the lowest loss, and at least 1 above it
+
 _EMPTY = OomVerdict(
     "unknown",
     "low",
@@ -108,7 +115,7 @@ def case_of_log(
         name=name,
         origin="log",
         status=status,
-        verdict=_verdict(first, broken if is_cause else None, status, last=listener.last),
+        verdict=_verdict(first, broken if is_cause else None, status, last=listener.last, log=log),
         failed=_diverged(broken) if broken and is_cause else _failed(first) if first else None,
         spec=spec,
         ranks=_ranks(log, first, spec),
@@ -122,6 +129,7 @@ def case_of_log(
             *([f"How it ended: {first.verdict.reason} ({first.failure.where})."] if first and is_cause else []),
             *([_harmless_note(harmless.failure)] if harmless else []),
             *_others(first),
+            *([] if broken else _rise(log)),
             *(
                 [f"Iterations follow this line, so the job survived it: {survived.text} ({survived.where})."]
                 if survived
@@ -157,7 +165,9 @@ def _is_weak(first: FirstFailure) -> bool:
     return first.failure.kind == "peer" or first.verdict.oom_class in ("unknown", "time_limit", "killed")
 
 
-def _verdict(first: FirstFailure | None, broken: NotFinite | None, status: Status, *, last: str) -> OomVerdict:
+def _verdict(
+    first: FirstFailure | None, broken: NotFinite | None, status: Status, *, last: str, log: ForeignLog
+) -> OomVerdict:
     if broken is not None:
         sure: Confidence = "high" if broken.is_printed else "medium"
         return OomVerdict("not_oom", sure, _divergence(broken), advice=NOT_FINITE_ADVICE)
@@ -165,10 +175,26 @@ def _verdict(first: FirstFailure | None, broken: NotFinite | None, status: Statu
         return _LOCKED
     if first is None and not last:
         return _EMPTY
+    if first is None and status != "ok" and log.truncated:
+        return OomVerdict("not_oom", "medium", f"{_NO_END}; {log.truncated}", advice=_STILL_RUNS)
     if first is None:
-        reason = "the job ended well" if status == "ok" else "no line shows how the job ended"
-        return OomVerdict("not_oom", "medium", reason)
+        return OomVerdict("not_oom", "medium", "the job ended well" if status == "ok" else _NO_END)
     return first.verdict
+
+
+def _rise(log: ForeignLog) -> list[str]:
+    """Return a note on a loss that left its lowest value by far and did not come back before the log ends."""
+    rows = [row for row in log.iterations if row.loss is not None and math.isfinite(row.loss)]
+    if len(rows) < _FEWEST_LOSSES or log.ended:
+        return []
+    lowest = min(rows, key=lambda row: row.loss or 0.0)
+    last, low = rows[-1], lowest.loss or 0.0
+    if last.loss is None or last.loss < max(_RISE * low, low + 1):
+        return []
+    return [
+        f"The loss rose from {low:.3g} (iteration {lowest.number}) to {last.loss:.3g} (iteration {last.number}): training diverged. "
+        "Go back to a checkpoint before the rise, with other data or a smaller learning rate."
+    ]
 
 
 def _divergence(broken: NotFinite) -> str:

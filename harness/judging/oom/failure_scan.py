@@ -22,7 +22,8 @@ from harness.records.logs.lines import LogLine
 from harness.records.logs.seams import joins
 from harness.records.rank import Phase
 
-_ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,12})/")
+# Of Megatron, NeMo 2, Nanotron and torchtitan.
+_ITERATION = re.compile(r"\biteration:?\s{1,20}(\d{1,12})\s?/|\bstep:\s{1,8}(\d{1,12})\s{1,4}(?:\x1b\[\d{1,3}m)?loss:")
 _EXPANDABLE = re.compile(
     r"(?<!try setting )PYTORCH_(?:CUDA_)?ALLOC_CONF\W{1,8}[^\s\"']{0,200}expandable_segments:\s?(True|False)(?! ?to avoid)",
     re.I,
@@ -31,8 +32,8 @@ _EXPANDABLE = re.compile(
 
 def finished_step(text: str) -> int | None:
     """Return the iteration that ended, if the line reports this."""
-    match = _ITERATION.search(text) if "iteration" in text else None
-    return int(match[1]) if match else None
+    match = _ITERATION.search(text) if "iteration" in text or "step:" in text else None
+    return int(match[1] or match[2]) if match else None
 
 
 def expandable_segments_in(text: str) -> bool | None:

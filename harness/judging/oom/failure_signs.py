@@ -68,6 +68,9 @@ _EXITS = (
     # torchrun: "failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: ..."; Python: "died with <Signals.SIGKILL: 9>".
     (re.compile(r"\bfailed \(exitcode: (?P<code>-?\d{1,5})\) local_rank: \d"), 1),
     (re.compile(r"\bterminated with signal (?P<name>SIG[A-Z]{2,6})\b"), 1),
+    # Composer: "Rank 2 crashed with exit code -7.", "Global rank 2 (PID 77) exited with code -7"; DeepSpeed: "exits with return code = 1".
+    (re.compile(r"\b[Rr]ank (?P<rank>\d{1,6}) (?:\(PID \d{1,10}\) )?(?:crashed with exit|exited with) code (?P<code>-?\d{1,3})\b"), 1),
+    (re.compile(r"\bexits with return code = (?P<code>-?\d{1,3})\b"), SRUN),
     (re.compile(r"died with <Signals\.SIG\w{1,12}: (?P<signal>\d{1,2})>"), 1),
     (re.compile(r"\b[Ss]ignal (?P<signal>\d{1,2}) \(SIG[A-Z]{2,6}\)"), 1),
     (re.compile(rf"\btasks? (?P<rank>\d{{1,6}})(?P<more>[-,\d]{{0,200}}): (?:{_WORD}|Exited with exit code (?P<code>\d{{1,3}}))"), SRUN),
@@ -152,7 +155,7 @@ def _ended(text: str) -> Sign | None:
         if name := groups.get("name"):
             signal = str(_NUMBERS.get(name, 0))
         exit_code = -int(signal) if signal else int(code) if code else _WORDS[groups["word"]]
-        if sign := sign_of_exit(exit_code, None if rank is None or groups["more"] else int(rank), weight):
+        if sign := sign_of_exit(exit_code, None if rank is None or groups.get("more") else int(rank), weight):
             return sign
     if ENDED_BY_SLURM.search(text):
         return Sign("peer", weight=-1)

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 
 from harness.units import GB, MIB
 
-_ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,9})\s{0,20}/\s{0,20}(\d{1,12})\s{0,20}(?=\|)")
+_ITERATION = re.compile(r"\biteration:?\s{1,20}(\d{1,9})\s{0,20}/\s{0,20}(\d{1,12})\s{0,20}(?=\|)")
+# NeMo 2 and Nanotron end the line without a bar, and count or name their fields in other ways.
+_UNCLOSED = re.compile(r"\bTraining epoch \d{1,9}, iteration |\biteration: ")
+_NAMES = {
+    "lm_loss": "lm loss", "lm-loss": "lm loss", "reduced_train_loss": "lm loss", "grad_norm": "grad norm",
+    "consumed_samples": "consumed samples", "global_batch_size": "global batch size",
+}  # fmt: skip
 _STEP_TIME = re.compile(
     r"Step Time\s?:\s{0,20}(\d{1,12}(?:\.\d{1,9})?)s\s{1,20}"
     r"GPU utilization:\s{0,20}([\d.]{1,24}|nan|-?inf)\s?(?:MODEL_)?TFLOP/s/GPU"
@@ -19,8 +25,13 @@ _STEP_TIME = re.compile(
 _MEMORY = re.compile(r"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations?\) memory \((GB|MB)\)")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
 _WORLD_SIZE = re.compile(r"^using world size:\s{0,4}(\d{1,7})\b|^\s*world_size \.{2,80} (\d{1,7})$")
-_ENDS = ("after training is done", "exiting program at iteration", "AssertionError: no samples left to consume",
-         "worker group finished (SUCCEEDED)", "worker group successfully finished")  # fmt: skip
+# Of Megatron, torchrun, Lightning, torchtitan, DeepSpeed's launcher, MLPerf and Hugging Face's trainer.
+_ENDS = re.compile(
+    r"after training is done|exiting program a(?:fter \S{1,30} minutes|t iteration)|AssertionError: no samples left to consume|worker group finished \(SUCCEEDED\)|worker group successfully finished"
+    r"|`Trainer\.fit` stopped: `max_|(?:^|INFO - )Training completed$|Process \d{1,10} exits successfully|\"run_stop\".{1,400}\"status\": \"success\"|\btrain_runtime['\" ]{0,40}[:=]"
+)
+_MAY_END = ("training is done", "exiting program", "no samples left", "orker group", "Trainer.fit", "Training completed", "successfully", "run_stop", "train_runtime")  # fmt: skip
+_BEGINS = re.compile(r"\*{5} Running training \*{5}|Training starts at step \d")
 _LARGEST = 1e100
 _MOST_MEMORY = 1e9  # GB or MB of one rank
 
@@ -74,7 +85,9 @@ class WorldSizeLine:
 
 @dataclass(frozen=True, slots=True)
 class EndLine:
-    """A line that is printed when training ends."""
+    """A line that is printed when training ends; ``begins``: when it begins again."""
+
+    begins: bool = False
 
 
 RecordLine = IterationLine | StepTimeLine | MemoryLine | WorldSizeLine | EndLine
@@ -93,21 +106,23 @@ def records_of(text: str) -> Iterator[RecordLine]:
         yield from _memories(text)
     if "world" in text and (size := _WORLD_SIZE.search(text)):
         yield WorldSizeLine(int(size[1] or size[2]))
-    if any(end in text for end in _ENDS) or text.startswith("StopIteration"):
+    if (any(word in text for word in _MAY_END) and _ENDS.search(text)) or text.startswith("StopIteration"):
         yield EndLine()
+    elif ("Training starts" in text or "Running training" in text) and _BEGINS.search(text):
+        yield EndLine(begins=True)
 
 
 def _iterations(text: str) -> Iterator[IterationLine]:
     for match, body in _bodies(_ITERATION, text):
         if int(match[1]) == 0:
             continue
-        *whole, rest = body.split("|")
+        *whole, rest = f"{body}|".split("|") if _UNCLOSED.search(text) else body.split("|")
         fields: dict[str, float] = {}
         for part in whole:
             name, colon, written = part.partition(":")
             value = _number(written.strip()) if colon else None
             if value is not None:
-                fields.setdefault(name.strip(), value)
+                fields.setdefault(_NAMES.get(name.strip(), name.strip()), value)
         yield IterationLine(int(match[1]), int(match[2]), fields, is_cut=":" in rest)
 
 

@@ -91,8 +91,8 @@ class LogReader:
                     self._memory_report(line, record)
                 case WorldSizeLine(world_size=size):
                     self._world_size = self._world_size or size
-                case EndLine():
-                    self._ended = True
+                case EndLine(begins=begins):
+                    self._ended = not begins
 
     def finish(self) -> ForeignLog:
         """Return everything that was read."""
@@ -124,7 +124,7 @@ class LogReader:
             self._signs["megatron-lm"] += 1
         self._has_other_losses |= any("loss" in name and name not in _LOSSES for name in read.fields)
         milliseconds = read.fields.get("elapsed time per iteration (ms)")
-        seconds = None if milliseconds is None else milliseconds / 1000
+        seconds = read.fields.get("train_step_timing in s") if milliseconds is None else milliseconds / 1000
         tflops = read.fields.get("throughput per GPU (TFLOP/s/GPU)")
         step = self._waiting_in(line.source).take(seconds)
         if tflops is None and step is not None:

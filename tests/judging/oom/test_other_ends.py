@@ -212,3 +212,17 @@ def test_a_process_that_spawn_saw_end_by_a_signal_ended_by_it(first, name, exit_
 )
 def test_a_line_of_native_code_alone_shows_a_failure(first, line):
     assert (first(line).verdict.oom_class, first(line).verdict.confidence) == ("not_oom", "high")
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "reason"),
+    [
+        ("ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.", 2, "native code crashed (SIGBUS)"),
+        ("Global rank 3 (PID 4711) exited with code 1", 3, "a launcher reports only that rank 3 ended with exit code 1"),
+        ("[2026-01-02 03:04:05,678] [ERROR] [launch.py:7:sigkill_handler] ['python', '-u', 'train.py', '--local_rank=7'] exits with return code = 1",
+         None, "a launcher reports only that the process that failed ended with exit code 1"),
+    ],
+)  # fmt: skip
+def test_launchers_of_composer_and_deepspeed_report_an_end(first, line, rank, reason):
+    found = first("begin", line)
+    assert (found.failure.rank, found.verdict.reason[: len(reason)]) == (rank, reason)

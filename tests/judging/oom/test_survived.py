@@ -109,7 +109,7 @@ def test_the_answer_names_what_the_job_survived(tmp_path, end, exit_code, reason
     answer = CliRunner().invoke(app, ["diagnose", str(log), "--json"])
     assert answer.exit_code == exit_code
     document = json.loads(answer.stdout)
-    assert document["verdict"]["reason"] == reason
+    assert document["verdict"]["reason"].partition(";")[0] == reason
     assert any("survived it: FileNotFoundError" in note for note in document["job"]["notes"])
 
 
@@ -135,3 +135,10 @@ def test_a_line_long_before_exit_codes_is_not_their_cause(tmp_path, after, is_ca
     )
     found = failure_of(scanned(tmp_path, *iterations(1, 10), HANDLED[0], *iterations(11, 10 + after), report), None)
     assert ("index.npy" in found.failure.text) == is_cause
+
+
+@pytest.mark.parametrize("line", ["Training epoch 0, iteration {}/99 | lr: 1e-05 | reduced_train_loss: 7.5",
+                                  "[INFO|DP=0|PP=0|TP=0]: iteration: {} / 99 | lm_loss: 7.5", "step:  {}  loss:  7.5000  memory: 9.90GiB(12.5%)"])  # fmt: skip
+def test_iterations_of_other_trainers_follow_an_error_that_the_job_survived(tmp_path, line):
+    scan = scanned(tmp_path, line.format(1), HANDLED[3], *map(line.format, (2, 3, 4)))
+    assert failure_of(scan, None) is None and scan.survived is not None

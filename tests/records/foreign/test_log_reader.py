@@ -177,3 +177,17 @@ def test_the_number_of_ranks_is_read_where_the_log_has_it(read):
 def test_a_missing_log_is_reported():
     with pytest.raises(BadRequestError, match=r"none\.log: no such file"):
         read_logs(["none.log"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Training epoch 0, iteration {n}/9 | lr: 2.9e-05 | consumed_samples: 48 | global_batch_size: 24 | global_step: 2 | reduced_train_loss: 7.5 | train_step_timing in s: 1.25",
+        "01/02/2026 03:04:05 [INFO|DP=0|PP=0|TP=0]: iteration: {n} / 9 | consumed_tokens: 65.5K | time_per_iteration_ms: 1.25K | lm_loss: 7.5 | lr: 2.9e-05 | grad_norm: 1.5",
+        " samples/sec: 7.7 | iteration {n:8d}/       9 | elapsed time per iteration (ms): 1250.0 | lm_loss: 7.5E+00 | loss scale: 1024.0 |",
+    ],
+)  # fmt: skip
+def test_nemo_nanotron_and_neox_name_the_loss_in_their_own_way(read, line):
+    log = read("\n".join(line.format(n=n) for n in (1, 2)))
+    assert [(row.number, row.loss) for row in log.iterations] == [(1, 7.5), (2, 7.5)]
+    assert (log.total, log.notes, log.has_other_losses) == (9, (), False)
