@@ -183,12 +183,13 @@ def judged(
         pieces = _fragmentation(figures, expandable_segments=bool(expandable_segments))
         first, second = _on_this_device(figures, who, pieces)
     oom_class, confidence, reason = first
+    advice = _CONTEXTS_ADVICE if oom_class == "other_process" and _are_contexts(who) else ""
     if second is None:
-        return OomVerdict(oom_class, confidence, reason, figures.tried_bytes, figures)
+        return OomVerdict(oom_class, confidence, reason, figures.tried_bytes, figures, advice)
     if oom_class != "other_process" and confidence == "high" and _live_share(figures) < threshold("mostly_live_share"):
         confidence = "medium"
     both = f"{reason}; {second[2]}" if second[0] != "capacity" or first[0] == "other_process" else reason
-    return OomVerdict(oom_class, confidence, both, figures.tried_bytes, figures, second=second[0])
+    return OomVerdict(oom_class, confidence, both, figures.tried_bytes, figures, advice, second=second[0])
 
 
 def as_full(verdict: OomVerdict) -> OomVerdict:
@@ -255,11 +256,27 @@ def _neighbour(figures: AllocatorFigures, who: Occupants) -> Found | None:
         return _unnamed_neighbour(figures, tried, free)
     if foreign < threshold("foreign_bytes") or tried > free + foreign:
         return None
+    if _are_contexts(who):
+        reason = f"{len(who.others)} other processes hold {format_bytes(foreign)} in equal parts, as bare CUDA contexts of the job's other ranks do; without them, {format_bytes(tried)} would fit"
+        return "other_process", "medium", reason
     named = ", ".join(str(process.pid) for process in who.others[:4])
     whose = f"other processes ({named})" if named else "unlisted processes"
     reason = f"{whose} hold {format_bytes(foreign)}; without them, {format_bytes(tried)} would fit"
     spare = figures.unallocated_bytes or 0
     return "other_process", "medium" if spare >= tried or not named else "high", reason
+
+
+def _are_contexts(who: Occupants) -> bool:
+    """Return whether the others are several processes of one size, which is at most that of a CUDA context."""
+    sizes = [process.used_bytes or 0 for process in who.others]
+    is_small = len(sizes) > 1 and max(*sizes, who.unlisted_bytes) < threshold("foreign_bytes")
+    return is_small and max(sizes) - min(sizes) <= threshold("rounding_bytes")
+
+
+_CONTEXTS_ADVICE = (
+    "Compare the processes with those of the job (nvidia-smi). If they are its ranks, let each select its own GPU before the first call of CUDA (torch.cuda.set_device(LOCAL_RANK)), "
+    "and load files with map_location='cpu': every rank that touches this GPU leaves a context on it. Otherwise run the job without them."
+)
 
 
 def _unnamed_neighbour(figures: AllocatorFigures, tried: int, free: int) -> Found | None:

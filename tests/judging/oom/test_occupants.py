@@ -130,3 +130,19 @@ def test_this_process_is_at_least_as_large_as_its_allocator(more, recognised):
     listed = (ProcessMemory(1, 30 * GIB), ProcessMemory(2, 40 * GIB))
     figures = {"total_bytes": CARD, "free_bytes": 30 * GIB, "allocated_bytes": held, "unallocated_bytes": 0}
     assert occupants(AllocatorFigures(processes=listed, **figures)).recognised_pid == recognised
+
+
+@pytest.mark.parametrize(
+    ("sizes", "are_contexts"), [((0.5, 0.5, 0.5), True), ((0.5, 0.9), False), ((1.5, 1.5), False), ((1.2,), False)]
+)
+def test_several_small_processes_of_one_size_are_contexts_of_other_ranks(sizes, are_contexts):
+    others = tuple(ProcessMemory(70 + n, round(size * GIB)) for n, size in enumerate(sizes))
+    held = {"total_bytes": CARD, "free_bytes": GIB // 2, "allocated_bytes": 95 * GIB, "unallocated_bytes": 0}
+    mine = CARD - GIB // 2 - sum(each.used_bytes for each in others)
+    found = judged(
+        AllocatorFigures(processes=others, this_process_bytes=mine, tried_bytes=GIB, **held), expandable_segments=False
+    )
+    assert (found.oom_class, found.second) == ("other_process", "capacity")
+    assert ("bare CUDA contexts" in found.reason) is are_contexts
+    assert ("set_device(LOCAL_RANK)" in found.next_experiment) is are_contexts
+    assert found.confidence == ("medium" if are_contexts else "high")
