@@ -12,6 +12,10 @@ _MEMBER = re.compile(
 _GLOBAL = re.compile(r"^Global rank: (\d{1,6})\b")  # of DeepEP
 _WORK = re.compile(r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})")
 _ENQUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})")
+# torch's report with TORCH_NCCL_DESYNC_DEBUG, on the rank whose collective timed out.
+_DESYNC = re.compile(
+    r"\[(\d{1,6}(?:, ?\d{1,6}){0,999})\] (?:finished collective #(\d{1,18}), but didn't join collective #|(?:are|is) the lagging ranks? that caused this timeout)"
+)
 _DEFAULT = re.compile(r"$|0\b")  # all ranks of the job
 _MOST_MEMBERS = 65_536
 _SHOWN = 4
@@ -50,8 +54,9 @@ class Lag:
 
 @dataclass(slots=True)
 class Collectives:
-    """Feed it every line. ``works``: the collective that timed out, ``enqueued``: the last that was enqueued; by group and rank."""
+    """Feed it every line. ``works``: the collective that timed out, ``enqueued``: the last that was enqueued; by group and rank. ``reported``: by torch."""
 
+    reported: Lag | None = None
     works: dict[str, dict[int, Progress]] = field(default_factory=dict)
     enqueued: dict[str, dict[int, Progress]] = field(default_factory=dict)
 
@@ -59,6 +64,8 @@ class Collectives:
         """Take in a line; most lines hold nothing."""
         text = line.text
         if "WorkNCCL(" not in text and "enqueued" not in text:
+            if self.reported is None and ("collective #" in text or "lagging rank" in text):
+                self.reported = _of_report(line)
             return
         member = _MEMBER.search(text)
         rank = line.rank if line.rank is not None else int(member["rank"]) if member else None
@@ -73,12 +80,24 @@ class Collectives:
             _keep(self.enqueued, group, rank, Progress(int(last[1]), "", line))
 
     def lag(self) -> Lag | None:
-        """Return who is behind; None if no ranks differ, or two groups contradict each other."""
+        """Return who is behind; None if no ranks differ, or two groups contradict each other. torch's own report counts first."""
+        if self.reported:
+            return self.reported
         found = [
             lag for table in (self.enqueued, self.works) for group, seen in table.items() if (lag := _lag(group, seen))
         ]
         certain = [lag for lag in found if lag.is_certain] or found
         return certain[0] if certain and len({lag.ranks for lag in certain}) == 1 else None
+
+
+def _of_report(line: LogLine) -> Lag | None:
+    """Return the ranks that torch's report names as those that did not join a collective."""
+    match = _DESYNC.search(line.text)
+    if match is None:
+        return None
+    ranks = tuple(int(rank) for rank in match[1].split(","))
+    who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_SHOWN]))}{' ...' if len(ranks) > _SHOWN else ''}"
+    return Lag(ranks, f"torch's report names {who}, which did not join the collective", is_certain=True, line=line)
 
 
 def _keep(table: dict[str, dict[int, Progress]], group: str, rank: int, progress: Progress) -> None:

@@ -76,7 +76,8 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
     )
     verdict = verdict_of_mention(first.text) if first.is_mention else classify(first.text, ending)
     if lag is not None and verdict.advice == WAITED_ADVICE:
-        first = next((failure for failure in same if failure.rank == lag.ranks[0]), replace(first, rank=lag.ranks[0]))
+        named = replace(first, rank=lag.ranks[0], evidence=(lag.line, *first.evidence))
+        first = next((failure for failure in same if failure.rank == lag.ranks[0]), named)
         sure: Confidence = "high" if lag.is_certain else "medium"
         advice = (
             f"Read the log of rank {lag.ranks[0]} first, and its stack (py-spy dump) while it hangs. {verdict.advice}"

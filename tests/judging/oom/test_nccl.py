@@ -113,6 +113,23 @@ def test_the_rank_whose_collective_is_behind_is_the_one_that_the_others_wait_for
     assert found.verdict.next_experiment.startswith("Read the log of rank 3 first")
 
 
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        ("     [5] finished collective #6, but didn't join collective #7 (count from 1)", "rank 5"),
+        (
+            " - To our best knowledge, ranks [5, 6] are the lagging ranks that caused this timeout. They never joined any collectives",
+            "ranks 5, 6",
+        ),
+    ],
+)
+def test_torchs_own_report_names_the_rank_that_did_not_join(first, line, ranks):
+    found = first(timed_out(0, 7), timed_out(1, 7), " - [0] Timeout at collective: ALLREDUCE, #7", line)
+    assert (found.failure.rank, found.verdict.confidence) == (5, "high")
+    assert found.verdict.reason.endswith(f"torch's report names {ranks}, which did not join the collective")
+    assert found.failure.where.endswith(":4")
+
+
 ABORTED = "terminate called after throwing an instance of 'c10::DistBackendError'"
 WHAT = "  what():  [PG ID {} PG GUID {} Rank {}] Process group watchdog thread terminated with exception: {}"
 WORK = "[Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000)"
