@@ -6,9 +6,9 @@ from dataclasses import dataclass
 # srun --label puts the task number on every line. It counts as a label only if (nearly) every line begins so.
 _LABEL = re.compile(r"\s*(\d{1,6}):(?: |$)")
 _MIN_LABELLED_SHARE = 0.9
-# torch's own prefix counts over the whole job; torchrun's [default3]: (with --role trainer: [trainer3]:) over the node; Open MPI's [1,3]<stdout>: over the job.
+# torch's own prefix counts over the whole job; torchrun's [default3]: (with --role trainer: [trainer3]:, with --role node07: [node07:3]:) over the node; Open MPI's [1,3]<stdout>: over the job.
 _RANK = re.compile(
-    r"\s*\[(?:rank(\d{1,6})|[A-Za-z_]{2,40}(\d{1,6})(?:\|\d{1,6})?)\]:[ ]?|\[\d+,(\d{1,6})\]<std(?:out|err)>:[ ]?"
+    r"\s*\[(?:rank(\d{1,6})|(?:[A-Za-z_]{2,40}|[A-Za-z][\w-]{0,60}:)(\d{1,6})(?:\|\d{1,6})?)\]:[ ]?|\[\d+,(\d{1,6})\]<std(?:out|err)>:[ ]?"
 )
 _NCCL = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=(?:\S{1,100}:\d{1,6} )?NCCL )")
 _NEMO = re.compile(r"\[NeMo [A-Z] (?P<time>[\d-]{8,10} [\d:]{8})(?P<rest>[^\]]{0,200})\]\s?")
