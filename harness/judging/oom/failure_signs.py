@@ -36,7 +36,7 @@ _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
     "loss value", "Assertion", "undefined symbol", "ocket has", "Xid", "XID", "fallen off", "is lost", "what():", "RmInit", "MPI_", "PMI", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
-    "NCCL WARN", "Unable to determine", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog", "cuMem", "load symbol", "load library", "recv_tokens", "recv_expert", "find -l",
+    "NCCL WARN", "Unable to determine", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog", "cuMem", "load symbol", "load library", "recv_tokens", "recv_expert", "find -l", "inf/nan",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.
@@ -46,6 +46,9 @@ _ERROR = re.compile(
 )
 # Below a traceback, also names such as triton.runtime.errors.OutOfResources.
 _RAISED = re.compile(r"(?:[a-z_]\w{0,99}\.){1,9}([A-Z]\w{0,99})(?::\s|$)")
+_RAY_OOM = re.compile(
+    r"\bRayTaskError\(OutOfMemoryError\)"
+)  # above the traceback that Ray raises again, with torch's message
 # Errors that torchrun and shells raise because a child failed.
 _OF_A_PARENT = (
     "ChildFailedError",
@@ -109,7 +112,7 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     if allocator_figures(text) or (not is_code and known_text(text)) or (error and error[1] == "OutOfMemoryError"):
         match = _OOM_TASK.search(text)
         return Sign("oom", rank=int(match[1]) if match else None)
-    if sign := _of_known_end(text, is_code=is_code):
+    if sign := Sign("oom", weight=2) if _RAY_OOM.search(text) else _of_known_end(text, is_code=is_code):
         return sign
     if error and error[1] not in _OF_A_PARENT:
         return Sign("error", weight=0 if in_traceback else 1)

@@ -152,6 +152,8 @@ _NEEDS: tuple[KnownText, ...] = (
          "Compare its size with those of other ranks and steps, and load an older checkpoint (latest_checkpointed_iteration.txt names the newest). Data: write the .bin and .idx again."),
     row(r"[Mm]issing key(?:s|\(s\))? in .{0,20}(?:state_dict|checkpoint)|\b[Uu]nexpected key(?:s|\(s\))? in|[Ss]ize mismatch (?:for|between saved)\b|KeyError: MetadataIndex\(|[Gg]lobal shape mismatch|Error\(s\) in loading state_dict"
          r"|CheckpointingException|Unable to load .{1,40} from checkpoint\b", _MISFIT, COMPARE_CHECKPOINT),
+    row(r"assert \S{0,80}metadata is not None|Error: .{0,300}/\.metadata'?\s?$", "the checkpoint is incomplete: it has no file .metadata, which is written last",
+         "An earlier save was interrupted, or this folder is no distributed checkpoint: load an older step. Check that every node sees the folder (ls -la), and that a save in the background had ended."),
     row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {COMPARE_CHECKPOINT}", confidence="medium"),
     row(r"\bassert \S{0,60}(?:vocab_file|merge_file|tokenizer_model)|Not found: \".{0,200}\.model\"|\b[Tt]okenizer(?: model| file)?\b(?! class).{0,200} (?:not found|does not exist)",
          "a file of the tokenizer is missing, or the job names none", "Check --tokenizer-type and the files that it needs (--tokenizer-model, or --vocab-file and --merge-file): every node must see them."),
@@ -211,6 +213,9 @@ _PROGRAM: tuple[KnownText, ...] = (
     row(r"Error: .{0,300}\b(?:divisible by|multiple of)\b", _UNEVEN, f"See which sizes the line names. {_CHECK}", confidence="medium"),
     row(r"[Ss]plit sizes doesn't match|split_with_sizes expects", "the parts of a split do not add up to the tensor: tokens were counted in two ways",
          "Compare the counts of all ranks. With experts, the routing must be the same everywhere (replay, capacity, padding); with packed sequences, the lengths must add up with their padding."),
+    row(r"[Ss]ize of tensor a \(\d{1,20}\) must match the size of tensor b|shapes cannot be multiplied \(|shape '\[[\d, -]{1,200}\]' is invalid for input of size", "the sizes of two tensors do not fit together",
+         "The line has the sizes. If one is a multiple of the other, one tensor is split over ranks and the other is not, or over another number of ranks: compare TP, EP and the data-parallel size with "
+         "those of the checkpoint or of the conversion. Otherwise compare the lengths of the batch and the sizes of the model.", confidence="medium"),
     row(r"Check batch related parameters|train_batch_size is not equal to", "the batch sizes contradict each other",
          "The global batch size must be micro-batch x accumulated micro-batches x data-parallel ranks. The line has the values: look at the number of ranks first."),
     row(r"DataLoader worker (?:\(pid\(?s?\)?[ \d,]{1,200}\) )?exited unexpectedly", "a data loader worker ended without a message",
@@ -283,7 +288,7 @@ _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8:
 # Messages of megatron-core's checks of gradients and losses, and of its rerun state machine.
 _NON_FINITE = re.compile(
     r"found (?P<found>NaN|Inf) in local (?:grad norm|forward loss)|Unexpected result (?P<result>nan|-?inf)\b"
-    r"|\bvalidation loss at .{0,80}\blm loss value: (?P<validation>nan|NAN|-?inf|-?INF)\b|\b[Bb]ad grad[_ ]norm detected|\b(?:loss|grad[_ ]norm) (?:is|was|became) (?P<said>nan|NaN|-?inf)\b"
+    r"|\bvalidation loss at .{0,80}\blm loss value: (?P<validation>nan|NAN|-?inf|-?INF)\b|\b[Bb]ad grad[_ ]norm detected|\b(?:loss|grad[_ ]norm) (?:is|was|became) (?P<said>nan|NaN|-?inf)\b|\bDetected (?P<activation>inf/nan) during\b"
 )
 # Errors of any program about such a value.
 _REFUSED = re.compile(

@@ -16,9 +16,9 @@ _WORDS = (
 _LONGEST = 2000  # characters of a line that are searched
 _LONG_NUMBER = re.compile(r"\d{4,}|\d+\.\d+")  # such as a process or a measurement; short ones may be codes of errors
 # What programs print and go on.
-_HARMLESS = re.compile(
-    r"[Ww]arn(?:ing)?\b|WARN(?:ING)?\b|Warning\b|\bINFO\b|\bDEBUG\b|\b[Dd]eprecated|^\[?[WI]\d{0,4} |[Rr]etry|\biteration\s{1,20}\d{1,12}/"
-)
+# Warnings, and the lines of iterations, which a reader of their own judges.
+_WARNING = r"[Ww]arn(?:ing)?\b|WARN(?:ING)?\b|Warning\b|[Rr]etry|[Ss]kipp(?:ed|ing)\b|\biteration:?\s{1,20}\d{1,12}\s?/"
+_HARMLESS = re.compile(rf"{_WARNING}|\bINFO\b|\bDEBUG\b|\b[Dd]eprecated|^\[?[WI]\d{{0,4}} ")
 _NCCL_PEER = re.compile(r"Connection closed by localRank")  # NCCL prints the end of a peer as INFO
 # An error of Python behind other words, such as a logger's.
 _INSIDE = re.compile(
@@ -27,8 +27,11 @@ _INSIDE = re.compile(
 _OUT_OF_MEMORY = re.compile(r"\b(?:CUDA|HIP|XPU|GPU) (?:error: )?(?:ran )?out of memory\b|\bOutOfMemoryError\b")
 # A loss or a norm in the lines of trainers other than Megatron, such as {'loss': nan} and "loss: nan".
 _LOGGED = re.compile(
-    r"\b(loss|grad[_ ]norm)(?:['\"]?\s{0,3}[:=]\s{0,8}['\"]?(?:nan|NaN|NAN)\b|\s{1,3}(?:nan|NaN|NAN)(?=[,;|]|$))"
+    r"(?:\b|_)(loss|grad[_ ]norm)(?:['\"]?\s{0,3}[:=]\s{0,8}['\"]?(?:nan|NaN|NAN)\b|\s{1,3}(?:nan|NaN|NAN)(?=[,;|]|$))"
 )
+_TRAIN_LOSS = re.compile(
+    r"(?:\b|_)train_loss['\"]?\s{0,3}[:=]\s{0,3}\d"
+)  # Lightning's bar also has a loss of its own, which NeMo leaves nan
 
 
 def mention_in(text: str, *, in_traceback: bool) -> str | None:
@@ -45,12 +48,14 @@ def mention_in(text: str, *, in_traceback: bool) -> str | None:
 @lru_cache(maxsize=4096)
 def _mentions(shape: str, *, in_traceback: bool) -> bool:
     """Return whether a line mentions a cause. Programs repeat their lines, with other numbers."""
+    logged = None if in_traceback else _LOGGED.search(shape)  # trainers write results as INFO
+    if logged and not (logged[1] == "loss" and _TRAIN_LOSS.search(shape)):
+        return re.search(_WARNING, shape) is None
     if _HARMLESS.search(shape) and not _NCCL_PEER.search(shape):
         return False
     if _INSIDE.search(shape):
         return True
-    found = _LOGGED.search(shape) or _OUT_OF_MEMORY.search(shape)
-    return not in_traceback and (found is not None or names_cause(shape))
+    return not in_traceback and (_OUT_OF_MEMORY.search(shape) is not None or names_cause(shape))
 
 
 def verdict_of_mention(text: str) -> OomVerdict:

@@ -30,6 +30,8 @@ TABLE = (
         ("step:  7  loss:  nan  grad_norm:  nan", "the loss is not a number"),
         ("iter 70: loss nan, time 9.07ms", "the loss is not a number"),
         ("{'grad_norm': nan, 'epoch': 0.25}", "a gradient norm is not a number"),
+        ("01/02 03:04:05 - trainer - INFO - Epoch(train) [1][70/90]  loss: 7.25  grad_norm: nan", "a gradient norm is not a number"),
+        ("Epoch 0:   7%|7| 7/99 [01:01<01:01, 1.05s/it, loss=nan, v_num=, reduced_train_loss=nan]", "the loss is not a number"),
     ],
 )  # fmt: skip
 def test_a_line_that_only_mentions_a_cause_is_the_answer_where_there_is_no_other(first, line, reason):
@@ -49,6 +51,8 @@ def test_a_line_that_only_mentions_a_cause_is_the_answer_where_there_is_no_other
         'raise ValueError("%s: not divisible by" % name)',
         "finance data was read, and all is well",
         "steps with a loss nan or above 9: 0",
+        "WARNING: loss: nan, skipping the batch",
+        "Epoch 0:   7%|7| 7/99 [01:01<01:01, 1.05s/it, loss=nan, v_num=, reduced_train_loss=7.250]",
         "Read https://huggingface.co/docs about what is supported and what cannot be done",
     ],
 )

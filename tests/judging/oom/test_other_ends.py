@@ -40,6 +40,13 @@ LOST_GPU = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU h
         ("KeyError: MetadataIndex(fqn='decoder.weight', offset=torch.Size([1]), index=3)", "not_oom", "the checkpoint does not fit", "checkpoint format"),
         ("ModuleNotFoundError: No module named 'fused_weight_gradient_mlp_cuda'", "not_oom", "a compiled extension is missing", "APEX_CUDA_EXT"),
         ("ModuleNotFoundError: No module named 'cudatools'", "not_oom", "a Python module is not installed", "PYTHONPATH"),
+        ("RuntimeError: The size of tensor a (96) must match the size of tensor b (24) at non-singleton dimension 0", "not_oom",
+         "the sizes of two tensors do not fit", "compare TP, EP"),
+        ("RuntimeError: shape '[7, 2, -1]' is invalid for input of size 77", "not_oom", "the sizes of two tensors do not fit", "compare TP, EP"),
+        ("AssertionError assert metadata is not None", "not_oom", "the checkpoint is incomplete", "load an older step"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/iter_7/.metadata'", "not_oom", "the checkpoint is incomplete", "load an older step"),
+        ("Detected inf/nan during batch_number=7", "not_oom", "a result was not finite", "-c bf16"),
+        ("RuntimeError: CUDA Error: out of memory at /x/csrc/cumem_allocator.cpp:77", "outside_allocator", "vLLM found too little free GPU memory", "offload the trainer's"),
         ("RuntimeError: PassManager::run failed", "not_oom", "could not compile a kernel", "TORCHDYNAMO_DISABLE"),
         ("AssertionError assert args.num_rows % world == 0", "not_oom", "does not divide evenly", "the two sizes in the assert"),
         ("FloatingPointError: Loss became infinite or NaN at iteration=77!", "not_oom", "the loss was not finite (NaN) at iteration 77", "-c bf16"),
@@ -64,7 +71,13 @@ def test_every_end_has_its_own_advice(text, oom_class, reason, advice):
     verdict = classify(text)
     sure = (
         "medium"
-        if reason in ("data loader worker crashed", "does not divide evenly", "does not fit the function")
+        if reason
+        in (
+            "data loader worker crashed",
+            "does not divide evenly",
+            "does not fit the function",
+            "the sizes of two tensors do not fit",
+        )
         else "high"
     )
     assert (verdict.oom_class, verdict.confidence) == (oom_class, sure)
@@ -226,3 +239,18 @@ def test_a_line_of_native_code_alone_shows_a_failure(first, line):
 def test_launchers_of_composer_and_deepspeed_report_an_end(first, line, rank, reason):
     found = first("begin", line)
     assert (found.failure.rank, found.verdict.reason[: len(reason)]) == (rank, reason)
+
+
+def test_ray_names_an_out_of_memory_before_the_traceback_that_it_raises_again(first):
+    lines = (
+        TRACEBACK,
+        '  File "/job/a.py", line 7, in get',
+        "ray.exceptions.RayTaskError(OutOfMemoryError): ray::W.step() (pid=7)",
+        '  File "/job/b.py", line 7, in step',
+    )
+    assert (first(*lines).verdict.oom_class, first(*lines).verdict.confidence) == ("capacity", "low")
+    found = first(
+        *lines,
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has a total capacity of 8 GiB of which 7 GiB is free.",
+    )
+    assert found.verdict.oom_class == "bad_size"
