@@ -14,8 +14,10 @@ from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
+_MOST_RANKS, _SHOWN = 65_536, 4
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
 _TRAPPED = "unspecified launch failure"
+_UNNAMED_WAIT = "Some NCCL operations have failed or timed out"  # torch's line after the one that names the rank
 _SIGKILL = -9  # the kernel's signal when host memory runs out
 __all__ = ["FailureScan", "FirstFailure", "RankFailure", "failure_of", "first_failure", "survived_by"]
 
@@ -76,19 +78,31 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
     )
     verdict = verdict_of_mention(first.text) if first.is_mention else classify(first.text, ending)
     if lag is not None and verdict.advice == WAITED_ADVICE:
-        named = replace(first, rank=lag.ranks[0], evidence=(lag.line, *first.evidence))
+        named = replace(first, rank=lag.ranks[0], text=lag.line.text, evidence=(lag.line, *first.evidence))
         first = next((failure for failure in same if failure.rank == lag.ranks[0]), named)
         sure: Confidence = "high" if lag.is_certain else "medium"
         advice = (
             f"Read the log of rank {lag.ranks[0]} first, and its stack (py-spy dump) while it hangs. {verdict.advice}"
         )
         verdict = replace(verdict, confidence=sure, reason=f"{verdict.reason}; {lag.reason}", advice=advice)
+    if lag is None and verdict.advice == WAITED_ADVICE and (silent := _silent(by_rank)):
+        reason = f"{verdict.reason}; {silent} reported no time-out"
+        verdict = replace(verdict, reason=reason, advice=f"Read the log of {silent} first. {verdict.advice}")
     return FirstFailure(
         failure=_without_secrets(_with_listing(first, failures)),
         verdict=verdict,
         also=tuple(_without_secrets(failure) for failure in same if failure is not first),
         victims=tuple(_without_secrets(failure) for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )
+
+
+def _silent(failures: list[RankFailure]) -> str:
+    """Return the ranks below the highest that reported nothing, if most did; empty otherwise."""
+    spoke = {failure.rank for failure in failures if failure.rank is not None}
+    silent = sorted(set(range(min(max(spoke, default=0), _MOST_RANKS))) - spoke)
+    if not silent or 2 * len(silent) > len(spoke):
+        return ""
+    return f"rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent[:_SHOWN]))}{' ...' if len(silent) > _SHOWN else ''}"
 
 
 def _says_more(mention: RankFailure, found: list[RankFailure], cut: RankFailure | None) -> bool:
@@ -178,16 +192,21 @@ def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[
         and not _is_abort_of(failure, failures)
         and not (_TRAPPED in failure.text and has_waited)
         and not (failure.weight == SRUN and (scan.listed or spoke))
+        and not (_UNNAMED_WAIT in failure.text and failure.rank is None and heard - {None})
         and not (_is_report(failure) and heard and (failure.rank is None or heard & {None, failure.rank}))
     ]
 
 
 def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
-    """Return whether a launcher reports SIGABRT of a process that said before why it aborts."""
+    """Return whether a launcher reports SIGABRT of a process that said before why it aborts.
+
+    torch ends a process that waited too long, or lost its peers, with SIGABRT.
+    """
     if failure.kind != "signal" or failure.exit_code not in _SIGABRT:
         return False
     said = {each.rank for each in others if each.kind == "error" and each.weight <= 0}
-    return bool(said if failure.rank is None else said & {failure.rank, None})
+    lost = {each.rank for each in others if each.kind == "peer" and each.weight <= 0 and each.exit_code is None}
+    return bool(said | lost if failure.rank is None else said & {failure.rank, None})
 
 
 def _is_report(failure: RankFailure) -> bool:

@@ -130,6 +130,24 @@ def test_torchs_own_report_names_the_rank_that_did_not_join(first, line, ranks):
     assert found.failure.where.endswith(":4")
 
 
+def test_a_rank_that_reported_no_time_out_is_named(first):
+    found = first(
+        timed_out(1, 7), timed_out(3, 7), timed_out(2, 7), "Some NCCL operations have failed or timed out. Due to the"
+    )
+    assert found.verdict.reason.endswith("; rank 0 reported no time-out")
+    assert found.verdict.next_experiment.startswith("Read the log of rank 0 first")
+    assert [other.rank for other in found.also] == [3, 2]
+    assert "reported no time-out" not in first(timed_out(3, 7)).verdict.reason
+
+
+@pytest.mark.parametrize(
+    "line", ["failed (exitcode: -6) local_rank: 0 (pid: 7) of binary: /usr/bin/python", "exits with return code = -6"]
+)
+def test_the_abort_of_a_rank_that_waited_too_long_is_a_consequence(first, line):
+    found = first(timed_out(0, 7), ABORTED, line)
+    assert (found.failure.rank, found.verdict.reason[:12]) == (0, "ranks waited")
+
+
 ABORTED = "terminate called after throwing an instance of 'c10::DistBackendError'"
 WHAT = "  what():  [PG ID {} PG GUID {} Rank {}] Process group watchdog thread terminated with exception: {}"
 WORK = "[Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000)"
