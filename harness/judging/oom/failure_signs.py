@@ -36,7 +36,7 @@ _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
     "loss value", "Assertion", "undefined symbol", "ocket has", "Xid", "XID", "fallen off", "is lost", "what():", "RmInit", "MPI_", "PMI", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
-    "NCCL WARN", "Unable to determine", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog", "cuMem", "load symbol", "load library", "recv_tokens", "recv_expert", "find -l", "inf/nan",
+    "NCCL WARN", "Unable to determine", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog", "cuMem", "load symbol", "load library", "recv_tokens", "recv_expert", "find -l", "inf/nan", "low on resource",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.

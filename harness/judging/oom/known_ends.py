@@ -22,7 +22,7 @@ NOT_FINITE_ADVICE = f"{_RISING} precision or a GPU. With FP8 and recompute: reco
 _NOT_FINITE_IN_BF16 = f"{_RISING} a GPU: run it again from the last checkpoint on other nodes."
 # Lines of other programs and of CUDA, which are no errors of Python, and show why a job ended.
 OF_PROGRAMS = re.compile(
-    r"^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: (?!child \d{1,10} terminated)|srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
+    r"The node was low on resource: |^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: (?!child \d{1,10} terminated)|srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
     r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|(?:Cannot|Could not) load (?:symbol|library) \S|^Error CUDA driver version is insufficient"
     r"|Unable to load .{1,40} from checkpoint .{1,300}--no-load|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|\bAssertion [`'].{1,500}' failed\.?$|:\d{1,6} in function .{1,100}: Assertion failed: |Mismatched collective detected|terminated with exception: .{0,40}CUDA error|\bld: cannot find -l\w|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
 )
@@ -45,6 +45,10 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          "Check the reason that Slurm gives (scontrol show job, sacct -j), and the job's log file and folder."),
     row(rf"{SLURM}STEP ENDED\b", "Slurm ended the job step, but not the job",
          "Look in the job's log for the task that failed (srun: error: NODE: task N), and read the logs of its ranks."),
+    row(r"The node was low on resource: (?P<what>[\w-]{1,40})", "Kubernetes evicted the pod, because its node ran out of a resource", "Ask for as much of it as the job uses (resources.requests and limits; for ephemeral-storage, "
+         "write caches and checkpoints to a volume), or run it on a larger node: kubectl describe pod has the figures."),
+    row(r"Failed to create placement group|[Pp]lacement group .{0,200}(?:timed out|cannot be (?:created|scheduled)|infeasible)|available GPUs [\d.]{1,12} is less than total desired GPUs", "Ray's cluster has fewer free GPUs than the job asks for",
+         "Compare `ray status` with the job's number of nodes and GPUs per node. If nodes are missing, they did not join, were preempted, or an earlier job still holds their GPUs."),
     row(rf"{SLURM}CANCELLED\b", "a user cancelled the job", "Ask who ran scancel; the job itself does not show the reason."),
     row(r"\bpyxis: (?!child \d{1,10} terminated)", "Slurm could not start the container",
          "The lines of enroot below it name the step that failed. Check the image's name, your login to its registry (~/.config/enroot/.credentials), the paths of the mounts, and the space "
@@ -74,7 +78,7 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          "Choose another implementation: for attention --attention-backend fused or unfused, or NVTE_FLASH_ATTN=0. Otherwise run it on a newer type of GPU."),
     row(r"could not select device driver|nvidia-container-cli: ", "the container could not get the GPUs of the node",
          "Install NVIDIA's container toolkit on that node (nvidia-ctk runtime configure), and check that nvidia-smi works outside of the container."),
-    row(r"No CUDA GPUs are available|Torch not compiled with CUDA|Found no NVIDIA driver|No supported gpu backend found|your machine only has: \[\]", "the job sees no GPU",
+    row(r"No CUDA GPUs are available|\bno GPUs found|Torch not compiled with CUDA|Found no NVIDIA driver|No supported gpu backend found|your machine only has: \[\]", "the job sees no GPU",
          "Check CUDA_VISIBLE_DEVICES, the GPUs that the job asked for (--gpus, --gres; docker --gpus all), and whether torch was built with CUDA."),
     row(r"cudaGetDeviceCount\(\).{0,400}Error \d{1,4}: (?P<what>\w.{0,80})", "CUDA could not start", "See whether nvidia-smi works there, also inside the container, and the kernel's log (dmesg, lines with NVRM). "
          "After an update of the driver, reboot; otherwise run the job on another node."),
@@ -210,7 +214,7 @@ _PROGRAM: tuple[KnownText, ...] = (
     row(rf"Error: (?=.{{0,560}}(?:divisible by|multiple of)\b).{{0,300}}\b(?:{_SIZES})\b.{{0,200}}\b(?:divisible by|multiple of)\b|Error: .{{0,300}}\b(?:divisible by|multiple of)\b.{{0,200}}\b(?:{_SIZES})\b",
          _UNEVEN, _CHECK),
     row(r"Error:? assert .{1,200}%.{1,200}== ?0\b|Error: .{1,200}%.{1,200}== ?0 ?INTERNAL ASSERT", _UNEVEN, f"See the two sizes in the assert. {_CHECK}", confidence="medium"),
-    row(r"Error: .{0,300}\b(?:divisible by|multiple of)\b", _UNEVEN, f"See which sizes the line names. {_CHECK}", confidence="medium"),
+    row(r"Error: .{0,300}\b(?:divisible by|multiple of|must be a whole number)\b", _UNEVEN, f"See which sizes the line names. {_CHECK}", confidence="medium"),
     row(r"[Ss]plit sizes doesn't match|split_with_sizes expects", "the parts of a split do not add up to the tensor: tokens were counted in two ways",
          "Compare the counts of all ranks. With experts, the routing must be the same everywhere (replay, capacity, padding); with packed sequences, the lengths must add up with their padding."),
     row(r"[Ss]ize of tensor a \(\d{1,20}\) must match the size of tensor b|shapes cannot be multiplied \(|shape '\[[\d, -]{1,200}\]' is invalid for input of size", "the sizes of two tensors do not fit together",

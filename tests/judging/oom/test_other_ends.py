@@ -47,6 +47,12 @@ LOST_GPU = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU h
         ("FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/iter_7/.metadata'", "not_oom", "the checkpoint is incomplete", "load an older step"),
         ("Detected inf/nan during batch_number=7", "not_oom", "a result was not finite", "-c bf16"),
         ("RuntimeError: CUDA Error: out of memory at /x/csrc/cumem_allocator.cpp:77", "outside_allocator", "vLLM found too little free GPU memory", "offload the trainer's"),
+        ("AssertionError: (num_gpus / pp_size) / tp_size [(8 / 4) / 4] must be a whole number", "not_oom", "does not divide evenly", "mbr-perf check"),
+        ("RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "not_oom", "the job sees no GPU", "CUDA_VISIBLE_DEVICES"),
+        ("ValueError: Total available GPUs 8.0 is less than total desired GPUs 16", "not_oom", "Ray's cluster has fewer free GPUs", "ray status"),
+        ("Warning  Evicted  7s  kubelet  The node was low on resource: ephemeral-storage. Container job was using 7Ki", "not_oom",
+         "Kubernetes evicted the pod, because its node ran out of a resource: ephemeral-storage", "kubectl describe pod"),
+        ("Warning  Evicted  7s  kubelet  The node was low on resource: memory.", "host_memory", "the memory of its node ran out", "resources.requests.memory"),
         ("RuntimeError: PassManager::run failed", "not_oom", "could not compile a kernel", "TORCHDYNAMO_DISABLE"),
         ("AssertionError assert args.num_rows % world == 0", "not_oom", "does not divide evenly", "the two sizes in the assert"),
         ("FloatingPointError: Loss became infinite or NaN at iteration=77!", "not_oom", "the loss was not finite (NaN) at iteration 77", "-c bf16"),
@@ -254,3 +260,9 @@ def test_ray_names_an_out_of_memory_before_the_traceback_that_it_raises_again(fi
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has a total capacity of 8 GiB of which 7 GiB is free.",
     )
     assert found.verdict.oom_class == "bad_size"
+
+
+def test_an_evicted_pod_is_a_failure_by_itself(first):
+    assert first(
+        "begin", "  Warning  Evicted  7s  kubelet  The node was low on resource: ephemeral-storage."
+    ).verdict.reason.startswith("Kubernetes evicted")
