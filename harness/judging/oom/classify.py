@@ -21,6 +21,9 @@ _NOT_PINNED = re.compile(r"(?:CUDA|HIP) error: (?:out of memory|invalid argument
 _PYTHON = re.compile(
     r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,93}(?:Error|Exception|Failure|Interrupt|Exit|Iteration))(?:: {0,4}|$| (?=assert ))"
 )
+_RAISED = re.compile(
+    r"(?:[a-z_]\w{0,99}\.){1,9}([A-Z]\w{0,99})(?:: {0,4}|$)"
+)  # below a traceback, such as pyarrow.lib.ArrowInvalid
 _MOST_QUOTED = 160  # characters
 _READ_TRACEBACK = "Read its traceback from the last line up, to the first line of the job's own code."
 _READ_BEFORE = "Read the lines before it in the log of that rank: its traceback, if it has one, and earlier errors."
@@ -109,7 +112,7 @@ def _by_ending(text: str, ending: Ending) -> OomVerdict:
 
 def _by_error(text: str, ending: Ending) -> OomVerdict:
     """Judge an error of Python, or an exit code that says nothing about the cause."""
-    match = _PYTHON.match(text)
+    match = _PYTHON.match(text) or (_RAISED.match(text) if ending.has_traceback else None)
     if ending.has_traceback:
         when = f" while it {ending.task.text}" if ending.task else ""
         message = _quoted(text[match.end() :] if match else "")

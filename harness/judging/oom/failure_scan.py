@@ -134,7 +134,7 @@ class FailureScan:
     ``survived``: the first failure after which the same log goes on with iterations, ``num_after`` of them. ``cut``: a
     traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job; later errors are consequences.
     ``recent``: how many more iterations each failure of this log must outlast. ``mention``: the first line after the last
-    iteration of its log that names a cause without the form of a failure.
+    iteration of its log that names a cause without the form of a failure. ``launcher``: where torchrun says that a process failed.
     """
 
     source: str = ""
@@ -153,6 +153,7 @@ class FailureScan:
     cut: RankFailure | None = None
     is_over: bool = False
     mention: RankFailure | None = None
+    launcher: LogLine | None = None
     recent: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def feed(self, line: LogLine) -> None:
@@ -196,6 +197,7 @@ class FailureScan:
             self.is_over = self.is_over or ENDS_THE_JOB.search(line.text) is not None
         elif _NOTHING_RAISED.match(line.text):
             state.in_traceback = False
+            self.launcher = self.launcher or (line if "ChildFailedError" in line.text else None)
         elif state.in_traceback and line.text.startswith("assert "):
             state.code = line.text
         elif state.last_error and _CAUSE.match(line.text) and known_end(line.text[:MAX_TEXT]):
@@ -207,6 +209,7 @@ class FailureScan:
 
     def _train_on(self, step: int) -> None:
         """Drop the failures that the job survived, so that a later one of the same kind counts."""
+        self.launcher = None
         if self.mention and self.mention.evidence[0].source == self.source:
             self.mention = None
         if self.last_step is not None and step <= self.last_step:

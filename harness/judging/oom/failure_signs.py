@@ -105,7 +105,8 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     Inside a traceback, lines of code are ignored. Outside, the name of an error has less weight: programs also report
     errors that they handled.
     """
-    if not any(word in text for word in _TELLING) or (in_traceback and text.startswith(_CODE)):
+    is_named = in_traceback and ": " in text and not text.endswith(":") and _RAISED.match(text) is not None
+    if not (is_named or any(word in text for word in _TELLING)) or (in_traceback and text.startswith(_CODE)):
         return None
     error = _ERROR.match(text) or (_RAISED.match(text) if in_traceback else None)
     is_code = in_traceback and error is None and _OF_OTHERS.search(text) is None
@@ -213,6 +214,12 @@ class TorchrunSummary:
         if match[1] != "exitcode" or "rank" not in self._fields:
             return None
         return self._entry(line)
+
+    @property
+    def open_rank(self) -> int | None:
+        """Return the rank of an entry whose exit code is still missing."""
+        rank = self._fields.get("rank", "")
+        return int(rank) if rank.isdecimal() else None
 
     def _entry(self, line: LogLine) -> SummaryEntry | None:
         fields, self._fields = self._fields, {}

@@ -14,6 +14,12 @@ from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
+_OF_LAUNCHER = OomVerdict(
+    "unknown",
+    "low",
+    "torchrun reports that a process failed; the lines with its exit code are missing",
+    advice="Read this log to its end, and the log of that process.",
+)
 _MOST_RANKS, _SHOWN = 65_536, 4
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
 _TRAPPED = "unspecified launch failure"
@@ -52,6 +58,9 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
         found = [scan.mention]
     if not found and scan.cut:
         return FirstFailure(_without_secrets(scan.cut), _of_cut(scan.cut, scan.mention))
+    if not found and (line := scan.launcher):
+        rank = scan.summary.open_rank
+        return FirstFailure(RankFailure("error", rank, line.host, line.text, (line,), weight=1), _OF_LAUNCHER)
     if (
         scan.survived
         and scan.num_after < BUFFERED
@@ -205,7 +214,7 @@ def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
     if failure.kind != "signal" or failure.exit_code not in _SIGABRT:
         return False
     said = {each.rank for each in others if each.kind == "error" and each.weight <= 0}
-    lost = {each.rank for each in others if each.kind == "peer" and each.weight <= 0 and each.exit_code is None}
+    lost = {each.rank for each in others if each.kind == "peer" and each.weight <= 1 and each.exit_code is None}
     return bool(said | lost if failure.rank is None else said & {failure.rank, None})
 
 

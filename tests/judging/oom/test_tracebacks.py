@@ -220,3 +220,20 @@ def test_an_error_that_python_ignored_is_no_failure_and_the_next_is(first, frame
     )
     assert first("begin", *ignored) is None
     assert first(*ignored, TRACEBACK, IN_LOAD, "KeyError: 'a'").verdict.reason.startswith("the program raised KeyError")
+
+
+def test_torchruns_table_without_an_exit_code_is_a_failure_of_its_rank(first):
+    lines = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "Root Cause (first observed failure):", "[0]:",
+             "  time      : 2026-01-02_03:04:05", "  host      : n1", "  rank      : 7 (local_rank: 7)")  # fmt: skip
+    found = first("begin", *lines)
+    assert (found.failure.rank, found.verdict.oom_class) == (7, "unknown")
+    assert found.verdict.reason.startswith("torchrun reports that a process failed")
+    assert first(*lines, *(f" iteration {n:8d}/       9 | lm loss: 7.0E+00 |" for n in (1, 2))) is None
+    assert "exit code 1" in first(*lines, "  exitcode  : 1 (pid: 77)").verdict.reason
+
+
+def test_an_error_without_the_word_error_is_quoted(first):
+    found = first(
+        "Traceback (most recent call last):", '  File "/job/a.py", line 7, in read', "mylib.io.BadShard: seven rows"
+    )
+    assert found.verdict.reason == "the program raised BadShard: seven rows"
