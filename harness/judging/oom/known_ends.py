@@ -55,12 +55,12 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          "and owner of enroot's folders (ENROOT_CACHE_PATH, ENROOT_DATA_PATH, ENROOT_RUNTIME_PATH)."),
     row(r"srun: error: (?:Unable to|Task launch for|Application launch failed)|error: execve\(\)|Job credential expired", "Slurm never started the job step",
          "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job). If a credential expired, compare the clocks of the nodes."),
-    row(r"\*\*\* An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|MPI_INIT failed|PMI2?_Init failed", "a call of MPI failed, usually because it does not fit its launcher",
+    row(r"\*\*\* An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|MPI_INIT failed|PMI2?_Init failed|\bPMIX ERROR: ", "a call of MPI failed, usually because it does not fit its launcher",
          "The MPI of the program and its launcher must be the same: with Slurm, list the choices (srun --mpi=list) and usually add --mpi=pmix, or start it with the mpirun of that MPI. Without user buffers for TP (tp_comm_overlap) "
          "Megatron needs no MPI. If the log shows an error of a rank before, read that first."),
     row(r"system not yet initialized", "the GPUs of the node are not connected: NVIDIA's Fabric Manager is not running",
          "Start it (systemctl status nvidia-fabricmanager) in the driver's own version, or run the job on another node."),
-    row(r"\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:48|62|63|64|74|79|92|94|95|119|120|137|140|14[3-9]|150|154)\b|caused by previous Xid (?:48|62|63|64|74|79|9[245]|119|120|14[03-9]|150|154)\b|uncorrectable NVLink error|GPU is lost|fallen off the bus"
+    row(r"\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:48|62|63|64|74|79|92|94|95|119|120|137|140|14[3-9]|150|154)\b|caused by previous Xid (?:48|62|63|64|74|79|9[245]|119|120|14[03-9]|150|154)\b|uncorrectable NVLink error|GPU is lost|fallen off the bus|CUDA_ERROR_(?:CONTAINED|ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR)|Invalid access of peer GPU memory over nvlink"
          r"|[Uu]ncorrectable ECC|CUDA error: no CUDA-capable device|Unable to determine the device handle|RmInitAdapter failed|rm_init_adapter failed", _GPU,
          "Take the node out of use, and check its kernel log (dmesg, lines with Xid) and "
          "nvidia-smi -q -d ECC,PAGE_RETIREMENT; run the job on another node."),
@@ -161,6 +161,8 @@ _NEEDS: tuple[KnownText, ...] = (
     row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {COMPARE_CHECKPOINT}", confidence="medium"),
     row(r"\bassert \S{0,60}(?:vocab_file|merge_file|tokenizer_model)|Not found: \".{0,200}\.model\"|\b[Tt]okenizer(?: model| file)?\b(?! class).{0,200} (?:not found|does not exist)",
          "a file of the tokenizer is missing, or the job names none", "Check --tokenizer-type and the files that it needs (--tokenizer-model, or --vocab-file and --merge-file): every node must see them."),
+    row(r"\bArrow(?:Invalid|TypeError)\b|DatasetGenerationError|JSON parse error: ", "a file of the training data could not be read: it is damaged, or a column has values of different types in its rows or files",
+         "The error that it handled, above, names the file. Look at its first rows: every row needs the same fields with the same types (text, not null, number or list). Delete the cache of an earlier try (HF_DATASETS_CACHE)."),
     row(r"JSONDecodeError", "a file that should be JSON is empty, damaged or something else",
          "See in the traceback which file was read, and look at its first line: a failed download or a pointer of Git LFS is no JSON.", confidence="medium"),
     row(r"(?:couldn't connect to|[Cc]an't load|[Mm]ax retries exceeded|Error for url|[Rr]epo id must|not a valid model|does not appear to have|offline mode|LocalEntry|\b(?:40[134]|429)\b).{0,300}(?:huggingface\.co|Hugging ?Face)"
@@ -219,7 +221,11 @@ _PROGRAM: tuple[KnownText, ...] = (
          "Compare the counts of all ranks. With experts, the routing must be the same everywhere (replay, capacity, padding); with packed sequences, the lengths must add up with their padding."),
     row(r"[Ss]ize of tensor a \(\d{1,20}\) must match the size of tensor b|shapes cannot be multiplied \(|shape '\[[\d, -]{1,200}\]' is invalid for input of size", "the sizes of two tensors do not fit together",
          "The line has the sizes. If one is a multiple of the other, one tensor is split over ranks and the other is not, or over another number of ranks: compare TP, EP and the data-parallel size with "
-         "those of the checkpoint or of the conversion. Otherwise compare the lengths of the batch and the sizes of the model.", confidence="medium"),
+         "those of the checkpoint or of the conversion. A size of 0 belongs to a rank or an expert without tokens. Otherwise compare the lengths of the batch and the sizes of the model.", confidence="medium"),
+    row(r"[Ee]xpected .{0,100}\bdtype\b.{0,60}\b(?:match|same|but)\b|must have the same dtype|[Ee]xpected (?:scalar type|m1 and m2 to have the same dtype|object of scalar type)|both vectors to have same dtype", "two tensors of a call have different number formats (dtypes)",
+         "Run everything in one format: --bf16 for the model, autocast around the call, and adapters, masks and loaded weights cast to the same type.", confidence="medium"),
+    row(r"Error: .{0,200}\b(?:Float8\w{0,20}|MXFP8|NVFP4)(?:Quantized)?Tensor\b|Error: .{0,200}\bGEMM_READY\b", "transformer-engine refused an FP8 or FP4 tensor in this call",
+         "Try another recipe (--fp8-recipe tensorwise or delayed), leave out --fp8-param-gather, and try another release of transformer-engine. To confirm: run it with -c bf16.", confidence="medium"),
     row(r"Check batch related parameters|train_batch_size is not equal to", "the batch sizes contradict each other",
          "The global batch size must be micro-batch x accumulated micro-batches x data-parallel ranks. The line has the values: look at the number of ranks first."),
     row(r"DataLoader worker (?:\(pid\(?s?\)?[ \d,]{1,200}\) )?exited unexpectedly", "a data loader worker ended without a message",

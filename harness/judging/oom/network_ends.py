@@ -17,7 +17,9 @@ _WAITED = (
     r"|Heartbeat monitor timed out|due to collective timeout|Socket Timeout|detected by watchdog at work|Timeout at NCCL work"
 )
 # How torch reports that its watchdog ended the process. The line does not say what the watchdog had found before.
-_ENDED_BY_WATCHDOG = r"watchdog thread terminated(?! with exception: (?!\[Rank \d{1,6}\]\s*$)\S)"
+_ENDED_BY_WATCHDOG = (
+    r"Exception raised from ncclCommWatchdog|watchdog thread terminated(?! with exception: (?!\[Rank \d{1,6}\]\s*$)\S)"
+)
 _STUCK = r"watchdog got stuck for|ProcessGroupNCCL watchdog hang"
 _RENDEZVOUS = (
     r"Rendezvous(?:Connection|Timeout|Closed|GracefulExit|State)Error|connection to the C10d store has failed"
@@ -36,7 +38,7 @@ _FABRIC = (
 _ADAPTER = (
     r"\bibv_(?:create|alloc|open|query|get)_\w{2,40}(?: ?\([^)]{0,200}\))? (?:failed|returned)|local catastrophic error"
 )
-_NVLS = r"\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
+_NVLS = r"Failed to bind NVLink SHARP|\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
 _LIBFABRIC = r"NCCL WARN NET/OFI"
 _CUDA_CALL = r"NCCL WARN Cuda failure"
 _UNSHARED = r"shared memory segment .{0,200}No such file"

@@ -146,6 +146,8 @@ def test_a_rank_that_reported_no_time_out_is_named(first):
 def test_the_abort_of_a_rank_that_waited_too_long_is_a_consequence(first, line):
     found = first(timed_out(0, 7), ABORTED, line)
     assert (found.failure.rank, found.verdict.reason[:12]) == (0, "ranks waited")
+    cut = first("Exception raised from ncclCommWatchdog at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:7", line)
+    assert cut.verdict.reason.startswith("torch's NCCL watchdog ended the process")
 
 
 ABORTED = "terminate called after throwing an instance of 'c10::DistBackendError'"

@@ -5,6 +5,8 @@ import pytest
 from harness.judging.oom.classify import Ending, classify
 from harness.judging.oom.known_ends import KNOWN_ENDS
 
+MEDIUM = ("data loader worker crashed", "does not divide evenly", "does not fit the function", "the sizes of two tensors do not fit", "different number formats",
+          "transformer-engine refused an FP8 or FP4 tensor")  # fmt: skip
 TRACEBACK = "Traceback (most recent call last):"
 WATCHDOG = (
     "[rank5]:[E821 14:09:00.1 ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective operation timeout: "
@@ -53,6 +55,14 @@ LOST_GPU = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU h
         ("Warning  Evicted  7s  kubelet  The node was low on resource: ephemeral-storage. Container job was using 7Ki", "not_oom",
          "Kubernetes evicted the pod, because its node ran out of a resource: ephemeral-storage", "kubectl describe pod"),
         ("Warning  Evicted  7s  kubelet  The node was low on resource: memory.", "host_memory", "the memory of its node ran out", "resources.requests.memory"),
+        ("pyarrow.lib.ArrowInvalid: JSON parse error: Column(/text) changed from string to array in row 7", "not_oom",
+         "a file of the training data could not be read", "HF_DATASETS_CACHE"),
+        ("RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16", "not_oom", "different number formats", "--bf16"),
+        ("RuntimeError: Expected query dtype to match key dtype, but got torch.float32", "not_oom", "different number formats", "--bf16"),
+        ("RuntimeError: GEMM with Float8BlockwiseQTensor needs another format", "not_oom", "transformer-engine refused an FP8 or FP4 tensor", "--fp8-recipe"),
+        ("CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error", "not_oom", "a GPU failed or was lost", "another node"),
+        ("[n1-7:77] PMIX ERROR: ERROR in file gds.c at line 7", "not_oom", "a call of MPI failed", "--mpi=pmix"),
+        ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 77 : CUDA error 401", "not_oom", "NVLink SHARP (NVLS)", "NCCL_NVLS_ENABLE=0"),
         ("RuntimeError: PassManager::run failed", "not_oom", "could not compile a kernel", "TORCHDYNAMO_DISABLE"),
         ("AssertionError assert args.num_rows % world == 0", "not_oom", "does not divide evenly", "the two sizes in the assert"),
         ("FloatingPointError: Loss became infinite or NaN at iteration=77!", "not_oom", "the loss was not finite (NaN) at iteration 77", "-c bf16"),
@@ -75,17 +85,7 @@ LOST_GPU = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU h
 )  # fmt: skip
 def test_every_end_has_its_own_advice(text, oom_class, reason, advice):
     verdict = classify(text)
-    sure = (
-        "medium"
-        if reason
-        in (
-            "data loader worker crashed",
-            "does not divide evenly",
-            "does not fit the function",
-            "the sizes of two tensors do not fit",
-        )
-        else "high"
-    )
+    sure = "medium" if reason in MEDIUM else "high"
     assert (verdict.oom_class, verdict.confidence) == (oom_class, sure)
     assert reason in verdict.reason
     assert advice in verdict.next_experiment
