@@ -14,7 +14,7 @@ _NCCL = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=(?:\S{
 _NEMO = re.compile(r"\[NeMo [A-Z] (?P<time>[\d-]{8,10} [\d:]{8})(?P<rest>[^\]]{0,200})\]\s?")
 _NEMO_RANK = re.compile(r"\brank:? ?(\d{1,6})\b")
 _TIME = re.compile(
-    r"\s*(\[)?(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)(?(1)\])(?=\W|$)"
+    r"\s*(\[)?(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d| [+-]\d\d:\d\d)?)(?(1)\])(?=\W|$)(?:: )?"
 )
 # Ray's actors, SkyPilot's nodes (their "rank=1" counts nodes), NeMo-Run's and TorchX's roles, Kubernetes' pods, Docker's services and syslog put a name before every line; mail and forums quote lines.
 _NAMED = re.compile(
