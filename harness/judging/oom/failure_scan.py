@@ -200,7 +200,7 @@ class FailureScan:
             self.launcher = self.launcher or (line if "ChildFailedError" in line.text else None)
         elif state.in_traceback and line.text.startswith("assert "):
             state.code = line.text
-        elif state.last_error and _CAUSE.match(line.text) and known_end(line.text[:MAX_TEXT]):
+        elif state.last_error and _CAUSE.match(line.text):
             if failure := self.found.get(state.last_error):
                 self.found[state.last_error] = replace(failure, text=f"{line.text} {failure.text}"[:MAX_TEXT])
         elif self.mention is None and (text := mention_in(line.text, in_traceback=state.in_traceback)):

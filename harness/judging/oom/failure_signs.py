@@ -7,7 +7,7 @@ from typing import Literal
 
 from harness.judging.oom.allocator import allocator_figures
 from harness.judging.oom.collectives import job_rank
-from harness.judging.oom.known_ends import OF_PROGRAMS, RAY, is_non_finite, rank_in
+from harness.judging.oom.known_ends import OF_PROGRAMS, REPORTS_OF_WORKERS, is_non_finite, rank_in
 from harness.judging.oom.known_texts import known_text
 from harness.judging.oom.network_ends import DETAIL, ENDED_BY_WATCHDOG, LAUNCH_FAULT, PEER_LOST
 from harness.records.logs.lines import LogLine
@@ -36,7 +36,7 @@ _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
     "loss value", "Assertion", "undefined symbol", "ocket has", "Xid", "XID", "fallen off", "is lost", "what():", "RmInit", "MPI_", "PMI", "Unexpected result", "Duplicate GPU", "both on CUDA", "nvalid usage", "device ordinal", "no socket", "ibv_", "NET/IB",
-    "NCCL WARN", "Unable to determine", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog", "cuMem", "load symbol", "load library", "recv_tokens", "recv_expert", "find -l", "inf/nan", "low on resource",
+    "NCCL WARN", "Unable to determine", "ad grad", "loss is", "loss was", "loss became", "norm is", "norm was", "norm became", "ystem error", "onnect to", "atchdog", "cuMem", "load symbol", "load library", "recv_tokens", "recv_expert", "find -l", "inf/nan", "died", "ready dead", "low on resource",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.
@@ -134,7 +134,7 @@ def _of_known_end(text: str, *, is_code: bool) -> Sign | None:
     has_lost_peer = _PEER.search(text) is not None
     if not is_code and OF_PROGRAMS.search(text) and not (has_lost_peer and _WHAT.match(text)):
         return Sign("error", rank=rank)
-    if not is_code and RAY.search(text):
+    if not is_code and REPORTS_OF_WORKERS.search(text):
         return Sign("error", weight=2)
     return Sign("peer", -1 if DETAIL.search(text) else 0, rank=rank) if has_lost_peer else None
 

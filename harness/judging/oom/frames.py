@@ -8,7 +8,7 @@ from harness.records.rank import Phase
 
 _FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
 _LOADING = re.compile(
-    r"(?:dist_checkpointing|distributed/checkpoint)/\S+ (?:\w*_)?load\w*$| (?:_?load_\w*checkpoint\w*|load_state_dict|load_parameter_state\w*|load_model_state_dict)$"
+    r"(?:dist_checkpointing|distributed/checkpoint)/\S+ (?:\w*_)?load\w*$| (?:_?load_\w*checkpoint\w*|load_state_dict|load_parameter_state\w*|load_model_state_dict)$|checkpoint_connector\.py restore_\w*$"
 )
 # File or function of a frame -> phase, in the names of Megatron-LM and Megatron-Bridge. The innermost frame counts.
 _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (

@@ -26,8 +26,10 @@ OF_PROGRAMS = re.compile(
     r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|(?:Cannot|Could not) load (?:symbol|library) \S|^Error CUDA driver version is insufficient"
     r"|Unable to load .{1,40} from checkpoint .{1,300}--no-load|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|\bAssertion [`'].{1,500}' failed\.?$|:\d{1,6} in function .{1,100}: Assertion failed: |Mismatched collective detected|terminated with exception: .{0,40}CUDA error|\bld: cannot find -l\w|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
 )
-# Ray's reports about a worker, which do not show why it ended.
-RAY = re.compile(r"\b(?:ActorDied|RayActor|WorkerCrashed)Error\b|Worker exit type: SYSTEM_ERROR")
+# Reports of Ray and vLLM about a worker, which do not show why it ended.
+_RAY = r"\b(?:ActorDied|RayActor|WorkerCrashed)Error\b|Worker exit type: SYSTEM_ERROR"
+_VLLM = r"\bWorker proc \S{1,60} died unexpectedly|Engine process \(pid \d{1,10}\) died|Engine\w{0,20} (?:loop )?(?:has died|is already dead)|\bEngineDeadError\b"
+REPORTS_OF_WORKERS = re.compile(f"{_RAY}|{_VLLM}")
 
 # Who ended the job, and the device.
 _JOB_ENDS: tuple[KnownText, ...] = (
@@ -191,7 +193,7 @@ _PROGRAM: tuple[KnownText, ...] = (
          "Run it without CUDA graphs (cuda_graph_impl=none), then with a narrower cuda_graph_scope: a captured part synchronises or copies to the host."),
     row(r"Triton.{0,300}out of resource|OutOfResources: out of resource", "a Triton kernel needs more shared memory than this type of GPU has",
          "Use a release of the library with blocks for this GPU, or smaller blocks or fewer num_stages; then run it without that kernel. It is not the memory of the GPU that ran out."),
-    row(r"PassManager::run failed|\bCompilationError: at \d|BackendCompilerFailed|InductorError\b|torch\._dynamo\.exc\.\w+:", "Triton or torch.compile could not compile a kernel", COMPILER_ADVICE),
+    row(r"PassManager::run failed|(?:(?P<what>\w{1,60}(?:Error|Exception)\(.{1,160}\)) )?\b[\w.]{0,60}CompilationError: at \d|BackendCompilerFailed|InductorError\b|torch\._dynamo\.exc\.\w+:", "Triton or torch.compile could not compile a kernel", COMPILER_ADVICE),
     row(r"No (?:valid )?(?:execution plans?|engine configs?)\b|CUDNN_STATUS_NOT_SUPPORTED|CUDNN_STATUS_EXECUTION_FAILED|No dot product attention", "cuDNN or transformer-engine found no attention that works here",
          "Run it with NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2, which say why each attention was refused, then with another one (NVTE_FUSED_ATTN=0, --attention-backend flash). "
          "Check that only one cuDNN is on the path (LD_LIBRARY_PATH, pip list), and that it is the one that torch was built with."),
@@ -238,6 +240,8 @@ _PROGRAM: tuple[KnownText, ...] = (
          "The recomputed part depends on something that changed in between: random numbers, autocast, a cache, or a branch. Run it without recompute of that module, and with determinism_check."),
     row(r"mark a variable ready only once|finished reduction in the prior iteration", "a parameter got no gradient, or got it twice, in a step of data parallelism",
          "Find parameters that the loss does not use (TORCH_DISTRIBUTED_DEBUG=DETAIL names them), and shared ones under recompute: use non-reentrant checkpoints."),
+    row(r"CUDA error: initialization error", "CUDA could not be used in this process, usually because it was forked after its parent had used CUDA",
+         "Start workers with the method spawn (multiprocessing_context), and touch no CUDA tensor in a data set. If no process was forked, see whether nvidia-smi works on that node.", confidence="medium"),
     row(r"Cannot re-initialize CUDA in forked subprocess", "a forked process used CUDA after its parent had initialized CUDA",
          "Start workers with the method spawn (multiprocessing_context), and touch no CUDA tensor in a data set or before the fork."),
     row(r"expects same model across all ranks", "the ranks built different models",
@@ -267,7 +271,9 @@ _REPORTS: tuple[KnownText, ...] = (
          "srun lists the tasks that it terminated. The task that this list lacks failed first. Read the log of its ranks.", "unknown", confidence="low"),
     row(r"(?:JOB|STEP) \S{1,40} ON \S{1,200} CANCELLED AT \S{1,40} \*\*\*", "Slurm cancelled the job or the step: a user ran scancel, or srun ended it because a task had failed",
          "See the log before it for the task that failed first. If there is none, ask who cancelled it: sacct -j JOB --format=JobID,State,ExitCode,End shows CANCELLED by UID.", "unknown", confidence="low"),
-    row(RAY.pattern, "Ray reports only that a worker process ended; the log of that worker has the reason",
+    row(_VLLM, "vLLM reports only that its engine or a worker of it ended; the log of that process has the reason",
+         "Read the lines of that process before this one (EngineCore, VllmWorker), and the node's dmesg: the kernel may have ended it. A trainer on the same GPU may have taken its memory.", "unknown", confidence="low"),
+    row(_RAY, "Ray reports only that a worker process ended; the log of that worker has the reason",
          "Read the worker's own log (session_latest/logs/worker-*.err on its node), and the node's dmesg: the kernel may have ended it.", "unknown", confidence="low"),
 )  # fmt: skip
 

@@ -38,6 +38,7 @@ _FABRIC = (
 _ADAPTER = (
     r"\bibv_(?:create|alloc|open|query|get)_\w{2,40}(?: ?\([^)]{0,200}\))? (?:failed|returned)|local catastrophic error"
 )
+_QP_EVENT = r"NET/IB.{0,60}\basync fatal event"  # says less than a failed completion, which names the peer
 _NVLS = r"Failed to bind NVLink SHARP|\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
 _LIBFABRIC = r"NCCL WARN NET/OFI"
 _CUDA_CALL = r"NCCL WARN Cuda failure"
@@ -50,7 +51,7 @@ _NO_SUCH_GPU = r"invalid device ordinal|device < num_gpus"
 _INVALID_USAGE = r"ncclInvalidUsage|NCCL [Ee]rror 5\b|invalid usage \(run with NCCL_DEBUG|, invalid usage, NCCL"
 _OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_LIBFABRIC}|{_CUDA_CALL}|{_UNSHARED}"
 # How a rank reports that it lost the others, or cannot reach them.
-PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_STUCK}|{_RENDEZVOUS}|{_LISTENING}|{_EXPERTS}|{_OWN_FAULT}|{_SYSTEM}"
+PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_STUCK}|{_RENDEZVOUS}|{_LISTENING}|{_EXPERTS}|{_OWN_FAULT}|{_QP_EVENT}|{_SYSTEM}"
 EXPERTS = re.compile(_EXPERTS)  # a kernel that waited in vain ends its process with a failed launch
 LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}|{_NO_SUCH_GPU}")
 ENDED_BY_WATCHDOG = re.compile(_ENDED_BY_WATCHDOG)
@@ -121,7 +122,7 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_ADAPTER, "the network adapter (InfiniBand, RoCE) of a node failed or refused a call",
          "Look on that node: ibv_devinfo (port ACTIVE), dmesg (mlx5), and ulimit -l unlimited; a container needs /dev/infiniband and the IPC_LOCK capability. A catastrophic error is the adapter's own: take the node out of use. "
          "To confirm: run it with NCCL_IB_DISABLE=1, which is slower."),
-    row(_FABRIC, "the network between nodes failed",
+    row(rf"{_FABRIC}|{_QP_EVENT}", "the network between nodes failed",
          "Check the link between both ends: ibstat and ibv_devinfo (port ACTIVE), ib_write_bw, NCCL_IB_HCA, NCCL_IB_GID_INDEX with RoCE, "
          "NCCL_SOCKET_IFNAME. If another rank failed before, read its log first."),
     row(_SYSTEM, "the network failed, or another system call of NCCL: its error does not name which",

@@ -98,7 +98,10 @@ def test_triton_prints_its_cause_below_its_error(first):
         'ValueError("type fp8e4nv not supported in this architecture.")',
     )
     assert "does not have the FP8 format" in first(*TRACEBACK, *lines).verdict.reason
-    assert "could not compile a kernel" in first(*TRACEBACK, *lines[:-1], 'ValueError("seven")').verdict.reason
+    assert (
+        "could not compile a kernel: ValueError('seven')"
+        in first(*TRACEBACK, *lines[:-1], "ValueError('seven')").verdict.reason
+    )
 
 
 def test_a_step_that_slurm_ended_for_a_task_names_no_cause(first):
@@ -241,3 +244,19 @@ def test_a_quoted_message_is_short_and_has_no_secrets(first):
     verdict = first(*TRACEBACK, f"ValueError: token=hf_{'a' * 34} {'x' * 900}").verdict
     assert "hf_aaaa" not in verdict.reason
     assert len(verdict.reason) < 250
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR 01-02 03:04:05 [executor.py:7] Worker proc VllmWorker-7 died unexpectedly, shutting down executor.",
+        "CRITICAL 01-02 03:04:05 launcher.py:7] MQLLMEngine is already dead, terminating server process",
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue",
+    ],
+)
+def test_a_report_of_vllm_that_its_engine_died_is_no_cause(first, line):
+    verdict = first("begin", line).verdict
+    assert (verdict.oom_class, verdict.reason[:17]) == ("unknown", "vLLM reports only")
+    assert first("begin", *TRACEBACK, "ValueError: seven", line).verdict.reason.startswith(
+        "the program raised ValueError"
+    )

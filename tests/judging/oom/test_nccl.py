@@ -130,6 +130,13 @@ def test_torchs_own_report_names_the_rank_that_did_not_join(first, line, ranks):
     assert found.failure.where.endswith(":4")
 
 
+def test_a_failed_completion_says_more_than_the_event_before_it(first):
+    event = "n1:7:9 [0] transport/net_ib.cc:7 NCCL WARN NET/IB : mlx5_1:1 async fatal event on QP (0x7): local access violation work queue error"
+    assert first(event).verdict.reason == "the network between nodes failed"
+    peer = "n1:7:9 [0] transport/net_ib.cc:9 NCCL WARN NET/IB: Got completion from peer 10.0.0.7<77> with status=4 opcode=0"
+    assert "peer 10.0.0.7<77>" in first(event, peer).verdict.reason
+
+
 def test_a_rank_that_reported_no_time_out_is_named(first):
     found = first(
         timed_out(1, 7), timed_out(3, 7), timed_out(2, 7), "Some NCCL operations have failed or timed out. Due to the"

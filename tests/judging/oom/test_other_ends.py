@@ -5,7 +5,7 @@ import pytest
 from harness.judging.oom.classify import Ending, classify
 from harness.judging.oom.known_ends import KNOWN_ENDS
 
-MEDIUM = ("data loader worker crashed", "does not divide evenly", "does not fit the function", "the sizes of two tensors do not fit", "different number formats",
+MEDIUM = ("CUDA could not be used in this process", "data loader worker crashed", "does not divide evenly", "does not fit the function", "the sizes of two tensors do not fit", "different number formats",
           "transformer-engine refused an FP8 or FP4 tensor")  # fmt: skip
 TRACEBACK = "Traceback (most recent call last):"
 WATCHDOG = (
@@ -63,6 +63,7 @@ LOST_GPU = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU h
         ("CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error", "not_oom", "a GPU failed or was lost", "another node"),
         ("[n1-7:77] PMIX ERROR: ERROR in file gds.c at line 7", "not_oom", "a call of MPI failed", "--mpi=pmix"),
         ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 77 : CUDA error 401", "not_oom", "NVLink SHARP (NVLS)", "NCCL_NVLS_ENABLE=0"),
+        ("RuntimeError: CUDA error: initialization error", "not_oom", "CUDA could not be used in this process", "spawn"),
         ("RuntimeError: PassManager::run failed", "not_oom", "could not compile a kernel", "TORCHDYNAMO_DISABLE"),
         ("AssertionError assert args.num_rows % world == 0", "not_oom", "does not divide evenly", "the two sizes in the assert"),
         ("FloatingPointError: Loss became infinite or NaN at iteration=77!", "not_oom", "the loss was not finite (NaN) at iteration 77", "-c bf16"),

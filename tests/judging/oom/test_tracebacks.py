@@ -237,3 +237,12 @@ def test_an_error_without_the_word_error_is_quoted(first):
         "Traceback (most recent call last):", '  File "/job/a.py", line 7, in read', "mylib.io.BadShard: seven rows"
     )
     assert found.verdict.reason == "the program raised BadShard: seven rows"
+
+
+def test_lightning_restores_a_checkpoint(first):
+    frame = '  File "/opt/lightning/trainer/connectors/checkpoint_connector.py", line 7, in restore_optimizers'
+    found = first("Traceback (most recent call last):", frame, "KeyError: 'a'")
+    assert (found.failure.phase, found.verdict.reason) == (
+        "load_checkpoint",
+        "the program raised KeyError while it loaded a checkpoint: 'a'",
+    )
