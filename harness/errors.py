@@ -103,6 +103,15 @@ def _numbers_apart(name: str, other: str) -> float:
     return sum(0.0 if len(b) > 1 and a.startswith(b) else abs(math.log((int(a) + 1) / (int(b) + 1))) for a, b in pairs)
 
 
+@contextmanager
+def os_errors_reported(message: str, remedy: str = "") -> Iterator[None]:
+    """Turn an error of the operating system inside the block into a BadRequestError: the message, and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise BadRequestError(f"{message}: {error.strerror}", remedy=remedy) from error
+
+
 @dataclass
 class Problems:
     """Problems found so far. Equal problems count once: a fault in a shared section would show at every point."""

@@ -231,7 +231,7 @@ def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]
 
     BadRequestError if the file exists or cannot be written, or if the request is wrong; then nothing is written.
     """
-    from harness.errors import BadRequestError
+    from harness.errors import BadRequestError, os_errors_reported
     from harness.recipes.listing import refusals
     from harness.recipes.recipe_file import load_recipe
     from harness.recipes.resolve import resolve
@@ -250,10 +250,8 @@ def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]
     )
     source = " ".join(job.split())  # a path may hold line breaks
     text = recipe_text(resolved.spec, title=resolved.spec.recipe, source=source, comments=comments, heading=heading)
-    try:
+    with os_errors_reported(f"-o {path}: cannot be written", "check the folder"):
         write_atomically(path, text)
-    except OSError as error:
-        raise BadRequestError(f"-o {path}: cannot be written: {error.strerror}", remedy="check the folder") from error
     recipe = load_recipe(path, str(path))  # a defect of the file fails here, not in the next command
     found = refusals(recipe, recipe.points[0])
     return text, tuple(f"refused by rule {each['rule']}: {each['message']}" for each in found)

@@ -5,7 +5,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.experiment import MeasureSpec
 from harness.explain.references import named
 from harness.judging.derive import derive
@@ -138,12 +138,8 @@ def _remedy(run: RunRecord) -> str:
 
 def write_export(path: Path, exported: Exported) -> None:
     """Write the file. BadRequestError: it cannot be written; an existing file stays as it is."""
-    try:
+    with os_errors_reported(f"{path}: cannot be written", "name a file in a writable folder with -o"):
         write_atomically(path, exported.text)
-    except OSError as error:
-        raise BadRequestError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a writable folder with -o"
-        ) from error
 
 
 def _with_memory(document: Document, values: dict[str, int | float | None], notes: list[str]) -> Exported:

@@ -187,7 +187,7 @@ def author_or_default(author: str | None) -> str:
 
 def leave_markdown(target: str, page: "Page", *, level: int) -> None:
     """Print the page as Markdown, or write it to a file. BadRequestError: the file cannot be written."""
-    from harness.errors import BadRequestError
+    from harness.errors import os_errors_reported
     from harness.records.store import write_atomically
     from harness.showing.markup import markdown
 
@@ -195,9 +195,5 @@ def leave_markdown(target: str, page: "Page", *, level: int) -> None:
     if target == "-":
         print(text, end="")
         return
-    try:
+    with os_errors_reported(f"--markdown {target}: cannot be written", "name a file in a writable folder"):
         write_atomically(Path(target), text)
-    except OSError as error:
-        raise BadRequestError(
-            f"--markdown {target}: cannot be written: {error.strerror}", remedy="name a file in a writable folder"
-        ) from error

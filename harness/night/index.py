@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from harness.night.show import anchor, outcome_style
 from harness.night.words import SPEED, marked
 from harness.records.folders import folders
-from harness.records.store import write_atomically, write_bytes_atomically
+from harness.records.store import write_atomically
 from harness.showing.figures import format_rate
 from harness.showing.html import html
 from harness.showing.page import Line, Listing, Page, Section, Span, Table, Words, table
@@ -182,7 +182,7 @@ def _copy_page(entry: NightEntry, folder: Path) -> None:
         return
     content, copy = _RUN_LINK.sub(rb"\1", entry.page.read_bytes()), folder / page_name(entry)
     if not copy.is_file() or copy.read_bytes() != content:
-        write_bytes_atomically(copy, content)
+        write_atomically(copy, content)
 
 
 def _table(entries: Sequence[tuple[NightEntry, IndexNight]]) -> Table:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from harness.errors import BadRequestError, Problems
+from harness.errors import BadRequestError, Problems, os_errors_reported
 
 ScalarValue = None | bool | int | float | str
 
@@ -140,7 +140,7 @@ def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Node:
 
 def read_text(path: Path, label: str, *, most_bytes: int = MAX_BYTES) -> str:
     """Read a file of at most ``most_bytes``. BadRequestError if it cannot be read, is no file, not UTF-8 or larger."""
-    try:
+    with os_errors_reported(f"{label}: cannot be read", "check the path"):
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise BadRequestError(
@@ -148,8 +148,6 @@ def read_text(path: Path, label: str, *, most_bytes: int = MAX_BYTES) -> str:
             )
         with path.open("rb") as file:
             raw = file.read(most_bytes + 1)
-    except OSError as error:
-        raise BadRequestError(f"{label}: cannot be read: {error.strerror}", remedy="check the path") from error
     if len(raw) > most_bytes:
         raise BadRequestError(
             f"{label}: larger than {most_bytes >> 20} MiB",

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import harness
-from harness.errors import BadRequestError, RunFailedError, closest
+from harness.errors import BadRequestError, RunFailedError, closest, os_errors_reported
 from harness.records.launch import OF_PROCESSES
 from harness.units import MIB, format_bytes
 
@@ -53,15 +53,11 @@ def new_folder(parent: Path, label: str, inner: Iterable[str] = (), *, now: date
     time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = in_folder_name(label) or parent.name.removesuffix("s")
     folder = parent / f"{time}-{name}-{secrets.token_hex(4)}"
-    try:
+    with os_errors_reported(f"{folder}: cannot be made", "name a writable folder with --results_dir"):
         parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o750)
         for each in inner:
             (folder / each).mkdir(mode=0o750)
-    except OSError as error:
-        raise BadRequestError(
-            f"{folder}: cannot be made: {error.strerror}", remedy="name a writable folder with --results_dir"
-        ) from error
     return folder
 
 

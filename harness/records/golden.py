@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from harness.errors import BadRequestError, closest
+from harness.errors import BadRequestError, closest, os_errors_reported
 from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, fingerprint_of
 from harness.experiment.gpu import GPUS, Frozen
 from harness.experiment.model import MOST, Gpus, Repeats
@@ -288,15 +288,10 @@ def retire(folder: Path, path: Path, golden: GoldenRecord, *, reason: str, autho
         "retired_by": redact(author.strip()),
         "retired_reason": redact(reason.strip()),
     }
-    try:
-        target = _write(
-            folder / RETIRED / path.parent.name, path.stem, golden_text(golden.model_copy(update=fields)), now
-        )
+    text = golden_text(golden.model_copy(update=fields))
+    with os_errors_reported(f"{path}: cannot be retired", "name a writable folder with --golden_dir"):
+        target = _write(folder / RETIRED / path.parent.name, path.stem, text, now)
         path.unlink()
-    except OSError as error:
-        raise BadRequestError(
-            f"{path}: cannot be retired: {error.strerror}", remedy="name a writable folder with --golden_dir"
-        ) from error
     return target
 
 

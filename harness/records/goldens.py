@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import model_validator
 
 import harness
-from harness.errors import BadRequestError, ManyProblemsError, closest, raise_all
+from harness.errors import BadRequestError, ManyProblemsError, closest, os_errors_reported, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.records.folders import checkout_dir
@@ -225,13 +225,9 @@ def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord) -> Pa
     BadRequestError if the file cannot be written; an old file is then kept.
     """
     path = golden_path(folder, spec)
-    try:
+    with os_errors_reported(f"{path}: cannot be written", "name a writable folder with --golden_dir"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, golden_text(golden))
-    except OSError as error:
-        raise BadRequestError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a writable folder with --golden_dir"
-        ) from error
     return path
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
@@ -105,12 +105,9 @@ def log_files(names: Iterable[str]) -> tuple[LogFile, ...]:
 
 
 def _log_file(path: Path) -> LogFile:
-    try:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            return LogFile(name=str(path), num_bytes=stream.tell(), sha256=digest)
-    except OSError as error:
-        raise BadRequestError(f"{path}: cannot be read: {error.strerror}") from error
+    with os_errors_reported(f"{path}: cannot be read"), path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return LogFile(name=str(path), num_bytes=stream.tell(), sha256=digest)
 
 
 class StagePrediction(Frozen):

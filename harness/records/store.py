@@ -16,19 +16,12 @@ from harness.records.strict_json import OtherVersionError, RejectedError, read_d
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to a temporary file next to ``path``, flush it to disk, rename it over ``path``.
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write ``content`` to a temporary file next to ``path``, flush it to disk, rename it over ``path``.
 
     A file or link at the temporary name is an error. OSError (disk full, no permission) leaves ``path`` as it
     was and no temporary file behind.
     """
-    with _flushed(path, text) as temporary:
-        temporary.replace(path)
-    _flush_folder(path.parent)
-
-
-def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """As :func:`write_atomically`, for bytes."""
     with _flushed(path, content) as temporary:
         temporary.replace(path)
     _flush_folder(path.parent)

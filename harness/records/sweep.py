@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.gpu import MARGIN, Frozen
 from harness.experiment.software import Software
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, read_events, read_run_of
@@ -164,12 +164,8 @@ def made_sweep_dir(sweep_dir: Path) -> Path:
     """Make the folder that the user names. BadRequestError if it holds a sweep or cannot be made."""
     if (sweep_dir / SWEEP).exists() or any((sweep_dir / CELLS).glob("*")):
         raise BadRequestError(f"{sweep_dir} already holds a sweep", remedy="name a new folder, or --resume this one")
-    try:
+    with os_errors_reported(f"--sweep_dir {sweep_dir}: cannot be made", "name a writable folder"):
         (sweep_dir / CELLS).mkdir(mode=0o750, parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadRequestError(
-            f"--sweep_dir {sweep_dir}: cannot be made: {error.strerror}", remedy="name a writable folder"
-        ) from error
     return sweep_dir
 
 

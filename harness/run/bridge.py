@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.experiment import NOT_DESCRIBED, BridgeEngine
 from harness.launch.environment import SAFE_PATH, Host
 from harness.recipes.foreign.bridge_engine import replaced_settings
@@ -84,11 +84,8 @@ def keep_config(engine: BridgeEngine, run_dir: Path) -> None:
 
     BadRequestError if the file is gone, or differs from the one that the run was planned with.
     """
-    try:
+    with os_errors_reported(f"{engine.config}: cannot be read", "put the file back, or plan again"):
         text = Path(engine.config).read_bytes()
-    except OSError as error:
-        remedy = "put the file back, or plan again"
-        raise BadRequestError(f"{engine.config}: cannot be read: {error.strerror}", remedy=remedy) from error
     if hashlib.sha256(text).hexdigest() != engine.config_sha256:
         remedy = "start again with the new file, or put the old one back"
         raise BadRequestError(f"{engine.config}: has changed since the run was planned", remedy=remedy)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judging.compare import compare_runs, find_reference
 from harness.judging.gate import Comparison, Outcome, run_outcome
 from harness.judging.metrics import Metrics
@@ -118,13 +118,9 @@ def run_folder(request: RunRequest) -> Path:
         return new_run_dir(folders.results_dir(request.results_dir), request.asked.job_name)
     if (request.run_dir / RECORD).exists() or any((request.run_dir / "ranks").glob("rank_*")):
         raise BadRequestError(f"{request.run_dir} already holds a run", remedy="name a new folder")
-    try:
+    with os_errors_reported(f"--run_dir {request.run_dir}: cannot make the folder", "name a writable folder"):
         for folder in ("ranks", "logs"):
             (request.run_dir / folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadRequestError(
-            f"--run_dir {request.run_dir}: cannot make the folder: {error.strerror}", remedy="name a writable folder"
-        ) from error
     return request.run_dir
 
 

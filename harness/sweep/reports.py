@@ -7,11 +7,11 @@ from pathlib import Path
 from signal import SIGTERM
 
 from harness.batch.plan import BatchDisplay
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judging.gate import comparison_outcome
 from harness.records.goldens import GateOptions
 from harness.records.other_kinds import read_only_sweep
-from harness.records.store import write_atomically, write_bytes_atomically
+from harness.records.store import write_atomically
 from harness.records.sweep import SweepData, SweepPlan, read_sweep
 from harness.showing import json
 from harness.showing.charts.drawing import obstacle, png
@@ -96,20 +96,16 @@ def write_reports(
     if unknown:
         raise BadRequestError(f"no report format {', '.join(unknown)}", remedy=f"one of: {', '.join(FORMATS)}")
     material = _Material(verdict, _pictures(data, verdict, chosen), folder, chosen, origin_of(data, folder))
-    try:
+    with os_errors_reported(f"{folder}: cannot be written", "name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         return tuple(path for name in FORMATS if name in chosen for path in FORMATS[name](material))
-    except OSError as error:
-        raise BadRequestError(f"{folder}: cannot be written: {error.strerror}", remedy="name another folder") from error
 
 
 def write_at_once(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[Path, ...]:
     """Write all files, tables first, except PNG files, which take seconds. Removes PNG files of earlier reports."""
-    try:
+    with os_errors_reported(f"{folder}: cannot be written", "name another folder"):
         for picture in PICTURES:
             (folder / f"{picture}.png").unlink(missing_ok=True)
-    except OSError as error:
-        raise BadRequestError(f"{folder}: cannot be written: {error.strerror}", remedy="name another folder") from error
     tables = write_reports(verdict, data, folder, ("csv", "json"))
     return (*write_reports(verdict, data, folder, ("html", "md")), *tables)
 
@@ -152,7 +148,7 @@ def _json(material: _Material) -> tuple[Path, ...]:
 def _png(material: _Material) -> tuple[Path, ...]:
     drawn = {material.folder / f"{each.name}.png": each.vega_lite for each in material.pictures if each.vega_lite}
     for path, vega_lite in drawn.items():
-        write_bytes_atomically(path, png(vega_lite))
+        write_atomically(path, png(vega_lite))
     return tuple(drawn)
 
 

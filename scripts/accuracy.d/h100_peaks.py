@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from harness.records.store import write_bytes_atomically
+from harness.records.store import write_atomically
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import Row
 from harness.showing.page import Picture
@@ -90,5 +90,5 @@ def write(accuracy: Path, folder: Path) -> tuple[Path, ...]:
     contents = {".svg": look.svg(drawn).encode() + b"\n", ".png": look.png(drawn)}
     paths = {folder / f"{NAME}{suffix}": content for suffix, content in contents.items()}
     for path, content in paths.items():
-        write_bytes_atomically(path, content)
+        write_atomically(path, content)
     return tuple(paths)

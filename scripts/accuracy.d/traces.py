@@ -19,7 +19,7 @@ from harness.recipes.find import all_recipe_files, recipes_dir
 from harness.recipes.recipe import Request
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.resolve import resolve_recipe
-from harness.records.store import write_bytes_atomically
+from harness.records.store import write_atomically
 from harness.records.trace import TraceCase
 from harness.run.predicting.tracer import Tracing, cache_folder
 from harness.showing.terminal import narrate
@@ -44,7 +44,7 @@ def write(host: Host, folder: Path | None) -> Path:
     default = shipped_file(about.megatron_core)
     path = folder / default.name if folder else default
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes_atomically(path, packed(about, traces(about, host)))
+    write_atomically(path, packed(about, traces(about, host)))
     return path
 
 

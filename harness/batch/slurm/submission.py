@@ -33,7 +33,7 @@ from harness.records.job import (
     write_submitted,
 )
 from harness.records.redact import redact
-from harness.records.store import write_bytes_atomically
+from harness.records.store import write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def prepare(record: JobRecord, host: Host) -> SlurmJob:
     job = require_submittable(record, host)
     write_job(record)
     # Variables of the shell may hold bytes that are not UTF-8. They stay as they are.
-    write_bytes_atomically(job.script_path, job.render().encode("utf-8", "surrogateescape"))
+    write_atomically(job.script_path, job.render().encode("utf-8", "surrogateescape"))
     return job
 
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.night.history.record import HistoryRecord
-from harness.records.store import write_bytes_atomically
+from harness.records.store import write_atomically
 from harness.records.strict_json import read_document
 from harness.units import utc_time
 
@@ -202,4 +202,4 @@ def _rewrite(folder: Path, change: Callable[[sqlite3.Connection], object], *, an
             if anew:
                 index.executescript(_TABLES)
             change(index)
-        write_bytes_atomically(folder / INDEX, copy.read_bytes())
+        write_atomically(folder / INDEX, copy.read_bytes())

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from harness.errors import BadRequestError, nearest
+from harness.errors import BadRequestError, nearest, os_errors_reported
 from harness.judging.metrics import METRICS, Metric
 from harness.night.history import changes as search
 from harness.night.history.cases import (
@@ -168,10 +168,8 @@ def history_csv(history: CaseHistory, *, per_run: bool = False) -> tuple[str, tu
 
 def write_csv(path: Path, text: str) -> Path:
     """Write the text over an existing file. BadRequestError if it cannot be written."""
-    try:
+    with os_errors_reported(f"--csv {path}: cannot be written"):
         write_atomically(path, text)
-    except OSError as error:
-        raise BadRequestError(f"--csv {path}: cannot be written: {error.strerror}") from error
     return path
 
 

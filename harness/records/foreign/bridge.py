@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, os_errors_reported, raise_all
 from harness.records.foreign.golden import ForeignGolden, GoldenStep, number, problem, read_plain, shown
 from harness.records.foreign.log import ForeignLog, Iteration, RankMemory
 from harness.records.store import write_atomically
@@ -148,12 +148,8 @@ def write_actuals(path: Path, log: ForeignLog) -> None:
     if path.exists():
         prior = _prior(path)
     text = bridge_text(downsample(merge(prior, actuals_of(log))))
-    try:
+    with os_errors_reported(f"{path}: cannot be written", "name a file in a folder that exists"):
         write_atomically(path, text)
-    except OSError as error:
-        raise BadRequestError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that exists"
-        ) from error
 
 
 def _prior(path: Path) -> Mapping[str, object] | None:

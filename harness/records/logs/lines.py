@@ -10,7 +10,7 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import cast
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, os_errors_reported
 from harness.records.logs.joining import Joiner
 from harness.records.logs.prefixes import PrefixReader
 from harness.records.logs.seams import unwrapped, wrapped_at
@@ -114,14 +114,12 @@ def _all_lines(sources: tuple[LogSource, ...], stdin: BufferedReader | None, pas
     for source in sources:
         if passage.is_stopped:
             return
-        try:
+        with os_errors_reported(f"{source.name}: cannot be read"):
             if source.path is None:
                 yield from lines_of(source, counted(stdin or _standard_input(), source.name, passage))
             else:
                 with open_file_or_pipe(source.path, source.name, passage) as stream:
                     yield from lines_of(source, counted(stream, source.name, passage))
-        except OSError as error:
-            raise BadRequestError(f"{source.name}: cannot be read: {error.strerror}") from error
 
 
 def _standard_input() -> BufferedReader:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, os_errors_reported, raise_all
 from harness.experiment.software import Software
 from harness.judging import readings
 from harness.judging.derive import derive
@@ -52,13 +52,9 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
                 *(f"{constant.name}: {constant.reason}" for constant in calibration.constants)]  # fmt: skip
         raise BadRequestError("these runs determine no constant\n  " + "\n  ".join(reasons))
     path = request.out or calibration_path(gpu)
-    try:
+    with os_errors_reported(f"{path}: cannot write the calibration", "name a writable file with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
-    except OSError as error:
-        raise BadRequestError(
-            f"{path}: cannot write the calibration: {error.strerror}", remedy="name a writable file with --out"
-        ) from error
     return calibration, path
 
 

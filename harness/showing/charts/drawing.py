@@ -11,8 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from harness.errors import BadRequestError
-from harness.records.store import write_bytes_atomically
+from harness.errors import BadRequestError, os_errors_reported
+from harness.records.store import write_atomically
 from harness.showing.page import Picture, visible
 from harness.units import GIB, MIB
 
@@ -149,10 +149,8 @@ def write_chart(option: str, path: Path, drawn: Picture, page: Callable[[], str]
     require_chart(option, path)
     if drawn.vega_lite is None:
         raise BadRequestError(f"{option} {path}: {drawn.missing}", remedy=remedy)
-    try:
-        write_bytes_atomically(path, _content(path.suffix, drawn.vega_lite, page))
-    except OSError as error:
-        raise BadRequestError(f"{option} {path}: cannot be written: {error.strerror}") from error
+    with os_errors_reported(f"{option} {path}: cannot be written"):
+        write_atomically(path, _content(path.suffix, drawn.vega_lite, page))
     return path
 
 
