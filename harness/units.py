@@ -1,10 +1,11 @@
 """Conversions, formatting and the order of versions. Inside the program, values are bytes, seconds, FLOP and UTC."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from typing import TypeVar
 
 GIB = 1024**3
 MIB = 1024**2
@@ -20,6 +21,18 @@ def counted(number: int, noun: str, ending: str = "s") -> str:
 def shortened(text: str, most: int = 60) -> str:
     """Return the text in at most ``most`` characters; a longer one ends in ``...``."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
+    """Return the values of each key; keys and values keep their order."""
+    found: dict[_Key, list[_Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

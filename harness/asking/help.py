@@ -200,10 +200,9 @@ def _write_help(command: Any, formatter: Any) -> None:
 
 
 def _write_panels(formatter: Any, rows: Sequence[_Row]) -> None:
-    panels: dict[str, list[tuple[str, str]]] = {}
-    for panel, record in rows:
-        panels.setdefault(panel, []).append(record)
-    for title, records in panels.items():
+    from harness.units import grouped  # only help needs it
+
+    for title, records in grouped(rows).items():
         column = 4 + max((len(name) for name, _ in records if len(name) <= _WIDEST), default=_WIDEST)
         formatter.write(f"\n{title}:\n")
         for name, text in records:

@@ -25,6 +25,7 @@ from harness.records.strict_json import read_document
 from harness.run.machine import software_for
 from harness.run.provenance import Clock, provenance
 from harness.run.ranks import status_of
+from harness.units import grouped
 
 # Strongest evidence first; another rank usually causes a hang, a lost rank or a lost connection.
 _KINDS = ("oom", "non_finite_loss", "signal", "error", "hang", "timeout", "lost")
@@ -197,9 +198,7 @@ def _by_life(folder: Path, life: Life) -> OomVerdict:
 
 def _how_far(folder: Path, ranks: Sequence[RankRecord], spec: ExperimentSpec) -> str:
     """Return the progress of all ranks, grouped: ``ranks 0, 1: finished step 3 of 40, then silent``."""
-    groups: dict[str, list[int]] = {}
-    for rank in ranks:
-        groups.setdefault(_end(rank, spec), []).append(rank.rank)
+    groups = grouped((_end(rank, spec), rank.rank) for rank in ranks)
     progress = [f"{_names(numbers)}: {end}" for end, numbers in groups.items()]
     more = f"; and {len(progress) - _MOST_GROUPS} more" if len(progress) > _MOST_GROUPS else ""
     files = [folder / "ranks" / f"rank_{rank.rank:03d}.progress.jsonl" for rank in ranks]

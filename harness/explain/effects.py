@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.values import NONE_SEEN, Departure, Group, Key, Side
 from harness.planning import flops
-from harness.units import format_percent
+from harness.units import format_percent, grouped
 
 
 @dataclass(frozen=True)
@@ -262,11 +262,9 @@ EFFECTS: tuple[Effect, ...] = (
 )  # fmt: skip
 
 
-def grouped(departures: Iterable[Departure]) -> list[tuple[Effect, tuple[Departure, ...]]]:
+def by_effect(departures: Iterable[Departure]) -> list[tuple[Effect, tuple[Departure, ...]]]:
     """Return the rows that take departures, in the table's order; each departure is in exactly one row."""
-    taken: dict[str, list[Departure]] = {}
-    for departure in departures:
-        taken.setdefault(effect_of(departure).name, []).append(departure)
+    taken = grouped((effect_of(departure).name, departure) for departure in departures)
     requested, acting = (effect.name for effect in EFFECTS if effect.estimate is recompute)
     if requested in taken and acting in taken:  # the second follows from the first
         taken[requested] += taken.pop(acting)

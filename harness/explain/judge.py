@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness.explain.contrast import contrast
-from harness.explain.effects import Effect, Estimate, grouped
+from harness.explain.effects import Effect, Estimate, by_effect
 from harness.explain.values import Cause, Change, Departure, Explanation, Fit, MetricFit, Side
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metric
-from harness.units import format_percent
+from harness.units import format_percent, grouped
 
 # A smaller change needs no explanation, whatever its noise.
 NOTHING = 0.002
@@ -75,11 +75,11 @@ def verdict(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ..
 
 def _noise(changed: Sequence[Change]) -> Iterator[str]:
     """Yield one line per known noise, with all metrics that changed by less."""
-    within: dict[str, list[str]] = {}
-    for change in changed:
-        if change.is_noise:
-            limit = f"±{(change.noise or 0) * 100:.1f} % ({change.basis})"
-            within.setdefault(limit, []).append(f"{_TITLES[change.metric]} {format_percent(change.change or 0)}")
+    within = grouped(
+        (f"±{(c.noise or 0) * 100:.1f} % ({c.basis})", f"{_TITLES[c.metric]} {format_percent(c.change or 0)}")
+        for c in changed
+        if c.is_noise
+    )
     for limit, metrics in within.items():
         yield f"{', '.join(metrics)}: may be noise. Equal runs differ by {limit}."
 
@@ -126,7 +126,7 @@ def explain(ours: Side, theirs: Side) -> Explanation:
     """Return the changes of the metrics, their causes, the likeliest first, and the next steps."""
     compared, side_by_side = changes(ours, theirs), contrast(ours, theirs)
     changed = {change.metric: change for change in compared}
-    found = [_cause(effect, here, (ours, theirs), changed) for effect, here in grouped(side_by_side.departures)]
+    found = [_cause(effect, here, (ours, theirs), changed) for effect, here in by_effect(side_by_side.departures)]
     ordered = sorted(found, key=lambda cause: not cause.can_explain)  # stable: the table's order within each
     causes = tuple(replace(cause, rank=rank) for rank, cause in enumerate(ordered, 1))
     todo = advice(compared, causes, is_published=theirs.kind == "published")

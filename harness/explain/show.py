@@ -10,7 +10,7 @@ from harness.explain.values import GROUPS, Cause, Change, Contrast, Departure, E
 from harness.showing import figures
 from harness.showing.json import Document, Shown, Text, at
 from harness.showing.page import GAP, Block, Facts, Line, Page, Section, listing, table
-from harness.units import format_percent
+from harness.units import format_percent, grouped
 
 _MOST_LISTED = 12
 _KINDS = {"run": "run", "golden": "golden", "published": "golden, published elsewhere"}
@@ -102,10 +102,11 @@ def _departure(departure: Departure) -> str:
 
 def _fits(cause: Cause) -> list[str]:
     """Return one line per statement, with all metrics that it holds for."""
-    metrics: dict[str, list[str]] = {}
-    for fit in cause.fits:
-        if fit.fit != "nothing" and (fit.fit != "unmeasured" or fit.expected is not None):
-            metrics.setdefault(fit.text, []).append(figures.BY_NAME[fit.metric].title)
+    metrics = grouped(
+        (fit.text, figures.BY_NAME[fit.metric].title)
+        for fit in cause.fits
+        if fit.fit != "nothing" and (fit.fit != "unmeasured" or fit.expected is not None)
+    )
     lines = [f"{', '.join(names)}: {text}" for text, names in metrics.items()]
     moves = ", ".join(_within(figures.BY_NAME[fit.metric].title) for fit in cause.fits)
     return [*lines, *([f"Usual effect: {cause.size}; changes {moves}"] if moves else [])]
@@ -132,28 +133,14 @@ def coverage(contrast: Contrast, *, ours: str = "the run", theirs: str = "the re
 
 
 def _unrecorded(heading: str, keys: Iterable[Key]) -> list[str]:
-    counted: dict[str, list[str]] = {}
-    for group, name in keys:
-        counted.setdefault(GROUPS[group], []).append(name)
-    if not counted:
-        return []
+    by_group = grouped((GROUPS[group], name) for group, name in keys)
     listed = ", ".join(
-        f"{group} ({', '.join(names) if len(names) <= 3 else len(names)})" for group, names in counted.items()
+        f"{group} ({', '.join(names) if len(names) <= 3 else len(names)})" for group, names in by_group.items()
     )
-    return [f"{heading}: {listed}."]
+    return [f"{heading}: {listed}."] if listed else []
 
 
-Names = dict[str, list[str]]
-
-
-def _by_group(keys: Iterable[Key]) -> Names:
-    found: Names = {}
-    for group, name in keys:
-        found.setdefault(group, []).append(name)
-    return found
-
-
-Unrecorded = Annotated[Names, BeforeValidator(_by_group)]
+Unrecorded = Annotated[dict[str, list[str]], BeforeValidator(grouped)]
 """Names by group."""
 
 

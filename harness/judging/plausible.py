@@ -7,7 +7,7 @@ from datetime import timedelta
 from harness.judging.metrics import Metrics
 from harness.judging.plausible_ranks import impossible_of_ranks, is_measured
 from harness.records.run import RunRecord
-from harness.units import format_seconds, format_share, ranks_text, utc_time
+from harness.units import format_seconds, format_share, grouped, ranks_text, utc_time
 
 _CLOCK_SLEW = timedelta(seconds=5)  # a clock may be set back by so much without a note
 USUAL_MFU = 0.75  # published training runs on H100 reach at most 60 %
@@ -25,9 +25,7 @@ def impossible(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     """Return the figures of a run that cannot be true, one sentence for each kind."""
     if record.status != "ok":
         return ()
-    problems: dict[str, list[int]] = {}
-    for rank, what in impossible_of_ranks(record):
-        problems.setdefault(what, []).append(rank)
+    problems = grouped((what, rank) for rank, what in impossible_of_ranks(record))
     return (
         *(f"{ranks_text(sorted(set(ranks)))}: {what}" for what, ranks in problems.items()),
         *_too_fast(record, metrics),

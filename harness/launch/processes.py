@@ -16,6 +16,7 @@ from harness.errors import BadRequestError
 from harness.records.rank import OWNER, RELEASED, Owner
 from harness.records.store import write_atomically
 from harness.records.strict_json import read_document
+from harness.units import grouped
 
 PROC = Path("/proc")
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -66,11 +67,8 @@ def is_alive(process: Process) -> bool:
 
 def descendants(*root_pids: int) -> tuple[Process, ...]:
     """Return all descendants of ``root_pids`` without zombies, in one pass over ``/proc``, which may hold thousands."""
-    children: dict[int, list[_Stat]] = {}
-    for entry in PROC.iterdir():
-        stat = _stat(int(entry.name)) if entry.name.isdecimal() else None
-        if stat is not None:
-            children.setdefault(stat.parent_pid, []).append(stat)
+    every = (_stat(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdecimal())
+    children = grouped((stat.parent_pid, stat) for stat in every if stat is not None)
     found: list[Process] = []
     pending = [*root_pids]
     while pending:

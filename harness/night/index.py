@@ -15,7 +15,7 @@ from harness.records.store import write_atomically
 from harness.showing.figures import format_rate
 from harness.showing.html import html
 from harness.showing.page import Line, Listing, Page, Section, Span, Table, Words, table
-from harness.units import counted, format_bytes, format_percent
+from harness.units import counted, format_bytes, format_percent, grouped
 
 JUDGED, PAGE, PLAN = Path("report") / "night.json", Path("report") / "night.html", "night.json"
 
@@ -152,10 +152,7 @@ def write_index(nights_dir: Path, folder: Path) -> None:
 
 def index_html(entries: Sequence[NightEntry]) -> str:
     """Make the page: a table per suite, the suite with the newest night first; nights' pages are ``<night>.html``."""
-    suites: dict[str, list[tuple[NightEntry, IndexNight]]] = {}
-    for entry in entries:
-        if entry.night:
-            suites.setdefault(entry.night.suite, []).append((entry, entry.night))
+    suites = grouped((entry.night.suite, (entry, entry.night)) for entry in entries if entry.night)
     bad = tuple(_problem(entry) for entry in entries if entry.night is None)
     tables = [Section(suite, (_table(nights),)) for suite, nights in suites.items()]
     about = (

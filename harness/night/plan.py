@@ -17,7 +17,7 @@ from harness.launch.slurm.job import option_problems
 from harness.night.aa import AaRequest, aa_problems, with_aa
 from harness.night.batch import unstarted_night
 from harness.recipes.recipe import Request
-from harness.recipes.suite import Suite, SuiteCase
+from harness.recipes.suite import Suite, SuiteCase, leaves_figures
 from harness.recipes.suite_file import read_suite
 from harness.recipes.suite_listing import only, shard
 from harness.records.batches import BatchLaunch
@@ -28,7 +28,7 @@ from harness.records.run import LaunchSettings
 from harness.run.machine import one_look, require_machine, software_here
 from harness.run.predicting.prediction import KeptPrediction, cached_prediction_of
 from harness.run.understanding import RunRequest, in_one_sentence, launcher_problems
-from harness.units import counted
+from harness.units import counted, grouped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,11 +176,8 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, narrate: Call
 
 def _short_cases(plan: NightPlan) -> Iterable[str]:
     """Yield one note for all cases that count the same steps, and too few of them."""
-    cases: dict[str, list[str]] = {}
-    for case in plan.planned:
-        is_measured = case.expected is None or case.expected.outcome not in ("oom", "failed")
-        if is_measured and (few := case.spec.measure.too_few_steps):
-            cases.setdefault(few, []).append(case.name)
+    measured = (case for case in plan.planned if leaves_figures(case.expected.outcome if case.expected else None))
+    cases = grouped((few, case.name) for case in measured if (few := case.spec.measure.too_few_steps))
     for few, names in cases.items():
         yield f"{'every case' if len(names) == len(plan.cases) else ', '.join(names)}: {few}"
 

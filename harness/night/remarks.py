@@ -10,7 +10,7 @@ from harness.night.aa import AA_ALPHA, pairs_that_show
 from harness.night.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.night.words import SPEED, finding_of, finding_text, is_red, one_line, outcome_text, p_text
 from harness.showing.figures import BY_NAME
-from harness.units import format_percent, format_share
+from harness.units import format_percent, format_share, grouped
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,7 @@ def drift_text(case: CaseVerdict) -> str:
 
 def run_lines(runs: Iterable[CaseRun]) -> tuple[str, ...]:
     """Return ``repeat ok: <folder>/{0,1,2}``: runs that ended alike in one line, as a shell expands it."""
-    alike: dict[tuple[str, Path], list[str]] = {}
-    for run in runs:
-        alike.setdefault((_kind(run), run.run_dir.parent), []).append(run.run_dir.name)
+    alike = grouped(((_kind(run), run.run_dir.parent), run.run_dir.name) for run in runs)
     return tuple(f"{kind}: {_folders(parent, names)}" for (kind, parent), names in alike.items())
 
 

@@ -1,6 +1,6 @@
 """Shows plans: a row per setting, the parts of the peak, and what to do."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness.experiment.recompute import FullRecompute
@@ -37,7 +37,7 @@ from harness.showing.page import (
     tabled,
 )
 from harness.showing.request_text import paste_lines, request_facts
-from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
+from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds, grouped
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 # Above this many settings those between two others are folded.
@@ -194,12 +194,12 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     told = (
         plan.spec.recompute.text if plan.recommended else ""
     )  # the answer says why the setting of the request is missing
-    for why, names in _by_reason({name: why for name, why in declined.items() if name != told}).items():
+    for why, names in grouped((why, name) for name, why in declined.items() if name != told).items():
         yield f"Not predicted: {_listed(names)} ({why})"
     if any("CUDA graph" in why or "captured" in why for why in declined.values()):
         yield "Use --cuda_graph_impl none to plan the settings that only CUDA graphs forbid"
-    inert = {name: why for name, why in plan.inert.items() if "no such module" not in why}
-    for why, names in _by_reason(inert).items():
+    inert = ((why, name) for name, why in plan.inert.items() if "no such module" not in why)
+    for why, names in grouped(inert).items():
         yield f"No effect here: {', '.join(names)} ({why})"
     for text in plan.skipped:
         yield f"Not tried: {text}"
@@ -209,14 +209,6 @@ def _listed(names: Sequence[str]) -> str:
     if len(names) <= _MOST_NAMED:
         return " ".join(names)
     return f"{' '.join(names[: _MOST_NAMED - 1])} ... {names[-1]} ({counted(len(names), 'setting')})"
-
-
-def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group names by their reason."""
-    grouped: dict[str, list[str]] = {}
-    for name, why in reasons.items():
-        grouped.setdefault(why, []).append(name)
-    return grouped
 
 
 def _ranking(plan: Plan) -> list[Line]:

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.gpu import Frozen
 from harness.recipes.strict_yaml import Items, Node, Scalar, Table, plain, read_yaml
+from harness.units import grouped
 
 Keys = tuple[str | int, ...]
 """The way from the root of a document to a value: names of mappings and positions in lists."""
@@ -143,9 +144,7 @@ def faults(error: ValidationError, model: type[BaseModel] | object, data: object
 
     A union reports each of its arms. Arms at one value become one fault, at the innermost value.
     """
-    found: dict[Keys, list[ErrorDetails]] = {}
-    for detail in error.errors(include_url=False):
-        found.setdefault(_keys(detail, data), []).append(detail)
+    found = grouped((_keys(detail, data), detail) for detail in error.errors(include_url=False))
     for keys, details in found.items():
         if any(len(keys) < len(other) and other[: len(keys)] == keys for other in found):
             continue

@@ -14,6 +14,7 @@ from harness.experiment.recompute import canonical_text
 from harness.recipes.reading import FileModel, RefusedError
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import recompute_policy
+from harness.units import grouped
 
 ExpectedOutcome = Literal["oom", "failed", "regression", "inconclusive"]
 THRESHOLD_METRICS = ("tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
@@ -118,9 +119,7 @@ def shared_golden_lines(places: Iterable[tuple[str, str, bool]]) -> list[str]:
     >>> shared_golden_lines(cases)[0].partition("; ")[2]
     'that of limited is optional: it passes without one'
     """
-    by_place: dict[str, list[tuple[str, bool]]] = {}
-    for name, place, is_required in places:
-        by_place.setdefault(place, []).append((name, is_required))
+    by_place = grouped((place, (name, is_required)) for name, place, is_required in places)
     return [_shared_line(place, cases) for place, cases in by_place.items() if len(cases) > 1]
 
 

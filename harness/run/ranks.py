@@ -10,7 +10,7 @@ from harness.judging.readings import bare_uuid, clock_doubts, is_victim
 from harness.records.collect import Collected, LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import NodeSample, Status
-from harness.units import format_bytes, ranks_text
+from harness.units import format_bytes, grouped, ranks_text
 
 _SAME_LOSS = 1e-6  # relative; the order of summation of fp32 losses may differ between steps
 _SMALLEST_MOVE = 1e-4  # Adam moves a weight by at most the learning rate per step; bf16 rounds 0.02 to steps of 1.2e-4
@@ -117,9 +117,7 @@ def disagreements(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) ->
 
 
 def _by_value(values: Mapping[int, str | None]) -> str:
-    holders: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        holders.setdefault(value or "none", []).append(rank)
+    holders = grouped((value or "none", rank) for rank, value in values.items())
     return "; ".join(f"{value} on {ranks_text(held)}" for value, held in holders.items())
 
 

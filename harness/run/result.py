@@ -34,7 +34,7 @@ from harness.showing.page import (
     tabled,
 )
 from harness.showing.request_text import VALUES, record_facts
-from harness.units import format_bytes, format_seconds
+from harness.units import format_bytes, format_seconds, grouped
 
 MAX_ROWS = 16
 CLOCKS = ("SM clock", "Power cap")
@@ -163,7 +163,7 @@ def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
     yield _comparison_table(comparison.findings, what)
     judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
-    for reason, titles in _titles_by_reason(judged).items():
+    for reason, titles in grouped(judged).items():
         yield listing(_not_judged(reason, titles, comparison), hang=4)
     yield listing(f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted)
     yield from _way_out(comparison)
@@ -193,15 +193,8 @@ def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
 
 def _by_reason(pairs: Iterable[tuple[str, str]]) -> Iterator[Line]:
     """One line per reason, with all metrics that share it."""
-    for reason, shared in _titles_by_reason(pairs).items():
+    for reason, shared in grouped(pairs).items():
         yield Line(f"{', '.join(shared)}: {reason}", hang=2)
-
-
-def _titles_by_reason(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    titles: dict[str, list[str]] = {}
-    for reason, title in pairs:
-        titles.setdefault(reason, []).append(title)
-    return titles
 
 
 def _comparison_table(findings: Sequence[Finding], against: str) -> Table:

@@ -10,7 +10,7 @@ from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
 from harness.records.run import RunRecord
 from harness.showing.page import GAP, Block, Column, Facts, Line, Listing, Page, Span, Style, Table
-from harness.units import counted
+from harness.units import counted, grouped
 
 if TYPE_CHECKING:
     from harness.recipes.foreign.exporting import ToPaste
@@ -130,10 +130,7 @@ def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:
         "kernels.tp_comm_overlap_cfg": described_buffers(buffers) if buffers else None,
     }
     named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
-    by_source: dict[str, list[str]] = {}
-    for path, source in named:
-        if source != "default":
-            by_source.setdefault(source, []).append(path)
+    by_source = grouped((source, path) for path, source in named if source != "default")
     return Table(
         (Column("Setting"), Column("Source", drop=1), Column("Value", long=True)),
         tuple((path, source, str(_value(values, path, source))) for path, source in named),

@@ -9,7 +9,7 @@ from harness.records.redact import redact_shapes
 from harness.showing.figures import BY_NAME, capacities_text, change, figure
 from harness.sweep.cell import oom_text
 from harness.sweep.values import CellVerdict, SweepVerdict
-from harness.units import format_bytes, format_percent
+from harness.units import format_bytes, format_percent, grouped
 
 _MANY = 4
 
@@ -31,10 +31,7 @@ class Remark:
 
 def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
     """Say why cells are not ok, their doubts and what is missing. Cells with the same remark share it."""
-    shared: dict[tuple[str, bool], list[str]] = {}
-    for cell in verdict.cells:
-        for text, is_bad in _about(cell):
-            shared.setdefault((text, is_bad), []).append(cell.name)
+    shared = grouped((remark, cell.name) for cell in verdict.cells for remark in _about(cell))
     return tuple(Remark(tuple(cells), text, is_bad) for (text, is_bad), cells in shared.items())
 
 

@@ -9,7 +9,7 @@ from harness.judging.gate import Finding, Outcome, Verdict
 from harness.records.foreign.log import ForeignLog
 from harness.showing import figures
 from harness.showing.page import Line, Page, Span, listing, style_of, table
-from harness.units import counted, format_bytes, format_percent
+from harness.units import counted, format_bytes, format_percent, grouped
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,9 @@ def _golden_line(judged: ForeignComparison) -> str:
 
 def _reasons(findings: Sequence[Finding]) -> Iterable[str]:
     """Return one line per reason, with all metrics that share it. The table already shows metrics without a verdict."""
-    shared: dict[str, list[str]] = {}
-    for finding in findings:
-        is_shown = finding.verdict is not Verdict.NOT_GATED or finding.metric not in METRIC
-        if finding.reason and is_shown and not (finding.verdict is Verdict.PASS and not finding.current):
-            shared.setdefault(finding.reason, []).append(title(finding.metric))
+    shown = (each for each in findings if each.verdict is not Verdict.NOT_GATED or each.metric not in METRIC)
+    told = (each for each in shown if each.reason and not (each.verdict is Verdict.PASS and not each.current))
+    shared = grouped((each.reason, title(each.metric)) for each in told)
     return [f"{', '.join(titles)}: {reason}" for reason, titles in shared.items()]
 
 

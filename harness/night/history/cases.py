@@ -13,6 +13,7 @@ from harness.night.history.record import LIMIT, HistoryRecord
 from harness.night.history.series import Night, Series, series_of
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import golden_dir, read_golden
+from harness.units import grouped
 
 _MOST_NAMED = 5
 
@@ -47,9 +48,7 @@ class CaseSummary:
 
 def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[CaseSummary, ...]:
     """Return every case of ``records`` (in order of time) by name; suite cases that share settings are separate."""
-    by_case: dict[str, list[HistoryRecord]] = {}
-    for record in records:
-        by_case.setdefault(record.case, []).append(record)
+    by_case = grouped((record.case, record) for record in records)
     return tuple(
         _summary(series, num_runs, metric)
         for case in sorted(by_case)

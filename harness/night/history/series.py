@@ -9,6 +9,7 @@ from harness.errors import BadRequestError, nearest
 from harness.judging import statistics
 from harness.judging.metrics import METRICS, Metric
 from harness.night.history.record import HistoryRecord
+from harness.units import grouped
 
 _REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # runs of a sweep's cell, or of a night's case
 _BY_FORMULA = ("tflops_per_gpu", "mfu", "hfu")
@@ -100,10 +101,7 @@ def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
 
     Cases of one suite may share settings and differ in a limit or a seed: each is judged alone, and is a point of its own.
     """
-    together: dict[tuple[str, str], list[HistoryRecord]] = {}
-    for record in records:
-        identifier = record.night_id or _apart(record.run_id)
-        together.setdefault((identifier, record.suite_case), []).append(record)
+    together = grouped(((each.night_id or _apart(each.run_id), each.suite_case), each) for each in records)
     return tuple(Night(identifier, tuple(found)) for (identifier, _), found in together.items())
 
 

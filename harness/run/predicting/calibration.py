@@ -23,6 +23,7 @@ from harness.records.store import RECORD, read_run, write_atomically
 from harness.records.trace import Calibration, RunErrors, TraceCase, calibration_path
 from harness.run.predicting.exact import planner_fingerprint, traced_with
 from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache, trace_kind
+from harness.units import grouped
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,7 @@ def _records(references: Sequence[str]) -> list[RunRecord]:
 
 
 def _one_gpu(records: Sequence[RunRecord]) -> str:
-    by_gpu: dict[str, list[str]] = {}
-    for record in records:
-        by_gpu.setdefault(record.spec.gpu, []).append(record.run_id)
+    by_gpu = grouped((record.spec.gpu, record.run_id) for record in records)
     if len(by_gpu) > 1:
         found = "; ".join(f"{gpu}: {', '.join(runs)}" for gpu, runs in by_gpu.items())
         raise BadRequestError(f"--calibrate: runs of several GPU types: {found}", remedy="calibrate one type at a time")
@@ -196,9 +195,6 @@ def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refus
 
 def _versions(records: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
     """Return every package with all its versions among the runs."""
-    found: dict[str, set[str]] = {}
-    for record in records:
-        for name, version in record.provenance.versions.items():
-            if version:
-                found.setdefault(name, set()).add(version)
-    return {name: tuple(sorted(versions)) for name, versions in sorted(found.items())}
+    every = (each for record in records for each in record.provenance.versions.items())
+    found = grouped((name, version) for name, version in every if version)
+    return {name: tuple(sorted(set(versions))) for name, versions in sorted(found.items())}
