@@ -35,6 +35,11 @@ def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
     return found
 
 
+def first_line(text: str | None, otherwise: str = "") -> str:
+    """Return the first line that is not blank; ``otherwise`` without one. Failures quote pages of libraries' text."""
+    return next((line.strip() for line in (text or "").splitlines() if line.strip()), otherwise)
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ``rank 4`` or ``ranks 0-3, 7`` for ranks in ascending order."""
     runs: list[list[int]] = []

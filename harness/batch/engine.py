@@ -25,6 +25,7 @@ from harness.records.store import write_record
 from harness.run.launched import Ran
 from harness.showing.figures import BY_NAME, figure
 from harness.showing.progress import CellProgress
+from harness.units import first_line
 
 Catching = Callable[[], AbstractContextManager[Interruption]]
 
@@ -178,8 +179,7 @@ def _received(caught: Interruption) -> int | None:
 def run_line(record: RunRecord) -> str:
     """``ok: 213 ms per step, 152 MiB allocated``, or what went wrong."""
     if record.status != "ok":
-        first = (record.failure or "no failure recorded").splitlines()[0]
-        return f"{record.status.replace('oom', 'out of memory')}: {first}"
+        return f"{record.status.replace('oom', 'out of memory')}: {first_line(record.failure, 'no failure recorded')}"
     metrics = derive(record)
     step, peak = (figure(BY_NAME[name], BY_NAME[name].read(metrics)) for name in _SHOWN)
     return f"ok: {step} per step, {peak} allocated"

@@ -19,13 +19,13 @@ from harness.launch.environment import Host
 from harness.launch.processes import Life, life_of, owner_of, started_at
 from harness.records.collect import AgentRecord, Collected, LaunchOutcome, collect, read_heartbeats
 from harness.records.launch import signal_name
-from harness.records.rank import OWNER, Failure, RankRecord, placed
+from harness.records.rank import OWNER, RankRecord, placed
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
 from harness.run.machine import software_for
 from harness.run.provenance import Clock, provenance
 from harness.run.ranks import status_of
-from harness.units import grouped
+from harness.units import first_line, grouped
 
 # Strongest evidence first; another rank usually causes a hang, a lost rank or a lost connection.
 _KINDS = ("oom", "non_finite_loss", "signal", "error", "hang", "timeout", "lost")
@@ -79,10 +79,11 @@ def _order(rank: RankRecord) -> tuple[bool, int, float, int]:
 
 def _failed(rank: RankRecord, record: RunRecord) -> FailedRank:
     assert rank.failure is not None
-    first_line = (rank.failure.message.splitlines() or [""])[0]
     host = "" if rank.hostname == "unknown" else rank.hostname
     where = f"ranks/rank_{rank.rank:03d}.json"
-    return FailedRank(rank.rank, rank.failure.kind, first_line, record.when_failed(rank.failure), where, host)
+    return FailedRank(
+        rank.rank, rank.failure.kind, first_line(rank.failure.message), record.when_failed(rank.failure), where, host
+    )
 
 
 def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments: bool | None) -> OomVerdict:
@@ -101,17 +102,15 @@ def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments:
         has_traceback=failure.kind == "error",
         phase=failure.phase,
     )
-    found = classify(failure.message, ending)
+    found, said = classify(failure.message, ending), first_line(failure.message, "no message")[:300]
     if failure.kind != "oom":
-        plain = replace(found, confidence="high", reason=f"{failure.kind}: {_line(failure)}")
+        plain = replace(found, confidence="high", reason=f"{failure.kind}: {said}")
         return plain if found.oom_class == "not_oom" else found
     if record.spec.measure.memory_limit_bytes is not None and found.oom_class in ("not_oom", "capacity"):
-        return OomVerdict("self_imposed_limit", "high", _line(failure), failure.request_bytes, found.figures)
+        return OomVerdict("self_imposed_limit", "high", said, failure.request_bytes, found.figures)
     if found.oom_class != "not_oom":
         return found
-    return OomVerdict(
-        "capacity", "low", f"out of memory, by the rank's record: {_line(failure)}", failure.request_bytes
-    )
+    return OomVerdict("capacity", "low", f"out of memory, by the rank's record: {said}", failure.request_bytes)
 
 
 def _slurm_verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict | None:
@@ -124,11 +123,7 @@ def _slurm_verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict | N
     found = classify(record.failure or "")
     if found.oom_class == "not_oom" and not found.advice:
         return None
-    return replace(found, reason=(record.failure or "").splitlines()[0][:300])
-
-
-def _line(failure: Failure) -> str:
-    return (failure.message.splitlines() or ["no message"])[0][:300]
+    return replace(found, reason=first_line(record.failure)[:300])
 
 
 def _figures(rank: RankRecord) -> RankFigures:

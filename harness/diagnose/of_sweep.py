@@ -16,7 +16,7 @@ from harness.records.store import RECORD
 from harness.records.sweep import PlannedCell, SweepData, run_dir_of
 from harness.sweep.judge import judge_sweep
 from harness.sweep.values import CellVerdict
-from harness.units import format_bytes, format_percent, format_seconds
+from harness.units import first_line, format_bytes, format_percent, format_seconds
 
 _REPEAT = f"--repeats {MIN_RUNS} gives an interval"
 
@@ -179,5 +179,5 @@ def _failed(run_dir: Path, cell: str, record: RunRecord) -> FailedRun:
         oom_class=oom.oom_class if oom else None,
         confidence=oom.confidence if oom else None,
         rank=case.failed.rank if case.failed else None,
-        summary=summary.splitlines()[0][:_LONGEST],
+        summary=first_line(summary)[:_LONGEST],
     )

@@ -19,6 +19,7 @@ from harness.planning.search import Limits, Plan, Row, candidates, plan, require
 from harness.run.machine import software_for
 from harness.run.predicting.prediction import constants_for
 from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.units import first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
         if more > 0 and capacity is not None and case.has_oom:
             made = _plan(spec, host, capacity_bytes=max(0, capacity - more))
     except (HarnessError, OSError, LayoutError) as error:
-        problem = str(error).splitlines()[0]
+        problem = first_line(str(error))
         return replace(case, no_prediction=case.no_prediction or problem), Outlook(problem=problem)
     return case, outlook_of(made) if made.limits.capacity_bytes is not None else None
 

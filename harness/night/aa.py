@@ -17,7 +17,7 @@ from harness.night.values import AaFinding, AaVerdict, CaseRun
 from harness.planning.flops import model_flops_per_step
 from harness.records.night import AaPlan, Case, NightPlan, PlannedCase, RefusedCase, aa_label
 from harness.records.run import RunRecord
-from harness.units import counted, format_percent, format_share
+from harness.units import counted, first_line, format_percent, format_share
 
 MAX_PAIRS = 50
 """More pairs cost more time than they add certainty: 50 find a difference of half the noise of one run."""
@@ -177,7 +177,7 @@ def _ended_badly(run: CaseRun) -> str:
         return run.cancelled
     if run.record is None or run.record.status in ("ok", "interrupted"):
         return ""
-    failure = (run.record.failure or run.record.status).strip().splitlines()[0]
+    failure = first_line(run.record.failure, run.record.status)
     return f"out of memory: {failure}" if run.record.status == "oom" else failure
 
 

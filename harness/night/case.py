@@ -22,7 +22,7 @@ from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import GateOptions
 from harness.records.run import REPLAYED, RunRecord
-from harness.units import utc_time
+from harness.units import first_line, utc_time
 
 MACHINE = (*SOFTWARE, "device_name", "driver_version")
 """What a golden was measured with: differences of these may explain a change."""
@@ -200,9 +200,8 @@ def _outcome(
 
 def _how_it_ended(run: CaseRun) -> str:
     failure = run.cancelled or (run.record.failure if run.record else "it left no record")
-    first = (failure or "no failure recorded").strip().splitlines()[0]
     named = f"infrastructure ({run.infrastructure}): " if run.infrastructure else ""
-    return f"run {run.number}: {named}{first}"
+    return f"run {run.number}: {named}{first_line(failure, 'no failure recorded')}"
 
 
 # Nights with a regression have another level. Failed nights have no measurements.

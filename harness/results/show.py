@@ -20,7 +20,7 @@ from harness.records.store import write_once
 from harness.records.sweep import CellData
 from harness.showing.figures import ABSENT
 from harness.showing.page import Block, Column, Facts, Line, Page, Span, Table, Words, style_of, table, tabled
-from harness.units import MIB, format_bytes, format_seconds
+from harness.units import MIB, first_line, format_bytes, format_seconds
 
 MAX_BYTES = 200 * MIB
 SUFFIX = ".tar.gz"
@@ -162,7 +162,7 @@ def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
         (Column("Started", drop=2), _when),
         (Column("State"), _state),
         (Column("Size", right=True, drop=3), lambda entry: format_bytes(entry.num_bytes)),
-        (Column("Summary", long=True), _short),
+        (Column("Summary", long=True), lambda entry: first_line(entry.detail)),
     ]
     total = format_bytes(sum(entry.num_bytes for entry in entries))
     return Page((tabled(entries, columns), f"{len(entries)} in {results}, {total}"))
@@ -228,11 +228,6 @@ def _when(entry: Stored) -> str:
 
 def _state(entry: Stored) -> Span:
     return Span(entry.state, style_of(entry.state, "doubt"))
-
-
-def _short(entry: Stored) -> str:
-    """Return the first line; failures contain long messages of libraries."""
-    return entry.detail.strip().splitlines()[0] if entry.detail.strip() else ""
 
 
 def archive_stored(reference: str, target: Path, results: Path | None, *, max_bytes: int) -> Archived:

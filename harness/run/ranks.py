@@ -10,7 +10,7 @@ from harness.judging.readings import bare_uuid, clock_doubts, is_victim
 from harness.records.collect import Collected, LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import NodeSample, Status
-from harness.units import format_bytes, grouped, ranks_text
+from harness.units import first_line, format_bytes, grouped, ranks_text
 
 _SAME_LOSS = 1e-6  # relative; the order of summation of fp32 losses may differ between steps
 _SMALLEST_MOVE = 1e-4  # Adam moves a weight by at most the learning rate per step; bf16 rounds 0.02 to steps of 1.2e-4
@@ -51,14 +51,11 @@ def _rank_of_evidence(rank: RankRecord) -> tuple[bool, int, int]:
 def _sentence(rank: RankRecord, failure: Failure) -> str:
     where = f"rank {rank.rank} (stage {rank.coordinates.pp})"
     when = f" {failure.when}" if failure.when else ""
+    what = first_line(failure.message, "no message")[:300]
     if failure.kind == "oom":
         asking = f", asking for {format_bytes(failure.request_bytes)}" if failure.request_bytes else ""
-        return f"{where} ran out of memory{when}{asking}: {_first_line(failure.message)}"
-    return f"{where} failed{when}: {_first_line(failure.message)}"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:300] if text.strip() else "no message"
+        return f"{where} ran out of memory{when}{asking}: {what}"
+    return f"{where} failed{when}: {what}"
 
 
 def suspicions(

@@ -21,7 +21,7 @@ from harness.records.rank import RankRecord
 from harness.records.run import PredictionRecord, RunRecord
 from harness.records.sweep import CellData
 from harness.sweep.values import CellStatus, CellVerdict, OomLine, Predicted, VsControl, trade_off
-from harness.units import format_bytes
+from harness.units import first_line, format_bytes
 
 # A cell that ran out of memory once is not reliable, whatever its other repeats did.
 _WORST_FIRST: tuple[CellStatus, ...] = ("oom", "failed")
@@ -41,9 +41,9 @@ def status_of(cell: CellData) -> tuple[CellStatus, str]:
 
 
 def _ended(run: RunRecord, cell: CellData) -> str:
-    first_line = (run.failure or "no failure recorded").splitlines()[0]
+    why = first_line(run.failure, "no failure recorded")
     good = sum(other.status == "ok" for other in cell.runs)
-    return f"{first_line} ({good} of {len(cell.runs)} runs ended well)" if good else first_line
+    return f"{why} ({good} of {len(cell.runs)} runs ended well)" if good else why
 
 
 def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:

@@ -29,7 +29,7 @@ from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.understanding import Checked, given_env, launcher_problems, settle
 from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, values_of
 from harness.sweep.request import SweepRequest, read_axes, read_control
-from harness.units import counted, format_bytes
+from harness.units import counted, first_line, format_bytes
 
 CellDraft = Draft[AskedCell]
 
@@ -167,7 +167,7 @@ def _traces(
     try:
         return tracing.traces(tuple(cases.values()), implementation, imbalance=imbalance)
     except (HarnessError, OSError) as error:
-        return str(error).splitlines()[0]
+        return first_line(str(error))
 
 
 def _predicted_cell(
@@ -182,7 +182,7 @@ def _predicted_cell(
         reasons = (traces.refused.get(case.key) for case in Composer(spec, implementation).cases())
         return RunPrediction(None, next((reason for reason in reasons if reason), "not traced"))
     except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read
-        return RunPrediction(None, str(error).splitlines()[0])
+        return RunPrediction(None, first_line(str(error)))
 
 
 _REPLAYED = "replayed: a recorded run needs no prediction"

@@ -24,6 +24,7 @@ from harness.records.golden import spec_like
 from harness.records.goldens import golden_file
 from harness.records.logs.sources import log_sources
 from harness.run.logged import contradictions_text, logged_arguments
+from harness.units import first_line
 
 _NO_MEMORY = "no line '[Rank N] (after N iterations) memory' in the log"
 _EVERY_ITERATION = "--log-memory-interval 1"
@@ -357,4 +358,4 @@ def _is_cut_short(log: ForeignLog) -> bool:
 def _sentence(failure: RankFailure) -> str:
     who = "an unknown rank" if failure.rank is None else f"rank {failure.rank}"
     what = "ran out of memory" if failure.kind == "oom" else "failed"
-    return f"{who} {what} ({failure.where}): {failure.text.splitlines()[0][:200] if failure.text else ''}"
+    return f"{who} {what} ({failure.where}): {first_line(failure.text)[:200]}"

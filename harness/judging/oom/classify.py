@@ -12,7 +12,7 @@ from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.rank import Phase
 from harness.records.redact import redact
 from harness.records.run import RunRecord
-from harness.units import counted
+from harness.units import counted, first_line
 
 # The rest of a message that was cut short.
 _BARE = re.compile(r"\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
@@ -133,7 +133,7 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
 
 def _quoted(message: str) -> str:
     """Return ``: MESSAGE`` without secrets and not too long; empty without a message."""
-    text = redact(message.splitlines()[0].strip()) if message.strip() else ""
+    text = redact(first_line(message))
     short = text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED].rstrip()} ..."
     return f": {short}" if short else ""
 

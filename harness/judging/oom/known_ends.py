@@ -7,6 +7,7 @@ from harness.judging.oom.frames import COMPARE_CHECKPOINT, COMPILER_ADVICE
 from harness.judging.oom.known_texts import SLURM, KnownText, row
 from harness.judging.oom.network_ends import NETWORK_ENDS, named_in
 from harness.judging.oom.verdict import OomVerdict
+from harness.units import first_line
 
 _BUILDS = (
     "Install releases that were built for each other: `mbr-perf doctor` shows the versions on this machine. Build the extension again for this torch and CUDA "
@@ -318,7 +319,7 @@ def known_end(text: str) -> OomVerdict | None:
     """Return the verdict of the first row that matches; None without a match. Keep Slurm's own text as the reason."""
     for each in KNOWN_ENDS:
         if match := each.pattern.search(text):
-            slurm_text = text.splitlines()[0][:300] if text.startswith("Slurm: ") else ""
+            slurm_text = first_line(text)[:300] if text.startswith("Slurm: ") else ""
             what = match.groupdict().get("what")
             reason = slurm_text or f"{each.reason}{f': {what}' if what else ''}{named_in(text, each.reason)}"
             return OomVerdict(each.oom_class, each.confidence, reason, advice=each.advice)

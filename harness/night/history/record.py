@@ -15,7 +15,7 @@ from harness.judging.plausible import doubts_of
 from harness.records.batches import Purpose
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import REPLAYED, RunRecord, Status
-from harness.units import GIB
+from harness.units import GIB, first_line
 
 LIMIT = "@"
 """Between the place of a case's golden and the memory limit of its runs, in the name of a case that has one."""
@@ -119,7 +119,7 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         duration_s=where.duration_s,
         status=record.status,
         outcome=why.outcome,
-        failure=_first_line(record.failure),
+        failure=first_line(record.failure) or None,
         suspect=(*doubts_of(record, metrics), *(note for note in record.notes if note.startswith(REPLAYED))),
         metrics=figures,
         voided={
@@ -154,9 +154,3 @@ def _figures(metrics: Metrics) -> dict[str, HistoryFigure]:
             value=value, stdev=summary.stdev if summary else None, n=summary.n if summary else None
         )
     return found
-
-
-def _first_line(text: str | None) -> str | None:
-    """Return the first line: failures quote pages of libraries' text, which the run's own record keeps."""
-    lines = (text or "").strip().splitlines()
-    return lines[0] if lines else None

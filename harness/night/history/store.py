@@ -30,7 +30,7 @@ from harness.records.store import RECORD, read_run, write_once
 from harness.records.sweep import read_sweep
 from harness.showing.progress import counted_off
 from harness.showing.terminal import narration
-from harness.units import counted
+from harness.units import counted, first_line
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, HistoryRe
         try:
             found[name] = read_record(folder / name)
         except BadRequestError as error:
-            notes.append(f"skipped: {error.message.splitlines()[0]}")
+            notes.append(f"skipped: {first_line(error.message)}")
     return found, tuple(notes)
 
 

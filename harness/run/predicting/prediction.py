@@ -24,7 +24,7 @@ from harness.records.trace import calibration_path, find_calibration
 from harness.run.predicting.exact import why_of_another_planner
 from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.understanding import Understood
-from harness.units import format_bytes, format_percent, format_seconds
+from harness.units import first_line, format_bytes, format_percent, format_seconds
 
 # A run waits at most this long for its prediction.
 _PATIENCE_S = 120.0
@@ -142,7 +142,7 @@ def predict_with(
     except MissingTraceError:
         return RunPrediction(None, NOT_TRACED)
     except (HarnessError, OSError) as error:
-        return RunPrediction(None, str(error).splitlines()[0])
+        return RunPrediction(None, first_line(str(error)))
 
 
 def _tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: Event | None = None) -> Tracing:
