@@ -268,15 +268,13 @@ def _without_mlp(spec: ExperimentSpec) -> ExperimentSpec:
     return changed(spec, recompute=",".join(kept) or "none")
 
 
-def _without_distributing(spec: ExperimentSpec) -> ExperimentSpec:
-    return changed(spec, recompute=spec.recompute.text.removesuffix(":distributed"))
-
-
 _CHANGES: Mapping[str, Changing] = {
     "nan_with_fp8": _core_attn_alone,
     "core_attn_beside_mlp": lambda spec: changed(spec, recompute="mlp"),
     "utilization_drop_with_mlp": _without_mlp,
-    "distributed_activations_with_sequence_parallel": _without_distributing,
+    "distributed_activations_with_sequence_parallel": lambda spec: changed(
+        spec, recompute=spec.recompute.text.removesuffix(":distributed")
+    ),
     "pipeline_with_cpu_offloading": lambda spec: spec.model_copy(
         update={"offload": spec.offload.model_copy(update={"cpu_offloading_num_layers": 0})}
     ),

@@ -8,7 +8,7 @@ from harness.diagnose.values import Case, Message, Recognised
 from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
 from harness.judging.oom.classify import expandable_segments
-from harness.units import format_bytes, format_percent
+from harness.units import format_bytes, format_percent, shortened
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,13 @@ class Symptom:
     def recognised(self, facts: Facts) -> Recognised | None:
         """Return the row with its evidence, or None."""
         message = facts.first_match(self.text) if self.text else None
-        quoted = f"{message.where}: {_short(message.text)}" if message else ""
+        quoted = f"{message.where}: {shortened(message.text, 160)}" if message else ""
         evidence = "; ".join(part for part in (quoted, self.seen(facts)) if part)
         if not evidence:
             return None
         most = self.most.search(message.text) if self.most and message else None
         fix = f"{self.fix}, here {most[1]}" if most else self.fix
         return Recognised(self.id, self.symptom, self.cause, self.confirm, fix, evidence, message is not None)
-
-
-def _short(text: str, limit: int = 160) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 _HEADROOM = 0.05  # of the device: less free memory on another rank is no evidence

@@ -7,7 +7,7 @@ from harness.diagnose.values import Case, Diagnosis
 from harness.judging.oom.verdict import AllocatorFigures
 from harness.showing.page import Facts, Line, Page, listing
 from harness.showing.request_text import paste_lines
-from harness.units import format_bytes
+from harness.units import format_bytes, shortened
 
 _LABEL = 10
 _MOST_NOTES = 3
@@ -66,7 +66,7 @@ def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
         rank = unnamed if failed.rank is None else f"rank {failed.rank}"
         known = ", ".join(part for part in (rank, failed.place, failed.when) if part)
         yield "Where", f"{known} ({failed.where})"
-        yield "", _short(case.failed.message)
+        yield "", shortened(case.failed.message, _LONGEST)
     if case.verdict.figures is not None and (text := numbers(case.verdict.figures)):
         yield "Numbers", text
 
@@ -99,10 +99,6 @@ def _nothing(answer: Diagnosis) -> str:
             return "diagnose the run again when it has ended; until then, see the logs folder of the run"
         return answer.case.verdict.advice or "pass the logs of all ranks, from the start to the end of the job"
     return "nothing to do" if answer.case.status == "ok" else answer.case.verdict.next_experiment
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def overview_page(found: SweepOverview) -> Page:

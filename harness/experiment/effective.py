@@ -8,7 +8,7 @@ from pydantic import Field
 
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.gpu import Frozen
-from harness.experiment.layout import chunks
+from harness.experiment.layout import LayoutError, chunks
 from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import MODULES, FullRecompute, SelectiveRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
@@ -149,6 +149,14 @@ def effective_recompute(
     if isinstance(spec.recompute, FullRecompute):
         return _full(layers, spec.recompute)
     return EffectiveRecompute(recompute="none", num_layers=layers.num_layers, implementation=implementation)
+
+
+def effective_if_cut(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> EffectiveRecompute | None:
+    """Count on the settled layers, as :func:`effective_recompute`; None for a model that cannot be cut as asked."""
+    try:
+        return effective_recompute(spec, settled_implementation(spec), software)
+    except LayoutError:
+        return None
 
 
 def computation(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> object:

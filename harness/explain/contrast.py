@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.experiment.effective import EffectiveRecompute, effective_recompute, settled_implementation
+from harness.experiment.effective import (
+    effective_if_cut,
+)
 from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec
-from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.explain.values import ABSENT, GROUPS, IMAGE, NONE_SEEN, Contrast, Departure, Group, Key, Side
 from harness.judging.plausible_golden import impossible_golden
@@ -123,7 +124,7 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
         spreads={n: m.relative_spread for n, m in golden.metrics.items() if m.relative_spread is not None},
         numbers={} if clock is None else {"sm_clock_min_mhz": clock},
         spec=spec,
-        effective=_effective(spec),
+        effective=effective_if_cut(spec) if spec else None,
         derived=frozenset(derived),
         caveats=(
             *golden.caveats,
@@ -140,15 +141,6 @@ def _step_time(golden: GoldenRecord, spec: ExperimentSpec | None) -> dict[str, f
     if spec is None or throughput is None or "step_time_s" in golden.metrics or not formula_is_ours:
         return {}
     return {"step_time_s": flops.model_flops_per_step(spec) / (throughput.value * spec.num_gpus * 1e12)}
-
-
-def _effective(spec: ExperimentSpec | None) -> EffectiveRecompute | None:
-    if spec is None:
-        return None
-    try:
-        return effective_recompute(spec, settled_implementation(spec))
-    except LayoutError:
-        return None
 
 
 def _facts(golden: GoldenRecord) -> dict[Key, str]:

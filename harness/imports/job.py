@@ -123,7 +123,8 @@ def job_times(log: ForeignLog, given: datetime | None, now: datetime) -> JobTime
         why = f"the log's first time, {log.first_time}, is in the future"
     else:
         start, source = first, "log"
-        note = f"start time: from the log's lines{'' if _has_zone(log.first_time) else _NO_ZONE}"
+        written = datetime.fromisoformat((log.first_time or "").replace(",", "."))
+        note = f"start time: from the log's lines{'' if written.tzinfo else _NO_ZONE}"
     if why:
         duration, note = timedelta(), f"{why}: history shows the run at the time of its import, marked ?; {_SET_START}"
     return JobTimes(_text(start), _text(start + duration), duration.total_seconds(), source, note)
@@ -140,10 +141,6 @@ def _time(written: str | None) -> datetime | None:
     except ValueError:
         return None
     return when if 2000 <= when.year < 3000 else None
-
-
-def _has_zone(written: str | None) -> bool:
-    return datetime.fromisoformat((written or "").replace(",", ".")).tzinfo is not None
 
 
 @dataclass(frozen=True)

@@ -107,11 +107,8 @@ def child_environment(
 
 def recordable(environment: Iterable[EnvVar]) -> dict[str, str]:
     """Return the variables to record: those that affect results, redacted, without those from ``--pass_env``."""
-    return {v.name: v.shown for v in environment if v.source != "--pass_env" and not _matches(v, INHERITED_UNRECORDED)}
-
-
-def _matches(variable: EnvVar, patterns: tuple[str, ...]) -> bool:
-    return variable.source == "inherited" and _listed(variable.name, patterns)
+    own = (v for v in environment if v.source != "inherited" or not _listed(v.name, INHERITED_UNRECORDED))
+    return {v.name: v.shown for v in own if v.source != "--pass_env"}
 
 
 def _listed(name: str, patterns: tuple[str, ...]) -> bool:
@@ -183,7 +180,7 @@ def secrets_in(env: Mapping[str, str]) -> list[BadRequestError]:
     """Return a problem for each variable whose name or value looks like a secret: these values would be recorded."""
     return [
         BadRequestError(
-            f"{name} {_why_secret(name)}, and records contain the variables of recipes and -E",
+            f"{name} {'has the name of a secret' if is_secret_name(name) else 'contains what looks like a secret'}, and records contain the variables of recipes and -E",
             remedy=f"export it and pass it by name: --pass_env {name}",
         )
         for name, value in env.items()
@@ -198,10 +195,6 @@ def secrets_in_name(option: str, path: str) -> list[BadRequestError]:
         return []
     message = f"{option} {redact(path)} contains what looks like a secret, and folders and records would get this name"
     return [BadRequestError(message, remedy="rename the file")]
-
-
-def _why_secret(name: str) -> str:
-    return "has the name of a secret" if is_secret_name(name) else "contains what looks like a secret"
 
 
 def _bad_names(spec_env: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadRequestError]:

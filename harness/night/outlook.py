@@ -132,11 +132,8 @@ def _total(plan: NightPlan) -> str:
     refused = sum(bool(case.refused) for case in plan.cases)
     text = "1 case" if len(plan.cases) == 1 else f"{len(plan.cases)} cases"
     text += f", {refused} of them refused" if refused else ""
+    aa = f"; {2 * plan.aa.num_pairs} runs of {plan.aa.case} as the night's A/A" if plan.aa else ""
     return (
         f"{text}; {'1 run' if runs == 1 else f'{runs} runs'}. Then, for each case, at most {plan.retries} more after an infrastructure "
-        f"fault and {plan.confirm} more to confirm a regression{_aa(plan)}"
+        f"fault and {plan.confirm} more to confirm a regression{aa}"
     )
-
-
-def _aa(plan: NightPlan) -> str:
-    return f"; {2 * plan.aa.num_pairs} runs of {plan.aa.case} as the night's A/A" if plan.aa else ""

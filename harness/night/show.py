@@ -42,7 +42,6 @@ from harness.showing.page import (
     Span,
     Style,
     Table,
-    Words,
     listing,
     style_of,
     tabled,
@@ -116,7 +115,10 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
                 Column("Case", whole=True),
                 lambda case: Span(case.planned.name, link=f"#{quote(anchor(case.planned.name))}"),
             ),
-            (Column("Outcome"), _outcome),
+            (
+                Column("Outcome"),
+                lambda case: Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected)),
+            ),
             (Column("TFLOP/s/GPU", right=True), _speed),
             (Column("Golden", right=True, drop=2, lost=True), _golden),
             (Column("Change", right=True), _change),
@@ -125,8 +127,14 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
                 lambda case: evidence_text(finding_of(case, SPEED)),
             ),
             (Column("Peak memory", right=True, drop=1, lost=True), _memory),
-            (Column("SM clock", right=True, drop=3, optional=True, lost=True), _sm_clock),
-            (Column("Power cap", right=True, drop=3, optional=True, lost=True), _power_cap),
+            (
+                Column("SM clock", right=True, drop=3, optional=True, lost=True),
+                lambda case: clock_figure(case.metrics.clocks if case.metrics else None),
+            ),
+            (
+                Column("Power cap", right=True, drop=3, optional=True, lost=True),
+                lambda case: cap_figure(case.metrics.clocks if case.metrics else None),
+            ),
             (Column("Remark", drop=5, long=True), remark_text),
         ],
         instead=instead,
@@ -136,10 +144,6 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
 def remark_text(case: CaseVerdict) -> str:
     """Return the remarks of a row: expectations, a missing golden, drift, retries. Reasons follow below the table."""
     return "; ".join(one_line(text) for text in _remarks(case))
-
-
-def _outcome(case: CaseVerdict) -> Words:
-    return Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected))
 
 
 def _speed(case: CaseVerdict) -> str:
@@ -170,20 +174,14 @@ def _memory(case: CaseVerdict) -> str:
     return f"{least}{figure(metric, value)}{kind}{change}"
 
 
-def _sm_clock(case: CaseVerdict) -> str:
-    return clock_figure(case.metrics.clocks.sm_clock_mhz if case.metrics and case.metrics.clocks else None)
-
-
-def _power_cap(case: CaseVerdict) -> str:
-    return cap_figure(case.metrics.clocks.power_cap_share if case.metrics and case.metrics.clocks else None)
-
-
 def _remarks(case: CaseVerdict) -> Iterable[str]:
     if case.remark:
         yield case.remark
     if case.runs and case.golden_path is None:
         yield "golden cannot be read" if case.is_golden_damaged else "no golden"
-        yield from sorted(set(_short(case)))
+        # Why the speed covers fewer steps than requested; findings against a golden already say so.
+        if case.metrics and (few := case.metrics.problems.get("step_time_s")):
+            yield few
     if case.drift:
         yield f"{counted(len(case.drift), 'difference')} from the golden's environment"
     retries = sum(run.purpose == "retry" for run in case.runs)
@@ -192,11 +190,6 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
     better = [BY_NAME[finding.metric].title for finding in case.findings if finding.verdict is Verdict.IMPROVEMENT]
     if better:
         yield f"{', '.join(better)} better than its golden"
-
-
-def _short(case: CaseVerdict) -> Iterable[str]:
-    """Say why the speed covers fewer steps than requested. Findings against a golden already say so."""
-    return (text for name, text in case.metrics.problems.items() if name == "step_time_s") if case.metrics else ()
 
 
 def _section(case: CaseVerdict) -> Section:

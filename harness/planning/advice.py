@@ -65,7 +65,8 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     if control is None or control.prediction is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
         return ()
     allocator = [] if plan.spec.gpu_type.is_cpu else [_allocator(plan, control)]
-    steps = [*allocator, _modules(plan), _layers(plan), *_graphs(plan)]
+    layers = _step(plan, "layers", FullRecompute, "the fewest sufficient whole layers")
+    steps = [*allocator, _modules(plan), layers, *_graphs(plan)]
     return (*steps, _parallelism(plan)) if not any(step.settles for step in steps) else tuple(steps)
 
 
@@ -186,10 +187,6 @@ def _modules(plan: Plan) -> Advice:
     else:
         order = f"{', '.join(worth.text for worth in worths)}: none frees memory" if worths else "no price known"
     return _step(plan, "modules", SelectiveRecompute, order)
-
-
-def _layers(plan: Plan) -> Advice:
-    return _step(plan, "layers", FullRecompute, "the fewest sufficient whole layers")
 
 
 def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute], order: str) -> Advice:

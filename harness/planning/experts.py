@@ -6,7 +6,6 @@ from statistics import NormalDist
 from typing import get_args
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.model import MoeModel
 from harness.planning.assumptions import imbalance_of
 from harness.planning.compose import ChunkCost
 from harness.records.trace import Phase
@@ -41,13 +40,10 @@ def pace_of(spec: ExperimentSpec) -> float:
     if moe is None or bound == 1:
         return 1.0
     size = spec.parallelism.expert_model_parallel_size
-    variance = (moe.num_moe_experts / moe.moe_router_topk - 1) * (1 / _num_tokens(spec) + _alike(moe))
+    alike = _ALIKE_WITH_BIAS if moe.moe_router_enable_expert_bias else _ALIKE
+    variance = (moe.num_moe_experts / moe.moe_router_topk - 1) * (1 / _num_tokens(spec) + alike)
     highest = NormalDist().inv_cdf((size - 0.375) / (size + 0.25))
     return min(bound, 1 + highest * sqrt(variance * size / moe.num_moe_experts))
-
-
-def _alike(moe: MoeModel) -> float:
-    return _ALIKE_WITH_BIAS if moe.moe_router_enable_expert_bias else _ALIKE
 
 
 def _num_tokens(spec: ExperimentSpec) -> float:

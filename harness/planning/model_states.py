@@ -142,19 +142,15 @@ def least_weight_bytes(spec: ExperimentSpec) -> tuple[float, ...]:
     under Megatron-FSDP only the rank's shard. Leaves out layers that are offloaded, because a trainer may offload their
     weights too. Llama-3 8B on one GPU in bf16: 2 * 8_029_995_008 bytes. LayoutError if the model cannot be cut.
     """
-    kinds = spec.model.layer_kinds
+    kinds, num_offloaded = spec.model.layer_kinds, spec.offload.cpu_offloading_num_layers
     return tuple(
         sum(
             _least_of_tables(spec, chunk)
-            + sum(_least_of_layer(spec, kinds[layer]) for layer in _never_offloaded(spec, chunk))
+            + sum(_least_of_layer(spec, kinds[layer]) for layer in chunk.layers[num_offloaded:])
             for chunk in stage
         )
         for stage in chunks(spec.model, spec.parallelism)
     )
-
-
-def _never_offloaded(spec: ExperimentSpec, chunk: Chunk) -> tuple[int, ...]:
-    return chunk.layers[spec.offload.cpu_offloading_num_layers :]
 
 
 def _least_of_tables(spec: ExperimentSpec, chunk: Chunk) -> float:

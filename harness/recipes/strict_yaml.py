@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from harness.errors import BadRequestError, Problems, os_errors_reported
+from harness.units import shortened
 
 ScalarValue = None | bool | int | float | str
 
@@ -47,10 +48,6 @@ class ScalarError(ValueError):
         self.fix = fix
 
 
-def _start(text: str) -> str:
-    return f"{text[:20]}..."
-
-
 def read_plain(text: str) -> ScalarValue:
     """Read the value of an unquoted scalar; ScalarError if readers of YAML disagree on it, or it is out of bounds."""
     if text in _WORDS:
@@ -60,7 +57,7 @@ def read_plain(text: str) -> ScalarValue:
     if _INT.fullmatch(text):
         if len(text) > MAX_DIGITS:
             raise ScalarError(
-                f"{_start(text)!r} is too long a number: it has {len(text)} digits",
+                f"{shortened(text, 23)!r} is too long a number: it has {len(text)} digits",
                 f"write at most {MAX_DIGITS} digits",
             )
         return int(text)

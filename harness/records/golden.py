@@ -329,12 +329,8 @@ def retired_in_place_of(path: Path) -> GoldenRecord | None:
     """Return the golden last retired from ``path``; None if none was."""
     folder = path.parent.parent / RETIRED / path.parent.name
     mine = re.compile(re.escape(path.stem) + r"\.\d{8}(-\d+)?\.json")
-    found = [read_document(each, GoldenRecord) for each in _files(folder) if mine.fullmatch(each.name)]
+    found = [read_document(each, GoldenRecord) for each in sorted(folder.glob("*")) if mine.fullmatch(each.name)]
     return max(found, key=lambda golden: golden.retired_at or "", default=None)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def retirement_text(golden: GoldenRecord) -> str:

@@ -4,7 +4,7 @@ import gzip
 import io
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,11 +44,11 @@ def archive(folder: Path, target: Path, places: Places, *, max_bytes: int = MAX_
     BadRequestError names all problems: ``target`` exists or is not named .tar.gz, a link leads out of the folder, or the
     files are larger than ``max_bytes`` together.
     """
-    files = sorted(_files(folder), key=lambda path: path.relative_to(folder).parts)
+    every = sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts)
+    files = [path for path in every if path.is_file()]  # also behind links that stay inside; no sockets or pipes
     raise_all([*_target_problems(target), *_link_problems(folder), *_size_problems(files, max_bytes)])
-    left_out = [
-        f"{path.relative_to(folder)}: a link to no file" for path in sorted(folder.rglob("*")) if _is_broken(path)
-    ]
+    broken = (path for path in every if path.is_symlink() and not path.exists())
+    left_out = [f"{path.relative_to(folder)}: a link to no file" for path in broken]
     packed = io.BytesIO()
     count = 0
     with (
@@ -65,15 +65,6 @@ def archive(folder: Path, target: Path, places: Places, *, max_bytes: int = MAX_
             count += 1
     _write(target, packed.getvalue())
     return Archived(target, count, packed.tell(), tuple(left_out))
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield regular files, also behind links that stay inside; no sockets or pipes."""
-    return (path for path in folder.rglob("*") if path.is_file())
-
-
-def _is_broken(path: Path) -> bool:
-    return path.is_symlink() and not path.exists()
 
 
 def _target_problems(target: Path) -> list[BadRequestError]:

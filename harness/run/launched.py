@@ -194,15 +194,11 @@ def _record(
         findings=understood.findings,
         suspect=suspicions(spec, understood.effective, collected, ranks),
         notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes,
-               *_present(clock.jumped())),
+               *filter(None, [clock.jumped()])),
         prediction=kept.prediction,
         no_prediction=kept.reason,
         provenance=_provenance(launch, clock, ranks, collected.nodes),
     )  # fmt: skip
-
-
-def _present(*sentences: str | None) -> tuple[str, ...]:
-    return tuple(sentence for sentence in sentences if sentence)
 
 
 def _provenance(

@@ -101,7 +101,8 @@ def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterato
             command, input="\n".join(lines).encode(), env=shell, capture_output=True, timeout=timeout_s, check=False
         )
         out = done.stdout
-        otherwise = _failed(done.returncode, done.stderr) if done.returncode else "there is no answer"
+        ended = f"asking megatron-core ended with exit code {done.returncode}: {quoted_error(done.stderr)}"
+        otherwise = ended if done.returncode else "there is no answer"
     except subprocess.TimeoutExpired as late:
         out = late.stdout or b""
         otherwise = f"megatron-core did not answer within {timeout_s:g} s"
@@ -116,10 +117,6 @@ def _answer(line: str) -> Answer:
     except ValidationError:
         return Answer(problem=f"the answer cannot be read: {line[:200]!r}")
     return answer.model_copy(update={"problem": f"asking megatron-core {answer.problem}"}) if answer.problem else answer
-
-
-def _failed(exit_code: int, err: bytes) -> str:
-    return f"asking megatron-core ended with exit code {exit_code}: {quoted_error(err)}"
 
 
 def _finding(answer: Answer, software: Software) -> Finding:

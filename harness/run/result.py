@@ -34,7 +34,7 @@ from harness.showing.page import (
     tabled,
 )
 from harness.showing.request_text import VALUES, record_facts
-from harness.units import format_bytes, format_seconds, grouped
+from harness.units import format_seconds, grouped
 
 MAX_ROWS = 16
 CLOCKS = ("SM clock", "Power cap")
@@ -45,14 +45,14 @@ def _rank_blocks(record: RunRecord) -> Iterator[Block]:
     device_used = readings.device_used(record.nodes)
     with_clocks = any(rank.clocks for rank in record.ranks)
     names = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))
-    shown = _shown(record.ranks)
+    shown, peak = _shown(record.ranks), figures.BY_NAME["peak_allocated_bytes"]
     rows = (
         (
             str(rank.rank),
             str(rank.coordinates.pp),
-            *(_bytes(read(rank)) for read in (readings.allocated, readings.reserved, device_used)),
+            *(figures.figure(peak, read(rank)) for read in (readings.allocated, readings.reserved, device_used)),
             _step(rank, record),
-            *(_clocks(rank) if with_clocks else ()),
+            *((clock_figure(rank.clocks), cap_figure(rank.clocks)) if with_clocks else ()),
             _state(rank, record),
         )
         for rank in shown
@@ -76,20 +76,10 @@ def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
     return [rank for rank in ranks if rank.rank in chosen][: max(MAX_ROWS, len(fullest))]
 
 
-def _bytes(value: int | None) -> str:
-    return ABSENT if value is None else format_bytes(value)
-
-
 def _step(rank: RankRecord, record: RunRecord) -> str:
     """Return the rank's own median over the window. The job's is higher: every step waits for the slowest rank."""
     seconds = window_of([rank], 1, *record.spec.measure.window).seconds
     return format_seconds(statistics.median(seconds)) if seconds else ABSENT
-
-
-def _clocks(rank: RankRecord) -> tuple[str, str]:
-    """Return the median SM clock of the rank's GPU and its share of time under the power cap."""
-    own = rank.clocks
-    return clock_figure(own.sm_clock_mhz if own else None), cap_figure(own.power_cap_share if own else None)
 
 
 def _state(rank: RankRecord, record: RunRecord) -> Words:
@@ -206,13 +196,9 @@ def _comparison_table(findings: Sequence[Finding], against: str) -> Table:
             (Column(against, right=True), lambda row: figures.figure(row[1], row[0].golden)),
             (Column("Change", right=True), lambda row: figures.change(row[0])),
             (Column("Allowed", right=True, drop=1), lambda row: figures.allowed_change(row[0])),
-            (Column("Verdict"), lambda row: _verdict(row[0].verdict)),
+            (Column("Verdict"), lambda row: Span(row[0].verdict.replace("_", " "), style_of(row[0].verdict))),
         ],
     )
-
-
-def _verdict(found: Verdict) -> Span:
-    return Span(found.value.replace("_", " "), style_of(found.value))
 
 
 def _origin(golden: GoldenRecord) -> str:

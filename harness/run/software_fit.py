@@ -151,17 +151,13 @@ def lock_lines(software: Software, shell: Mapping[str, str], now_s: float) -> It
     """Yield a line for each lock file that would block ranks started from this shell."""
     if software.megatron_core is None:
         return
-    folders = [_built_in_package()]  # of ddp.nccl_ub
+    folders = [Path(str(metadata.distribution("megatron-core").locate_file("megatron/core/build")))]  # of ddp.nccl_ub
     if parse_version(software.megatron_core) >= parse_version("0.17"):
         folders += _cached(shell)
     for folder in folders:
         with suppress(OSError):
             lock = folder / LOCK
             yield _line(lock, now_s - lock.stat().st_mtime, tuple(_holders(lock)))
-
-
-def _built_in_package() -> Path:
-    return Path(str(metadata.distribution("megatron-core").locate_file("megatron/core/build")))
 
 
 def _cached(shell: Mapping[str, str]) -> Iterable[Path]:

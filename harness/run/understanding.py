@@ -15,9 +15,13 @@ from harness.errors import (
     nearest,
     raise_all,
 )
-from harness.experiment.effective import EffectiveRecompute, effective_recompute, settled_implementation
+from harness.experiment.effective import (
+    EffectiveRecompute,
+    effective_if_cut,
+    effective_recompute,
+    settled_implementation,
+)
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import LayoutError
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import SEVERITIES, Finding
 from harness.experiment.software import Software, parse_assume
@@ -276,7 +280,7 @@ def check_request(
     if ask_megatron and assume is None:
         findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return Checked(**_noted(settled), findings=tuple(findings), effective=_effective(spec, software), env=env)
+    return Checked(**_noted(settled), findings=tuple(findings), effective=effective_if_cut(spec, software), env=env)
 
 
 def _noted(settled: Settled) -> dict[str, Any]:
@@ -299,13 +303,6 @@ def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
     own = finding.mcore_text or ""
     known = [f.id for f in findings if f.mcore_text and f.mcore_text.strip() in own]
     return finding.model_copy(update={"fix": f"follow the fix of {known[0]}"}) if known else finding
-
-
-def _effective(spec: ExperimentSpec, software: Software) -> EffectiveRecompute | None:
-    try:
-        return effective_recompute(spec, settled_implementation(spec), software)
-    except LayoutError:
-        return None
 
 
 def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple[dict[str, str] | None, list[Finding]]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from harness.judging.gate import Finding
 from harness.judging.metrics import METRICS, Metric, Summary
 from harness.judging.readings import RunClocks
+from harness.records.rank import RankClocks
 from harness.units import format_bytes, format_percent, format_seconds
 
 ABSENT = "-"
@@ -50,14 +51,14 @@ def spread(summary: Summary) -> str:
     return ABSENT if summary.stdev is None or not summary.mean else f"{summary.stdev / summary.mean * 100:.1f} %"
 
 
-def clock_figure(mhz: float | None) -> str:
-    """Return ``1395 MHz``."""
-    return ABSENT if mhz is None else f"{mhz:.0f} MHz"
+def clock_figure(clocks: RunClocks | RankClocks | None) -> str:
+    """Return the median SM clock: ``1395 MHz``."""
+    return ABSENT if clocks is None or clocks.sm_clock_mhz is None else f"{clocks.sm_clock_mhz:.0f} MHz"
 
 
-def cap_figure(share: float | None) -> str:
-    """Time under the power cap: ``82 %``."""
-    return ABSENT if share is None else f"{share * 100:.0f} %"
+def cap_figure(clocks: RunClocks | RankClocks | None) -> str:
+    """Return the share of time under the power cap: ``82 %``."""
+    return ABSENT if clocks is None or clocks.power_cap_share is None else f"{clocks.power_cap_share * 100:.0f} %"
 
 
 def clock_line(clocks: RunClocks | None) -> str:
@@ -66,10 +67,8 @@ def clock_line(clocks: RunClocks | None) -> str:
         return ""
     slowest, capped = clocks.slowest_rank, clocks.most_capped_rank
     parts = (
-        [] if slowest is None else [f"SM {clock_figure(clocks.sm_clock_mhz)} (rank {slowest}, the lowest median)"],
-        []
-        if capped is None
-        else [f"power cap {cap_figure(clocks.power_cap_share)} of busy time (rank {capped}, the most)"],
+        [] if slowest is None else [f"SM {clock_figure(clocks)} (rank {slowest}, the lowest median)"],
+        [] if capped is None else [f"power cap {cap_figure(clocks)} of busy time (rank {capped}, the most)"],
     )
     return f"Clocks over the {clocks.over}: {'; '.join(text for part in parts for text in part)}"
 

@@ -23,7 +23,6 @@ from harness.showing.page import (
     Line,
     Listing,
     Page,
-    Span,
     Style,
     Table,
     Words,
@@ -294,9 +293,6 @@ def _text(words: Words, style: Style = "plain") -> Text:
     r"""Return one line of rich's; a line break within it is shown as ``\n``."""
     made = Text(style=_RICH[style])
     for span in spans(words):
-        made.append(on_one_line(_span_text(span)), style=_RICH[span.style] or None)
+        text = f"{span.text} {span.beside}" if span.beside else span.text
+        made.append(on_one_line(text), style=_RICH[span.style] or None)
     return made
-
-
-def _span_text(span: Span) -> str:
-    return f"{span.text} {span.beside}" if span.beside else span.text

@@ -114,11 +114,14 @@ def sweep_page(
 def cell_table(verdict: SweepVerdict) -> Table:
     """Return a row per cell in the plan's order, with every column that has a value in some cell."""
     step = "Mean step" if verdict.has_repeats else "Step"
-    versus = "Time vs reference" if verdict.reference_why else "Time vs control"
+    use, versus = verdict.recommendation.cell, "Time vs reference" if verdict.reference_why else "Time vs control"
     return tabled(
         verdict.cells,
         [
-            (Column("", optional=True), lambda cell: _marks(cell, verdict)),
+            (
+                Column("", optional=True),
+                lambda cell: RECOMMENDED * (cell.name == use) + PARETO * (cell.name in verdict.pareto),
+            ),
             (Column("#", right=True), cell_number),
             (Column("Cell"), lambda cell: f"{cell.name}{_role(cell)}"),
             (Column("Status", drop=3), lambda cell: Span(status_text(cell), style_of(cell.status))),
@@ -132,8 +135,14 @@ def cell_table(verdict: SweepVerdict) -> Table:
             (Column("Reserved", right=True, drop=7, optional=True), _metric("peak_reserved_bytes")),
             (Column("Device used", right=True, drop=7, optional=True), _metric("peak_device_bytes")),
             (Column("TFLOP/s/GPU", right=True, drop=5, optional=True), _metric("tflops_per_gpu")),
-            (Column("SM clock", right=True, drop=8, optional=True), _sm_clock),
-            (Column("Power cap", right=True, drop=8, optional=True), _power_cap),
+            (
+                Column("SM clock", right=True, drop=8, optional=True),
+                lambda cell: clock_figure(cell.metrics.clocks if cell.metrics else None),
+            ),
+            (
+                Column("Power cap", right=True, drop=8, optional=True),
+                lambda cell: cap_figure(cell.metrics.clocks if cell.metrics else None),
+            ),
             (Column("Predicted", right=True, drop=6, optional=True), _predicted),
             (Column("Pred. error", right=True, drop=6, optional=True), _error),
         ],
@@ -175,10 +184,6 @@ def cell_number(cell: CellVerdict) -> str:
     return f"{cell.index}"
 
 
-def _marks(cell: CellVerdict, verdict: SweepVerdict) -> str:
-    return RECOMMENDED * (cell.name == verdict.recommendation.cell) + PARETO * (cell.name in verdict.pareto)
-
-
 def _role(cell: CellVerdict) -> str:
     return " (control)" if cell.is_control else " (reference)" if cell.is_reference else ""
 
@@ -201,14 +206,6 @@ def _saved(cell: CellVerdict) -> str:
 def _worst(cell: CellVerdict) -> str:
     peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
     return f"{peak.rank}" if peak else ABSENT
-
-
-def _sm_clock(cell: CellVerdict) -> str:
-    return clock_figure(cell.metrics.clocks.sm_clock_mhz if cell.metrics and cell.metrics.clocks else None)
-
-
-def _power_cap(cell: CellVerdict) -> str:
-    return cap_figure(cell.metrics.clocks.power_cap_share if cell.metrics and cell.metrics.clocks else None)
 
 
 def _predicted(cell: CellVerdict) -> str:

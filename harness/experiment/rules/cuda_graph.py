@@ -1,7 +1,6 @@
 """Rules for CUDA graphs that megatron-core refuses, that crash in capture, or that silently capture nothing."""
 
 from harness.experiment.effective import pre_mlp_norm_stays_in_graph
-from harness.experiment.recompute import MODULES
 from harness.experiment.rules.rule import CONFIG, ISSUES, PULLS, Rule, Situation, Values, joined, where
 
 _MOE_SCOPES = frozenset({"moe", "moe_router", "moe_preprocess"})
@@ -23,10 +22,6 @@ def _scope(s: Situation) -> frozenset[str]:
 def _holds(s: Situation, scope: str) -> bool:
     """Return whether graphs capture this part, as megatron-core reads the scopes."""
     return not s.graph.scope or s.graphs_iteration or scope in s.graph.scope
-
-
-def _no_dense_layer(s: Situation) -> bool:
-    return s.moe is not None and 0 not in s.spec.model.moe_layer_pattern
 
 
 def _preprocess_syncs(s: Situation) -> bool:
@@ -85,20 +80,8 @@ def _skipped_in_capture(s: Situation) -> Values | None:
     return joined(named=[m for m in captured if not s.quantized or m == "core_attn"])
 
 
-def _off_after_capture(s: Situation) -> Values | None:
-    return joined(named=[m for m in s.modules if s.graphs_locally and m in MODULES and MODULES[m].discards_output])
-
-
-def _dropless_capture(s: Situation) -> bool:
-    return s.is_dropless and (s.graphs_iteration or not s.graph.scope)
-
-
 def _local_attn(s: Situation) -> bool:
     return s.graphs_locally and "attn" in s.graph.scope
-
-
-def _captures_nothing(s: Situation) -> bool:
-    return s.graphs_locally and bool(s.graph.scope) and _scope(s) <= _MOE_SCOPES
 
 
 RULES = (
@@ -127,7 +110,8 @@ RULES = (
          "cuda_graph_scope names MoE parts, but the model is dense",
          "drop the MoE parts from --cuda_graph_scope",
          f"{CONFIG}:1751", "run", "moe cuda graph is only supported for MoE."),
-    Rule("G10", "error", where(_scoped, lambda s: "mlp" in s.graph.scope and _no_dense_layer(s)),
+    Rule("G10", "error", where(_scoped, lambda s: "mlp" in s.graph.scope and s.moe is not None
+         and 0 not in s.spec.model.moe_layer_pattern),
          "cuda_graph_scope mlp captures dense layers, but all layers of this model are MoE layers",
          "drop mlp",
          f"{CONFIG}:1757", "run",
@@ -188,7 +172,7 @@ RULES = (
          "drop the graphs or the modules",
          f"Megatron-LM main {CONFIG}:2908", "source",
          "te_checkpoint requires .backward(), but the local fwd-graph warmup uses .grad().", since="0.18"),
-    Rule("G25", "error", _off_after_capture,
+    Rule("G25", "error", lambda s: joined(named=s.discarding if s.graphs_locally else ()),
          "{named}: megatron-core {s.mcore_name} switches it off once local graphs are captured",
          "use megatron-core 0.17, or no local graphs",
          f"transformer/cuda_graphs.py:112; {PULLS}/3373", "source", until="0.17"),
@@ -198,7 +182,7 @@ RULES = (
          "full recompute inside a captured iteration draws other dropout masks than the forward pass",
          "use model.attention_dropout=0 and model.hidden_dropout=0",
          f"{PULLS}/6661", "issue"),
-    Rule("G27", "error", where(_graphed, _dropless_capture),
+    Rule("G27", "error", where(_graphed, lambda s: s.is_dropless and (s.graphs_iteration or not s.graph.scope)),
          "dropless MoE layers synchronise with the host, which breaks the capture",
          "set moe_expert_capacity_factor and moe_pad_expert_input_to_capacity, or use a scope of attn and moe_router",
          "transformer/moe/token_dispatcher.py:871", "source"),
@@ -219,7 +203,7 @@ RULES = (
          "local scope attn captures the whole layer, not the attention",
          "use --cuda_graph_impl transformer_engine for the attention alone",
          "transformer_layer.py:473", "run"),
-    Rule("G31", "error", _captures_nothing,
+    Rule("G31", "error", lambda s: s.graphs_locally and bool(s.graph.scope) and _scope(s) <= _MOE_SCOPES,
          "local graphs of MoE parts capture nothing on GPT models, and switch moe recompute off",
          "use --cuda_graph_impl transformer_engine",
          "transformer_layer.py:473", "run"),

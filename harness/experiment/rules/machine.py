@@ -157,10 +157,6 @@ def _other_gpu(s: Situation) -> Values | None:
     return {"found": found} if found is not None and found != s.spec.gpu else None
 
 
-def _nodes_not_full(s: Situation) -> bool:
-    return s.spec.num_gpus > s.spec.gpus_per_node and s.spec.num_gpus % s.spec.gpus_per_node != 0
-
-
 def _steps_to_profile_missing(s: Situation) -> Values | None:
     m = s.spec.measure
     if m.profiler is None or m.profiling_start_step < m.profiling_stop_step <= m.max_steps:
@@ -303,7 +299,8 @@ RUN_RULES = (
          "task peft cannot run: mbr-perf trains all weights and has no LoRA adapters",
          "use --task sft; LoRA needs less memory and time than such a full fine-tune",
          "mbr-perf", "harness"),
-    Rule("RUN02", "error", _nodes_not_full,
+    Rule("RUN02", "error",
+         lambda s: s.spec.num_gpus > s.spec.gpus_per_node and s.spec.num_gpus % s.spec.gpus_per_node != 0,
          "num_gpus {s.spec.num_gpus} is not a multiple of gpus_per_node {s.spec.gpus_per_node}",
          "use whole nodes, or set --gpus_per_node to the GPUs of each node",
          "mbr-perf", "harness"),

@@ -214,10 +214,6 @@ def _overlaps(s: Situation) -> bool:
     return s.uses_te and s.spec.kernels.tp_comm_overlap and _idle(s) is None and not s.gpu.is_cpu
 
 
-def _unread_operands(s: Situation) -> bool:
-    return _overlaps(s) and (s.spec.precision.peak == "fp4" or s.fp8_recipe == "blockwise")
-
-
 def _uneven_rows(s: Situation) -> Values | None:
     if not _overlaps(s) or s.fp8_recipe != "mxfp8":
         return None
@@ -270,7 +266,7 @@ USER_BUFFERS = (
          "tp_comm_overlap_cfg has no effect: tp_comm_overlap is off",
          "set kernels.tp_comm_overlap, or drop the buffers",
          "mbr-perf", "harness"),
-    Rule("B04c", "error", _unread_operands,
+    Rule("B04c", "error", lambda s: _overlaps(s) and (s.spec.precision.peak == "fp4" or s.fp8_recipe == "blockwise"),
          "tp_comm_overlap does not work with {s.spec.compute_dtype}: user buffers carry BF16, per-tensor FP8 and MXFP8",
          "use kernels.tp_comm_overlap=false, or another --compute_dtype",
          _BASE, "source",

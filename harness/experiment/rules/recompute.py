@@ -91,10 +91,6 @@ def _fp8_needs_newer_te(s: Situation) -> Values | None:
     return None
 
 
-def _shared_experts_overlap(s: Situation) -> bool:
-    return "shared_experts" in s.modules and has_shared_experts(s) and s.spec.kernels.moe_shared_expert_overlap
-
-
 def _block_is_clamped(s: Situation) -> Values | None:
     if not s.full or s.full.method != "block" or not s.chunk_sizes or s.full.num_layers <= min(s.chunk_sizes):
         return None
@@ -115,10 +111,6 @@ def _uniform_does_not_divide(s: Situation) -> Values | None:
 def _inert(s: Situation, module: str) -> Values | None:
     reason = s.effective.inert_modules.get(module) if s.effective else None
     return {"reason": reason} if reason else None
-
-
-def _moe_modules_on_dense(s: Situation) -> Values | None:
-    return joined(named=[m for m in s.modules if m in ("moe", "shared_experts")]) if s.moe is None else None
 
 
 def _mtp_full(s: Situation, method: str) -> bool:
@@ -156,7 +148,8 @@ RULES = (
          "If you are using transformer_engine as the transformer implementation, the core_attn is from "
          "transformer_engine and may be the fused version. For fused attention, you have no need to set 'core_attn' "
          "to recompute. Please check that the core_attn recompute is really needed."),
-    Rule("R11", "error", _shared_experts_overlap,
+    Rule("R11", "error",
+         lambda s: "shared_experts" in s.modules and has_shared_experts(s) and s.spec.kernels.moe_shared_expert_overlap,
          "shared_experts cannot be recomputed while moe_shared_expert_overlap runs them beside the dispatch",
          "set kernels.moe_shared_expert_overlap=false, or drop shared_experts",
          f"{CONFIG}:1232", "run",
@@ -215,7 +208,8 @@ RULES = (
          "distribute_saved_activations with TP 1 copies every saved input and splits nothing",
          "drop distribute_saved_activations",
          "transformer_block.py:500", "source"),
-    Rule("T11", "warning", _moe_modules_on_dense,
+    Rule("T11", "warning",
+         lambda s: joined(named=[m for m in s.modules if m in ("moe", "shared_experts")]) if s.moe is None else None,
          "{named}: no effect on a dense model",
          "drop {named}",
          f"{CONFIG}:1196", "run"),
@@ -267,12 +261,6 @@ RULES = (
 
 
 # Known defects of megatron-core and transformer-engine around recompute that no other rule covers.
-
-
-def _discarding(s: Situation) -> Values | None:
-    return joined(named=[m for m in s.modules if m in MODULES and MODULES[m].discards_output])
-
-
 DEFECTS = (
     Rule("K06", "warning", lambda s: s.full is not None and s.moe is not None and not s.gpu.is_cpu,
          "full recompute of MoE layers releases some activations one step late",
@@ -296,7 +284,7 @@ DEFECTS = (
          "megatron-fsdp prefetches weights for the recomputed forward as well",
          "expect more gathered weights alive at the peak",
          f"{ISSUES}/6153", "issue"),
-    Rule("K18", "note", _discarding,
+    Rule("K18", "note", lambda s: joined(named=s.discarding),
          "{named}: megatron-core {s.mcore_name} compiles a C++ extension in the first backward",
          "install c++ and ninja on every node. A run that ends while it compiles leaves share_storage_ext/lock under "
          "~/.cache/torch_extensions; later runs wait for it: delete it",

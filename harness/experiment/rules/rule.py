@@ -17,7 +17,7 @@ from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.gpu import GPUS, Frozen, GpuType
 from harness.experiment.layout import LayoutError, chunks, layout_problem, num_virtual_stages
 from harness.experiment.model import MoeModel
-from harness.experiment.recompute import FullRecompute, SelectiveRecompute
+from harness.experiment.recompute import MODULES, FullRecompute, SelectiveRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.units import Version, parse_version
 
@@ -170,6 +170,11 @@ class Situation:
         if self.full and self.layout_error:
             return None
         return effective_recompute(self.spec, self.implementation, self.software)
+
+    @cached_property
+    def discarding(self) -> tuple[str, ...]:
+        """Return the requested modules whose recompute discards outputs."""
+        return tuple(module for module in self.modules if module in MODULES and MODULES[module].discards_output)
 
     # Precision.
 

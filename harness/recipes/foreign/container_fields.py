@@ -255,7 +255,7 @@ def _of_kernels(spec: ExperimentSpec) -> dict[str, object]:
     kernels, graph = spec.kernels, spec.cuda_graph
     whole_step = captures_iteration(graph)
     values: dict[str, object] = {
-        "kernels.transformer_impl": _settled(kernels.transformer_impl, "transformer_engine"),
+        "kernels.transformer_impl": kernels.transformer_impl.replace("auto", "transformer_engine"),
         "cuda_graph.impl": "full_iteration" if whole_step else graph.impl,
         "cuda_graph.scope": () if whole_step or graph.impl == "none" else tuple(sorted(graph.scope)),
     }
@@ -264,7 +264,3 @@ def _of_kernels(spec: ExperimentSpec) -> dict[str, object]:
     if not kernels.cross_entropy_loss_fusion:
         values["kernels.cross_entropy_fusion_impl"] = None
     return values
-
-
-def _settled(value: str, on_gpu: str) -> str:
-    return on_gpu if value == "auto" else value

@@ -174,7 +174,8 @@ def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple
         values |= _row_values(spec, row, wanted)
     if wanted is None:
         values |= _switches(spec)
-    return tuple(_override(path, value) for path, value in values.items()), tuple(remarks)
+    # Hydra reads values as YAML's flow style does, and quoted text like it.
+    return tuple(f"{path}={scalar(value)}" for path, value in values.items()), tuple(remarks)
 
 
 def _of_env(wanted: set[str]) -> bool:
@@ -312,8 +313,3 @@ def _switches(spec: ExperimentSpec) -> Values:
         **({} if spec.model.yarn else {"model.yarn_rotary_scaling_factor": None}),
         "model.experimental_attention_variant": "gated_delta_net" if spec.model.linear_attention else None,
     }
-
-
-def _override(path: str, value: object) -> str:
-    """Return ``path=value``; Hydra reads values as YAML's flow style does, and quoted text like it."""
-    return f"{path}={scalar(value)}"

@@ -108,7 +108,10 @@ def _of_script(script: Script) -> Arguments:
         raise BadRequestError(
             f"{script.label}: {len(launches)} commands have arguments: lines {lines}", remedy="keep one of them"
         )
-    words = launches[0] if launches else [w for value in script.variables.values() for w in _split(value) if value]
+    split = (
+        Word(part, w.line, w.doubt) for value in script.variables.values() for w in value for part in w.text.split()
+    )
+    words = launches[0] if launches else list(split)
     start = next((i for i, word in enumerate(words) if word.text.partition("=")[0] in options()), None)
     program = next((i for i, word in enumerate(words) if word.text.endswith(".py")), None)
     if start is None:
@@ -134,10 +137,6 @@ def _of_script(script: Script) -> Arguments:
         if name.startswith(_ENVIRONMENT) and "$" not in word.text and not word.doubt
     }
     return found
-
-
-def _split(words: Iterable[Word]) -> list[Word]:
-    return [Word(part, word.line, word.doubt) for word in words for part in word.text.split()]
 
 
 def _launches(script: Script) -> Iterable[list[Word]]:

@@ -58,10 +58,6 @@ def _plain(name: str) -> Read:
     return lambda a: own(a, name)
 
 
-def _both(first: str, second: str) -> Read:
-    return lambda a: bool(a.get(second)) and bool(a.get(first))
-
-
 _MOE, _MLA = "num_experts", "multi_latent_attention"
 _NET = "experimental_attention_variant"
 
@@ -133,7 +129,7 @@ ROWS: tuple[Row, ...] = (
     Row("optimizer.clip_grad", ("clip_grad",), _plain("clip_grad")),
     Row("ddp.grad_reduce_in_fp32", ("grad_reduce_in_bf16",), lambda a: not a.get("grad_reduce_in_bf16")),
     *_flags("ddp", "overlap_grad_reduce overlap_param_gather nccl_ub"),
-    Row("ddp.align_grad_reduce", ("align_grad_reduce", "overlap_grad_reduce"), _both("align_grad_reduce", "overlap_grad_reduce")),
+    Row("ddp.align_grad_reduce", ("align_grad_reduce", "overlap_grad_reduce"), lambda a: bool(a.get("overlap_grad_reduce")) and bool(a.get("align_grad_reduce"))),
     Row("ddp.align_param_gather", ("align_param_gather", "overlap_param_gather"),
         lambda a: bool(a.get("align_param_gather") and a.get("overlap_param_gather") and chunks(a))),
     Row("ddp.bucket_size", ("ddp_bucket_size",), _plain("ddp_bucket_size")),
