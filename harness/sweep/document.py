@@ -156,7 +156,7 @@ class SweepDocument(Document):
     def of_verdict(cls, verdict: SweepVerdict, reports: Iterable[Path] = (), **more: object) -> Self:
         """``more``: the fields of a kind of sweep."""
         cells = [CellRow.of_cell(cell, verdict.pareto) for cell in verdict.cells]
-        return cls.of(verdict, cells=cells, report=tuple(reports), **more)
+        return cls.of(verdict, verdict.plan, cells=cells, report=tuple(reports), **more)
 
 
 class SweepRunDocument(SweepDocument):
@@ -239,7 +239,7 @@ def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
     return {
         "index": cell.index,
         "cell": cell.name,
-        **{f"axis:{axis.name}": cell.changes.get(axis.name) for axis in verdict.axes},
+        **{f"axis:{axis.name}": cell.changes.get(axis.name) for axis in verdict.plan.axes},
         "recompute": cell.recompute,
         "status": cell.status,
         "control": cell.is_control,

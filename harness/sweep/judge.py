@@ -199,24 +199,14 @@ def judge_sweep(
     times = Times(threshold)
     num_due = data.num_due
     return SweepVerdict(
-        sweep_id=plan.sweep_id,
-        title=plan.title,
-        recipe=plan.recipe,
-        gpu=plan.gpu,
-        control=plan.control,
+        plan=plan,
         reference=instead.name if instead else control.name if control.status == "ok" and not control.doubts else None,
         reference_why=control_ended(control) if instead else "",
-        axes=plan.axes,
-        repeats=plan.repeats,
-        capacity_bytes=plan.capacity_bytes,
-        margin=plan.margin,
         cells=cells,
         pareto=pareto(cells, times),
         recommendation=unfinished(num_due, data.sweep_dir) if num_due else recommend(cells, times, plan.margin),
         num_due=num_due,
         notes=(*plan.notes, *_unused_golden(cells, gate)),
-        started_at=plan.started_at,
-        command=plan.command,
     )
 
 

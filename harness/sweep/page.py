@@ -89,9 +89,9 @@ def sweep_page(
     )
     bars: tuple[Block, ...] = (undrawn, *_bars(verdict)) if undrawn else ()
     return Page(
-        title=verdict.title,
+        title=verdict.plan.title,
         headline=headline(verdict),
-        about=f"Recipe {verdict.recipe} on {verdict.gpu}, {verdict.started_at[:16].replace('T', ' ')} UTC.",
+        about=f"Recipe {verdict.plan.recipe} on {verdict.plan.gpu}, {verdict.plan.started_at[:16].replace('T', ' ')} UTC.",
         notes=verdict.notes,
         answer=answer,
         blocks=(
@@ -107,7 +107,7 @@ def sweep_page(
             *([Section(_PASTE, paste_lines(pasted, 2))] if (pasted := verdict.to_paste) else []),
             Only("html", origin.runs),
         ),
-        footer=f"{verdict.sweep_id}, written by mbr-perf",
+        footer=f"{verdict.plan.sweep_id}, written by mbr-perf",
     )
 
 

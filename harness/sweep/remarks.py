@@ -39,7 +39,7 @@ def headline(verdict: SweepVerdict) -> str:
     """Return the number of cells by status, in one line."""
     counts = [(status, verdict.counted(status)) for status in dict.fromkeys(cell.status for cell in verdict.cells)]
     text = ", ".join(f"{n} {status.replace('_', ' ').replace('oom', 'OOM')}" for status, n in counts)
-    repeats = f", {verdict.repeats} repeats each" if verdict.repeats > 1 else ""
+    repeats = f", {verdict.plan.repeats} repeats each" if verdict.plan.repeats > 1 else ""
     cells = "1 cell" if len(verdict.cells) == 1 else f"{len(verdict.cells)} cells"
     return f"{cells}{repeats}: {text}"
 
@@ -47,10 +47,10 @@ def headline(verdict: SweepVerdict) -> str:
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
     """Return lines on memory, the computation of figures, the Pareto set and the recommendation."""
     memory = (
-        f"Memory per rank: differs between cells, {capacities_text(verdict.capacities)}; {verdict.margin * 100:g} % of it must stay free"
+        f"Memory per rank: differs between cells, {capacities_text(verdict.capacities)}; {verdict.plan.margin * 100:g} % of it must stay free"
         if len(verdict.capacities) > 1
-        else f"Memory: {format_bytes(verdict.capacity_bytes)} per rank; {verdict.margin * 100:g} % of it must stay free"
-        if verdict.capacity_bytes is not None
+        else f"Memory: {format_bytes(verdict.plan.capacity_bytes)} per rank; {verdict.plan.margin * 100:g} % of it must stay free"
+        if verdict.plan.capacity_bytes is not None
         else "Memory: no limit is known on this machine, so every cell that ran fits"
     )
     members = "; ".join(verdict.pareto)
@@ -85,7 +85,7 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
         return
     if all(time.interval for time in changes):
         yield f"Time vs {against}: difference of the means over repeats, 95 % interval by Welch's t"
-    elif verdict.repeats >= MIN_RUNS:
+    elif verdict.plan.repeats >= MIN_RUNS:
         yield f"Time vs {against}: cells with fewer than {MIN_RUNS} finished runs have no interval; the spreads are below"
     else:
         how = f"--repeats {MIN_RUNS}, or {MIN_RUNS} logs of each setting"

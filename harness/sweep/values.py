@@ -11,7 +11,7 @@ from harness.judging.metrics import Metric, Metrics, Speed, cell_figure
 from harness.judging.saving import MemorySaving
 from harness.judging.statistics import TimeChange
 from harness.records.run import PredictionRecord
-from harness.records.sweep import Axis
+from harness.records.sweep import SweepPlan
 from harness.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -184,30 +184,19 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class SweepVerdict:
-    """A whole sweep. ``pareto``: names of cells, cheapest first. ``margin``: share of the memory to be kept free.
+    """A whole sweep. ``pareto``: names of cells, cheapest first. ``num_due``: runs still to do. ``notes``: the plan's and more.
 
-    ``capacity_bytes`` is the control's; each cell has its own. ``reference``: the cell that the others are compared
-    with, or None; ``reference_why``: why it is not the control. ``num_due``: runs still to do.
+    ``reference``: the cell that the others are compared with, or None; ``reference_why``: why it is not the control.
     """
 
-    sweep_id: str
-    title: str
-    recipe: str
-    gpu: str
-    control: str
+    plan: SweepPlan
     reference: str | None
     reference_why: str
-    axes: tuple[Axis, ...]
-    repeats: int
-    capacity_bytes: int | None
-    margin: float
     cells: tuple[CellVerdict, ...]
     pareto: tuple[str, ...]
     recommendation: Recommendation
     num_due: int
     notes: tuple[str, ...]
-    started_at: str
-    command: tuple[str, ...]
 
     def cell(self, name: str) -> CellVerdict:
         """Return the cell of that name; KeyError for none."""
@@ -221,7 +210,7 @@ class SweepVerdict:
         """Return the recommended cell in words of other programs; None without one, or where they have no words for a change."""
         from harness.recipes.foreign.exporting import sayable, to_paste
 
-        control = self.cell(self.control).spec
+        control = self.cell(self.plan.control).spec
         best = self.cell(self.recommendation.cell).spec if self.recommendation.cell else None
         if best is None or control is None or not sayable(best, control):
             return None
@@ -230,7 +219,9 @@ class SweepVerdict:
     @property
     def capacities(self) -> frozenset[int | None]:
         """Return the memory per rank of the cells in bytes: one figure, or several if the limit is varied."""
-        return frozenset(cell.capacity_bytes for cell in self.cells if cell.spec) or frozenset({self.capacity_bytes})
+        return frozenset(cell.capacity_bytes for cell in self.cells if cell.spec) or frozenset(
+            {self.plan.capacity_bytes}
+        )
 
     @property
     def has_repeats(self) -> bool:

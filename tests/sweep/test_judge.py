@@ -180,7 +180,7 @@ def test_without_a_control_cells_are_held_against_the_fastest_that_ran(runs, mak
     ]))  # fmt: skip
     versus = verdict.cell("mlp").versus
 
-    assert (verdict.control, verdict.reference) == ("none", "core_attn")
+    assert (verdict.plan.control, verdict.reference) == ("none", "core_attn")
     assert verdict.cell("mlp").vs_control is None
     assert versus.time.fraction == pytest.approx(0.10)
     assert versus.trade.ms_per_gib_saved == pytest.approx(10.0)

@@ -26,7 +26,7 @@ def chosen(data: SweepData, verdict: SweepVerdict) -> tuple[CellData, ...]:
 
     Of more than :data:`MAX_CELLS` the control, the recommended cell, the Pareto set, then the first others.
     """
-    first = [verdict.control, verdict.recommendation.cell, *verdict.pareto]
+    first = [verdict.plan.control, verdict.recommendation.cell, *verdict.pareto]
     able = _able(data)
     by_interest = sorted(able, key=lambda c: first.index(c.planned.name) if c.planned.name in first else len(first))
     names = {cell.planned.name for cell in by_interest[:MAX_CELLS]}
@@ -59,7 +59,7 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
     if not any(readings.allocated(rank) for _, runs in shown for run in runs for rank in run.ranks):
         return look.no_picture(name, title, "No rank recorded its memory.")
     called = labels(verdict)
-    unit, scale = memory_unit([verdict.capacity_bytes or 0, *(cell.peak_bytes or 0 for cell in verdict.cells)])
+    unit, scale = memory_unit([verdict.plan.capacity_bytes or 0, *(cell.peak_bytes or 0 for cell in verdict.cells)])
     rows = [row for cell, runs in shown for row in _rows(called[cell], runs, scale)]
     parts = [part for part in _PARTS if any(row.get("part") == part for row in rows)]
     base, y = look.frame(rows), alt.Y("rank:N", title=None, sort=alt.SortField("order"))
@@ -83,7 +83,7 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
         .resolve_scale(y="independent")
         .resolve_axis(x="independent")
     )  # a shared axis would also stand below an empty place
-    return look.picture(name, title, verdict.title, chart, _caption(data, verdict, rows, shown))
+    return look.picture(name, title, verdict.plan.title, chart, _caption(data, verdict, rows, shown))
 
 
 def _rows(label: str, runs: Sequence[RunRecord], scale: float) -> list[look.Row]:
@@ -188,7 +188,7 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
     caption = f"Highest reading of each interval: {series[0][1].what}."
     if others:
         caption += f" Only these two cells are drawn. Not drawn: {'; '.join(others)}."
-    return look.picture(name, title, _subtitle(verdict.title, others), chart, caption)
+    return look.picture(name, title, _subtitle(verdict.plan.title, others), chart, caption)
 
 
 def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, tuple[int, MemorySeries, bool]]:
@@ -228,7 +228,7 @@ def _pair(verdict: SweepVerdict, recorded: set[str]) -> tuple[str, str] | None:
     )
     if len(able) < 2:
         return None
-    first = verdict.control if verdict.control in recorded else able[-1].name
+    first = verdict.plan.control if verdict.plan.control in recorded else able[-1].name
     wanted = (verdict.recommendation.cell, able[0].name, able[-1].name)
     second = next(name for name in wanted if name in recorded and name != first)
     return first, second or first
@@ -292,7 +292,7 @@ def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
         "Each step shows its slowest rank, because the others wait for it. Only the steps between the dashed lines "
         "count, not those on grey. The time axis does not begin at zero." + left_out(data)
     )
-    return look.picture(name, title, verdict.title, chart, caption)
+    return look.picture(name, title, verdict.plan.title, chart, caption)
 
 
 def _seconds(run: RunRecord) -> dict[int, float]:

@@ -46,7 +46,7 @@ def predicted_and_measured(verdict: SweepVerdict) -> Picture:
         "repeats. A cell without a measured mark did not finish. Changes of time are predicted from the GPU's speed, "
         "on a CPU from FLOPs alone."
     )
-    return look.picture(name, title, verdict.title, chart, caption)
+    return look.picture(name, title, verdict.plan.title, chart, caption)
 
 
 def _changes(cell: CellVerdict, label: str) -> list[look.Row]:
@@ -125,7 +125,7 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
     chart = alt.layer(bars, zero, whiskers, texts).properties(
         width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4)
     )
-    return look.picture(name, title, verdict.title, chart, _caption(verdict))
+    return look.picture(name, title, verdict.plan.title, chart, _caption(verdict))
 
 
 def _scale(rows: Sequence[look.Row]) -> alt.Scale:

@@ -206,7 +206,7 @@ def _front_boxes(scene: Scene) -> list[Box]:
 
 def _limit_boxes(scene: Scene) -> list[Box]:
     """Return the boxes of the limit's own text."""
-    at = [limit * share for limit in scene.limits() for share in (1, 1 - scene.verdict.margin)]
+    at = [limit * share for limit in scene.limits() for share in (1, 1 - scene.verdict.plan.margin)]
     xs = [scene.pixels(x, scene.bottom)[0] for x in at]
     return [(x - 14, HEIGHT - 130, x + 2, float(HEIGHT)) for x in xs]
 
@@ -231,7 +231,7 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
         + "Where a name does not fit, the picture shows the cell's number in the table."
         + _not_shown(scene)
     )
-    return look.picture(name, title, verdict.title, chart, caption)
+    return look.picture(name, title, verdict.plan.title, chart, caption)
 
 
 def _not_shown(scene: Scene) -> str:
@@ -316,7 +316,7 @@ def _front(scene: Scene) -> alt.Chart:
 
 def _limit_layers(scene: Scene) -> list[alt.Chart]:
     """Return a line at the memory limit and a dashed one at the margin; a text at the edge if both are out of sight."""
-    margin = scene.verdict.margin
+    margin = scene.verdict.plan.margin
     lines = [
         line
         for limit in scene.limits()
