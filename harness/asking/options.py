@@ -3,9 +3,9 @@
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -294,17 +294,9 @@ def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
             values = [group(**{f.name: options[f.name] for f in fields(group)}) for group in groups]
             command(*values)
 
-        parameters, hints = [], {}
-        for group in groups:
-            group_hints = get_type_hints(group, include_extras=True)
-            for f in fields(group):
-                default = inspect.Parameter.empty if f.default is MISSING else f.default
-                hints[f.name] = group_hints[f.name]
-                parameters.append(
-                    inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name])
-                )
+        parameters = [each for group in groups for each in inspect.signature(group).parameters.values()]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = hints
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
         call.__doc__, call.__name__ = command.__doc__, command.__name__
         return call
 
