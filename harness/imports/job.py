@@ -168,14 +168,15 @@ def ending(log: ForeignLog, found: FirstFailure | None, num_steps: int) -> Endin
     if last and (log.ended or last.number + log.interval > num_steps):
         return Ending("failed", broken, notes=notes) if broken else Ending("ok", notes=notes)
     if found is not None:
-        return Ending("oom" if found.failure.kind == "oom" else "failed", _sentence(found.failure), found)
+        return Ending("oom" if found.failure.kind == "oom" else "failed", failure_sentence(found.failure), found)
     if last is None:
         return Ending("failed", "the log contains no iteration")
     ends = f"the log ends at iteration {last.number} of {num_steps} ({last.where}) without a message"
     return Ending("failed", f"{broken}; {ends}" if broken else ends)
 
 
-def _sentence(failure: RankFailure) -> str:
+def failure_sentence(failure: RankFailure) -> str:
+    """Return ``rank 3 ran out of memory after iteration 2 (FILE:LINE): TEXT``."""
     who = "an unknown rank" if failure.rank is None else f"rank {failure.rank}"
     when = "" if failure.after_step is None else f" after iteration {failure.after_step}"
     what = "ran out of memory" if failure.kind == "oom" else "failed"

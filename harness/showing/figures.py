@@ -80,14 +80,13 @@ def capacities_text(capacities: Collection[int | None]) -> str:
     return " or ".join([", ".join(known), *last] if known else last)
 
 
-def allowed_change(finding: Finding) -> str:
+def allowed_change(metric: Metric, finding: Finding) -> str:
     """Return the threshold with the sign of a worsening; nothing where nothing was gated."""
     if finding.threshold is None:
         return ABSENT
-    better = BY_NAME[finding.metric].better
-    if better == "equal":
+    if metric.better == "equal":
         return "must be equal"
-    return format_percent(-finding.threshold if better == "higher" else finding.threshold)
+    return format_percent(-finding.threshold if metric.better == "higher" else finding.threshold)
 
 
 def change(finding: Finding) -> str:

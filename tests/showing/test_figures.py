@@ -33,7 +33,7 @@ def test_a_figure_is_shown_with_its_unit_or_under_a_title_that_has_it(name, valu
     ],
 )  # fmt: skip
 def test_the_allowed_change_has_the_sign_of_a_worsening(name, threshold, shown):
-    assert allowed_change(Finding(name, 1.0, 1.0, 0.0, threshold, Verdict.PASS)) == shown
+    assert allowed_change(BY_NAME[name], Finding(name, 1.0, 1.0, 0.0, threshold, Verdict.PASS)) == shown
 
 
 @pytest.mark.parametrize(("value", "shown"), [(-0.1639, "-16.4 %"), (0.0, "+0.0 %"), (None, "-")])

@@ -7,6 +7,7 @@ inconclusive, and there is no correlation of few points or a flat curve.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import pstdev
 
 from harness.judging.gate import Finding, Verdict
 from harness.judging.statistics import mean
@@ -75,8 +76,8 @@ def _correlation(current: Sequence[float], golden: Sequence[float], limits: Loss
     why = ""
     if len(golden) < limits.min_points:
         why = f"undefined: {counted(len(golden), 'point')}, but at least {limits.min_points} are needed"
-    elif _spread(golden) <= limits.flat * abs(mean(golden)):
-        why = f"undefined: the golden's curve is flat, its spread {_spread(golden):.3g} at a mean of {mean(golden):.5g}"
+    elif pstdev(golden) <= limits.flat * abs(mean(golden)):
+        why = f"undefined: the golden's curve is flat, its spread {pstdev(golden):.3g} at a mean of {mean(golden):.5g}"
     value = pearson(current, golden) if not why else None
     if value is None:
         why = why or "undefined: the log's curve is flat"
@@ -108,7 +109,7 @@ def _final(current: float, golden: float, limits: LossLimits) -> Finding:
 
 def _outliers(current: Sequence[float], golden: Sequence[float], limits: LossLimits) -> Finding:
     residuals = [ours - theirs for ours, theirs in zip(current, golden, strict=True)]
-    middle, spread = mean(residuals), _spread(residuals)
+    middle, spread = mean(residuals), pstdev(residuals)
     floor = _ROUNDING * max(abs(value) for value in golden)
     count = sum(abs(value - middle) > max(limits.outlier_threshold * spread, floor) for value in residuals)
     share = count / len(residuals)
@@ -122,15 +123,9 @@ def _difference(current: float, golden: float) -> float:
     return abs(current - golden) / abs(golden) if golden else abs(current)
 
 
-def _spread(values: Sequence[float]) -> float:
-    """Return the standard deviation of the values, not of a population that they sample."""
-    middle = mean(values)
-    return math.sqrt(mean([(value - middle) ** 2 for value in values]))
-
-
 def pearson(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     """Return the correlation; None if either does not vary."""
     middle, middle_theirs = mean(ours), mean(theirs)
     product = math.fsum((a - middle) * (b - middle_theirs) for a, b in zip(ours, theirs, strict=True))
-    scale = len(ours) * _spread(ours) * _spread(theirs)
+    scale = len(ours) * pstdev(ours) * pstdev(theirs)
     return max(-1.0, min(1.0, product / scale)) if scale > 0 else None

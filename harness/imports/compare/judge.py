@@ -11,9 +11,10 @@ from harness.experiment.experiment import MIN_STEPS
 from harness.imports.compare.convergence import LossLimits, judge_loss
 from harness.imports.compare.speed import judge_speed, window_of
 from harness.imports.compare.values import COUNTERS, METRIC, ForeignComparison, ForeignThresholds, Judged, Window
+from harness.imports.job import failure_sentence
 from harness.judging.compare import WindowOptions
 from harness.judging.gate import Comparison, Finding, Outcome, Verdict, compare_values, comparison_outcome, overall
-from harness.judging.oom.first_failure import RankFailure, first_failure
+from harness.judging.oom.first_failure import first_failure
 from harness.judging.plausible_golden import impossible_golden, impossible_series
 from harness.records.foreign.bridge import OF_THE_FIRST_REPORT, bridge_report, write_actuals
 from harness.records.foreign.golden import ForeignGolden
@@ -24,7 +25,6 @@ from harness.records.golden import spec_like
 from harness.records.goldens import golden_file
 from harness.records.logs.sources import log_sources
 from harness.run.logged import contradictions_text, logged_arguments
-from harness.units import first_line
 
 _NO_MEMORY = "no line '[Rank N] (after N iterations) memory' in the log"
 _EVERY_ITERATION = "--log-memory-interval 1"
@@ -311,7 +311,7 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         code = ExitCode.INCONCLUSIVE if cut else ExitCode.OK
         return ForeignAnswer(log, None, "inconclusive" if cut else "pass", code, written)
     golden = _golden(request.golden, request.form, written)
-    failure = _sentence(failed.failure) if failed and _is_cut_short(log) else None
+    failure = failure_sentence(failed.failure) if failed and _is_cut_short(log) else None
     doubts = tuple(doubt for doubt in (failure, _other_settings(request.logs, golden)) if doubt)
     judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, doubts)
     outcome, exit_code = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
@@ -353,9 +353,3 @@ def _golden(path: Path, form: Format, written: Path | None) -> ForeignGolden:
 def _is_cut_short(log: ForeignLog) -> bool:
     """Return whether the job did not reach its end; a failure from which it recovered does not count."""
     return not log.iterations or log.truncated is not None
-
-
-def _sentence(failure: RankFailure) -> str:
-    who = "an unknown rank" if failure.rank is None else f"rank {failure.rank}"
-    what = "ran out of memory" if failure.kind == "oom" else "failed"
-    return f"{who} {what} ({failure.where}): {first_line(failure.text)[:200]}"

@@ -9,7 +9,7 @@ from harness.judging.gate import Finding, Outcome, Verdict
 from harness.records.foreign.log import ForeignLog
 from harness.showing import figures
 from harness.showing.page import Line, Page, Span, listing, style_of, table
-from harness.units import counted, format_bytes, format_percent, grouped
+from harness.units import counted, format_bytes, grouped
 
 
 @dataclass(frozen=True)
@@ -48,20 +48,13 @@ def cells(finding: Finding) -> tuple[str, str, str, str, str]:
             figures.figure(metric, finding.current),
             figures.figure(metric, finding.golden),
             figures.change(finding),
-            _allowed(finding),
+            figures.allowed_change(metric, finding),
         )
     check = _CHECKS[finding.metric]
     values = (finding.current, finding.golden)
     current, golden = (figures.ABSENT if value is None else check.value(value) for value in values)
     limit = figures.ABSENT if finding.threshold is None else check.allowed(finding.threshold)
     return check.title, current, golden, figures.change(finding), limit
-
-
-def _allowed(finding: Finding) -> str:
-    if finding.threshold is None:
-        return figures.ABSENT
-    higher = METRIC[finding.metric].better == "higher"
-    return format_percent(-finding.threshold if higher else finding.threshold)
 
 
 _NAMES = {
