@@ -24,17 +24,13 @@ from harness.run.understanding import RunRequest, Settled, settle
 
 @dataclass(frozen=True)
 class Layout:
-    """One point of the sweep: its name, and its plan or the reason why there is none.
-
-    ``eager_traces``: those that were read to plan it without CUDA graphs as well.
-    """
+    """One point of the sweep: its name, and its plan or the reason why there is none."""
 
     name: str
     settled: Settled | None
     plan: Plan | None
     problem: str = ""
     traces: Traces | None = None
-    eager_traces: Traces | None = None
 
 
 @dataclass(frozen=True)
@@ -234,7 +230,7 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
     if isinstance(found, Layout):
         return layout
     other = _planned(request, found, tracing.by_kind([found.needed]))
-    return replace(layout, plan=replace(made, without_graphs=other.plan), eager_traces=other.traces)
+    return replace(layout, plan=replace(made, without_graphs=other.plan))
 
 
 def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:
