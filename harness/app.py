@@ -21,7 +21,7 @@ from harness.catalogue import ask as catalogue
 from harness.catalogue import schema
 from harness.diagnose import ask as diagnose
 from harness.diagnose.snapshots import ask as snapshot
-from harness.errors import BadRequestError, ExitCode, HarnessError, ManyProblemsError, SeveralMatchError
+from harness.errors import BadRequestError, ExitCode, HarnessError, SeveralMatchError
 from harness.explain import ask as explain
 from harness.goldens import ask as golden
 from harness.imports import ask as import_command
@@ -222,7 +222,7 @@ def _tell(error: HarnessError, arguments: Sequence[str]) -> None:
         print(json.dumps(document, indent=2))
     from harness.showing.page import visible
 
-    for problem in error.problems if isinstance(error, ManyProblemsError) else (error,):
+    for problem in error.problems if isinstance(error, BadRequestError) else (error,):
         print(f"error: {visible(redact_shapes(_LONG_WORD.sub(_shortened, str(problem))))}", file=sys.stderr)
 
 

@@ -40,6 +40,11 @@ class BadRequestError(HarnessError):
 
     exit_code = ExitCode.BAD_REQUEST
 
+    @property
+    def problems(self) -> "list[BadRequestError]":
+        """Return the error itself, or the several that it stands for."""
+        return [self]
+
 
 class SeveralMatchError(BadRequestError):
     """The request fits several things; each of ``choices`` holds the options that choose one of them."""
@@ -54,7 +59,12 @@ class ManyProblemsError(BadRequestError):
 
     def __init__(self, problems: list[BadRequestError]) -> None:
         super().__init__("\n".join(str(p) for p in problems))
-        self.problems = problems
+        self._problems = problems
+
+    @property
+    def problems(self) -> list[BadRequestError]:
+        """Return the problems."""
+        return self._problems
 
 
 class RunFailedError(HarnessError):
@@ -128,11 +138,9 @@ class Problems:
         """Collect the BadRequestErrors that the block raises, and continue."""
         try:
             yield
-        except ManyProblemsError as many:
-            for problem in many.problems:
+        except BadRequestError as error:
+            for problem in error.problems:
                 self.add(problem.message, problem.remedy)
-        except BadRequestError as problem:
-            self.add(problem.message, problem.remedy)
 
     def raise_if_any(self) -> None:
         """Raise the problems found so far, if any."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import Case, Change, Rulings
-from harness.errors import BadRequestError, HarnessError, ManyProblemsError
+from harness.errors import BadRequestError, HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout import LayoutError
@@ -147,9 +147,7 @@ def _environment(spec: ExperimentSpec, host: Host) -> tuple[dict[str, str] | Non
             spec, host.shell, (), spec.ranks_per_node(nodes.nnodes), num_cores=host.num_cores, nnodes=nodes.nnodes
         )
     except BadRequestError as error:
-        problems = error.problems if isinstance(error, ManyProblemsError) else [error]
-        findings = (
-            Finding(id="LAUNCH", severity="error", message=problem.message, fix=problem.remedy) for problem in problems
+        return None, tuple(
+            Finding(id="LAUNCH", severity="error", message=p.message, fix=p.remedy) for p in error.problems
         )
-        return None, tuple(findings)
     return {variable.name: variable.value for variable in found}, ()

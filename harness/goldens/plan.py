@@ -102,7 +102,7 @@ def prepare(candidates: Sequence[Candidate], folder: Path, signature: Signature)
         try:
             prepared.append(_prepared(candidate, folder, signature))
         except BadRequestError as error:
-            refused.append(Refused(candidate.name, tuple(_each(error))))
+            refused.append(Refused(candidate.name, tuple(error.problems)))
     paths = [golden.path for golden in prepared]
     doubled = [golden for golden in prepared if paths.count(golden.path) > 1]
     refused += [Refused(golden.name, (_doubled(golden, doubled),)) for golden in doubled]
@@ -126,13 +126,9 @@ def _prepared(candidate: Candidate, folder: Path, signature: Signature) -> Prepa
             options=candidate.options,
         )
     except BadRequestError as error:
-        raise ManyProblemsError([*problems, *_each(error)]) from error
+        raise ManyProblemsError([*problems, *error.problems]) from error
     raise_all(problems)
     return Prepared(candidate.name, path, spec, promoted.golden, before, promoted.changes)
-
-
-def _each(error: BadRequestError) -> list[BadRequestError]:
-    return error.problems if isinstance(error, ManyProblemsError) else [error]
 
 
 def _doubled(golden: Prepared, doubled: Sequence[Prepared]) -> BadRequestError:

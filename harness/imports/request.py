@@ -184,9 +184,8 @@ def axes_of(labels: Sequence[Values]) -> tuple[SweptAxis, ...]:
     try:
         return read_axes(given)
     except BadRequestError as error:
-        problems = error.problems if isinstance(error, ManyProblemsError) else [error]
         raise ManyProblemsError(
-            [BadRequestError(each.message.replace("--over", "--log", 1), remedy=each.remedy) for each in problems]
+            [BadRequestError(each.message.replace("--over", "--log", 1), remedy=each.remedy) for each in error.problems]
         ) from error
 
 

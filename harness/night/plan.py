@@ -9,7 +9,7 @@ from pathlib import Path
 import harness
 from harness.batch.launches import num_nodes
 from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
-from harness.errors import BadRequestError, ManyProblemsError, Problems
+from harness.errors import BadRequestError, Problems
 from harness.experiment.gpu import GPUS
 from harness.judging.likeness import impossible_names
 from harness.launch.environment import Host
@@ -214,10 +214,7 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
     found = [problem for problem in problems.values() if problem is not None]
     if found and len(found) == len(problems):
         # Without the remedy, which is about single runs.
-        parts = (
-            part for error in found for part in (error.problems if isinstance(error, ManyProblemsError) else (error,))
-        )
-        reasons = dict.fromkeys(part.message for part in parts)
+        reasons = dict.fromkeys(part.message for error in found for part in error.problems)
         raise BadRequestError(
             "\n  ".join(
                 [f"none of the {counted(len(problems), 'case')} of {plan.suite} can start on this machine:", *reasons]

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ from harness.records.folders import folders, named, nearest_folder
 from harness.records.night import NIGHT, NIGHTS, NightCase, read_night, verdict_text
 from harness.records.rank import OWNER
 from harness.records.run import RunRecord
-from harness.records.store import RECORD
+from harness.records.store import RECORD, read_run
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 from harness.records.sweep import SWEEP, CellData, read_sweep
 from harness.units import counted, utc_time
@@ -107,6 +107,17 @@ def stored(path: Path) -> Stored:
         num_bytes=folder_bytes(path),
         is_start_known=read.is_start_known,
     )
+
+
+def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
+    """Yield each committed run with the name of its cell or case; the name of a single run is empty."""
+    if entry.kind == "run":
+        yield "", read_run(entry.path)
+    elif entry.kind == "sweep":
+        yield from ((cell.planned.name, run) for cell in read_sweep(entry.path).cells for run in cell.runs)
+    else:
+        cases = read_night(entry.path).cases
+        yield from ((case.planned.name, run.record) for case in cases for run in case.runs if run.record)
 
 
 def _kind(path: Path) -> Literal["run", "sweep", "night"]:

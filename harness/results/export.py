@@ -8,12 +8,9 @@ from datetime import datetime
 from harness.errors import BadRequestError, closest
 from harness.judging.derive import derive
 from harness.judging.metrics import METRICS
-from harness.records.inventory import Stored
-from harness.records.night import read_night
+from harness.records.inventory import Stored, runs_of
 from harness.records.redact import Places, shareable
 from harness.records.run import RunRecord
-from harness.records.store import read_run
-from harness.records.sweep import read_sweep
 from harness.units import counted
 
 _ID = "mbr_perf.run_id"
@@ -46,22 +43,10 @@ class Sent:
 
 def exported_runs(entry: Stored, places: Places) -> tuple[ExportedRun, ...]:
     """Return every committed run of a run folder, a sweep or a night. BadRequestError: there is none."""
-    runs = tuple(_exported(record, part, entry, places) for part, record in _records(entry))
+    runs = tuple(_exported(record, part, entry, places) for part, record in runs_of(entry))
     if not runs:
         raise BadRequestError(f"{entry.path}: contains no finished run", remedy=f"mbr-perf results show {entry.path}")
     return runs
-
-
-def _records(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
-    """Yield each run with the name of its cell or case; the name of a single run is empty."""
-    if entry.kind == "run":
-        yield "", read_run(entry.path)
-    elif entry.kind == "sweep":
-        for cell in read_sweep(entry.path).cells:
-            yield from ((cell.planned.name, run) for run in cell.runs)
-    else:
-        for case in read_night(entry.path).cases:
-            yield from ((case.planned.name, run.record) for run in case.runs if run.record)
 
 
 def _exported(record: RunRecord, part: str, entry: Stored, places: Places) -> ExportedRun:

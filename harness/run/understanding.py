@@ -206,8 +206,7 @@ def _resolved(asked: Request, host: Host) -> tuple[Resolved, list[BadRequestErro
         else:
             resolved = resolve(asked)
     except BadRequestError as error:
-        problems = error.problems if isinstance(error, ManyProblemsError) else [error]
-        raise_all([*problems, *in_name, *secrets_in(given_env(asked))])
+        raise_all([*error.problems, *in_name, *secrets_in(given_env(asked))])
         raise
     return resolved, [*in_name, *secrets_in(resolved.spec.env)]
 
@@ -321,10 +320,8 @@ def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple
             nnodes=nodes.nnodes,
         )
         env = {variable.name: variable.value for variable in variables}
-    except ManyProblemsError as error:
-        problems += error.problems
     except BadRequestError as error:
-        problems.append(error)
+        problems += error.problems
     return env, [Finding(id="LAUNCH", severity="error", message=p.message, fix=p.remedy) for p in problems]
 
 

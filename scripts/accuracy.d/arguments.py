@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.errors import BadRequestError, ManyProblemsError
+from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.recipes.foreign.megatron_arguments import Arguments, from_mapping, options
@@ -198,8 +198,9 @@ def _spec(row: Row, plain: Arguments) -> ExperimentSpec:
         kept = {path: setting for path, setting in read_.items() if path not in NOT_COMPARED}
         return build_spec(merge(kept, {path: Setting(value, "row") for path, value in own.items()}), "row")
     except BadRequestError as error:
-        problems = error.problems if isinstance(error, ManyProblemsError) else [error]
-        raise InexpressibleError("; ".join(problem.message.removeprefix("row: ") for problem in problems)) from error
+        raise InexpressibleError(
+            "; ".join(problem.message.removeprefix("row: ") for problem in error.problems)
+        ) from error
 
 
 def _attention(row: Row, gpu: str) -> str:

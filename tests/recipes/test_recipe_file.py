@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError, ManyProblemsError
+from harness.errors import BadRequestError
 from harness.recipes.recipe import Recipe
 from harness.recipes.recipe_file import load_recipe
 
@@ -14,7 +14,7 @@ def problems_of(load: Load, *changes: tuple[str, str]) -> list[str]:
     with pytest.raises(BadRequestError) as caught:
         load(*changes)
     error = caught.value
-    return [str(p) for p in (error.problems if isinstance(error, ManyProblemsError) else [error])]
+    return [str(p) for p in error.problems]
 
 
 def test_default_profile_and_point_meet_field_by_field(load: Load):

@@ -22,12 +22,10 @@ from harness.night.history.files import (
     update_index,
 )
 from harness.night.history.record import HistoryRecord, history_record
-from harness.records.inventory import find_stored
+from harness.records.inventory import find_stored, runs_of
 from harness.records.job import unsubmitted_job_of
-from harness.records.night import read_night
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_once
-from harness.records.sweep import read_sweep
 from harness.showing.progress import counted_off
 from harness.showing.terminal import narration
 from harness.units import counted, first_line
@@ -66,11 +64,9 @@ def write_history(results: Path, record: HistoryRecord) -> Path:
     return path
 
 
-def read_history(
-    results: Path, case: str | None = None, fingerprint: str | None = None, since: datetime | None = None
-) -> tuple[HistoryRecord, ...]:
+def read_history(results: Path, case: str | None = None, fingerprint: str | None = None) -> tuple[HistoryRecord, ...]:
     """Return the records of :func:`survey_history`, without its notes."""
-    return survey_history(results, case, fingerprint, since).records
+    return survey_history(results, case, fingerprint).records
 
 
 def survey_history(
@@ -178,14 +174,7 @@ def _runs(reference: str, results: Path) -> Iterable[RunRecord]:
     job_dir = unsubmitted_job_of(stored.path) if stored.state == "incomplete" else None
     if job_dir is not None:
         raise BadRequestError(f"{stored.path}: not submitted yet", remedy=f"mbr-perf jobs submit {job_dir}")
-    if stored.kind == "run":
-        return (read_run(stored.path),)
-    if stored.kind == "sweep":
-        runs = tuple(run for cell in read_sweep(stored.path).cells for run in cell.runs)
-    else:
-        runs = tuple(
-            run.record for case in read_night(stored.path).cases for run in case.runs if run.record is not None
-        )
+    runs = [run for _, run in runs_of(stored)]
     if not runs:
         raise BadRequestError(f"{stored.path}: no run of it was committed ({RECORD})")
     return runs

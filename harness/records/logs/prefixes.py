@@ -117,75 +117,62 @@ def _peeled(text: str) -> _Peeled:
     return found
 
 
+_Match = re.Match[str] | None
+
+
 def _peel(found: _Peeled) -> bool:
     """Remove one prefix; return False if there is none. The first character rules out most prefixes."""
     text = found.text.lstrip()
     first = text[:1]
     if first == "[":
-        return _peel_rank(found, text) or _peel_nemo(found, text) or _peel_time(found, text) or _peel_named(found, text)
-    if first.isdecimal():
-        return _peel_time(found, text) or _peel_nccl(found, text)
-    return (
-        (first in _LOGGER_STARTS and _peel_logger(found, text)) or _peel_nccl(found, text) or _peel_named(found, text)
-    )
-
-
-def _peel_rank(found: _Peeled, text: str) -> bool:
-    match = _RANK.match(text)
-    if match is None:
-        return False
-    if match[2]:
-        found.node_rank = int(match[2])
+        match = _rank(found, text) or _nemo(found, text) or _time(found, text) or _named(found, text)
+    elif first.isdecimal():
+        match = _time(found, text) or _nccl(found, text)
     else:
+        logger = _LOGGER.match(text) if first in _LOGGER_STARTS else None
+        match = logger or _nccl(found, text) or _named(found, text)
+    if match is not None:
+        found.text = text[match.end() :]
+    return match is not None
+
+
+def _rank(found: _Peeled, text: str) -> _Match:
+    match = _RANK.match(text)
+    if match and match[2]:
+        found.node_rank = int(match[2])
+    elif match:
         found.job_rank = int(match[1] or match[3])
-    found.text = text[match.end() :]
-    return True
+    return match
 
 
-def _peel_nemo(found: _Peeled, text: str) -> bool:
+def _nemo(found: _Peeled, text: str) -> _Match:
     match = _NEMO.match(text)
-    if match is None:
-        return False
-    found.time = match["time"]
-    if rank := _NEMO_RANK.search(match["rest"]):
-        found.job_rank = int(rank[1])
-    found.text = text[match.end() :]
-    return True
+    if match:
+        found.time = match["time"]
+        if rank := _NEMO_RANK.search(match["rest"]):
+            found.job_rank = int(rank[1])
+    return match
 
 
-def _peel_time(found: _Peeled, text: str) -> bool:
+def _time(found: _Peeled, text: str) -> _Match:
     match = _TIME.match(text)
-    if match is None:
-        return False
-    found.time = match[2]
-    found.text = text[match.end() :]
-    return True
+    if match:
+        found.time = match[2]
+    return match
 
 
-def _peel_logger(found: _Peeled, text: str) -> bool:
-    match = _LOGGER.match(text)
-    if match is None:
-        return False
-    found.text = text[match.end() :]
-    return True
-
-
-def _peel_named(found: _Peeled, text: str) -> bool:
+def _named(found: _Peeled, text: str) -> _Match:
     match = _NAMED.match(text)
-    if match is None:
-        return False
-    found.host = found.host or next((name for name in match.groups() if name), None)
-    found.text = text[match.end() :]
-    return True
+    if match:
+        found.host = found.host or next((name for name in match.groups() if name), None)
+    return match
 
 
-def _peel_nccl(found: _Peeled, text: str) -> bool:
+def _nccl(found: _Peeled, text: str) -> _Match:
     match = _NCCL.match(text) if "NCCL " in text else None
-    if match is None:
-        return False
-    found.host = match[1]
-    found.text = text[match.end() :]
-    return True
+    if match:
+        found.host = match[1]
+    return match
 
 
 def _is_hosted(lines: list[str]) -> bool:

@@ -69,7 +69,7 @@ def test_runs_are_found_by_case_fingerprint_and_time(tmp_path, make_kept):
         write_history(tmp_path, record)
 
     def found(**asked):
-        return [record.run_id for record in read_history(tmp_path, **asked)]
+        return [record.run_id for record in survey_history(tmp_path, **asked).records]
 
     assert found(case="cpu/other") == ["run0001"]
     assert found(case=make_kept().case) == ["run0000", "run0002", "run0003"]

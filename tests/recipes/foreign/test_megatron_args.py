@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError, ManyProblemsError
+from harness.errors import BadRequestError
 from harness.experiment.recompute import canonical_text
 from harness.recipes.foreign.megatron_arguments import arguments, from_mapping, options
 from harness.recipes.foreign.megatron_fields import ROWS, arguments_layer
@@ -47,7 +47,7 @@ def messages(call, *args, **asked):
     with pytest.raises(BadRequestError) as refused:
         call(*args, **asked)
     error = refused.value
-    return [each.message for each in (error.problems if isinstance(error, ManyProblemsError) else [error])]
+    return [each.message for each in error.problems]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
