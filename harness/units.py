@@ -86,6 +86,11 @@ def four_figures(value: float) -> str:
     return f"{float(f'{value:.4g}'):,.12g}"
 
 
+def utc_now() -> str:
+    """Return the time as records have it: ISO-8601 in UTC, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def utc_time(text: str) -> datetime:
     """Parse an ISO-8601 date or time; without a zone it is UTC. ValueError if the text is not a time."""
     when = datetime.fromisoformat(text)

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
@@ -192,11 +191,6 @@ class BatchDisplay:
 def run_of(name: str, number: int, repeats: int) -> str:
     """``mlp, run 2 of 3``; only the name if there is one run."""
     return f"{name}, run {number + 1} of {repeats}" if repeats > 1 else name
-
-
-def now() -> str:
-    """UTC, ISO-8601, whole seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 Asked = TypeVar("Asked")

@@ -1,7 +1,6 @@
 """Makes run records from training logs of Megatron-Bridge and Megatron-LM."""
 
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,7 +25,7 @@ from harness.records.foreign.reader import read_logs
 from harness.records.logs.lines import log_lines
 from harness.records.logs.sources import is_stream
 from harness.records.rank import LONGEST_STEP_S, Failure, MemoryRecord, RankRecord, StepRecord, placed
-from harness.records.redact import redact
+from harness.records.redact import own_command
 from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, write_atomically, write_record
 from harness.run.experiment import Display, judge
@@ -34,7 +33,7 @@ from harness.run.launched import Ran
 from harness.run.logged import with_logged
 from harness.run.predicting.prediction import cached_prediction_of
 from harness.run.understanding import RunRequest, Settled, settle
-from harness.units import counted
+from harness.units import counted, utc_now
 
 METER = "log"
 UNKNOWN = "unknown"  # a host that the log does not name
@@ -256,7 +255,7 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
         raise BadRequestError(f"the layers do not fit the pipeline layout: {error}") from error
     ended = ending(log, failure, spec.measure.max_steps)
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
-    clock, now = clock_rank(log, spec.num_gpus), datetime.now(UTC).isoformat(timespec="seconds")
+    clock, now = clock_rank(log, spec.num_gpus), utc_now()
     imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, now)
     if ended.first:
         imported = imported.model_copy(update={"failed_rank": ended.first.failure.rank})
@@ -285,7 +284,7 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
             started_at=draft.times.started_at,
             finished_at=draft.times.finished_at,
             duration_s=draft.times.duration_s,
-            command=tuple(redact(argument) for argument in sys.argv),
+            command=own_command(),
             mbr_perf=harness.__version__,
             hostname=UNKNOWN,
             platform=UNKNOWN,

@@ -1,9 +1,7 @@
 """Makes a sweep from training logs of jobs with different settings; it is judged and reported like any sweep."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import reduce
 
 import harness
@@ -23,7 +21,7 @@ from harness.imports.run import REFUSED, Draft, committed, drafted, read, record
 from harness.launch.environment import Host, this_host
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.folders import results_dir
-from harness.records.redact import redact
+from harness.records.redact import own_command
 from harness.records.run import IMPORTED, LAUNCHER, RunRecord
 from harness.records.sweep import Axis, PlannedCell, SweepPlan, run_dir_of, run_id_of
 from harness.run.logged import with_logged
@@ -33,6 +31,7 @@ from harness.sweep.axes import RECOMPUTE, SweptAxis, name_of
 from harness.sweep.batch import SweepBatch
 from harness.sweep.reports import SweepDisplay, answer
 from harness.sweep.request import read_axes
+from harness.units import utc_now
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def _plan(
         launch=BatchLaunch(launcher=LAUNCHER),
         gate=request.gate.from_root,
         notes=_notes([record for runs in records for record in runs]),
-        command=tuple(redact(argument) for argument in sys.argv),
+        command=own_command(),
         started_at=_started([draft for cell in cells for draft in cell.drafts]),
         mbr_perf=harness.__version__,
     )
@@ -160,7 +159,7 @@ def _plan(
 def _started(drafts: Sequence[Draft]) -> str:
     """Return the start of the first job; the time of the import if any start is unknown."""
     known = [draft.times.started_at for draft in drafts if draft.times.source != "unknown"]
-    return min(known) if len(known) == len(drafts) else datetime.now(UTC).isoformat(timespec="seconds")
+    return min(known) if len(known) == len(drafts) else utc_now()
 
 
 def _notes(records: Sequence[RunRecord]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
-from harness.batch.plan import Batch, DueRun, PlannedRun, now, run_of
+from harness.batch.plan import Batch, DueRun, PlannedRun, run_of
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
 from harness.launch.environment import Host
@@ -29,6 +29,7 @@ from harness.records.night import (
     run_id_of,
 )
 from harness.run.launched import Ran
+from harness.units import utc_now
 
 DueCase = DueRun[PlannedCase]
 Suspicion = Callable[[NightCase], str]
@@ -184,7 +185,7 @@ class NightBatch(Batch[PlannedCase]):
         number = due.number if due else None
         purpose = due.purpose if due and kind == "started" else None
         case = due.entry.name if due else ""
-        self.note(NightEvent(time=now(), kind=kind, case=case, number=number, purpose=purpose, reason=reason))
+        self.note(NightEvent(time=utc_now(), kind=kind, case=case, number=number, purpose=purpose, reason=reason))
 
 
 def _title(due: DueCase) -> str:

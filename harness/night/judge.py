@@ -19,6 +19,7 @@ from harness.night.values import AaVerdict, CaseFinding, CaseMaterial, CaseVerdi
 from harness.night.words import SPEED, finding_of
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.night import Case, NightCase, NightData, NightEvent, NightPlan
+from harness.units import utc_now
 
 _WORST_CODE_FIRST = (
     ExitCode.RUN_FAILED,
@@ -182,7 +183,7 @@ def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | N
 def _finished_at(data: NightData) -> str:
     """Return when the night finished, also if it is judged again later."""
     finished = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
-    return finished or datetime.now(UTC).isoformat(timespec="seconds")
+    return finished or utc_now()
 
 
 def _day_of(plan: NightPlan) -> date:

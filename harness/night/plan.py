@@ -1,9 +1,7 @@
 """The request of `mbr-perf nightly`, and the plan of a night: its cases, and which of them cannot run."""
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import harness
@@ -23,12 +21,12 @@ from harness.recipes.suite_listing import only, shard
 from harness.records.batches import BatchLaunch
 from harness.records.job import SlurmOptions
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
-from harness.records.redact import redact
+from harness.records.redact import own_command
 from harness.records.run import LaunchSettings
 from harness.run.machine import one_look, require_machine, software_here
 from harness.run.predicting.prediction import KeptPrediction, cached_prediction_of
 from harness.run.understanding import RunRequest, in_one_sentence, launcher_problems
-from harness.units import counted, grouped
+from harness.units import counted, grouped, utc_now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +196,8 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host
         golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
         accept_differences=request.accept_differences,
         fail_on_improvement=request.fail_on_improvement,
-        command=tuple(redact(argument) for argument in sys.argv),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=own_command(),
+        started_at=utc_now(),
         mbr_perf=harness.__version__,
     )
 

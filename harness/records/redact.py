@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,11 @@ _COUNT_NAME = re.compile(
 def is_secret_name(name: str) -> bool:
     """Return whether the name is that of a secret: ``HF_TOKEN`` yes, ``MONKEY`` and ``MAX_TOKENS`` no."""
     return not (_COUNT_NAME.match(name) or _ORDINARY_PASS.search(name)) and _SECRET_NAME.search(name) is not None
+
+
+def own_command() -> tuple[str, ...]:
+    """Return the command line of this process, without secrets."""
+    return tuple(map(redact, sys.argv))
 
 
 def redact(text: str) -> str:

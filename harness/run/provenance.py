@@ -3,7 +3,6 @@
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan
 from harness.records.folders import checkout_dir
 from harness.records.rank import RankRecord, processor_name
-from harness.records.redact import redact
+from harness.records.redact import own_command
 from harness.records.run import NodeSample, Provenance
 
 _JUMP_S = 5.0  # NTP slews less than this during a run
@@ -58,7 +57,7 @@ def provenance(
         started_at=clock.wall.isoformat(timespec="seconds"),
         finished_at=finished.isoformat(timespec="seconds"),
         duration_s=round(time.monotonic() - clock.monotonic_s, 3),
-        command=tuple(redact(argument) for argument in sys.argv),
+        command=own_command(),
         mbr_perf=harness.__version__,
         git_commit=git_commit(),
         git_branch=git_branch(),

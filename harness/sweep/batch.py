@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from harness.batch.launches import nodes_of
-from harness.batch.plan import Batch, DueRun, Lesson, PlannedRun, now, run_of
+from harness.batch.plan import Batch, DueRun, Lesson, PlannedRun, run_of
 from harness.errors import BadRequestError, Problems
 from harness.records.batches import read_events
 from harness.records.goldens import find_golden
@@ -17,7 +17,7 @@ from harness.records.store import RECORD, read_record
 from harness.records.sweep import SWEEP, PlannedCell, SweepEvent, SweepPlan, read_sweep, run_dir_of, run_id_of
 from harness.run.launched import Ran
 from harness.run.machine import require_machine
-from harness.units import format_bytes
+from harness.units import format_bytes, utc_now
 
 DueCell = DueRun[PlannedCell]
 Place = tuple[int, int]
@@ -143,7 +143,7 @@ class SweepBatch(Batch[PlannedCell]):
     def _event(
         self, kind: Literal["taught", "budget", "interrupted"], cell: str, reason: str, by: str | None = None
     ) -> None:
-        self.note(SweepEvent(time=now(), kind=kind, cell=cell, reason=reason, by=by))
+        self.note(SweepEvent(time=utc_now(), kind=kind, cell=cell, reason=reason, by=by))
 
 
 def _place(due: DueCell) -> Place:

@@ -1,9 +1,7 @@
 """From a request to the plan of a sweep: cells, predictions and fates."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import harness
 from harness.batch.plan import Draft, ask_megatron, drafted
@@ -21,7 +19,7 @@ from harness.planning.search import Traces, candidates
 from harness.planning.stages import Composer, MissingTraceError
 from harness.recipes.recipe import Request
 from harness.recipes.sweep_file import RECOMPUTE_OPTIONS
-from harness.records.redact import redact
+from harness.records.redact import own_command
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
 from harness.run.machine import one_look
 from harness.run.predicting.prediction import RunPrediction, constants_for
@@ -29,7 +27,7 @@ from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.understanding import Checked, given_env, launcher_problems, settle
 from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, values_of
 from harness.sweep.request import SweepRequest, read_axes, read_control
-from harness.units import counted, first_line, format_bytes
+from harness.units import counted, first_line, format_bytes, utc_now
 
 CellDraft = Draft[AskedCell]
 
@@ -234,8 +232,8 @@ def plan_sweep(
         gate=request.gate,
         software=first.software,
         notes=_notes(cells, tuple(dict.fromkeys((*first.notes, *few_steps, *unasked)))),
-        command=tuple(redact(argument) for argument in sys.argv),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=own_command(),
+        started_at=utc_now(),
         mbr_perf=harness.__version__,
     )
 

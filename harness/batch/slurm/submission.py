@@ -1,6 +1,5 @@
 """Submits a job: writes its files, calls sbatch, and records the answer of sbatch."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Literal
 
 import harness
 from harness.batch.launches import make_folder
-from harness.batch.plan import now
 from harness.batch.slurm.following import wait_and_judge
 from harness.batch.slurm.showing import JobDisplay
 from harness.errors import BadRequestError, ExitCode, RunFailedError
@@ -32,8 +30,9 @@ from harness.records.job import (
     write_job,
     write_submitted,
 )
-from harness.records.redact import redact
+from harness.records.redact import own_command
 from harness.records.store import write_atomically
+from harness.units import utc_now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +72,8 @@ class JobRequest:
             gate=self.gate,
             results_dir=str(self.results),
             slurm=self.options,
-            command=tuple(redact(argument) for argument in sys.argv),
-            created_at=now(),
+            command=own_command(),
+            created_at=utc_now(),
             mbr_perf=harness.__version__,
         )
 
@@ -148,7 +147,7 @@ def submit(job: SlurmJob, slurm: Slurm) -> SubmittedRecord:
     job_dir = Path(job.record.job_dir)
     if (job_dir / SUBMITTED).exists():
         raise _twice(job_dir)
-    return _noted(job, slurm.submit(job, now()), slurm)
+    return _noted(job, slurm.submit(job, utc_now()), slurm)
 
 
 def found_again(job: SlurmJob, slurm: Slurm) -> SubmittedRecord | None:
@@ -156,7 +155,7 @@ def found_again(job: SlurmJob, slurm: Slurm) -> SubmittedRecord | None:
 
     RunFailedError if Slurm does not answer.
     """
-    found = slurm.find(job, now())
+    found = slurm.find(job, utc_now())
     if isinstance(found, Answer):
         problem = f"Slurm does not report whether the job is queued: {found.err.strip()}"
         raise RunFailedError(problem, remedy=f"check with squeue --name={job.record.name}")

@@ -6,7 +6,6 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.batch.slurm.collecting import drop_unstarted
@@ -22,6 +21,7 @@ from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt
 from harness.records.store import RECORD, write_once
 from harness.records.strict_json import read_document
 from harness.showing.terminal import narrate
+from harness.units import utc_now
 
 Part = Callable[["NodeOfJob", JobAttempt], ExitCode]
 """This node's part in an attempt at the job."""
@@ -70,7 +70,7 @@ def _begin(node: NodeOfJob) -> JobAttempt:
         restart_count=place.restart_count,
         nodes=place.nodes,
         hostname=node.host.hostname,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=utc_now(),
         refused=_reasons_to_refuse(job, place),
         master_port=free_port(),
     )

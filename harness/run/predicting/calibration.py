@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, os_errors_reported, raise_all
@@ -23,7 +22,7 @@ from harness.records.store import RECORD, read_run, write_atomically
 from harness.records.trace import Calibration, RunErrors, TraceCase, calibration_path
 from harness.run.predicting.exact import planner_fingerprint, traced_with
 from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache, trace_kind
-from harness.units import grouped
+from harness.units import grouped, utc_now
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refus
         runs=rows,
         time_spread=max([LEAST_SPREAD, *errors]) if errors else None,
         refused=refused,
-        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        made_at=utc_now(),
         planner=planner_fingerprint(),
         traced_with=traced_with(),
         device_names=tuple(sorted({record.provenance.device_name or "" for record, _ in taken} - {""})),
