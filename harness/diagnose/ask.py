@@ -57,9 +57,9 @@ def diagnose(what: DiagnoseOptions, asked: ExperimentOptions) -> None:
 
 
 def _show_overview(overview: "SweepOverview", *, as_json: bool) -> int:
-    from harness.diagnose.run import exit_code_of_overview
+    from harness.diagnose.run import exit_code_of
 
-    code = exit_code_of_overview(overview)
+    code = exit_code_of(overview)
     if as_json:
         from harness.diagnose.document import OverviewDocument
         from harness.showing import json

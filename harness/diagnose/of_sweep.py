@@ -28,9 +28,10 @@ def change_text(a: CellVerdict, b: CellVerdict, gpu: GpuType) -> str:
         return b.no_comparison and f"not compared: {b.no_comparison}"
     parts = []
     if versus.time is not None:
-        parts.append(
-            f"{format_percent(versus.time.fraction)} step time ({_time(versus.time, (_spread(a), _spread(b)), gpu)})"
-        )
+        # Over steps; with several runs, over their medians.
+        steps = (cell.metrics.step_time_s if cell.metrics else None for cell in (a, b))
+        spreads = [each.relative_spread if each else None for each in steps]
+        parts.append(f"{format_percent(versus.time.fraction)} step time ({_time(versus.time, spreads, gpu)})")
     if versus.memory is not None:
         noise = f" (within the noise: equal runs differ by {format_bytes(versus.memory.noise_bytes)})"
         saved = versus.memory.saved_bytes
@@ -52,12 +53,6 @@ def _time(change: TimeChange, spreads: Iterable[float | None], gpu: GpuType) -> 
     if abs(change.fraction) <= noise:
         return f"within the noise: {basis} {noise * 100:.1f} %; {_REPEAT}"
     return f"more than the known noise: {basis} {noise * 100:.1f} %; {_REPEAT}"
-
-
-def _spread(cell: CellVerdict) -> float | None:
-    """Return the relative spread over steps; with several runs, over their medians."""
-    summary = cell.metrics.step_time_s if cell.metrics else None
-    return summary.stdev / summary.mean if summary and summary.stdev is not None and summary.mean else None
 
 
 _AB_ENDED = {"ok": "ended well", "oom": "ran out of memory", "failed": "failed", "interrupted": "was interrupted"}

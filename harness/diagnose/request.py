@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.diagnose.snapshots.reading import looks_like_a_snapshot
 from harness.errors import BadRequestError, raise_all
 from harness.recipes.recipe import Request
-from harness.records.folders import nearest_folder, results_dir
+from harness.records.folders import folders, named, nearest_folder, results_dir
 from harness.records.logs.sources import STDIN, Passage
 from harness.records.other_kinds import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
@@ -91,9 +91,8 @@ def located(reference: str, results: Path | None) -> Path:
     if path.exists():
         return path
     root = results_dir(results)
-    folders = [folder for kind in ("runs", "sweeps") for folder in sorted((root / kind).glob("*")) if folder.is_dir()]
-    names = [folder for folder in folders if folder.name.startswith(reference) or folder.name.endswith(f"-{reference}")]
-    found = names if reference else []
+    every = [folder for kind in ("runs", "sweeps") for folder in folders(root / kind)]
+    found = named(reference, every)
     if len(found) == 1:
         return found[0]
     if found:
@@ -104,7 +103,7 @@ def located(reference: str, results: Path | None) -> Path:
     refuse_other_kinds(reference, _TAKEN, results, failed=True)
     raise BadRequestError(
         f"{reference}: no such file or folder, and no run or sweep with that id in {root}",
-        remedy=nearest_folder(reference, folders)
+        remedy=nearest_folder(reference, every)
         or "name a run, a sweep, a log, a folder of logs, a snapshot, or - for standard input",
     )
 

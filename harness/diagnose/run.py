@@ -126,8 +126,8 @@ def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
     return (path,) if path.is_file() else ()
 
 
-def exit_code_of(answer: Diagnosis) -> ExitCode:
-    """Return 0 for a conclusive diagnosis, also if memory is not the cause; else 6."""
+def exit_code_of(answer: Diagnosis | SweepOverview) -> ExitCode:
+    """Return 0 for a conclusive diagnosis or overview, also if memory is not the cause; else 6."""
     return ExitCode.OK if answer.is_conclusive else ExitCode.INCONCLUSIVE
 
 
@@ -246,11 +246,6 @@ def as_one_failure(request: DiagnoseRequest, data: SweepData, found: SweepOvervi
         trial = allocator_trial([case_of_run(run) for cell in data.cells for run in cell.runs])
         return request if trial is not None and found.failed else None
     return replace(request, paths=(str(found.failed[0].run_dir),)) if len(found.failed) == 1 else None
-
-
-def exit_code_of_overview(found: SweepOverview) -> ExitCode:
-    """Return 0 for a conclusive overview, else 6."""
-    return ExitCode.OK if found.is_conclusive else ExitCode.INCONCLUSIVE
 
 
 def _killed(data: SweepData) -> list[tuple[Path, str, str]]:

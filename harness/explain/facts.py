@@ -34,8 +34,8 @@ def run_side(record: RunRecord, name: str = "") -> Side:
     """Return the run with everything that its ranks, sampler and harness recorded; metrics only if it ended well."""
     metrics = derive(record)
     numbers, steps = _numbers(record), metrics.step_time_s
-    if steps and steps.stdev is not None:
-        numbers["spread_of_steps"] = steps.stdev / steps.mean
+    if steps and steps.relative_spread is not None:
+        numbers["spread_of_steps"] = steps.relative_spread
     found = _facts(record, metrics, numbers)
     facts: dict[Key, str] = {(group, key): value for group, texts in found.items() for key, value in texts.items()}
     closed = {*_ALWAYS, *(("environment",) if record.provenance.environment else ())}

@@ -25,6 +25,11 @@ class Summary:
     n: int
     window: tuple[int, int]
 
+    @property
+    def relative_spread(self) -> float | None:
+        """Return the standard deviation as a share of the mean; None for a single step or a mean of 0."""
+        return None if self.stdev is None or not self.mean else self.stdev / self.mean
+
 
 @dataclass(frozen=True)
 class Metrics:

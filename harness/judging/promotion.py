@@ -61,10 +61,10 @@ def wide_steps(spec: ExperimentSpec, run: Metrics, thresholds: Mapping[str, floa
     A single run has no spread over runs; its steps show how noisy it was. ``thresholds`` as for :func:`wide_spreads`.
     """
     steps = run.tflops_per_gpu
-    if steps is None or steps.stdev is None:
+    spread = steps.relative_spread if steps else None
+    if steps is None or spread is None:
         return ()
     threshold = thresholds.get("tflops_per_gpu", default_thresholds(spec).time)
-    spread = steps.stdev / steps.mean
     if spread <= MOST_OF_THRESHOLD * threshold:
         return ()
     most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")

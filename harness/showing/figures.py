@@ -48,7 +48,8 @@ def format_flops(value: float) -> str:
 
 def spread(summary: Summary) -> str:
     """Return the standard deviation as a share of the mean."""
-    return ABSENT if summary.stdev is None or not summary.mean else f"{summary.stdev / summary.mean * 100:.1f} %"
+    share = summary.relative_spread
+    return ABSENT if share is None else f"{share * 100:.1f} %"
 
 
 def clock_figure(clocks: RunClocks | RankClocks | None) -> str:

@@ -274,7 +274,10 @@ def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") 
         return None
     time = None
     if cell.costs_s and control.costs_s and _TIME not in cell.metrics.problems:
-        time = time_change(cell.costs_s, control.costs_s, (_step_spread(cell), _step_spread(control)), called)
+        # For single runs: repeats have a spread of their own.
+        steps = (cell.metrics.step_time_s, control.metrics.step_time_s)
+        own, other = (each.relative_spread if each else None for each in steps)
+        time = time_change(cell.costs_s, control.costs_s, (own, other), called)
     memory = memory_saving((cell.runs, cell.metrics), (control.runs, control.metrics))
     return VsControl(
         time=time,
@@ -284,12 +287,6 @@ def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") 
         memory_problem="" if memory else cell.metrics.problems.get(_MEMORY, "no allocated peak of all ranks"),
         rescaled=_tokens_per_gpu(cell.runs[0].spec) != _tokens_per_gpu(control.runs[0].spec),
     )
-
-
-def _step_spread(cell: MeasuredCell) -> float | None:
-    """Return the relative spread over steps of a single run; repeats have a spread of their own."""
-    summary = cell.metrics.step_time_s if cell.metrics else None
-    return summary.stdev / summary.mean if summary and summary.stdev is not None and summary.mean else None
 
 
 def _fits(cell: MeasuredCell, margin: float) -> bool | None:
