@@ -8,7 +8,7 @@ import typer
 from harness.asking import completion
 from harness.asking.help import App
 from harness.asking.options import GoldenDir, Json, Results
-from harness.goldens.promote import promote
+from harness.goldens.promote import Author, promote
 
 
 def export(
@@ -60,6 +60,14 @@ app = App(
 )
 
 
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        autocompletion=completion.goldens,
+        help="A golden file, or its name as `golden list` prints it.",
+    ),
+]
 app.command("promote")(promote)
 app.command("export")(export)
 
@@ -95,14 +103,7 @@ def list_goldens(
 
 @app.command()
 def show(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            autocompletion=completion.goldens,
-            help="A golden file, or its name as `golden list` prints it.",
-        ),
-    ],
+    name: Name,
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:
@@ -177,21 +178,11 @@ def diff(
 
 @app.command()
 def retire(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            autocompletion=completion.goldens,
-            help="A golden file, or its name as `golden list` prints it.",
-        ),
-    ],
+    name: Name,
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Why runs must no longer be compared with it.")
     ],
-    author: Annotated[
-        str | None,
-        typer.Option("--author", metavar="NAME", help="Your name. Default: git's user.name, else the OS user."),
-    ] = None,
+    author: Author = None,
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from harness.showing.page import Page
 
 
+Author = Annotated[
+    str | None, typer.Option("--author", metavar="NAME", help="Your name. Default: git's user.name, else the OS user.")
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PromoteOptions:
     """What to promote, by whom and why, and what to print."""
@@ -37,10 +42,7 @@ class PromoteOptions:
         typer.Option("--every", help="Promote every case of the night, except those that failed as the suite expects."),
     ] = False
     keep_going: Annotated[bool, typer.Option("--keep_going", help="Write the other cases if some are refused.")] = False
-    author: Annotated[
-        str | None,
-        typer.Option("--author", metavar="NAME", help="Your name. Default: git's user.name, else the OS user."),
-    ] = None
+    author: Author = None
     replace_other: Annotated[
         bool, typer.Option("--replace_other", help="Replace a golden of other settings that has the same file name.")
     ] = False
