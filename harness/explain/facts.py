@@ -117,7 +117,7 @@ def _recompute(record: RunRecord) -> dict[str, str]:
     full = {"full_layers": f"{effect.full_layers} of {effect.num_layers}"} if effect.full_layers else {}
     built: Counter[str] = Counter()
     for rank in record.ranks:
-        if rank.recompute and (rank.coordinates.tp, rank.coordinates.dp, rank.coordinates.cp) == (0, 0, 0):
+        if rank.recompute and rank.coordinates.is_first_copy:
             built.update(rank.recompute.modules)
     return {
         "implementation": effect.implementation,

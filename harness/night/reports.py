@@ -81,7 +81,7 @@ def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None) -
     Files in the night's folder are replaced. If one cannot be written, the others still are.
     """
     folder, shown = verdict.night_dir / REPORT, _shown(verdict)
-    jobs = [_Job(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
+    jobs = [(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
     return _written([*jobs, *_asked_for(shown, verdict.night_dir.parent, outputs or Outputs())])
 
 
@@ -101,20 +101,17 @@ def _masked(path: Path) -> Path:
     return Path(redact_shapes(str(path)))
 
 
-@dataclass(frozen=True)
-class _Job:
-    path: Path
-    write: Callable[[Path], None]
+_Job = tuple[Path, Callable[[Path], None]]
 
 
 def _asked_for(verdict: NightVerdict, nights: Path, outputs: Outputs) -> Iterable[_Job]:
     if outputs.junit:
-        yield _Job(outputs.junit, partial(_write, verdict, night_junit))
+        yield outputs.junit, partial(_write, verdict, night_junit)
     if outputs.step_summary:
-        yield _Job(outputs.step_summary, lambda path: append_summary(path, verdict))
+        yield outputs.step_summary, lambda path: append_summary(path, verdict)
     if outputs.html:
         folder = outputs.html
-        yield _Job(folder / INDEX, lambda _: write_index(nights, folder))
+        yield folder / INDEX, lambda _: write_index(nights, folder)
 
 
 def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Path) -> None:
@@ -124,13 +121,13 @@ def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Pat
 
 def _written(jobs: Iterable[_Job]) -> Written:
     paths, problems = [], []
-    for job in jobs:
+    for path, write in jobs:
         try:
-            job.write(job.path)
+            write(path)
         except OSError as error:
-            problems.append(f"{job.path}: cannot be written: {error.strerror or error}")
+            problems.append(f"{path}: cannot be written: {error.strerror or error}")
         else:
-            paths.append(job.path)
+            paths.append(path)
     return Written(tuple(paths), tuple(problems))
 
 
@@ -215,7 +212,7 @@ def night_html(verdict: NightVerdict) -> str:
     ]
     facts = machine_facts(record.provenance for *_, record in runs if record)
     head = Only("html", (facts, Code(command_text(verdict.plan.command))))
-    table = run_table("Run", runs, verdict.night_dir / REPORT, with_host=True)
+    table = run_table(runs, verdict.night_dir / REPORT)
     page = night_page(verdict)
     tail = (Section("Runs and logs", (table,), folded=True),) if runs else ()
     return html(replace(page, blocks=(head, *page.blocks, *tail)))

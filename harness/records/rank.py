@@ -182,6 +182,11 @@ class Coordinates(Frozen):
     cp: int = 0
     ep: int = 0
 
+    @property
+    def is_first_copy(self) -> bool:
+        """Return whether this is the one rank that stands for its pipeline stage: all of a stage hold the same layers."""
+        return (self.tp, self.dp, self.cp) == (0, 0, 0)
+
 
 class Device(Frozen):
     """The device a rank ran on."""

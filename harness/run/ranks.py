@@ -154,7 +154,7 @@ def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[st
 
 def read_back(expected: EffectiveRecompute, spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> EffectiveRecompute:
     """Return what the built layers recompute, for a job that the spec does not describe fully; otherwise ``expected``."""
-    built = [rank.recompute for rank in ranks if rank.recompute and _holds_first_copy(rank)]
+    built = [rank.recompute for rank in ranks if rank.recompute and rank.coordinates.is_first_copy]
     if spec.is_described or not built:
         return expected
     modules: Counter[str] = Counter()
@@ -183,7 +183,7 @@ def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...])
             return None
         which = "no rank" if len(unread) == len(ranks) else "some ranks only"
         return f"the built layers were read back on {which}: missing on {ranks_text(unread)}"
-    stages = [r.recompute for r in ranks if r.recompute and _holds_first_copy(r)]
+    stages = [r.recompute for r in ranks if r.recompute and r.coordinates.is_first_copy]
     built: Counter[str] = Counter()
     for layers in stages:
         built.update(layers.modules)
@@ -195,8 +195,3 @@ def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...])
         f"the built layers recompute {dict(built) or full or 'nothing'}, "
         f"expected {expected.modules or expected.full_layers or 'nothing'}"
     )
-
-
-def _holds_first_copy(rank: RankRecord) -> bool:
-    place = rank.coordinates
-    return (place.tp, place.dp, place.cp) == (0, 0, 0)

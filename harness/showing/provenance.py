@@ -65,9 +65,7 @@ def _values(found: Iterable[str | None]) -> str:
     return "; ".join([*values[:_MOST_VALUES], *([f"and {more} more"] if more > 0 else [])])
 
 
-def run_table(
-    title: str, runs: Iterable[tuple[str, Path, RunRecord | None]], folder: Path, *, with_host: bool = False
-) -> Table:
+def run_table(runs: Iterable[tuple[str, Path, RunRecord | None]], folder: Path) -> Table:
     """Return a row per run: its name, how it ended, and links from a page in ``folder`` to its record and logs."""
 
     def row(name: str, run_dir: Path, record: RunRecord | None) -> tuple[Words, ...]:
@@ -77,12 +75,12 @@ def run_table(
             record.status if record else "not finished",
             where.started_at[:19].replace("T", " ") if where else "",
             format_seconds(where.duration_s) if where else "",
-            where.hostname if where and with_host else "",
+            where.hostname if where else "",
             _linked([run_dir / RECORD], folder),
             _linked(_logs(run_dir), folder),
         )
 
-    columns = (title, "Status", "Started (UTC)", "Duration", "Host", "Record", "Logs")
+    columns = ("Run", "Status", "Started (UTC)", "Duration", "Host", "Record", "Logs")
     right = ("Duration",)
     return Table(
         tuple(Column(name, right=name in right, optional=name in ("Host", "Record", "Logs")) for name in columns),

@@ -53,7 +53,7 @@ def origin_of(data: SweepData, folder: Path) -> Origin:
         for cell in data.cells
         for run_dir, run in zip(_run_dirs(data, cell), cell.runs, strict=True)
     ]
-    table = run_table("Run", runs, folder, with_host=True)
+    table = run_table(runs, folder)
     return Origin(
         (
             machine_facts([run.provenance for *_, run in runs], [*settings, ("Varied", varied)]),
