@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.units import counted, four_figures
+from harness.units import counted, first_line, four_figures, grouped
 
 
 def test_a_single_item_is_in_the_singular():
@@ -14,3 +14,16 @@ def test_a_single_item_is_in_the_singular():
 )
 def test_a_price_is_written_without_an_exponent(value, text):
     assert four_figures(value) == text
+
+
+def test_grouped_values_keep_their_order():
+    assert grouped([("b", 1), ("a", 2), ("b", 3)]) == {"b": [1, 3], "a": [2]}
+    assert list(grouped([("b", 1), ("a", 2)])) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("lost\nTraceback", "lost"), ("\n  lost \n", "lost"), ("", "none"), (" \n", "none"), (None, "none")],
+)
+def test_the_first_line_is_the_first_with_words(text, shown):
+    assert first_line(text, "none") == shown
