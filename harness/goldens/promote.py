@@ -176,8 +176,7 @@ def author_or_default(author: str | None) -> str:
 
     if author is not None:
         return author
-    git = shutil.which("git")
-    if git:
+    if git := shutil.which("git"):
         asked = subprocess.run([git, "config", "user.name"], capture_output=True, text=True, timeout=10, check=False)
         if asked.returncode == 0 and asked.stdout.strip():
             return asked.stdout.strip()

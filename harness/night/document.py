@@ -12,7 +12,7 @@ from harness.launch.slurm.job import SlurmJob
 from harness.night.aa import AA_ALPHA
 from harness.night.history.record import CaseOutcome
 from harness.night.outlook import CaseOutlook
-from harness.night.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict, SharedChange
+from harness.night.values import AaFinding, CaseFinding, CaseVerdict, NightVerdict, SharedChange
 from harness.records.batches import Purpose
 from harness.records.night import AaPlan, ExpectedFailureRecord, NightPlan
 from harness.records.run import PredictionRecord, Status
@@ -91,11 +91,8 @@ class CaseRow(Shown):
     def of_case(cls, case: CaseVerdict) -> Self:
         """Return a case; each run has ``is_counted``."""
         counted = {record.run_id for record in case.counted}
-
-        def row(run: CaseRun) -> RunRow:
-            return RunRow.of(run, is_counted=run.record is not None and run.record.run_id in counted)
-
-        return cls.of(case, runs=list(map(row, case.runs)))
+        runs = [RunRow.of(run, is_counted=run.record is not None and run.record.run_id in counted) for run in case.runs]
+        return cls.of(case, runs=runs)
 
 
 class NightDocument(Document):
