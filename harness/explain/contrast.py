@@ -80,7 +80,7 @@ def _value(side: Side, key: Key) -> str | None:
     group, name = key
     if key in side.facts or group not in side.closed:
         return side.facts.get(key)
-    return str(FORMER_VALUES[name]) if group == "settings" and name in FORMER_VALUES else ABSENT
+    return leaves(FORMER_VALUES).get(name, ABSENT) if group == "settings" else ABSENT
 
 
 def _departure(ours: Side, key: Key, here: str | None, there: str | None) -> Departure:

@@ -157,13 +157,13 @@ LABELS = ("recipe", "task", "gpu", "compute_dtype", "num_gpus", "recompute")
 
 
 def leaves(value: object, path: str = "") -> dict[str, str]:
-    """Flatten a nested mapping to text by dotted path; lists are leaves.
+    """Flatten a nested mapping to text by dotted path; lists are leaves, and None is ``not set``.
 
     >>> leaves({"parallelism": {"context_parallel_size": 2}})
     {'parallelism.context_parallel_size': '2'}
     """
     if not isinstance(value, Mapping):
-        return {path: str(value)}
+        return {path: "not set" if value is None else str(value)}
     found: dict[str, str] = {}
     for key, inner in value.items():
         found |= leaves(inner, f"{path}.{key}" if path else str(key))
@@ -186,7 +186,7 @@ def setting_differences(
         theirs["recompute"] = canonical_text(parse_recompute(golden.recompute))
         ours = {path: ours[path] for path in ours if path in theirs}
     else:
-        former = {path: str(FORMER_VALUES[path]) for path in FORMER_VALUES.keys() & (ours.keys() | theirs.keys())}
+        former = {path: text for path, text in leaves(FORMER_VALUES).items() if path in ours or path in theirs}
         ours, theirs = former | ours, former | theirs
     paths = sorted(ours.keys() | theirs.keys())
     found = {path: (theirs.get(path), ours.get(path)) for path in paths if theirs.get(path) != ours.get(path)}

@@ -78,3 +78,9 @@ def test_the_doctor_of_results_names_damaged_goldens_and_leaves_them(stage, mbr_
     assert f"damaged     {golden}" in answer.out
     assert "restore the file from git" in answer.out
     assert golden.is_file()
+
+
+def test_a_golden_folder_that_is_not_there_is_refused(mbr_perf, tmp_path):
+    answer = mbr_perf("golden", "list", "--golden_dir", tmp_path / "nowhere")
+    assert (answer.code, answer.out) == (2, "")
+    assert f"--golden_dir {tmp_path / 'nowhere'}: no such folder" in answer.err

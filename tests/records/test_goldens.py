@@ -136,7 +136,7 @@ def test_the_published_golden_is_external_and_says_what_it_lacks(make_spec):
 
 
 def test_leaves_are_dotted_paths():
-    assert leaves({"a": {"b": 1, "c": [1, 2]}, "d": None}) == {"a.b": "1", "a.c": "[1, 2]", "d": "None"}
+    assert leaves({"a": {"b": 1, "c": [1, 2]}, "d": None}) == {"a.b": "1", "a.c": "[1, 2]", "d": "not set"}
 
 
 def test_a_golden_that_cannot_be_written_is_reported_with_a_remedy(tmp_path, make_record, make_golden):
