@@ -17,6 +17,7 @@ from harness.records.goldens import GoldenChange, golden_path, read_golden, writ
 from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
+from harness.units import grouped
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,7 @@ class Promotions:
         """Raise BadRequestError with all refusals; with ``keep_going`` only if there is nothing to write."""
         if keep_going and self.prepared:
             return
-        cases: dict[tuple[str, str], list[str]] = {}
-        for case in self.refused:
-            for problem in case.problems:
-                cases.setdefault((problem.message, problem.remedy), []).append(case.name)
+        cases = grouped(((each.message, each.remedy), case.name) for case in self.refused for each in case.problems)
         problems = [
             BadRequestError(f"{f'{self._named(names)}: ' * any(names)}{message}", remedy=remedy)
             for (message, remedy), names in cases.items()

@@ -12,7 +12,7 @@ from harness.night.history.record import CaseOutcome
 from harness.night.values import CaseFinding, CaseRun
 from harness.records.night import ExpectedFailureRecord, NightCase, NightRun
 from harness.records.run import RunRecord
-from harness.units import format_percent
+from harness.units import format_percent, grouped
 
 _TITLES = {metric.name: metric.title for metric in METRICS}
 
@@ -158,10 +158,10 @@ def expectation(
 
 def _findings_text(findings: Sequence[CaseFinding]) -> str:
     """Return ``TFLOP/s/GPU -5.1 %, Peak allocated +0.0 %: driver_version: ...``: each reason once, with all its metrics."""
-    metrics: dict[str, list[str]] = {}
-    for finding in findings:
-        change = "" if finding.change is None else f" {format_percent(finding.change)}"
-        metrics.setdefault(finding.reason, []).append(f"{_TITLES[finding.metric]}{change}")
+    changes = ("" if finding.change is None else f" {format_percent(finding.change)}" for finding in findings)
+    metrics = grouped(
+        (each.reason, f"{_TITLES[each.metric]}{change}") for each, change in zip(findings, changes, strict=True)
+    )
     return "; ".join(f"{', '.join(names)}{f': {reason}' if reason else ''}" for reason, names in metrics.items())
 
 

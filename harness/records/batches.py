@@ -65,7 +65,7 @@ class BatchFolders:
         raise BadRequestError(
             f"{folder}: no {self.mark}: this is not the folder of a {self.what}, or the {self.what} was killed before it "
             f"had planned its {self.entries}",
-            remedy=f"name a folder in {self.parent}/; a {self.what} that was killed so early is started again, not resumed",
+            remedy=f"name a folder in {self.parent}/; if it was killed before the plan was written, start the {self.what} again",
         )
 
 

@@ -255,7 +255,9 @@ def _of_kernels(spec: ExperimentSpec) -> dict[str, object]:
     kernels, graph = spec.kernels, spec.cuda_graph
     whole_step = captures_iteration(graph)
     values: dict[str, object] = {
-        "kernels.transformer_impl": kernels.transformer_impl.replace("auto", "transformer_engine"),
+        "kernels.transformer_impl": "transformer_engine"
+        if kernels.transformer_impl == "auto"
+        else kernels.transformer_impl,
         "cuda_graph.impl": "full_iteration" if whole_step else graph.impl,
         "cuda_graph.scope": () if whole_step or graph.impl == "none" else tuple(sorted(graph.scope)),
     }

@@ -85,12 +85,15 @@ class WorldSizeLine:
 
 @dataclass(frozen=True, slots=True)
 class EndLine:
-    """A line that is printed when training ends; ``begins``: when it begins again."""
-
-    begins: bool = False
+    """A line that is printed when training ends."""
 
 
-RecordLine = IterationLine | StepTimeLine | MemoryLine | WorldSizeLine | EndLine
+@dataclass(frozen=True, slots=True)
+class BeginLine:
+    """A line that is printed when training begins, which may be a second time."""
+
+
+RecordLine = IterationLine | StepTimeLine | MemoryLine | WorldSizeLine | BeginLine | EndLine
 
 
 def records_of(text: str) -> Iterator[RecordLine]:
@@ -109,7 +112,7 @@ def records_of(text: str) -> Iterator[RecordLine]:
     if (any(word in text for word in _MAY_END) and _ENDS.search(text)) or text.startswith("StopIteration"):
         yield EndLine()
     elif ("Training starts" in text or "Running training" in text) and _BEGINS.search(text):
-        yield EndLine(begins=True)
+        yield BeginLine()
 
 
 def _iterations(text: str) -> Iterator[IterationLine]:

@@ -4,7 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from harness.records.foreign.lines import EndLine, IterationLine, MemoryLine, StepTimeLine, WorldSizeLine, records_of
+from harness.records.foreign.lines import (
+    BeginLine,
+    EndLine,
+    IterationLine,
+    MemoryLine,
+    StepTimeLine,
+    WorldSizeLine,
+    records_of,
+)
 from harness.records.foreign.log import (
     Attempts,
     ForeignLog,
@@ -91,8 +99,10 @@ class LogReader:
                     self._memory_report(line, record)
                 case WorldSizeLine(world_size=size):
                     self._world_size = self._world_size or size
-                case EndLine(begins=begins):
-                    self._ended = not begins
+                case EndLine():
+                    self._ended = True
+                case BeginLine():
+                    self._ended = False
 
     def finish(self) -> ForeignLog:
         """Return everything that was read."""
