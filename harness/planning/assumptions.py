@@ -146,8 +146,8 @@ ASSUMPTIONS = (
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        f"sequences of more than {_LONGEST} tokens: no measured step that gives the seconds and their range has longer ones; "
-        "attention, most of such a step, may take longer than predicted",
+        f"sequences of more than {_LONGEST} tokens: longer than in every measured step behind the seconds and their range; "
+        "attention, whose share grows with the length, may take longer than predicted",
         lambda spec, _: spec.gpu_type.capability == (9, 0) and spec.batch.seq_length > _LONGEST,
     ),
     Assumption(

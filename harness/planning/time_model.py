@@ -360,7 +360,7 @@ class _Clock:
 
     @property
     def _quantises_on_arrival(self) -> bool:
-        """Whether weights are gathered in BF16, and every rank quantises all of its stage (MXFP8, `param_and_grad_buffer.py`)."""
+        """Return whether weights are gathered in BF16, and every rank quantises all of its stage (MXFP8, `param_and_grad_buffer.py`)."""
         spec = self.spec
         in_buffer = spec.optimizer.use_distributed_optimizer and not spec.ddp.use_megatron_fsdp
         return in_buffer and spec.precision.transformer_config.get("fp8_recipe") == "mxfp8"

@@ -29,7 +29,7 @@ def test_seconds_on_blackwell_are_called_optimistic(make_spec):
     assert found == {"h100": False, "b200": True, "gb300": True}
 
 
-def test_seconds_of_longer_sequences_than_those_measured_on_hopper_are_called_optimistic(make_spec):
+def test_sequences_longer_than_those_measured_on_hopper_are_an_assumption(make_spec):
     found = {
         (gpu, length): "sequences of more than 8192 tokens"
         in texts(

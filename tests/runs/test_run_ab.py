@@ -85,7 +85,7 @@ def test_options_that_an_a_b_cannot_have_are_refused(mbr_perf, option, message):
     assert message in answer.err
 
 
-def test_two_values_of_b_are_a_sweep(mbr_perf):
+def test_several_ab_are_refused_and_the_message_has_the_sweep(mbr_perf):
     answer = mbr_perf("run", "-mr", "llama3_8b", "--ab", "env.A=1", "--ab", "recompute=mlp; none", "--dryrun")
     assert (answer.code, answer.out) == (2, "")
     assert "--ab is given 2 times" in answer.err
