@@ -8,7 +8,7 @@ _LABEL = re.compile(r"\s*(\d{1,6}):(?: |$)")
 _MIN_LABELLED_SHARE = 0.9
 # torch's own prefix counts over the whole job; torchrun's [default3]: (with --role trainer: [trainer3]:, with --role node07: [node07:3]:) over the node; Open MPI's [1,3]<stdout>: over the job.
 _RANK = re.compile(
-    r"\s*\[(?:rank(\d{1,6})|(?:[A-Za-z_]{2,40}|[A-Za-z][\w-]{0,60}:)(\d{1,6})(?:\|\d{1,6})?)\]:[ ]?|\[\d+,(\d{1,6})\]<std(?:out|err)>:[ ]?"
+    r"\s*\[(?:rank(\d{1,6})|(?:[A-Za-z_]{2,40}|(?!(?i:step|epoch|iter|batch|chunk|layer|pid|line)\w{0,20}:)[A-Za-z][\w-]{0,60}:)(\d{1,6})(?:\|\d{1,6})?)\]:[ ]?|\[\d+,(\d{1,6})\]<std(?:out|err)>:[ ]?"
 )
 _NCCL = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=(?:\S{1,100}:\d{1,6} )?NCCL )")
 _NEMO = re.compile(r"\[NeMo [A-Z] (?P<time>[\d-]{8,10} [\d:]{8})(?P<rest>[^\]]{0,200})\]\s?")

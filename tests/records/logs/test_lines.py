@@ -68,6 +68,7 @@ def test_a_progress_bar_does_not_hide_the_error_behind_it(tmp_path):
         ("2026-01-02T03:04:05.678Z: [1,12]<stdout>:starting", 12, None, "2026-01-02T03:04:05.678Z", "starting"),
         ("2026-01-02 03:04:05.678 +08:00 [rank3]: starting", 3, None, "2026-01-02 03:04:05.678 +08:00", "starting"),
         ("[core.py:3]: starting", None, None, None, "[core.py:3]: starting"),
+        ("[Epoch:3]: loss 2.5", None, None, None, "[Epoch:3]: loss 2.5"),
         ("[default3]:[rank11]: RuntimeError: x", 11, None, None, "RuntimeError: x"),
         ("[1,5]<stderr>: lost", 5, None, None, "lost"),
         (" [2026-08-21 14:03:27] iteration 2/ 50 |", None, None, "2026-08-21 14:03:27", "iteration 2/ 50 |"),
