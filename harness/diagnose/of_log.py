@@ -49,7 +49,8 @@ _STILL_RUNS = (
     "See whether the job still runs (squeue, nvidia-smi). If it hangs, take a py-spy dump of every rank; if it ended, ask the scheduler why "
     "(sacct -j JOB, kubectl describe pod), and pass the logs of all ranks to their end."
 )
-_RISE, _FEWEST_LOSSES = 1.3, 5  # of the lowest loss, and at least 1 above it
+_RISE = 1.3  # times the lowest loss; the last losses are also at least 1 above it
+_FEWEST_LOSSES = 5
 
 _EMPTY = OomVerdict(
     "unknown",
@@ -183,13 +184,13 @@ def _verdict(
 
 
 def _rise(log: ForeignLog) -> list[str]:
-    """Return a note on a loss that left its lowest value by far and did not come back before the log ends."""
+    """Return a note on a loss that is far above its lowest value in the last two iterations of the log."""
     rows = [row for row in log.iterations if row.loss is not None and math.isfinite(row.loss)]
     if len(rows) < _FEWEST_LOSSES or log.ended:
         return []
     lowest = min(rows, key=lambda row: row.loss or 0.0)
     last, low = rows[-1], lowest.loss or 0.0
-    if last.loss is None or last.loss < max(_RISE * low, low + 1):
+    if min(row.loss or 0.0 for row in rows[-2:]) < max(_RISE * low, low + 1):
         return []
     return [
         f"The loss rose from {low:.3g} (iteration {lowest.number}) to {last.loss:.3g} (iteration {last.number}): training diverged. "
