@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from harness.judging.oom.allocator import allocator_figures, as_full, judged
-from harness.judging.oom.frames import PINNING, SETUP, Task
+from harness.judging.oom.frames import PINNING, SETUP, Task, error_line
 from harness.judging.oom.known_ends import end_by_signal, known_end, non_finite
 from harness.judging.oom.known_texts import known_text
 from harness.judging.oom.verdict import Confidence, OomVerdict
@@ -14,16 +14,10 @@ from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.units import counted, first_line
 
-# The rest of a message that was cut short.
-_BARE = re.compile(r"\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
+# The rest of a message that was cut short. NCCL's "CUDA error 2 'out of memory'" is about its multicast memory.
+_BARE = re.compile(r"(?<!CUDA error 2 ')\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
 # How CUDA refuses to lock pages of the host: cudaHostAlloc and cudaHostRegister.
 _NOT_PINNED = re.compile(r"(?:CUDA|HIP) error: (?:out of memory|invalid argument|operation not supported)")
-_PYTHON = re.compile(
-    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,93}(?:Error|Exception|Failure|Interrupt|Exit|Iteration))(?:: {0,4}|$| (?=assert ))"
-)
-_RAISED = re.compile(
-    r"(?:[a-z_]\w{0,99}\.){1,9}([A-Z]\w{0,99})(?:: {0,4}|$)"
-)  # below a traceback, such as pyarrow.lib.ArrowInvalid
 _MOST_QUOTED = 160  # characters
 _READ_TRACEBACK = "Read its traceback from the last line up, to the first line of the job's own code."
 _READ_BEFORE = "Read the lines before it in the log of that rank: its traceback, if it has one, and earlier errors."
@@ -112,7 +106,7 @@ def _by_ending(text: str, ending: Ending) -> OomVerdict:
 
 def _by_error(text: str, ending: Ending) -> OomVerdict:
     """Judge an error of Python, or an exit code that says nothing about the cause."""
-    match = _PYTHON.match(text) or (_RAISED.match(text) if ending.has_traceback else None)
+    match = error_line(text, in_traceback=ending.has_traceback)
     if ending.has_traceback:
         when = f" while it {ending.task.text}" if ending.task else ""
         message = _quoted(text[match.end() :] if match else "")

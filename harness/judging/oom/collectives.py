@@ -1,6 +1,7 @@
 """Finds the rank that the others wait for, from the lines of torch's NCCL watchdog about each rank's collectives."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.records.logs.lines import LogLine
@@ -54,7 +55,7 @@ class Lag:
 
 @dataclass(slots=True)
 class Collectives:
-    """Feed it every line. ``works``: the collective that timed out, ``enqueued``: the last that was enqueued; by group and rank. ``reported``: by torch."""
+    """Feed it every line. ``works``: the collective that timed out, ``enqueued``: the last that was enqueued; by group and rank. ``reported``: what torch's own report says."""
 
     reported: Lag | None = None
     works: dict[str, dict[int, Progress]] = field(default_factory=dict)
@@ -90,14 +91,24 @@ class Collectives:
         return certain[0] if certain and len({lag.ranks for lag in certain}) == 1 else None
 
 
+def some_ranks(ranks: Sequence[int]) -> str:
+    """Return ``rank 4``, or the first four: ``ranks 0, 1, 2, 3 ...``."""
+    listed = ", ".join(map(str, ranks[:_SHOWN]))
+    return f"rank{'s' * (len(ranks) > 1)} {listed}{' ...' * (len(ranks) > _SHOWN)}"
+
+
 def _of_report(line: LogLine) -> Lag | None:
     """Return the ranks that torch's report names as those that did not join a collective."""
     match = _DESYNC.search(line.text)
     if match is None:
         return None
     ranks = tuple(int(rank) for rank in match[1].split(","))
-    who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_SHOWN]))}{' ...' if len(ranks) > _SHOWN else ''}"
-    return Lag(ranks, f"torch's report names {who}, which did not join the collective", is_certain=True, line=line)
+    return Lag(
+        ranks,
+        f"torch's report names {some_ranks(ranks)}, which did not join the collective",
+        is_certain=True,
+        line=line,
+    )
 
 
 def _keep(table: dict[str, dict[int, Progress]], group: str, rank: int, progress: Progress) -> None:
@@ -112,12 +123,11 @@ def _lag(group: str, seen: dict[int, Progress]) -> Lag | None:
     behind = sorted(rank for rank, progress in seen.items() if progress.number == least)
     if least == max(numbers) or 2 * len(behind) > len(seen):
         return None  # those behind are at most as many as those that wait
-    who = f"rank{'s' if len(behind) > 1 else ''} {', '.join(map(str, behind[:_SHOWN]))}{' ...' if len(behind) > _SHOWN else ''}"
     first = seen[behind[0]]
     others = sorted({number for number in numbers if number != least})
     at = f"{others[0]} to {others[-1]}" if len(others) > 1 else str(others[0])
     operation = f" ({first.operation})" if first.operation else ""
     verb, it = ("are", "them") if len(behind) > 1 else ("is", "it")
     condition = f"in process group {group}" if group else "if all are of one process group"
-    reason = f"{who} {verb} at collective {least}{operation}, the others at {at}: they wait for {it}, {condition}"
+    reason = f"{some_ranks(behind)} {verb} at collective {least}{operation}, the others at {at}: they wait for {it}, {condition}"
     return Lag(tuple(behind), reason, bool(group), first.line)

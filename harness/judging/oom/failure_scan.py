@@ -15,7 +15,7 @@ from harness.judging.oom.failure_signs import (
     TorchrunSummary,
     sign_of,
 )
-from harness.judging.oom.frames import Task, frame_of
+from harness.judging.oom.frames import Task, error_line, frame_of
 from harness.judging.oom.known_ends import is_non_finite, known_end
 from harness.judging.oom.mentions import mention_in
 from harness.records.logs.lines import LogLine
@@ -49,9 +49,8 @@ _SURVIVED = 2  # iterations after a failure; ranks train in step, so without one
 BUFFERED = 200
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_IGNORED = "Exception ignored in"  # how Python reports an error that it ignores, which follows
 # How torch raises the error of a worker again; the error itself follows, below its own traceback.
-_IGNORED = "Exception ignored in"  # by Python, as while it ends; its error follows
-_NAMES_ERROR = re.compile(r"[\w.]{1,200}(?:Error|Exception|Interrupt|Exit)\b")
 _ORIGINAL = "Original"  # Traceback (most recent call last), a record of its own
 _RAISED_AGAIN = re.compile(r"Error: Caught \w{1,100} in (?:DataLoader worker|replica|pin memory)")
 _OPEN = re.compile(
@@ -134,7 +133,7 @@ class FailureScan:
     ``survived``: the first failure after which the same log goes on with iterations, ``num_after`` of them. ``cut``: a
     traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job; later errors are consequences.
     ``recent``: how many more iterations each failure of this log must outlast. ``mention``: the first line after the last
-    iteration of its log that names a cause without the form of a failure. ``launcher``: where torchrun says that a process failed.
+    iteration of its log that names a cause without the form of a failure. ``launcher``: the line with which torchrun reports that a process failed.
     """
 
     source: str = ""
@@ -189,7 +188,7 @@ class FailureScan:
 
     def _look(self, state: _Rank, line: LogLine) -> None:
         """Note what a line shows that is no part of a traceback's frames."""
-        if state.is_ignored and _NAMES_ERROR.match(line.text):
+        if state.is_ignored and error_line(line.text, in_traceback=state.in_traceback):
             state.is_ignored = state.in_traceback = False
         elif sign := sign_of(line.text, in_traceback=state.in_traceback):
             if not self.is_over:

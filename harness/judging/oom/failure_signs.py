@@ -7,6 +7,7 @@ from typing import Literal
 
 from harness.judging.oom.allocator import allocator_figures
 from harness.judging.oom.collectives import job_rank
+from harness.judging.oom.frames import error_line
 from harness.judging.oom.known_ends import OF_PROGRAMS, REPORTS_OF_WORKERS, is_non_finite, rank_in
 from harness.judging.oom.known_texts import known_text
 from harness.judging.oom.network_ends import DETAIL, ENDED_BY_WATCHDOG, LAUNCH_FAULT, PEER_LOST
@@ -41,14 +42,8 @@ _TELLING = (
 _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.
 _OF_OTHERS = re.compile(r"^(?:slurmstepd|srun): |NCCL WARN |NVRM: Xid|failed \(exitcode: |\bld: cannot find -l")
-_ERROR = re.compile(
-    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit|Iteration)|Exception)(?::\s|:?$)"
-)
-# Below a traceback, also names such as triton.runtime.errors.OutOfResources.
-_RAISED = re.compile(r"(?:[a-z_]\w{0,99}\.){1,9}([A-Z]\w{0,99})(?::\s|$)")
-_RAY_OOM = re.compile(
-    r"\bRayTaskError\(OutOfMemoryError\)"
-)  # above the traceback that Ray raises again, with torch's message
+# Ray names the error above the traceback that it raises again; torch's message is below.
+_RAY_OOM = re.compile(r"\bRayTaskError\(OutOfMemoryError\)")
 # Errors that torchrun and shells raise because a child failed.
 _OF_A_PARENT = (
     "ChildFailedError",
@@ -105,10 +100,10 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     Inside a traceback, lines of code are ignored. Outside, the name of an error has less weight: programs also report
     errors that they handled.
     """
-    is_named = in_traceback and ": " in text and not text.endswith(":") and _RAISED.match(text) is not None
-    if not (is_named or any(word in text for word in _TELLING)) or (in_traceback and text.startswith(_CODE)):
+    may_name = in_traceback and ": " in text and not text.endswith(":")
+    if not (may_name or any(word in text for word in _TELLING)) or (in_traceback and text.startswith(_CODE)):
         return None
-    error = _ERROR.match(text) or (_RAISED.match(text) if in_traceback else None)
+    error = error_line(text, in_traceback=in_traceback)
     is_code = in_traceback and error is None and _OF_OTHERS.search(text) is None
     if allocator_figures(text) or (not is_code and known_text(text)) or (error and error[1] == "OutOfMemoryError"):
         match = _OOM_TASK.search(text)

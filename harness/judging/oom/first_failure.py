@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from harness.judging.oom.classify import Ending, classify, cut_traceback
+from harness.judging.oom.collectives import some_ranks
 from harness.judging.oom.failure_scan import BUFFERED, FailureScan, RankFailure
 from harness.judging.oom.failure_signs import KINDS, SRUN
 from harness.judging.oom.mentions import verdict_of_mention
@@ -20,7 +21,7 @@ _OF_LAUNCHER = OomVerdict(
     "torchrun reports that a process failed; the lines with its exit code are missing",
     advice="Read this log to its end, and the log of that process.",
 )
-_MOST_RANKS, _SHOWN = 65_536, 4
+_MOST_RANKS = 65_536
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
 _TRAPPED = "unspecified launch failure"
 _UNNAMED_WAIT = "Some NCCL operations have failed or timed out"  # torch's line after the one that names the rank
@@ -106,12 +107,12 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
 
 
 def _silent(failures: list[RankFailure]) -> str:
-    """Return the ranks below the highest that reported nothing, if most did; empty otherwise."""
+    """Return the ranks without a report, up to the highest with one; empty if they are more than half as many as the others."""
     spoke = {failure.rank for failure in failures if failure.rank is not None}
     silent = sorted(set(range(min(max(spoke, default=0), _MOST_RANKS))) - spoke)
     if not silent or 2 * len(silent) > len(spoke):
         return ""
-    return f"rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent[:_SHOWN]))}{' ...' if len(silent) > _SHOWN else ''}"
+    return some_ranks(silent)
 
 
 def _says_more(mention: RankFailure, found: list[RankFailure], cut: RankFailure | None) -> bool:

@@ -1,4 +1,4 @@
-"""Reads what a program did from the frames of its traceback: the phase of training, and the task with its advice."""
+"""Reads tracebacks: what the program did, with the phase of training and advice, and the name of the error."""
 
 import re
 from collections.abc import Mapping
@@ -6,6 +6,12 @@ from dataclasses import dataclass
 
 from harness.records.rank import Phase
 
+_ERROR = re.compile(
+    r"(?:E {2,8})?(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit|Iteration)|Exception)"
+    r"(?::(?!:)\s{0,4}|$| (?=assert ))"
+)
+# Below a traceback, also names such as triton.runtime.errors.OutOfResources.
+_RAISED = re.compile(r"(?:[a-z_]\w{0,99}\.){1,9}([A-Z]\w{0,99})(?::\s{1,4}|$)")
 _FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
 _LOADING = re.compile(
     r"(?:dist_checkpointing|distributed/checkpoint)/\S+ (?:\w*_)?load\w*$| (?:_?load_\w*checkpoint\w*|load_state_dict|load_parameter_state\w*|load_model_state_dict)$|checkpoint_connector\.py restore_\w*$"
@@ -90,6 +96,11 @@ class Frame:
 
     phase: Phase | None
     task: Task | None
+
+
+def error_line(text: str, *, in_traceback: bool) -> re.Match[str] | None:
+    """Match a line that names an error of Python: group 1 is the name, and the message follows the match."""
+    return _ERROR.match(text) or (_RAISED.match(text) if in_traceback else None)
 
 
 def frame_of(text: str) -> Frame | None:

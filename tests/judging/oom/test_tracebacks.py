@@ -212,12 +212,9 @@ def test_the_error_of_a_worker_counts_and_not_that_torch_raises_it_again(first):
 @pytest.mark.parametrize(
     "frames", [(), (TRACEBACK, '  File "/opt/python/multiprocessing/pool.py", line 7, in __del__')]
 )
-def test_an_error_that_python_ignored_is_no_failure_and_the_next_is(first, frames):
-    ignored = (
-        "Exception ignored in: <function Pool.__del__ at 0x7f>",
-        *frames,
-        "RuntimeError: can't create new thread at shutdown",
-    )
+@pytest.mark.parametrize("error", ["RuntimeError: can't create new thread at shutdown", "StopIteration"])
+def test_an_error_that_python_ignored_is_no_failure_and_the_next_is(first, frames, error):
+    ignored = ("Exception ignored in: <function Pool.__del__ at 0x7f>", *frames, error)
     assert first("begin", *ignored) is None
     assert first(*ignored, TRACEBACK, IN_LOAD, "KeyError: 'a'").verdict.reason.startswith("the program raised KeyError")
 
@@ -237,6 +234,11 @@ def test_an_error_without_the_word_error_is_quoted(first):
         "Traceback (most recent call last):", '  File "/job/a.py", line 7, in read', "mylib.io.BadShard: seven rows"
     )
     assert found.verdict.reason == "the program raised BadShard: seven rows"
+
+
+def test_a_plain_exception_is_quoted(first):
+    found = first(TRACEBACK, '  File "/job/a.py", line 7, in read', "Exception: seven rows")
+    assert found.verdict.reason == "the program raised Exception: seven rows"
 
 
 def test_lightning_restores_a_checkpoint(first):
