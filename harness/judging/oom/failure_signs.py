@@ -8,7 +8,7 @@ from typing import Literal
 from harness.judging.oom.allocator import allocator_figures
 from harness.judging.oom.collectives import job_rank
 from harness.judging.oom.frames import error_line
-from harness.judging.oom.known_ends import OF_PROGRAMS, REPORTS_OF_WORKERS, is_non_finite, rank_in
+from harness.judging.oom.known_ends import OF_PROGRAMS, REPORTS_OF_WORKERS, UNLINKED, XID_LINE, is_non_finite, rank_in
 from harness.judging.oom.known_texts import known_text
 from harness.judging.oom.network_ends import DETAIL, ENDED_BY_WATCHDOG, LAUNCH_FAULT, PEER_LOST
 from harness.records.logs.lines import LogLine
@@ -41,7 +41,7 @@ _TELLING = (
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where several processes write to one file.
-_OF_OTHERS = re.compile(r"^(?:slurmstepd|srun): |NCCL WARN |NVRM: Xid|failed \(exitcode: |\bld: cannot find -l")
+_OF_OTHERS = re.compile(r"^(?:slurmstepd|srun): |NCCL WARN |NVRM: Xid|failed \(exitcode: |" + UNLINKED)
 # Ray names the error above the traceback that it raises again; torch's message is below.
 _RAY_OOM = re.compile(r"\bRayTaskError\(OutOfMemoryError\)")
 # Errors that torchrun and shells raise because a child failed.
@@ -89,7 +89,7 @@ ENDED_BY_SLURM = re.compile(
 )
 # A line of the kernel or a health check on a GPU; it explains the errors that ranks raise after it.
 _GPU_LOST = re.compile(
-    r"\bNVRM: Xid\b|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}\d{1,3}\b|fallen off the bus|\bGPU is lost\b|Unable to determine the device handle|RmInitAdapter failed"
+    rf"{XID_LINE}|caused by previous Xid \d|fallen off the bus|\bGPU is lost\b|Unable to determine the device handle|RmInitAdapter failed"
 )
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 

@@ -21,11 +21,22 @@ _SIZES = r"\w{0,40}(?:[Ss]ize|layers?|heads|groups|batch\w{0,8}|parallel\w{0,8}|
 _RISING = "Check the losses before it. A rising loss points to the learning rate or the data; otherwise suspect"
 NOT_FINITE_ADVICE = f"{_RISING} precision or a GPU. With FP8 and recompute: recompute only core_attn, not layernorm. Then run the same job with -c bf16."
 _NOT_FINITE_IN_BF16 = f"{_RISING} a GPU: run it again from the last checkpoint on other nodes."
+# Lines of NVIDIA's driver in the kernel's log, by their codes: faults of the GPU, and of the program.
+_XID = r"\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}"
+_XIDS_OF_GPU = r"(?:48|62|64|74|79|9[45]|109|110|119|120|136|140|14[3-9]|150|154|156|158|171|172)\b"
+_XIDS_OF_PROGRAM = r"(?:13|31|43|69|137)\b"
+XID_LINE = rf"{_XID}(?:{_XIDS_OF_GPU}|{_XIDS_OF_PROGRAM})"
+# DeepSpeed looks for libaio and cuFile in every job, and goes on without them.
+UNLINKED = r"\bld: cannot find -l(?!aio\b|cufile\b)\w"
 # Lines of other programs and of CUDA, which are no errors of Python, and show why a job ended.
 OF_PROGRAMS = re.compile(
-    r"The node was low on resource: |^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: (?!child \d{1,10} terminated)|srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|error: execve\(\)|\bnvidia-container-cli: |Memory access fault by GPU|\*\*\* An error occurred in MPI_|PMI2?_Init failed"
-    r"|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b|\.so: undefined symbol|(?:Cannot|Could not) load (?:symbol|library) \S|^Error CUDA driver version is insufficient"
-    r"|Unable to load .{1,40} from checkpoint .{1,300}--no-load|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$|\bAssertion [`'].{1,500}' failed\.?$|:\d{1,6} in function .{1,100}: Assertion failed: |Mismatched collective detected|terminated with exception: .{0,40}CUDA error|\bld: cannot find -l\w|what\(\): {0,4}CUDA error|^\s*what\(\): {0,4}\S|\bUnhandled exception: .{0,300}what\(\)"
+    r"The node was low on resource: |^\S{1,200}\.py: error: |\bpyxis: .{0,100}(?:failed|error)|error: pyxis: (?!child \d{1,10} terminated)|error: execve\(\)"
+    r"|srun: error: (?:Unable to|Node failure|Task launch for|Application launch failed)|\bnvidia-container-cli: |Memory access fault by GPU"
+    r"|\*\*\* An error occurred in MPI_|PMI2?_Init failed|\be! {1,20}Error: CUDNN_STATUS_|insufficient shared memory \(shm\)|\bOOMKilled\b"
+    r"|\.so: undefined symbol|^(?:Invalid handle\. )?(?:Cannot|Could not) load (?:symbol|library) \S|^Error CUDA driver version is insufficient"
+    r"|Unable to load .{1,40} from checkpoint .{1,300}--no-load|thread: \[[\d,]{1,40}\] Assertion|:\d{1,6}: .{1,1000}: Assertion .{1,500} failed\.?$"
+    r"|\bAssertion [`'].{1,500}' failed\.?$|:\d{1,6} in function .{1,100}: Assertion failed: |Mismatched collective detected"
+    rf"|terminated with exception: .{{0,40}}CUDA error|{UNLINKED}|what\(\): {{0,4}}CUDA error|^\s*what\(\): {{0,4}}\S|\bUnhandled exception: .{{0,300}}what\(\)"
 )
 # Reports of Ray and vLLM about a worker, which do not show why it ended.
 _RAY = r"\b(?:ActorDied|RayActor|WorkerCrashed)Error\b|Worker exit type: SYSTEM_ERROR"
@@ -58,15 +69,15 @@ _JOB_ENDS: tuple[KnownText, ...] = (
          "and owner of enroot's folders (ENROOT_CACHE_PATH, ENROOT_DATA_PATH, ENROOT_RUNTIME_PATH)."),
     row(r"srun: error: (?:Unable to|Task launch for|Application launch failed)|error: execve\(\)|Job credential expired", "Slurm never started the job step",
          "Check that the program and the folder exist on every node, and that the step asks for no more than the job has (scontrol show job). If a credential expired, compare the clocks of the nodes."),
-    row(r"\*\*\* An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|MPI_INIT failed|PMI2?_Init failed|\bPMIX ERROR: ", "a call of MPI failed, usually because it does not fit its launcher",
+    row(r"\*\*\* An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|MPI_INIT failed|PMI2?_Init failed|\bPMIX ERROR: (?!.{0,200}\bgds_ds\d\d_lock)", "a call of MPI failed, usually because it does not fit its launcher",
          "The MPI of the program and its launcher must be the same: with Slurm, list the choices (srun --mpi=list) and usually add --mpi=pmix, or start it with the mpirun of that MPI. Without user buffers for TP (tp_comm_overlap) "
          "Megatron needs no MPI. If the log shows an error of a rank before, read that first."),
     row(r"system not yet initialized", "the GPUs of the node are not connected: NVIDIA's Fabric Manager is not running",
          "Start it (systemctl status nvidia-fabricmanager) in the driver's own version, or run the job on another node."),
-    row(r"\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:48|62|63|64|74|79|92|94|95|119|120|137|140|14[3-9]|150|154)\b|caused by previous Xid (?:48|62|63|64|74|79|9[245]|119|120|14[03-9]|150|154)\b|uncorrectable NVLink error|GPU is lost|fallen off the bus|CUDA_ERROR_(?:CONTAINED|ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR)|Invalid access of peer GPU memory over nvlink"
+    row(rf"{_XID}{_XIDS_OF_GPU}|caused by previous Xid {_XIDS_OF_GPU}|uncorrectable NVLink error|GPU is lost|fallen off the bus|CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE"
          r"|[Uu]ncorrectable ECC|CUDA error: no CUDA-capable device|Unable to determine the device handle|RmInitAdapter failed|rm_init_adapter failed", _GPU,
          "Take the node out of use, and check its kernel log (dmesg, lines with Xid) and "
-         "nvidia-smi -q -d ECC,PAGE_RETIREMENT; run the job on another node."),
+         "nvidia-smi -q -d ECC,ROW_REMAPPER; run the job on another node."),
     row(r"[Dd]river version is insufficient|driver on your system is too old|forward compatibility was attempted|unsupported display driver|SYSTEM_DRIVER_MISMATCH"
          r"|[Dd]river/library version mismatch", "the GPU driver does not fit the CUDA of the program",
          "Compare `nvidia-smi` (the CUDA that the driver supports) with torch.version.cuda: install a newer driver, or a torch for an older CUDA. After an update of the "
@@ -133,7 +144,8 @@ _NEEDS: tuple[KnownText, ...] = (
          "Install the toolkit (nvcc) of the CUDA version that torch.version.cuda names, and set CUDA_HOME to its folder; or install a wheel of the extension that is already compiled."),
     row(r"command not found", "a command of the launch is not installed where it ran, or not on its PATH",
          "Activate the environment of the job in its script, on every node, or name the command with its path (python -m torch.distributed.run instead of torchrun)."),
-    row(r"\[['\"]ninja['\"]|Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects|\bld: cannot find -l\w|collect2: error: |\S:\d{1,6}(?::\d{1,4})?: (?:fatal error: |error: #error )|ninja: build stopped", "a kernel or an extension could not be compiled",
+    row(r"\[['\"]ninja['\"]|Error building extension|Ninja is required|\bptxas (?:fatal|error)|\bnvcc fatal|Error compiling objects"
+         rf"|{UNLINKED}|\S:\d{{1,6}}(?::\d{{1,4}})?: (?:fatal error: |error: #error )|ninja: build stopped", "a kernel or an extension could not be compiled",
          "Read the compiler's error above. Check nvcc, gcc and ninja in the environment of the job; for a library that ld cannot find, LIBRARY_PATH (libcuda: the folder stubs of the CUDA toolkit). After a compile that was killed, delete the "
          "extension's folder in ~/.cache/torch_extensions (TORCH_EXTENSIONS_DIR)."),
     row(r"\.py: error: ", "the launch has an option that the program refuses",
@@ -154,18 +166,19 @@ _NEEDS: tuple[KnownText, ...] = (
          "Check who owns the path that the line names (ls -ld). Caches in a container go to HOME: set HOME, HF_HOME, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR to a folder of yours."),
     row(r"can't start new thread|pthread_create failed|Thread creation failed|Resource temporarily unavailable|\[Errno 11\]",
          "the limit of processes and threads was reached", "Raise it (ulimit -u; pids.max of the container's cgroup), or start fewer: set OMP_NUM_THREADS=1, and use fewer data loader workers."),
-    row(r"PytorchStreamReader failed|UnpicklingError|EOFError: Ran out of input|failed finding central directory|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeader|file not fully covered|[Ii]ndex file doesn't match expected format|\bbad (?:header|version), cannot read|[Ee]rror while deserializing header",
+    row(r"PytorchStreamReader failed|UnpicklingError|EOFError: Ran out of input|failed finding central directory|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeader|file not fully covered"
+         r"|[Ii]ndex file doesn't match expected format|\bbad (?:header|version), cannot read|[Ee]rror while deserializing header",
          "a file of the checkpoint or of the data is damaged or cut short, or has another format than expected",
          "Compare its size with those of other ranks and steps, and load an older checkpoint (latest_checkpointed_iteration.txt names the newest). Data: write the .bin and .idx again."),
     row(r"[Mm]issing key(?:s|\(s\))? in .{0,20}(?:state_dict|checkpoint)|\b[Uu]nexpected key(?:s|\(s\))? in|[Ss]ize mismatch (?:for|between saved)\b|KeyError: MetadataIndex\(|[Gg]lobal shape mismatch|Error\(s\) in loading state_dict"
          r"|CheckpointingException|Unable to load .{1,40} from checkpoint\b", _MISFIT, COMPARE_CHECKPOINT),
     row(r"assert \S{0,80}metadata is not None|Error: .{0,300}/\.metadata'?\s?$", "the checkpoint is incomplete: it has no file .metadata, which is written last",
-         "An earlier save was interrupted, or this folder is no distributed checkpoint: load an older step. Check that every node sees the folder (ls -la), and that a save in the background had ended."),
+         "An earlier save was interrupted, or this folder is no distributed checkpoint: load an older step. Check that every node sees the folder (ls -la), and that a save in the background has ended."),
     row(r"\b[Mm]issing keys?\b|\b[Uu]nexpected keys?\b", f"{_MISFIT}, or a key is missing from another file", f"See in the traceback which file was read. {COMPARE_CHECKPOINT}", confidence="medium"),
     row(r"\bassert \S{0,60}(?:vocab_file|merge_file|tokenizer_model)|Not found: \".{0,200}\.model\"|\b[Tt]okenizer(?: model| file)?\b(?! class).{0,200} (?:not found|does not exist)",
          "a file of the tokenizer is missing, or the job names none", "Check --tokenizer-type and the files that it needs (--tokenizer-model, or --vocab-file and --merge-file): every node must see them."),
     row(r"\bArrow(?:Invalid|TypeError)\b|DatasetGenerationError|JSON parse error: ", "a file of the training data could not be read: it is damaged, or a column has values of different types in its rows or files",
-         "The error that it handled, above, names the file. Look at its first rows: every row needs the same fields with the same types (text, not null, number or list). Delete the cache of an earlier try (HF_DATASETS_CACHE)."),
+         "An earlier error of the same traceback names the file. Look at its first rows: every row needs the same fields with the same types (text, not null, number or list). Delete the cache of an earlier try (HF_DATASETS_CACHE)."),
     row(r"JSONDecodeError", "a file that should be JSON is empty, damaged or something else",
          "See in the traceback which file was read, and look at its first line: a failed download or a pointer of Git LFS is no JSON.", confidence="medium"),
     row(r"(?:couldn't connect to|[Cc]an't load|[Mm]ax retries exceeded|Error for url|[Rr]epo id must|not a valid model|does not appear to have|offline mode|LocalEntry|\b(?:40[134]|429)\b).{0,300}(?:huggingface\.co|Hugging ?Face)"
@@ -186,8 +199,11 @@ _PROGRAM: tuple[KnownText, ...] = (
     row(r":\d{1,6}: .{1,1000}: Assertion .{1,500} failed|\bAssertion [`'].{1,500}' failed|\bAssertion error \S{1,300}:\d{1,6} '", "a check inside native code failed",
          "The line has the file, the function and the check. Switch off the feature that this library is for (DeepEP or HybridEP: the dispatcher alltoall), and try another release of it."),
     row(r"illegal memory access|(?:cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS)|misaligned address|unspecified launch failure|illegal instruction was encountered|Memory access fault by GPU|invalid program counter"
-         r"|\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}(?:13|31|43)\b", "a GPU kernel of the program accessed memory outside its buffers",
+         rf"|CUDA_ERROR_HARDWARE_STACK_ERROR|hardware stack error|{_XID}{_XIDS_OF_PROGRAM}", "a GPU kernel of the program accessed memory outside its buffers",
          "Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer, which name the kernel; then without CUDA graphs."),
+    row(r"CUDA_ERROR_CONTAINED|Invalid access of peer GPU memory over nvlink", "an access to another GPU's memory over NVLink failed: the program used a wrong address, or the hardware has a fault",
+         "See the kernel's log of that node (dmesg). If Xid 137 comes first, it is usually the program (DeepEP, NVSHMEM, symmetric memory): run it with the dispatcher alltoall. With Xid 48, 74, 95 or "
+         "144 to 150 it is the hardware: run the job on another node.", confidence="medium"),
     row(r"peer access is not supported|peer mapping resources exhausted|PeerAccessUnsupported", "two GPUs of the node cannot read each other's memory directly",
          "Run it with NCCL_P2P_DISABLE=1, and with NCCL_SHM_DISABLE=1 if the error stays; both are slower. See nvidia-smi topo -p2p r, and the settings of the virtual machine (IOMMU, ACS)."),
     row(r"when stream is capturing|previous error during capture|captures_underway|cudaErrorStreamCapture|dependency created on uncaptured work", "a CUDA graph could not be captured",

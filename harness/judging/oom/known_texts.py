@@ -95,8 +95,8 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
          "torch's allocator found no memory, and could not ask the driver for the figures (NVML fails with MIG and in some containers)"),
     _text("outside_allocator", "medium", r"CUDA driver error: out of memory",
          "the driver had no memory for torch's expandable segments, so the device was completely full"),
-    _text("outside_allocator", "high", r"CUDA [Ee]rror: out of memory at .{0,200}\bcumem_allocator\b", "vLLM found too little free GPU memory when it took its weights and KV cache back (wake_up): the trainer on the same GPU still holds it",
-         "Before vLLM wakes up, offload the trainer's parameters and optimizer to the host and empty torch's cache, or lower gpu_memory_utilization. Processes of an earlier job on the GPU have the same effect (nvidia-smi)."),
+    _text("outside_allocator", "high", r"CUDA [Ee]rror: out of memory at .{0,200}\bcumem_allocator\b", "vLLM found too little free GPU memory for its weights or KV cache (at its start or wake_up): usually a trainer on the same GPU holds it",
+         "Before vLLM starts or wakes up, offload the trainer's parameters and optimizer to the host and empty torch's cache, or lower gpu_memory_utilization. Processes of an earlier job on the GPU have the same effect (nvidia-smi)."),
     _text("outside_allocator", "medium", r"(?:CUDA|HIP) [Ee]rror: out of memory|cudaErrorMemoryAllocation"
          r"|Cuda failure (?:\d{1,4} )?'?out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUresult error: 2\b|\bcuMem\w{2,30}(?:\([^)]{0,200}\))? failed: out of memory|hipErrorOutOfMemory",
          "a CUDA call outside torch's allocator (a context, pinned memory, a graph, a library) found no memory"),

@@ -15,9 +15,9 @@ _WORDS = (
 )  # fmt: skip
 _LONGEST = 2000  # characters of a line that are searched
 _LONG_NUMBER = re.compile(r"\d{4,}|\d+\.\d+")  # such as a process or a measurement; short ones may be codes of errors
-# What programs print and go on.
-# Warnings, and the lines of iterations, which a reader of their own judges.
+# Warnings, and lines of iterations, which the reader of losses judges.
 _WARNING = r"[Ww]arn(?:ing)?\b|WARN(?:ING)?\b|Warning\b|[Rr]etry|[Ss]kipp(?:ed|ing)\b|\biteration:?\s{1,20}\d{1,12}\s?/"
+# What programs print and go on.
 _HARMLESS = re.compile(rf"{_WARNING}|\bINFO\b|\bDEBUG\b|\b[Dd]eprecated|^\[?[WI]\d{{0,4}} ")
 _NCCL_PEER = re.compile(r"Connection closed by localRank")  # NCCL prints the end of a peer as INFO
 # An error of Python behind other words, such as a logger's.
@@ -25,13 +25,13 @@ _INSIDE = re.compile(
     r"(?<![\w.])((?:[A-Za-z_]\w{0,99}\.){0,9}[A-Z]\w{0,90}(?:Error|Exception)): (?=\S)(?!.{0,200}%[sdr])"
 )
 _OUT_OF_MEMORY = re.compile(r"\b(?:CUDA|HIP|XPU|GPU) (?:error: )?(?:ran )?out of memory\b|\bOutOfMemoryError\b")
-# A loss or a norm in the lines of trainers other than Megatron, such as {'loss': nan} and "loss: nan".
+# A loss or a norm in the lines of trainers other than Megatron, such as {'loss': nan} and "loss: nan". A best loss is nan
+# before the first evaluation.
 _LOGGED = re.compile(
-    r"(?:\b|_)(loss|grad[_ ]norm)(?:['\"]?\s{0,3}[:=]\s{0,8}['\"]?(?:nan|NaN|NAN)\b|\s{1,3}(?:nan|NaN|NAN)(?=[,;|]|$))"
+    r"(?:\b|_)(?<!best_)(?<!best_val_)(loss|grad[_ ]norm)(?:['\"]?\s{0,3}[:=]\s{0,8}['\"]?(?:nan|NaN|NAN)\b|\s{1,3}(?:nan|NaN|NAN)(?=[,;|]|$))"
 )
-_TRAIN_LOSS = re.compile(
-    r"(?:\b|_)train_loss['\"]?\s{0,3}[:=]\s{0,3}\d"
-)  # Lightning's bar also has a loss of its own, which NeMo leaves nan
+# NeMo's loss; Lightning's own, in the same bar, then stays nan.
+_TRAIN_LOSS = re.compile(r"(?:\b|_)train_loss['\"]?\s{0,3}[:=]\s{0,3}\d")
 
 
 def mention_in(text: str, *, in_traceback: bool) -> str | None:

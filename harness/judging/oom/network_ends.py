@@ -26,7 +26,11 @@ _RENDEZVOUS = (
     r"|client socket has (?:timed out|failed)|TCP client failed to connect"
 )
 _LISTENING = r"server socket has failed to listen on any"
-_EXPERTS = r"\b(?:DeepEP|NCCL EP)\b.{0,60}?(?:timeout|timed out)|\b[Hh]ybrid[-_ ]?EP\b.{0,60}?(?:timeout|timed out)|\bnum_(?:rdma_)?recv_tokens: -1\b|\bmoe_recv_expert_counter\[\d{1,4}\]: -1\b"
+# Not a time-out that is only set: "timeout=60", "timeout is 100 s", "set timeout".
+_EXPERTS = (
+    r"\b(?:DeepEP|NCCL EP|[Hh]ybrid[-_ ]?EP)\b(?!.{0,60}?\bset\b).{0,60}?(?:timeout(?!s? ?[=:] ?\d| (?:is|of)\b)|timed out)"
+    r"|\bnum_(?:rdma_)?recv_tokens: -1\b|\bmoe_recv_expert_counter\[\d{1,4}\]: -1\b"
+)
 # NCCL's own lines (src/misc/ibvwrap.cc, src/transport/net_ib, src/misc/socket.cc), and torch's names of its error codes.
 _REGISTRATION = r"\bibv_(?:exp_)?reg_(?:dmabuf_)?mr\w*(?: ?\([^)]{0,200}\))? (?:failed|returned)|Couldn't allocate MR\b|\bMR registration failed"
 _ADDRESS = r"Call to bind failed|no socket interface found|connecting to address .{0,100}is neither AF_INET|Bootstrap : .{0,80}not found"
@@ -39,7 +43,7 @@ _ADAPTER = (
     r"\bibv_(?:create|alloc|open|query|get)_\w{2,40}(?: ?\([^)]{0,200}\))? (?:failed|returned)|local catastrophic error"
 )
 _QP_EVENT = r"NET/IB.{0,60}\basync fatal event"  # says less than a failed completion, which names the peer
-_NVLS = r"Failed to bind NVLink SHARP|\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
+_NVLS = r"Failed to bind NVLink SHARP(?!.{0,300}Proceeding without)|\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
 _LIBFABRIC = r"NCCL WARN NET/OFI"
 _CUDA_CALL = r"NCCL WARN Cuda failure"
 _UNSHARED = r"shared memory segment .{0,200}No such file"

@@ -197,7 +197,7 @@ def test_a_message_with_several_possible_causes_is_less_certain(first, text, cau
         ),
     ],
 )
-def test_a_gpu_without_memory_is_named_also_where_torch_does_not_say_so(first, line, oom_class):
+def test_full_device_memory_is_recognised_where_torch_does_not_report_it(first, line, oom_class):
     verdict = first(line).verdict
     assert (verdict.oom_class, verdict.confidence) == (oom_class, "medium")
 
@@ -221,7 +221,7 @@ def test_a_cublas_that_could_not_start_leaves_the_cause_open(first):
     assert first(*TRACEBACK, text).verdict.oom_class == "unknown"
 
 
-def test_the_linker_of_a_kernel_is_heard_inside_a_traceback(first):
+def test_an_error_of_the_linker_counts_inside_a_traceback(first):
     frame = '  File "/opt/torch/_inductor/graph.py", line 7, in compile_to_module'
     found = first(*TRACEBACK, "/usr/bin/ld: cannot find -lcuda: No such file or directory", frame)
     assert "could not be compiled" in found.verdict.reason

@@ -5,7 +5,7 @@ import pytest
 from harness.judging.oom.classify import Ending, classify
 from harness.judging.oom.known_ends import KNOWN_ENDS
 
-MEDIUM = ("CUDA could not be used in this process", "data loader worker crashed", "does not divide evenly", "does not fit the function", "the sizes of two tensors do not fit", "different number formats",
+MEDIUM = ("CUDA could not be used in this process", "data loader worker crashed", "does not divide evenly", "does not fit the function", "the sizes of two tensors do not fit", "different number formats", "an access to another GPU's memory over NVLink failed",
           "transformer-engine refused an FP8 or FP4 tensor")  # fmt: skip
 TRACEBACK = "Traceback (most recent call last):"
 WATCHDOG = (
@@ -60,9 +60,12 @@ LOST_GPU = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU h
         ("RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16", "not_oom", "different number formats", "--bf16"),
         ("RuntimeError: Expected query dtype to match key dtype, but got torch.float32", "not_oom", "different number formats", "--bf16"),
         ("RuntimeError: GEMM with Float8BlockwiseQTensor needs another format", "not_oom", "transformer-engine refused an FP8 or FP4 tensor", "--fp8-recipe"),
-        ("CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error", "not_oom", "a GPU failed or was lost", "another node"),
+        ("CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error", "not_oom", "an access to another GPU's memory over NVLink failed", "Xid 137"),
+        ("RuntimeError: CUDA error: hardware stack error", "not_oom", "memory outside its buffers", "compute-sanitizer"),
+        ("kernel: NVRM: Xid (PCI:0000:3b:00): 137, pid=4711, NVLink privilege error", "not_oom", "memory outside its buffers", "compute-sanitizer"),
         ("[n1-7:77] PMIX ERROR: ERROR in file gds.c at line 7", "not_oom", "a call of MPI failed", "--mpi=pmix"),
         ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 77 : CUDA error 401", "not_oom", "NVLink SHARP (NVLS)", "NCCL_NVLS_ENABLE=0"),
+        ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 77 : CUDA error 2 'out of memory'.", "not_oom", "NVLink SHARP (NVLS)", "NCCL_NVLS_ENABLE=0"),
         ("RuntimeError: CUDA error: initialization error", "not_oom", "CUDA could not be used in this process", "spawn"),
         ("RuntimeError: PassManager::run failed", "not_oom", "could not compile a kernel", "TORCHDYNAMO_DISABLE"),
         ("AssertionError assert args.num_rows % world == 0", "not_oom", "does not divide evenly", "the two sizes in the assert"),
