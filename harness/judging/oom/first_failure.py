@@ -186,7 +186,7 @@ def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[
     """Drop evidence that better evidence explains.
 
     Exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, reports of a rank that
-    named the cause, SIGABRT after its process named an error, and failed launches of kernels that waited in vain for a rank.
+    named the cause, SIGABRT after its process named an error, and failed launches of kernels that waited too long for a rank.
     """
     spoke = any(failure.weight == 0 and failure.kind != "peer" for failure in failures)
     heard = {

@@ -56,7 +56,7 @@ _INVALID_USAGE = r"ncclInvalidUsage|NCCL [Ee]rror 5\b|invalid usage \(run with N
 _OWN_FAULT = rf"{_REGISTRATION}|{_ADDRESS}|{_FABRIC}|{_UNSEEN_GPU}|{_NVLS}|{_LIBFABRIC}|{_CUDA_CALL}|{_UNSHARED}"
 # How a rank reports that it lost the others, or cannot reach them.
 PEER_LOST = rf"{_LOST_PEER}|{_WAITED}|{_STUCK}|{_RENDEZVOUS}|{_LISTENING}|{_EXPERTS}|{_OWN_FAULT}|{_QP_EVENT}|{_SYSTEM}"
-EXPERTS = re.compile(_EXPERTS)  # a kernel that waited in vain ends its process with a failed launch
+EXPERTS = re.compile(_EXPERTS)  # a kernel that waited too long ends its process with a failed launch
 LAUNCH_FAULT = re.compile(rf"{_DUPLICATE}|{_INVALID_USAGE}|{_NO_SUCH_GPU}")
 ENDED_BY_WATCHDOG = re.compile(_ENDED_BY_WATCHDOG)
 DETAIL = re.compile(rf"{_DUPLICATE}|{_OWN_FAULT}")  # more than torch's error says
@@ -82,7 +82,7 @@ NETWORK_ENDS: tuple[KnownText, ...] = (
     row(_RENDEZVOUS, "a process could not reach the rendezvous of the ranks",
          "Check that the first node started, and that the others reach its address and port (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint): getent hosts, "
          "nc -z, firewall. If the first node's process ended, read its log first."),
-    row(_EXPERTS, "the exchange of tokens between experts (DeepEP, HybridEP, NCCL EP) waited in vain for another rank",
+    row(_EXPERTS, "the exchange of tokens between experts (DeepEP, HybridEP, NCCL EP) timed out while it waited for another rank",
          "Read the logs of the ranks that report no time-out first: one may have ended, or run another batch. Between nodes, check the InfiniBand links and "
          "NVSHMEM's settings (NVSHMEM_IB_GID_INDEX with RoCE). Then run it with the dispatcher alltoall: if it trains, DeepEP's setup is the cause."),
     row(_STUCK, "torch's watchdog thread hung in a call of CUDA or NCCL, or waited for Python's lock",

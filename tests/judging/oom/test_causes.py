@@ -209,7 +209,7 @@ def test_a_heap_that_did_not_fit_explains_the_connections_that_then_broke(first)
     assert (found.verdict.oom_class, len(found.victims)) == ("outside_allocator", 1)
 
 
-def test_a_launch_that_failed_because_a_kernel_waited_in_vain_for_a_rank_is_a_consequence(first):
+def test_a_launch_that_failed_because_a_kernel_waited_too_long_for_a_rank_is_a_consequence(first):
     waited = "DeepEP timeout check failed: rank = 1, thread = 7"
     trapped = "torch.AcceleratorError: CUDA error: unspecified launch failure"
     assert "exchange of tokens" in first(waited, *TRACEBACK, trapped).verdict.reason
