@@ -22,7 +22,7 @@ _RISING = "Check the losses before it. A rising loss points to the learning rate
 NOT_FINITE_ADVICE = f"{_RISING} precision or a GPU. With FP8 and recompute: recompute only core_attn, not layernorm. Then run the same job with -c bf16."
 _NOT_FINITE_IN_BF16 = f"{_RISING} a GPU: run it again from the last checkpoint on other nodes."
 # Lines of NVIDIA's driver in the kernel's log, by their codes: faults of the GPU, and of the program.
-_XID = r"\bX(?:id|ID)(?:\b.{0,80}?:)?[ :=]{1,3}"
+_XID = r"\bX(?:id|ID)(?!.{0,20}(?:monitor|watch|check|ignor|filter))(?:\b.{0,80}?:)?[ :=]{1,3}"
 _XIDS_OF_GPU = r"(?:48|62|64|74|79|9[45]|109|110|119|120|136|140|14[3-9]|150|154|156|158|171|172)\b"
 _XIDS_OF_PROGRAM = r"(?:13|31|43|69|137)\b"
 XID_LINE = rf"{_XID}(?:{_XIDS_OF_GPU}|{_XIDS_OF_PROGRAM})"

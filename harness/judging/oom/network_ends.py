@@ -17,9 +17,7 @@ _WAITED = (
     r"|Heartbeat monitor timed out|due to collective timeout|Socket Timeout|detected by watchdog at work|Timeout at NCCL work"
 )
 # How torch reports that its watchdog ended the process. The line does not say what the watchdog had found before.
-_ENDED_BY_WATCHDOG = (
-    r"Exception raised from ncclCommWatchdog|watchdog thread terminated(?! with exception: (?!\[Rank \d{1,6}\]\s*$)\S)"
-)
+_ENDED_BY_WATCHDOG = r"Exception raised from ncclCommWatchdog|watchdog thread terminated(?! cleanly| with exception: (?!\[Rank \d{1,6}\]\s*$)\S)"
 _STUCK = r"watchdog got stuck for|ProcessGroupNCCL watchdog hang"
 _RENDEZVOUS = (
     r"Rendezvous(?:Connection|Timeout|Closed|GracefulExit|State)Error|connection to the C10d store has failed"
@@ -29,7 +27,7 @@ _LISTENING = r"server socket has failed to listen on any"
 # Not a time-out that is only set: "timeout=60", "timeout is 100 s", "set timeout".
 _EXPERTS = (
     r"\b(?:DeepEP|NCCL EP|[Hh]ybrid[-_ ]?EP)\b(?!.{0,60}?\bset\b).{0,60}?(?:timeout(?!s? ?[=:] ?\d| (?:is|of)\b)|timed out)"
-    r"|\bnum_(?:rdma_)?recv_tokens: -1\b|\bmoe_recv_expert_counter\[\d{1,4}\]: -1\b"
+    r"|\bnum_(?:rdma_)?recv_tokens: -1(?![\w.])|\bmoe_recv_expert_counter\[\d{1,4}\]: -1(?![\w.])"
 )
 # NCCL's own lines (src/misc/ibvwrap.cc, src/transport/net_ib, src/misc/socket.cc), and torch's names of its error codes.
 _REGISTRATION = r"\bibv_(?:exp_)?reg_(?:dmabuf_)?mr\w*(?: ?\([^)]{0,200}\))? (?:failed|returned)|Couldn't allocate MR\b|\bMR registration failed"
@@ -46,7 +44,7 @@ _QP_EVENT = r"NET/IB.{0,60}\basync fatal event"  # says less than a failed compl
 _NVLS = r"Failed to bind NVLink SHARP(?!.{0,300}Proceeding without)|\bnvls\.cc:\d{1,5} NCCL WARN|NCCL WARN .{0,80}\b(?:NVLS|cuMulticast)"
 _LIBFABRIC = r"NCCL WARN NET/OFI"
 _CUDA_CALL = r"NCCL WARN Cuda failure"
-_UNSHARED = r"shared memory segment .{0,200}No such file"
+_UNSHARED = r"shared memory segment .{0,200}No such file or directory"
 _UNNAMED_CALL = r"ncclUnhandledCudaError|unhandled cuda error|NCCL [Ee]rror 1\b"
 _UNSEEN_GPU = r"NCCL WARN nvml\w{2,60}(?: ?\(\))? failed"
 _SYSTEM = r"ncclSystemError|NCCL [Ee]rror 2\b|unhandled system error"

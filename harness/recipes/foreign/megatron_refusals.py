@@ -77,7 +77,9 @@ SMALL = frozenset({
 """Arguments of small effect: fusions of small kernels, scores in FP32, kernels that are deterministic, positions beyond the
 sequence, the dispatcher's share of the GPU, waits of the host. mbr-perf predicts the step without them, and a note names them."""
 
-DETERMINISTIC_NETS = "gated delta nets then run without the kernels of flash-linear-attention: a step takes several times the memory and time"
+DETERMINISTIC_NETS = (
+    "gated delta nets then run without the kernels of flash-linear-attention, the only ones that mbr-perf models"
+)
 """Why a setting of small effect is refused in a model with gated delta nets (`ssm/gated_delta_net.py` forward)."""
 
 NOTED: Mapping[str, str] = {

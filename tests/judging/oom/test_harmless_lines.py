@@ -16,6 +16,10 @@ HARMLESS = [
     "DeepEP: set timeout for dispatch to 7 s",
     "HybridEP initialized, timeout=60",
     "best_val_loss: nan",
+    "Xid monitoring is on: 79",
+    "num_recv_tokens: -1.5e3",
+    "removed stale shared memory segment x, No such file left",
+    "watchdog thread terminated cleanly",
 ]
 
 

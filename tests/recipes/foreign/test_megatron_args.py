@@ -190,7 +190,7 @@ def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
         ("--num-distributed-optimizer-instances 2", "several instances of the distributed optimizer"),
         ("--context-parallel-size 2 --cp-comm-type a2a", "a2a: mbr-perf models context parallelism by p2p only"),
         ("--is-hybrid-model", "a hybrid model (Mamba)"),
-        ("--deterministic-mode --experimental-attention-variant gated_delta_net", "several times the memory and time"),
+        ("--deterministic-mode --experimental-attention-variant gated_delta_net", "the only ones that mbr-perf models"),
         ("--symmetric-ar-type one_shot", "--symmetric-ar-type: mbr-perf does not model it (Megatron-LM's default: None)"),
         ("--fine-grained-activation-offloading --offload-modules moe_act --min-offloaded-tensor-size 7",
          "--min-offloaded-tensor-size: mbr-perf does not model it"),
