@@ -176,8 +176,8 @@ def ending(log: ForeignLog, found: FirstFailure | None, num_steps: int) -> Endin
 
 
 def failure_sentence(failure: RankFailure) -> str:
-    """Return ``rank 3 ran out of memory after iteration 2 (FILE:LINE): TEXT``."""
-    who = "an unknown rank" if failure.rank is None else f"rank {failure.rank}"
+    """Return ``rank 3 ran out of memory after iteration 2 (FILE:LINE): TEXT``; ``the job`` if no rank is known."""
+    who = "the job" if failure.rank is None else f"rank {failure.rank}"
     when = "" if failure.after_step is None else f" after iteration {failure.after_step}"
     what = "ran out of memory" if failure.kind == "oom" else "failed"
     return f"{who} {what}{when} {_quoted(failure, 300)}"

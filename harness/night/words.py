@@ -63,7 +63,7 @@ def about(verdict: NightVerdict) -> str:
 def answer(verdict: NightVerdict) -> str:
     """Return the summary line: outcome, exit code and the cases that need attention, the worst first."""
     worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
-    red = [*_doubted(verdict), *(case.planned.name for case in worst)]
+    red = [*_doubted(verdict), *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
     more = f" and {len(red) - _MANY} more" if len(red) > _MANY else ""
     named = f"look at {', '.join(red[:_MANY])}{more}" if red else "no case needs attention"
     parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
@@ -71,6 +71,14 @@ def answer(verdict: NightVerdict) -> str:
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
     word = "INTERRUPTED" if stopped else verdict.outcome.upper()
     return f"{word} (exit {int(verdict.exit_code)}): {'; '.join(filter(None, parts))}{due}"
+
+
+def _with_change(case: CaseVerdict) -> str:
+    """Return ``dense.none (Peak allocated +9.2 %)`` for a regression, else the name of the case."""
+    found = (each for each in case.findings if each.verdict is Verdict.REGRESSION and each.change is not None)
+    worst = next(found, None) if case.outcome == "regression" else None
+    change = f" ({BY_NAME[worst.metric].title} {format_percent(worst.change or 0.0)})" if worst else ""
+    return f"{case.planned.name}{change}"
 
 
 def _shared(verdict: NightVerdict) -> str:

@@ -45,7 +45,7 @@ def test_a_failure_of_an_unknown_rank_belongs_to_no_rank(read):
     ranks = rank_records(log, ended.first, 32, ended_well=False)
 
     assert ended.status == "oom"
-    assert ended.failure.startswith("an unknown rank ran out of memory after iteration 2")
+    assert ended.failure.startswith("the job ran out of memory after iteration 2")
     assert [rank.rank for rank in ranks if rank.failure] == []
 
 

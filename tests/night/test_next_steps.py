@@ -59,3 +59,16 @@ def test_a_reason_that_metrics_share_is_given_once():
     assert [line for line in story(case).explanation if "570.86" in line] == [
         "TFLOP/s/GPU, Peak allocated, Peak reserved, Peak device used, Counted work: " + DRIVER.text
     ]
+
+
+def test_a_case_whose_values_golden_promote_refuses_says_why(make_night):
+    spread = build_case(
+        "noisy",
+        build_runs([9.31, 14.36]),
+        outcome="inconclusive",
+        exit_code=ExitCode.INCONCLUSIVE,
+        golden_path=None,
+    )
+    (step,) = next_steps(make_night(cases=(spread,)))
+    assert step.startswith("noisy: tonight's values cannot be stored: tflops_per_gpu: 2 runs spread by ")
+    assert "--accept_spread promotes them anyway" in step

@@ -37,7 +37,7 @@ def test_the_cases_keep_the_order_of_the_plan(night):
 
 def test_the_last_line_alone_shows_the_outcome_and_names_the_worst_first(night):
     assert printed(night).splitlines()[-1] == (
-        "FAILED (exit 3): look at llama3_70b_4nodes, deepseek_v3, qwen3_typo, llama3_8b_none, llama3_70b_mlp and 1 more; "
+        "FAILED (exit 3): look at llama3_70b_4nodes, deepseek_v3, qwen3_typo, llama3_8b_none, llama3_70b_mlp (TFLOP/s/GPU -3.4 %) and 1 more; "
         "changed by more than the threshold: llama3_70b_core (+6.1 %)"
     )
 

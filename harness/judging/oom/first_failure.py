@@ -9,7 +9,7 @@ from harness.judging.oom.collectives import some_ranks
 from harness.judging.oom.failure_scan import BUFFERED, FailureScan, RankFailure
 from harness.judging.oom.failure_signs import KINDS, SRUN
 from harness.judging.oom.mentions import verdict_of_mention
-from harness.judging.oom.network_ends import EXPERTS, NAMES_ANOTHER, WAITED_ADVICE
+from harness.judging.oom.network_ends import EXPERTS, NAMES_ANOTHER, STACKS_ADVICE, WAITED_ADVICE
 from harness.judging.oom.verdict import Confidence, OomVerdict
 from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
@@ -91,13 +91,13 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
         named = replace(first, rank=lag.ranks[0], text=lag.line.text, evidence=(lag.line, *first.evidence))
         first = next((failure for failure in same if failure.rank == lag.ranks[0]), named)
         sure: Confidence = "high" if lag.is_certain else "medium"
-        advice = (
-            f"Read the log of rank {lag.ranks[0]} first, and its stack (py-spy dump) while it hangs. {verdict.advice}"
-        )
+        advice = f"Read the log of rank {lag.ranks[0]} first. If it does not show why: {STACKS_ADVICE}"
         verdict = replace(verdict, confidence=sure, reason=f"{verdict.reason}; {lag.reason}", advice=advice)
     if lag is None and verdict.advice == WAITED_ADVICE and (silent := _silent(by_rank)):
         reason = f"{verdict.reason}; {silent} reported no time-out"
-        verdict = replace(verdict, reason=reason, advice=f"Read the log of {silent} first. {verdict.advice}")
+        verdict = replace(
+            verdict, reason=reason, advice=f"Read the log of {silent} first. If it does not show why: {STACKS_ADVICE}"
+        )
     return FirstFailure(
         failure=_without_secrets(_with_listing(first, failures)),
         verdict=verdict,

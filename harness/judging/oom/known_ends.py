@@ -46,8 +46,8 @@ REPORTS_OF_WORKERS = re.compile(f"{_RAY}|{_VLLM}")
 # Who ended the job, and the device.
 _JOB_ENDS: tuple[KnownText, ...] = (
     row(rf"{SLURM}(?:TIMEOUT|DEADLINE)\b|DUE TO TIME LIMIT|this job is timed-out", "Slurm ended the job at its time limit",
-         "Ask for more time (--time of sbatch, --time_limit of mbr-perf) or fewer steps. If the time was enough before, "
-         "compare it with a job that was in time: mbr-perf diagnose --against.", "time_limit"),
+         "Ask for more time (--time of sbatch, --time_limit of mbr-perf) or fewer steps, or let the job save a checkpoint and end before the limit (--exit-duration-in-mins of Megatron-LM). "
+         "If the time was enough before, compare the log with that of a job that was in time: mbr-perf diagnose LOG --against EARLIER_LOG", "time_limit"),
     row(rf"{SLURM}(?:NODE_FAIL|BOOT_FAIL)\b|DUE TO NODE FAILURE|srun: error: Node failure on", "Slurm lost a node of the job",
          "Run it again without that node (sbatch --exclude), and report the node to your administrators.", "node_failure"),
     row(rf"{SLURM}PREEMPTED\b|DUE TO PREEMPTION|this job is preempted", "Slurm preempted the job",

@@ -4,10 +4,11 @@ import re
 
 from harness.judging.oom.known_texts import KnownText, row
 
-WAITED_ADVICE = (
-    "Find the rank that is missing from the collective: py-spy dump of every rank while it hangs, or TORCH_NCCL_DUMP_ON_TIMEOUT=1 with "
+STACKS_ADVICE = (
+    "py-spy dump of every rank while it hangs, or TORCH_NCCL_DUMP_ON_TIMEOUT=1 with "
     "TORCH_NCCL_TRACE_BUFFER_SIZE=2000. Then check data loading, checkpoints, and branches that only some ranks take."
 )
+WAITED_ADVICE = f"Find the rank that is missing from the collective: {STACKS_ADVICE}"
 _LOST_PEER = (
     r"ncclRemoteError|remote process exited|Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|recvValue failed"
     r"|Socket recv failed while polling|Could not receive type from localRank|communicator was aborted|NCCL communicator .{0,80}abort"

@@ -75,9 +75,7 @@ def _head(source: ForeignSource) -> str:
                 elif path.stat().st_size > MOST_BYTES:
                     raw = file.read(MOST_BYTES)
     text = raw.decode("utf-8", errors="replace")
-    if begins_block(text):
-        return text
-    return read_text(path, source.label, most_bytes=MOST_BYTES)
+    return text if begins_block(text) else read_text(path, source.label, most_bytes=MOST_BYTES)
 
 
 @lru_cache(maxsize=1)
