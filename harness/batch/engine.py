@@ -15,6 +15,7 @@ from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
 from harness.judging.derive import derive
+from harness.judging.metrics import BY_NAME
 from harness.launch.crew import Interruption, interruption
 from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
@@ -23,7 +24,7 @@ from harness.records.folders import deleted, disk_faults_reported, disk_full, is
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.run.launched import Ran
-from harness.showing.figures import BY_NAME, figure
+from harness.showing.figures import figure
 from harness.showing.progress import CellProgress
 from harness.units import first_line
 

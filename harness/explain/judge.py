@@ -7,7 +7,7 @@ from dataclasses import replace
 from harness.explain.contrast import contrast
 from harness.explain.effects import Effect, Estimate, by_effect
 from harness.explain.values import Cause, Change, Departure, Explanation, Fit, MetricFit, Side
-from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metric
+from harness.judging.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.units import format_percent, grouped
 
 # A smaller change needs no explanation, whatever its noise.
@@ -54,7 +54,6 @@ def _noise_of_changes(metric: Metric, ours: Side, theirs: Side) -> tuple[float |
     return (row.memory_threshold if metric.unit == "bytes" else row.timing_threshold), _CPU_ROW
 
 
-_TITLES = {metric.name: metric.title for metric in METRICS}
 _OF_THE_NODE = frozenset({"throttling or other clocks", "other processes on the GPU", "a slow rank"})
 
 
@@ -76,7 +75,7 @@ def verdict(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ..
 def _noise(changed: Sequence[Change]) -> Iterator[str]:
     """Yield one line per known noise, with all metrics that changed by less."""
     within = grouped(
-        (f"±{(c.noise or 0) * 100:.1f} % ({c.basis})", f"{_TITLES[c.metric]} {format_percent(c.change or 0)}")
+        (f"±{(c.noise or 0) * 100:.1f} % ({c.basis})", f"{BY_NAME[c.metric].title} {format_percent(c.change or 0)}")
         for c in changed
         if c.is_noise
     )
@@ -91,7 +90,7 @@ def _unknown(changed: Sequence[Change]) -> Iterator[str]:
 
 
 def _listed(changes: Sequence[Change]) -> str:
-    return ", ".join(_TITLES[change.metric] for change in changes)
+    return ", ".join(BY_NAME[change.metric].title for change in changes)
 
 
 def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: bool) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator
 
 from harness.explain.judge import moved
 from harness.explain.values import GROUPS, Cause, Change, Contrast, Departure, Explanation, Fit, Group, Key, Side
+from harness.judging.metrics import BY_NAME
 from harness.showing import figures
 from harness.showing.json import Document, Shown, Text, at
 from harness.showing.page import GAP, Block, Facts, Line, Page, Section, listing, table
@@ -67,7 +68,7 @@ def change_blocks(changes: Sequence[Change], theirs: Side) -> Iterator[Block]:
 
 
 def _change(change: Change, theirs: Side) -> tuple[str, ...]:
-    metric, mark = figures.BY_NAME[change.metric], " *" if change.metric in theirs.derived else ""
+    metric, mark = BY_NAME[change.metric], " *" if change.metric in theirs.derived else ""
     return (
         metric.title,
         figures.figure(metric, change.ours),
@@ -103,12 +104,12 @@ def _departure(departure: Departure) -> str:
 def _fits(cause: Cause) -> list[str]:
     """Return one line per statement, with all metrics that it holds for."""
     metrics = grouped(
-        (fit.text, figures.BY_NAME[fit.metric].title)
+        (fit.text, BY_NAME[fit.metric].title)
         for fit in cause.fits
         if fit.fit != "nothing" and (fit.fit != "unmeasured" or fit.expected is not None)
     )
     lines = [f"{', '.join(names)}: {text}" for text, names in metrics.items()]
-    moves = ", ".join(_within(figures.BY_NAME[fit.metric].title) for fit in cause.fits)
+    moves = ", ".join(_within(BY_NAME[fit.metric].title) for fit in cause.fits)
     return [*lines, *([f"Usual effect: {cause.size}; changes {moves}"] if moves else [])]
 
 

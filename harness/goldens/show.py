@@ -9,6 +9,7 @@ from harness.explain.contrast import contrast, golden_side
 from harness.explain.judge import changes
 from harness.explain.show import coverage, title
 from harness.explain.values import ABSENT, Change, Departure, Side
+from harness.judging.metrics import BY_NAME
 from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text
 from harness.records.goldens import MEND_GOLDEN
 from harness.showing import figures
@@ -73,7 +74,7 @@ def _origin(golden: GoldenRecord) -> str:
 
 def _stored(named: tuple[str, GoldenMetric]) -> tuple[str, ...]:
     name, value = named
-    metric = figures.BY_NAME.get(name)
+    metric = BY_NAME.get(name)
     shown = figures.figure(metric, value.value) if metric else str(value.value)
     return metric.title if metric else name, shown, _percent(value.relative_spread), value.note or ""
 
@@ -128,12 +129,12 @@ def _values(after: Side, before: Side | None) -> Table:
 def _value(change: Change, after: Side, before: Side | None) -> tuple[str, ...]:
     name, sides = change.metric, (before, after)
     shown = [
-        figures.figure(figures.BY_NAME[name], value) + " (calculated)" * (side is not None and name in side.derived)
+        figures.figure(BY_NAME[name], value) + " (calculated)" * (side is not None and name in side.derived)
         for value, side in zip((change.theirs, change.ours), sides, strict=True)
     ]
     moved = figures.ABSENT if change.change is None else format_percent(change.change)
     return (
-        figures.BY_NAME[name].title,
+        BY_NAME[name].title,
         *shown,
         moved,
         *(_percent(side.spreads.get(name) if side else None) for side in sides),

@@ -104,6 +104,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("mfu", "MFU", "fraction", "higher", None, lambda m: m.mfu),
     Metric("hfu", "HFU", "fraction", "higher", None, lambda m: m.hfu),
 )  # fmt: skip
+BY_NAME = {metric.name: metric for metric in METRICS}
 SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
 
 

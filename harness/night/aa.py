@@ -9,7 +9,7 @@ from harness.experiment.experiment import MIN_STEPS
 from harness.judging import statistics
 from harness.judging.derive import combine, derive
 from harness.judging.gate import Verdict, default_thresholds
-from harness.judging.metrics import METRICS, GateKind, Metric, Metrics
+from harness.judging.metrics import BY_NAME, METRICS, GateKind, Metric, Metrics
 from harness.judging.plausible import doubts_of
 from harness.judging.statistics import t_quantile, t_upper_tail
 from harness.night.rules import SMALLEST_EFFECT, judge_memory
@@ -238,10 +238,9 @@ def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, li
 
 def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
     """Return the first doubt about each kind of metric."""
-    rows = {metric.name: metric for metric in METRICS}
     found: dict[GateKind, str] = {}
     for finding in findings:
-        metric = rows[finding.metric]
+        metric = BY_NAME[finding.metric]
         if metric.gate is not None and not finding.holds:
             found.setdefault(metric.gate, f"tonight's own A/A {_doubt(metric, finding)}")
     return found

@@ -10,7 +10,7 @@ from harness.judging.coverage import measured_device
 from harness.judging.derive import derive
 from harness.judging.gate import Comparison, Finding, Verdict, default_thresholds
 from harness.judging.likeness import SOFTWARE, Difference, Likeness, possible_names
-from harness.judging.metrics import METRICS, Metric, Metrics, Speed, speed_of
+from harness.judging.metrics import BY_NAME, Metric, Metrics, Speed, speed_of
 from harness.night.evidence import Reference
 from harness.night.history.files import started
 from harness.night.history.record import CaseOutcome, HistoryRecord
@@ -52,7 +52,6 @@ def _variables(record: RunRecord, stored: dict[str, str]) -> list[Difference]:
     ]
 
 
-_METRIC = {metric.name: metric for metric in METRICS}
 _JUDGED = (Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT)
 
 
@@ -120,7 +119,7 @@ def suspected(verdict: CaseVerdict) -> bool:
 
 
 def _looks_worse(finding: CaseFinding) -> bool:
-    metric = _METRIC[finding.metric]
+    metric = BY_NAME[finding.metric]
     if metric.gate == "time":
         return is_suspicious(metric, finding)
     return metric.gate == "memory" and finding.verdict is Verdict.REGRESSION
@@ -142,7 +141,7 @@ def _figures(case: CaseMaterial, counted: Sequence[RunRecord], rules: NightRules
 
 def _unless_in_doubt(finding: CaseFinding, rules: NightRules) -> CaseFinding:
     """Make a verdict inconclusive if the night's A/A puts its kind of metric in doubt."""
-    gate = _METRIC[finding.metric].gate
+    gate = BY_NAME[finding.metric].gate
     doubt = rules.doubts.get(gate) if gate else None
     if doubt is None or finding.verdict not in _JUDGED:
         return finding
@@ -158,7 +157,7 @@ def _refined(
     rules: NightRules,
 ) -> CaseFinding:
     """Return the plain gate's finding, judged over all runs where two real figures may be compared at all."""
-    metric = _METRIC[plain.metric]
+    metric = BY_NAME[plain.metric]
     if golden is None or plain.verdict not in _JUDGED or plain.golden is None:
         return CaseFinding(**vars(plain))
     like = next(run.record for run in case.runs if run.record and run.record.status == "ok")

@@ -9,10 +9,10 @@ from xml.etree import ElementTree as Xml
 
 from harness.errors import ExitCode
 from harness.judging.gate import Verdict
+from harness.judging.metrics import BY_NAME
 from harness.night.remarks import aa_lines, story
 from harness.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.night.words import SPEED, finding_text, one_line
-from harness.showing.figures import BY_NAME
 from harness.showing.page import visible
 
 RUN = "run"

@@ -7,14 +7,12 @@ from datetime import date
 
 from harness.errors import ExitCode
 from harness.judging.gate import Verdict
-from harness.judging.metrics import METRICS
+from harness.judging.metrics import BY_NAME
 from harness.night.history.record import CaseOutcome
 from harness.night.values import CaseFinding, CaseRun
 from harness.records.night import ExpectedFailureRecord, NightCase, NightRun
 from harness.records.run import RunRecord
 from harness.units import format_percent, grouped
-
-_TITLES = {metric.name: metric.title for metric in METRICS}
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,7 @@ def _findings_text(findings: Sequence[CaseFinding]) -> str:
     """Return ``TFLOP/s/GPU -5.1 %, Peak allocated +0.0 %: driver_version: ...``: each reason once, with all its metrics."""
     changes = ("" if finding.change is None else f" {format_percent(finding.change)}" for finding in findings)
     metrics = grouped(
-        (each.reason, f"{_TITLES[each.metric]}{change}") for each, change in zip(findings, changes, strict=True)
+        (each.reason, f"{BY_NAME[each.metric].title}{change}") for each, change in zip(findings, changes, strict=True)
     )
     return "; ".join(f"{', '.join(names)}{f': {reason}' if reason else ''}" for reason, names in metrics.items())
 

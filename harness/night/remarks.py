@@ -8,11 +8,11 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.judging.gate import Verdict
+from harness.judging.metrics import BY_NAME
 from harness.judging.promotion import PromotionOptions, promote
 from harness.night.aa import AA_ALPHA, pairs_that_show
 from harness.night.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.night.words import SPEED, finding_of, finding_text, is_red, one_line, outcome_text, p_text
-from harness.showing.figures import BY_NAME
 from harness.units import format_percent, format_share, grouped
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from harness.batch.plan import BatchDisplay
 from harness.errors import ExitCode
 from harness.judging.gate import Verdict
-from harness.judging.metrics import cell_figure
+from harness.judging.metrics import BY_NAME, cell_figure
 from harness.launch.slurm.job import SlurmJob
 from harness.night.outlook import CaseOutlook, outlook_page
 from harness.night.remarks import aa_lines, next_steps, story
@@ -29,7 +29,7 @@ from harness.night.words import (
 )  # fmt: skip
 from harness.records.night import NightPlan
 from harness.showing import json
-from harness.showing.figures import ABSENT, BY_NAME, cap_figure, clock_figure, figure
+from harness.showing.figures import ABSENT, cap_figure, clock_figure, figure
 from harness.showing.page import (
     GAP,
     Block,

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 from harness.errors import ExitCode
 from harness.judging.gate import Verdict
+from harness.judging.metrics import BY_NAME
 from harness.night.values import CaseFinding, CaseVerdict, Evidence, NightVerdict
-from harness.showing.figures import ABSENT, BY_NAME, figure
+from harness.showing.figures import ABSENT, figure
 from harness.units import counted, format_percent, format_share
 
 SPEED = "tflops_per_gpu"

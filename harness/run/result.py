@@ -8,7 +8,7 @@ from harness.judging import readings, statistics
 from harness.judging.compare import is_reference_run
 from harness.judging.coverage import own_time_text, throughput_text
 from harness.judging.gate import Comparison, Finding, Outcome, Verdict
-from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metrics
+from harness.judging.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metrics
 from harness.judging.oom.classify import oom_of_run
 from harness.judging.plausible import doubts_of, remarkable
 from harness.judging.readings import is_victim, window_of
@@ -45,7 +45,7 @@ def _rank_blocks(record: RunRecord) -> Iterator[Block]:
     device_used = readings.device_used(record.nodes)
     with_clocks = any(rank.clocks for rank in record.ranks)
     names = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))
-    shown, peak = _shown(record.ranks), figures.BY_NAME["peak_allocated_bytes"]
+    shown, peak = _shown(record.ranks), BY_NAME["peak_allocated_bytes"]
     rows = (
         (
             str(rank.rank),
@@ -152,7 +152,7 @@ def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     if comparison.note:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
     yield _comparison_table(comparison.findings, what)
-    judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
+    judged = ((f.reason, BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
     for reason, titles in grouped(judged).items():
         yield listing(_not_judged(reason, titles, comparison), hang=4)
     yield listing(f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted)
@@ -189,7 +189,7 @@ def _by_reason(pairs: Iterable[tuple[str, str]]) -> Iterator[Line]:
 
 def _comparison_table(findings: Sequence[Finding], against: str) -> Table:
     return tabled(
-        [(finding, figures.BY_NAME[finding.metric]) for finding in findings],
+        [(finding, BY_NAME[finding.metric]) for finding in findings],
         [
             (Column("Metric"), lambda row: row[1].title),
             (Column("Run", right=True), lambda row: figures.figure(row[1], row[0].current)),
@@ -229,7 +229,7 @@ def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[
 
 def _is_judged(finding: Finding) -> bool:
     """Return whether the metric has a gate or a verdict; other rows are only informative."""
-    return finding.verdict is not Verdict.NOT_GATED or figures.BY_NAME[finding.metric].gate is not None
+    return finding.verdict is not Verdict.NOT_GATED or BY_NAME[finding.metric].gate is not None
 
 
 def _closing(verdict: tuple[Outcome, ExitCode], where: str, *, compared: bool) -> Line:

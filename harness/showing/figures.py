@@ -5,13 +5,12 @@ import io
 from collections.abc import Collection, Iterable, Sequence
 
 from harness.judging.gate import Finding
-from harness.judging.metrics import METRICS, Metric, Summary
+from harness.judging.metrics import Metric, Summary
 from harness.judging.readings import RunClocks
 from harness.records.rank import RankClocks
 from harness.units import format_bytes, format_percent, format_seconds
 
 ABSENT = "-"
-BY_NAME = {metric.name: metric for metric in METRICS}
 
 _PREFIXES = ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.judging.metrics import BY_NAME
 from harness.records.store import RECORD
 from harness.records.sweep import Cell, CellData, SweepData, SweepPlan, run_dir_of
-from harness.showing.figures import ABSENT, BY_NAME, cap_figure, capacities_text, clock_figure, figure
+from harness.showing.figures import ABSENT, cap_figure, capacities_text, clock_figure, figure
 from harness.showing.page import (
     GAP,
     Bars,

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.judging.gate import Comparison
+from harness.judging.metrics import BY_NAME
 from harness.judging.statistics import MIN_RUNS
 from harness.records.redact import redact_shapes
-from harness.showing.figures import BY_NAME, capacities_text, change, figure
+from harness.showing.figures import capacities_text, change, figure
 from harness.sweep.cell import oom_text
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import format_bytes, format_percent, grouped

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.judging.gate import Finding, Verdict
-from harness.judging.metrics import Summary
-from harness.showing.figures import BY_NAME, allowed_change, change, figure, spread
+from harness.judging.metrics import BY_NAME, Summary
+from harness.showing.figures import allowed_change, change, figure, spread
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.diagnose.snapshots.show import show_difference
+from harness.judging.metrics import BY_NAME
 from harness.night.history.cases import CaseHistory, GoldenBand
 from harness.night.history.chart import write_trend
 from harness.night.history.series import series_of
@@ -18,7 +19,6 @@ from harness.night.reports import write_night_reports
 from harness.records.rank import MemoryRecord, MemorySeries
 from harness.records.sweep import read_sweep
 from harness.showing.charts.drawing import obstacle
-from harness.showing.figures import BY_NAME
 from harness.sweep.judge import judge_sweep
 from harness.sweep.reports import write_reports
 from harness.units import GIB

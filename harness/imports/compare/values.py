@@ -4,18 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.judging.gate import Comparison, Finding
-from harness.judging.metrics import METRICS, Metric
+from harness.judging.metrics import BY_NAME, Metric
 from harness.records.foreign.golden import ForeignGolden
 from harness.records.foreign.log import ForeignLog, WorstRank
 
-_OWN = {metric.name: metric for metric in METRICS}
 # In the order of the report. A log names a peak after torch's counter.
 FOREIGN_METRICS: tuple[Metric, ...] = (
-    _OWN["tflops_per_gpu"],
-    _OWN["step_time_s"],
+    BY_NAME["tflops_per_gpu"],
+    BY_NAME["step_time_s"],
     Metric("allocated_bytes", "Allocated", "bytes", "lower", "memory", lambda _: None),
-    _OWN["peak_allocated_bytes"],
-    _OWN["peak_reserved_bytes"],
+    BY_NAME["peak_allocated_bytes"],
+    BY_NAME["peak_reserved_bytes"],
 )
 METRIC = {metric.name: metric for metric in FOREIGN_METRICS}
 COUNTERS = {

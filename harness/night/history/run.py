@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.errors import BadRequestError, nearest, os_errors_reported
-from harness.judging.metrics import METRICS, Metric
+from harness.judging.metrics import BY_NAME, METRICS, Metric
 from harness.night.history import changes as search
 from harness.night.history.cases import (
     CaseHistory,
@@ -49,10 +49,9 @@ class HistoryRequest:
 
 def metric_named(name: str) -> Metric:
     """Return the row of the metric table. BadRequestError names the nearest."""
-    by_name = {metric.name: metric for metric in METRICS}
-    if name not in by_name:
-        raise BadRequestError(f"--metric {name}: no such metric", remedy=nearest(name, by_name))
-    return by_name[name]
+    if name not in BY_NAME:
+        raise BadRequestError(f"--metric {name}: no such metric", remedy=nearest(name, BY_NAME))
+    return BY_NAME[name]
 
 
 def moment(text: str | None) -> datetime | None:

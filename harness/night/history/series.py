@@ -7,13 +7,12 @@ from functools import cached_property
 
 from harness.errors import BadRequestError, nearest
 from harness.judging import statistics
-from harness.judging.metrics import METRICS, Metric
+from harness.judging.metrics import BY_NAME, Metric
 from harness.night.history.record import HistoryRecord
 from harness.units import grouped
 
 _REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # runs of a sweep's cell, or of a night's case
 _BY_FORMULA = ("tflops_per_gpu", "mfu", "hfu")
-_KIND_OF = {metric.name: metric.kind for metric in METRICS}
 _KINDS = {"time": "times", "memory": "peaks of memory", "exact": "counted work"}
 _BADNESS = ("failed", "interrupted", "oom", "ok")
 
@@ -163,7 +162,9 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
             f"not shown: throughput of {num_old} of {len(ours)} runs, which does not come from formula {formula}"
         )
     for kind, figures in _KINDS.items():
-        num_voided = sum(any(_KIND_OF.get(name) == kind for name in record.voided) for record in ours)
+        num_voided = sum(
+            any(name in BY_NAME and BY_NAME[name].kind == kind for name in record.voided) for record in ours
+        )
         if num_voided:
             notes.append(
                 f"not shown: {figures} of {num_voided} of {len(ours)} runs, because their nights failed the A/A check"

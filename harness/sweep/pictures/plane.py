@@ -7,9 +7,10 @@ from typing import Literal
 
 import altair as alt
 
+from harness.judging.metrics import BY_NAME
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import Box, Placed, Spot, memory_unit, place, shortened, text_width
-from harness.showing.figures import BY_NAME, figure
+from harness.showing.figures import figure
 from harness.showing.page import Picture
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import format_bytes

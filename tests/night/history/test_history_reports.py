@@ -4,12 +4,13 @@ import json
 
 import pytest
 
+from harness.judging.metrics import BY_NAME
 from harness.night.history.cases import CaseHistory, GoldenBand, level_changes
 from harness.night.history.changes import ChangePoint, trend
 from harness.night.history.chart import trend_picture
 from harness.night.history.run import history_csv
 from harness.night.history.series import series_of
-from harness.showing.figures import BY_NAME, csv_text, sparkline
+from harness.showing.figures import csv_text, sparkline
 
 METRIC = BY_NAME["tflops_per_gpu"]
 
