@@ -3,13 +3,10 @@
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.errors import BadRequestError
 from harness.judging.gate import Verdict
 from harness.judging.metrics import BY_NAME
-from harness.judging.promotion import PromotionOptions, promote
 from harness.night.aa import AA_ALPHA, pairs_that_show
 from harness.night.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.night.words import SPEED, finding_of, finding_text, is_red, one_line, outcome_text, p_text
@@ -98,26 +95,16 @@ def next_steps(verdict: NightVerdict) -> Iterable[str]:
     unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
     new = [case for case in unsure if case.golden_path is None and not case.is_golden_damaged]
     withheld = {case.planned.name: _withholding(case) for case in unsure}
-    refused = {case.planned.name: _why_not_stored(case) for case in new}
-    if stored := [case for case in new if not refused[case.planned.name]]:
+    if stored := [case for case in new if not case.why_not_stored]:
         yield f"To store tonight's values of cases without a golden: {_promote(verdict, stored)}"
-    yield from (f"{name}: tonight's values cannot be stored: {why}" for name, why in refused.items() if why)
+    for case in new:
+        if case.why_not_stored:
+            yield f"{case.planned.name}: tonight's values cannot be stored: {case.why_not_stored}"
     if names := dict.fromkeys(name for found in withheld.values() for name in found):
         options = " ".join(f"--accept_difference {name}" for name in names)
         yield f"To judge in spite of differences from the golden, start the next night with: {options}"
         differing = [case for case in unsure if withheld[case.planned.name]]
         yield f"To store tonight's values in place of these goldens{_changes(differing)}: {_promote(verdict, differing)}"
-
-
-def _why_not_stored(case: CaseVerdict) -> str:
-    """Return the first reason for which `golden promote` would refuse the runs of the case, and the remedy; empty without one."""
-    options = PromotionOptions(replace_other=True, thresholds=case.planned.thresholds)
-    try:
-        promote(case.counted, reason="-", author="-", now=datetime.now(UTC), options=options)
-    except BadRequestError as error:
-        first = error.problems[0]
-        return f"{first.message}{f' ({first.remedy})' if first.remedy else ''}"
-    return ""
 
 
 def _withholding(case: CaseVerdict) -> Sequence[str]:

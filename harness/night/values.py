@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
+from functools import cached_property
 from pathlib import Path
 
-from harness.errors import ExitCode
+from harness.errors import BadRequestError, ExitCode
 from harness.judging.gate import Finding
 from harness.judging.likeness import Difference
 from harness.judging.metrics import GateKind, Metrics, Speed
+from harness.judging.promotion import PromotionOptions, promote
 from harness.night.history.record import CaseOutcome, HistoryRecord
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
@@ -87,6 +89,20 @@ class CaseVerdict:
     is_expected: bool = False
     is_infrastructure: bool = False
     remark: str = ""
+
+    @cached_property
+    def why_not_stored(self) -> str:
+        """Return the first reason for which `golden promote` would refuse the runs, and the remedy; empty without one.
+
+        Every page of the night asks, and the answer takes the figures of all runs.
+        """
+        options = PromotionOptions(replace_other=True, thresholds=self.planned.thresholds)
+        try:
+            promote(self.counted, reason="-", author="-", now=datetime.now(UTC), options=options)
+        except BadRequestError as error:
+            first = error.problems[0]
+            return f"{first.message}{f' ({first.remedy})' if first.remedy else ''}"
+        return ""
 
 
 @dataclass(frozen=True)
