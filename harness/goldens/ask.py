@@ -82,15 +82,14 @@ def list_goldens(
 
     Exits 6 if a file cannot be read; still lists the others.
     """
-    from harness.errors import BadRequestError, ExitCode
+    from harness.errors import ExitCode
     from harness.goldens.show import goldens_page
     from harness.records import golden as golden_records
     from harness.records import goldens
     from harness.showing import json
     from harness.showing.terminal import show_page
 
-    if golden_dir is not None and not golden_dir.is_dir():
-        raise BadRequestError(f"--golden_dir {golden_dir}: no such folder")
+    goldens.require_golden_dir(golden_dir)
     folder = goldens.golden_dir(golden_dir)
     found, unread = golden_records.list_retired(folder) if retired else goldens.list_goldens(folder)
     if as_json:

@@ -19,6 +19,7 @@ from harness.recipes.suite import Suite, SuiteCase, leaves_figures
 from harness.recipes.suite_file import read_suite
 from harness.recipes.suite_listing import only, shard
 from harness.records.batches import BatchLaunch
+from harness.records.goldens import require_golden_dir
 from harness.records.job import SlurmOptions
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import own_command
@@ -69,8 +70,8 @@ def chosen_suite(request: NightRequest) -> Suite:
         if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
             message = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
             problems.add(message, "it counts the extra runs of one case")
-    if request.golden_dir is not None and not request.golden_dir.is_dir():
-        problems.add(f"--golden_dir {request.golden_dir}: no such folder")
+    with problems.collecting():
+        require_golden_dir(request.golden_dir)
     problems.found += impossible_names(request.accept_differences)
     problems.found += _launch_problems(request.launch)
     if request.slurm is not None:

@@ -1,7 +1,7 @@
 """Writes the short texts of a night's reports: outcomes, changes with their evidence, counts, the answer."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from harness.errors import ExitCode
@@ -65,8 +65,7 @@ def answer(verdict: NightVerdict) -> str:
     """Return the summary line: outcome, exit code and the cases that need attention, the worst first."""
     worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
     red = [*_doubted(verdict), *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
-    more = f" and {len(red) - _MANY} more" if len(red) > _MANY else ""
-    named = f"look at {', '.join(red[:_MANY])}{more}" if red else "no case needs attention"
+    named = f"look at {_some(red)}" if red else "no case needs attention"
     parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
@@ -80,6 +79,12 @@ def _with_change(case: CaseVerdict) -> str:
     worst = next(found, None) if case.outcome == "regression" else None
     change = f" ({BY_NAME[worst.metric].title} {format_percent(worst.change or 0.0)})" if worst else ""
     return f"{case.planned.name}{change}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
+    return f"{', '.join(names[:_MANY])}{more}"
 
 
 def _shared(verdict: NightVerdict) -> str:
@@ -98,12 +103,10 @@ def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
     """
     moved = [(case.planned.name, beyond) for case in verdict.cases if not is_red(case) and (beyond := _beyond(case))]
     if moved:
-        shown = ", ".join(f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved[:_MANY])
-        more = f" and {len(moved) - _MANY} more" if len(moved) > _MANY else ""
-        yield f"changed by more than the threshold: {shown}{more}"
+        shown = [f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved]
+        yield f"changed by more than the threshold: {_some(shown)}"
     if removed := verdict.plan.gone:
-        more = f" and {len(removed) - _MANY} more" if len(removed) > _MANY else ""
-        yield f"no longer in the suite: {', '.join(removed[:_MANY])}{more}"
+        yield f"no longer in the suite: {_some(removed)}"
     measured = [case for case in verdict.cases if case.counted]
     why = [unjudged_time(case) for case in measured]
     if measured and all(why):

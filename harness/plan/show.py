@@ -191,10 +191,9 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     if num_folded:
         yield f"Not shown: {counted(num_folded, 'setting')}; another setting is better, or they lie between two better ones (--all shows them)"
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
-    told = (
-        plan.spec.recompute.text if plan.recommended else ""
-    )  # the answer says why the setting of the request is missing
-    for why, names in grouped((why, name) for name, why in declined.items() if name != told).items():
+    # The answer says why the setting of the request is missing.
+    in_answer = plan.spec.recompute.text if plan.recommended else ""
+    for why, names in grouped((why, name) for name, why in declined.items() if name != in_answer).items():
         yield f"Not predicted: {_listed(names)} ({why})"
     if any("CUDA graph" in why or "captured" in why for why in declined.values()):
         yield "Use --cuda_graph_impl none to plan the settings that only CUDA graphs forbid"

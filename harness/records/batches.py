@@ -12,7 +12,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.folders import folder_meant, new_folder, results_dir
-from harness.records.golden import leaves
+from harness.records.golden import differing, leaves
 from harness.records.run import LaunchSettings, PredictionRecord, RunRecord
 from harness.records.store import RECORD, read_record, write_once
 
@@ -128,8 +128,7 @@ def read_run_of(entry: EntryWords, path: Path) -> RunRecord:
     record = read_record(path)
     if entry.spec is None or record.spec == entry.spec:
         return record
-    planned, measured = leaves(entry.spec.identity()), leaves(record.spec.identity())
-    names = [name for name in sorted(planned.keys() | measured.keys()) if planned.get(name) != measured.get(name)]
+    names = list(differing(leaves(entry.spec.identity()), leaves(record.spec.identity())))
     if not names:
         return record
     raise BadRequestError(

@@ -170,6 +170,12 @@ def leaves(value: object, path: str = "") -> dict[str, str]:
     return found
 
 
+def differing(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """Return both values of each path whose values differ, in the order of paths; None where a side lacks the path."""
+    paths = sorted(before.keys() | after.keys())
+    return {path: (before.get(path), after.get(path)) for path in paths if before.get(path) != after.get(path)}
+
+
 def setting_differences(
     golden: GoldenRecord, spec: ExperimentSpec, fingerprint: str
 ) -> dict[str, tuple[str | None, str | None]]:
@@ -188,8 +194,7 @@ def setting_differences(
     else:
         former = {path: text for path, text in leaves(FORMER_VALUES).items() if path in ours or path in theirs}
         ours, theirs = former | ours, former | theirs
-    paths = sorted(ours.keys() | theirs.keys())
-    found = {path: (theirs.get(path), ours.get(path)) for path in paths if theirs.get(path) != ours.get(path)}
+    found = differing(theirs, ours)
     if not found and golden.fingerprint is not None:
         return {"fingerprint": (golden.fingerprint, fingerprint)}
     return found

@@ -103,6 +103,12 @@ def golden_dir(override: Path | None = None) -> Path:
     return checkout / "results" / "golden" if checkout else _SHIPPED
 
 
+def require_golden_dir(override: Path | None) -> None:
+    """Raise BadRequestError if ``--golden_dir`` names no folder."""
+    if override is not None and not override.is_dir():
+        raise BadRequestError(f"--golden_dir {override}: no such folder")
+
+
 def writable_golden_dir(override: Path | None = None) -> Path:
     """Return the folder to write goldens to: ``override``, the checkout's, or ``./results/golden``."""
     if override is not None:

@@ -117,9 +117,9 @@ def _golden_line(judged: ForeignComparison) -> str:
 
 def _reasons(findings: Sequence[Finding]) -> Iterable[str]:
     """Return one line per reason, with all metrics that share it. The table already shows metrics without a verdict."""
-    shown = (each for each in findings if each.verdict is not Verdict.NOT_GATED or each.metric not in METRIC)
-    told = (each for each in shown if each.reason and not (each.verdict is Verdict.PASS and not each.current))
-    shared = grouped((each.reason, title(each.metric)) for each in told)
+    judged = (each for each in findings if each.verdict is not Verdict.NOT_GATED or each.metric not in METRIC)
+    explained = (each for each in judged if each.reason and not (each.verdict is Verdict.PASS and not each.current))
+    shared = grouped((each.reason, title(each.metric)) for each in explained)
     return [f"{', '.join(titles)}: {reason}" for reason, titles in shared.items()]
 
 

@@ -90,20 +90,21 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
     if lag is not None and verdict.advice == WAITED_ADVICE:
         named = replace(first, rank=lag.ranks[0], text=lag.line.text, evidence=(lag.line, *first.evidence))
         first = next((failure for failure in same if failure.rank == lag.ranks[0]), named)
-        sure: Confidence = "high" if lag.is_certain else "medium"
-        advice = f"Read the log of rank {lag.ranks[0]} first. If it does not show why: {STACKS_ADVICE}"
-        verdict = replace(verdict, confidence=sure, reason=f"{verdict.reason}; {lag.reason}", advice=advice)
+        verdict = _waited_for(verdict, f"rank {lag.ranks[0]}", lag.reason, "high" if lag.is_certain else "medium")
     if lag is None and verdict.advice == WAITED_ADVICE and (silent := _silent(by_rank)):
-        reason = f"{verdict.reason}; {silent} reported no time-out"
-        verdict = replace(
-            verdict, reason=reason, advice=f"Read the log of {silent} first. If it does not show why: {STACKS_ADVICE}"
-        )
+        verdict = _waited_for(verdict, silent, f"{silent} reported no time-out", verdict.confidence)
     return FirstFailure(
         failure=_without_secrets(_with_listing(first, failures)),
         verdict=verdict,
         also=tuple(_without_secrets(failure) for failure in same if failure is not first),
         victims=tuple(_without_secrets(failure) for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )
+
+
+def _waited_for(verdict: OomVerdict, who: str, why: str, confidence: Confidence) -> OomVerdict:
+    """Return the verdict on ranks that waited, with the rank for which they waited."""
+    advice = f"Read the log of {who} first. If it does not show why: {STACKS_ADVICE}"
+    return replace(verdict, confidence=confidence, reason=f"{verdict.reason}; {why}", advice=advice)
 
 
 def _silent(failures: list[RankFailure]) -> str:
