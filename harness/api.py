@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.asking.options import ExperimentOptions as Experiment
-from harness.asking.options import JudgeOptions as Judging
+from harness.cli.options import ExperimentOptions as Experiment
+from harness.cli.options import JudgeOptions as Judging
 from harness.errors import BadRequestError
 from harness.experiment.gpu import MARGIN
 
 if TYPE_CHECKING:
+    from harness.measure.document import CheckDocument, CompareDocument, RecordedRun
     from harness.plan.document import PlanDocument
-    from harness.run.document import CheckDocument, CompareDocument, RecordedRun
 
 __all__ = ["BadRequestError", "Experiment", "Judging", "check", "compare", "load_run", "plan"]
 
@@ -43,7 +43,7 @@ def plan(
     ``margin`` and ``max_overhead`` are fractions. ``over`` plans several sizes, e.g. ``{"tp": (2, 4), "vp": (None, 5)}``;
     ``only`` limits the settings, e.g. ``("mlp", "full:uniform:1")``. A row of the frame is one setting of one layout.
     """
-    from harness.asking.requests import experiment_request, require_job
+    from harness.cli.requests import experiment_request, require_job
     from harness.launch.environment import this_host
     from harness.plan.document import planned_document
     from harness.plan.request import PlanRequest
@@ -69,11 +69,11 @@ def check(experiment: Experiment, *, assume: str | None = None, ask_megatron: bo
 
     ``assume``: versions to judge for, e.g. ``"megatron-core=0.19.2,gpu=h100"``. A row of the frame is one finding.
     """
-    from harness.asking.options import LaunchOptions
-    from harness.asking.requests import run_request
+    from harness.cli.options import LaunchOptions
+    from harness.cli.requests import run_request
     from harness.launch.environment import this_host
-    from harness.run.document import CheckDocument
-    from harness.run.understanding import check_request
+    from harness.measure.document import CheckDocument
+    from harness.measure.understanding import check_request
 
     _require_experiment(experiment)
     request = run_request(experiment, Judging(), LaunchOptions())
@@ -94,10 +94,10 @@ def compare(
 
     ``run``: a folder, or the start of a run's id. A row of the frame is one metric.
     """
-    from harness.asking.requests import read
-    from harness.judging.compare import WindowOptions, compare_stored
+    from harness.cli.requests import read
+    from harness.judge.compare import WindowOptions, compare_stored
+    from harness.measure.document import compare_document
     from harness.records.goldens import GateOptions
-    from harness.run.document import compare_document
 
     how = judging or Judging()
     reference = None if golden is None else str(golden)
@@ -112,10 +112,10 @@ def load_run(run: str | Path, *, results_dir: Path | None = None) -> "RecordedRu
 
     ``run``: a folder, or the start of a run's id. A row of the frame is one step of one rank.
     """
-    from harness.judging.derive import derive
-    from harness.judging.plausible import doubts_of
+    from harness.judge.derive import derive
+    from harness.judge.plausible import doubts_of
+    from harness.measure.document import RecordedRun
     from harness.records.other_kinds import read_only_run
-    from harness.run.document import RecordedRun
 
     record = read_only_run(str(run), results_dir)
     metrics = derive(record)

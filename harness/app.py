@@ -14,25 +14,25 @@ import typer.core
 import typer.main
 
 from harness import __version__
-from harness.asking import completion
-from harness.asking.help import App, HelpedGroup, tasks_text
-from harness.asking.options import PlanCommand, SweepCommand, WholeShortOptions
-from harness.catalogue import ask as catalogue
-from harness.catalogue import schema
+from harness.cli import completion
+from harness.cli.help import App, HelpedGroup, tasks_text
+from harness.cli.options import PlanCommand, SweepCommand, WholeShortOptions
+from harness.compare import ask as compare
 from harness.diagnose import ask as diagnose
-from harness.diagnose.snapshots import ask as snapshot
 from harness.errors import BadRequestError, ExitCode, HarnessError, SeveralMatchError
 from harness.explain import ask as explain
-from harness.goldens import ask as golden
+from harness.golden import ask as golden
+from harness.history import ask as history
 from harness.imports import ask as import_command
-from harness.imports.compare import ask as compare
 from harness.jobs import ask as jobs
-from harness.night import ask as nightly
-from harness.night.history import ask as history
+from harness.nightly import ask as nightly
 from harness.plan import ask as plan
+from harness.recipes import ask as catalogue
+from harness.recipes import schema
 from harness.records.folders import closed_to_others
 from harness.results import ask as results
-from harness.runs import ask as run
+from harness.run import ask as run
+from harness.snapshot import ask as snapshot
 from harness.sweep import ask as sweep
 
 # Which package has the class depends on the version of typer; each hands out this child of it.
@@ -45,7 +45,7 @@ _REMOVED = {
     (
         "nightly",
         name,
-    ): 'see harness/night/README.md, "Slack and Prometheus": short programs send the document of `nightly --json` on'
+    ): 'see harness/nightly/README.md, "Slack and Prometheus": short programs send the document of `nightly --json` on'
     for name in ("--jsonl", "--prometheus", "--webhook")
 }
 """Options of former releases by command, and what to do instead."""
@@ -220,7 +220,7 @@ def _tell(error: HarnessError, arguments: Sequence[str]) -> None:
         document = {"schema_version": 1, "error": redact_shapes(error.message), "remedy": redact_shapes(error.remedy),
                     "exit_code": int(error.exit_code)}  # fmt: skip
         print(json.dumps(document, indent=2))
-    from harness.showing.page import visible
+    from harness.show.page import visible
 
     for problem in error.problems if isinstance(error, BadRequestError) else (error,):
         print(f"error: {visible(redact_shapes(_LONG_WORD.sub(_shortened, str(problem))))}", file=sys.stderr)

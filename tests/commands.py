@@ -14,10 +14,10 @@ import pytest
 from jsonschema.exceptions import best_match
 
 from harness.app import main
+from harness.launch import machine
 from harness.records.store import write_record
-from harness.run import machine
-from harness.showing.json import text
-from harness.showing.terminal import Console, print_page
+from harness.show.json import text
+from harness.show.terminal import Console, print_page
 
 ROOT = Path(__file__).parents[1]
 REPLAYS = ROOT / "tests" / "data" / "replay"

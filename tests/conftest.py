@@ -14,8 +14,8 @@ import pytest
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
-from harness.night.history.record import HistoryFigure, HistoryRecord
-from harness.planning.flops import model_flops_per_step
+from harness.history.record import HistoryFigure, HistoryRecord
+from harness.predict.flops import model_flops_per_step
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.rank import Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord, coordinates
 from harness.records.run import Provenance, RunRecord

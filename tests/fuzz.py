@@ -13,10 +13,10 @@ from unittest import SkipTest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.diagnose.snapshots.snapshot_fuzz import damaged_snapshots
+from tests.failures import test_fuzz as oom
+from tests.foreign.logs import test_fuzz as logs
 from tests.imports import test_fuzz as foreign
-from tests.judging.oom import test_fuzz as oom
-from tests.records.logs import test_fuzz as logs
+from tests.snapshot.snapshot_fuzz import damaged_snapshots
 
 MEMORY_BYTES = 2 << 30
 _BATCH = 2_000  # what hypothesis remembers of its examples grows, so that it begins anew after these

@@ -8,7 +8,7 @@ from functools import cache
 
 from jsonschema import Draft202012Validator
 
-from harness.catalogue.schema import DOCUMENTS, schema_of
+from harness.recipes.schema import DOCUMENTS, schema_of
 from tests.commands import ROOT
 
 PINNED = ROOT / "tests" / "data" / "schemas"

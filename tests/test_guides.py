@@ -18,7 +18,7 @@ import typer
 import yaml
 
 from harness.app import app, main
-from harness.asking.bridge import spellings
+from harness.cli.bridge import spellings
 from tests.diagnose.conftest import FULL
 from tests.imported_logs import EXPANDABLE, MEGATRON_LM, TABLE, job_log
 from tests.snapshot_pickles import fragmented, written
@@ -29,8 +29,8 @@ GUIDES = sorted(
 ) + sorted((ROOT / "harness").glob("*/**/README.md"))
 COMMAND = typer.main.get_command(app)
 # Features by the names of their folders; the guide of a feature lies in it.
-FEATURES = ("runs", "sweep", "night", "night/history", "plan", "explain", "diagnose", "diagnose/snapshots", "imports",
-            "goldens", "jobs", "results", "catalogue")  # fmt: skip
+FEATURES = ("run", "sweep", "nightly", "history", "plan", "explain", "diagnose", "snapshot", "imports",
+            "golden", "jobs", "results", "recipes")  # fmt: skip
 
 
 def commands(command=COMMAND, name=""):
@@ -215,9 +215,9 @@ def parametrized():
                 "README.md",
                 "harness/plan/README.md",
                 "harness/diagnose/README.md",
-                "harness/night/README.md",
+                "harness/nightly/README.md",
                 "harness/imports/README.md",
-                "harness/recipes/foreign/README.md",
+                "harness/foreign/README.md",
             )
             yield pytest.param(guide, id=name, marks=[pytest.mark.train, pytest.mark.slow] if predicts else [])
 

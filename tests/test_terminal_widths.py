@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from harness.judging.compare import compare_runs
-from harness.judging.gate import comparison_outcome, run_outcome
-from harness.night.show import night_page
+from harness.judge.compare import compare_runs
+from harness.judge.gate import comparison_outcome, run_outcome
+from harness.measure.result import compare_page, run_page
+from harness.nightly.show import night_page
 from harness.plan.show import plan_page
 from harness.plan.show_layouts import layouts_page
 from harness.records.goldens import GateOptions, GoldenSearch
 from harness.records.sweep import read_sweep
-from harness.run.result import compare_page, run_page
-from harness.showing.page import Page
-from harness.showing.terminal import Console, print_page
+from harness.show.page import Page
+from harness.show.terminal import Console, print_page
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
 from tests.conftest import build_cell, build_golden, build_record, build_runs, build_spec, build_sweep
-from tests.night.conftest import build_night
+from tests.nightly.conftest import build_night
 from tests.plan.test_plan_terminal import TE, planned
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from harness.planning.shipped_traces import shipped_releases
+from harness.predict.shipped_traces import shipped_releases
 from tests.commands import Answer
 from tests.imported_logs import EXPANDABLE, TABLE, job_log
 

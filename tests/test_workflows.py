@@ -19,7 +19,7 @@ def _workflow():
 
 
 def test_the_guide_shows_the_workflow_as_it_is():
-    guide = (ROOT / "harness" / "night" / "README.md").read_text()
+    guide = (ROOT / "harness" / "nightly" / "README.md").read_text()
 
     assert re.findall(r"```yaml\n(name: nightly\n.*?)```", guide, re.DOTALL) == [
         (WORKFLOWS / "nightly.yml").read_text()

@@ -14,18 +14,18 @@ from harness.batch.plan import Batch, DueRun, Entry, Shows
 from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
-from harness.judging.derive import derive
-from harness.judging.metrics import BY_NAME
+from harness.judge.derive import derive
+from harness.judge.metrics import BY_NAME
 from harness.launch.crew import Interruption, interruption
 from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
+from harness.measure.launched import Ran
 from harness.records.batches import BatchFolders
 from harness.records.folders import deleted, disk_faults_reported, disk_full, is_full_error
 from harness.records.run import RunRecord
 from harness.records.store import write_record
-from harness.run.launched import Ran
-from harness.showing.figures import figure
-from harness.showing.progress import CellProgress
+from harness.show.figures import figure
+from harness.show.progress import CellProgress
 from harness.units import first_line
 
 Catching = Callable[[], AbstractContextManager[Interruption]]

@@ -12,18 +12,18 @@ from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.launch.environment import Host
+from harness.launch.machine import software_for, software_here
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes
 from harness.launch.replay import LAUNCHERS
+from harness.measure.launched import Launch
+from harness.measure.prediction import KeptPrediction, predicting
+from harness.measure.provenance import Clock, provenance
+from harness.measure.understanding import Understood, rule_problem
 from harness.records.batches import BatchLaunch, PlannedEntry
 from harness.records.collect import collect
 from harness.records.job import JobRun
 from harness.records.rank import placed
 from harness.records.run import RunRecord
-from harness.run.launched import Launch
-from harness.run.machine import software_for, software_here
-from harness.run.predicting.prediction import KeptPrediction, predicting
-from harness.run.provenance import Clock, provenance
-from harness.run.understanding import Understood, rule_problem
 
 
 def nodes_of(launch: BatchLaunch, node_rank: int = 0) -> Nodes:

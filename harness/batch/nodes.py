@@ -9,7 +9,7 @@ from signal import Signals
 
 from harness.batch.plan import Batch, DueRun, Entry, Shows
 from harness.errors import ExitCode, RunFailedError
-from harness.judging.gate import status_exit_code
+from harness.judge.gate import status_exit_code
 from harness.launch.crew import interruption
 from harness.launch.processes import is_held, owner_of
 from harness.launch.warm import WarmParents

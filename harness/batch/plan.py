@@ -15,22 +15,22 @@ from harness.experiment.gpu import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.launch.environment import Host
+from harness.launch.machine import software_for
 from harness.launch.plan import LaunchRequest
 from harness.launch.warm import WarmParents
+from harness.measure.launched import Following, Launch, Ran, launched
+from harness.measure.megatron_answer import Question, megatron_findings, refusal, unasked_notes
+from harness.measure.prediction import KeptPrediction
+from harness.measure.understanding import Checked, RunRequest, check_request, in_one_sentence
 from harness.records.batches import BatchLaunch, PlannedEntry, Purpose, append_event
 from harness.records.folders import disk_faults_reported
 from harness.records.job import JobRun
-from harness.run.launched import Following, Launch, Ran, launched
-from harness.run.machine import software_for
-from harness.run.megatron_answer import Question, megatron_findings, refusal, unasked_notes
-from harness.run.predicting.prediction import KeptPrediction
-from harness.run.understanding import Checked, RunRequest, check_request, in_one_sentence
-from harness.showing.page import Block, Code
-from harness.showing.progress import CellProgress, cell_progress
-from harness.showing.terminal import narrate, narration, show_blocks
+from harness.show.page import Block, Code
+from harness.show.progress import CellProgress, cell_progress
+from harness.show.terminal import narrate, narration, show_blocks
 
 if TYPE_CHECKING:
-    from harness.launch.slurm.job import SlurmJob
+    from harness.launch.slurm_job import SlurmJob
 
 Entry = TypeVar("Entry", bound=PlannedEntry)
 Lesson = tuple[str, str]

@@ -11,25 +11,25 @@ from typing_extensions import override
 from harness.batch.engine import LocalRuns, play
 from harness.batch.launches import num_nodes
 from harness.batch.plan import Batch, DueRun, PlannedRun
-from harness.batch.slurm.collecting import committed_runs, drop_unstarted, task_runs
-from harness.batch.slurm.showing import JobDisplay
-from harness.batch.slurm.submission import JobRequest, hand_over, require_gpu_named
+from harness.cluster.collecting import committed_runs, drop_unstarted, task_runs
+from harness.cluster.showing import JobDisplay
+from harness.cluster.submission import JobRequest, hand_over, require_gpu_named
 from harness.errors import BadRequestError, ExitCode, Problems
-from harness.judging.gate import status_exit_code
+from harness.judge.gate import status_exit_code
 from harness.launch.crew import Interruption
 from harness.launch.environment import this_host
+from harness.launch.machine import require_machine
 from harness.launch.plan import LaunchPlan, Nodes
-from harness.launch.slurm.job import option_problems
+from harness.launch.slurm_job import option_problems
+from harness.measure.experiment import Display, judge, require_megatron, run_folder
+from harness.measure.launched import Following, Launch, Ran
+from harness.measure.prediction import KeptPrediction, cached_prediction, predicting
+from harness.measure.understanding import RunRequest, Understood, looked_over, understand
 from harness.records.batches import BatchLaunch, PlannedEntry
 from harness.records.folders import results_dir
 from harness.records.goldens import find_golden
 from harness.records.job import JobRecord, JobRun, SlurmRequest
-from harness.run.experiment import Display, judge, require_megatron, run_folder
-from harness.run.launched import Following, Launch, Ran
-from harness.run.machine import require_machine
-from harness.run.predicting.prediction import KeptPrediction, cached_prediction, predicting
-from harness.run.understanding import RunRequest, Understood, looked_over, understand
-from harness.showing.progress import CellProgress, Show
+from harness.show.progress import CellProgress, Show
 
 DueRepeat = DueRun[PlannedEntry]
 

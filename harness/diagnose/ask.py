@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking import completion
-from harness.asking.options import ExperimentOptions, Json, Results, takes
+from harness.cli import completion
+from harness.cli.options import ExperimentOptions, Json, Results, takes
 
 if TYPE_CHECKING:
     from harness.diagnose.of_sweep import SweepOverview
@@ -62,12 +62,12 @@ def _show_overview(overview: "SweepOverview", *, as_json: bool) -> int:
     code = exit_code_of(overview)
     if as_json:
         from harness.diagnose.document import OverviewDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(OverviewDocument.of_sweep(overview, code))
     else:
         from harness.diagnose.show import overview_page
-        from harness.showing.terminal import show_page
+        from harness.show.terminal import show_page
 
         show_page(overview_page(overview))
     return int(code)
@@ -89,12 +89,12 @@ def _show(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
     code = ExitCode.INTERRUPTED if request.passage.is_stopped else exit_code_of(answer)
     if as_json:
         from harness.diagnose.document import DiagnosisDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(DiagnosisDocument.of_answer(answer, code))
     else:
         from harness.diagnose.show import diagnosis_page
-        from harness.showing.terminal import show_page
+        from harness.show.terminal import show_page
 
         show_page(diagnosis_page(answer))
     return int(code)
@@ -102,14 +102,14 @@ def _show(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
 
 def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseRequest":
     """Return the options as one value. BadRequestError: settings without a recipe, or a recipe without a GPU."""
-    from harness.asking.requests import experiment_request, given_options
+    from harness.cli.requests import experiment_request, given_options
     from harness.diagnose.request import DiagnoseRequest, sorted_inputs
     from harness.errors import BadRequestError, Problems
-    from harness.recipes.options import options_layer
-    from harness.recipes.resolve import recipe_of
-    from harness.records.logs.sources import Passage
-    from harness.run.logged import logged_arguments
-    from harness.showing.progress import LogProgress
+    from harness.foreign.logs.sources import Passage
+    from harness.measure.logged import logged_arguments
+    from harness.resolve.options import options_layer
+    from harness.resolve.resolve import recipe_of
+    from harness.show.progress import LogProgress
 
     request = experiment_request(asked)
     given = given_options(asked, but=())

@@ -8,7 +8,7 @@ from typing import get_args
 from harness.diagnose.values import Case
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import parse_recompute
-from harness.recipes.recipe import FileKind
+from harness.resolve.recipe import FileKind
 from harness.units import GIB
 
 ALLOCATOR_TRIAL = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

@@ -6,13 +6,13 @@ from typing import Literal, Self
 from pydantic import Field
 
 from harness.diagnose.of_sweep import SweepOverview
-from harness.diagnose.snapshots.values import DeviceMemory
 from harness.diagnose.stages import needed_bytes, stage_of_failure, unexplained_bytes
 from harness.diagnose.values import Case, Diagnosis, Recognised, Status
 from harness.errors import ExitCode
-from harness.judging.oom.verdict import AllocatorFigures, Confidence, OomClass
+from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
 from harness.records.run import StagePrediction
-from harness.showing.json import Document, Shown, Text, at
+from harness.show.json import Document, Shown, Text, at
+from harness.snapshot.values import DeviceMemory
 
 
 class VerdictPart(Shown):

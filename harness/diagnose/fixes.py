@@ -10,8 +10,8 @@ from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import Trial, unexplained_bytes
 from harness.diagnose.values import Case, Fix, Recognised, Rulings, findings_text, is_doubted
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.oom.verdict import NEXT_EXPERIMENT, OomClass, threshold
-from harness.recipes.foreign.exporting import ToPaste, to_paste
+from harness.failures.verdict import NEXT_EXPERIMENT, OomClass, threshold
+from harness.foreign.exporting import ToPaste, to_paste
 from harness.units import GIB, format_bytes, format_percent
 
 _ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which is offered first anyway

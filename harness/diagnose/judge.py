@@ -10,7 +10,7 @@ from harness.diagnose.seen import NOTICEABLE, Facts, is_device_oom, loss_of_spee
 from harness.diagnose.stages import Trial, stage_evidence, unexplained_bytes
 from harness.diagnose.symptoms import recognised
 from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, Fix, Recognised, Rulings, findings_text, is_doubted
-from harness.judging.oom.verdict import Confidence
+from harness.failures.verdict import Confidence
 from harness.units import format_bytes, format_percent
 
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 from harness.diagnose.symptoms import names_symptom
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.oom.failure_scan import MAX_RANKS, expandable_segments_in
-from harness.judging.oom.first_failure import LOCAL_RANK, FirstFailure, RankFailure
-from harness.judging.oom.known_ends import NOT_FINITE_ADVICE, is_non_finite
-from harness.judging.oom.known_texts import SLURM_KILLS
-from harness.judging.oom.verdict import Confidence, OomVerdict
-from harness.judging.statistics import median
-from harness.records.foreign.log import ForeignLog, NotFinite
-from harness.records.logs.lines import LogLine
-from harness.records.logs.seams import joins
+from harness.failures.failure_scan import MAX_RANKS, expandable_segments_in
+from harness.failures.first_failure import LOCAL_RANK, FirstFailure, RankFailure
+from harness.failures.known_ends import NOT_FINITE_ADVICE, is_non_finite
+from harness.failures.known_texts import SLURM_KILLS
+from harness.failures.verdict import Confidence, OomVerdict
+from harness.foreign.log import ForeignLog, NotFinite
+from harness.foreign.logs.lines import LogLine
+from harness.foreign.logs.seams import joins
+from harness.judge.statistics import median
 from harness.records.redact import redact
 
 _MOST_MESSAGES = 200

@@ -10,21 +10,21 @@ from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Stat
 from harness.errors import BadRequestError
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.derive import derive
-from harness.judging.oom.classify import Ending, classify, expandable_segments
-from harness.judging.oom.verdict import OomVerdict
-from harness.judging.plausible import doubts_of
-from harness.judging.readings import is_victim
+from harness.failures.classify import Ending, classify, expandable_segments
+from harness.failures.verdict import OomVerdict
+from harness.judge.derive import derive
+from harness.judge.plausible import doubts_of
+from harness.judge.readings import is_victim
 from harness.launch.environment import Host
+from harness.launch.machine import software_for
 from harness.launch.processes import Life, life_of, owner_of, started_at
+from harness.measure.provenance import Clock, provenance
+from harness.measure.ranks import status_of
 from harness.records.collect import AgentRecord, Collected, LaunchOutcome, collect, read_heartbeats
 from harness.records.launch import signal_name
 from harness.records.rank import OWNER, RankRecord, placed
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
-from harness.run.machine import software_for
-from harness.run.provenance import Clock, provenance
-from harness.run.ranks import status_of
 from harness.units import first_line, grouped
 
 # Strongest evidence first; another rank usually causes a hang, a lost rank or a lost connection.

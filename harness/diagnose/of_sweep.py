@@ -10,7 +10,7 @@ from harness.diagnose.of_run import case_of_run
 from harness.diagnose.stages import allocator_trial
 from harness.diagnose.values import Case
 from harness.experiment.gpu import GPUS, GpuType
-from harness.judging.statistics import MIN_RUNS, TimeChange, median
+from harness.judge.statistics import MIN_RUNS, TimeChange, median
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.sweep import PlannedCell, SweepData, run_dir_of

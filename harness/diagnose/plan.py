@@ -13,12 +13,12 @@ from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import Host, child_environment
+from harness.launch.machine import software_for
 from harness.launch.plan import Nodes, without_asking
-from harness.planning.assumptions import imbalance_of
-from harness.planning.search import Limits, Plan, Row, candidates, plan, required_cases
-from harness.run.machine import software_for
-from harness.run.predicting.prediction import constants_for
-from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.measure.prediction import constants_for
+from harness.predict.assumptions import imbalance_of
+from harness.predict.search import Limits, Plan, Row, candidates, plan, required_cases
+from harness.predict.tracer import Tracing, trace_cache
 from harness.units import first_line
 
 

@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.diagnose.snapshots.reading import looks_like_a_snapshot
 from harness.errors import BadRequestError, raise_all
-from harness.recipes.recipe import Request
+from harness.foreign.logs.sources import STDIN, Passage
 from harness.records.folders import folders, named, nearest_folder, results_dir
-from harness.records.logs.sources import STDIN, Passage
 from harness.records.other_kinds import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, is_committed, read_run
 from harness.records.sweep import SWEEP, read_sweep, run_dir_of
+from harness.resolve.recipe import Request
+from harness.snapshot.reading import looks_like_a_snapshot
 
 _TAKEN: tuple[Kind, ...] = ("run", "sweep")
 _SPEC, _PICKLE = "spec.json", ".pickle"

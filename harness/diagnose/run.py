@@ -15,24 +15,24 @@ from harness.diagnose.of_sweep import SweepOverview, overview_of
 from harness.diagnose.plan import given_env, planned, rulings_on
 from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, located, sorted_inputs
 from harness.diagnose.seen import Facts, loss_of_speed
-from harness.diagnose.snapshots.judge import added_evidence, of_snapshots_alone
 from harness.diagnose.stages import Trial, allocator_trial
 from harness.diagnose.values import Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.oom.classify import expandable_segments
-from harness.judging.oom.first_failure import FailureScan, failure_of, survived_by
-from harness.judging.oom.known_ends import for_precision
+from harness.failures.classify import expandable_segments
+from harness.failures.first_failure import FailureScan, failure_of, survived_by
+from harness.failures.known_ends import for_precision
+from harness.foreign.logs.lines import log_lines
+from harness.foreign.logs.sources import Passage
+from harness.foreign.reader import LogReader
 from harness.launch.environment import Host
 from harness.launch.processes import life_of
-from harness.records.foreign.reader import LogReader
-from harness.records.logs.lines import log_lines
-from harness.records.logs.sources import Passage
+from harness.measure.logged import Logged, logged_arguments, with_logged
+from harness.measure.understanding import RunRequest, Settled, settle
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepData, read_sweep, run_dir_of
-from harness.run.logged import Logged, logged_arguments, with_logged
-from harness.run.understanding import RunRequest, Settled, settle
+from harness.snapshot.judge import added_evidence, of_snapshots_alone
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from harness.diagnose.values import Case, Message, Recognised
 from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
-from harness.judging.oom.classify import expandable_segments
+from harness.failures.classify import expandable_segments
 from harness.units import format_bytes, format_percent, shortened
 
 

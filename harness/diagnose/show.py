@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from harness.diagnose.of_sweep import SweepOverview
 from harness.diagnose.values import Case, Diagnosis
-from harness.judging.oom.verdict import AllocatorFigures
-from harness.showing.page import Facts, Line, Page, listing
-from harness.showing.request_text import paste_lines
+from harness.failures.verdict import AllocatorFigures
+from harness.show.page import Facts, Line, Page, listing
+from harness.show.request_text import paste_lines
 from harness.units import format_bytes, shortened
 
 _LABEL = 10

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
-from harness.judging.oom.verdict import Confidence, OomVerdict
+from harness.failures.verdict import Confidence, OomVerdict
 from harness.records.run import PredictionRecord
 
 if TYPE_CHECKING:
-    from harness.recipes.foreign.exporting import ToPaste
+    from harness.foreign.exporting import ToPaste
 
 Status = Literal["ok", "oom", "failed", "interrupted", "unknown"]
 

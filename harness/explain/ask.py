@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from harness.asking import completion
-from harness.asking.options import GoldenDir, Json, Results, takes
+from harness.cli import completion
+from harness.cli.options import GoldenDir, Json, Results, takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +60,14 @@ def explain(what: ExplainOptions) -> None:
     found = explained(with_history(ours.side(), ours.run, what.results_dir), theirs.side(ours.run.spec))
     if what.as_json:
         from harness.explain.show import ExplainDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(ExplainDocument.of(found))
     else:
         from harness.explain.show import explanation_page
-        from harness.judging.derive import derive
-        from harness.run.predicting.prediction import prediction_line, whole_run
-        from harness.showing.terminal import show_page
+        from harness.judge.derive import derive
+        from harness.measure.prediction import prediction_line, whole_run
+        from harness.show.terminal import show_page
 
         runs = [(name, side.run) for name, side in (("Run", ours), ("Reference", theirs)) if side.run is not None]
         lines = [

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.values import NONE_SEEN, Departure, Group, Key, Side
-from harness.planning import flops
+from harness.predict import flops
 from harness.units import format_percent, grouped
 
 

@@ -4,14 +4,14 @@ import math
 from collections import Counter
 
 from harness.explain.values import ABSENT, IMAGE, NONE_SEEN, Group, Key, Side
-from harness.judging.coverage import measured_device
-from harness.judging.derive import derive
-from harness.judging.likeness import SOFTWARE, hostnames, own_devices
-from harness.judging.metrics import METRICS, Metrics
-from harness.judging.plausible import doubts_of
-from harness.judging.readings import bare_uuid, rank_clocks
-from harness.judging.statistics import median
-from harness.planning.flops import FORMULA_VERSION
+from harness.judge.coverage import measured_device
+from harness.judge.derive import derive
+from harness.judge.likeness import SOFTWARE, hostnames, own_devices
+from harness.judge.metrics import METRICS, Metrics
+from harness.judge.plausible import doubts_of
+from harness.judge.readings import bare_uuid, rank_clocks
+from harness.judge.statistics import median
+from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import leaves
 from harness.records.run import IMPORTED, REPLAYED, RunRecord
 from harness.units import counted

@@ -7,7 +7,7 @@ from dataclasses import replace
 from harness.explain.contrast import contrast
 from harness.explain.effects import Effect, Estimate, by_effect
 from harness.explain.values import Cause, Change, Departure, Explanation, Fit, MetricFit, Side
-from harness.judging.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
+from harness.judge.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.units import format_percent, grouped
 
 # A smaller change needs no explanation, whatever its noise.

@@ -12,11 +12,11 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.explain.contrast import golden_side
 from harness.explain.facts import run_side
 from harness.explain.values import Side
-from harness.judging.metrics import METRICS
-from harness.night.case import noise_of
-from harness.night.history.record import case_of
-from harness.night.history.store import read_history
-from harness.night.known_noise import KnownNoise
+from harness.history.record import case_of
+from harness.history.store import read_history
+from harness.judge.metrics import METRICS
+from harness.nightly.case import noise_of
+from harness.nightly.known_noise import KnownNoise
 from harness.records.folders import results_dir
 from harness.records.golden import GoldenRecord, spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden

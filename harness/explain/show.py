@@ -7,10 +7,10 @@ from pydantic import BeforeValidator
 
 from harness.explain.judge import moved
 from harness.explain.values import GROUPS, Cause, Change, Contrast, Departure, Explanation, Fit, Group, Key, Side
-from harness.judging.metrics import BY_NAME
-from harness.showing import figures
-from harness.showing.json import Document, Shown, Text, at
-from harness.showing.page import GAP, Block, Facts, Line, Page, Section, listing, table
+from harness.judge.metrics import BY_NAME
+from harness.show import figures
+from harness.show.json import Document, Shown, Text, at
+from harness.show.page import GAP, Block, Facts, Line, Page, Section, listing, table
 from harness.units import format_percent, grouped
 
 _MOST_LISTED = 12

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.asking import completion
-from harness.asking.options import MODEL, ExperimentOptions, JudgeOptions, WholeShortOptions, spread, takes
+from harness.cli import completion
+from harness.cli.options import MODEL, ExperimentOptions, JudgeOptions, WholeShortOptions, spread, takes
 from harness.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     request = _import_request(what, asked, judge)
     if isinstance(request, ImportRequest):
         from harness.imports.run import import_run
-        from harness.run.experiment import Display
+        from harness.measure.experiment import Display
 
         raise typer.Exit(int(import_run(request, Display(as_json=what.as_json))))
     from harness.imports.sweep import import_sweep
@@ -115,7 +115,7 @@ def _import_request(
     what: ImportOptions, asked: JobOptions, judge: JudgeOptions
 ) -> "ImportRequest | ImportSweepRequest":
     """Return the options as one value. BadRequestError: no recipe, or only some of the logs have a setting."""
-    from harness.asking.requests import experiment_request, read
+    from harness.cli.requests import experiment_request, read
     from harness.imports.request import (
         ImportRequest,
         ImportSweepRequest,
@@ -125,9 +125,9 @@ def _import_request(
         sweep_file_named,
         without_recipe,
     )
-    from harness.recipes.sweep_file import laid_over, request_of
+    from harness.measure.logged import logged_arguments
     from harness.records.goldens import GateOptions
-    from harness.run.logged import logged_arguments
+    from harness.resolve.sweep_file import laid_over, request_of
 
     file = sweep_file_named(what.sweep, asked.recipes_dir)
     request = experiment_request(asked, judge)

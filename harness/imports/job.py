@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.oom.failure_scan import RankFailure
-from harness.judging.oom.first_failure import FirstFailure
-from harness.records.foreign.log import ForeignLog
+from harness.failures.failure_scan import RankFailure
+from harness.failures.first_failure import FirstFailure
+from harness.foreign.log import ForeignLog
 from harness.records.rank import RankRecord
 from harness.records.run import IMPORTED, ImportedLog, LogFile, LoggedThroughput, StartSource, Status
 from harness.units import counted, utc_time

@@ -10,16 +10,16 @@ from itertools import islice
 from pathlib import Path
 
 from harness.errors import BadRequestError, ManyProblemsError, Problems, SeveralMatchError, raise_all
-from harness.recipes.find import all_recipe_files, recipes_dir
-from harness.recipes.listing import full_model
-from harness.recipes.recipe import Request
-from harness.recipes.recipe_file import load_recipe
-from harness.recipes.sweep_file import SweepFile, read_sweep_file
+from harness.foreign.logs.lines import log_lines
+from harness.foreign.logs.sources import is_stream
+from harness.measure.logged import logged_arguments
+from harness.measure.understanding import Settled
 from harness.records.goldens import GateOptions
-from harness.records.logs.lines import log_lines
-from harness.records.logs.sources import is_stream
-from harness.run.logged import logged_arguments
-from harness.run.understanding import Settled
+from harness.resolve.find import all_recipe_files, recipes_dir
+from harness.resolve.listing import full_model
+from harness.resolve.recipe import Request
+from harness.resolve.recipe_file import load_recipe
+from harness.resolve.sweep_file import SweepFile, read_sweep_file
 from harness.sweep.axes import RECOMPUTE, SweptAxis
 from harness.sweep.request import read_axes
 from harness.units import utc_time

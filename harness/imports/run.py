@@ -12,27 +12,27 @@ from harness.errors import BadRequestError, ExitCode, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.layout import LayoutError
 from harness.experiment.rules.check import check
+from harness.failures.failure_scan import RankFailure
+from harness.failures.failure_signs import FailureKind
+from harness.failures.first_failure import FirstFailure, first_failure
+from harness.foreign.log import ForeignLog, Iteration
+from harness.foreign.logs.lines import log_lines
+from harness.foreign.logs.sources import is_stream
+from harness.foreign.reader import read_logs
 from harness.imports.job import JobTimes, disagreements, ending, job_times, notes_on, source_of
 from harness.imports.request import ImportRequest
-from harness.judging.oom.failure_scan import RankFailure
-from harness.judging.oom.failure_signs import FailureKind
-from harness.judging.oom.first_failure import FirstFailure, first_failure
 from harness.launch.environment import Host, this_host
-from harness.recipes.recipe import Request
+from harness.measure.experiment import Display, judge
+from harness.measure.launched import Ran
+from harness.measure.logged import with_logged
+from harness.measure.prediction import cached_prediction_of
+from harness.measure.understanding import RunRequest, Settled, settle
 from harness.records.folders import results_dir
-from harness.records.foreign.log import ForeignLog, Iteration
-from harness.records.foreign.reader import read_logs
-from harness.records.logs.lines import log_lines
-from harness.records.logs.sources import is_stream
 from harness.records.rank import LONGEST_STEP_S, Failure, MemoryRecord, RankRecord, StepRecord, placed
 from harness.records.redact import own_command
 from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, write_atomically, write_record
-from harness.run.experiment import Display, judge
-from harness.run.launched import Ran
-from harness.run.logged import with_logged
-from harness.run.predicting.prediction import cached_prediction_of
-from harness.run.understanding import RunRequest, Settled, settle
+from harness.resolve.recipe import Request
 from harness.units import counted, utc_now
 
 METER = "log"

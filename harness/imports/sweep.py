@@ -19,14 +19,14 @@ from harness.imports.request import (
 )
 from harness.imports.run import REFUSED, Draft, committed, drafted, read, recorded
 from harness.launch.environment import Host, this_host
+from harness.measure.logged import with_logged
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.folders import results_dir
 from harness.records.redact import own_command
 from harness.records.run import IMPORTED, LAUNCHER, RunRecord
 from harness.records.sweep import Axis, PlannedCell, SweepPlan, run_dir_of, run_id_of
-from harness.run.logged import with_logged
-from harness.showing.progress import counted_off
-from harness.showing.terminal import narration
+from harness.show.progress import counted_off
+from harness.show.terminal import narration
 from harness.sweep.axes import RECOMPUTE, SweptAxis, name_of
 from harness.sweep.batch import SweepBatch
 from harness.sweep.reports import SweepDisplay, answer

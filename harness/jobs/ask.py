@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking import completion
-from harness.asking.help import App
-from harness.asking.options import Json, Results
+from harness.cli import completion
+from harness.cli.help import App
+from harness.cli.options import Json, Results
 
 if TYPE_CHECKING:
+    from harness.cluster.commands import Slurm
     from harness.errors import ExitCode
-    from harness.launch.slurm.commands import Slurm
     from harness.records.job import JobRecord
 
 app = App(no_args_is_help=True, help="Slurm jobs: list, submit, show status, wait, cancel, read logs.")
@@ -36,11 +36,11 @@ def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
     found = standings(results, _slurm())
     if as_json:
         from harness.jobs.show import JobsDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(JobsDocument.of(results_dir=results, jobs=found))
     else:
-        from harness.showing.terminal import show_page
+        from harness.show.terminal import show_page
 
         show_page(jobs_page(found, results))
 
@@ -48,11 +48,11 @@ def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
 @app.command()
 def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
     """Submit the files of a job that --no_submit prepared."""
-    from harness.batch.slurm.showing import JobDisplay
-    from harness.batch.slurm.submission import submit_prepared
+    from harness.cluster.showing import JobDisplay
+    from harness.cluster.submission import submit_prepared
     from harness.launch.environment import this_host
+    from harness.measure.experiment import Display
     from harness.records.job import job_dir_of, read_job
-    from harness.run.experiment import Display
 
     job_dir = job_dir_of(job, results_dir)
     submitted = submit_prepared(job_dir, this_host(), _slurm())
@@ -68,11 +68,11 @@ def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     found = standing(job_dir_of(job, results_dir), _slurm())
     if as_json:
         from harness.jobs.show import JobDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(JobDocument.of(found))
     else:
-        from harness.showing.terminal import show_page
+        from harness.show.terminal import show_page
 
         show_page(job_page(found))
 
@@ -88,10 +88,10 @@ def wait(
 ) -> None:
     """Wait until a job has ended, collect its results and judge them, with the answer and exit code of `run` or `sweep`."""
     from harness.batch.repeats import judge_runs
-    from harness.batch.slurm.following import wait_and_judge
-    from harness.batch.slurm.showing import JobDisplay
+    from harness.cluster.following import wait_and_judge
+    from harness.cluster.showing import JobDisplay
+    from harness.measure.experiment import Display
     from harness.records.job import job_dir_of
-    from harness.run.experiment import Display
     from harness.sweep.reports import SweepDisplay
     from harness.sweep.run import answer_job
 
@@ -113,12 +113,12 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     submitted = cancel_job(job_dir, _slurm())
     if as_json:
         from harness.jobs.show import CancelledDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id))
     else:
-        from harness.showing.page import Line
-        from harness.showing.terminal import show_blocks
+        from harness.show.page import Line
+        from harness.show.terminal import show_blocks
 
         text = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
         show_blocks(Line(text, whole=True))
@@ -153,7 +153,7 @@ def logs(
     record = read_job(job_dir)
     if as_json:
         from harness.jobs.show import LogFile, LogsDocument
-        from harness.showing import json
+        from harness.show import json
 
         require_rank(record, rank)
         logs = [LogFile(path=path, num_bytes=path.stat().st_size) for path in log_files(record, rank)]
@@ -165,7 +165,7 @@ def logs(
 
 
 def _slurm() -> "Slurm":
+    from harness.cluster.commands import Slurm
     from harness.launch.environment import this_host
-    from harness.launch.slurm.commands import Slurm
 
     return Slurm(this_host().shell)

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.batch.slurm.collecting import TaskRuns, task_runs, without_steering
-from harness.batch.slurm.following import watched
+from harness.cluster.collecting import TaskRuns, task_runs, without_steering
+from harness.cluster.commands import Slurm
+from harness.cluster.following import watched
+from harness.cluster.state import Kind, TaskState, job_state
 from harness.errors import BadRequestError
-from harness.launch.slurm.commands import Slurm
-from harness.launch.slurm.state import Kind, TaskState, job_state
 from harness.records.collect import read_heartbeats
 from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord, job_dirs, read_job, read_submitted
 from harness.records.run import RunRecord, Status
-from harness.showing.json import Document, Shown, at
-from harness.showing.page import GAP, Column, Facts, Page, Table, tabled
+from harness.show.json import Document, Shown, at
+from harness.show.page import GAP, Column, Facts, Page, Table, tabled
 
 
 @dataclass(frozen=True)

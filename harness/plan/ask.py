@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking import completion
-from harness.asking.options import ExperimentOptions, Json, takes
+from harness.cli import completion
+from harness.cli.options import ExperimentOptions, Json, takes
 
 if TYPE_CHECKING:
     from harness.experiment.experiment import ExperimentSpec
     from harness.plan.request import PlanRequest
     from harness.plan.run import Planned
     from harness.plan.searched import Searched
-    from harness.showing.page import Line, Page
+    from harness.show.page import Line, Page
 
 
 _PLAN, _CAL = "Plan", "Calibration"
@@ -70,9 +70,9 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         return
     from harness.launch.environment import this_host
     from harness.plan.run import plan_request
-    from harness.showing.progress import counting
-    from harness.showing.request_text import request_rows
-    from harness.showing.terminal import narration, show_page
+    from harness.show.progress import counting
+    from harness.show.request_text import request_rows
+    from harness.show.terminal import narration, show_page
 
     _require_writable(how)
     request, console = _request(asked, how), narration()
@@ -90,7 +90,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     written = _written(planned, page, how)
     if how.as_json:
         from harness.plan.document import planned_document
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(planned_document(planned))
         return
@@ -104,7 +104,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     from harness.plan.run import Planned
     from harness.plan.searching import search
     from harness.plan.show_layouts import news_line, search_page
-    from harness.showing.terminal import narrate, show_page
+    from harness.show.terminal import narrate, show_page
 
     if how.html or how.png:
         raise BadRequestError("--search draws no pictures", remedy="plan the chosen layout with --html or --png")
@@ -119,7 +119,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     found = search(request, this_host(), news)
     if how.as_json:
         from harness.plan.document import planned_document, search_document
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(
             planned_document(
@@ -135,8 +135,8 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
 def _page(planned: "Planned", how: PlanOptions) -> "Page":
     from harness.plan.show import exact_section, nearest_lines, plan_page
     from harness.plan.show_layouts import layouts_page
-    from harness.showing.page import GAP, Block, Page
-    from harness.showing.request_text import explanation
+    from harness.show.page import GAP, Block, Page
+    from harness.show.request_text import explanation
 
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     best = planned.best.name if planned.best else None
@@ -164,7 +164,7 @@ _FORMATS = {"--html": (".html",), "--png": (".png", ".svg")}
 def _require_writable(how: PlanOptions) -> None:
     """BadRequestError, before anything is traced, for files of another format and where no picture can be drawn."""
     from harness.errors import Problems
-    from harness.showing.charts.drawing import require_chart
+    from harness.show.charts.drawing import require_chart
 
     problems = Problems()
     for option, path in (("--html", how.html), ("--png", how.png)):
@@ -184,7 +184,7 @@ def _require_writable(how: PlanOptions) -> None:
 
 def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]":
     """Draw the recommended layout, else the first one with a prediction; a line for each file, or why there is none."""
-    from harness.showing.page import Line
+    from harness.show.page import Line
 
     if not (how.html or how.png):
         return []
@@ -205,9 +205,9 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     """Fit the constants, keep them, and show them."""
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
+    from harness.measure.calibration_runs import CalibrationRequest, calibrate
     from harness.plan.show import calibration_page
-    from harness.run.predicting.calibration import CalibrationRequest, calibrate
-    from harness.showing.terminal import show_page
+    from harness.show.terminal import show_page
 
     if how.html or how.png:
         raise BadRequestError("--calibrate plans nothing that --html or --png could show", remedy="leave them out")
@@ -219,7 +219,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     calibration, path = calibrate(request, this_host())
     if how.as_json:
         from harness.plan.document import CalibrationDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(CalibrationDocument(path=path, calibration=calibration))
     else:
@@ -228,7 +228,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
 
 def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     """Return the options as one value. BadRequestError for an invalid --over."""
-    from harness.asking.requests import experiment_request, read, require_job
+    from harness.cli.requests import experiment_request, read, require_job
     from harness.errors import BadRequestError
     from harness.plan.request import PlanRequest
 
@@ -266,7 +266,7 @@ def _gib(text: str | None) -> float | None:
 def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
     """Return the varied sizes. One BadRequestError for all invalid texts and for sizes that are varied twice."""
     from harness.errors import BadRequestError, raise_all
-    from harness.recipes.sweep_file import SWEPT
+    from harness.resolve.sweep_file import SWEPT
 
     read, problems = {}, list[BadRequestError]()
     for text in texts:
@@ -289,7 +289,7 @@ def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
 def _swept(text: str) -> tuple[str, tuple[int | None, ...]]:
     """`tp=2,4`, or `vp=none,5`."""
     from harness.errors import BadRequestError
-    from harness.recipes.sweep_file import SWEPT
+    from harness.resolve.sweep_file import SWEPT
 
     name, _, values = text.partition("=")
     numbers = [value.strip() for value in values.split(",")]

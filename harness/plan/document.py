@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Self
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.foreign.exporting import to_paste
 from harness.plan.nearest import Nearest
 from harness.plan.request import PlanRequest
 from harness.plan.run import Planned
 from harness.plan.searched import Searched, Tried, command
-from harness.planning.advice import (
+from harness.predict.advice import (
     Advice,
     ModuleWorth,
     advice,
@@ -19,14 +20,13 @@ from harness.planning.advice import (
     safe_instead,
     why_none,
 )
-from harness.planning.device import DeviceNeeds
-from harness.planning.ledger import PeakName
-from harness.planning.prediction import ExactPeak, Verdict
-from harness.planning.search import Plan, Row
-from harness.recipes.foreign.exporting import to_paste
+from harness.predict.device import DeviceNeeds
+from harness.predict.ledger import PeakName
+from harness.predict.prediction import ExactPeak, Verdict
+from harness.predict.search import Plan, Row
 from harness.records.run import StagePrediction
 from harness.records.trace import Calibration
-from harness.showing.json import Document, Shown, Text, at
+from harness.show.json import Document, Shown, Text, at
 
 
 class StageRow(StagePrediction):

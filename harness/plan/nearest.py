@@ -10,14 +10,14 @@ import harness
 from harness.errors import HarnessError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text, parse_recompute
-from harness.planning.flops import achieved_tflops, model_flops_per_step
-from harness.planning.prediction import Prediction
-from harness.planning.search import Plan
-from harness.recipes.recipe import Request
-from harness.recipes.resolve import resolve
+from harness.predict.flops import achieved_tflops, model_flops_per_step
+from harness.predict.prediction import Prediction
+from harness.predict.search import Plan
 from harness.records.folders import checkout_dir
 from harness.records.golden import difference_text, leaves, setting_differences, unstated_options
 from harness.records.goldens import golden_dir, list_goldens
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import Literal
 import altair as alt
 
 from harness.plan.show import is_between
-from harness.planning.advice import dominated
-from harness.planning.prediction import Prediction
-from harness.planning.search import Plan, Row
-from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Box, Placed, Spot, memory_unit, place, shortened
-from harness.showing.html import html
-from harness.showing.page import Page, Picture
-from harness.showing.request_text import request_rows
+from harness.predict.advice import dominated
+from harness.predict.prediction import Prediction
+from harness.predict.search import Plan, Row
+from harness.show.charts import drawing as look
+from harness.show.charts.drawing import Box, Placed, Spot, memory_unit, place, shortened
+from harness.show.html import html
+from harness.show.page import Page, Picture
+from harness.show.request_text import request_rows
 from harness.units import format_bytes, format_percent, format_seconds
 
 _PARTS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "activations": look.ORANGE,

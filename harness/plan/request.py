@@ -7,14 +7,14 @@ from harness.errors import BadRequestError, closest, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import MARGIN
 from harness.experiment.recompute import MODULES, parse_recompute
-from harness.recipes.recipe import Request
-from harness.run.predicting.exact import ASKED, RECOMMENDED
+from harness.predict.exact import ASKED, RECOMMENDED
+from harness.resolve.recipe import Request
 from harness.units import GIB
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """All that `mbr-perf plan` asks for. ``over``: values by name of `harness.recipes.sweep_file.SWEPT`; None turns interleaving off.
+    """All that `mbr-perf plan` asks for. ``over``: values by name of `harness.resolve.sweep_file.SWEPT`; None turns interleaving off.
 
     ``exact``: settings to trace whole, each for ``exact_timeout_s``. ``only``: settings to plan, empty for all.
     """

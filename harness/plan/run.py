@@ -9,17 +9,17 @@ from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
+from harness.measure.prediction import constants_for
+from harness.measure.understanding import RunRequest, Settled, settle
 from harness.plan.nearest import Nearest, nearest_golden, nearest_published
 from harness.plan.request import PlanRequest, check_plan
-from harness.planning.prediction import BUILT_IN
-from harness.planning.ranges import ratio_error
-from harness.planning.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
-from harness.recipes.sweep_file import SWEPT
+from harness.predict.exact import ExactSetting, ExactTracing
+from harness.predict.prediction import BUILT_IN
+from harness.predict.ranges import ratio_error
+from harness.predict.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
+from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
 from harness.records.trace import TraceCase
-from harness.run.predicting.exact import ExactSetting, ExactTracing
-from harness.run.predicting.prediction import constants_for
-from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
-from harness.run.understanding import RunRequest, Settled, settle
+from harness.resolve.sweep_file import SWEPT
 
 
 @dataclass(frozen=True)

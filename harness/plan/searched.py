@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import inf
 
+from harness.measure.understanding import Settled
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout
-from harness.planning.layouts import Sizes
-from harness.planning.search import Plan, Row
-from harness.recipes.recipe import Request
-from harness.recipes.sweep_file import RECOMPUTE_OPTIONS, SIZES
-from harness.run.understanding import Settled
+from harness.predict.layouts import Sizes
+from harness.predict.search import Plan, Row
+from harness.resolve.recipe import Request
+from harness.resolve.sweep_file import RECOMPUTE_OPTIONS, SIZES
 
 # How many layouts are recommended, and the multiple of the fastest step above which a search ignores a layout.
 NUM_BEST, SLOWEST = 10, 1.5

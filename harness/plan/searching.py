@@ -15,19 +15,19 @@ from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePo
 from harness.experiment.rules.check import check
 from harness.experiment.rules.offload import OFFLOADABLE
 from harness.launch.environment import Host
+from harness.measure.prediction import constants_for
+from harness.measure.understanding import RunRequest, Settled, settle
 from harness.plan.request import PlanRequest, check_plan
 from harness.plan.searched import SLOWEST, Searched, Tried
-from harness.planning.layouts import Sizes, Space, least_bytes, least_seconds
-from harness.planning.prediction import BUILT_IN, Constants
-from harness.planning.search import Candidate, Candidates, Limits, Traces, candidates, plan, required_cases
-from harness.recipes.recipe import Recipe
-from harness.recipes.resolve import recipe_of, resolve_recipe
-from harness.recipes.sweep_file import SIZES
+from harness.predict.layouts import Sizes, Space, least_bytes, least_seconds
+from harness.predict.prediction import BUILT_IN, Constants
+from harness.predict.search import Candidate, Candidates, Limits, Traces, candidates, plan, required_cases
+from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind, traces_note
+from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase
-from harness.run.predicting.prediction import constants_for
-from harness.run.predicting.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind, traces_note
-from harness.run.predicting.tracer_processes import WarmTracers
-from harness.run.understanding import RunRequest, Settled, settle
+from harness.resolve.recipe import Recipe
+from harness.resolve.resolve import recipe_of, resolve_recipe
+from harness.resolve.sweep_file import SIZES
 
 # Shapes that are traced together: few at first, so that the first answers come early.
 _AT_ONCE = (1, 4, 16, 48)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness.experiment.recompute import FullRecompute
+from harness.foreign.exporting import to_paste
 from harness.plan.nearest import Nearest
-from harness.planning.advice import (
+from harness.predict.advice import (
     advice,
     asked_text,
     dominated,
@@ -18,11 +19,10 @@ from harness.planning.advice import (
     unmodelled,
     why_none,
 )
-from harness.planning.prediction import ExactPeak, Prediction
-from harness.planning.search import Plan, Row
-from harness.recipes.foreign.exporting import to_paste
+from harness.predict.prediction import ExactPeak, Prediction
+from harness.predict.search import Plan, Row
 from harness.records.trace import Calibration, FittedConstant, RunErrors
-from harness.showing.page import (
+from harness.show.page import (
     GAP,
     Column,
     Line,
@@ -36,7 +36,7 @@ from harness.showing.page import (
     table,
     tabled,
 )
-from harness.showing.request_text import paste_lines, request_facts
+from harness.show.request_text import paste_lines, request_facts
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds, grouped
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from harness.foreign.exporting import to_paste
 from harness.plan.request import PlanRequest
 from harness.plan.run import Planned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
 from harness.plan.show import assumptions, layout_cells, nearest_lines, option, size_unit, verdict_text
-from harness.planning.advice import WITHOUT_GRAPHS, asked_text
-from harness.planning.ranges import ratio_error
-from harness.planning.search import Plan, Row
-from harness.recipes.foreign.exporting import to_paste
-from harness.showing.page import (
+from harness.predict.advice import WITHOUT_GRAPHS, asked_text
+from harness.predict.ranges import ratio_error
+from harness.predict.search import Plan, Row
+from harness.show.page import (
     GAP,
     Block,
     Code,
@@ -25,7 +25,7 @@ from harness.showing.page import (
     listing,
     table,
 )
-from harness.showing.request_text import VALUES, paste_lines, request_facts
+from harness.show.request_text import VALUES, paste_lines, request_facts
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
 
 Layout = tuple[str, Plan | None, str]

@@ -1,1 +1,1 @@
-"""Recipes: YAML files of models and operating points, and their resolution with options into an ExperimentSpec."""
+"""What there is to ask for: recipes, suites, sweeps and rules."""

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking import completion
-from harness.asking.help import App
-from harness.asking.options import Json, Results
+from harness.cli import completion
+from harness.cli.help import App
+from harness.cli.options import Json, Results
 from harness.units import counted
 
 if TYPE_CHECKING:
-    from harness.showing.page import Page
+    from harness.show.page import Page
 
 
 def machine(
@@ -30,12 +30,12 @@ def machine(
     code = int(exit_code(lines))
     if as_json:
         from harness.results.document import MachineDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(MachineDocument(lines=lines, exit_code=code))
     else:
         from harness.results.examine import machine_page
-        from harness.showing.terminal import show_page
+        from harness.show.terminal import show_page
 
         show_page(machine_page(lines))
     raise typer.Exit(code)
@@ -59,14 +59,14 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
     from harness.records import folders
     from harness.records.inventory import inventory
     from harness.results.show import inventory_page, observed
-    from harness.showing.progress import counted_off
-    from harness.showing.terminal import narration
+    from harness.show.progress import counted_off
+    from harness.show.terminal import narration
 
     results = folders.results_dir(results_dir)
     entries = [observed(entry) for entry in inventory(results, partial(counted_off, narration(), "Reading results"))]
     if as_json:
         from harness.results.document import InventoryDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(InventoryDocument.of(results_dir=results, entries=entries))
     else:
@@ -91,7 +91,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
     cases = read_night(entry.path).cases if is_read and entry.kind == "night" else ()
     if as_json:
         from harness.results.document import entry_document
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(entry_document(entry, life, files, cells, cases))
         return
@@ -126,7 +126,7 @@ def doctor(
     code = ExitCode.INCONCLUSIVE if left else ExitCode.OK
     if as_json:
         from harness.results.document import AilmentsDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(AilmentsDocument.of(results_dir=results, ailments=found, exit_code=code))
     else:
@@ -149,13 +149,13 @@ def archive(
     The same folder gives the same bytes. Refuses links that lead out of the folder, and runs that have not ended.
     """
     from harness.results.show import archive_stored
-    from harness.showing.page import Page, listing
+    from harness.show.page import Page, listing
     from harness.units import MIB, format_bytes
 
     written = archive_stored(reference, output, results_dir, max_bytes=max_mib * MIB)
     if as_json:
         from harness.results.document import ArchiveDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(ArchiveDocument.of(written))
         return
@@ -186,14 +186,14 @@ def export(
     from harness.results.export import export as send
     from harness.results.export import exported_runs, summary
     from harness.results.show import places_of
-    from harness.showing.page import Page
+    from harness.show.page import Page
 
     folder = folders.results_dir(results_dir)
     entry = find_stored(reference, folder)
     sent = send(exported_runs(entry, places_of(entry, folder)), to, project=project, uri=uri)
     if as_json:
         from harness.results.document import ExportDocument
-        from harness.showing import json
+        from harness.show import json
 
         json.answer(ExportDocument(to=to, project=project, runs=sent))
         return
@@ -201,6 +201,6 @@ def export(
 
 
 def _show(page: "Page") -> None:
-    from harness.showing.terminal import show_page
+    from harness.show.terminal import show_page
 
     show_page(page)

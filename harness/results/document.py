@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Literal
 
 from harness.launch.processes import Life
+from harness.measure.software_fit import Line
 from harness.records.inventory import State, Stored, case_state, outcome_of
 from harness.records.night import NightCase
 from harness.records.sweep import CellData
 from harness.results.export import Sent
 from harness.results.housekeeping import Kind
-from harness.run.software_fit import Line
-from harness.showing.json import Document, Shown, Text, at
+from harness.show.json import Document, Shown, Text, at
 
 
 class EntryRow(Shown):

@@ -12,10 +12,7 @@ from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
 from harness.launch.environment import Host
-from harness.launch.plan import free_port
-from harness.records.folders import free_bytes
-from harness.records.store import write_atomically
-from harness.run.machine import (
+from harness.launch.machine import (
     NO_BINDING,
     DetectedGpu,
     Detection,
@@ -23,8 +20,11 @@ from harness.run.machine import (
     detect_gpus,
     installed_software,
 )
-from harness.run.software_fit import Declared, Line, State, lock_lines, software_lines
-from harness.showing import page
+from harness.launch.plan import free_port
+from harness.measure.software_fit import Declared, Line, State, lock_lines, software_lines
+from harness.records.folders import free_bytes
+from harness.records.store import write_atomically
+from harness.show import page
 from harness.units import GIB, format_bytes, parse_version
 
 SHARED_MEMORY_BYTES = GIB

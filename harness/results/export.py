@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from harness.errors import BadRequestError, closest
-from harness.judging.derive import derive
-from harness.judging.metrics import METRICS
+from harness.judge.derive import derive
+from harness.judge.metrics import METRICS
 from harness.records.inventory import Stored, runs_of
 from harness.records.redact import Places, shareable
 from harness.records.run import RunRecord

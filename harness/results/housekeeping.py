@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
+from harness.history.files import history_dir, history_stamps, is_ahead, read_record
 from harness.launch.processes import Life, life_of
-from harness.night.history.files import history_dir, history_stamps, is_ahead, read_record
 from harness.records.folders import folders
 from harness.records.golden import list_retired
 from harness.records.goldens import MEND_GOLDEN, list_goldens

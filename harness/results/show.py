@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.judging.derive import derive
+from harness.judge.derive import derive
 from harness.launch.processes import life_of
 from harness.records.folders import checkout_dir, results_dir
 from harness.records.inventory import FOLDERS, Stored, case_state, find_stored, outcome_of
@@ -18,8 +18,8 @@ from harness.records.redact import Places, shareable
 from harness.records.run import RunRecord
 from harness.records.store import write_once
 from harness.records.sweep import CellData
-from harness.showing.figures import ABSENT
-from harness.showing.page import Block, Column, Facts, Line, Page, Span, Table, Words, style_of, table, tabled
+from harness.show.figures import ABSENT
+from harness.show.page import Block, Column, Facts, Line, Page, Span, Table, Words, style_of, table, tabled
 from harness.units import MIB, first_line, format_bytes, format_seconds
 
 MAX_BYTES = 200 * MIB

@@ -1,1 +1,1 @@
-"""One run: request, launch, record, verdict."""
+"""The commands `run` and `check`."""

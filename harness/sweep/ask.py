@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking import completion
-from harness.asking.options import (
+from harness.cli import completion
+from harness.cli.options import (
     EngineOptions,
     ExperimentOptions,
     Json,
@@ -149,9 +149,9 @@ def sweep_request(
 
     BadRequestError for an unreadable file or ``--over``, and without a recipe.
     """
-    from harness.asking.requests import batch_launch, experiment_request, read, require_job
-    from harness.recipes.sweep_file import laid_over, read_sweep_file, request_of
+    from harness.cli.requests import batch_launch, experiment_request, read, require_job
     from harness.records.goldens import GateOptions
+    from harness.resolve.sweep_file import laid_over, read_sweep_file, request_of
     from harness.sweep.request import SweepRequest, all_over
 
     file = read_sweep_file(how.file, asked.recipes_dir) if how.file is not None else None
@@ -182,7 +182,7 @@ def slurm_sweep_request(
     how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmArrayOptions
 ) -> "SlurmRequest | None":
     """Return the request of `--launcher slurm`; None for another launcher. BadRequestError with all problems."""
-    from harness.asking.requests import nodes_said, slurm_request
+    from harness.cli.requests import nodes_said, slurm_request
 
     problems, asked = Problems(), None
     with problems.collecting():
@@ -216,6 +216,6 @@ def follower(how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes) -
 
 def require_only_resume(*groups: object) -> None:
     """BadRequestError with every option that a resumed sweep takes from its own plan."""
-    from harness.asking.requests import require_nothing_else
+    from harness.cli.requests import require_nothing_else
 
     require_nothing_else("sweep", "--max_minutes, --no_warm, --results_dir and --json", groups, _MAY_ACCOMPANY)

@@ -10,9 +10,9 @@ from typing import Union, get_args, get_origin, get_type_hints
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.recipes.options import LEAF_OF_OPTION
-from harness.recipes.recipe import Request
-from harness.recipes.sweep_file import RECOMPUTE_OPTIONS
+from harness.resolve.options import LEAF_OF_OPTION
+from harness.resolve.recipe import Request
+from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
 from harness.units import GIB
 
 RECOMPUTE, AUTO, UNSET = "recompute", "auto", "unset"

@@ -10,13 +10,13 @@ from typing_extensions import override
 from harness.batch.launches import nodes_of
 from harness.batch.plan import Batch, DueRun, Lesson, PlannedRun, run_of
 from harness.errors import BadRequestError, Problems
+from harness.launch.machine import require_machine
+from harness.measure.launched import Ran
 from harness.records.batches import read_events
 from harness.records.goldens import find_golden
 from harness.records.run import RunRecord, Status
 from harness.records.store import RECORD, read_record
 from harness.records.sweep import SWEEP, PlannedCell, SweepEvent, SweepPlan, read_sweep, run_dir_of, run_id_of
-from harness.run.launched import Ran
-from harness.run.machine import require_machine
 from harness.units import format_bytes, utc_now
 
 DueCell = DueRun[PlannedCell]

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.compare import compare_runs
-from harness.judging.coverage import throughput_text
-from harness.judging.derive import combine, derive
-from harness.judging.gate import Comparison
-from harness.judging.likeness import is_for
-from harness.judging.metrics import Metrics, Speed, speed_of
-from harness.judging.oom.classify import Ending, classify, expandable_segments
-from harness.judging.oom.verdict import threshold
-from harness.judging.plausible import doubts_of
-from harness.judging.readings import allocated, worst_rank
-from harness.judging.saving import another_machine, memory_saving
-from harness.judging.statistics import time_change
+from harness.failures.classify import Ending, classify, expandable_segments
+from harness.failures.verdict import threshold
+from harness.judge.compare import compare_runs
+from harness.judge.coverage import throughput_text
+from harness.judge.derive import combine, derive
+from harness.judge.gate import Comparison
+from harness.judge.likeness import is_for
+from harness.judge.metrics import Metrics, Speed, speed_of
+from harness.judge.plausible import doubts_of
+from harness.judge.readings import allocated, worst_rank
+from harness.judge.saving import another_machine, memory_saving
+from harness.judge.statistics import time_change
 from harness.records.goldens import GateOptions, find_golden
 from harness.records.rank import RankRecord
 from harness.records.run import PredictionRecord, RunRecord

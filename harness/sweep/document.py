@@ -6,16 +6,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator
 
-from harness.judging.gate import Finding, Verdict
-from harness.judging.metrics import METRICS, Metrics, Speed
-from harness.judging.saving import RankSaving
-from harness.judging.statistics import CONFIDENCE
+from harness.judge.gate import Finding, Verdict
+from harness.judge.metrics import METRICS, Metrics, Speed
+from harness.judge.saving import RankSaving
+from harness.judge.statistics import CONFIDENCE
+from harness.measure.document import Launch, NotPredicted, Predicted, PredictedAndMeasured
 from harness.records.redact import redact_shapes
 from harness.records.run import PredictionRecord
 from harness.records.sweep import Axis, Cell, SweepPlan
-from harness.run.document import Launch, NotPredicted, Predicted, PredictedAndMeasured
-from harness.showing.figures import Value, csv_text
-from harness.showing.json import Document, Shown, Text, at
+from harness.show.figures import Value, csv_text
+from harness.show.json import Document, Shown, Text, at
 from harness.sweep.values import CellStatus, CellVerdict, OomLine, SweepVerdict, VsControl
 
 

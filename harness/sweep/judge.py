@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.judging import statistics
-from harness.judging.gate import default_thresholds
-from harness.judging.saving import first_run
-from harness.judging.statistics import half_width
+from harness.judge import statistics
+from harness.judge.gate import default_thresholds
+from harness.judge.saving import first_run
+from harness.judge.statistics import half_width
 from harness.records.goldens import GateOptions
 from harness.records.sweep import CellData, SweepData
 from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measured

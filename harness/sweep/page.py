@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.judging.metrics import BY_NAME
+from harness.judge.metrics import BY_NAME
 from harness.records.store import RECORD
 from harness.records.sweep import Cell, CellData, SweepData, SweepPlan, run_dir_of
-from harness.showing.figures import ABSENT, cap_figure, capacities_text, clock_figure, figure
-from harness.showing.page import (
+from harness.show.figures import ABSENT, cap_figure, capacities_text, clock_figure, figure
+from harness.show.page import (
     GAP,
     Bars,
     Block,
@@ -27,8 +27,8 @@ from harness.showing.page import (
     style_of,
     tabled,
 )  # fmt: skip
-from harness.showing.provenance import command_text, machine_facts, run_table
-from harness.showing.request_text import paste_lines, request_rows
+from harness.show.provenance import command_text, machine_facts, run_table
+from harness.show.request_text import paste_lines, request_rows
 from harness.sweep.remarks import closing_lines, headline, remarks
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures

@@ -12,19 +12,19 @@ from harness.experiment.layout import LayoutError
 from harness.experiment.model import repeats_problem
 from harness.experiment.software import Software
 from harness.launch.environment import Host, secrets_in
+from harness.launch.machine import one_look
 from harness.launch.replay import LAUNCHERS
-from harness.planning.assumptions import imbalance_of
-from harness.planning.prediction import predict
-from harness.planning.search import Traces, candidates
-from harness.planning.stages import Composer, MissingTraceError
-from harness.recipes.recipe import Request
-from harness.recipes.sweep_file import RECOMPUTE_OPTIONS
+from harness.measure.prediction import RunPrediction, constants_for
+from harness.measure.understanding import Checked, given_env, launcher_problems, settle
+from harness.predict.assumptions import imbalance_of
+from harness.predict.prediction import predict
+from harness.predict.search import Traces, candidates
+from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.tracer import Tracing, trace_cache
 from harness.records.redact import own_command
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
-from harness.run.machine import one_look
-from harness.run.predicting.prediction import RunPrediction, constants_for
-from harness.run.predicting.tracer import Tracing, trace_cache
-from harness.run.understanding import Checked, given_env, launcher_problems, settle
+from harness.resolve.recipe import Request
+from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
 from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, values_of
 from harness.sweep.request import SweepRequest, read_axes, read_control
 from harness.units import counted, first_line, format_bytes, utc_now

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.judging.gate import Comparison
-from harness.judging.metrics import BY_NAME
-from harness.judging.statistics import MIN_RUNS
+from harness.judge.gate import Comparison
+from harness.judge.metrics import BY_NAME
+from harness.judge.statistics import MIN_RUNS
 from harness.records.redact import redact_shapes
-from harness.showing.figures import capacities_text, change, figure
+from harness.show.figures import capacities_text, change, figure
 from harness.sweep.cell import oom_text
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import format_bytes, format_percent, grouped

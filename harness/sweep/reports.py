@@ -8,18 +8,18 @@ from signal import SIGTERM
 
 from harness.batch.plan import BatchDisplay
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
-from harness.judging.gate import comparison_outcome
+from harness.judge.gate import comparison_outcome
 from harness.records.goldens import GateOptions
 from harness.records.other_kinds import read_only_sweep
 from harness.records.store import write_atomically
 from harness.records.sweep import SweepData, SweepPlan, read_sweep
-from harness.showing import json
-from harness.showing.charts.drawing import obstacle, png
-from harness.showing.html import html
-from harness.showing.markup import markdown
-from harness.showing.page import Line, Picture
-from harness.showing.progress import counted_off
-from harness.showing.terminal import narrate, narration, show_blocks, show_page, show_stopped
+from harness.show import json
+from harness.show.charts.drawing import obstacle, png
+from harness.show.html import html
+from harness.show.markup import markdown
+from harness.show.page import Line, Picture
+from harness.show.progress import counted_off
+from harness.show.terminal import narrate, narration, show_blocks, show_page, show_stopped
 from harness.sweep.batch import SweepBatch
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import Origin, origin_of, plan_page, summary_lines, sweep_page

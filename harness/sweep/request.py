@@ -8,16 +8,16 @@ from pathlib import Path
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
-from harness.recipes.options import set_settings
-from harness.recipes.reading import nearest_setting
-from harness.recipes.recipe import Request
-from harness.recipes.recompute import policy_from_text
-from harness.recipes.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, SweepFile
+from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
 from harness.records.goldens import GateOptions
 from harness.records.redact import redact
 from harness.records.run import LaunchSettings
-from harness.run.understanding import RunRequest
+from harness.resolve.options import set_settings
+from harness.resolve.reading import nearest_setting
+from harness.resolve.recipe import Request
+from harness.resolve.recompute import policy_from_text
+from harness.resolve.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, SweepFile
 from harness.sweep.axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
 
 Over = tuple[str, tuple[str, ...]]

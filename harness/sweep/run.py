@@ -7,25 +7,25 @@ from pathlib import Path
 from harness.batch.engine import TimeLimit, begun, holding, play_here
 from harness.batch.launches import num_nodes, require_same_software
 from harness.batch.nodes import Follower, Meeting, follow
-from harness.batch.slurm.collecting import collect_ended
-from harness.batch.slurm.node import NodeOfJob
-from harness.batch.slurm.showing import JobDisplay
-from harness.batch.slurm.submission import JobRequest, hand_over, require_gpu_named
-from harness.batch.slurm.task import main
+from harness.cluster.collecting import collect_ended
+from harness.cluster.commands import Slurm
+from harness.cluster.node import NodeOfJob
+from harness.cluster.showing import JobDisplay
+from harness.cluster.state import job_state
+from harness.cluster.submission import JobRequest, hand_over, require_gpu_named
+from harness.cluster.task import main
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.gpu import GPUS
-from harness.judging.saving import elsewhere
+from harness.judge.saving import elsewhere
 from harness.launch.environment import Host, this_host
-from harness.launch.slurm.commands import Slurm
-from harness.launch.slurm.state import job_state
+from harness.launch.machine import software_for, software_here
+from harness.measure.experiment import Display
 from harness.records.batches import SWEEP_FOLDERS
 from harness.records.folders import results_dir
 from harness.records.job import JobAttempt, JobRecord, SlurmRequest, job_dirs, read_job, read_submitted
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepPlan, made_sweep_dir, read_sweep
-from harness.run.experiment import Display
-from harness.run.machine import software_for, software_here
-from harness.showing import json
+from harness.show import json
 from harness.sweep.batch import DueCell, SweepBatch
 from harness.sweep.plan import plan_sweep
 from harness.sweep.reports import SweepDisplay, answer
@@ -54,7 +54,7 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequ
     batch = _unstarted(plan, host, results)
     job = sweep_job(batch, batch.every_run(), slurm, results).checked(host)
     if display.as_json:
-        from harness.run.document import launch_document
+        from harness.measure.document import launch_document
         from harness.sweep.document import SweepJobPlanDocument
 
         json.answer(SweepJobPlanDocument.of_plan(plan, job=launch_document(job)))

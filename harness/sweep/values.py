@@ -5,17 +5,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging import statistics
-from harness.judging.gate import Comparison
-from harness.judging.metrics import Metric, Metrics, Speed, cell_figure
-from harness.judging.saving import MemorySaving
-from harness.judging.statistics import TimeChange
+from harness.judge import statistics
+from harness.judge.gate import Comparison
+from harness.judge.metrics import Metric, Metrics, Speed, cell_figure
+from harness.judge.saving import MemorySaving
+from harness.judge.statistics import TimeChange
 from harness.records.run import PredictionRecord
 from harness.records.sweep import SweepPlan
 from harness.units import GIB, format_bytes
 
 if TYPE_CHECKING:
-    from harness.recipes.foreign.exporting import ToPaste
+    from harness.foreign.exporting import ToPaste
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class SweepVerdict:
     @cached_property
     def to_paste(self) -> "ToPaste | None":
         """Return the recommended cell in words of other programs; None without one, or where they have no words for a change."""
-        from harness.recipes.foreign.exporting import sayable, to_paste
+        from harness.foreign.exporting import sayable, to_paste
 
         control = self.cell(self.plan.control).spec
         best = self.cell(self.recommendation.cell).spec if self.recommendation.cell else None

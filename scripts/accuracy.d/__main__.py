@@ -22,12 +22,12 @@ from page import Page, index
 
 from harness.errors import ExitCode
 from harness.launch.environment import Host, this_host
+from harness.launch.machine import installed_software
 from harness.records.folders import results_dir
 from harness.records.store import write_atomically
-from harness.run.machine import installed_software
-from harness.showing.charts.drawing import obstacle
-from harness.showing.page import Code, Line
-from harness.showing.terminal import narrate, show_blocks
+from harness.show.charts.drawing import obstacle
+from harness.show.page import Code, Line
+from harness.show.terminal import narrate, show_blocks
 
 FOLDER = results_dir() / "accuracy"
 INPUTS = FOLDER / "inputs"

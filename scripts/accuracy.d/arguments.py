@@ -11,10 +11,10 @@ from typing import Any
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.recipes.foreign.megatron_arguments import Arguments, from_mapping, options
-from harness.recipes.foreign.megatron_fields import arguments_layer
-from harness.recipes.foreign.megatron_refusals import DERIVED, SMALL
-from harness.recipes.recipe import Setting, build_spec, merge
+from harness.foreign.megatron_arguments import Arguments, from_mapping, options
+from harness.foreign.megatron_fields import arguments_layer
+from harness.foreign.megatron_refusals import DERIVED, SMALL
+from harness.resolve.recipe import Setting, build_spec, merge
 
 Row = Mapping[str, Any]
 

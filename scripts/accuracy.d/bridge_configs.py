@@ -14,16 +14,16 @@ from page import Page, signed
 from harness.errors import BadRequestError
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
+from harness.foreign.container_fields import disagreements
 from harness.launch.environment import Host
-from harness.planning.assumptions import imbalance_of
-from harness.planning.stages import Composer
-from harness.recipes.foreign.container_fields import disagreements
-from harness.recipes.recipe import ForeignSource, Request
-from harness.recipes.resolve import resolve
-from harness.run.machine import software_for
-from harness.run.predicting.prediction import RunPrediction, predict_with
-from harness.run.predicting.tracer import Tracing, trace_cache
-from harness.run.understanding import in_one_sentence
+from harness.launch.machine import software_for
+from harness.measure.prediction import RunPrediction, predict_with
+from harness.measure.understanding import in_one_sentence
+from harness.predict.assumptions import imbalance_of
+from harness.predict.stages import Composer
+from harness.predict.tracer import Tracing, trace_cache
+from harness.resolve.recipe import ForeignSource, Request
+from harness.resolve.resolve import resolve
 
 _SCRIPTS = Path(__file__).parents[1]
 ARCHIVE = _SCRIPTS.parent / "tests" / "data" / "bridge" / "containers_067f987.tar.xz"

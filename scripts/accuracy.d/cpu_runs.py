@@ -12,10 +12,10 @@ from page import Page
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.machine import installed_software
+from harness.measure.prediction import predict
 from harness.records.redact import quoted_error
 from harness.records.run import RunRecord
-from harness.run.machine import installed_software
-from harness.run.predicting.prediction import predict
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from page import Page, signed
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
-from harness.recipes.recipe import Request
-from harness.recipes.resolve import resolve
-from harness.run.machine import software_for
-from harness.run.predicting.prediction import predict
+from harness.launch.machine import software_for
+from harness.measure.prediction import predict
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
 
 # Recipes of this repository by the names in the recorded cases, and whose operating point is borrowed; all pretrain.
 MODELS = {"llama3_8b": None, "llama3_70b": None, "llama31_405b": None, "mixtral_8x7b": "a100", "qwen3_235b_a22b": None}

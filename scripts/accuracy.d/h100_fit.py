@@ -11,9 +11,9 @@ from typing import Any
 
 from h100_steps import SCATTER, Step
 
-from harness.planning import time_model
-from harness.planning.calibration import least_squares
-from harness.planning.time_model import LEAST_ROWS, LIKELY, WIDENED, Efficiency, StepTime, spread_of
+from harness.predict import time_model
+from harness.predict.calibration import least_squares
+from harness.predict.time_model import LEAST_ROWS, LIKELY, WIDENED, Efficiency, StepTime, spread_of
 from harness.records.store import write_atomically
 
 FILE = Path(time_model.__file__).with_name("fitted_times.json")

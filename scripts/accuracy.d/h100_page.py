@@ -9,7 +9,7 @@ from typing import Any
 from h100_fit import BOUNDS, MEANING, START, Compared, Fit, constants
 from page import plain, signed
 
-from harness.planning.time_model import LEAST_ROWS, WIDENED
+from harness.predict.time_model import LEAST_ROWS, WIDENED
 from harness.units import counted
 
 # Measured times that differ by less are noise, and no pair.

@@ -8,9 +8,9 @@ from typing import Any
 import altair as alt
 
 from harness.records.store import write_atomically
-from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Row
-from harness.showing.page import Picture
+from harness.show.charts import drawing as look
+from harness.show.charts.drawing import Row
+from harness.show.page import Picture
 from harness.units import GIB
 
 NAME = "h100_peaks"

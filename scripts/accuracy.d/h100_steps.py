@@ -15,13 +15,13 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.launch.environment import Host
 from harness.plan.nearest import published_rows, published_seconds, published_spec
-from harness.planning.assumptions import imbalance_of
-from harness.planning.compose import ChunkCost, Op, Work
-from harness.planning.experts import at_pace
-from harness.planning.stages import Composer, MissingTraceError
-from harness.planning.time_model import Efficiency, StepTime, kind_of_step, likely_seconds, step_time
+from harness.predict.assumptions import imbalance_of
+from harness.predict.compose import ChunkCost, Op, Work
+from harness.predict.experts import at_pace
+from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.time_model import Efficiency, StepTime, kind_of_step, likely_seconds, step_time
+from harness.predict.tracer import TraceKind, Tracing, trace_cache
 from harness.records.trace import TraceCase
-from harness.run.predicting.tracer import TraceKind, Tracing, trace_cache
 
 Row = dict[str, Any]
 Costs = tuple[tuple[ChunkCost, ...], ...]

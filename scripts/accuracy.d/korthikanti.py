@@ -11,11 +11,11 @@ from page import Page, signed
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
-from harness.planning.compose import ChunkCost
-from harness.planning.prediction import Prediction, predict
-from harness.planning.stages import Composer
-from harness.planning.time_model import step_time
-from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.predict.compose import ChunkCost
+from harness.predict.prediction import Prediction, predict
+from harness.predict.stages import Composer
+from harness.predict.time_model import step_time
+from harness.predict.tracer import Tracing, trace_cache
 
 Row = dict[str, Any]
 Costs = tuple[tuple[ChunkCost, ...], ...]

@@ -11,10 +11,10 @@ from page import Page, plain, signed
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
-from harness.recipes.recipe import Request
-from harness.recipes.resolve import resolve
-from harness.run.machine import software_for
-from harness.run.predicting.prediction import predict
+from harness.launch.machine import software_for
+from harness.measure.prediction import predict
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
 
 POINT = Request(
     model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32, global_batch_size=32

@@ -15,12 +15,12 @@ from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.launch.environment import Host
-from harness.planning.assumptions import imbalance_of
-from harness.planning.ledger import StageMemory
-from harness.planning.prediction import Prediction, predict
-from harness.planning.stages import Composer, MissingTraceError
+from harness.predict.assumptions import imbalance_of
+from harness.predict.ledger import StageMemory
+from harness.predict.prediction import Prediction, predict
+from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.tracer import Tracing, trace_cache
 from harness.records.trace import TraceCase
-from harness.run.predicting.tracer import Tracing, trace_cache
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 from h100_fit import percentile
 from page import Page, plain, signed
 
-from harness.planning.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, CostError, JobClass, RatioError, Spread
+from harness.predict.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, CostError, JobClass, RatioError, Spread
 from harness.records.store import write_atomically
 
 SOURCES = ("megatron_lm", "other_published", "experts", "llama3_70b_sft", "cpu")

@@ -6,7 +6,7 @@ neither recompute modules nor precision, and knows no full recompute. A test com
 """
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.planning.ledger import StageMemory
+from harness.predict.ledger import StageMemory
 
 _STATE_BYTES, _UNSHARED_BYTES, _SHARED_BYTES = 18, 6, 12
 

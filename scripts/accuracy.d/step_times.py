@@ -16,9 +16,9 @@ from page import Page, plain, signed
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
-from harness.planning.flops import model_flops_per_step
-from harness.planning.prediction import Prediction
-from harness.planning.time_model import StepTime
+from harness.predict.flops import model_flops_per_step
+from harness.predict.prediction import Prediction
+from harness.predict.time_model import StepTime
 
 _BASELINE = "kor-t4-22B-baseline"
 

@@ -11,22 +11,22 @@ from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software
 from harness.launch.environment import Host
-from harness.planning.assumptions import imbalance_of
-from harness.planning.search import candidates, every_case
-from harness.planning.shipped_traces import About, packed, shipped_file
-from harness.planning.trace_cases import CachedTrace, TraceCache
-from harness.recipes.find import all_recipe_files, recipes_dir
-from harness.recipes.recipe import Request
-from harness.recipes.recipe_file import load_recipe
-from harness.recipes.resolve import resolve_recipe
+from harness.predict.assumptions import imbalance_of
+from harness.predict.search import candidates, every_case
+from harness.predict.shipped_traces import About, packed, shipped_file
+from harness.predict.trace_cases import CachedTrace, TraceCache
+from harness.predict.tracer import Tracing, cache_folder
 from harness.records.store import write_atomically
 from harness.records.trace import TraceCase
-from harness.run.predicting.tracer import Tracing, cache_folder
-from harness.showing.terminal import narrate
+from harness.resolve.find import all_recipe_files, recipes_dir
+from harness.resolve.recipe import Request
+from harness.resolve.recipe_file import load_recipe
+from harness.resolve.resolve import resolve_recipe
+from harness.show.terminal import narrate
 
 # Environments of scripts/setup, one per release of megatron-core that traces are shipped for.
 ENVIRONMENTS = ("", "mcore019")
-_HERE = "from harness.planning.shipped_traces import made_here; print(made_here().model_dump_json())"
+_HERE = "from harness.predict.shipped_traces import made_here; print(made_here().model_dump_json())"
 
 
 def write_all(host: Host, folder: Path | None) -> Iterator[Path]:

@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from harness.recipes.find import all_recipe_files, recipes_dir
-from harness.recipes.recipe import OperatingPoint
-from harness.recipes.recipe_file import load_recipe
+from harness.resolve.find import all_recipe_files, recipes_dir
+from harness.resolve.recipe import OperatingPoint
+from harness.resolve.recipe_file import load_recipe
 
 _MODULE = re.compile(r"src/(megatron/bridge/\S+)\.py")
 _FUNCTION = re.compile(r"\b(\w+_config)\b")

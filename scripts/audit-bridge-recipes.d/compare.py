@@ -8,9 +8,9 @@ from ask import BridgePoint, bridge_points
 from kept import Kept, read_kept
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.recipes.foreign.container_fields import container_layer, disagreements, effective_values
-from harness.recipes.foreign.container_file import Container, read_container
-from harness.recipes.recipe import build_spec, merge
+from harness.foreign.container_fields import container_layer, disagreements, effective_values
+from harness.foreign.container_file import Container, read_container
+from harness.resolve.recipe import build_spec, merge
 
 _IDENTITY = ("recipe", "family", "task", "gpu", "gpus_per_node", "num_gpus")  # a container lacks them, or may
 

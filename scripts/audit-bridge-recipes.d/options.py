@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 PARSER = "scripts/performance/argument_parser.py"
-COMMITTED = Path(__file__).parents[2] / "harness" / "asking" / "bridge_options.json"
+COMMITTED = Path(__file__).parents[2] / "harness" / "cli" / "bridge_options.json"
 _FACTS = ("action", "type", "nargs", "default", "choices")
 
 Option = dict[str, object]

@@ -30,8 +30,8 @@ from sweep_cells import sweep_cells
 
 from harness.errors import ExitCode
 from harness.records.folders import results_dir
-from harness.showing.page import Column, tabled
-from harness.showing.terminal import narrate, show_blocks
+from harness.show.page import Column, tabled
+from harness.show.terminal import narrate, show_blocks
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     "startup_help": help_text,

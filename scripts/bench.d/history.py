@@ -9,10 +9,10 @@ from statistics import median
 from processes import mbr_perf, timed
 from result import Result
 
-from harness.night.history.files import INDEX, history_dir, history_path
-from harness.night.history.record import HistoryFigure, HistoryRecord
-from harness.night.history.store import read_history
-from harness.planning.flops import FORMULA_VERSION
+from harness.history.files import INDEX, history_dir, history_path
+from harness.history.record import HistoryFigure, HistoryRecord
+from harness.history.store import read_history
+from harness.predict.flops import FORMULA_VERSION
 
 CASES, NIGHTS, RUNS_PER_NIGHT = 10, 200, 5
 REPEATS = 5

@@ -11,11 +11,11 @@ from statistics import median
 from processes import BenchmarkFailedError
 
 from harness.launch.environment import this_host
+from harness.launch.machine import settled_gpu
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import execute
-from harness.recipes.recipe import Request
-from harness.run.machine import settled_gpu
-from harness.run.understanding import RunRequest, Understood, understand
+from harness.measure.understanding import RunRequest, Understood, understand
+from harness.resolve.recipe import Request
 
 PAIRS = 400
 WARM_UP = 5

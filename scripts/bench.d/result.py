@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from harness.launch.machine import installed_software
+from harness.measure.provenance import git_commit
 from harness.records.rank import processor_name
 from harness.records.store import write_atomically
-from harness.run.machine import installed_software
-from harness.run.provenance import git_commit
 
 Verdict = Literal["met", "missed", "inconclusive"]
 

@@ -14,9 +14,9 @@ from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.recompute import MODULES
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
-from harness.recipes.find import all_recipe_files, recipes_dir
-from harness.recipes.recipe import build_spec
-from harness.recipes.recipe_file import load_recipe
+from harness.resolve.find import all_recipe_files, recipes_dir
+from harness.resolve.recipe import build_spec
+from harness.resolve.recipe_file import load_recipe
 
 REQUESTS = 10_000
 GOAL_MS = 5.0

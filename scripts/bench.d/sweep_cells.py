@@ -12,15 +12,15 @@ from processes import BenchmarkFailedError
 from result import Result
 
 from harness.launch.environment import this_host
+from harness.launch.machine import settled_gpu
 from harness.launch.plan import Nodes
 from harness.launch.warm import WarmParents
-from harness.recipes.recipe import Request
+from harness.measure.launched import Launch, launched
+from harness.measure.prediction import KeptPrediction
+from harness.measure.understanding import RunRequest, understand
 from harness.records.collect import LaunchOutcome
 from harness.records.strict_json import read_document
-from harness.run.launched import Launch, launched
-from harness.run.machine import settled_gpu
-from harness.run.predicting.prediction import KeptPrediction
-from harness.run.understanding import RunRequest, understand
+from harness.resolve.recipe import Request
 
 SETTINGS = ("none", "core_attn", "mlp", "full:uniform:1")
 ROUNDS = 2

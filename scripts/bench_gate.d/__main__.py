@@ -12,8 +12,8 @@ from result import machine, write_result
 
 from harness.errors import ExitCode
 from harness.records.folders import results_dir
-from harness.showing.page import GAP, Column, table
-from harness.showing.terminal import narrate, show_blocks
+from harness.show.page import GAP, Column, table
+from harness.show.terminal import narrate, show_blocks
 
 
 def main() -> int:

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.night.evidence import Reference
-from harness.night.known_noise import KnownNoise, known_noise
+from harness.nightly.evidence import Reference
+from harness.nightly.known_noise import KnownNoise, known_noise
 
 LEVEL = 700.0
 _STUDENT_DEGREES = 4

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 
 from gate_draws import Drawn, Scenario, draws
 
-from harness.judging.gate import Verdict, compare_values
-from harness.judging.metrics import METRICS
-from harness.night.known_noise import KnownNoise, known_noise
-from harness.night.rules import SMALLEST_EFFECT, SUSPICION_SHARE, NightBefore, TimeLimits, is_suspicious, judge_time
-from harness.night.values import FALSE_ALARMS_PER_NIGHT
+from harness.judge.gate import Verdict, compare_values
+from harness.judge.metrics import METRICS
+from harness.nightly.known_noise import KnownNoise, known_noise
+from harness.nightly.rules import SMALLEST_EFFECT, SUSPICION_SHARE, NightBefore, TimeLimits, is_suspicious, judge_time
+from harness.nightly.values import FALSE_ALARMS_PER_NIGHT
 
 CASES_PER_NIGHT = 50
 THRESHOLD = 0.05

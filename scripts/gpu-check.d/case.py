@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harness.judging.derive import derive
-from harness.judging.readings import Peak
+from harness.judge.derive import derive
+from harness.judge.readings import Peak
 from harness.records.run import RunRecord
 
 # skipped: this machine cannot carry the check out; not_run: a later sitting can.

@@ -4,10 +4,10 @@ from case import Check, judged
 from runs import Ran
 
 from harness.errors import ExitCode
-from harness.judging.derive import derive
-from harness.judging.readings import bare_uuid
+from harness.judge.derive import derive
+from harness.judge.readings import bare_uuid
+from harness.measure.ranks import built_otherwise
 from harness.records.run import RunRecord
-from harness.run.ranks import built_otherwise
 from harness.units import format_bytes
 
 # Recompute replays the same kernels, so the first loss differs only by the order of atomic additions; after that,

@@ -12,11 +12,11 @@ from machine import Target
 from phases import markdown
 
 from harness.errors import BadRequestError, ExitCode, raise_all
+from harness.measure.provenance import git_commit
 from harness.records.store import write_atomically
 from harness.records.strict_json import once_each
-from harness.run.provenance import git_commit
-from harness.showing.figures import ABSENT
-from harness.showing.page import Column, Page, listing, table
+from harness.show.figures import ABSENT
+from harness.show.page import Column, Page, listing, table
 from harness.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1

@@ -10,9 +10,9 @@ import harness
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
 from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.machine import DetectedGpu, Detection, detect_gpus, installed_software, settled_gpu
 from harness.records.redact import quoted_error
 from harness.results.examine import examine
-from harness.run.machine import DetectedGpu, Detection, detect_gpus, installed_software, settled_gpu
 from harness.units import GB
 
 # The first call into an idle driver can take tens of seconds; later calls are quick.

@@ -12,8 +12,8 @@ from machine import Target
 from runs import Ran, Runs
 from shapes import Shape
 
-from harness.judging.oom.classify import Ending, classify
-from harness.judging.oom.verdict import OomClass
+from harness.failures.classify import Ending, classify
+from harness.failures.verdict import OomClass
 from harness.launch.environment import ALLOCATOR_ALIAS
 from harness.launch.environment_rows import ALLOCATOR
 from harness.records.redact import redact

@@ -12,10 +12,10 @@ from machine import Target
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
-from harness.planning.ledger import lingering_bytes, stage_memory
-from harness.planning.model_states import steps_with_torch_adam
-from harness.planning.search import Traces
-from harness.planning.stages import Composer, MissingTraceError
+from harness.predict.ledger import lingering_bytes, stage_memory
+from harness.predict.model_states import steps_with_torch_adam
+from harness.predict.search import Traces
+from harness.predict.stages import Composer, MissingTraceError
 from harness.units import format_percent
 
 # Share by which a measurement may differ from the prediction. What stands is a sum of sizes; passes also hold scratch

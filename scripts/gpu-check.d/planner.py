@@ -17,14 +17,14 @@ from harness.experiment.effective import settled_implementation
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.warm import WarmParents
-from harness.planning.search import Candidate, Traces, candidates, required_cases
-from harness.planning.stages import MissingTraceError
-from harness.recipes.recipe import Request
+from harness.measure.launched import Launch, launched
+from harness.measure.prediction import KeptPrediction
+from harness.measure.understanding import RunRequest, Settled, understand
+from harness.predict.search import Candidate, Traces, candidates, required_cases
+from harness.predict.stages import MissingTraceError
+from harness.predict.tracer import Tracing, trace_cache
 from harness.records.run import LaunchSettings, RunRecord
-from harness.run.launched import Launch, launched
-from harness.run.predicting.prediction import KeptPrediction
-from harness.run.predicting.tracer import Tracing, trace_cache
-from harness.run.understanding import RunRequest, Settled, understand
+from harness.resolve.recipe import Request
 
 WORKER = "phase_worker.py"
 STEPS = 2

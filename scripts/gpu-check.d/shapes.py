@@ -10,8 +10,8 @@ from machine import Target
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.recompute import MODULES, parse_recompute
 from harness.experiment.rules.check import check
-from harness.recipes.recipe import Request
-from harness.run.understanding import RunRequest, Settled, settle
+from harness.measure.understanding import RunRequest, Settled, settle
+from harness.resolve.recipe import Request
 
 FULL = ("full:uniform:1", "full:block:1")
 POINTS_OF = "h100"  # the recipes keep their points under one GPU type; every other type borrows them

@@ -27,8 +27,8 @@ from harness.launch.environment import this_host
 from harness.launch.warm import WarmParents
 from harness.records.folders import results_dir
 from harness.records.redact import redact_shapes
-from harness.showing.page import Line, visible
-from harness.showing.terminal import narrate, show_blocks, show_page
+from harness.show.page import Line, visible
+from harness.show.terminal import narrate, show_blocks, show_page
 
 HERE = Path(__file__).parent
 

@@ -11,10 +11,10 @@ from ooms import allocator_settings, not_made, oversize
 from runs import Runs
 from shapes import Shape
 
-from harness.diagnose.snapshots.reading import fullest_device, snapshot_summary
-from harness.diagnose.snapshots.values import DeviceMemory
 from harness.errors import BadRequestError
 from harness.records.run import RunRecord
+from harness.snapshot.reading import fullest_device, snapshot_summary
+from harness.snapshot.values import DeviceMemory
 from harness.units import format_bytes
 
 NEEDS_GPU = f"{checks.GPU_ONLY}: torch takes snapshots of its CUDA allocator only"

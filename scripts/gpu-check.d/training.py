@@ -9,7 +9,7 @@ from case import Case, Check, Unfinished, case_name, case_of_run, judged
 from runs import Ran, Runs
 from shapes import Shape, legal_settings
 
-from harness.judging.derive import derive
+from harness.judge.derive import derive
 from harness.records.run import RunRecord
 
 PAIRS = 4

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.judging.derive import derive
+from harness.judge.derive import derive
 from harness.launch.environment import this_host
+from harness.launch.machine import software_for
 from harness.records.goldens import find_golden
 from harness.records.night import read_night
 from harness.records.store import read_record
 from harness.records.sweep import read_sweep
-from harness.run.machine import software_for
 
 WRITTEN = Path(__file__).parents[1] / "data" / "written_by_7492481"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from harness.batch.repeats import run_experiment
 from harness.errors import ExitCode
-from harness.recipes.recipe import Request
+from harness.measure.experiment import Display
+from harness.measure.understanding import RunRequest
 from harness.records.run import LaunchSettings
 from harness.records.store import read_record
-from harness.run.experiment import Display
-from harness.run.understanding import RunRequest
+from harness.resolve.recipe import Request
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from harness.diagnose.values import Case, Message, RankFigures
-from harness.judging.oom.classify import Ending, classify
+from harness.failures.classify import Ending, classify
 from harness.records.run import PredictionRecord, StagePrediction
 from harness.units import GIB
 

@@ -8,8 +8,8 @@ import pytest
 
 from harness.diagnose.commands import command, trial_command
 from harness.launch.environment import this_host
-from harness.recipes.recipe import Request
-from harness.run.understanding import RunRequest, settle
+from harness.measure.understanding import RunRequest, settle
+from harness.resolve.recipe import Request
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

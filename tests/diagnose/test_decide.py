@@ -10,7 +10,7 @@ from harness.diagnose.plan import Outlook
 from harness.diagnose.stages import allocator_trial, needed_bytes
 from harness.diagnose.values import Change, FailedRank, Rulings
 from harness.experiment.rules.rule import Finding
-from harness.judging.oom.verdict import OomVerdict
+from harness.failures.verdict import OomVerdict
 from harness.units import GIB
 from tests.diagnose.conftest import FRAGMENTED, FULL
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from harness.diagnose.run import stopped_by_ctrl_c
-from harness.records.logs.sources import Passage
+from harness.foreign.logs.sources import Passage
 
 
 class EndedError(Exception):

@@ -8,7 +8,7 @@ from harness.diagnose.judge import diagnose
 from harness.diagnose.plan import Outlook
 from harness.diagnose.show import diagnosis_page
 from harness.diagnose.values import Change
-from harness.showing.terminal import Console, print_page
+from harness.show.terminal import Console, print_page
 from harness.units import GIB
 from tests.diagnose.conftest import FRAGMENTED
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from harness.engine.rank_log import MAX_TEXT, NonFiniteLossError, failure_of
-from harness.judging.oom.classify import classify
+from harness.failures.classify import classify
 
 MIB, GIB = 1024**2, 1024**3
 TAIL_2_4 = "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

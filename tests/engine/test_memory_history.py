@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.diagnose.snapshots.reading import snapshot_summary
+from harness.snapshot.reading import snapshot_summary
 from harness.units import MIB
 from tests.snapshot_pickles import MLP, Allocator, written
 

@@ -5,9 +5,9 @@ import pytest
 from harness.explain.facts import run_side
 from harness.explain.judge import explain
 from harness.explain.references import with_history
-from harness.judging.derive import derive
-from harness.night.history.record import Occasion, history_record
-from harness.night.history.store import write_history
+from harness.history.record import Occasion, history_record
+from harness.history.store import write_history
+from harness.judge.derive import derive
 
 NIGHTS = ((2.48, 2.52), (2.50, 2.54), (2.46, 2.50))
 

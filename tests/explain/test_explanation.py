@@ -11,7 +11,7 @@ from harness.explain.effects import EFFECTS
 from harness.explain.facts import run_side
 from harness.explain.judge import explain
 from harness.explain.values import GROUPS
-from harness.judging.promotion import promote
+from harness.judge.promotion import promote
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn, spec_like
 from harness.records.rank import Device
 from harness.records.run import DeviceSample, NodeSample

@@ -6,7 +6,7 @@ from harness.explain.facts import run_side
 from harness.explain.judge import explain
 from harness.explain.show import change_blocks, coverage, explanation_page
 from harness.explain.values import Change, Contrast, Side
-from harness.showing.page import Page
+from harness.show.page import Page
 from tests.commands import piped
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.launch.environment import this_host
-from harness.recipes.recipe import Request
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.sweep import SweepPlan, made_sweep_dir
+from harness.resolve.recipe import Request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest, split_over
 from tests.faults.stage import RECIPE, ROOT, SETTINGS, Stage

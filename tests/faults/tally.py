@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.run.machine import installed_software
-from harness.run.provenance import git_commit
+from harness.launch.machine import installed_software
+from harness.measure.provenance import git_commit
 
 
 @dataclass

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from harness.compare.convergence import LossLimits, judge_loss
+from harness.compare.judge import judge_log
+from harness.compare.values import ForeignThresholds
 from harness.errors import BadRequestError
-from harness.imports.compare.convergence import LossLimits, judge_loss
-from harness.imports.compare.judge import judge_log
-from harness.imports.compare.values import ForeignThresholds
-from harness.judging.compare import WindowOptions
-from harness.judging.gate import overall
-from harness.records.foreign.golden_file import read_foreign_golden
-from harness.records.foreign.reader import read_logs
+from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.reader import read_logs
+from harness.judge.compare import WindowOptions
+from harness.judge.gate import overall
 from tests.imports.logs import bridge_log, memory_gb
 
 CASES = json.loads((Path(__file__).parents[1] / "data/bridge/foreign.json").read_text())

@@ -12,20 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.compare.convergence import LossLimits
+from harness.compare.document import foreign_document
+from harness.compare.judge import ForeignAnswer, judge_log
+from harness.compare.show import foreign_page
+from harness.compare.values import ForeignThresholds
 from harness.errors import BadRequestError
-from harness.imports.compare.convergence import LossLimits
-from harness.imports.compare.document import foreign_document
-from harness.imports.compare.judge import ForeignAnswer, judge_log
-from harness.imports.compare.show import foreign_page
-from harness.imports.compare.values import ForeignThresholds
-from harness.judging.compare import WindowOptions
-from harness.judging.gate import comparison_outcome
-from harness.records.foreign.bridge import actuals_of, bridge_text, downsample, merge, read_bridge
-from harness.records.foreign.golden_file import read_foreign_golden
-from harness.records.foreign.reader import LogReader
-from harness.records.logs.lines import lines_of
-from harness.records.logs.sources import LogSource
-from harness.showing import json as report_json
+from harness.foreign.bridge_goldens import actuals_of, bridge_text, downsample, merge, read_bridge
+from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.logs.lines import lines_of
+from harness.foreign.logs.sources import LogSource
+from harness.foreign.reader import LogReader
+from harness.judge.compare import WindowOptions
+from harness.judge.gate import comparison_outcome
+from harness.show import json as report_json
 from tests.commands import piped
 from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from harness.records.foreign.golden_file import read_foreign_golden
+from harness.foreign.golden_file import read_foreign_golden
 from harness.records.store import read_run
 from tests.imported_logs import EXPANDABLE, TABLE, Job, iteration, job_log, write_table
 from tests.imports import logs

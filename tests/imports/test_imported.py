@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from harness.failures.first_failure import first_failure
+from harness.foreign.logs.lines import log_lines
+from harness.foreign.reader import LogReader
 from harness.imports.job import ending, job_times
 from harness.imports.run import rank_records
-from harness.judging.oom.first_failure import first_failure
-from harness.records.foreign.reader import LogReader
-from harness.records.logs.lines import log_lines
 from harness.records.store import read_run
 from tests.imported_logs import TABLE, iteration, job_log, out_of_memory
 from tests.imports.logs import megatron_lm_log

@@ -12,10 +12,10 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchRequest
 from harness.launch.replay import LAUNCHERS, execute
+from harness.measure.document import launch_document
 from harness.records.collect import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import LaunchSettings
-from harness.run.document import launch_document
 from tests.commands import json_of
 
 MakeSpec = Callable[..., ExperimentSpec]

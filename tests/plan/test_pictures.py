@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from harness.plan.pictures import plan_pictures, write_html, write_png
-from harness.showing.page import Page
+from harness.show.page import Page
 from tests.plan.test_plan_terminal import TE, planned
 
 GIB = 1024**3

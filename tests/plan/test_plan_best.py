@@ -11,9 +11,9 @@ from harness.plan.document import planned_document
 from harness.plan.nearest import Nearest, nearest_golden, nearest_published, published_spec
 from harness.plan.run import Layout, Planned
 from harness.plan.show import nearest_line, nearest_lines
-from harness.planning.device import device_needs
-from harness.planning.ranges import ratio_error
-from harness.planning.search import Limits, Traces, candidates, plan, required_cases
+from harness.predict.device import device_needs
+from harness.predict.ranges import ratio_error
+from harness.predict.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 

@@ -11,11 +11,11 @@ from harness.experiment.software import Software
 from harness.plan.document import plan_document
 from harness.plan.show import plan_page, size_unit
 from harness.plan.show_layouts import layouts_page
-from harness.planning.advice import advice
-from harness.planning.prediction import Prediction
-from harness.planning.search import Limits, Traces, candidates, plan, required_cases
+from harness.predict.advice import advice
+from harness.predict.prediction import Prediction
+from harness.predict.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
-from harness.showing.terminal import Console, print_page
+from harness.show.terminal import Console, print_page
 from tests.commands import json_of
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")

@@ -9,15 +9,15 @@ import pytest
 
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host
+from harness.measure import understanding
+from harness.measure.megatron_answer import Question, megatron_findings
 from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, command
 from harness.plan.searching import search
 from harness.plan.show_layouts import search_page, thinned
-from harness.planning.ranges import ratio_error
-from harness.recipes.recipe import ForeignSource, Request
-from harness.run import understanding
-from harness.run.megatron_answer import Question, megatron_findings
-from harness.showing.terminal import Console, print_page
+from harness.predict.ranges import ratio_error
+from harness.resolve.recipe import ForeignSource, Request
+from harness.show.terminal import Console, print_page
 
 SFT = Request(model_recipe_name="llama3_70b", task="sft", gpu="h100", compute_dtype="bf16", num_gpus=64, global_batch_size=64,
               tensor_model_parallel_size=4, context_parallel_size=1, micro_batch_size=1, cuda_graph_impl="none")  # fmt: skip

@@ -2,7 +2,7 @@
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.experiment.software import Software
-from harness.planning.search import candidates
+from harness.predict.search import candidates
 from harness.records.trace import TraceCase
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11.0")

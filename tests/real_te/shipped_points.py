@@ -6,12 +6,12 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
-from harness.planning.trace_cases import CaseMaker, base_policies, keyed
-from harness.recipes.find import all_recipe_files, recipes_dir
-from harness.recipes.recipe import Request
-from harness.recipes.recipe_file import load_recipe
-from harness.recipes.resolve import resolve_recipe
+from harness.predict.trace_cases import CaseMaker, base_policies, keyed
 from harness.records.trace import TraceCase
+from harness.resolve.find import all_recipe_files, recipes_dir
+from harness.resolve.recipe import Request
+from harness.resolve.recipe_file import load_recipe
+from harness.resolve.resolve import resolve_recipe
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11.0")
 IMPLEMENTATION = "transformer_engine"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.user_buffers import UserBuffers
-from harness.planning.ledger import user_buffer_bytes
+from harness.predict.ledger import user_buffer_bytes
 
 pytestmark = pytest.mark.train
 PROGRAM = Path(__file__).parent / "made_buffers.py"

@@ -9,9 +9,9 @@ import pytest
 from harness.errors import ExitCode
 from harness.experiment.software import Software
 from harness.launch.environment import this_host
+from harness.launch.machine import DetectedGpu, Detection
+from harness.measure.software_fit import Line
 from harness.results import examine as doctor
-from harness.run.machine import DetectedGpu, Detection
-from harness.run.software_fit import Line
 from harness.units import GIB
 
 

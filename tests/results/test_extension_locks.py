@@ -8,7 +8,7 @@ import time
 import pytest
 
 from harness.experiment.software import Software
-from harness.run.software_fit import lock_lines
+from harness.measure.software_fit import lock_lines
 
 NOW = time.time()
 HELD = "import os, sys; os.open(sys.argv[1], os.O_RDONLY); print(flush=True); sys.stdin.read()"

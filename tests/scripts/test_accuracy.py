@@ -316,10 +316,10 @@ def test_the_ranges_of_the_planner_are_what_the_kept_comparisons_give(module):
     ranges, kept = module("ranges"), json.loads((KEPT / "ranges.json").read_text())["classes"]
     rows = ranges.residuals(KEPT)
     for kind in ranges.CLASSES:
-        found, planned = vars(ranges.spread(kind, rows)), vars(module("harness.planning.ranges").spreads()[kind.name])
+        found, planned = vars(ranges.spread(kind, rows)), vars(module("harness.predict.ranges").spreads()[kind.name])
         assert found == planned, kind.name
         assert found | {"tenths": [*found["tenths"]]} == {name: kept[kind.name][name] for name in found}, kind.name
-    assert ranges.costs(KEPT) == module("harness.planning.ranges").cost_error()
+    assert ranges.costs(KEPT) == module("harness.predict.ranges").cost_error()
 
 
 def test_a_range_is_checked_on_models_that_it_does_not_know(module):

@@ -64,8 +64,8 @@ def test_an_unknown_benchmark_is_a_wrong_request():
 @pytest.mark.long
 def test_a_bare_loop_trains_beside_the_harness_on_one_model(tmp_path, module):
     from harness.launch.environment import this_host
-    from harness.recipes.recipe import Request
-    from harness.run.understanding import RunRequest, understand
+    from harness.measure.understanding import RunRequest, understand
+    from harness.resolve.recipe import Request
 
     asked = Request(model_recipe_name="llama3_8b", gpu="cpu", max_steps=2)
     understood = understand(RunRequest(asked=asked), this_host(), tmp_path)

@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from harness.records.rank import Failure
-from harness.showing.terminal import Console, visible
+from harness.show.terminal import Console, visible
 from tests.jobs.test_slurm import RECIPE, ROOT
-from tests.night.night_recordings import Stage
+from tests.nightly.night_recordings import Stage
 from tests.snapshot_pickles import Allocator, written
 
 HOSTILE = "\x1b]0;x\x9b2J[red]\u202e"

@@ -78,7 +78,7 @@ def test_signals_go_to_own_processes_only():
 def test_every_console_shows_what_would_steer_it():
     """Only the writer of pages makes one, and its class shows it."""
     makers = {str(path) for path, tree in trees().items() if "Console" in set(calls(tree))}
-    assert makers == {"harness/showing/terminal.py"}
+    assert makers == {"harness/show/terminal.py"}
 
 
 def test_nvml_is_only_asked_and_locks_clocks_in_one_file():

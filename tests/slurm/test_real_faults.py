@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from harness.launch.slurm.commands import Slurm
-from harness.launch.slurm.state import job_state
-from harness.night.outcome import infrastructure_fault
+from harness.cluster.commands import Slurm
+from harness.cluster.state import job_state
+from harness.nightly.outcome import infrastructure_fault
 from harness.records.job import read_submitted
 from harness.records.store import read_run
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
-from harness.launch.slurm.job import slurm_job
+from harness.launch.slurm_job import slurm_job
 from harness.records.batches import BatchLaunch
 from harness.records.job import JobRecord, SlurmOptions, read_job
 from harness.records.redact import redact
@@ -54,7 +54,7 @@ def test_what_a_shell_or_a_request_holds_arrives_in_a_real_job_as_it_is(slurm, r
     assert done.returncode == 0, done.stderr
     assert slurm.ended(results.job_id())["JobState"] == "COMPLETED"
     arguments = (tmp_path / "words").read_text().split("\0")
-    assert arguments[:4] == ["-m", "harness.batch.slurm.task", "--job_dir", str(results.jobs[0])]
+    assert arguments[:4] == ["-m", "harness.cluster.task", "--job_dir", str(results.jobs[0])]
     job = read_job(Path(arguments[3]))
     assert {f"NASTY_{number}": value for number, value in enumerate(NASTY)} == job.runs[0].spec.env
     for node in ("0", "1"):

@@ -7,10 +7,10 @@ import pytest
 
 from harness.batch.plan import ask_megatron
 from harness.launch.environment import Host
-from harness.night.plan import NightRequest, draft_cases
-from harness.recipes.recipe import Request
-from harness.recipes.suite_file import read_suite
-from harness.recipes.suite_listing import only
+from harness.nightly.plan import NightRequest, draft_cases
+from harness.resolve.recipe import Request
+from harness.resolve.suite_file import read_suite
+from harness.resolve.suite_listing import only
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest, split_over
 

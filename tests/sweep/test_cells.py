@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import BadRequestError
-from harness.recipes.recipe import Request
+from harness.resolve.recipe import Request
 from harness.sweep.axes import Expansion, control_values, name_of
 from harness.sweep.request import read_axes, split_over
 

@@ -13,7 +13,7 @@ import pytest
 from harness.records.rank import MemoryRecord, MemorySeries
 from harness.records.run import PredictionRecord, RunRecord
 from harness.records.sweep import SweepData, read_sweep
-from harness.showing.charts.drawing import Placed, Spot, obstacle, place, text_width
+from harness.show.charts.drawing import Placed, Spot, obstacle, place, text_width
 from harness.sweep.judge import judge_sweep
 from tests.conftest import LLAMA3_70B
 
@@ -212,7 +212,7 @@ def test_cells_that_find_no_room_at_the_edge_are_counted(make_spec, make_rank, m
 
 @draws
 def test_the_drawing_library_is_not_ended_or_broken_by_its_own_text():
-    from harness.showing.charts import drawing as rendering
+    from harness.show.charts import drawing as rendering
 
     library = rendering.library()
 
@@ -225,7 +225,7 @@ def test_the_drawing_library_is_not_ended_or_broken_by_its_own_text():
 @draws
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node to read scripts with")
 def test_the_scripts_of_the_page_are_javascript(tmp_path):
-    from harness.showing.charts import drawing as rendering
+    from harness.show.charts import drawing as rendering
     from harness.sweep.pictures.gallery import pictures
 
     data = read_sweep(RECORDED)

@@ -5,9 +5,9 @@ import io
 
 import pytest
 
-from harness.judging.saving import elsewhere
+from harness.judge.saving import elsewhere
 from harness.records.run import PredictionRecord
-from harness.showing.page import plain
+from harness.show.page import plain
 from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import cell_table

@@ -35,7 +35,7 @@ def _golden_file(tmp_path, make_spec, make_record, make_golden) -> Any:
 
 
 def tflops_of(record: Any) -> float:
-    from harness.judging.derive import derive
+    from harness.judge.derive import derive
 
     summary = derive(record).tflops_per_gpu
     assert summary is not None

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.errors import BadRequestError, ManyProblemsError
-from harness.recipes.recipe import Request
-from harness.recipes.resolve import resolve
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
 from harness.sweep.request import read_axes, read_control, same_axis, split_over
 
 ASKED = Request(model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32)

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.launch.environment import this_host
-from harness.recipes.recipe import Request
-from harness.recipes.sweep_file import read_sweep_file, sweep_files
+from harness.resolve.recipe import Request
+from harness.resolve.sweep_file import read_sweep_file, sweep_files
 from harness.sweep.axes import Expansion, control_values, name_of, values_of
 from harness.sweep.plan import draft
 from harness.sweep.request import SweepRequest, read_axes, read_control

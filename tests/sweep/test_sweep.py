@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from harness.launch.environment import this_host
-from harness.recipes.recipe import Request
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.rank import Failure
 from harness.records.run import PredictionRecord, StagePrediction
 from harness.records.store import write_record
 from harness.records.sweep import read_sweep, run_dir_of
+from harness.resolve.recipe import Request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest, split_over
 from tests.conftest import layers_of

@@ -16,11 +16,11 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.records.sweep import SweepData, read_sweep
-from harness.showing.charts.drawing import obstacle
-from harness.showing.html import html
-from harness.showing.markup import as_markdown, markdown
-from harness.showing.page import visible
-from harness.showing.terminal import Console, print_page
+from harness.show.charts.drawing import obstacle
+from harness.show.html import html
+from harness.show.markup import as_markdown, markdown
+from harness.show.page import visible
+from harness.show.terminal import Console, print_page
 from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
@@ -128,7 +128,7 @@ def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
 
 
 def test_json_metrics_are_those_of_a_run(recorded):
-    from harness.judging.derive import derive
+    from harness.judge.derive import derive
 
     cell = json_of(SweepDocument.of_verdict(judge_sweep(recorded)))["cells"][1]
 

@@ -5,15 +5,15 @@ from itertools import cycle
 
 import altair as alt
 
-from harness.judging import readings
-from harness.judging.readings import bare_uuid, window_of
-from harness.judging.saving import highest_per_rank
+from harness.judge import readings
+from harness.judge.readings import bare_uuid, window_of
+from harness.judge.saving import highest_per_rank
 from harness.records.rank import MemorySeries
 from harness.records.run import RunRecord
 from harness.records.sweep import CellData, SweepData
-from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import memory_unit, time_unit
-from harness.showing.page import Picture
+from harness.show.charts import drawing as look
+from harness.show.charts.drawing import memory_unit, time_unit
+from harness.show.page import Picture
 from harness.sweep.pictures.plane import labels
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted

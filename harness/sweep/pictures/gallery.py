@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import altair as alt
 
 from harness.records.sweep import SweepData
-from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import memory_unit
-from harness.showing.page import Picture
+from harness.show.charts import drawing as look
+from harness.show.charts.drawing import memory_unit
+from harness.show.page import Picture
 from harness.sweep.pictures.cells import rank_memory, step_times, timeline
 from harness.sweep.pictures.plane import labels, memory_throughput
 from harness.sweep.values import CellVerdict, SweepVerdict

@@ -7,11 +7,11 @@ from typing import Literal
 
 import altair as alt
 
-from harness.judging.metrics import BY_NAME
-from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Box, Placed, Spot, memory_unit, place, shortened, text_width
-from harness.showing.figures import figure
-from harness.showing.page import Picture
+from harness.judge.metrics import BY_NAME
+from harness.show.charts import drawing as look
+from harness.show.charts.drawing import Box, Placed, Spot, memory_unit, place, shortened, text_width
+from harness.show.figures import figure
+from harness.show.page import Picture
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import format_bytes
 

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.experiment.experiment import OffloadSpec
-from harness.planning.stages import Composer
+from harness.predict.stages import Composer
 
 pytestmark = pytest.mark.train
 

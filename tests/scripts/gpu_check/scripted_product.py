@@ -12,11 +12,11 @@ from pathlib import Path
 from harness.experiment.effective import effective_recompute
 from harness.experiment.software import Software
 from harness.launch.heartbeats import UNENDED
-from harness.recipes.recipe import Request
-from harness.recipes.resolve import resolve
 from harness.records.rank import Coordinates, Device, Failure, LayerRecompute, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import DeviceSample, NodeSample, Provenance, RunRecord
 from harness.records.store import write_record
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
 
 GB = 10**9
 FAULT = os.environ.get("SCRIPTED_FAULT", "")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ooms import WAYS
 
-from harness.judging.oom.classify import classify
+from harness.failures.classify import classify
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,8 +8,8 @@ from shapes import Shape
 
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
-from harness.recipes.recipe import Request
-from harness.recipes.resolve import resolve
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
 
 NAMES = [f"parallel.{layout.name}" for layout in LAYOUTS]
 

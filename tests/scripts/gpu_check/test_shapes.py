@@ -9,8 +9,8 @@ from shapes import acts, legal_settings
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
 from harness.launch.environment import Host
-from harness.recipes.find import all_recipe_files, recipes_dir
-from harness.recipes.recipe_file import load_recipe
+from harness.resolve.find import all_recipe_files, recipes_dir
+from harness.resolve.recipe_file import load_recipe
 
 FULL = ("full:uniform:1", "full:block:1")
 NO_TE = {"megatron_core": "0.16.1", "transformer_engine": None}

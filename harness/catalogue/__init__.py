@@ -1,1 +1,0 @@
-"""What there is to ask for: recipes, suites, sweeps and rules."""

@@ -1,0 +1,331 @@
+"""Replaces options of Megatron-Bridge's `scripts/performance` that mbr-perf lacks by its own, or refuses them with a remedy."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from harness.errors import BadRequestError, Problems
+
+Words = tuple[str, ...]
+_FACTS = Path(__file__).with_name("bridge_options.json")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What an option of Megatron-Bridge means here. ``text``: our options for it, or what to use instead.
+
+    ``words`` converts its value ("" for a flag) to our options; None: mbr-perf refuses the option. Help shows an option
+    that has a ``metavar``.
+    """
+
+    text: str
+    words: Callable[[str], Words] | None = None
+    metavar: str = ""
+
+
+_TRUE, _FALSE = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
+
+
+def truth(text: str) -> bool:
+    """Read a truth value as Megatron-Bridge does; BadRequestError for any other text."""
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise BadRequestError(f"{text!r} is neither true nor false", remedy="write true or false")
+    return text.lower() in _TRUE
+
+
+def _set(assignments: str) -> Words:
+    """Return ``--set`` before each of the assignments."""
+    return tuple(word for each in assignments.split() for word in ("--set", each))
+
+
+def _switch(on: str, off: str) -> Callable[[str], Words]:
+    return lambda text: _set(on if truth(text) else off)
+
+
+def _value(path: str) -> Callable[[str], Words]:
+    return lambda text: ("--set", f"{path}={text}")
+
+
+def _rate(text: str) -> Words:
+    """Write the number as YAML reads it: 1e-3 is text there."""
+    from harness.resolve.writing import scalar
+
+    try:
+        return _set(f"optimizer.lr={scalar(float(text))}")
+    except ValueError:
+        raise BadRequestError(f"{text!r} is not a number", remedy="write a number, e.g. 3e-4") from None
+
+
+def _option(name: str, *, many: bool = False) -> Callable[[str], Words]:
+    """Return a function that gives the value, or each part of a comma-separated one, to our option ``name``."""
+    return lambda text: tuple(word for part in (text.split(",") if many else [text]) for word in (name, part))
+
+
+def _only(*values: str, instead: str) -> Callable[[str], Words]:
+    """Return a function that accepts one of ``values``, which mbr-perf does anyway, and refuses any other."""
+
+    def read(text: str) -> Words:
+        if text.lower() not in values:
+            raise BadRequestError(f"mbr-perf knows only {' and '.join(values)} here, not {text!r}", remedy=instead)
+        return ()
+
+    return read
+
+
+def _dispatcher(text: str) -> Words:
+    if text == "None":
+        return _set("kernels.moe_token_dispatcher_type=alltoall kernels.moe_flex_dispatcher_backend=null")
+    if text not in ("deepep", "hybridep"):
+        raise BadRequestError(f"no such backend {text!r}", remedy="deepep, hybridep or None")
+    return _set(
+        f"kernels.moe_token_dispatcher_type=flex kernels.moe_flex_dispatcher_backend={text}"
+        " kernels.moe_shared_expert_overlap=false"
+    )
+
+
+def _nccl_ub(text: str) -> Words:
+    if not truth(text):
+        return _set("ddp.nccl_ub=false")
+    buffers = _set("ddp.nccl_ub=true ddp.average_in_collective=false")
+    return (*buffers, "--env", "NCCL_NVLS_ENABLE=1", "--env", "NCCL_CTA_POLICY=1")
+
+
+_SLURM = ("qos", "reservation", "constraint", "segment")
+
+
+def _slurm_params(text: str) -> Words:
+    """Split as Megatron-Bridge does: at semicolons; without any, at blanks."""
+    parts = text.split(";") if ";" in text else text.split()
+    words: list[str] = []
+    for name, _, value in (part.strip().partition("=") for part in parts if part.strip()):
+        if name.strip() in _SLURM and value.strip():
+            words += [f"--{name.strip()}", value.strip()]
+        elif name.strip() != "exclusive" or value:  # mbr-perf asks for whole nodes by itself
+            known = ", ".join(f"--{each}" for each in _SLURM)
+            raise BadRequestError(f"mbr-perf has no option for Slurm's {name.strip()!r}", remedy=f"it has {known}")
+    return tuple(words)
+
+
+_NO_DATA = "leave it out: mbr-perf trains on random tokens, which take the same memory and time"
+_NO_CHECKPOINT = "leave it out: mbr-perf neither loads nor saves checkpoints"
+_NO_TOKENIZER = "leave it out and give --vocab_size N: random tokens need no tokenizer"
+_NO_KUBEFLOW = "mbr-perf starts ranks itself: run it in the pod with --nnodes, --node_rank and --master_addr, or use --launcher slurm"
+_TO_WANDB = "leave it out, and send the finished run with `mbr-perf results export RUN --to wandb`"
+_TO_COMPARE = "leave it out: `mbr-perf compare --log LOG --golden FILE` has this option and judges the loss"
+
+
+def _refused(text: str, names: str) -> dict[str, Meaning]:
+    return {f"--{name}": Meaning(text) for name in names.split()}
+
+
+MEANINGS: Mapping[str, Meaning] = {
+    "--use_megatron_fsdp": Meaning(
+        "--set ddp.use_megatron_fsdp=true ddp.average_in_collective=false",
+        _switch("ddp.use_megatron_fsdp=true ddp.average_in_collective=false", "ddp.use_megatron_fsdp=false"), "BOOL"),
+    "--nccl_ub": Meaning(
+        "--set ddp.nccl_ub=true ddp.average_in_collective=false, -E NCCL_NVLS_ENABLE=1 -E NCCL_CTA_POLICY=1",
+        _nccl_ub, "BOOL"),
+    "--moe_a2a_overlap": Meaning(
+        "--set kernels.overlap_moe_expert_parallel_comm=true kernels.moe_shared_expert_overlap=false",
+        _switch("kernels.overlap_moe_expert_parallel_comm=true kernels.moe_shared_expert_overlap=false",
+                "kernels.overlap_moe_expert_parallel_comm=false"), "BOOL"),
+    "--moe_flex_dispatcher_backend": Meaning(
+        "--set kernels.moe_token_dispatcher_type=flex kernels.moe_flex_dispatcher_backend=NAME"
+        " kernels.moe_shared_expert_overlap=false; None: alltoall", _dispatcher, "NAME"),
+    "--use_tokendrop": Meaning(
+        "--set kernels.moe_expert_capacity_factor=1.0 kernels.moe_pad_expert_input_to_capacity=true"
+        " model.moe.moe_router_force_load_balancing=false",
+        _switch("kernels.moe_expert_capacity_factor=1.0 kernels.moe_pad_expert_input_to_capacity=true"
+                " model.moe.moe_router_force_load_balancing=false",
+                "kernels.moe_expert_capacity_factor=null kernels.moe_pad_expert_input_to_capacity=false"
+                " model.moe.moe_router_force_load_balancing=true"), "BOOL"),
+    "--pipeline_model_parallel_layout": Meaning(
+        "--set parallelism.pipeline_model_parallel_layout=TEXT",
+        _value("parallelism.pipeline_model_parallel_layout"), "TEXT"),
+    "--num_moe_experts": Meaning("--set model.moe.num_moe_experts=N", _value("model.moe.num_moe_experts"), "N"),
+    "--vocab_size": Meaning("--set model.vocab_size=N", _value("model.vocab_size"), "N"),
+    "--lr": Meaning("--set optimizer.lr=RATE", _rate, "RATE"),
+    "--use_recipes": Meaning("--variant library", lambda _: ("--variant", "library"), "(flag)"),
+    "--config_variant": Meaning("--variant NAME", _option("--variant"), "NAME"),
+    "--custom_env_vars": Meaning("-E NAME=VALUE for each", _option("--env", many=True), "NAME=VALUE,..."),
+    "--custom_mounts": Meaning("--container_mounts for each", _option("--container_mounts", many=True), "LIST"),
+    "--additional_slurm_params": Meaning("--qos, --reservation, --constraint and --segment", _slurm_params, "LIST"),
+    "--detach": Meaning("--detach with true, nothing with false",
+                        lambda text: ("--detach",) if truth(text) else ()),
+    "--domain": Meaning("accepted: llm", _only("llm", instead="mbr-perf has language models only")),
+    "--data": Meaning("accepted: mock", _only("mock", instead=_NO_DATA)),
+    "--tokenizer_type": Meaning("accepted: NullTokenizer", _only("nulltokenizer", instead=_NO_TOKENIZER)),
+    "--optimizer_type": Meaning("accepted: adam", _only("adam", instead="mbr-perf trains with Adam only")),
+    "--packager": Meaning("accepted: none", _only("none", instead="leave it out: jobs run the mbr-perf of the checkout or image")),
+    "--offline": Meaning("accepted: mbr-perf downloads nothing", lambda _: ()),
+    "--first_k_dense_replace": Meaning("use --set 'model.moe.moe_layer_freq=[0]*K+[1]*N' with N further layers"),
+    "--deterministic": Meaning(
+        "use -E NCCL_ALGO=Ring -E NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 -E CUBLAS_WORKSPACE_CONFIG=:4096:8"
+        " --set kernels.cross_entropy_loss_fusion=false --set kernels.tp_comm_overlap=false, or a variant library_deterministic"),
+    "--list_config_variants": Meaning("use `mbr-perf recipes show RECIPE`, which lists variants"),
+    "--distributed_timeout_minutes": Meaning("use --hang_timeout SECONDS, which ends a run that makes no progress"),
+    "--enable_vboost": Meaning("leave it out, and run `sudo nvidia-smi boost-slider --vboost 1` on each node before the run"),
+    "--record_memory_history": Meaning("use --memory_snapshot, which records one more step after the last one"),
+    "--log_dir": Meaning("use --results_dir DIR; logs are in the run's folder there"),
+    "--save_config_filepath": Meaning("leave it out: spec.json of the run's folder has every setting"),
+    "--dump_env": Meaning("leave it out: the run's folder records the environment, and --dryrun prints it"),
+    "--max_retries": Meaning("leave it out: a run starts once; `mbr-perf nightly` repeats runs that failed because of the machine"),
+    "--retry_on_testing_failure": Meaning("leave it out: `mbr-perf nightly` repeats runs that look like a regression"),
+    "--is_long_convergence_run": Meaning("leave it out: mbr-perf measures speed and memory, not convergence"),
+    "--gres": Meaning("use --slurm_gpus gres; --num_gpus and --gpus_per_node say how many"),
+    "--custom_srun_args": Meaning("use --container_mounts, --segment or --constraint; mbr-perf has no free srun arguments"),
+    "--custom_bash_cmds": Meaning("put the commands in the image, or in a script that calls mbr-perf on the nodes"),
+    "--enable_pct_binding": Meaning("leave it out: mbr-perf does not bind ranks to cores"),
+    "--preempt_time": Meaning("leave it out: use --time_limit; `--resume` continues a sweep that Slurm ended"),
+    **_refused("leave it out: the learning rate is constant; use --set optimizer.lr=RATE", "min_lr warmup_iters"),
+    **_refused("leave it out: mbr-perf downloads nothing and needs no cache or token", "nemo_home hf_token"),
+    **_refused(_NO_CHECKPOINT, "pretrained_checkpoint save_dir load_dir save_interval most_recent_k"),
+    **_refused(_NO_DATA, "c4_root c4_train_shards dataset_paths dataset_root index_mapping_dir dataset_name head_only"
+                         " diffusion_dataset_path"),
+    "--packed_sequence": Meaning("leave it out: every sample has --seq_length tokens"),
+    "--tokenizer_model": Meaning(_NO_TOKENIZER),
+    **_refused(_TO_WANDB, "wandb_key wandb_project_name wandb_entity_name wandb_experiment_name wandb_save_dir"),
+    **_refused(_TO_COMPARE, "correlation_threshold high_loss_tolerance medium_loss_tolerance low_loss_tolerance"
+                            " final_loss_tolerance max_outlier_ratio outlier_threshold skip_first_percent_loss"),
+    **_refused(_NO_KUBEFLOW, "kubeflow_namespace csp kubeflow_workdir_pvc kubeflow_workdir_pvc_path kubeflow_workdir_local_path"
+                             " kubeflow_image_pull_secrets kubeflow_volumes_json kubeflow_volume_mounts_json"
+                             " kubeflow_tolerations_json kubeflow_affinity_json kubeflow_env_list_json"
+                             " kubeflow_extra_resource_requests_json kubeflow_extra_resource_limits_json"
+                             " kubeflow_pod_spec_overrides_json kubeflow_pod_annotations_json"
+                             " kubeflow_container_kwargs_json kubeflow_labels_json"),
+}  # fmt: skip
+"""By long name. Options of Megatron-Bridge that are not here are options of `mbr-perf run` with the same meaning."""
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How Megatron-Bridge spells an option, and how many values follow: 0, 1, "?" (none or one) or "*" (any number)."""
+
+    name: str
+    alias: str | None
+    values: int | str
+
+
+@cache
+def spellings() -> Mapping[str, Spelling]:
+    """Return every option of Megatron-Bridge by name and by alias."""
+    found: dict[str, Spelling] = {}
+    for row in json.loads(_FACTS.read_text(encoding="utf-8"))["options"]:
+        values = 0 if row.get("action") == "store_true" else {"?": "?", "*": "*", "+": "*"}.get(row.get("nargs"), 1)
+        spelling = Spelling(row["name"], row.get("alias"), values)
+        found |= {text: spelling for text in (spelling.name, spelling.alias) if text}
+    return found
+
+
+def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
+    """Return the arguments with Megatron-Bridge's options replaced by ours.
+
+    ``own``: the command's options, and whether a value follows each. BadRequestError with every option and every Hydra
+    override that mbr-perf does not take, and what to use instead of each.
+    """
+    out: list[str] = []
+    problems, rest = Problems(), list(args)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*out, word, *rest]
+        name, equals, value = word.partition("=")
+        theirs = spellings().get(name)
+        if theirs is not None and (name not in own or _is_a_flag_here(theirs, own[name], rest, equals)):
+            given = _values(theirs, value if equals else None, rest)
+            with problems.collecting():
+                out += _taken(_meant(theirs, name, given, own), own)
+        elif name in own:
+            if theirs and theirs.values == "?" and not equals and not _has_value(rest):
+                continue  # as in Megatron-Bridge, the option without its value asks for nothing
+            out.append(word)
+            if own[name] and not equals and rest:
+                out.append(rest.pop(0))
+        elif _HYDRA.fullmatch(word):
+            problems.add(f"{word}: mbr-perf takes no overrides of Hydra", _override_remedy(word))
+        else:
+            out.append(word)
+    problems.raise_if_any()
+    return out
+
+
+_HYDRA = re.compile(
+    r"(?:[+~]{0,2})(?:model|train|optimizer|ddp|dist|scheduler|dataset|logger|tokenizer|checkpoint|rng|comm_overlap"
+    r"|mixed_precision|profiling|env_vars|rerun_state_machine|peft)\.[A-Za-z0-9_.]+=.*",
+    re.DOTALL,
+)
+
+
+def _is_a_flag_here(theirs: Spelling, takes_value: bool, rest: Sequence[str], equals: str) -> bool:
+    """Return whether the option is a flag of mbr-perf that a truth value follows, as in Megatron-Bridge."""
+    follows = equals or (rest and rest[0].lower() in (*_TRUE, *_FALSE))
+    return theirs.values == 1 and not takes_value and bool(follows)
+
+
+def _has_value(rest: Sequence[str]) -> bool:
+    return bool(rest) and (not rest[0].startswith("-") or rest[0][1:].isdecimal())
+
+
+def _values(theirs: Spelling, joined: str | None, rest: list[str]) -> list[str]:
+    """Take the option's values from ``rest``."""
+    if joined is not None:
+        return [joined]
+    found: list[str] = []
+    most = {0: 0, 1: 1, "?": 1, "*": len(rest)}[theirs.values]
+    while len(found) < most and _has_value(rest):
+        found.append(rest.pop(0))
+    return found
+
+
+def _taken(words: Words, own: Mapping[str, bool]) -> list[str]:
+    """Leave out options of Slurm that the command lacks, because it starts nothing."""
+    is_lacking = (
+        bool(words) and words[0] not in own and words[0].removeprefix("--") in (*_SLURM, "container_mounts", "detach")
+    )
+    return [] if is_lacking else list(words)
+
+
+def _meant(theirs: Spelling, typed: str, given: list[str], own: Mapping[str, bool]) -> Words:
+    meaning = MEANINGS.get(theirs.name)
+    if meaning is None and theirs.name not in own:  # `run` has it: where a job runs, and how it is judged
+        return () if theirs.values else (typed,)
+    if meaning is None:  # a flag of ours that takes a truth value there
+        return (theirs.name,) if truth(given[0]) else ()
+    if meaning.words is None:
+        raise BadRequestError(f"{typed}: an option of Megatron-Bridge that mbr-perf does not have", remedy=meaning.text)
+    if theirs.values == 1 and not given:
+        raise BadRequestError(f"{typed}: a value is needed", remedy=f"it means {meaning.text}")
+    try:
+        return meaning.words(given[0] if given else "")
+    except BadRequestError as error:
+        raise BadRequestError(f"{typed}: {error.message}", remedy=error.remedy) from None
+
+
+def _override_remedy(word: str) -> str:
+    """Name the option or the `--set` that does the same as an override."""
+    from harness.foreign.container_fields import FIELDS
+
+    path, _, value = word.lstrip("+~").partition("=")
+    if path.startswith("env_vars."):
+        variable = shlex.quote(f"{path.removeprefix('env_vars.')}={value}")
+        return f"use -E {variable}"
+    if path.startswith("model.recompute_"):
+        return "use --recompute, --recompute_modules or --recompute_num_layers"
+    ours = next((row.path for row in FIELDS if path in row.names), None)
+    if ours is None:
+        return "use --set SECTION.FIELD=VALUE if mbr-perf has the setting: recipes/README.md lists them"
+    return f"use --set {shlex.quote(f'{ours}={value}')}"
+
+
+def help_rows() -> Iterator[tuple[str, str]]:
+    """Yield the name of each option that help shows, and the setting or the options that replace it."""
+    for name, meaning in MEANINGS.items():
+        if meaning.metavar:
+            text = (
+                meaning.text.split("=")[0].removeprefix("--set ") if meaning.text.startswith("--set") else meaning.text
+            )
+            yield (name if meaning.metavar == "(flag)" else f"{name} {meaning.metavar}"), text

@@ -1,0 +1,272 @@
+"""The one crossing from command-line options to the values that the logic takes."""
+
+import math
+import re
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+from pydantic import BaseModel
+
+from harness.cli.options import (
+    ENGINES,
+    EngineOptions,
+    ExperimentOptions,
+    JudgeOptions,
+    LaunchOptions,
+    LocalLaunchOptions,
+    SlurmArrayOptions,
+    SlurmLaunchOptions,
+    SweepNodes,
+)
+from harness.errors import BadRequestError, Problems, nearest, raise_all
+from harness.experiment.model import repeats_problem
+from harness.launch.plan import Nodes
+from harness.measure.understanding import RunRequest
+from harness.records.batches import BatchLaunch
+from harness.records.goldens import GateOptions
+from harness.records.job import SlurmOptions, SlurmRequest
+from harness.records.run import LaunchSettings
+from harness.resolve.recipe import STDIN, FileKind, ForeignSource, Request
+
+_Kind = TypeVar("_Kind")
+
+
+def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
+    """Make a ``kind`` of ``settled`` and, for its other fields, of the options of the same names.
+
+    An option that was not given (None) leaves the default of the field; a list becomes a tuple. AttributeError for a field
+    that neither has: a renamed option cannot get lost.
+    """
+    given = {**{name: value for group in reversed(groups) for name, value in vars(group).items()}, **settled}
+    names = kind.model_fields if issubclass(kind, BaseModel) else [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    if missing := [name for name in names if name not in given]:
+        raise AttributeError(f"{kind.__name__}: no option {', '.join(missing)}")
+    values = {name: given[name] for name in names if given[name] is not None}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def experiment_request(
+    options: ExperimentOptions, judge: JudgeOptions | None = None, engine: EngineOptions | None = None
+) -> Request:
+    """Return the options as the request that recipes resolve. ``gpu`` is empty if it was not given; it is settled later.
+
+    BadRequestError for several descriptions of the job, and for options of recipes beside a file of another program.
+    """
+    problems, source, chunks, engine = Problems(), None, None, engine or EngineOptions()
+    with problems.collecting():
+        source = _source(options, engine)
+        _require_fitting(engine, source)
+    with problems.collecting():
+        chunks = _chunks(options.virtual_pipeline_model_parallel_size)
+    problems.raise_if_any()
+    settled = {"gpu": options.gpu or "", "source": source, "virtual_pipeline_model_parallel_size": chunks}
+    return read(Request, options, judge or JudgeOptions(), engine, **settled)
+
+
+def _require_fitting(engine: EngineOptions, source: ForeignSource | None) -> None:
+    """Raise BadRequestError for an unknown engine, and for one that does not fit the description of the job."""
+    if engine.engine not in (None, *ENGINES):
+        raise BadRequestError(
+            f"--engine {engine.engine!r}: no such engine", remedy=nearest(str(engine.engine), ENGINES)
+        )
+    kind = source.kind if source else None
+    if engine.engine == "bridge" and kind not in ("bridge_config", "bridge_recipe"):
+        remedy = "describe the job with --bridge_config FILE or --bridge_recipe FUNCTION, without -mr"
+        raise BadRequestError(
+            "--engine bridge trains a configuration of Megatron-Bridge, and none is given", remedy=remedy
+        )
+    given = [name for name in ("bridge_recipe", "forward_step") if getattr(engine, name) is not None]
+    if given and engine.engine != "bridge":
+        names = ", ".join(f"--{name}" for name in given)
+        raise BadRequestError(f"{names}: only Megatron-Bridge's own loop takes it", remedy="add --engine bridge")
+
+
+def require_job(request: Request, *others: str) -> None:
+    """Raise BadRequestError if the request describes no job. ``others``: further options that could."""
+    if not request.job_name:
+        own = ", ".join(f"--{kind}" for kind in get_args(FileKind))
+        remedy = f"name a recipe with -mr (`mbr-perf recipes list`), or a file of your own job with {own}"
+        raise BadRequestError("the job is missing", remedy=", or ".join((remedy, *others)))
+
+
+_OF_RECIPES = {"model_family_name": "-m", "variant": "-cv", "point_gpu": "--point_gpu"}
+
+
+def _source(options: ExperimentOptions, engine: EngineOptions) -> ForeignSource | None:
+    """Return the file or function of another program that describes the job; None without one."""
+    files = [ForeignSource(kind, path) for kind in get_args(FileKind) if (path := getattr(options, kind)) is not None]
+    files += [ForeignSource("bridge_recipe", engine.bridge_recipe)] if engine.bridge_recipe is not None else []
+    given = [
+        *([f"-mr {options.model_recipe_name}"] if options.model_recipe_name else []),
+        *(" ".join(f.words) for f in files),
+    ]
+    problems = Problems()
+    if len(given) > 1:
+        problems.add(f"{' and '.join(given)}: each describes the job", "keep one of them")
+    for file in files:
+        if not file.path or (file.path == STDIN and file.kind != "megatron_args"):
+            problems.add(f"{' '.join(file.words)}: names no file", "name a file")
+    unused = [option for name, option in _OF_RECIPES.items() if getattr(options, name) is not None] if files else []
+    if unused:
+        problems.add(f"{', '.join(unused)}: only for recipes, not for {files[0].words[0]}", "leave it out")
+    problems.raise_if_any()
+    return files[0] if files else None
+
+
+def _chunks(text: str | None) -> int | Literal["none"] | None:
+    if text is None:
+        return None
+    if text.lower() == "none":
+        return "none"
+    if not text.isdecimal():
+        raise BadRequestError(
+            f"--virtual_pipeline_model_parallel_size {text!r} is neither a count nor none", remedy="e.g. -vp 5"
+        )
+    return int(text)
+
+
+def run_request(
+    asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, engine: EngineOptions | None = None
+) -> RunRequest:
+    """Return all of `mbr-perf run` as one value. BadRequestError for options that contradict each other."""
+    if problem := repeats_problem(launch.repeats):
+        raise BadRequestError(problem)
+    request = experiment_request(asked, judge, engine)
+    require_job(request)
+    return read(
+        RunRequest,
+        launch,
+        asked=request,
+        force=frozenset(asked.force or ()),
+        gate=read(GateOptions, judge),
+        launch=read(LaunchSettings, launch),
+        nodes=read(Nodes, launch),
+    )
+
+
+def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> SlurmRequest | None:
+    """Return the request of `--launcher slurm`; None for another launcher. One BadRequestError for all problems."""
+    return slurm_request(launch.launcher, given, nodes_said(launch, launch.replay_from))
+
+
+def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> dict[str, object]:
+    """Return the options that choose the nodes, by name; None for a default."""
+    return {
+        "nnodes": None if nodes.nnodes == 1 else nodes.nnodes,
+        "node_rank": None if nodes.node_rank == 0 else nodes.node_rank,
+        "master_addr": nodes.master_addr,
+        "from": replay_from,
+    }
+
+
+def batch_launch(launch: LocalLaunchOptions) -> BatchLaunch:
+    """Return how to launch runs on this node, as plans store it. BadRequestError for limits that plans cannot hold."""
+    settings = read(LaunchSettings, launch)
+    if not all(math.isfinite(limit) for limit in (launch.timeout_s, launch.hang_timeout_s) if limit is not None):
+        raise_all(settings.problems)
+    source = settings.replay_from
+    return BatchLaunch(**settings.model_dump() | {"replay_from": source.absolute() if source else None})
+
+
+def require_nothing_else(what: str, may: str, groups: tuple[object, ...], but: Container[str]) -> None:
+    """Raise BadRequestError with every option that a resumed ``what`` takes from its plan.
+
+    ``may``: the options that go with `--resume`, in words; ``but``: their names.
+    """
+    given = given_options(*groups, but=but)
+    if given:
+        raise BadRequestError(
+            f"--resume takes everything from the {what}; {', '.join(given)} would change it",
+            remedy=f"only {may} go with it; or start a new {what}",
+        )
+
+
+def given_options(*groups: object, but: Container[str]) -> list[str]:
+    """Name the options and arguments of ``groups`` that differ from their defaults, as typed, except those in ``but``."""
+    return [
+        typed
+        for group in groups
+        for field, typed in _typed(group)
+        if field.name not in but and field.default is not MISSING
+        if getattr(group, field.name) not in (field.default, ())
+    ]
+
+
+def _typed(group: object) -> Iterator[tuple[Field[Any], str]]:
+    """Yield each field with ``--name`` as a user types it, or an argument's ``NAME``."""
+    hints = get_type_hints(type(group), include_extras=True)
+    for field in fields(group):  # type: ignore[arg-type]
+        (option,) = hints[field.name].__metadata__
+        names = (option.default, *(option.param_decls or ()))  # Annotated puts the first name there
+        long = next((name for name in names if isinstance(name, str) and name.startswith("--")), option.metavar)
+        yield field, long.partition("/")[0]
+
+
+_TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
+_MINUTES = re.compile(r"\d{1,7}")
+
+
+def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, object]) -> SlurmRequest | None:
+    """Return the options as one value; None for another launcher.
+
+    ``local``: the options that choose the nodes, by name; None for a default.
+    BadRequestError, all at once, for options that contradict each other or the launcher.
+    """
+    if launcher != "slurm":
+        if names := given_options(given, but=()):
+            raise BadRequestError(f"{', '.join(names)}: only with --launcher slurm", remedy="add it, or leave them out")
+        return None
+    problems = [*_local_problems(local), *_value_problems(given)]
+    minutes = 1
+    try:
+        minutes = limit_minutes(given.time_limit)
+    except BadRequestError as error:
+        problems.append(error)
+    raise_all(problems)
+    options = read(SlurmOptions, given, time_limit_minutes=minutes, exclusive=not given.no_exclusive)
+    array = isinstance(given, SlurmArrayOptions) and given.array
+    return SlurmRequest(options=options, submit=not given.no_submit, detach=given.detach, array=array)
+
+
+def limit_minutes(text: str | None) -> int:
+    """Return ``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up. BadRequestError for any other text."""
+    remedy = "--time_limit 30 (minutes) or 01:30:00"
+    if text is None:
+        raise BadRequestError(
+            "--launcher slurm needs a time limit: a job without a limit may hold its nodes for ever", remedy=remedy
+        )
+    match = _TIME.fullmatch(text)
+    if match:
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        total = days * 1440 + hours * 60 + minutes + (seconds > 0)
+    else:
+        total = int(text) if _MINUTES.fullmatch(text) else 0
+    if total < 1:
+        raise BadRequestError(f"--time_limit {text!r} must be a time of at least one minute", remedy=remedy)
+    return total
+
+
+def _local_problems(local: Mapping[str, object]) -> list[BadRequestError]:
+    names = [f"--{name}" for name, value in local.items() if value is not None]
+    if not names:
+        return []
+    remedy = "leave them out: Slurm chooses the nodes; --num_gpus and --gpus_per_node decide how many"
+    return [BadRequestError(f"{', '.join(names)} cannot be combined with --launcher slurm", remedy=remedy)]
+
+
+def _value_problems(given: SlurmLaunchOptions) -> list[BadRequestError]:
+    problems = [
+        BadRequestError(f"--{name} {value} must be at least 1")
+        for name, value in (("segment", given.segment), ("pending_timeout", given.pending_timeout_minutes))
+        if value is not None and value < 1
+    ]
+    ways = get_args(SlurmOptions.model_fields["gpus"].annotation)
+    if given.gpus is not None and given.gpus not in ways:
+        problems.append(
+            BadRequestError(f"--slurm_gpus {given.gpus!r}: no such value", remedy=f"one of {', '.join(ways)}")
+        )
+    if given.detach and given.no_submit:
+        problems.append(BadRequestError("--detach and --no_submit exclude each other", remedy="leave one of them out"))
+    return problems

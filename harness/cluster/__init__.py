@@ -1,0 +1,1 @@
+"""Slurm: batch files, states, commands, and many runs as jobs."""

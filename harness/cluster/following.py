@@ -1,0 +1,208 @@
+"""Waiting for jobs: the queue, then the steps of their runs, until each run is committed or its job has ended."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.cluster.collecting import collect_ended, drop_unstarted, state_of, task_runs
+from harness.cluster.commands import Slurm
+from harness.cluster.showing import JobDisplay
+from harness.cluster.state import TaskState, job_state
+from harness.errors import BadRequestError, ExitCode, RunFailedError
+from harness.judge.gate import status_exit_code
+from harness.launch.crew import interruption
+from harness.launch.heartbeats import Heartbeats
+from harness.records.folders import require_kept
+from harness.records.job import JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
+
+LOOK_S = 0.5
+_ASK_S = (1.0, 5.0, 15.0)  # ask the controller every second at first, then less often
+_PATIENT_AFTER_S = (20.0, 600.0)
+SETTLE_S = 5.0  # a node's last record may become visible here after its job has ended
+_NEVER_S = 60.0  # how long Slurm may report that a job can never start
+_UNREACHABLE_S = 1800.0  # beyond the job's time limit
+
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
+
+
+@dataclass
+class Watched:
+    """One job to wait for. ``states``: the latest. ``queued_before_s``: from submission until the wait began.
+
+    The other times are clock readings at which something was first seen.
+    """
+
+    job: JobRecord
+    submitted: SubmittedRecord
+    queued_before_s: float = 0.0
+    began_s: float | None = None
+    states: tuple[TaskState, ...] = ()
+    shown: str = ""
+    asked_s: float | None = None
+    ended_s: float | None = None
+    stuck_s: float | None = None
+    silent_s: float | None = None
+    heartbeats: dict[str, Heartbeats] = field(default_factory=dict)
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether Slurm reports the end of every task."""
+        return bool(self.states) and all(state.has_ended for state in self.states)
+
+
+@dataclass(frozen=True)
+class Waited:
+    """How the wait ended: with every job collected, by a signal, or by a timeout."""
+
+    is_done: bool
+    signal: int | None = None
+
+
+def watched(job_dir: Path) -> Watched:
+    """Return the job to wait for. BadRequestError if it was not submitted."""
+    submitted = read_submitted(job_dir)
+    if submitted is None:
+        raise BadRequestError(f"{job_dir}: the job was not submitted", remedy=f"mbr-perf jobs submit {job_dir}")
+    waited = datetime.now(UTC) - datetime.fromisoformat(submitted.submitted_at)
+    return Watched(read_job(job_dir), submitted, max(0.0, waited.total_seconds()))
+
+
+def wait_for(
+    jobs: Sequence[Watched],
+    slurm: Slurm,
+    display: JobDisplay,
+    *,
+    timeout_s: float | None = None,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> Waited:
+    """Wait until every job is collected: the job committed its runs, or this process did after the job ended.
+
+    A signal ends the wait, not the jobs. RunFailedError if Slurm is unreachable long after a job must have ended.
+    """
+    began, left = clock(), list(jobs)
+    look = _Look(slurm, display, clock, alone=len(jobs) == 1)
+    with closing(display), interruption() as caught:
+        while left:
+            left = [watch for watch in left if not look.is_done(watch)]
+            if caught.signal is not None:
+                return Waited(is_done=False, signal=int(caught.signal))
+            if timeout_s is not None and clock() - began > timeout_s:
+                return Waited(is_done=not left)
+            if left:
+                sleep(LOOK_S)
+    return Waited(is_done=True)
+
+
+def wait_and_judge(
+    job_dir: Path,
+    slurm: Slurm,
+    display: JobDisplay,
+    judge: Callable[[JobRecord], ExitCode],
+    timeout_s: float | None = None,
+) -> ExitCode:
+    """Wait for one job and judge its runs, as the command that submitted it would."""
+    watch = watched(job_dir)
+    waited = wait_for([watch], slurm, display, timeout_s=timeout_s)
+    if waited.is_done:
+        return judge(watch.job)
+    display.left_alone(watch.job, watch.submitted, waited.signal)
+    return ExitCode.INCONCLUSIVE if waited.signal is None else status_exit_code("interrupted", waited.signal)
+
+
+class _Look:
+    """Looks at jobs again and again. ``clock``: monotonic, in seconds."""
+
+    def __init__(self, slurm: Slurm, display: JobDisplay, clock: Clock, *, alone: bool) -> None:
+        self._slurm, self._display, self._clock, self._alone = slurm, display, clock, alone
+
+    def is_done(self, watch: Watched) -> bool:
+        """Return whether the job is collected. Records of its runs count more than Slurm's state."""
+        now = self._clock()
+        watch.began_s = now if watch.began_s is None else watch.began_s
+        job_dir, job_id = Path(watch.job.job_dir), watch.submitted.job_id
+        require_kept(job_dir, then=f"mbr-perf waits no longer; `scancel {job_id}` ends the job")
+        tasks = task_runs(watch.job)
+        if watch.job.runs and all(task.due is None for task in tasks):
+            for task in tasks:
+                drop_unstarted(task.dropped)
+            return True
+        for task in tasks:
+            if task.due is not None:
+                folder = Path(task.due.run_dir)
+                require_kept(folder, then=f"mbr-perf waits no longer; `scancel {job_id}` ends the job")
+                self._show_steps(watch, task.due, now)
+        interval_s = _ASK_S[sum(now - watch.began_s > limit for limit in _PATIENT_AFTER_S)]
+        if watch.asked_s is None or now - watch.asked_s > interval_s:
+            self._ask(watch)
+        return self._has_ended(watch, now) if watch.has_ended else self._is_given_up(watch, now)
+
+    def _has_ended(self, watch: Watched, now: float) -> bool:
+        watch.ended_s = now if watch.ended_s is None else watch.ended_s
+        if now - watch.ended_s < SETTLE_S and watch.job.runs:
+            return False
+        collect_ended(watch.job, watch.submitted, watch.states)
+        return True
+
+    def _ask(self, watch: Watched) -> None:
+        watch.states = job_state(self._slurm, watch.submitted)
+        now = watch.asked_s = self._clock()
+        text = "; ".join(dict.fromkeys(state.text for state in watch.states))
+        if text != watch.shown:
+            self._display.narrate(f"job {watch.submitted.job_id}: {text}")
+            watch.shown = text
+        watch.stuck_s = (watch.stuck_s or now) if any(state.never_starts for state in watch.states) else None
+        watch.silent_s = (watch.silent_s or now) if any(state.kind == "unreachable" for state in watch.states) else None
+
+    def _show_steps(self, watch: Watched, run: JobRun, now: float) -> None:
+        """Show the steps that the ranks of every node report in the shared folder."""
+        spec = run.spec
+        if run.run_id not in watch.heartbeats:
+            ranks = range(spec.num_gpus)
+            watch.heartbeats[run.run_id] = Heartbeats(Path(run.run_dir), ranks, spec.measure.max_steps, now)
+        beats = watch.heartbeats[run.run_id]
+        if beats.read(now):
+            alone = self._alone and watch.job.num_tasks == 1
+            self._display.step(run.run_id, beats.progress(now), alone=alone)
+
+    def _is_given_up(self, watch: Watched, now: float) -> bool:
+        """Cancel a job that cannot start or did not start in time. Its runs are recorded as failed for that reason."""
+        why = _reason_to_give_up(watch, now)
+        if not why:
+            _require_word(watch, now)
+            return False
+        self._slurm.cancel(watch.submitted)
+        watch.states = tuple(TaskState("cancelled", "CANCELLED", tasks=state.tasks) for state in watch.states)
+        collect_ended(watch.job, watch.submitted, watch.states, why)
+        return True
+
+
+def _reason_to_give_up(watch: Watched, now: float) -> str:
+    """Say why to give up, else empty. Empty too if a part of the job has started."""
+    if not watch.states or not all(state.kind == "queued" for state in watch.states):
+        return ""
+    state = watch.states[0]
+    reason = state.reason or "no reason given"
+    if watch.stuck_s is not None and now - watch.stuck_s > _NEVER_S and state.restarts:
+        return f"Slurm: REQUEUED and held: {reason}; mbr-perf cancelled it, because it does not continue half a run"
+    if watch.stuck_s is not None and now - watch.stuck_s > _NEVER_S:
+        return f"Slurm: never started: {reason}; cancelled by mbr-perf"
+    limit = watch.job.slurm.pending_timeout_minutes
+    waited_s = watch.queued_before_s + now - (watch.began_s or now)
+    if limit is not None and waited_s > limit * 60:
+        return f"Slurm: never started within {limit} min: {reason}; cancelled by mbr-perf"
+    return ""
+
+
+def _require_word(watch: Watched, now: float) -> None:
+    if watch.silent_s is None or now - watch.silent_s < _UNREACHABLE_S + watch.job.slurm.time_limit_minutes * 60:
+        return
+    text = state_of(watch.states, 0).text
+    raise RunFailedError(
+        f"job {watch.submitted.job_id}: {text}; it must have ended by now, but wrote no record",
+        remedy=f"when Slurm answers again, collect it with mbr-perf jobs wait {watch.job.job_dir}",
+    )

@@ -1,0 +1,208 @@
+"""The place of this process in a Slurm job, how a node runs its part, and why Slurm ended a run."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.batch.launches import make_folder, predicting_run, understood_again, unstarted_record
+from harness.cluster.commands import Slurm
+from harness.cluster.state import TaskState, from_scontrol
+from harness.errors import BadRequestError, RunFailedError, raise_all
+from harness.launch.crew import Interruption
+from harness.launch.environment import Host
+from harness.launch.machine import require_machine, software_for
+from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, free_port
+from harness.launch.warm import WarmParents
+from harness.measure.experiment import require_megatron
+from harness.measure.launched import Launch, launched
+from harness.measure.prediction import KeptPrediction
+from harness.measure.understanding import in_one_sentence
+from harness.records.collect import LaunchOutcome
+from harness.records.job import MEETING, JobRecord, JobRun, Meeting, SubmittedRecord, time_limit_note
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, write_atomically, write_record
+from harness.records.strict_json import read_document
+
+
+@dataclass(frozen=True)
+class SlurmPlace:
+    """Read from Slurm's variables. ``task``: index in the array, else 0. ``restart_count``: number of requeues."""
+
+    job_id: str
+    task: int
+    restart_count: int
+    node_rank: int
+    nnodes: int
+    nodes: str
+
+
+def slurm_place(shell: Mapping[str, str]) -> SlurmPlace:
+    """Read the environment that srun sets. One BadRequestError for all missing or non-numeric variables."""
+    problems: list[BadRequestError] = []
+
+    def number(name: str, absent: int | None = None) -> int:
+        text = shell.get(name, "" if absent is None else str(absent))
+        if text.isdecimal():
+            return int(text)
+        problem = f"{name}={text!r} is not a number" if text else f"{name} is not set"
+        problems.append(
+            BadRequestError(problem, remedy="srun sets it: start this command inside a job, one task per node")
+        )
+        return 0
+
+    job = number("SLURM_JOB_ID")
+    place = SlurmPlace(
+        job_id=str(job),
+        task=number("SLURM_ARRAY_TASK_ID", 0),
+        restart_count=number("SLURM_RESTART_COUNT", 0),
+        node_rank=number("SLURM_NODEID"),
+        nnodes=number("SLURM_NNODES"),
+        nodes=shell.get("SLURM_JOB_NODELIST", ""),
+    )
+    raise_all(problems)
+    return place
+
+
+def node_count_problem(job: JobRecord, place: SlurmPlace) -> str:
+    """Return a sentence if Slurm gave a different number of nodes than planned; else empty."""
+    if place.nnodes == job.nnodes:
+        return ""
+    return f"Slurm gave {place.nnodes} nodes ({place.nodes}), but the job was planned for {job.nnodes}"
+
+
+# While a job ends, Slurm reports the state COMPLETING. The reason shows the final state.
+_BY_REASON = {"NodeDown": "NODE_FAIL", "TimeLimit": "TIMEOUT", "Preempted": "PREEMPTED"}
+_BY_STATE = frozenset({"NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"})
+
+
+def why_slurm_ended_it(job: JobRecord, place: SlurmPlace, host: Host) -> str:
+    """Return the failure of an interrupted run; empty if someone cancelled it or the reason is unknown."""
+    if time_limit_note(Path(job.job_dir), place.task).exists():
+        return f"Slurm: TIMEOUT: the time limit of {job.slurm.time_limit_minutes} min was about to expire"
+    asked = SubmittedRecord(job_id=place.job_id, submitted_at="", sbatch=())
+    answer = Slurm(host.shell).show(asked)
+    states = from_scontrol(answer.out) if answer.code == 0 else ()
+    return ending_of(states[0], place.nnodes) if states else ""
+
+
+def ending_of(state: TaskState, nnodes: int) -> str:
+    """Return the same, from the state that the controller reports at that moment."""
+    name = _BY_REASON.get(state.reason) or (state.slurm if state.slurm in _BY_STATE else "")
+    if name:
+        reason = f" ({state.reason})" if state.reason else ""
+        return f"Slurm: {name}{reason} on {state.nodes}"
+    if state.slurm == "RUNNING" and nnodes > 1:
+        return "Slurm: STEP ENDED, but not the job: its task on another node failed; see the job's log"
+    return ""
+
+
+BEGIN_PATIENCE_S = 900.0  # a node may start much later, e.g. while it fetches an image; the first node also predicts
+COMMIT_PATIENCE_S = 300.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class NodeOfJob:
+    """The part of this node in the job. ``caught``: the signal that ends it, if any."""
+
+    job: JobRecord
+    place: SlurmPlace
+    master_addr: str
+    host: Host
+    caught: Interruption
+    parents: WarmParents | None = None
+
+    def run(self, run: JobRun) -> RunRecord:
+        """Take part in the run until the first node has committed it. RunFailedError if that never happens."""
+        if self.place.node_rank > 0:
+            return self._follow(run)
+        run_dir = Path(run.run_dir)
+        make_folder(run_dir)
+        nodes = Nodes(master_port=self.job.launch.master_port)
+        if self.job.nnodes > 1:
+            nodes = Nodes(self.job.nnodes, 0, self.master_addr, self.job.launch.master_port or free_port())
+        try:
+            launch = self._launch_of(run, nodes)
+        except BadRequestError as error:
+            return self.refuse(run, _on_one_line(error))
+        if nodes.nnodes > 1 and nodes.master_port is not None:
+            meeting = Meeting(master_addr=self.master_addr, master_port=nodes.master_port)
+            write_atomically(run_dir / MEETING, meeting.model_dump_json(indent=1) + "\n")
+        return self._launched(launch, run)
+
+    def refuse(self, run: JobRun, why: str) -> RunRecord:
+        """Commit a failed record with the reason why nothing was launched."""
+        record = self._amended(unstarted_record(run, why, self.host))
+        write_record(Path(run.run_dir), record)
+        return record
+
+    def _follow(self, run: JobRun) -> RunRecord:
+        run_dir = Path(run.run_dir)
+        record, meeting = run_dir / RECORD, run_dir / MEETING
+        self.await_(lambda: meeting.is_file() or record.is_file(), BEGIN_PATIENCE_S, f"{run_dir}: node 0 did not begin")
+        if not record.is_file():
+            place = read_document(meeting, Meeting)
+            nodes = Nodes(self.job.nnodes, self.place.node_rank, place.master_addr, place.master_port)
+            try:
+                self._launched(self._launch_of(run, nodes), run)
+            except BadRequestError as error:  # the first node reads this outcome, ends its ranks and commits
+                outcome = LaunchOutcome(
+                    status="failed", reason=f"nothing was launched on this node: {_on_one_line(error)}"
+                )
+                path = run_dir / "ranks" / f"outcome_node_{nodes.node_rank:03d}.json"
+                write_atomically(path, outcome.model_dump_json(indent=1) + "\n")
+        self.await_(record.is_file, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
+        return read_document(record, RunRecord)
+
+    def await_(self, what: Callable[[], bool], patience_s: float, failure: str, *, heeds_signals: bool = True) -> None:
+        """Wait for ``what``. RunFailedError with ``failure`` after the patience or a signal."""
+        deadline = time.monotonic() + patience_s
+        while not what():
+            if heeds_signals and self.caught.signal is not None:
+                raise RunFailedError(f"{failure} before {self.caught.signal.name} came")
+            if time.monotonic() > deadline:
+                raise RunFailedError(f"{failure} within {patience_s:g} s")
+            time.sleep(_POLL_S)
+
+    def _launch_of(self, run: JobRun, nodes: Nodes) -> Launch:
+        """Plan the launch. One BadRequestError for all reasons that forbid the run on this node."""
+        how, software, run_dir = self.job.launch, software_for(run.spec.gpu, self.host)[0], Path(run.run_dir)
+        how = how.model_copy(update={"launcher": "replay" if how.replay_from else "torchrun"})
+        understood = understood_again(run, LaunchRequest(run.spec, run_dir, self.host, nodes, how), software)
+        if isinstance(understood.plan, LaunchPlan):
+            require_machine(run.spec, self.host, run.spec.ranks_per_node(nodes.nnodes), software)
+            require_megatron(understood, understood.plan)
+        return Launch(understood, run_dir, run.run_id, nodes, self.job.command)
+
+    def _launched(self, launch: Launch, run: JobRun) -> RunRecord:
+        kept = KeptPrediction(run.prediction, run.no_prediction)
+        predicts = run.prediction is None and not run.no_prediction
+        return launched(
+            launch,
+            progress=lambda _: nullcontext(lambda _: None),  # the submitter reads the ranks' own heartbeats
+            prediction=lambda: predicting_run(kept, launch, predicts=predicts),
+            parents=self.parents,
+            amended=self._amended,
+        ).record
+
+    def _amended(self, record: RunRecord) -> RunRecord:
+        """Add the job's id to the record, and Slurm's reason if Slurm ended the run."""
+        place = self.place
+        task = f", task {place.task}" if self.job.num_tasks > 1 else ""
+        known: dict[str, object] = {"notes": (*record.notes, f"Slurm job {place.job_id}{task} on {place.nodes}")}
+        image = self.job.slurm.container_image
+        if image is not None:
+            known["provenance"] = record.provenance.model_copy(update={"container": image})
+        # An agent that gets Slurm's signal before its handler is set fails; this process got the signal too.
+        ended = record.status == "interrupted" or (record.status == "failed" and self.caught.signal is not None)
+        why = why_slurm_ended_it(self.job, place, self.host) if ended else ""
+        if why:
+            known |= {"status": "failed", "failure": f"{why}; {record.failure or 'interrupted'}"}
+        return record.model_copy(update=known)
+
+
+def _on_one_line(error: BadRequestError) -> str:
+    """Join the message of an error, because rules add lines to the remedy."""
+    return " ".join(line.strip() for line in in_one_sentence(error).splitlines())

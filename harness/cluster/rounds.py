@@ -1,0 +1,203 @@
+"""Rounds of a batch on a cluster: submits one Slurm job per entry with all its runs, waits for the jobs, collects them."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic
+
+from harness.batch.engine import Round
+from harness.batch.launches import num_nodes, unstarted_record
+from harness.batch.plan import Batch, DueRun, Entry
+from harness.cluster.collecting import committed_runs, drop_unstarted, task_runs
+from harness.cluster.commands import NotSubmittedError, Slurm, names_wrong_option
+from harness.cluster.following import Watched, wait_for, watched
+from harness.cluster.showing import JobDisplay
+from harness.cluster.state import job_state
+from harness.cluster.submission import JobRequest, found_again, prepare, submit
+from harness.errors import BadRequestError, HarnessError, RunFailedError
+from harness.launch.slurm_job import slurm_job
+from harness.records.job import SCRIPT, JobRecord, SlurmOptions, job_dirs, new_job_dir, read_job, read_submitted
+from harness.records.run import RunRecord
+from harness.records.store import write_record
+
+_CANCEL_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class JobPerEntry(Generic[Entry]):
+    """A `Runner` on a cluster. ``results``: the absolute folder of jobs.
+
+    It waits for jobs of this batch that still run, e.g. after the process that submitted them was killed, and does not
+    submit them again. A signal cancels the jobs; a resumed batch submits them anew. If someone else cancels the job of an
+    entry, or Slurm does not report whether the job is queued, the entry stays due and this process does not start it.
+    The folder of its runs identifies an entry.
+    """
+
+    batch: Batch[Entry]
+    options: SlurmOptions
+    results: Path
+    display: JobDisplay
+    _left_alone: set[Path] = field(default_factory=set)
+
+    def run(self, due: Sequence[DueRun[Entry]]) -> Round:
+        """Submit all entries at once. A signal ends the round."""
+        controller, watching = Slurm(self.batch.host.shell), list[Watched]()
+        at_work = self._jobs_at_work()
+        was_over = {
+            folder
+            for folder, job_dir in at_work.items()
+            if all(state.has_ended for state in job_state(controller, watched(job_dir).submitted))
+        }
+        for of_entry in by_entry(due):
+            folder = self._folder(of_entry[0])
+            if folder in self._left_alone:
+                continue
+            job_dir = at_work.get(folder) or self._submitted(of_entry, controller, is_first=not watching)
+            if job_dir is not None:
+                watching.append(watched(job_dir))
+        waited = wait_for(watching, controller, self.display)
+        if waited.signal is not None:
+            self._cancel(watching, controller)
+            self.batch.interrupted(f"signal {waited.signal}; its jobs were cancelled")
+        self._note_committed(due, watching)
+        if waited.signal is None:
+            self._note_cancelled(due, watching, was_over)
+        return Round(waited.signal)
+
+    def _folder(self, due: DueRun[Entry]) -> Path:
+        return self.batch.planned(due).run_dir.parent
+
+    def _submitted(self, due: Sequence[DueRun[Entry]], controller: Slurm, *, is_first: bool) -> Path | None:
+        """Return the job's folder. None if Slurm refuses it, is unreachable, or does not report whether the job is queued.
+
+        In the first two cases the first run is recorded as failed. BadRequestError if Slurm refuses the very first job
+        because of an option that all jobs share.
+        """
+        for run in due:
+            self.batch.make_folder(run)
+        asked = entry_job(self.batch, due, self.options, self.results)
+        record = asked.record(new_job_dir(self.results, asked.label))
+        self.batch.starts(due[0])
+        try:
+            submitted = submit(prepare(record, self.batch.host), controller)
+        except BadRequestError as error:
+            if is_first and names_wrong_option(error.message):
+                drop_unstarted(record.runs)
+                raise
+            self._unstarted(record, error)
+            return None
+        except NotSubmittedError as error:
+            self._unstarted(record, error)
+            return None
+        except RunFailedError as error:
+            self._leave_alone(due[0], str(error))
+            return None
+        self.display.submitted(record, submitted)
+        return Path(record.job_dir)
+
+    def _leave_alone(self, due: DueRun[Entry], why: str) -> None:
+        self._left_alone.add(self._folder(due))
+        self.display.narrate(f"{due.entry.name}: {why}")
+
+    def _unstarted(self, job: JobRecord, error: HarnessError) -> None:
+        run = job.runs[0]
+        write_record(Path(run.run_dir), unstarted_record(run, error.message, self.batch.host))
+        drop_unstarted(job.runs[1:])
+        self.display.narrate(f"{run.run_id}: {error}")
+
+    def _jobs_at_work(self) -> dict[Path, Path]:
+        """Return the newest submitted job of each entry that still has a run to commit."""
+        found = dict[Path, Path | None]()
+        for job_dir in job_dirs(self.results):
+            job = read_job(job_dir)
+            if job.what != self.batch.command or job.subject != str(self.batch.folder):
+                continue
+            folder = Path(job.runs[0].run_dir).parent
+            if read_submitted(job_dir) or self._taken_up(job, folder):
+                is_open = any(task.due is not None for task in task_runs(job))
+                found[folder] = job_dir if is_open else None
+        return {folder: job_dir for folder, job_dir in found.items() if job_dir is not None}
+
+    def _taken_up(self, job: JobRecord, folder: Path) -> bool:
+        """Return whether Slurm accepted the job unconfirmed. Leaves the entry alone if Slurm does not answer now."""
+        if not (Path(job.job_dir) / SCRIPT).exists() or all(task.due is None for task in task_runs(job)):
+            return False
+        host = self.batch.host
+        try:
+            return found_again(slurm_job(job, host), Slurm(host.shell)) is not None
+        except RunFailedError as error:
+            self._left_alone.add(folder)
+            self.display.narrate(f"{folder.name}: {error}")
+            return False
+
+    def _cancel(self, watching: Sequence[Watched], controller: Slurm) -> None:
+        """Cancel the jobs and collect their runs. The wait is bounded."""
+        still_open = [watch for watch in watching if _is_open(watch)]
+        for watch in still_open:
+            controller.cancel(watch.submitted)
+            watch.asked_s = None  # ask again at once
+        deadline = time.monotonic() + _CANCEL_PATIENCE_S
+        while still_open and time.monotonic() < deadline:
+            wait_for(still_open, controller, self.display, timeout_s=0.0)
+            still_open = [watch for watch in still_open if _is_open(watch)]
+            time.sleep(0.5)
+
+    def _note_committed(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched]) -> None:
+        """Note the later runs of a job once they are committed, because the job decides whether they start."""
+        done = {run.run_dir for watch in watching for run, _ in committed_runs(watch.job)}
+        for item in due:
+            if str(self.batch.planned(item).run_dir) in done:
+                self.batch.starts(item)
+
+    def _note_cancelled(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched], was_over: set[Path]) -> None:
+        """Note jobs that someone cancelled from outside; this process does not start them again.
+
+        ``was_over``: entries whose job ended before this process began. This process was started to run them again.
+        """
+        ended = {
+            run.run_dir: (watch, record)
+            for watch in watching
+            for run, record in committed_runs(watch.job)
+            if record.status == "interrupted"
+        }
+        for item in due:
+            run_dir = str(self.batch.planned(item).run_dir)
+            if run_dir in ended:
+                reason = _by_hand(*ended[run_dir])
+                self.batch.cancelled(item, reason)
+                if self._folder(item) not in was_over:
+                    again = f"run it again with mbr-perf {self.batch.command} --resume {self.batch.folder}"
+                    self._leave_alone(item, f"{reason}; {again}")
+
+
+def by_entry(due: Sequence[DueRun[Entry]]) -> Iterator[Sequence[DueRun[Entry]]]:
+    """Yield the due runs of each entry, in the order of their first runs."""
+    for name in dict.fromkeys(run.entry.name for run in due):
+        yield [run for run in due if run.entry.name == name]
+
+
+def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: SlurmOptions, results: Path) -> JobRequest:
+    """One job for the runs of one entry, one after the other."""
+    entry = due[0].entry
+    return JobRequest(
+        what=batch.command,
+        subject=batch.folder,
+        label=entry.name,
+        specs=(entry.spec,),
+        runs=tuple(batch.job_run(run) for run in due),
+        launch=batch.planned(due[0]).launch.model_copy(update={"nnodes": num_nodes(entry.spec)}),
+        options=options,
+        results=results,
+    )
+
+
+def _by_hand(watch: Watched, record: RunRecord) -> str:
+    """Return the reason of a job that was cancelled by hand, with the user if Slurm names one."""
+    failure = record.failure or ""
+    detail = failure.removeprefix("Slurm: CANCELLED") if failure.startswith("Slurm: CANCELLED") else ""
+    return f"Slurm: CANCELLED by hand (job {watch.submitted.job_id}{f':{detail}' if detail else ''})"
+
+
+def _is_open(watch: Watched) -> bool:
+    return any(task.due is not None for task in task_runs(watch.job))

@@ -1,0 +1,191 @@
+"""Submits a job: writes its files, calls sbatch, and records the answer of sbatch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import harness
+from harness.batch.launches import make_folder
+from harness.cluster.commands import Answer, Slurm
+from harness.cluster.following import wait_and_judge
+from harness.cluster.showing import JobDisplay
+from harness.errors import BadRequestError, ExitCode, RunFailedError
+from harness.experiment.experiment import ExperimentSpec
+from harness.launch.environment import Host
+from harness.launch.slurm_job import SlurmJob, slurm_job
+from harness.records.batches import BatchLaunch
+from harness.records.goldens import GateOptions
+from harness.records.job import (
+    JOBS,
+    SUBMITTED,
+    JobRecord,
+    JobRun,
+    SlurmOptions,
+    SlurmRequest,
+    SubmittedRecord,
+    job_text,
+    new_job_dir,
+    read_job,
+    write_job,
+    write_submitted,
+)
+from harness.records.redact import own_command
+from harness.records.store import write_atomically
+from harness.units import utc_now
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """A job without a folder. ``label``: names folder and job; ``subject`` None: the job's own folder.
+
+    ``specs``: the experiments, for the needed nodes. ``resumes``: the folder of a whole sweep, in place of ``runs``.
+    ``results``: the folder of jobs, absolute because nodes read it.
+    """
+
+    what: Literal["run", "sweep", "nightly"]
+    label: str
+    specs: tuple[ExperimentSpec, ...]
+    launch: BatchLaunch
+    options: SlurmOptions
+    results: Path
+    subject: Path | None = None
+    runs: tuple[JobRun, ...] = ()
+    num_tasks: int = 1
+    resumes: Path | None = None
+    gate: GateOptions = field(default_factory=GateOptions)
+
+    def record(self, job_dir: Path) -> JobRecord:
+        """``job.json`` of a job in that folder."""
+        gpus = (0 if spec.gpu_type.is_cpu else min(spec.num_gpus, spec.gpus_per_node) for spec in self.specs)
+        return JobRecord(
+            job_dir=str(job_dir),
+            name=_job_name(self.label),
+            what=self.what,
+            subject=str(self.subject or job_dir),
+            nnodes=self.launch.nnodes,
+            gpus_per_node=max(gpus),
+            num_tasks=self.num_tasks,
+            runs=self.runs,
+            sweep_dir=str(self.resumes) if self.resumes else None,
+            launch=self.launch,
+            gate=self.gate,
+            results_dir=str(self.results),
+            slurm=self.options,
+            command=own_command(),
+            created_at=utc_now(),
+            mbr_perf=harness.__version__,
+        )
+
+    def checked(self, host: Host) -> SlurmJob:
+        """Return the job in a folder that does not exist yet. BadRequestError for values that no batch file can hold."""
+        return require_submittable(self.record(self.results / JOBS / "JOB"), host)
+
+
+def _job_name(label: str) -> str:
+    """Return the job's name in Slurm. Characters that a batch file cannot hold become ``-``."""
+    safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in label)
+    return f"mbr-perf.{safe}"[:64]
+
+
+def hand_over(
+    asked: JobRequest,
+    slurm: SlurmRequest,
+    host: Host,
+    display: JobDisplay,
+    judge: Callable[[JobRecord], ExitCode],
+    refused: Callable[[JobRecord, BadRequestError], BadRequestError],
+) -> ExitCode:
+    """Make the job's folder and files and submit it. Wait for it and judge it, unless the request says not to.
+
+    ``refused``: makes the error to raise if Slurm refuses the job.
+    """
+    controller = Slurm(host.shell)
+    display.ignored(controller.ignored)
+    job = prepare(asked.record(new_job_dir(asked.results, asked.label)), host)
+    if not slurm.submit:
+        display.prepared(job)
+        return ExitCode.OK
+    try:
+        submitted = submit(job, controller)
+    except BadRequestError as error:
+        raise refused(job.record, error) from error
+    display.submitted(job.record, submitted)
+    if slurm.detach:
+        display.detached(job.record, submitted)
+        return ExitCode.OK
+    return wait_and_judge(Path(job.record.job_dir), controller, display, judge)
+
+
+def require_gpu_named(gpu: str) -> None:
+    """Raise BadRequestError if the request names no GPU type."""
+    if not gpu:
+        raise BadRequestError(
+            "--launcher slurm: mbr-perf cannot see from here which GPUs the nodes have",
+            remedy="name the GPU type with --gpu, or use --gpu cpu",
+        )
+
+
+def require_submittable(record: JobRecord, host: Host) -> SlurmJob:
+    """Return the job. One BadRequestError for all values that the batch file or ``job.json`` cannot hold."""
+    job = slurm_job(record, host)
+    job_text(record)
+    return job
+
+
+def prepare(record: JobRecord, host: Host) -> SlurmJob:
+    """Write ``job.json`` and the batch file into the job's existing folder. Submits nothing."""
+    job = require_submittable(record, host)
+    write_job(record)
+    # Variables of the shell may hold bytes that are not UTF-8. They stay as they are.
+    write_atomically(job.script_path, job.render().encode("utf-8", "surrogateescape"))
+    return job
+
+
+def submit(job: SlurmJob, slurm: Slurm) -> SubmittedRecord:
+    """Submit the job. BadRequestError if it was submitted before or if Slurm refuses it."""
+    job_dir = Path(job.record.job_dir)
+    if (job_dir / SUBMITTED).exists():
+        raise _twice(job_dir)
+    return _noted(job, slurm.submit(job, utc_now()), slurm)
+
+
+def found_again(job: SlurmJob, slurm: Slurm) -> SubmittedRecord | None:
+    """Find a job that Slurm accepted without confirming it, and record it as submitted. None if there is no such job.
+
+    RunFailedError if Slurm does not answer.
+    """
+    found = slurm.find(job, utc_now())
+    if isinstance(found, Answer):
+        problem = f"Slurm does not report whether the job is queued: {found.err.strip()}"
+        raise RunFailedError(problem, remedy=f"check with squeue --name={job.record.name}")
+    return None if found is None else _noted(job, found, slurm)
+
+
+def _noted(job: SlurmJob, submitted: SubmittedRecord, slurm: Slurm) -> SubmittedRecord:
+    job_dir = Path(job.record.job_dir)
+    try:
+        write_submitted(job_dir, submitted)
+    except FileExistsError as error:  # two processes submitted at the same time; only one job may write these folders
+        slurm.cancel(submitted)
+        raise _twice(job_dir) from error
+    return submitted
+
+
+def submit_prepared(job_dir: Path, host: Host, slurm: Slurm) -> SubmittedRecord:
+    """Submit the files of a folder unchanged. Takes up their job if it is queued already."""
+    record = read_job(job_dir)
+    if Path(record.job_dir).resolve() != job_dir.resolve():
+        raise BadRequestError(
+            f"{job_dir}: this job was prepared as {record.job_dir} and would write its runs and logs there",
+            remedy="move the folder back, or prepare the job again",
+        )
+    for run in record.runs:  # Slurm refused the job before, so its folders were removed
+        make_folder(Path(run.run_dir))
+    job = slurm_job(record, host)
+    is_new = not (job_dir / SUBMITTED).exists()
+    return (found_again(job, slurm) if is_new else None) or submit(job, slurm)
+
+
+def _twice(job_dir: Path) -> BadRequestError:
+    return BadRequestError(f"{job_dir}: this job was submitted before", remedy=f"mbr-perf jobs status {job_dir}")

@@ -1,0 +1,142 @@
+"""srun starts this once on every node of a Slurm job. It does the runs of this task, one after the other."""
+
+import signal
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from harness.cluster.collecting import drop_unstarted
+from harness.cluster.node import BEGIN_PATIENCE_S, NodeOfJob, SlurmPlace, node_count_problem, slurm_place
+from harness.errors import ExitCode, HarnessError, RunFailedError
+from harness.judge.gate import status_exit_code
+from harness.launch.crew import interruption
+from harness.launch.environment import this_host
+from harness.launch.plan import free_port
+from harness.launch.warm import WarmParents
+from harness.records.folders import closed_to_others
+from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt_path, read_job
+from harness.records.store import RECORD, write_once
+from harness.records.strict_json import read_document
+from harness.show.terminal import narrate
+from harness.units import utc_now
+
+Part = Callable[["NodeOfJob", JobAttempt], ExitCode]
+"""This node's part in an attempt at the job."""
+
+
+def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
+    """Do this node's part of the job. Slurm takes the exit code. ``part`` None: the runs of this task."""
+    parser = ArgumentParser(prog="slurm_task", description=__doc__)
+    parser.add_argument("--job_dir", type=Path, required=True)
+    parser.add_argument("--master_addr", required=True, help="the first node of the job")
+    asked = parser.parse_args(argv)
+    # When this node is done, srun may kill it because of another node's code. That must not become the job's exit code.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with closed_to_others():
+            return int(run_task(asked.job_dir, asked.master_addr, part or _runs))
+    except HarnessError as error:
+        narrate(f"error: {error}")
+        return int(error.exit_code)
+
+
+def run_task(job_dir: Path, master_addr: str, part: Part) -> ExitCode:
+    """Do the part of this node in the job of ``job_dir``. RunFailedError if the attempt is refused."""
+    host = this_host()
+    job, place = read_job(job_dir), slurm_place(host.shell)
+    with interruption() as caught:
+        node = NodeOfJob(job, place, master_addr, host, caught)
+        attempt = _begin(node) if place.node_rank == 0 else _await_attempt(node)
+        if attempt.refused:
+            raise RunFailedError("; ".join(attempt.refused), remedy="nothing was run or overwritten; submit a new job")
+        wrong_nodes = node_count_problem(job, place)
+        runs = _runs_of(job, place)
+        if wrong_nodes and place.node_rank == 0 and runs:
+            node.refuse(runs[0], wrong_nodes)
+        if wrong_nodes:
+            raise RunFailedError(wrong_nodes)
+        return part(node, attempt)
+
+
+def _begin(node: NodeOfJob) -> JobAttempt:
+    """On the first node, record that this attempt starts, or why it runs nothing."""
+    job, place = node.job, node.place
+    attempt = JobAttempt(
+        job_id=place.job_id,
+        task=place.task,
+        restart_count=place.restart_count,
+        nodes=place.nodes,
+        hostname=node.host.hostname,
+        started_at=utc_now(),
+        refused=_reasons_to_refuse(job, place),
+        master_port=free_port(),
+    )
+    path = attempt_path(Path(job.job_dir), place.job_id, place.restart_count)
+    path.parent.mkdir(mode=0o750, exist_ok=True)
+    write_once(path, attempt.model_dump_json(indent=1) + "\n")
+    return attempt
+
+
+def _reasons_to_refuse(job: JobRecord, place: SlurmPlace) -> tuple[str, ...]:
+    """A run is measured once, whole, in its own folder. A second attempt needs a new job."""
+    reasons = []
+    if place.restart_count:
+        reasons.append(
+            f"Slurm requeued job {place.job_id} ({place.restart_count} times): mbr-perf does not continue half a run"
+        )
+    before = Path(job.job_dir) / ATTEMPTS
+    for path in sorted(before.glob("*.json")):
+        attempt = read_document(path, JobAttempt)
+        if attempt.task == place.task and not attempt.refused:
+            reasons.append(f"job {attempt.job_id} already ran it at {attempt.started_at} on {attempt.nodes}")
+    for run in _runs_of(job, place):
+        if (Path(run.run_dir) / RECORD).exists() or any(Path(run.run_dir, "ranks").glob("*")):
+            reasons.append(f"{run.run_dir} already holds a run")
+    return tuple(reasons)
+
+
+def _await_attempt(node: NodeOfJob) -> JobAttempt:
+    place = node.place
+    path = attempt_path(Path(node.job.job_dir), place.job_id, place.restart_count)
+    node.await_(path.is_file, BEGIN_PATIENCE_S, f"{path}: node 0 did not start")
+    return read_document(path, JobAttempt)
+
+
+def _runs_of(job: JobRecord, place: SlurmPlace) -> tuple[JobRun, ...]:
+    return tuple(run for run in job.runs if run.task == place.task)
+
+
+def _runs(node: NodeOfJob, _: JobAttempt) -> ExitCode:
+    """Do the runs until one fails or a signal comes. Only the first node returns their exit code."""
+    runs, leads = _runs_of(node.job, node.place), node.place.node_rank == 0
+    code = ExitCode.OK
+    with ExitStack() as stack:
+        if len(runs) > 1 and not node.job.launch.replay_from:
+            node = replace(node, parents=stack.enter_context(WarmParents()))
+        for number, run in enumerate(runs):
+            code = _run(node, run)
+            if code is not ExitCode.OK:
+                if leads:
+                    drop_unstarted(runs[number + 1 :])
+                break
+    return code if leads else ExitCode.OK
+
+
+def _run(node: NodeOfJob, run: JobRun) -> ExitCode:
+    if _received(node):
+        return status_exit_code("interrupted", _received(node))
+    record = node.run(run)
+    narrate(f"{run.run_id}: {record.status}{': ' + record.failure if record.failure else ''}")
+    return status_exit_code(record.status, _received(node) or int(signal.SIGINT))
+
+
+def _received(node: NodeOfJob) -> int:
+    """Return the signal that ends the job; 0 if none came."""
+    return int(node.caught.signal or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

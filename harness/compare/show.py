@@ -1,0 +1,135 @@
+"""Shows a comparison with golden values of Megatron-Bridge or Megatron-LM."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.compare.values import METRIC, ForeignComparison
+from harness.errors import ExitCode
+from harness.foreign.log import ForeignLog
+from harness.judge.gate import Finding, Outcome, Verdict
+from harness.show import figures
+from harness.show.page import Line, Page, Span, listing, style_of, table
+from harness.units import counted, format_bytes, grouped
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A row that is not a metric: how to show its values and its limit."""
+
+    title: str
+    value: Callable[[float], str]
+    allowed: Callable[[float], str]
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.1f} %"
+
+
+_CHECKS = {
+    "grad_norm_non_finite": _Check("Gradient norms not finite", lambda value: f"{value:.0f}", lambda _: "0"),
+    "loss_correlation": _Check("Loss: correlation", lambda value: f"{value:.4f}", lambda limit: f"at least {limit:g}"),
+    "loss_points": _Check("Loss: points out of tolerance", _share, lambda limit: f"at most {_share(limit)}"),
+    "loss_final": _Check("Loss: last", lambda value: f"{value:.6g}", lambda limit: f"within {_share(limit)}"),
+    "loss_outliers": _Check("Loss: outliers", _share, lambda limit: f"at most {_share(limit)}"),
+}
+
+
+def title(name: str) -> str:
+    """Return the title of the metric or check."""
+    return METRIC[name].title if name in METRIC else _CHECKS[name].title
+
+
+def cells(finding: Finding) -> tuple[str, str, str, str, str]:
+    """Return the title, the log's value, the golden's value, the change, and the allowed change."""
+    if finding.metric in METRIC:
+        metric = METRIC[finding.metric]
+        return (
+            metric.title,
+            figures.figure(metric, finding.current),
+            figures.figure(metric, finding.golden),
+            figures.change(finding),
+            figures.allowed_change(metric, finding),
+        )
+    check = _CHECKS[finding.metric]
+    values = (finding.current, finding.golden)
+    current, golden = (figures.ABSENT if value is None else check.value(value) for value in values)
+    limit = figures.ABSENT if finding.threshold is None else check.allowed(finding.threshold)
+    return check.title, current, golden, figures.change(finding), limit
+
+
+_NAMES = {
+    "bridge": "Megatron-Bridge",
+    "megatron-lm": "Megatron-LM",
+    "mbr-perf": "mbr-perf",
+    None: "Megatron-Bridge or Megatron-LM",
+}
+_RIGHT = ("Log", "Golden", "Change", "Allowed")
+_MOST_SOURCES = 3
+
+
+def foreign_page(log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode]) -> Page:
+    """Return what was read, the findings, the reasons, the notes, and the verdict last."""
+    if judged is None:
+        notes, doubt = (
+            listing(f"Note: {note}" for note in log.notes),
+            [f"In doubt: {log.truncated}"] * bool(log.truncated),
+        )
+        return Page((_log_line(log), notes, listing(doubt, style="doubt"), "Not compared: no golden was named"))
+    outcome, exit_code = verdict
+    findings = judged.comparison.findings
+    words = [finding.verdict.value.replace("_", " ") for finding in findings]
+    rows = [(*cells(finding), Span(word, style_of(word))) for finding, word in zip(findings, words, strict=True)]
+    reasons = " ".join(finding.reason for finding in findings)
+    renewal = ["the golden may need an update; --actuals FILE writes this log's values as a golden"]
+    notes = listing(f"Note: {note}" for note in (*judged.notes, *renewal * (outcome == "improvement")))
+    return Page(
+        (
+            _log_line(log),
+            _golden_line(judged),
+            table(("Metric", *_RIGHT, "Verdict"), rows, right=_RIGHT),
+            listing(_reasons(findings)),
+            listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in reasons), style="doubt"),
+            listing(_worst(judged)),
+            notes,
+        ),
+        answer=Line((Span(outcome.upper(), style_of(outcome)), f" (exit {int(exit_code)})  {judged.golden_path}")),
+    )
+
+
+def _log_line(log: ForeignLog) -> str:
+    shown = ", ".join(log.sources[:_MOST_SOURCES])
+    more = f" and {len(log.sources) - _MOST_SOURCES} more" if len(log.sources) > _MOST_SOURCES else ""
+    if not log.iterations:
+        return f"Log {shown}{more}: no iterations in {counted(log.num_lines, 'line')}"
+    first, last = log.iterations[0].number, log.iterations[-1].number
+    total = f" of {log.total}" if log.total else ""
+    return f"Log {shown}{more}: {_NAMES[log.format]}, iterations {first} to {last}{total}"
+
+
+def _golden_line(judged: ForeignComparison) -> str:
+    golden, window = judged.golden, judged.window
+    count = len(window.iterations)
+    return (
+        f"Golden {golden.path}: {_NAMES[golden.format]}, {golden.layout}, {counted(len(golden.steps), 'step')}; "
+        f"window: {counted(count, 'step')}, [{window.start}, {window.end})"
+    )
+
+
+def _reasons(findings: Sequence[Finding]) -> Iterable[str]:
+    """Return one line per reason, with all metrics that share it. The table already shows metrics without a verdict."""
+    judged = (each for each in findings if each.verdict is not Verdict.NOT_GATED or each.metric not in METRIC)
+    explained = (each for each in judged if each.reason and not (each.verdict is Verdict.PASS and not each.current))
+    shared = grouped((each.reason, title(each.metric)) for each in explained)
+    return [f"{', '.join(titles)}: {reason}" for reason, titles in shared.items()]
+
+
+def _worst(judged: ForeignComparison) -> Iterable[str]:
+    """Return the largest report of every counter, if several ranks report it."""
+    ranks = len({report.rank for report in judged.log.memory})
+    if ranks < 2:
+        return []
+    peaks = [
+        f"{METRIC[name].title.lower()} {format_bytes(worst.value)} on rank {worst.rank} after iteration {worst.iteration}"
+        for name, worst in judged.worst.items()
+    ]
+    return [f"Most memory of {ranks} ranks: {'; '.join(peaks)}"] if peaks else []

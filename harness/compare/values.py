@@ -1,0 +1,67 @@
+"""The values of a comparison with golden values of Megatron-Bridge or Megatron-LM."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.foreign.golden import ForeignGolden
+from harness.foreign.log import ForeignLog, WorstRank
+from harness.judge.gate import Comparison, Finding
+from harness.judge.metrics import BY_NAME, Metric
+
+# In the order of the report. A log names a peak after torch's counter.
+FOREIGN_METRICS: tuple[Metric, ...] = (
+    BY_NAME["tflops_per_gpu"],
+    BY_NAME["step_time_s"],
+    Metric("allocated_bytes", "Allocated", "bytes", "lower", "memory", lambda _: None),
+    BY_NAME["peak_allocated_bytes"],
+    BY_NAME["peak_reserved_bytes"],
+)
+METRIC = {metric.name: metric for metric in FOREIGN_METRICS}
+COUNTERS = {
+    "allocated_bytes": "allocated_bytes",
+    "peak_allocated_bytes": "max_allocated_bytes",
+    "peak_reserved_bytes": "max_reserved_bytes",
+}
+
+
+@dataclass(frozen=True)
+class ForeignThresholds:
+    """Allowed relative worsening. The defaults are Megatron-Bridge's."""
+
+    time: float = 0.05
+    memory: float = 0.05
+
+
+@dataclass(frozen=True)
+class Window:
+    """The golden's iterations that count, from step ``start`` to before step ``end``, counted from 0."""
+
+    start: int
+    end: int
+    iterations: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Findings of one kind, with notes."""
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ForeignComparison:
+    """A log compared with a golden. ``worst``: the largest report of each counter over ranks and iterations."""
+
+    log: ForeignLog
+    golden: ForeignGolden
+    window: Window
+    comparison: Comparison
+    worst: dict[str, WorstRank]
+    doubts: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def golden_path(self) -> Path:
+        """Return the golden file."""
+        return self.golden.path

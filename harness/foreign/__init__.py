@@ -1,0 +1,1 @@
+"""Words of other programs: their configurations, logs and golden files, read without importing them."""

@@ -1,0 +1,254 @@
+"""Reads arguments of Megatron-LM's launcher: command-line words or the block that a job prints, under one name each.
+
+The names are those of the launcher's namespace (`num_layers`, `add_bias_linear`), whichever form they were read from.
+`megatron_arguments.json` lists every argument of nine versions: its options, how many words each takes, its defaults, and whether
+it changes neither the memory nor the time of a training step (`harmless`).
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.errors import BadRequestError, Problems, closest
+from harness.foreign.shell_script import Word
+from harness.resolve.strict_yaml import PlainValue
+from harness.units import shortened
+
+_TABLE = Path(__file__).with_name("megatron_arguments.json")
+Takes = Literal["flag", "off", "one", "many"]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument: its options with the words that they take, its default by version, newest first."""
+
+    name: str
+    options: Mapping[str, Takes]
+    defaults: tuple[PlainValue, ...] = ()
+    harmless: bool = False
+
+
+@cache
+def arguments() -> Mapping[str, Argument]:
+    """Return every argument of Megatron-LM by its name in the namespace."""
+    rows = json.loads(_TABLE.read_text(encoding="utf-8"))["arguments"]
+    return {
+        name: Argument(name, row["options"], _tuple(row.get("defaults", ())), bool(row.get("harmless")))
+        for name, row in rows.items()
+    }
+
+
+def _tuple(items: Iterable[Any]) -> tuple[PlainValue, ...]:
+    return tuple(_tuple(each) if isinstance(each, list) else each for each in items)
+
+
+@cache
+def options() -> Mapping[str, Argument]:
+    """Return the argument of every option."""
+    return {option: each for each in arguments().values() for option in each.options}
+
+
+@dataclass(frozen=True)
+class Given:
+    """The value of an argument as it was written. ``source``: ``train.sh:12: --num-layers``."""
+
+    value: PlainValue
+    source: str
+
+
+@dataclass
+class Arguments:
+    """Arguments by name. ``label`` opens messages. ``read`` collects the names that a reader asked for."""
+
+    label: str
+    given: dict[str, Given] = field(default_factory=dict)
+    num_gpus: Given | None = None
+    environment: dict[str, Given] = field(default_factory=dict)
+    is_whole: bool = False
+    problems: Problems = field(default_factory=Problems)
+    read: set[str] = field(default_factory=set)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value: the written one, else Megatron-LM's default, else ``default``."""
+        self.read.add(name)
+        if name in self.given:
+            return self.given[name].value
+        known = arguments().get(name)
+        value = known.defaults[0] if known and known.defaults else None
+        return default if value is None else value
+
+    def source(self, *names: str) -> str:
+        """Return where the first given of the names was written."""
+        found = [self.given[name].source for name in names if name in self.given]
+        return found[0] if found else "default of Megatron-LM"
+
+    def refuse(self, name: str, message: str, remedy: str) -> None:
+        """Add a problem at an argument."""
+        self.problems.add(f"{self.source(name)}: {message}", remedy)
+
+    def is_default(self, name: str) -> bool:
+        """Return whether the written value is the default of some version."""
+        value = self.given[name].value
+        known = arguments().get(name)
+        defaults = known.defaults if known else (False,)
+        return value is None or value in ((), "") or any(_same(value, each) for each in defaults)
+
+
+def _same(value: object, default: object) -> bool:
+    if isinstance(value, bool) or isinstance(default, bool):
+        return value is default or (value is False and default is None)
+    texts = [
+        str(each).removeprefix("torch.").replace("float32", "fp32").replace("bfloat16", "bf16")
+        for each in (value, default)
+    ]
+    numbers = isinstance(value, int | float) and isinstance(default, int | float)
+    return value == default if numbers else texts[0].rpartition(".")[2] == texts[1].rpartition(".")[2]
+
+
+UNKNOWN = "not an argument of Megatron-LM's GPT training that mbr-perf knows"
+_REDIRECTS = re.compile(r"\d?[<>]")
+_STRAY = "an option starts with --; quote a value that contains blanks"
+
+
+def from_words(words: Iterable[Word], label: str) -> Arguments:
+    """Read the words of a command line, as Megatron-LM's parser takes them: the last of repeated options counts."""
+    found, rest = Arguments(label), list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, inner = word.text.partition("=")
+        argument = options().get(name)
+        place = f"{label}:{word.line}: {name}"
+        if argument is None:
+            _refuse_word(found, word, name)
+            if _is_option(name):  # the words up to the next option are its values
+                rest = rest[next((i for i, each in enumerate(rest) if _is_option(each.text)), len(rest)) :]
+            continue
+        takes = argument.options[name]
+        if takes in ("flag", "off"):
+            values: list[Word] = []
+        elif equals:
+            values = [Word(inner, word.line, word.doubt)]
+        else:
+            count = next((i for i, each in enumerate(rest) if _is_option(each.text)), len(rest))
+            values, rest = (rest[:count], rest[count:]) if takes == "many" else (rest[:1], rest[1:])
+        if not values and takes in ("one", "many"):
+            found.problems.add(f"{place}: has no value", "write the value after it")
+            continue
+        unknown = next((each for each in (word, *values) if each.doubt or "$" in each.text), None)
+        if unknown is not None and not argument.harmless:
+            why = unknown.doubt or f"the script does not set {shortened(unknown.text)}"
+            found.problems.add(f"{place}: not certain: {why}", "write the arguments of one job into the file")
+            continue
+        value = takes == "flag" if takes in ("flag", "off") else _joined([each.text for each in values], takes)
+        found.given[argument.name] = Given(value, place)
+    return found
+
+
+def _is_option(text: str) -> bool:
+    return text.startswith("--") and len(text) > 2
+
+
+def _refuse_word(found: Arguments, word: Word, name: str) -> None:
+    place = f"{found.label}:{word.line}: {shortened(name)}"
+    if name in ("$@", "$*", "${@}", "${@:2}") or _REDIRECTS.match(name):
+        return
+    if _is_option(name):
+        found.problems.add(f"{place}: {UNKNOWN}", suggested(name, options()))
+    elif "$" in name:
+        found.problems.add(f"{place}: may hold arguments, but the script does not set it", "write them out")
+    else:
+        found.problems.add(f"{place}: belongs to no option", _STRAY)
+
+
+def suggested(name: str, known: Iterable[str]) -> str:
+    """Return what to do about an unknown argument: the nearest known one, or to leave it out."""
+    close = closest(name, known)
+    without = "leave it out if it changes neither memory nor time"
+    return f"did you mean {close[0]!r}? Otherwise {without}" if close else without
+
+
+def _joined(texts: list[str], takes: Takes) -> PlainValue:
+    """Return the value of an option's words; ``[mlp moe_act]`` and several words make a tuple."""
+    if takes == "many" or len(texts) > 1:
+        inner = " ".join(texts)
+        if not inner.startswith("([") and not re.fullmatch(r"\[[01, ]*\].*", inner):
+            texts = inner.strip("[]").replace(",", " ").replace("'", "").replace('"', "").split()
+        found = tuple(literal(text) for text in texts)
+        return found if len(found) != 1 or isinstance(found[0], str) else found[0]
+    return literal(texts[0])
+
+
+def literal(text: str) -> PlainValue:
+    """Return a number, True, False, None or a list, as a tuple, as Python reads it; any other text as it is."""
+    text = text.strip()
+    if len(text) <= 40 and re.fullmatch(r"-?\d{1,30}", text):
+        return int(text)
+    if len(text) <= 40 and re.fullmatch(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?", text):
+        return float(text)
+    if text in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[text]
+    if text[:1] in "[(" and len(text) < 1_000_000:
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return text
+        return _tuple(value) if isinstance(value, list | tuple) else text
+    return text
+
+
+_BLOCK_LINE = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,80}) \.{2,120}(?: (.*))?$")
+_BEGINS, _ENDS = re.compile(r"-{3,} arguments -{3,}"), re.compile(r"-{3,} end of arguments -{3,}")
+
+
+def begins_block(text: str) -> bool:
+    """Return whether a line begins the arguments that a job prints."""
+    return "arguments ---" in text and _BEGINS.search(text) is not None
+
+
+def ends_block(text: str) -> bool:
+    """Return whether a line ends those arguments."""
+    return _ENDS.search(text) is not None
+
+
+def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None:
+    """Read the block of arguments in a log's lines, each with its place; the last block if there are several.
+
+    None if there is no block. BadRequestError if the last block is empty. Its ``world_size`` is the number of GPUs.
+    """
+    found: Arguments | None = None
+    inside = False
+    for text, place in lines:
+        if begins_block(text):
+            found, inside = Arguments(label, is_whole=True), True
+        elif inside and ends_block(text):
+            inside = False
+        elif inside and found is not None and (match := _BLOCK_LINE.search(text)):
+            found.given.setdefault(match[1], Given(literal(match[2] or ""), f"{place}: {match[1]}"))
+    if found is None:
+        return None
+    if not found.given:
+        raise BadRequestError(f"{label}: its block of arguments is empty", remedy="give the whole log")
+    found.num_gpus = found.given.get("world_size")
+    if found.num_gpus and (isinstance(found.num_gpus.value, bool) or not isinstance(found.num_gpus.value, int)):
+        found.refuse("world_size", f"{shortened(str(found.num_gpus.value))}: no number of GPUs", "give the whole log")
+        found.num_gpus = None
+    return found
+
+
+def from_mapping(values: Mapping[str, Any], label: str) -> Arguments:
+    """Read arguments that are already values, by option without its dashes; False is an option that was not given."""
+    found = Arguments(label)
+    for name, value in values.items():
+        argument = options().get(f"--{name}")
+        if argument is None:
+            found.problems.add(f"{label}: --{name}: {UNKNOWN}", suggested(f"--{name}", options()))
+        elif value is not None and value is not False:
+            takes = argument.options[f"--{name}"]
+            written = _joined([value], takes) if isinstance(value, str) else _tuple([value])[0]
+            found.given[argument.name] = Given(takes == "flag" if value is True else written, f"{label}: --{name}")
+    return found

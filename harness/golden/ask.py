@@ -1,0 +1,209 @@
+"""The `golden` command: list, show, diff, retire, export."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import completion
+from harness.cli.help import App
+from harness.cli.options import GoldenDir, Json, Results
+from harness.golden.promote import Author, promote
+
+
+def export(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=completion.runs_and_goldens,
+            help="A golden (file, or name as `golden list` prints it), or a run.",
+        ),
+    ],
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="bridge: Megatron-Bridge's golden JSON.")
+    ] = "bridge",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file. Default: stdout.")
+    ] = None,
+    golden_dir: GoldenDir = None,
+    results_dir: Results = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, with notes.")] = False,
+) -> None:
+    """Write a golden, or a run, as golden values of Megatron-Bridge.
+
+    The export of a run has its steps and losses. A golden has medians only, so every exported step carries the median.
+    """
+    import sys
+
+    from harness.errors import BadRequestError
+    from harness.golden.export import export_bridge, write_export
+    from harness.show import json
+
+    if form != "bridge":
+        raise BadRequestError(f"--format {form!r}: no such format", remedy="--format bridge")
+    exported = export_bridge(name, results_dir, golden_dir)
+    if output is not None:
+        write_export(output, exported)
+    if as_json:
+        from harness.golden.document import ExportDocument
+
+        json.answer(ExportDocument.of(exported, format=form, path=output))
+        return
+    for note in exported.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"Written: {output}" if output is not None else exported.text, end="\n" if output is not None else "")
+
+
+app = App(
+    no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare, retire and export them."
+)
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        autocompletion=completion.goldens,
+        help="A golden file, or its name as `golden list` prints it.",
+    ),
+]
+app.command("promote")(promote)
+app.command("export")(export)
+
+
+@app.command("list")
+def list_goldens(
+    retired: Annotated[bool, typer.Option("--retired", help="List retired goldens instead.")] = False,
+    golden_dir: GoldenDir = None,
+    as_json: Json = False,
+) -> None:
+    """List every golden with its kind, its number of runs, and the time of its promotion.
+
+    Exits 6 if a file cannot be read; still lists the others.
+    """
+    from harness.errors import ExitCode
+    from harness.golden.show import goldens_page
+    from harness.records import golden as golden_records
+    from harness.records import goldens
+    from harness.show import json
+    from harness.show.terminal import show_page
+
+    goldens.require_golden_dir(golden_dir)
+    folder = goldens.golden_dir(golden_dir)
+    found, unread = golden_records.list_retired(folder) if retired else goldens.list_goldens(folder)
+    if as_json:
+        from harness.golden.document import GoldensDocument
+
+        json.answer(GoldensDocument.listed(found, unread))
+    else:
+        show_page(goldens_page(found, folder, retired=retired, unread=unread))
+    if unread:
+        raise typer.Exit(int(ExitCode.INCONCLUSIVE))
+
+
+@app.command()
+def show(
+    name: Name,
+    golden_dir: GoldenDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show the values of a golden, where they were measured, and who promoted them and why."""
+    from harness.golden.show import golden_page
+    from harness.records.goldens import named_golden
+    from harness.show import json
+    from harness.show.terminal import show_page
+
+    path, golden = named_golden(name, golden_dir)
+    if as_json:
+        from harness.golden.document import GoldenDocument
+
+        json.answer(GoldenDocument(path=path, golden=golden))
+    else:
+        show_page(golden_page(path, golden))
+
+
+@app.command()
+def diff(
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="BEFORE",
+            autocompletion=completion.runs_and_goldens,
+            help="A golden (file or name), a run, or REVISION:NAME.",
+        ),
+    ],
+    after: Annotated[
+        str,
+        typer.Argument(
+            metavar="AFTER", autocompletion=completion.runs_and_goldens, help="The same for the second side."
+        ),
+    ],
+    markdown: Annotated[
+        str | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - is stdout.")
+    ] = None,
+    golden_dir: GoldenDir = None,
+    results_dir: Results = None,
+    as_json: Json = False,
+) -> None:
+    """Show how two goldens differ: values, settings, machine and software.
+
+    REVISION:NAME is the golden at a git revision, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.
+    """
+    from harness.errors import BadRequestError, Problems
+    from harness.explain.references import named
+    from harness.golden.promote import leave_markdown
+    from harness.golden.show import difference_page
+    from harness.show import json
+    from harness.show.terminal import show_page
+
+    if as_json and markdown == "-":
+        raise BadRequestError("--json and --markdown - both write to stdout", remedy="name a file for one of them")
+    problems, found = Problems(), []
+    for reference in (before, after):
+        with problems.collecting():
+            found.append(named(reference, results_dir, golden_dir))
+    problems.raise_if_any()
+    first, second = found
+    sides = first.side(second.spec), second.side(first.spec)
+    page = difference_page(*sides)
+    if markdown:
+        leave_markdown(markdown, page, level=3)
+    if as_json:
+        from harness.golden.document import DifferenceDocument
+
+        json.answer(DifferenceDocument.between(*sides))
+    elif markdown != "-":
+        show_page(page)
+
+
+@app.command()
+def retire(
+    name: Name,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why runs must no longer be compared with it.")
+    ],
+    author: Author = None,
+    golden_dir: GoldenDir = None,
+    as_json: Json = False,
+) -> None:
+    """Retire a golden: move it to the folder `retired`. Runs of its settings then have no golden."""
+    from datetime import UTC, datetime
+
+    from harness.golden.promote import author_or_default
+    from harness.records import golden as golden_records
+    from harness.records.goldens import named_golden, read_golden, writable_golden_dir
+    from harness.show import json
+    from harness.show.page import Page
+    from harness.show.terminal import show_page
+
+    folder = writable_golden_dir(golden_dir)
+    path, golden = named_golden(name, folder)
+    now, who = datetime.now(UTC), author_or_default(author)
+    target = golden_records.retire(folder, path, golden, reason=reason, author=who, now=now)
+    if as_json:
+        from harness.golden.document import RetiredDocument
+
+        json.answer(RetiredDocument(path=target, golden=read_golden(target), retired_from=path))
+    else:
+        show_page(Page((f"Retired: {path}", f"It is now {target}. Commit both changes.")))

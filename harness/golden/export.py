@@ -1,0 +1,155 @@
+"""Exports a golden or a run as golden values of Megatron-Bridge."""
+
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadRequestError, os_errors_reported
+from harness.experiment.experiment import MeasureSpec
+from harness.explain.references import named
+from harness.foreign.bridge_goldens import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS, Document, bridge_text
+from harness.judge.derive import derive
+from harness.judge.plausible import doubts_of
+from harness.judge.plausible_golden import impossible_golden
+from harness.judge.readings import window_of
+from harness.predict.flops import achieved_tflops, model_flops_per_step
+from harness.records.golden import GoldenRecord
+from harness.records.run import ImportedLog, RunRecord
+from harness.records.store import write_atomically
+from harness.units import GB, counted
+
+_PEAKS = {"max_alloc": "peak_allocated_bytes", "max_reserved": "peak_reserved_bytes"}
+_NO_ALLOC = (
+    "no alloc, so Megatron-Bridge does not check memory: its max_alloc is that of a log's first report, but ours is that of "
+    "the whole run"
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The document, and notes for its users."""
+
+    document: Document
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """Return the text of the file."""
+        return bridge_text(self.document)
+
+
+def export_bridge(reference: str, results: Path | None = None, goldens: Path | None = None) -> Exported:
+    """Export the golden or run that ``reference`` names. BadRequestError: it has no step time."""
+    found = named(reference, results, goldens)
+    if found.run is not None:
+        return of_run(found.run)
+    assert found.golden is not None
+    return of_golden(found.name, found.golden)
+
+
+def of_golden(name: str, golden: GoldenRecord) -> Exported:
+    """Export a golden. It stores no steps, so every step carries its medians. BadRequestError: a figure cannot be true."""
+    if wrong := impossible_golden(golden):
+        raise BadRequestError(
+            f"{name}: {'; '.join(wrong)}", remedy="write it again with mbr-perf golden promote RUN --reason ..."
+        )
+    stored = {name: metric.value for name, metric in golden.metrics.items()}
+    step: Document = {}
+    if "step_time_s" in stored:
+        step[TIME_MS] = stored["step_time_s"] * 1000
+    if "tflops_per_gpu" in stored:
+        step[THROUGHPUT] = stored["tflops_per_gpu"]
+    if not step:
+        raise BadRequestError(
+            f"{name}: has neither throughput nor step time, which golden values of Megatron-Bridge need",
+            remedy="export the run that it was promoted from: mbr-perf golden export RUN",
+        )
+    count = golden.max_steps or MeasureSpec().max_steps
+    notes = [
+        f"each of {counted(count, 'step')} carries the median, because a golden stores no steps",
+        "no losses, because a golden stores none",
+    ]
+    if TIME_MS not in step:
+        notes.append(f"no {TIME_MS!r}, so Megatron-Bridge's evaluator cannot read this golden")
+    document: Document = {str(number): dict(step) for number in range(count)}
+    return _with_memory(document, {key: stored.get(metric) for key, metric in _PEAKS.items()}, notes)
+
+
+def of_run(run: RunRecord) -> Exported:
+    """Export the steps of a run and the loss of its last stage; for an imported log, the steps that it contains."""
+    if run.status != "ok":
+        raise BadRequestError(f"{run.run_id}: ended as {run.status}, so it cannot become a golden", remedy=_remedy(run))
+    metrics = derive(run)
+    if doubts := doubts_of(run, metrics):
+        raise BadRequestError(
+            f"{run.run_id}: suspect: {'; '.join(doubts)}, so it cannot become a golden", remedy=_remedy(run)
+        )
+    losses, notes = _losses(run), list[str]()
+    steps = _imported_steps(run, run.imported, notes) if run.imported else _steps(run)
+    document: Document = {
+        str(number): step if number not in losses else {LOSS: losses[number], **step} for number, step in steps.items()
+    }
+    found = {key: getattr(metrics, metric) for key, metric in _PEAKS.items()}
+    values = {key: None if peak is None else peak.value for key, peak in found.items()}
+    notes += [f"{key}: {metrics.problems[metric]}" for key, metric in _PEAKS.items() if metric in metrics.problems]
+    return _with_memory(document, values, [*notes, *([] if losses else ["no losses, because the run recorded none"])])
+
+
+def _steps(run: RunRecord) -> dict[int, Document]:
+    """Return the slowest rank's time of every step, and the resulting throughput."""
+    window = window_of(run.ranks, run.spec.num_gpus, 0, run.spec.measure.max_steps)
+    if window.missing or not window.seconds:
+        raise BadRequestError(f"{run.run_id}: {window.problem or 'no step'}", remedy=_remedy(run))
+    flops = model_flops_per_step(run.spec)
+    return {
+        number: {TIME_MS: seconds * 1000, THROUGHPUT: achieved_tflops(flops, seconds, run.spec.num_gpus)}
+        for number, seconds in enumerate(window.seconds)
+    }
+
+
+def _imported_steps(run: RunRecord, imported: ImportedLog, notes: list[str]) -> dict[int, Document]:
+    """Return iteration N of the log as step N-1, as Megatron-Bridge counts, with the log's own throughput if it has one."""
+    clock = next((rank for rank in run.ranks if rank.rank == imported.clock_rank), None)
+    seconds = {step.step: step.seconds for step in clock.steps} if clock else {}
+    own = {logged.step: logged.tflops_per_gpu for logged in imported.throughput}
+    if not seconds:
+        raise BadRequestError(f"{run.run_id}: no iteration of the log has a time", remedy=_remedy(run))
+    flops = model_flops_per_step(run.spec)
+    ours = {} if own else {n: achieved_tflops(flops, s, run.spec.num_gpus) for n, s in seconds.items()}
+    source = "from the log" if own else "calculated by mbr-perf, because the log has none"
+    notes.append(f"iteration N of the log is step N-1; throughput is {source}")
+    if len(seconds) < run.spec.measure.max_steps:
+        notes.append(f"{len(seconds)} of {run.spec.measure.max_steps} steps: only these are in the log")
+    throughput, found = own or ours, dict[int, Document]()
+    for number, value in seconds.items():
+        found[number] = {TIME_MS: value * 1000}
+        if number in throughput:
+            found[number][THROUGHPUT] = throughput[number]
+    return found
+
+
+def _remedy(run: RunRecord) -> str:
+    if run.imported is None:
+        return "name a run that ended well: mbr-perf results list"
+    logs = " ".join(shlex.quote(file.name) for file in run.imported.files)
+    return f"mbr-perf compare --log {logs} --actuals FILE writes the values that the log has"
+
+
+def write_export(path: Path, exported: Exported) -> None:
+    """Write the file. BadRequestError: it cannot be written; an existing file stays as it is."""
+    with os_errors_reported(f"{path}: cannot be written", "name a file in a writable folder with -o"):
+        write_atomically(path, exported.text)
+
+
+def _with_memory(document: Document, values: dict[str, int | float | None], notes: list[str]) -> Exported:
+    known = {key: value / GB for key, value in values.items() if value is not None}
+    if not known:
+        return Exported(document, (*notes, "no memory"))
+    return Exported(document | known | {OF_WHOLE_RUN: 1}, (*notes, _NO_ALLOC))
+
+
+def _losses(run: RunRecord) -> dict[int, float]:
+    """Return the loss by step. All ranks that know a loss know the same value."""
+    steps = ((step.step, step.loss) for rank in run.ranks for step in rank.steps)
+    return {number: loss for number, loss in steps if loss is not None and math.isfinite(loss)}

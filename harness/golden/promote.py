@@ -1,0 +1,200 @@
+"""The `golden promote` command, and its Markdown for a pull request."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import completion
+from harness.cli.options import GoldenDir, Json, Results, takes
+
+if TYPE_CHECKING:
+    from harness.golden.plan import Candidate, Promotions
+    from harness.records.run import RunRecord
+    from harness.show.page import Page
+
+
+Author = Annotated[
+    str | None, typer.Option("--author", metavar="NAME", help="Your name. Default: git's user.name, else the OS user.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromoteOptions:
+    """What to promote, by whom and why, and what to print."""
+
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|NIGHT",
+            autocompletion=completion.stored,
+            help="Folders or ids of runs that repeat one setting; or one night, with --case or --every.",
+        ),
+    ]
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why these values become the golden.")]
+    case: Annotated[
+        list[str] | None, typer.Option("--case", metavar="NAME", help="Promote this case of the night. Repeatable.")
+    ] = None
+    every: Annotated[
+        bool,
+        typer.Option("--every", help="Promote every case of the night, except those that failed as the suite expects."),
+    ] = False
+    keep_going: Annotated[bool, typer.Option("--keep_going", help="Write the other cases if some are refused.")] = False
+    author: Author = None
+    replace_other: Annotated[
+        bool, typer.Option("--replace_other", help="Replace a golden of other settings that has the same file name.")
+    ] = False
+    accept_spread: Annotated[
+        bool,
+        typer.Option(
+            "--accept_spread",
+            help="Promote although the runs vary by more than half the threshold. The golden records this.",
+        ),
+    ] = False
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="METRIC", help="Store this metric only, e.g. peak_allocated_bytes. Repeatable."),
+    ] = None
+    markdown: Annotated[
+        str | None,
+        typer.Option(
+            "--markdown", metavar="FILE", help="Write the change as Markdown for the pull request; - is stdout."
+        ),
+    ] = None
+    dryrun: Annotated[bool, typer.Option("-d", "--dryrun", help="Print what would change; write no golden.")] = False
+    golden_dir: GoldenDir = None
+    results_dir: Results = None
+    as_json: Json = False
+
+
+@takes(PromoteOptions)
+def promote(asked: PromoteOptions) -> None:
+    """Write golden values from runs, or from a night's cases, and print what changes.
+
+    Refuses failed, suspect, short, unfinished, replayed or mixed runs, runs of a night that is still running or whose
+    A/A does not agree, and repeats, or steps of a single run, that vary by more than half the golden's threshold. If a
+    case of a night is refused, writes nothing without --keep_going.
+    """
+    from harness.errors import BadRequestError
+    from harness.golden.plan import Signature, prepare, write
+    from harness.records.goldens import writable_golden_dir
+
+    if asked.as_json and asked.markdown == "-":
+        raise BadRequestError("--json and --markdown - both write to stdout", remedy="name a file for one of them")
+    now, folder = datetime.now(UTC), writable_golden_dir(asked.golden_dir)
+    candidates, left_out = _candidates(asked, now)
+    signature = Signature(asked.reason, author_or_default(asked.author), now)
+    found = replace(prepare(candidates, folder, signature), left_out=tuple(left_out))
+    found.require(keep_going=asked.keep_going)
+    if not asked.dryrun:
+        write(found, folder)
+    _show(asked, found)
+
+
+def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[tuple[str, str]]]":
+    from harness.errors import BadRequestError
+    from harness.golden.plan import Candidate, doubts_of_nights, night_candidates
+    from harness.judge.promotion import PromotionOptions
+    from harness.records.night import read_night
+
+    options = PromotionOptions(
+        replace_other=asked.replace_other, only=tuple(asked.only or ()), accept_spread=asked.accept_spread
+    )
+    if not (asked.case or asked.every):
+        runs = _runs(asked)
+        return [Candidate("", runs, options, doubts_of_nights(asked.what, asked.results_dir))], []
+    if len(asked.what) > 1 or (asked.case and asked.every):
+        message = "--case and --every exclude each other, and need exactly one night"
+        raise BadRequestError(message, remedy="name one night and one of them")
+    night = read_night(asked.what[0], asked.results_dir)
+    return night_candidates(night, asked.case or (), options, now.date())
+
+
+def _runs(asked: PromoteOptions) -> "tuple[RunRecord, ...]":
+    """Read all named runs. BadRequestError names every unknown one."""
+    from harness.errors import Problems
+
+    problems = Problems()
+    runs: list[RunRecord] = []
+    for reference in asked.what:
+        with problems.collecting():
+            runs.append(_run(reference, asked.results_dir))
+    problems.raise_if_any()
+    return tuple(runs)
+
+
+def _run(reference: str, results: Path | None) -> "RunRecord":
+    """Read a run. BadRequestError: it is unknown, or a night, of which cases must be chosen."""
+    from harness.errors import BadRequestError
+    from harness.records.batches import NIGHT_FOLDERS
+    from harness.records.store import read_run
+
+    try:
+        return read_run(reference, results)
+    except BadRequestError as no_run:
+        try:
+            night = NIGHT_FOLDERS.folder_of(reference, results)
+        except BadRequestError:
+            raise no_run from None
+    raise BadRequestError(f"{night}: a night, not a run", remedy="choose cases with --case NAME, or all with --every")
+
+
+def _show(asked: PromoteOptions, found: "Promotions") -> None:
+    """Print the answer: JSON, Markdown, or tables. Markdown for a file comes in addition."""
+    from harness.golden.document import PromotedDocument, PromotionsDocument
+    from harness.golden.show import promotions_page
+    from harness.show import json
+    from harness.show.terminal import show_page
+
+    page = promotions_page(found.prepared, _refusals(found), is_written=not asked.dryrun)
+    if asked.markdown:
+        leave_markdown(asked.markdown, page, level=2)
+    if asked.markdown == "-":
+        return
+    if not asked.as_json:
+        show_page(page)
+    elif asked.case or asked.every:
+        json.answer(PromotionsDocument.of_night(found, is_written=not asked.dryrun))
+    else:
+        (only,) = found.prepared
+        json.answer(PromotedDocument.of(only, is_written=not asked.dryrun))
+
+
+def _refusals(found: "Promotions") -> list[tuple[str, str]]:
+    refused = [(case.name, problem.message) for case in found.refused for problem in case.problems]
+    return [*refused, *((name, f"skipped: {why}") for name, why in found.left_out)]
+
+
+def author_or_default(author: str | None) -> str:
+    """Return ``author``, else git's user, else the system's; empty, which promotion refuses, if there is none."""
+    import os
+    import pwd
+    import shutil
+    import subprocess
+
+    if author is not None:
+        return author
+    if git := shutil.which("git"):
+        asked = subprocess.run([git, "config", "user.name"], capture_output=True, text=True, timeout=10, check=False)
+        if asked.returncode == 0 and asked.stdout.strip():
+            return asked.stdout.strip()
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may run as a user that its passwd file lacks
+        return ""
+
+
+def leave_markdown(target: str, page: "Page", *, level: int) -> None:
+    """Print the page as Markdown, or write it to a file. BadRequestError: the file cannot be written."""
+    from harness.errors import os_errors_reported
+    from harness.records.store import write_atomically
+    from harness.show.markup import markdown
+
+    text = markdown(page, level=level)
+    if target == "-":
+        print(text, end="")
+        return
+    with os_errors_reported(f"--markdown {target}: cannot be written", "name a file in a writable folder"):
+        write_atomically(Path(target), text)

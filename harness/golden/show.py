@@ -1,0 +1,163 @@
+"""Shows goldens, their differences, and what a promotion changes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadRequestError
+from harness.explain.contrast import contrast, golden_side
+from harness.explain.judge import changes
+from harness.explain.show import coverage, title
+from harness.explain.values import ABSENT, Change, Departure, Side
+from harness.judge.metrics import BY_NAME
+from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text
+from harness.records.goldens import MEND_GOLDEN
+from harness.show import figures
+from harness.show.page import GAP, Block, Column, Facts, Line, Only, Page, Section, Table, listing, table, tabled
+from harness.units import format_percent
+
+if TYPE_CHECKING:
+    from harness.golden.plan import Prepared
+
+_SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread after", right=True, optional=True))
+
+
+def goldens_page(
+    goldens: Mapping[Path, GoldenRecord], folder: Path, *, retired: bool = False, unread: Mapping[Path, BadRequestError]
+) -> Page:
+    """Return a row per golden; for retired ones also who retired them and why. ``unread`` files come last."""
+    columns: list[str | Column] = [
+        Column("Golden", whole=True), Column("Kind", drop=1), Column("Runs", right=True, drop=2), Column("Values", drop=3), Column("Promoted", drop=1)
+    ]  # fmt: skip
+    if retired:
+        columns += ["Retired", "By", "Reason"]
+    rows = []
+    for path, golden in goldens.items():
+        name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+        cells = [name, golden.kind, str(golden.num_runs), str(len(golden.metrics)), golden.promoted_at[:10]]
+        if retired:
+            cells += [(golden.retired_at or "")[:10], golden.retired_by or "", golden.retired_reason or ""]
+        rows.append(cells)
+    none = [] if unread else [f"No {'retired ' * retired}golden in {folder}"]
+    damaged = listing((f"Cannot be read: {error.message}" for error in unread.values()), style="bad")
+    listed = [table(columns, rows)] if rows else none
+    return Page((*listed, damaged, *([f"  {MEND_GOLDEN}"] if unread else [])))
+
+
+def golden_page(path: Path, golden: GoldenRecord) -> Page:
+    """Return a golden: values, machine, and who promoted it and why."""
+    where = golden.measured_on
+    versions = (f"{name} {version}" for name, version in sorted(where.versions.items()) if version)
+    machine = [part for part in (where.device_name, where.driver_version, where.container, *versions) if part]
+    return Page(
+        (
+            str(path),
+            _origin(golden),
+            *([Line(f"Not in use: it {retirement_text(golden)}", "doubt")] if golden.retired_at else []),
+            table(
+                ("Metric", "Value", "Spread", "Note"), map(_stored, golden.metrics.items()), right=("Value", "Spread")
+            ),
+            f"Measured on {golden.gpu}: {', '.join(machine) or 'not published'}",
+            f"Promoted {golden.promoted_at} by {golden.promoted_by}: {golden.reason}",
+            listing(f"Accepted: {why}" for why in golden.overridden),
+            *([f"Source: {golden.source}"] if golden.source else []),
+            listing(f"Caveat: {caveat}" for caveat in golden.caveats),
+        )
+    )
+
+
+def _origin(golden: GoldenRecord) -> str:
+    if golden.kind == "external":
+        return "external: published elsewhere, not measured by mbr-perf"
+    return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}: {', '.join(golden.run_ids)}"
+
+
+def _stored(named: tuple[str, GoldenMetric]) -> tuple[str, ...]:
+    name, value = named
+    metric = BY_NAME.get(name)
+    shown = figures.figure(metric, value.value) if metric else str(value.value)
+    return metric.title if metric else name, shown, _percent(value.relative_spread), value.note or ""
+
+
+def difference_page(before: Side, after: Side) -> Page:
+    """Return two goldens or runs: metrics, then all other differences."""
+    found = contrast(after, before)
+    return Page(
+        (
+            Facts((("Before", title(before)), ("After", title(after))), 8),
+            GAP,
+            _values(after, before),
+            GAP,
+            _departures(found.departures),
+            GAP,
+            listing(coverage(found, ours="after", theirs="before")),
+        ),
+        title=f"{after.name} compared with {before.name}",
+    )
+
+
+def promotions_page(promoted: "Sequence[Prepared]", refused: Sequence[tuple[str, str]], *, is_written: bool) -> Page:
+    """Return every promoted golden, before and after; then what was not promoted, with the reason."""
+    sections = (Section(f"{new.path.parent.name}/{new.path.stem}", tuple(_promotion(new))) for new in promoted)
+    written = [
+        f"Written: {new.path}. Commit the file." if is_written else f"Not written: {new.path}" for new in promoted
+    ]
+    left = listing((f"Not promoted: {name}: {why}" for name, why in refused), style="doubt")
+    return Page((*sections, Only("terminal", (GAP, listing(written))), left))
+
+
+def _promotion(new: "Prepared") -> Iterator[Block]:
+    golden, after = new.golden, golden_side("after", new.golden)
+    before = golden_side("before", new.before, new.spec) if new.before else None
+    night = f", night {golden.night_id}" if golden.night_id else ""
+    yield f"Reason: {golden.reason}"
+    yield f"Promoted by {golden.promoted_by}, {golden.promoted_at}, from {', '.join(golden.run_ids)}{night}."
+    yield GAP
+    yield _values(after, before)
+    yield _departures(contrast(after, before).departures) if before else "This is the first golden of these settings."
+    yield listing(f"Accepted: {why}" for why in golden.overridden)
+
+
+def _values(after: Side, before: Side | None) -> Table:
+    """Return a row per metric: values, change, and the spread over the runs of either side; last the number of runs."""
+    empty = Side(name="", kind="golden", metrics={}, facts={}, closed=frozenset())
+    counts = ("Runs", figures.ABSENT if before is None else str(before.num_runs), str(after.num_runs))
+    rows = [_value(change, after, before) for change in changes(after, before or empty)]
+    return table(("Metric", *(right := ("Before", "After", "Change")), *_SPREADS), [*rows, counts], right=right)
+
+
+def _value(change: Change, after: Side, before: Side | None) -> tuple[str, ...]:
+    name, sides = change.metric, (before, after)
+    shown = [
+        figures.figure(BY_NAME[name], value) + " (calculated)" * (side is not None and name in side.derived)
+        for value, side in zip((change.theirs, change.ours), sides, strict=True)
+    ]
+    moved = figures.ABSENT if change.change is None else format_percent(change.change)
+    return (
+        BY_NAME[name].title,
+        *shown,
+        moved,
+        *(_percent(side.spreads.get(name) if side else None) for side in sides),
+    )
+
+
+def _percent(spread: float | None) -> str:
+    return figures.ABSENT if spread is None else f"{spread * 100:.2f} %"
+
+
+def _departures(departures: Sequence[Departure]) -> Block:
+    """Return the settings, machine and software that differ."""
+    if not departures:
+        return "Everything else that both recorded is equal."
+    return tabled(
+        departures,
+        [
+            (Column("Differs"), lambda each: each.name),
+            (Column("Before", long=True), lambda each: _text(each.theirs)),
+            (Column("After", long=True), lambda each: _text(each.ours)),
+        ],
+    )
+
+
+def _text(value: str | None) -> str:
+    return "not recorded" if value is None else value or ABSENT

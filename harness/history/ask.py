@@ -1,0 +1,190 @@
+"""`mbr-perf history`: shows the metrics of a case over the nights, and adds runs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli import completion
+from harness.cli.help import App, HelpedGroup
+from harness.cli.options import GoldenDir, Json, Results, takes
+
+if TYPE_CHECKING:
+    from harness.history.cases import CaseHistory
+
+
+class HistoryGroup(HelpedGroup):
+    """Read `history CASE` as `history show CASE`. A word that is not a sub-command is a case."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the missing word ``show``."""
+        return super().parse_args(ctx, args if args[:1] and args[0] in self.commands else ["show", *args])
+
+
+app = App(cls=HistoryGroup, help="Figures of a case over the nights. `history CASE` is `history show CASE`.")
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class HistoryOptions:
+    """Which case and figure, which nights, and where to."""
+
+    case: Annotated[str | None, typer.Argument(metavar="CASE",
+        help="A case, its name in a suite, or a part of either that fits only one case. Default: all cases, one line each.")] = None
+    metric: Annotated[str, typer.Option("--metric", metavar="NAME",
+        help="tflops_per_gpu, step_time_s, peak_allocated_bytes, ...")] = "tflops_per_gpu"
+    since: Annotated[str | None, typer.Option("--since", metavar="DATE",
+        help="Nights from this date on: ISO-8601, UTC unless it names a zone. Example: 2026-01-31.")] = None
+    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Show the newest N nights.")] = None
+    branch: Annotated[str | None, typer.Option("--branch", metavar="NAME", help="Runs of this branch only.")] = None
+    fingerprint: Annotated[str | None, typer.Option("--fingerprint", metavar="HEX",
+        help="Runs with these settings. Default: those of the newest run.")] = None
+    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE|-",
+        help="Also write CSV for Apache Otava. With -, print only the CSV, to stdout.")] = None
+    per_run: Annotated[bool, typer.Option("--per_run", help="CSV: a row per run instead of per night.")] = False
+    chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|png|svg",
+        help="Also draw the trend. Needs mbr-perf[report].")] = None
+    golden_dir: GoldenDir = None
+    results_dir: Results = None
+    as_json: Json = False
+# fmt: on
+
+
+@app.command()
+@takes(HistoryOptions)
+def show(asked: HistoryOptions) -> None:
+    """List all cases, one line each. For one case, show every night, its level changes and the newest night.
+
+    Change points need mbr-perf[stats] and three nights on either side. Change points do not judge the last night; its gate does.
+    `mbr-perf history add RUN...` adds runs. You may leave out `show`.
+    """
+    _require_sense(asked)
+    if asked.case is None:
+        _show_cases(asked)
+    else:
+        _show_case(asked, asked.case)
+
+
+@app.command()
+def add(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", autocompletion=completion.stored, help="Folders of runs, sweeps or nights, record files, or ids.")],
+    results_dir: Results = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Add runs to history. A sweep or a night adds all its runs, failed and suspect runs too. mbr-perf adds each run once.
+
+    `mbr-perf nightly` does this by itself.
+    """
+    from harness.history.show import added_page
+    from harness.history.store import add_runs
+    from harness.records import folders
+
+    additions = add_runs(runs, folders.results_dir(results_dir))
+    if as_json:
+        from harness.history.document import AddedDocument
+        from harness.show import json
+
+        json.answer(AddedDocument.of(runs=additions))
+    else:
+        from harness.show.terminal import show_page
+
+        show_page(added_page(additions))
+
+
+def _require_sense(asked: HistoryOptions) -> None:
+    """Raise one BadRequestError for all options that contradict each other."""
+    from harness.errors import BadRequestError, raise_all
+    from harness.show.charts.drawing import require_chart
+
+    of_case = {
+        "--csv": asked.csv,
+        "--chart": asked.chart,
+        "--last": asked.last,
+        "--branch": asked.branch,
+        "--fingerprint": asked.fingerprint,
+        "--per_run": asked.per_run or None,
+    }
+    given = [name for name, value in of_case.items() if value is not None]
+    problems = []
+    if asked.case is None and given:
+        problems.append(BadRequestError(f"{', '.join(given)}: name a case", remedy="mbr-perf history CASE ..."))
+    if asked.per_run and asked.csv is None:
+        problems.append(BadRequestError("--per_run needs --csv"))
+    if asked.csv == "-" and asked.as_json:
+        problems.append(BadRequestError("--csv - and --json both want stdout", remedy="name a file for one of them"))
+    if asked.chart is not None:
+        try:
+            require_chart("--chart", asked.chart)
+        except BadRequestError as error:
+            problems.append(error)
+    raise_all(problems)
+
+
+def _show_cases(asked: HistoryOptions) -> None:
+    from harness.history.document import history_document
+    from harness.history.run import list_cases, metric_named, moment
+    from harness.history.show import cases_page
+    from harness.records import folders
+    from harness.show import json
+    from harness.show.terminal import show_page
+
+    results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
+    cases, reading = list_cases(results, metric, moment(asked.since))
+    _narrate(reading.notes)
+    if asked.as_json:
+        json.answer(history_document(cases, metric, results, reading.notes))
+    else:
+        show_page(cases_page(cases, metric, results))
+
+
+def _show_case(asked: HistoryOptions, case: str) -> None:
+    from harness.history.document import case_document
+    from harness.history.run import HistoryRequest, case_history, metric_named, moment
+    from harness.history.show import case_page
+    from harness.records import folders
+    from harness.show import json
+    from harness.show.terminal import room_for_bars, show_page
+
+    history, notes = case_history(
+        HistoryRequest(
+            case=case,
+            metric=metric_named(asked.metric),
+            results=folders.results_dir(asked.results_dir),
+            since=moment(asked.since),
+            last=asked.last,
+            fingerprint=asked.fingerprint,
+            branch=asked.branch,
+            golden_dir=asked.golden_dir,
+        )
+    )
+    _narrate(notes)
+    _write_files(asked, history)
+    if asked.as_json:
+        json.answer(case_document(history, notes))
+    elif asked.csv != "-":
+        show_page(case_page(history, bars=room_for_bars()))
+
+
+def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
+    from harness.history.run import history_csv, write_csv
+    from harness.show.page import visible
+
+    if asked.chart is not None:
+        from harness.history.chart import write_trend
+
+        _narrate([f"chart: {write_trend(history, asked.chart)}"])
+    if asked.csv is not None:
+        text, notes = history_csv(history, per_run=asked.per_run)
+        _narrate(notes)
+        if asked.csv == "-":
+            print(visible(text), end="")
+        else:
+            _narrate([f"CSV: {write_csv(Path(asked.csv), text)}"])
+
+
+def _narrate(lines: Iterable[str]) -> None:
+    from harness.show.terminal import narrate
+
+    narrate(*lines)

@@ -1,0 +1,224 @@
+"""The history of one case: its measurements, its changes and the band of its golden."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadRequestError, nearest
+from harness.experiment.gpu import GPUS
+from harness.history.changes import Change, ChangePoint, Trend, changes, notable, trend
+from harness.history.record import LIMIT, HistoryRecord
+from harness.history.series import Night, Series, series_of
+from harness.judge.gate import Thresholds
+from harness.judge.metrics import Metric
+from harness.records.golden import GoldenRecord
+from harness.records.goldens import golden_dir, read_golden
+from harness.units import grouped
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class NamedCase:
+    """The case that a name means; only runs of ``suite_case`` if the name comes from a suite."""
+
+    case: str
+    suite_case: str = ""
+
+    def has(self, record: HistoryRecord) -> bool:
+        """Return whether a run is of it."""
+        return record.case == self.case and self.suite_case in ("", record.suite_case)
+
+
+@dataclass(frozen=True)
+class CaseSummary:
+    """A case with the settings of its newest run. ``value``: of the last night that has the figure; None without any.
+
+    ``num_others``: runs of the case that have other settings, and are in no row.
+    """
+
+    series: Series
+    num_runs: int
+    num_others: int
+    last_started_at: str
+    last_outcome: str
+    value: float | None
+    trend: Trend | None
+
+
+def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[CaseSummary, ...]:
+    """Return every case of ``records`` (in order of time) by name; suite cases that share settings are separate."""
+    by_case = grouped((record.case, record) for record in records)
+    return tuple(
+        _summary(series, num_runs, metric)
+        for case in sorted(by_case)
+        for series, num_runs in _by_suite_case(by_case[case])
+    )
+
+
+def _by_suite_case(records: Sequence[HistoryRecord]) -> list[tuple[Series, int]]:
+    """Return one series per suite case and one of runs outside suites, each with its number of runs."""
+    names = sorted({record.suite_case for record in records})
+    if len(set(names) - {""}) < 2:
+        return [(series_of(records), len(records))]
+    each = {name: [record for record in records if record.suite_case == name] for name in names}
+    return [(series_of(runs, suite_case=name), len(runs)) for name, runs in each.items()]
+
+
+def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
+    """Return the case that ``name`` means: its name, that of a suite's case, or a part that only one of them has.
+
+    BadRequestError for none or several; it names the nearest.
+    """
+    called: dict[str, set[str]] = {}
+    for record in records:
+        called.setdefault(record.case, set()).update({record.suite_case} - {""})
+    if not called:
+        raise BadRequestError(f"no case {name!r}: history is empty", remedy="mbr-perf history add RUN adds a run")
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        found = sorted(
+            case for case, names in called.items() if any(fits(candidate, name) for candidate in (case, *names))
+        )
+        if len(found) == 1:
+            return NamedCase(found[0], _of_suite(name, found[0], called[found[0]], fits))
+        if found:
+            listed = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
+            raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"name one of: {listed}")
+    known = sorted({candidate for case, names in called.items() for candidate in (case, *names)})
+    raise BadRequestError(f"no case {name!r} in history", remedy=_near(name, known))
+
+
+def _of_suite(name: str, case: str, names: Iterable[str], fits: Callable[[str, str], bool]) -> str:
+    """Return the only suite case that the name fits; empty if it fits the case itself, or several."""
+    meant = [candidate for candidate in names if fits(candidate, name)]
+    return meant[0] if len(meant) == 1 and not fits(case, name) else ""
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    """Suggest the nearest names; compares with recipes if the whole names are too long to be near."""
+    by_recipe = {candidate.rpartition("/")[2].partition(".")[0]: candidate for candidate in known}
+    hint = nearest(name, by_recipe)
+    if hint.startswith("did you mean"):
+        return hint
+    hint = nearest(name, known)
+    return hint if hint.startswith("did you mean") else "`mbr-perf history` lists the cases"
+
+
+def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:
+    measured = series.measured(metric)
+    last = series.nights[-1]
+    num_runs = sum(len(night.records) for night in series.nights)
+    return CaseSummary(
+        series=series,
+        num_runs=num_runs,
+        num_others=num_all - num_runs,
+        last_started_at=last.started_at,
+        last_outcome=last.outcome,
+        value=measured[-1][1] if measured else None,
+        trend=trend([value for _, value in measured], metric.better) if measured else None,
+    )
+
+
+@dataclass(frozen=True)
+class GoldenBand:
+    """``low`` to ``high`` are within ``threshold`` of ``value`` on either side; ``path``: the golden's file."""
+
+    path: Path
+    value: float
+    threshold: float
+
+    @property
+    def low(self) -> float:
+        """Return the lower edge of the band."""
+        return self.value * (1 - self.threshold)
+
+    @property
+    def high(self) -> float:
+        """Return the upper edge of the band."""
+        return self.value * (1 + self.threshold)
+
+
+def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
+    """Return the band of the GPU's default threshold, or None with the reason why there is none to show."""
+    path = golden_dir(folder) / f"{series.case.partition(LIMIT)[0]}.json"
+    if metric.gate is None:
+        return None, f"{metric.name} is not gated"
+    if not path.is_file():
+        return None, f"no golden: {path} does not exist"
+    try:
+        golden = read_golden(path)
+    except BadRequestError as error:
+        return None, error.message
+    gpu = GPUS.get(golden.gpu)
+    reason = _mismatch(golden, series, metric) if gpu else f"is for {golden.gpu}, which is not a known GPU type"
+    if reason or gpu is None:
+        return None, f"no golden to compare with: {path} {reason}"
+    threshold = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
+    return GoldenBand(path, golden.metrics[metric.name].value, threshold), ""
+
+
+def _mismatch(golden: GoldenRecord, series: Series, metric: Metric) -> str:
+    if metric.name not in golden.metrics:
+        return f"has no {metric.name}"
+    if golden.fingerprint not in (None, series.fingerprint):
+        return "is for other settings"
+    formulas = {record.formula_version for night in series.nights[-1:] for record in night.records}
+    if metric.gate == "time" and golden.formula_version not in (None, *formulas):
+        return f"has throughput from another formula, {golden.formula_version}"
+    return ""
+
+
+Measured = tuple[tuple[Night, float], ...]
+
+
+@dataclass(frozen=True)
+class LevelChange:
+    """``night``: the first of the new level. ``changed``: what else changed there; ``where``: set if that was one night off.
+
+    With noise, a change point may be one night off: if nothing notable changed there, the nights beside it are checked.
+    """
+
+    point: ChangePoint
+    night: Night
+    changed: tuple[Change, ...]
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class CaseHistory:
+    """``measured``: nights that have the figure, oldest first. ``no_points``: why there was no search for change points.
+
+    ``no_golden`` says why there is no ``golden``; ``trend`` is None where nothing was measured.
+    """
+
+    series: Series
+    metric: Metric
+    measured: Measured
+    level_changes: tuple[LevelChange, ...]
+    no_points: str
+    trend: Trend | None
+    golden: GoldenBand | None
+    no_golden: str
+
+    def is_better(self, fraction: float) -> bool | None:
+        """Return whether a change in this direction is welcome; None for a figure that should stay equal."""
+        return None if self.metric.better == "equal" else (fraction > 0) == (self.metric.better == "higher")
+
+
+def level_changes(measured: Measured, points: Sequence[ChangePoint]) -> tuple[LevelChange, ...]:
+    """Return each point with what changed at it."""
+    return tuple(_explained(measured, point) for point in points)
+
+
+def _explained(measured: Measured, point: ChangePoint) -> LevelChange:
+    nights = [night for night, _ in measured]
+    here = _changes_at(nights, point.index)
+    for offset, where in ((0, ""), (-1, "one night before"), (1, "one night after")):
+        found = _changes_at(nights, point.index + offset)
+        if notable(found):
+            return LevelChange(point, nights[point.index], found, where)
+    return LevelChange(point, nights[point.index], here)
+
+
+def _changes_at(nights: Sequence[Night], index: int) -> tuple[Change, ...]:
+    return changes(nights[index - 1], nights[index]) if 0 < index < len(nights) else ()

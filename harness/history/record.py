@@ -1,0 +1,156 @@
+"""A history record, and how a run becomes one."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import Field
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import Frozen
+from harness.judge.coverage import measured_device
+from harness.judge.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
+from harness.judge.plausible import doubts_of
+from harness.records.batches import Purpose
+from harness.records.rank import SCHEMA_VERSION
+from harness.records.run import REPLAYED, RunRecord, Status
+from harness.units import GIB, first_line
+
+LIMIT = "@"
+"""Between the place of a case's golden and the memory limit of its runs, in the name of a case that has one."""
+
+CaseOutcome = Literal["pass", "regression", "improvement", "inconclusive", "failed", "oom"]
+
+
+class HistoryFigure(Frozen):
+    """One metric of one run as `judging.metrics` reads it; ``stdev``: over its ``n`` steps, for metrics of steps."""
+
+    value: float
+    stdev: float | None = None
+    n: int | None = None
+
+
+class HistoryRecord(Frozen):
+    """``results/history/<YYYYMM>/<run_id>.json``: one writer writes it once, so that writers never collide.
+
+    ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with another
+    ``fingerprint`` are another series.
+    ``is_start_known`` False: of an imported run whose log has no times, which stands at the time of its import.
+    ``outcome``: of the case in that night, where the run was part of one. Units are those of the metric table.
+    ``sm_clock_mhz``: the median SM clock of the slowest GPU over the window; ``power_cap_share``: the time under the power cap
+    of the most limited one (0 to 1); None where no GPU was sampled, and in older files.
+    ``voided``: metrics, by name, that the night's A/A put in doubt, with the reason.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    case: str
+    fingerprint: str
+    suite: str = ""
+    suite_case: str = ""
+    night_id: str = ""
+    purpose: Purpose = "repeat"
+    started_at: str
+    is_start_known: bool = True
+    duration_s: float
+    status: Status
+    outcome: CaseOutcome | None = None
+    failure: str | None = None
+    suspect: tuple[str, ...] = ()
+    metrics: dict[str, HistoryFigure] = Field(default_factory=dict)
+    voided: dict[str, str] = Field(default_factory=dict)
+    formula_version: str
+    sm_clock_mhz: float | None = None
+    power_cap_share: float | None = None
+    predicted_peak_bytes: int | None = None
+    git_commit: str | None = None
+    branch: str | None = None
+    hostname: str
+    device_name: str | None = None
+    driver_version: str | None = None
+    versions: dict[str, str | None] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
+    container: str | None = None
+    job_id: str | None = None
+
+
+def case_of(spec: ExperimentSpec) -> str:
+    """``<gpu>/<slug>``: the name of a case in history, and the place of its golden; ``@0.13GiB`` where memory is limited.
+
+    A limit that ends a run must not end the series of the same settings without one.
+    """
+    limit = spec.measure.memory_limit_bytes
+    return f"{spec.gpu}/{spec.slug}" + ("" if limit is None else f"{LIMIT}{limit / GIB:.4g}GiB")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occasion:
+    """The purpose of a run. The default is an ad-hoc run; ``outcome`` is that of the case in its night.
+
+    ``doubts``: by kind of metric, why that night allows no conclusion about it.
+    """
+
+    suite: str = ""
+    suite_case: str = ""
+    night_id: str = ""
+    purpose: Purpose = "repeat"
+    outcome: CaseOutcome | None = None
+    doubts: Mapping[GateKind, str] = field(default_factory=dict)
+
+
+def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | None = None) -> HistoryRecord:
+    """Make the history record of one run; ``metrics`` are its own, not those of its repeats together.
+
+    A figure that is absent or not finite is left out; a replayed run is suspect, for it measured nothing. Environment rows are those that the run recorded, secrets out.
+    """
+    why = occasion or Occasion()
+    where, figures = record.provenance, _figures(metrics)
+    return HistoryRecord(
+        run_id=record.run_id,
+        case=case_of(record.spec),
+        fingerprint=record.fingerprint,
+        suite=why.suite,
+        suite_case=why.suite_case,
+        night_id=why.night_id,
+        purpose=why.purpose,
+        started_at=where.started_at,
+        is_start_known=record.imported is None or record.imported.start_source != "unknown",
+        duration_s=where.duration_s,
+        status=record.status,
+        outcome=why.outcome,
+        failure=first_line(record.failure) or None,
+        suspect=(*doubts_of(record, metrics), *(note for note in record.notes if note.startswith(REPLAYED))),
+        metrics=figures,
+        voided={
+            metric.name: why.doubts[metric.kind]
+            for metric in METRICS
+            if metric.kind in why.doubts and metric.name in figures
+        },
+        formula_version=metrics.formula_version,
+        sm_clock_mhz=metrics.clocks.sm_clock_mhz if metrics.clocks else None,
+        power_cap_share=metrics.clocks.power_cap_share if metrics.clocks else None,
+        predicted_peak_bytes=record.prediction.peak_bytes if record.prediction else None,
+        git_commit=where.git_commit,
+        branch=where.git_branch,
+        hostname=where.hostname,
+        device_name=measured_device(record),
+        driver_version=where.driver_version,
+        versions=dict(sorted(where.versions.items())),
+        environment=dict(sorted(where.environment.items())),
+        container=where.container,
+        job_id=where.job_id,
+    )
+
+
+def _figures(metrics: Metrics) -> dict[str, HistoryFigure]:
+    found: dict[str, HistoryFigure] = {}
+    for metric in METRICS:
+        value = metric.read(metrics)
+        if value is None or not math.isfinite(value):
+            continue
+        summary: Summary | None = getattr(metrics, metric.name) if metric.name in SUMMARY_METRICS else None
+        found[metric.name] = HistoryFigure(
+            value=value, stdev=summary.stdev if summary else None, n=summary.n if summary else None
+        )
+    return found

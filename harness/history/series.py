@@ -1,0 +1,180 @@
+"""A case over its nights: which runs belong together, and what each night measured."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from harness.errors import BadRequestError, nearest
+from harness.history.record import HistoryRecord
+from harness.judge import statistics
+from harness.judge.metrics import BY_NAME, Metric
+from harness.units import grouped
+
+_REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # runs of a sweep's cell, or of a night's case
+_BY_FORMULA = ("tflops_per_gpu", "mfu", "hfu")
+_KINDS = {"time": "times", "memory": "peaks of memory", "exact": "counted work"}
+_BADNESS = ("failed", "interrupted", "oom", "ok")
+
+
+@dataclass(frozen=True)
+class Night:
+    """Runs of one case for one figure: of a nightly job, of a sweep's cell, or one ad-hoc run.
+
+    ``records`` are all of them, in order of time; only those that ended well and are not suspect count.
+    """
+
+    id: str
+    records: tuple[HistoryRecord, ...]
+
+    @cached_property
+    def counted(self) -> tuple[HistoryRecord, ...]:
+        """Return the runs behind the figures."""
+        return tuple(record for record in self.records if record.status == "ok" and not record.suspect)
+
+    @property
+    def started_at(self) -> str:
+        """Return the start of the first run."""
+        return self.records[0].started_at
+
+    @property
+    def is_start_known(self) -> bool:
+        """Return False for an imported run dated at its import."""
+        return all(record.is_start_known for record in self.records)
+
+    @property
+    def last(self) -> HistoryRecord:
+        """Return the run that shows what the night was measured with: the last that counts, else the last."""
+        return (self.counted or self.records)[-1]
+
+    @property
+    def outcome(self) -> str:
+        """Return the case's outcome in its night; for ad-hoc runs the worst end, or ``suspect``."""
+        judged = [record.outcome for record in self.records if record.outcome]
+        if judged:
+            return judged[-1]
+        worst = min((record.status for record in self.records), key=_BADNESS.index)
+        return "suspect" if worst == "ok" and not self.counted else worst
+
+    def values(self, metric: str) -> list[float]:
+        """Return the figure of every run that counts and has one."""
+        return [record.metrics[metric].value for record in self.counted if metric in record.metrics]
+
+    def value(self, metric: str) -> float | None:
+        """Return the median over the runs; None without any."""
+        values = self.values(metric)
+        return statistics.median(values) if values else None
+
+    def spread(self, metric: str) -> float | None:
+        """Return the relative standard deviation between the runs; None for fewer than two."""
+        values = self.values(metric)
+        return statistics.relative_spread(values) if values else None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Nights of one case with the same settings, oldest first. ``notes`` say what was left out, and why.
+
+    ``suite_case``: that of the runs, where only those of one case of a suite are in it.
+    """
+
+    case: str
+    fingerprint: str
+    nights: tuple[Night, ...]
+    notes: tuple[str, ...] = ()
+    suite_case: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the case, with its name in the suite if others share its settings."""
+        return f"{self.case} ({self.suite_case})" if self.suite_case else self.case
+
+    def measured(self, metric: Metric) -> tuple[tuple[Night, float], ...]:
+        """Return the nights that have the figure, each with its value."""
+        found = ((night, night.value(metric.name)) for night in self.nights)
+        return tuple((night, value) for night, value in found if value is not None)
+
+
+def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
+    """Group records of one case, in order of time, into nights in order of their first runs.
+
+    Cases of one suite may share settings and differ in a limit or a seed: each is judged alone, and is a point of its own.
+    """
+    together = grouped(((each.night_id or _apart(each.run_id), each.suite_case), each) for each in records)
+    return tuple(Night(identifier, tuple(found)) for (identifier, _), found in together.items())
+
+
+def series_of(
+    records: Sequence[HistoryRecord],
+    fingerprint: str | None = None,
+    branch: str | None = None,
+    suite_case: str = "",
+) -> Series:
+    """Return the series of ``fingerprint``, or of its first digits, from records of one case in order of time.
+
+    Without one it is that of the newest run. ``suite_case``: all of them are runs of that case of a suite. Throughput by
+    another formula than the newest run's is no figure of the series, nor is a figure that its night's A/A voided.
+    BadRequestError for a branch or a fingerprint that no run has; ValueError for no records.
+    """
+    if not records:
+        raise ValueError("no records")
+    on_branch = [record for record in records if branch in (None, record.branch)]
+    if not on_branch:
+        raise BadRequestError(
+            f"--branch {branch}: no run of {records[-1].case}",
+            remedy=nearest(str(branch), sorted({record.branch or "" for record in records} - {""})),
+        )
+    ours = [record for record in on_branch if record.fingerprint.startswith(fingerprint or on_branch[-1].fingerprint)]
+    if not ours:
+        known = ", ".join(sorted({record.fingerprint for record in on_branch}))
+        raise BadRequestError(f"--fingerprint {fingerprint}: no run of {records[-1].case}", remedy=f"known: {known}")
+    chosen, formula = ours[-1].fingerprint, ours[-1].formula_version
+    ours = [record for record in ours if record.fingerprint == chosen]
+    nights = nights_of(_comparable(record, formula) for record in ours)
+    return Series(records[-1].case, chosen, nights, _notes(on_branch, ours), suite_case)
+
+
+def _apart(run_id: str) -> str:
+    repeat = _REPEAT.fullmatch(run_id)
+    return repeat[1] if repeat else run_id
+
+
+def _comparable(record: HistoryRecord, formula: str) -> HistoryRecord:
+    out = {*(_BY_FORMULA if record.formula_version != formula else ()), *record.voided}
+    if not out:
+        return record
+    metrics = {name: figure for name, figure in record.metrics.items() if name not in out}
+    return record.model_copy(update={"metrics": metrics})
+
+
+def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tuple[str, ...]:
+    newest = ours[-1]
+    others = sorted({record.fingerprint for record in every} - {newest.fingerprint})
+    num_old = sum(record.formula_version != newest.formula_version for record in ours)
+    branches = sorted({record.branch or "none" for record in ours})
+    notes = []
+    if others:
+        left_out = f"{len(every) - len(ours)} of {len(every)} runs"
+        notes.append(f"left out: {left_out} with other settings; --fingerprint {' or '.join(others[-3:])} shows them")
+    if num_old:
+        formula = newest.formula_version
+        notes.append(
+            f"not shown: throughput of {num_old} of {len(ours)} runs, which does not come from formula {formula}"
+        )
+    for kind, figures in _KINDS.items():
+        num_voided = sum(
+            any(name in BY_NAME and BY_NAME[name].kind == kind for name in record.voided) for record in ours
+        )
+        if num_voided:
+            notes.append(
+                f"not shown: {figures} of {num_voided} of {len(ours)} runs, because their nights failed the A/A check"
+            )
+    named = sorted({record.suite_case for record in ours} - {""})
+    if len(named) > 1:
+        notes.append(f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one")
+    num_undated = sum(not record.is_start_known for record in ours)
+    if num_undated:
+        notes.append(f"?: {num_undated} of {len(ours)} runs have no start time; the date is that of their import")
+    if len(branches) > 1:
+        notes.append(f"runs of several branches: {', '.join(branches)}; --branch NAME shows one")
+    return tuple(notes)

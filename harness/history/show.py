@@ -1,0 +1,181 @@
+"""History for people: the list of cases, and one case night by night."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.history.cases import CaseHistory, CaseSummary, LevelChange
+from harness.history.changes import Change, Trend, changes, notable
+from harness.history.files import started
+from harness.history.series import Night
+from harness.history.store import Addition
+from harness.judge.metrics import Metric
+from harness.show.figures import ABSENT, figure, sparkline
+from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, listing, style_of, table, tabled
+from harness.units import counted, format_percent
+
+_MOST_REASONS = 3
+_DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "equal": "should stay equal"}
+
+
+def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> Page:
+    """Return a line per case; what is to be done where there are none."""
+    if not cases:
+        return Page((f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it",))
+    others = sum(case.num_others for case in cases)
+    left_out = f"Left out: {counted(others, 'run')} whose settings differ from the newest run of their case; `mbr-perf history CASE` names the option that shows them"
+    about = f"{counted(len(cases), 'case')}. Trend compares the newest night with the 20 before it. A change within their noise is steady."
+    listed = tabled(
+        cases,
+        [
+            (Column("Case"), lambda case: case.series.title),
+            (Column("Nights", right=True, drop=2), lambda case: str(len(case.series.nights))),
+            (Column("Runs", right=True, drop=4), _of_all),
+            (Column("Last night", drop=3), lambda case: _when(case.series.nights[-1])),
+            (Column(metric.title, right=True), lambda case: figure(metric, case.value)),
+            (Column("Trend"), lambda case: _trend(case.trend)),
+            (Column("Last outcome", drop=1), lambda case: _styled(case.last_outcome)),
+        ],
+    )
+    return Page((listed, *([left_out] if others else []), about))
+
+
+def _of_all(case: CaseSummary) -> str:
+    return f"{case.num_runs} of {case.num_runs + case.num_others}" if case.num_others else str(case.num_runs)
+
+
+def case_page(history: CaseHistory, *, bars: int = 0) -> Page:
+    """Return the nights as a table, where the level changed and with what, and the newest night.
+
+    ``bars``: how many columns a line of bars may take; 0 where the output cannot hold bars.
+    """
+    edges = [level_change_text(history, found) for found in history.level_changes]
+    none = history.no_points or "No change points in these nights."
+    return Page(
+        (
+            history.series.title,
+            listing(_headline(history)),
+            GAP,
+            _nights(history),
+            listing(_not_counted(history)),
+            GAP,
+            listing(_bars(history, bars)),
+            GAP,
+            *(Line(words, hang=2) for words in edges or [none]),
+            Line(_newest(history), hang=2),
+            listing(f"Note: {note}" for note in history.series.notes),
+        )
+    )
+
+
+def _headline(history: CaseHistory) -> list[str]:
+    nights, metric, golden = history.series.nights, history.metric, history.golden
+    num_runs = sum(len(night.records) for night in nights)
+    held = f"Golden: {figure(metric, golden.value)} ± {golden.threshold * 100:g} %" if golden else history.no_golden
+    summary = (
+        f"{metric.title} ({_DIRECTIONS[metric.better]}), {counted(len(nights), 'night')}, {counted(num_runs, 'run')}"
+    )
+    return [summary, held[0].upper() + held[1:]]
+
+
+def _nights(history: CaseHistory) -> Table:
+    metric, nights, rows = history.metric, history.series.nights, []
+    for number, night in enumerate(nights):
+        news = notable(changes(nights[number - 1], night)) if number else ()
+        spread = night.spread(metric.name)
+        rows.append((
+            _when(night), figure(metric, night.value(metric.name)),
+            ABSENT if spread is None else f"{spread * 100:.1f} %", _runs(night), _styled(night.outcome),
+            night.id.rpartition("-")[2], _listed(news),
+        ))  # fmt: skip
+    right = (metric.title, "Spread", "Runs")
+    return table(("Night", *right, "Outcome", "Id", Column("Changed", long=True)), rows, right=right)
+
+
+def _when(night: Night) -> str:
+    return started(night.records[0]).strftime("%Y-%m-%dT%H:%MZ") + ("" if night.is_start_known else "?")
+
+
+def _runs(night: Night) -> str:
+    counted, made = len(night.counted), len(night.records)
+    return str(made) if counted == made else f"{counted} of {made}"
+
+
+def _not_counted(history: CaseHistory) -> list[str]:
+    """Say why the newest of the runs that do not count are out."""
+    out = [record for night in history.series.nights for record in night.records if record not in night.counted]
+    reasons = [f"Not counted: {record.run_id}: {record.failure or '; '.join(record.suspect) or record.status}"
+            for record in out[-_MOST_REASONS:]]  # fmt: skip
+    rest = len(out) - len(reasons)
+    return [*reasons, f"and {counted(rest, 'run')} before them (--json has all)"] if rest else reasons
+
+
+def _bars(history: CaseHistory, width: int) -> list[str]:
+    values = [night.value(history.metric.name) for night in history.series.nights]
+    present = [value for value in values if value is not None]
+    if len(present) < 2 or not width:
+        return []
+    low, high = (figure(history.metric, value) for value in (min(present), max(present)))
+    return [sparkline(values, width), f"from {low} to {high}"]
+
+
+def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
+    """Describe a change of level: its night, both levels, its p-value, and other changes of that night."""
+    point, metric = found.point, history.metric
+    welcome = history.is_better(point.fraction)
+    word = "changed" if welcome is None else "better" if welcome else "worse"
+    where = f" ({found.where})" if found.where else ""
+    with_what = f"{where}: {_listed(found.changed)}" if found.changed else ": no recorded change of software or machine"
+    return (
+        f"Change point {_when(found.night)}: {figure(metric, point.before)} -> {figure(metric, point.after)}, ",
+        Span(f"{format_percent(point.fraction)} ({word})", style_of(word, "bad")),
+        f", p {point.p_value:.1g}{with_what}",
+    )
+
+
+def _newest(history: CaseHistory) -> Words:
+    night = history.series.nights[-1]
+    return (f"Newest night {_when(night)}: ", _styled(night.outcome), f", {_newest_value(history)}")
+
+
+def _newest_value(history: CaseHistory) -> str:
+    metric, trend = history.metric, history.trend
+    value = history.series.nights[-1].value(metric.name)
+    if value is None or trend is None:
+        return f"no {metric.name}"
+    if trend.level is None or trend.change is None or trend.allowed is None:
+        return f"{figure(metric, value)}, too few nights before it for a trend"
+    against = f"{format_percent(trend.change)} against the nights before it ({figure(metric, trend.level)})"
+    return f"{figure(metric, value)}, {against}: {trend.word}, noise explains {trend.allowed * 100:.1f} %"
+
+
+def _trend(trend: Trend | None) -> Words:
+    if trend is None:
+        return ABSENT
+    change = "" if trend.change is None or trend.word == "steady" else f" {format_percent(trend.change)}"
+    return Span(f"{trend.word}{change}", "bad" if trend.word == "other" else style_of(trend.word))
+
+
+def _styled(word: str) -> Span:
+    return Span(word, style_of(word, "doubt"))
+
+
+def _listed(found: Sequence[Change]) -> str:
+    return "; ".join(change.text for change in found)
+
+
+def added_page(rows: Sequence[Addition]) -> Page:
+    """Return a line per run, and how many are new."""
+    columns = [
+        (Column("Run", whole=True), lambda addition: addition.record.run_id),
+        (Column("Case", drop=1), lambda addition: addition.record.case),
+        (
+            Column("Status"),
+            lambda addition: (
+                f"{addition.record.status}, suspect" if addition.record.suspect else addition.record.status
+            ),
+        ),
+        (Column("In history"), lambda addition: "added" if addition.is_new else "already there"),
+    ]
+    return Page(
+        (tabled(rows, columns), f"{sum(addition.is_new for addition in rows)} of {counted(len(rows), 'run')} added")
+    )

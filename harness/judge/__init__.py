@@ -1,0 +1,1 @@
+"""Metrics, gates, likeness and promotion."""

@@ -1,0 +1,199 @@
+"""Compares recorded runs with golden values in one formula version."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.errors import BadRequestError, ExitCode
+from harness.experiment.experiment import ExperimentSpec, MeasureSpec
+from harness.judge.derive import combine, derive
+from harness.judge.gate import Comparison, Outcome, comparison_outcome, default_thresholds, judge, no_golden
+from harness.judge.likeness import Likeness, likeness
+from harness.judge.metrics import Metrics
+from harness.judge.plausible import doubts_of, impossible, remarkable
+from harness.judge.plausible_golden import impossible_golden
+from harness.judge.promotion import PromotionOptions, promote
+from harness.judge.readings import RunClocks
+from harness.predict import flops
+from harness.predict.flops import FORMULA_VERSION
+from harness.records.golden import GoldenRecord
+from harness.records.goldens import GateOptions, GoldenSearch, find_golden, golden_file
+from harness.records.other_kinds import read_only_run, refuse_other_kinds
+from harness.records.run import RunRecord
+
+
+def in_todays_formula(search: GoldenSearch, spec: ExperimentSpec) -> GoldenSearch:
+    """Recompute the golden's TFLOP/s by :data:`FORMULA_VERSION`, and add a caveat.
+
+    ``spec``: the settings of the run to compare. The golden stays unchanged if it already has this version, has other
+    settings than ``spec``, or has no step time.
+    """
+    golden = search.golden
+    if golden is None or not _can_be_reckoned(golden, spec):
+        return search
+    seconds_s = golden.metrics["step_time_s"].value
+    value = flops.achieved_tflops(flops.model_flops_per_step(spec), seconds_s, spec.num_gpus)
+    reckoned = golden.metrics["tflops_per_gpu"].model_copy(update={"value": value})
+    caveat = f"TFLOP/s by {FORMULA_VERSION} from the golden's step time; it was stored by {golden.formula_version}"
+    changed = golden.model_copy(
+        update={
+            "metrics": {**golden.metrics, "tflops_per_gpu": reckoned},
+            "formula_version": FORMULA_VERSION,
+            "caveats": (*golden.caveats, caveat),
+        }
+    )
+    return replace(search, golden=changed)
+
+
+def _can_be_reckoned(golden: GoldenRecord, spec: ExperimentSpec) -> bool:
+    return (
+        golden.formula_version not in (None, FORMULA_VERSION)
+        and golden.fingerprint == spec.fingerprint
+        and "step_time_s" in golden.metrics
+        and "tflops_per_gpu" in golden.metrics
+    )
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """The window of steps, where the command line overrides the run's. Fields as in `MeasureSpec`."""
+
+    skip_first_percent_time: float | None = None
+    eval_time_start_step: int | None = None
+    eval_time_end_step: int | None = None
+
+    def over(self, measure: MeasureSpec) -> MeasureSpec:
+        """Return the run's window with the given parts replaced. BadRequestError for values out of range."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        try:
+            return MeasureSpec(**measure.model_dump() | given)
+        except ValidationError as error:
+            listed = "; ".join(f"{_options(problem['loc'], given)}: {problem['msg']}" for problem in error.errors())
+            raise BadRequestError(
+                listed, remedy=f"the run has steps 0 to {measure.max_steps - 1}; the skipped share is below 1"
+            ) from error
+
+
+_AS_MEASURED = WindowOptions()
+
+
+def _options(place: tuple[int | str, ...], given: Iterable[str]) -> str:
+    """Return the wrong option, or all given options if they contradict each other."""
+    return ", ".join(f"--{name}" for name in (place or given))
+
+
+_FOR_ONE_COMPARISON = PromotionOptions(accept_spread=True)
+
+
+def find_reference(
+    reference: str | None, record: RunRecord, options: GateOptions, results: Path | None
+) -> GoldenSearch:
+    """Find what to compare ``record`` with: a golden by name, file or folder, another run, or the stored golden of its settings.
+
+    A run as reference acts as a golden promoted from it, and is refused for the same reasons as a promotion, but not for
+    the spread of its steps: nobody else will be compared with it.
+    """
+    if reference is None:
+        return find_golden(record.spec, options.golden_values_path, record.sources)
+    path = Path(reference)
+    if not path.exists():
+        path = golden_file(reference) or path
+    if path.exists() and path.name != "record.json" and not (path / "record.json").exists():
+        refuse_other_kinds(path.absolute(), ("run",), results)
+        return find_golden(record.spec, path, record.sources)
+    other = read_only_run(reference, results)
+    golden = promote(
+        [other],
+        reason=_REFERENCE_RUN[0],
+        author=_REFERENCE_RUN[1],
+        now=datetime.now(UTC),
+        options=_FOR_ONE_COMPARISON,
+    ).golden
+    return GoldenSearch(golden, path if path.exists() else Path(other.run_id))
+
+
+_REFERENCE_RUN = ("reference run", "compare")
+
+
+def is_reference_run(golden: GoldenRecord) -> bool:
+    """Return whether the golden stands for a run that :func:`find_reference` was given."""
+    return (golden.reason, golden.promoted_by) == _REFERENCE_RUN
+
+
+def compare_runs(
+    records: Sequence[RunRecord], search: GoldenSearch, options: GateOptions, window: WindowOptions = _AS_MEASURED
+) -> tuple[Metrics, Comparison]:
+    """Return the figures of a run or of repeats, and the verdict. BadRequestError if the runs are not repeats.
+
+    Without a golden, all runs must have succeeded.
+    """
+    fingerprints = {record.fingerprint for record in records}
+    if len(fingerprints) != 1:
+        raise BadRequestError(f"repeats must have the same settings; fingerprints: {', '.join(sorted(fingerprints))}")
+    each = [derive(record, window.over(record.spec.measure)) for record in records]
+    metrics = combine(each)
+    search = in_todays_formula(search, records[0].spec)
+    golden = search.golden
+    if golden is None:
+        required = options.require_golden or options.golden_values_path is not None or search.is_damaged
+        ended = sorted({record.status for record in records} - {"ok"})
+        why = [f"the run ended as {', '.join(ended)}"] if ended else _of_each(impossible, records, each)
+        return metrics, no_golden(metrics, "; ".join((*why, search.note)), required=required or bool(why))
+    thresholds = default_thresholds(
+        records[0].spec,
+        min(len(records), golden.num_runs),
+        timing=options.timing_threshold,
+        memory=options.memory_threshold,
+    )
+    alike = _likeness_of_all(records, search, options.accept_differences, metrics.clocks)
+    alike = replace(alike, caveats=(*alike.caveats, *_of_each(remarkable, records, each)))
+    doubts = (*_of_each(_doubts, records, each), *impossible_golden(golden))
+    comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
+    if any(record.status != "ok" for record in records):  # these figures are incomplete, so that a change means nothing
+        comparison = replace(comparison, findings=tuple(replace(found, change=None) for found in comparison.findings))
+    return metrics, replace(comparison, golden_path=str(search.path), note=search.note)
+
+
+def compare_stored(
+    runs: Sequence[str], golden: str | None, options: GateOptions, window: WindowOptions, results: Path | None
+) -> tuple[tuple[RunRecord, ...], Metrics, Comparison, tuple[Outcome, ExitCode]]:
+    """Compare stored runs with the same settings, named by folder or id, with the result of `find_reference`.
+
+    BadRequestError if a run cannot be read, if two goldens are given, or if the runs are not repeats.
+    """
+    if golden is not None and options.golden_values_path is not None:
+        raise BadRequestError(
+            f"GOLDEN {golden} and --golden_values_path {options.golden_values_path} both name a golden; give only one"
+        )
+    options = options.model_copy(update={"require_golden": options.require_golden or golden is not None})
+    records = tuple(read_only_run(reference, results) for reference in runs)
+    search = find_reference(golden, records[0], options, results)
+    metrics, comparison = compare_runs(records, search, options, window)
+    return records, metrics, comparison, comparison_outcome(comparison, fail_on_improvement=options.fail_on_improvement)
+
+
+def _of_each(
+    find: Callable[[RunRecord, Metrics], Sequence[str]], records: Sequence[RunRecord], each: Sequence[Metrics]
+) -> list[str]:
+    """Return the sentences that ``find`` returns for the runs, each once."""
+    found = (text for record, metrics in zip(records, each, strict=True) for text in find(record, metrics))
+    return list(dict.fromkeys(found))
+
+
+def _doubts(record: RunRecord, metrics: Metrics) -> list[str]:
+    doubts = [f"suspect: {why}" for why in doubts_of(record, metrics)]
+    if record.status != "ok":
+        doubts.insert(0, f"the run ended as {record.status}: {record.failure or 'no failure recorded'}")
+    return doubts
+
+
+def _likeness_of_all(
+    records: Sequence[RunRecord], search: GoldenSearch, accept: tuple[str, ...], clocks: RunClocks | None
+) -> Likeness:
+    assert search.golden is not None
+    each = [likeness(record, search.golden, accept, clocks) for record in records]
+    differences = tuple(dict.fromkeys(difference for alike in each for difference in alike.differences))
+    return Likeness(differences, each[0].caveats)

@@ -1,0 +1,188 @@
+"""What a record covers: all ranks of a run by mbr-perf, or the part that the log of an imported run has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from harness.judge import statistics
+from harness.judge.metrics import Metrics
+from harness.judge.readings import Peak, Window, window_of, worst_rank
+from harness.records.rank import RankRecord
+from harness.records.run import ImportedLog, RunRecord
+from harness.units import format_seconds
+
+_EQUAL = 0.0005  # half of the last digit printed, 0.1 %
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """A run by mbr-perf: every rank must have recorded every step and its memory. ``unknown``: the text for absent software."""
+
+    record: RunRecord
+    unknown: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all expected ranks finished."""
+        ranks = self.record.ranks
+        return len(ranks) >= self.record.spec.num_gpus and all(rank.finished for rank in ranks)
+
+    @property
+    def device_name(self) -> str | None:
+        """Return the product name of the GPU, or of the processor for a CPU run."""
+        where = self.record.provenance
+        return where.processor if self.record.spec.gpu_type.is_cpu else where.device_name
+
+    def window(self, start: int, end: int) -> Window:
+        """Return the step times over ``[start, end)``."""
+        return window_of(self.record.ranks, self.record.spec.num_gpus, start, end)
+
+    def peak(self, read: Callable[[RankRecord], int | None]) -> Peak | None:
+        """Return the worst rank's reading."""
+        return worst_rank(self.record.ranks, self.record.spec.num_gpus, read)
+
+    def no_peak(self, name: str) -> str:
+        """Say why the run has no such peak."""
+        record = self.record
+        if name != "peak_device_bytes":
+            measured = any(rank.memory for rank in record.ranks)
+            return "not measured on this device" if measured else "no rank recorded its memory"
+        if record.spec.gpu_type.is_cpu:
+            return "a CPU run has no device memory"
+        return next((node.error for node in record.nodes if node.error), "no NVML sample for the ranks' GPUs")
+
+    def missing(self, peak: Peak) -> str:
+        """Name the ranks without a reading of a peak."""
+        return f"rank {', '.join(map(str, peak.missing_ranks))}"
+
+
+@dataclass(frozen=True)
+class LogCoverage(Coverage):
+    """An imported run: its log has the step times of one rank, and the memory of some ranks."""
+
+    unknown: str | None = "not in the log"
+    is_whole = True
+    device_name = None
+
+    @property
+    def _log(self) -> ImportedLog:
+        assert self.record.imported is not None
+        return self.record.imported
+
+    def window(self, start: int, end: int) -> Window:
+        """Return the times of one rank: an iteration ends at the same time for all ranks.
+
+        If a line covers several iterations, it counts only if all of them are in the window.
+        """
+        clock = [rank for rank in self.record.ranks if rank.rank == self._log.clock_rank]
+        return window_of(clock, 1, start, end, every=self._log.interval)
+
+    def peak(self, read: Callable[[RankRecord], int | None]) -> Peak | None:
+        """Return the worst rank's reading. A rank is missing only if no reported rank holds the same part of the model.
+
+        Both formats report one rank of each data-parallel group; the group's other ranks use as much memory.
+        """
+        peak, spec = super().peak(read), self.record.spec
+        sizes = spec.parallelism
+        if peak is None or sizes.expert_model_parallel_size > 1:
+            return peak
+        inner = sizes.tensor_model_parallel_size * sizes.context_parallel_size
+        parts = [(rank // (inner * spec.data_parallel_size), rank % inner) for rank in range(spec.num_gpus)]
+        known = {part for rank, part in enumerate(parts) if rank not in peak.missing_ranks}
+        return replace(peak, missing_ranks=tuple(rank for rank in peak.missing_ranks if parts[rank] not in known))
+
+    def no_peak(self, name: str) -> str:
+        """Say why; the reason is the same for all peaks."""
+        del name
+        return "not in the log"
+
+    def missing(self, peak: Peak) -> str:
+        """Count the ranks without memory in the log, as the notes of the record do."""
+        unread = self.record.spec.num_gpus - sum(rank.memory is not None for rank in self.record.ranks)
+        copies = unread - len(peak.missing_ranks)
+        them = "is a copy of a reported rank" if copies == 1 else "are copies of reported ranks"
+        which = f" ({copies} of them {them})" if copies > 0 else ""
+        return f"{unread} of {self.record.spec.num_gpus} ranks{which}"
+
+
+def coverage_of(record: RunRecord) -> Coverage:
+    """Return the coverage for this kind of record."""
+    return Coverage(record) if record.imported is None else LogCoverage(record)
+
+
+def measured_device(record: RunRecord) -> str | None:
+    """Return the product name of the device that a run was measured on; None if unknown."""
+    return coverage_of(record).device_name
+
+
+@dataclass(frozen=True)
+class OwnThroughput:
+    """TFLOP/s/GPU from the log: the median over the ``n`` steps of the window that have a value.
+
+    ``change``: the log's value / mbr-perf's value - 1; None if mbr-perf has no value.
+    """
+
+    median: float
+    n: int
+    change: float | None
+
+
+def own_throughput(record: RunRecord, metrics: Metrics) -> OwnThroughput | None:
+    """Return the log's throughput; None for a run by mbr-perf, and if the log has none in the window."""
+    if record.imported is None:
+        return None
+    start, end = metrics.step_time_s.window if metrics.step_time_s else record.spec.measure.window
+    values = [logged.tflops_per_gpu for logged in record.imported.throughput if start <= logged.step < end]
+    if not values:
+        return None
+    median, ours = statistics.median(values), metrics.tflops_per_gpu
+    return OwnThroughput(median, len(values), median / ours.median - 1 if ours else None)
+
+
+def throughput_text(record: RunRecord, metrics: Metrics) -> str | None:
+    """Return text such as ``the log reports 704.00 TFLOP/s/GPU, +0.3 % from mbr-perf's``; None without a value."""
+    own = own_throughput(record, metrics)
+    if own is None:
+        return None
+    text = f"the log reports {own.median:.2f} TFLOP/s/GPU"
+    if own.change is None:
+        return text
+    differs = f"{own.change * 100:+.1f} % from" if abs(own.change) >= _EQUAL else "equal to"
+    return f"{text}, {differs} mbr-perf's value ({metrics.formula_version})"
+
+
+@dataclass(frozen=True)
+class OwnTime:
+    """Seconds of an iteration by the clock of the program that trains: the median over ``n`` steps of the window.
+
+    ``change``: its value / mbr-perf's step time - 1. Its clock also runs between two steps.
+    """
+
+    trainer: str
+    median: float
+    n: int
+    change: float | None
+
+
+def own_time(record: RunRecord, metrics: Metrics) -> OwnTime | None:
+    """Return the iteration time of Megatron-Bridge, by the slowest rank; None for another run, and without one."""
+    engine = record.spec.engine
+    if engine is None:
+        return None
+    start, end = metrics.step_time_s.window if metrics.step_time_s else record.spec.measure.window
+    times = [{step.step: step.trainer_seconds for step in rank.steps} for rank in record.ranks]
+    slowest = [[seconds for rank in times if (seconds := rank.get(step)) is not None] for step in range(start, end)]
+    values = [max(seconds) for seconds in slowest if seconds]
+    if not values:
+        return None
+    median, ours = statistics.median(values), metrics.step_time_s
+    change = median / ours.median - 1 if ours else None
+    return OwnTime(f"Megatron-Bridge {engine.version}", median, len(values), change)
+
+
+def own_time_text(record: RunRecord, metrics: Metrics) -> str | None:
+    """Return text such as ``Megatron-Bridge 0.3.1 itself reports 1.234 s per iteration, +2.1 % from the measured step``."""
+    own = own_time(record, metrics)
+    if own is None:
+        return None
+    differs = "" if own.change is None else f", {own.change * 100:+.1f} % from the measured step"
+    return f"{own.trainer} itself reports {format_seconds(own.median)} per iteration{differs}: its clock also runs between two steps"

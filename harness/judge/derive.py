@@ -1,0 +1,145 @@
+"""Derives figures from raw records. Nothing is stored, so that a better formula needs no new run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec, MeasureSpec
+from harness.judge import readings, statistics
+from harness.judge.coverage import Coverage, coverage_of
+from harness.judge.metrics import SUMMARY_METRICS, Metrics, Summary
+from harness.judge.readings import Peak, Window, combined_clocks, rank_clocks, run_clocks
+from harness.predict import flops
+from harness.records.rank import RankRecord
+from harness.records.run import RunRecord
+
+
+def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
+    """Return the figures of a run over the window of ``measure`` (default: the run's own)."""
+    spec, ranks, coverage = record.spec, record.ranks, coverage_of(record)
+    window = coverage.window(*(measure or spec.measure).window)
+    model_flops = flops.model_flops_per_step(spec) if spec.is_described else 0
+    recompute_flops = flops.recompute_flops_per_step(spec, record.effective) if spec.is_described else 0
+    bounds, losses = (window.start, window.end), _losses(ranks)
+    counted_s = window.seconds if spec.is_described else ()
+    throughput = [flops.achieved_tflops(model_flops, s, spec.num_gpus) for s in counted_s]
+    token_rates = [spec.tokens_per_step / (s * spec.num_gpus) for s in window.seconds]
+    mfu, hfu = _utilizations(spec, counted_s, model_flops, recompute_flops)
+    metrics = Metrics(
+        tflops_per_gpu=summarize(throughput, bounds),
+        step_time_s=summarize(window.seconds, bounds),
+        tokens_per_s_per_gpu=summarize(token_rates, bounds),
+        peak_allocated_bytes=coverage.peak(readings.allocated),
+        peak_reserved_bytes=coverage.peak(readings.reserved),
+        peak_device_bytes=coverage.peak(readings.device_used(record.nodes)),
+        counted_flops_per_step=_counted_flops(ranks, spec.num_gpus),
+        mfu=mfu,
+        hfu=hfu,
+        loss_first=losses[0] if losses else None,
+        loss_last=losses[-1] if losses else None,
+        model_flops_per_step=model_flops,
+        recompute_flops_per_step=recompute_flops,
+        clocks=run_clocks(rank_clocks(ranks, record.nodes, bounds)),
+    )
+    return replace(metrics, problems=_problems(coverage, window, metrics))
+
+
+def combine(runs: Sequence[Metrics]) -> Metrics:
+    """Combine repeats: the median of the runs' medians, the highest peak, and FLOPs if all runs agree.
+
+    A problem of one run is a problem of the result. ValueError without runs.
+    """
+    if not runs:
+        raise ValueError("no runs to combine")
+    if len(runs) == 1:
+        return runs[0]
+    problems = {name: text for run in reversed(runs) for name, text in run.problems.items()}
+    counted = {run.counted_flops_per_step for run in runs}
+    if len(counted) > 1:
+        problems["counted_flops_per_step"] = f"the runs counted different FLOPs: {', '.join(sorted(map(str, counted)))}"
+    return replace(
+        runs[0],
+        tflops_per_gpu=_median_summary([run.tflops_per_gpu for run in runs]),
+        step_time_s=_median_summary([run.step_time_s for run in runs]),
+        tokens_per_s_per_gpu=_median_summary([run.tokens_per_s_per_gpu for run in runs]),
+        peak_allocated_bytes=_highest([run.peak_allocated_bytes for run in runs]),
+        peak_reserved_bytes=_highest([run.peak_reserved_bytes for run in runs]),
+        peak_device_bytes=_highest([run.peak_device_bytes for run in runs]),
+        counted_flops_per_step=counted.pop() if len(counted) == 1 else None,
+        mfu=_median_or_none([run.mfu for run in runs]),
+        hfu=_median_or_none([run.hfu for run in runs]),
+        clocks=combined_clocks([run.clocks for run in runs]),
+        problems=problems,
+        num_runs=len(runs),
+    )
+
+
+def summarize(values: Sequence[float], window: tuple[int, int]) -> Summary | None:
+    """Return median, mean and spread of per-step values; None without values."""
+    if not values:
+        return None
+    spread = statistics.sample_stdev(values)
+    return Summary(statistics.median(values), statistics.mean(values), spread, len(values), window)
+
+
+def _counted_flops(ranks: Sequence[RankRecord], world_size: int) -> int | None:
+    """Return the FLOPs that all ranks counted in a step; None unless every rank counted."""
+    counted = [rank.counted_flops_per_step for rank in ranks if rank.counted_flops_per_step is not None]
+    return sum(counted) if len(counted) == world_size else None
+
+
+def _utilizations(
+    spec: ExperimentSpec, seconds: Sequence[float], model_flops: int, recompute_flops: int
+) -> tuple[float | None, float | None]:
+    """Return MFU and HFU at the median step time; None if the GPU has no published peak for the precision."""
+    peak = spec.gpu_type.peak_flops.get(spec.precision.peak)
+    if peak is None or not seconds:
+        return None, None
+    middle = statistics.median(seconds)
+    mfu = flops.utilization(model_flops, middle, spec.num_gpus, peak)
+    return mfu, flops.utilization(model_flops + recompute_flops, middle, spec.num_gpus, peak)
+
+
+def _losses(ranks: Sequence[RankRecord]) -> list[float]:
+    """Return the losses in step order from the lowest rank of the last pipeline stage."""
+    for rank in sorted(ranks, key=lambda rank: rank.rank):
+        losses = [step.loss for step in sorted(rank.steps, key=lambda step: step.step) if step.loss is not None]
+        if losses:
+            return losses
+    return []
+
+
+def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str, str]:
+    spec = coverage.record.spec
+    problems = dict.fromkeys((*SUMMARY_METRICS, "mfu", "hfu"), window.problem)
+    for name, peak in metrics.peaks.items():
+        if peak is None:
+            problems[name] = coverage.no_peak(name)
+        elif peak.missing_ranks:
+            problems[name] = f"no reading from {coverage.missing(peak)}, so the peak may be higher"
+    if metrics.counted_flops_per_step is None:
+        problems["counted_flops_per_step"] = coverage.unknown or "not every rank counted its FLOPs"
+    if spec.gpu_type.peak_flops.get(spec.precision.peak) is None:
+        problems["mfu"] = problems["hfu"] = f"the peak FLOP/s of {spec.compute_dtype} on {spec.gpu} is unknown"
+    if not spec.is_described:
+        problems |= dict.fromkeys(("tflops_per_gpu", "mfu", "hfu"), NOT_DESCRIBED)
+    return {name: text for name, text in problems.items() if text}
+
+
+def _median_summary(summaries: Sequence[Summary | None]) -> Summary | None:
+    present = [s for s in summaries if s is not None]
+    if len(present) < len(summaries):
+        return None
+    medians = [s.median for s in present]
+    middle, spread = statistics.median(medians), statistics.sample_stdev(medians)
+    average = statistics.mean([s.mean for s in present])
+    return Summary(middle, average, spread, sum(s.n for s in present), present[0].window)
+
+
+def _highest(found: Sequence[Peak | None]) -> Peak | None:
+    present = [peak for peak in found if peak is not None]
+    return max(present, key=lambda peak: peak.value) if len(present) == len(found) else None
+
+
+def _median_or_none(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if len(present) == len(values) else None

@@ -1,0 +1,221 @@
+"""Compares a run with golden values by thresholds, and decides the outcome."""
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Literal
+
+from harness.errors import ExitCode
+from harness.experiment.experiment import ExperimentSpec
+from harness.judge.likeness import Likeness
+from harness.judge.metrics import METRICS, GateKind, Metric, Metrics
+from harness.records.golden import GoldenRecord
+from harness.records.goldens import require_fractions
+from harness.records.run import Status
+from harness.records.strict_json import OptionalText
+
+# A change equal to the threshold passes, despite binary rounding (709.93 * 0.95).
+_ROUNDING = 1e-9
+# Medians of three CPU runs differ by more than 10 % in fewer than 1 of 200 pairs; single runs need the row's 15 %.
+_REPEATS_FOR_CPU = 3
+_CPU_REPEATED_THRESHOLD = 0.10
+
+
+class Verdict(StrEnum):
+    """The verdict on a metric, or on all metrics."""
+
+    PASS = "pass"  # noqa: S105 (a verdict)
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    INCONCLUSIVE = "inconclusive"
+    NOT_GATED = "not_gated"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The allowed relative worsening of time and memory metrics. Counted FLOPs must not change."""
+
+    time: float
+    memory: float
+
+    def of(self, kind: GateKind) -> float:
+        """Return the threshold of a kind of gate."""
+        return {"time": self.time, "memory": self.memory, "exact": 0.0}[kind]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of a comparison.
+
+    ``change`` is (current - golden) / golden; None unless both numbers are real and from successful runs.
+    """
+
+    metric: str
+    current: float | None
+    golden: float | None
+    change: float | None
+    threshold: float | None
+    verdict: Verdict
+    reason: OptionalText = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All findings, the differences, and the outcome. ``golden`` None: there is no golden.
+
+    ``note``: why there is no golden, or that the golden's recipe point has changed since.
+    """
+
+    findings: tuple[Finding, ...]
+    outcome: Verdict
+    golden: GoldenRecord | None = None
+    golden_path: str | None = None
+    likeness: Likeness = field(default_factory=Likeness)
+    note: str = ""
+
+
+def default_thresholds(
+    spec: ExperimentSpec, num_runs: int = 1, *, timing: float | None = None, memory: float | None = None
+) -> Thresholds:
+    """Return the thresholds of the command line, or of the GPU. ``num_runs``: of the side with fewer repeats.
+
+    BadRequestError for a threshold that is negative or not a number.
+    """
+    require_fractions(timing=timing, memory=memory)
+    gpu = spec.gpu_type
+    time_row, memory_row = gpu.timing_threshold, gpu.memory_threshold
+    if gpu.is_cpu and num_runs >= _REPEATS_FOR_CPU:
+        time_row = _CPU_REPEATED_THRESHOLD
+    return Thresholds(time_row if timing is None else timing, memory_row if memory is None else memory)
+
+
+def judge(
+    metrics: Metrics,
+    golden: GoldenRecord,
+    thresholds: Thresholds,
+    *,
+    likeness: Likeness,
+    doubts: tuple[str, ...] = (),
+) -> Comparison:
+    """Compare every metric of the table with ``golden``. ``doubts`` (failed or suspect run) make it inconclusive."""
+    findings = tuple(
+        finding
+        for metric in METRICS
+        if (finding := _finding(metric, metrics, golden, thresholds, likeness, doubts)) is not None
+    )
+    return Comparison(findings, overall(findings), golden, likeness=likeness)
+
+
+def no_golden(metrics: Metrics, note: str, *, required: bool = False) -> Comparison:
+    """Return the figures of a run without a golden. ``note`` says which path was searched.
+
+    Inconclusive if a golden is ``required``, otherwise a pass.
+    """
+    findings = tuple(
+        Finding(metric.name, value, None, None, None, Verdict.NOT_GATED, "no golden")
+        for metric in METRICS
+        if metric.gate and (value := metric.read(metrics)) is not None
+    )
+    return Comparison(findings, Verdict.INCONCLUSIVE if required else Verdict.PASS, note=note)
+
+
+def overall(findings: tuple[Finding, ...]) -> Verdict:
+    """Combine verdicts: regression, inconclusive, improvement, pass, in this order. Inconclusive if nothing was gated."""
+    verdicts = {finding.verdict for finding in findings} - {Verdict.NOT_GATED}
+    for verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.INCONCLUSIVE
+
+
+def compare_values(metric: Metric, current: float | None, golden: float | None, threshold: float) -> Finding:
+    """Compare a metric by its numbers alone. Inconclusive unless both are finite and positive."""
+    for side, value in (("the run's value", current), ("the golden's value", golden)):
+        if value is None or not math.isfinite(value) or value <= 0:
+            verdict, reason = Verdict.INCONCLUSIVE, f"{side} is {'missing' if value is None else value}"
+            return Finding(metric.name, current, golden, None, threshold, verdict, reason)
+    assert current is not None and golden is not None
+    change = (current - golden) / golden
+    worsening = abs(change) if metric.better == "equal" else change if metric.better == "lower" else -change
+    beyond = abs(change) > threshold and not math.isclose(abs(change), threshold, rel_tol=_ROUNDING)
+    verdict = Verdict.PASS
+    if beyond:
+        verdict = Verdict.REGRESSION if worsening > 0 else Verdict.IMPROVEMENT
+    return Finding(metric.name, current, golden, change, threshold, verdict)
+
+
+def _finding(
+    metric: Metric,
+    metrics: Metrics,
+    golden: GoldenRecord,
+    thresholds: Thresholds,
+    likeness: Likeness,
+    doubts: tuple[str, ...],
+) -> Finding | None:
+    """Judge a metric. None if no side has a value, or if one side has none and the metric has no gate."""
+    current, stored = metric.read(metrics), golden.metrics.get(metric.name)
+    if stored is None:
+        if current is None or metric.gate is None:
+            return None
+        return Finding(metric.name, current, None, None, None, Verdict.NOT_GATED, "the golden has no such value")
+    threshold = thresholds.of(metric.gate) if metric.gate else 0.0
+    finding = compare_values(metric, current, stored.value, threshold)
+    if metric.gate is None:
+        return replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason="not gated; throughput is")
+    verdict, reason = _withheld(metric.name, metric.gate, metrics, likeness, doubts)
+    return finding if verdict is None else replace(finding, verdict=verdict, reason=reason)
+
+
+def _withheld(
+    name: str, kind: GateKind, metrics: Metrics, likeness: Likeness, doubts: tuple[str, ...]
+) -> tuple[Verdict | None, str]:
+    """Return why the comparison allows no verdict, whatever the numbers; None if it does."""
+    if doubts:
+        return Verdict.INCONCLUSIVE, "; ".join(doubts)
+    against = likeness.against(kind)
+    if against:
+        blocked = any(difference.blocks for difference in against)
+        return (Verdict.INCONCLUSIVE if blocked else Verdict.NOT_GATED), "; ".join(d.text for d in against)
+    if name in metrics.problems:
+        return Verdict.INCONCLUSIVE, metrics.problems[name]
+    return None, ""
+
+
+Outcome = Literal["pass", "regression", "improvement", "oom", "failed", "inconclusive"]
+
+_SIGTERM = 15
+
+
+def comparison_outcome(comparison: Comparison, *, fail_on_improvement: bool = False) -> tuple[Outcome, ExitCode]:
+    """Return outcome and exit code of a comparison."""
+    match comparison.outcome:
+        case Verdict.REGRESSION:
+            return "regression", ExitCode.REGRESSION
+        case Verdict.INCONCLUSIVE:
+            return "inconclusive", ExitCode.INCONCLUSIVE
+        case Verdict.IMPROVEMENT:
+            return "improvement", ExitCode.IMPROVEMENT if fail_on_improvement else ExitCode.OK
+        case Verdict.PASS | Verdict.NOT_GATED:
+            return "pass", ExitCode.OK
+
+
+def run_outcome(
+    status: Status, comparison: Comparison, *, fail_on_improvement: bool = False, signal: int | None = None
+) -> tuple[Outcome, ExitCode]:
+    """Return outcome and exit code of a run. ``signal``: the signal that interrupted it."""
+    if status == "ok":
+        return comparison_outcome(comparison, fail_on_improvement=fail_on_improvement)
+    return ("oom" if status == "oom" else "failed"), status_exit_code(status, signal)
+
+
+def status_exit_code(status: Status, signal: int | None = None) -> ExitCode:
+    """Return the exit code for a run's status, before any comparison. ``signal``: the signal that interrupted it."""
+    match status:
+        case "ok":
+            return ExitCode.OK
+        case "oom":
+            return ExitCode.OUT_OF_MEMORY
+        case "failed":
+            return ExitCode.RUN_FAILED
+        case "interrupted":
+            return ExitCode.TERMINATED if signal == _SIGTERM else ExitCode.INTERRUPTED

@@ -1,0 +1,210 @@
+"""Finds differences of two measurements that mean that their figures must not be compared."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.experiment import ExperimentSpec
+from harness.judge.coverage import coverage_of, measured_device
+from harness.judge.metrics import GateKind
+from harness.judge.readings import RunClocks, bare_uuid, combined_clocks, rank_clocks, run_clocks
+from harness.predict.flops import FORMULA_VERSION
+from harness.records.golden import (
+    GoldenRecord,
+    MeasuredOn,
+    difference_text,
+    leaves,
+    setting_differences,
+    unstated_options,
+)
+from harness.records.run import DeviceSample, RunRecord
+
+SOFTWARE = ("torch", "megatron-core", "transformer-engine")
+ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
+TIME_ONLY: tuple[GateKind, ...] = ("time",)
+GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",)}
+SM_CLOCK = "sm_clock_mhz"
+_ENGINE = "engine.name"  # other loops do other work in a step: never compared
+CLOCK_TOLERANCE = 0.03  # of the golden's median; smaller differences occur from run to run
+_FIXED = (*SOFTWARE, *GROUPS, SM_CLOCK, "device_name", "driver_version", "formula_version", "fingerprint")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference. ``kinds``: the gates that it affects. ``blocks`` False: these gates are only left out.
+
+    ``name`` is a dotted path of the spec, a package, or ``device_name``, ``driver_version``, ``formula_version``,
+    ``sm_clock_mhz``.
+    """
+
+    name: str
+    golden: str | None
+    current: str | None
+    kinds: tuple[GateKind, ...] = ALL_KINDS
+    blocks: bool = True
+    accepted: bool = False
+
+    @property
+    def text(self) -> str:
+        """Return the difference as text: ``torch: golden 2.9.1, here 2.10.0``."""
+        return difference_text(self.name, self.golden, self.current)
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """The differences, and caveats on values that the golden lacks."""
+
+    differences: tuple[Difference, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+    def against(self, kind: GateKind) -> tuple[Difference, ...]:
+        """Return the unaccepted differences that affect gates of this kind."""
+        return tuple(d for d in self.differences if kind in d.kinds and not d.accepted)
+
+
+def likeness(
+    record: RunRecord, golden: GoldenRecord, accept: Sequence[str] = (), clocks: RunClocks | None = None
+) -> Likeness:
+    """Find all differences. Those in ``accept`` (names, groups, or parents of a spec path) are marked as accepted.
+
+    A value that an external golden lacks is a caveat. In a measured golden, a missing value means "not installed".
+    ``clocks``: of the run, or of all its repeats. BadRequestError for an accepted name that can never be a difference.
+    """
+    possible = possible_names(accept, record, golden)
+    raise_all([_no_such(name) for name in accept if name not in possible])
+    found = [*_settings(record, golden), *_environment(record, golden), *_clock(clocks, golden)]
+    unstated = [d.name for d in found if golden.kind == "external" and d.golden is None]
+    differences = tuple(
+        replace(d, accepted=d.name != _ENGINE and any(_covers(name, d.name) for name in accept))
+        for d in found
+        if d.name not in unstated
+    )
+    rows = (
+        ("the golden does not state", unstated),
+        (
+            "options of the run set values that the golden does not state",
+            unstated_options(golden, record.spec, record.sources),
+        ),
+    )
+    caveats = (f"{label}: {', '.join(names)}" for label, names in rows if names)
+    return Likeness(differences, (*golden.caveats, *caveats, *_clock_caveats(clocks, golden)))
+
+
+def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) -> bool:
+    """Return whether ``golden`` has the settings of ``record``, except for differences in ``accept``."""
+    return all(
+        found.name != _ENGINE and any(_covers(name, found.name) for name in accept)
+        for found in _settings(record, golden)
+    )
+
+
+def _settings(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
+    found = setting_differences(golden, record.spec, record.fingerprint)
+    return [Difference(path, theirs, ours) for path, (theirs, ours) in found.items()]
+
+
+def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
+    """Yield differences of hardware and software. On a CPU, the processor and the torch build only affect time.
+
+    A value that a training log lacks counts as different.
+    """
+    here, there, coverage = record.provenance, golden.measured_on, coverage_of(record)
+    is_cpu = record.spec.gpu_type.is_cpu
+    rows = [
+        ("device_name", there.device_name, coverage.device_name, is_cpu),
+        ("driver_version", there.driver_version, here.driver_version, False),
+        *((name, there.versions.get(name), here.versions.get(name), is_cpu and name == "torch") for name in SOFTWARE),
+    ]
+    for name, golden_value, recorded, time_only in rows:
+        current = coverage.unknown if recorded is None else recorded
+        if golden_value != current:
+            kinds = TIME_ONLY if time_only else ALL_KINDS
+            yield Difference(name, golden_value, current, kinds=kinds, blocks=not time_only)
+    if golden.formula_version != FORMULA_VERSION:
+        yield Difference("formula_version", golden.formula_version, FORMULA_VERSION, kinds=TIME_ONLY)
+
+
+def _clock(clocks: RunClocks | None, golden: GoldenRecord) -> Iterable[Difference]:
+    """Yield a difference of SM clocks. Step times depend on the clock; memory does not."""
+    here, there = clocks.sm_clock_mhz if clocks else None, golden.measured_on.sm_clock_mhz
+    if here is None or there is None:
+        return
+    change = abs(here - there) / there if there else math.inf
+    if change > CLOCK_TOLERANCE and not math.isclose(change, CLOCK_TOLERANCE, rel_tol=1e-9):
+        yield Difference(SM_CLOCK, f"{there:.0f} MHz", f"{here:.0f} MHz", kinds=TIME_ONLY)
+
+
+def _clock_caveats(clocks: RunClocks | None, golden: GoldenRecord) -> tuple[str, ...]:
+    """Return why the clocks are not compared, if only one side has them."""
+    here, there = clocks.sm_clock_mhz if clocks else None, golden.measured_on.sm_clock_mhz
+    if here is not None and there is None:
+        return (f"the golden has no SM clock; this run's median is {here:.0f} MHz, so the clocks are not compared",)
+    if here is None and there is not None:
+        return (f"this run has no SM clock; the golden's median is {there:.0f} MHz, so the clocks are not compared",)
+    if clocks is not None and clocks.over == "run" and here is not None:
+        return ("this run's SM clock covers the whole run: the times of its steps or samples were not recorded",)
+    return ()
+
+
+def _covers(name: str, difference: str) -> bool:
+    return difference == name or difference.startswith(f"{name}.") or difference in GROUPS.get(name, ())
+
+
+def impossible_names(accept: Sequence[str]) -> list[BadRequestError]:
+    """Return a problem for each name in ``accept`` that is not a package, a group, or a section of a spec."""
+    known = {*_FIXED, *ExperimentSpec.model_fields}
+    return [_no_such(name) for name in accept if name not in known and name.partition(".")[0] not in known]
+
+
+def possible_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecord) -> tuple[str, ...]:
+    """Return the names in ``accept`` that apply to these two; a night accepts names for all its cases."""
+    paths = leaves(record.spec.identity()).keys() | leaves(golden.spec).keys()
+    return tuple(name for name in accept if name in _FIXED or any(_covers(name, path) for path in paths))
+
+
+def _no_such(name: str) -> BadRequestError:
+    return BadRequestError(
+        f"--accept_difference {name!r}: no such difference",
+        remedy=f"name one of {', '.join(_FIXED)}, or a setting such as recompute or parallelism.context_parallel_size",
+    )
+
+
+def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:
+    """Return hardware and software of repeats, which are equal, and the variables that are equal in all repeats."""
+    first, *others = records
+    shared = {
+        name: value
+        for name, value in first.provenance.environment.items()
+        if all(other.provenance.environment.get(name) == value for other in others)
+    }
+    clocks = combined_clocks([clocks_of(record) for record in records])
+    return MeasuredOn(
+        gpu=first.spec.gpu,
+        device_name=measured_device(first),
+        driver_version=first.provenance.driver_version,
+        versions={name: first.provenance.versions.get(name) for name in SOFTWARE},
+        environment=shared or None,  # none was recorded in a replay
+        container=first.provenance.container,
+        hostnames=tuple(sorted({name for record in records for name in hostnames(record)})),
+        sm_clock_mhz=clocks.sm_clock_mhz if clocks else None,
+        power_cap_share=clocks.power_cap_share if clocks else None,
+    )
+
+
+def clocks_of(record: RunRecord) -> RunClocks | None:
+    """Return the clocks that limit the speed of a run, over its own window."""
+    return run_clocks(rank_clocks(record.ranks, record.nodes, record.spec.measure.window))
+
+
+def own_devices(record: RunRecord) -> list[tuple[str, DeviceSample]]:
+    """Return the sampled GPUs that the run used, each with its host, without other GPUs of the node."""
+    own = {bare_uuid(rank.device.uuid) for rank in record.ranks if rank.device and rank.device.uuid}
+    return [
+        (node.hostname, device) for node in record.nodes for device in node.devices if bare_uuid(device.uuid) in own
+    ]
+
+
+def hostnames(record: RunRecord) -> tuple[str, ...]:
+    """Return the hosts of the ranks by name; the harness's host if no rank left a record."""
+    return tuple(sorted({rank.hostname for rank in record.ranks} or {record.provenance.hostname}))

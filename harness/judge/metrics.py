@@ -1,0 +1,158 @@
+"""The table of metrics: how to read each value and which direction is better. Speeds use the mean step time."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from harness.judge.readings import Peak, RunClocks
+from harness.predict.flops import FORMULA_VERSION
+
+Better = Literal["higher", "lower", "equal"]
+GateKind = Literal["time", "memory", "exact"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A per-step figure over the window [start, end). ``n``: steps. ``stdev``: of the sample; None for a single step.
+
+    For repeated runs, ``median`` is the median of the runs' medians and ``stdev`` is their spread.
+    """
+
+    median: float
+    mean: float
+    stdev: float | None
+    n: int
+    window: tuple[int, int]
+
+    @property
+    def relative_spread(self) -> float | None:
+        """Return the standard deviation as a share of the mean; None for a single step or a mean of 0."""
+        return None if self.stdev is None or not self.mean else self.stdev / self.mean
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The figures of a run or of its repeats. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` are fractions.
+
+    ``problems``: by metric name, why a figure is absent or not good enough for a verdict. ``clocks``: None if no GPU was
+    sampled.
+    """
+
+    tflops_per_gpu: Summary | None
+    step_time_s: Summary | None
+    tokens_per_s_per_gpu: Summary | None
+    peak_allocated_bytes: Peak | None
+    peak_reserved_bytes: Peak | None
+    peak_device_bytes: Peak | None
+    counted_flops_per_step: int | None
+    mfu: float | None
+    hfu: float | None
+    loss_first: float | None
+    loss_last: float | None
+    model_flops_per_step: int
+    recompute_flops_per_step: int
+    clocks: RunClocks | None = None
+    problems: dict[str, str] = field(default_factory=dict)
+    formula_version: str = FORMULA_VERSION
+    num_runs: int = 1
+
+    @property
+    def peaks(self) -> dict[str, Peak | None]:
+        """Return the three peaks by the names of their metrics."""
+        return {
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "peak_device_bytes": self.peak_device_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row of the table. ``gate``: the threshold that applies; None: reported only. ``read``: returns the figure or None."""
+
+    name: str
+    title: str
+    unit: str
+    better: Better
+    gate: GateKind | None
+    read: Callable[[Metrics], float | None]
+
+    @property
+    def kind(self) -> GateKind:
+        """Return the kind of figure. Rows without a gate are the throughput in other units."""
+        return self.gate or "time"
+
+
+def _median(summary: Summary | None) -> float | None:
+    return None if summary is None else summary.median
+
+
+def _bytes(peak: Peak | None) -> int | None:
+    return None if peak is None else peak.value
+
+
+# Step time and token rate are throughput in other units. Gates on them would report a change three times.
+METRICS: tuple[Metric, ...] = (
+    Metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s/GPU", "higher", "time", lambda m: _median(m.tflops_per_gpu)),
+    Metric("step_time_s", "Step time", "s", "lower", None, lambda m: _median(m.step_time_s)),
+    Metric("tokens_per_s_per_gpu", "Tokens/s/GPU", "token/s/GPU", "higher", None, lambda m: _median(m.tokens_per_s_per_gpu)),
+    Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory", lambda m: _bytes(m.peak_allocated_bytes)),
+    Metric("peak_reserved_bytes", "Peak reserved", "bytes", "lower", "memory", lambda m: _bytes(m.peak_reserved_bytes)),
+    Metric("peak_device_bytes", "Peak device used", "bytes", "lower", "memory", lambda m: _bytes(m.peak_device_bytes)),
+    Metric("counted_flops_per_step", "Counted work", "FLOP/step", "equal", "exact", lambda m: m.counted_flops_per_step),
+    Metric("mfu", "MFU", "fraction", "higher", None, lambda m: m.mfu),
+    Metric("hfu", "HFU", "fraction", "higher", None, lambda m: m.hfu),
+)  # fmt: skip
+BY_NAME = {metric.name: metric for metric in METRICS}
+SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The mean over repeats of each run's median step time, and rates at that time: harmonic means of TFLOP/s, MFU, HFU.
+
+    Runs of 0.1 s and 0.3 s per step, with 100 tokens per GPU, have 0.2 s and 500 token/s. A single run has its medians.
+    None if a run lacks the figure. The mean is used because Welch's interval is for a difference of means.
+    """
+
+    step_time_s: float | None
+    tflops_per_gpu: float | None
+    tokens_per_s_per_gpu: float | None
+    mfu: float | None
+    hfu: float | None
+    num_runs: int
+
+
+def speed_of(runs: Sequence[Metrics], tokens_per_gpu: float) -> Speed | None:
+    """Return the speed of repeats, with ``tokens_per_gpu`` per step; None without runs."""
+    if not runs:
+        return None
+    times = _all([_median(run.step_time_s) for run in runs])
+    mean_s = statistics.fmean(times) if times else None
+    return Speed(
+        step_time_s=mean_s,
+        tflops_per_gpu=_rate([_median(run.tflops_per_gpu) for run in runs]),
+        tokens_per_s_per_gpu=tokens_per_gpu / mean_s if mean_s else None,
+        mfu=_rate([run.mfu for run in runs]),
+        hfu=_rate([run.hfu for run in runs]),
+        num_runs=len(runs),
+    )
+
+
+def cell_figure(metric: Metric, metrics: Metrics | None, speed: Speed | None) -> float | None:
+    """Return the figure to show for a metric of repeats: from ``speed`` for metrics of speed, else from ``metrics``."""
+    found: dict[str, float | None] = asdict(speed) if speed else {}
+    if metric.name in found:
+        return found[metric.name]
+    return metric.read(metrics) if metrics else None
+
+
+def _all(values: Sequence[float | None]) -> list[float] | None:
+    present = [value for value in values if value is not None]
+    return present if len(present) == len(values) else None
+
+
+def _rate(values: Sequence[float | None]) -> float | None:
+    present = _all(values)
+    return statistics.harmonic_mean(present) if present else None

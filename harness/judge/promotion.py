@@ -1,0 +1,294 @@
+"""Decides whether runs may become a golden, and how much repeats may differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import canonical_text
+from harness.judge import statistics
+from harness.judge.coverage import coverage_of, measured_device
+from harness.judge.derive import combine, derive
+from harness.judge.gate import default_thresholds
+from harness.judge.likeness import SOFTWARE, measured_on
+from harness.judge.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.judge.plausible import doubts_of
+from harness.predict.flops import FORMULA_VERSION
+from harness.records.golden import (
+    LEAST_VALUE,
+    MOST_VALUE,
+    GoldenMetric,
+    GoldenRecord,
+    differences_text,
+    setting_differences,
+)
+from harness.records.goldens import GoldenChange, golden_changes
+from harness.records.redact import redact
+from harness.records.run import REPLAYED, RunRecord
+from harness.units import format_percent
+
+# If the spread is half the threshold, one of twenty equal runs exceeds the threshold (two standard deviations).
+MOST_OF_THRESHOLD = 0.5
+
+
+def wide_spreads(
+    spec: ExperimentSpec, metrics: Mapping[str, GoldenMetric], num_runs: int, thresholds: Mapping[str, float]
+) -> tuple[str, ...]:
+    """Return a sentence for each gated time metric whose repeats differ by more than half its threshold.
+
+    ``thresholds``: by metric name, if not the GPU's. The gate itself checks repeats of memory metrics.
+    """
+    row = default_thresholds(spec, num_runs).time
+    found = []
+    for metric in METRICS:
+        stored = metrics.get(metric.name)
+        if metric.gate != "time" or stored is None or stored.relative_spread is None:
+            continue
+        threshold = thresholds.get(metric.name, row)
+        if stored.relative_spread > MOST_OF_THRESHOLD * threshold:
+            most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
+            found.append(
+                f"{metric.name}: {num_runs} runs spread by {stored.relative_spread * 100:.1f} % (standard deviation), more "
+                f"than {most}, which is half the threshold of {threshold * 100:g} %"
+            )
+    return tuple(found)
+
+
+def wide_steps(spec: ExperimentSpec, run: Metrics, thresholds: Mapping[str, float]) -> tuple[str, ...]:
+    """Return a sentence if the steps of a single run differ by more than half the threshold of its throughput.
+
+    A single run has no spread over runs; its steps show how noisy it was. ``thresholds`` as for :func:`wide_spreads`.
+    """
+    steps = run.tflops_per_gpu
+    spread = steps.relative_spread if steps else None
+    if steps is None or spread is None:
+        return ()
+    threshold = thresholds.get("tflops_per_gpu", default_thresholds(spec).time)
+    if spread <= MOST_OF_THRESHOLD * threshold:
+        return ()
+    most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
+    return (
+        f"tflops_per_gpu: {steps.n} steps of the only run spread by {spread * 100:.1f} % (standard deviation), more than "
+        f"{most}, which is half the threshold of {threshold * 100:g} %",
+    )
+
+
+def spread_problems(wide: Sequence[str]) -> list[BadRequestError]:
+    """Turn the sentences of :func:`wide_spreads` and :func:`wide_steps` into errors."""
+    remedy = (
+        "find out what disturbs the runs and repeat them, or store other metrics with --only; "
+        "--accept_spread promotes them anyway, and the golden records it"
+    )
+    return [BadRequestError(each, remedy=remedy) for each in wide]
+
+
+_SIGNIFICANT_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A new golden, and its changes from the golden that it replaces."""
+
+    golden: GoldenRecord
+    changes: tuple[GoldenChange, ...]
+
+
+@dataclass(frozen=True)
+class PromotionOptions:
+    """Options of a promotion besides the reason.
+
+    ``replace_other``: also replace a golden of other settings. ``only``: the metrics to store; empty: all.
+    ``accept_spread``: accept repeats or steps that differ too much. ``thresholds``: by metric, if not the GPU's.
+    """
+
+    replace_other: bool = False
+    only: tuple[str, ...] = ()
+    accept_spread: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    night_id: str | None = None
+
+
+_PLAIN = PromotionOptions()
+
+
+def promote(
+    records: Sequence[RunRecord],
+    *,
+    reason: str,
+    author: str,
+    now: datetime,
+    before: GoldenRecord | None = None,
+    options: PromotionOptions = _PLAIN,
+) -> Promotion:
+    """Make golden values from a run or its repeats: medians of run medians, highest peaks, spread over the runs.
+
+    BadRequestError lists every reason against it: a failed, suspect, short or unfinished run; a run named twice; runs
+    with different settings, machines or FLOPs; no reason given; a golden of other settings with the same name; an
+    unknown metric; repeats, or steps of a single run, that differ by more than half the threshold.
+    """
+    each = [derive(record) for record in records]
+    mixed = _mixed(records, each)
+    stored = _stored(each, options.only) if records else {}
+    wide = _wide(records[0].spec, each, stored, options) if records and not mixed else ()
+    raise_all(
+        [
+            *_request_problems(records, reason, author),
+            *mixed,
+            *(
+                BadRequestError(f"run {record.run_id}: {problem}")
+                for record, metrics in zip(records, each, strict=True)
+                for problem in _run_problems(record, metrics)
+            ),
+            *(_other_settings(records[0], before) if records and not options.replace_other else []),
+            *_unknown_metrics(options.only),
+            *([] if options.accept_spread else spread_problems(wide)),
+        ]
+    )
+    spec = records[0].spec
+    golden = GoldenRecord(
+        kind="measured",
+        recipe=spec.recipe,
+        task=spec.task,
+        gpu=spec.gpu,
+        compute_dtype=spec.compute_dtype,
+        num_gpus=spec.num_gpus,
+        recompute=canonical_text(spec.recompute),
+        fingerprint=records[0].fingerprint,
+        spec=spec.identity(),
+        metrics=stored,
+        measured_on=measured_on(records),
+        formula_version=FORMULA_VERSION,
+        run_ids=tuple(record.run_id for record in records),
+        num_runs=len(records),
+        promoted_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        promoted_by=redact(author.strip()),
+        reason=redact(reason.strip()),
+        max_steps=spec.measure.max_steps,
+        window=spec.measure.window,
+        overridden=wide,
+        night_id=options.night_id,
+    )
+    golden = golden.model_copy(update=_of_logs(records, each))
+    return Promotion(golden, golden_changes(before, golden))
+
+
+def _wide(
+    spec: ExperimentSpec, each: Sequence[Metrics], stored: Mapping[str, GoldenMetric], options: PromotionOptions
+) -> tuple[str, ...]:
+    """Return why the times that are to be stored vary too much: over repeats, or over the steps of a single run."""
+    if len(each) > 1:
+        return wide_spreads(spec, stored, len(each), options.thresholds)
+    return wide_steps(spec, each[0], options.thresholds) if "tflops_per_gpu" in stored else ()
+
+
+def _unknown_metrics(only: tuple[str, ...]) -> list[BadRequestError]:
+    known = [metric.name for metric in METRICS if _is_stored(metric)]
+    remedy = f"one of {', '.join(known)}"
+    return [BadRequestError(f"--only {name}: no such metric", remedy=remedy) for name in only if name not in known]
+
+
+def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
+    """Return the rounded figures to store, without figures that are missing or that no golden holds."""
+    together = combine(each)
+    found = {}
+    for metric in METRICS:
+        value = metric.read(together)
+        if not _is_stored(metric) or (only and metric.name not in only) or value is None or not _fits(value):
+            continue
+        spread = statistics.relative_spread([v for run in each if (v := metric.read(run)) is not None])
+        found[metric.name] = GoldenMetric(
+            value=value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}"),
+            relative_spread=None if spread is None else round(spread, 6),
+        )
+    return found
+
+
+def _fits(value: float) -> bool:
+    return LEAST_VALUE <= value <= MOST_VALUE
+
+
+def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadRequestError]:
+    """Refuse to replace a golden of other settings: a proxy with fewer layers has the same file name."""
+    if before is None or before.fingerprint in (None, record.fingerprint):
+        return []
+    different = setting_differences(before, record.spec, record.fingerprint)
+    return [
+        BadRequestError(
+            f"the golden with this name is for other settings: {differences_text(different)}",
+            remedy="use another --golden_dir, or replace the golden with --replace_other",
+        )
+    ]
+
+
+def _of_logs(records: Sequence[RunRecord], each: Sequence[Metrics]) -> dict[str, object]:
+    """Return the fields of a golden from logs: it is external, and its caveats name the values that the logs lack."""
+    logs = [record.imported for record in records if record.imported is not None]
+    if not logs:
+        return {}
+    files = ", ".join(f"{file.name} (sha256 {file.sha256[:12]})" for log in logs for file in log.files)
+    short = {
+        f"{name}: {metrics.problems[name]}"
+        for metrics in each
+        for name, peak in metrics.peaks.items()
+        if peak is not None and name in metrics.problems
+    }
+    missing = dict.fromkeys(text for log in logs for text in log.unsaid)
+    return {"kind": "external", "source": f"training logs: {files}", "caveats": (*sorted(short), *missing)}
+
+
+def _is_stored(metric: Metric) -> bool:
+    return metric.gate is not None or metric.name in SUMMARY_METRICS
+
+
+def _request_problems(records: Sequence[RunRecord], reason: str, author: str) -> list[BadRequestError]:
+    problems = []
+    if not records:
+        problems.append(BadRequestError("no run to promote"))
+    if not reason.strip():
+        problems.append(
+            BadRequestError("--reason is empty", remedy="give the reason why this run becomes the reference")
+        )
+    if not author.strip():
+        problems.append(BadRequestError("--author is empty", remedy="pass --author, or set git config user.name"))
+    ids = [record.run_id for record in records]
+    twice = sorted({run for run in ids if ids.count(run) > 1})
+    problems += [BadRequestError(f"run {run} is named twice; name different runs") for run in twice]
+    return problems
+
+
+def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadRequestError]:
+    """Refuse runs that differ in settings, machine or software."""
+    traits: dict[str, set[str]] = {
+        "settings (fingerprint)": {record.fingerprint for record in records},
+        "counted FLOPs": {str(metrics.counted_flops_per_step) for metrics in each},
+        "device": {str(measured_device(record)) for record in records},
+        "driver": {str(record.provenance.driver_version) for record in records},
+        "container": {str(record.provenance.container) for record in records},
+    }
+    traits |= {name: {str(record.provenance.versions.get(name)) for record in records} for name in SOFTWARE}
+    return [
+        BadRequestError(f"the runs differ in {name}: {', '.join(sorted(values))}", remedy="promote runs of one kind")
+        for name, values in traits.items()
+        if len(values) > 1
+    ]
+
+
+def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
+    problems = [f"suspect: {why}" for why in doubts_of(record, metrics)]
+    problems += [note for note in record.notes if note.startswith(REPLAYED)]
+    if record.status != "ok":
+        problems.append(f"ended as {record.status}: {record.failure or 'no failure recorded'}")
+    if not coverage_of(record).is_whole:
+        problems.append("not every rank finished")
+    for metric in METRICS:
+        if record.imported is not None and metric.gate == "memory":  # the golden's caveats name the missing ranks
+            continue
+        value = metric.read(metrics)
+        if value is not None and _is_stored(metric) and not _fits(value):
+            problems.append(
+                f"{metric.name}: a golden holds values from {LEAST_VALUE:g} to {MOST_VALUE:g}, this is {value:g}"
+            )
+        if metric.gate and metric.name in metrics.problems and (value is not None or metric.gate == "time"):
+            problems.append(f"{metric.name}: {metrics.problems[metric.name]}")
+    return problems

@@ -1,1 +1,0 @@
-"""Metrics, gates, likeness and promotion. oom/ finds out why memory ran out."""

@@ -1,0 +1,286 @@
+"""A Slurm job as a value: which values sbatch can take, the batch file, and the command that submits it."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.launch.environment import SAFE_PATH, Host, inherited
+from harness.records.folders import checkout_dir
+from harness.records.job import LOGS, SCRIPT, JobRecord, SlurmOptions, time_limit_note
+from harness.records.redact import redact
+
+_NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@:+=/-]*")
+_FEATURES = re.compile(r"[A-Za-z0-9_.,&|*()\[\]:=+-]+")
+# Characters of paths: sbatch replaces %, and reads quotes, backslashes, blanks and # in its own way.
+_PATH = re.compile(r"/[A-Za-z0-9_.,@:+=~/-]*")
+_MOUNT = re.compile(r"[^:]+:/[^:]*(:[^:]+)?")
+# Names with a special meaning for sbatch.
+_EXPORT_WORDS = frozenset({"ALL", "NONE", "NIL"})
+
+
+_ALLOWED_NAMES = "letters, digits and _ . , @ : + = / -"
+
+_Checked = tuple[str, str | None, re.Pattern[str], str]
+
+
+def value_problems(record: JobRecord) -> list[BadRequestError]:
+    """Return every value of the job that cannot go into a batch file as it is, by the option that gave it."""
+    checked: list[_Checked] = [
+        ("--results_dir", record.job_dir, _PATH, "a path of letters, digits and _ . , @ : + = ~ -"),
+        ("the job's name", record.name, _NAMES, _ALLOWED_NAMES),
+    ]
+    return [*_unfit(checked), *option_problems(record.slurm, record.launch.pass_env)]
+
+
+def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
+    """Return the problems of the options alone."""
+    checked: list[_Checked] = [
+        ("--partition", asked.partition, _NAMES, _ALLOWED_NAMES),
+        ("--account", asked.account, _NAMES, _ALLOWED_NAMES),
+        ("--qos", asked.qos, _NAMES, _ALLOWED_NAMES),
+        ("--reservation", asked.reservation, _NAMES, _ALLOWED_NAMES),
+        ("--constraint", asked.constraint, _FEATURES, "names of features joined by & | , and in [ ] ( )"),
+    ]
+    return [*_unfit(checked), *_word_problems(asked), *_passed_problems(pass_env)]
+
+
+def _unfit(checked: list[_Checked]) -> list[BadRequestError]:
+    return [
+        BadRequestError(f"{option} {value!r} cannot be in a batch file", remedy=f"use {allowed}")
+        for option, value, pattern, allowed in checked
+        if value is not None and not pattern.fullmatch(value)
+    ]
+
+
+def _word_problems(asked: SlurmOptions) -> list[BadRequestError]:
+    """Return problems of srun's words: they are quoted, so only characters that no line can hold are refused."""
+    words = [("--container_image", asked.container_image), ("--slurm_python", asked.python)]
+    words += [("--container_mounts", mount) for mount in asked.container_mounts]
+    problems = [
+        BadRequestError(f"{option} {value!r} is empty or has characters that cannot be printed", remedy="leave it out")
+        for option, value in words
+        if value is not None and not (value and value.isprintable())
+    ]
+    problems += [
+        BadRequestError(
+            f"--container_mounts {mount!r} is not a mount", remedy="pass SRC:DST, or SRC:DST:FLAGS, e.g. /data:/data:ro"
+        )
+        for mount in asked.container_mounts
+        if mount.isprintable() and not all(_MOUNT.fullmatch(part) for part in mount.split(","))
+    ]
+    if asked.container_mounts and asked.container_image is None:
+        remedy = "name the image with --container_image, or leave the mounts out"
+        problems.append(BadRequestError("--container_mounts without a container", remedy=remedy))
+    return problems
+
+
+def _passed_problems(pass_env: tuple[str, ...]) -> list[BadRequestError]:
+    return [
+        BadRequestError(f"--pass_env {name}: sbatch gives this word a special meaning", remedy=f"leave {name} out")
+        for name in pass_env
+        if name.upper() in _EXPORT_WORDS
+    ]
+
+
+WARNING_S = (
+    90  # seconds before the time limit at which the job gets a signal, so that ranks end and keep their measurements
+)
+_SHORT_LIMIT_MINUTES = 6  # of a shorter one a quarter: Slurm warns a job at once whose limit is nearer than that
+CONTAINER_PYTHON = "python3"
+# True of the machine where one submits: what it names there is not on the nodes, or Slurm sets it anew on each.
+_OF_THIS_MACHINE = re.compile(
+    r"SLURM_.*|SBATCH_.*|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|TMPDIR|XDG_(RUNTIME_DIR|SESSION_.*)"
+)
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """What is submitted. ``environment``: variables that the file exports; ``left_out``: names whose values look secret."""
+
+    record: JobRecord
+    python: str
+    environment: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def script_path(self) -> Path:
+        """Return the path of the batch file."""
+        return Path(self.record.job_dir) / SCRIPT
+
+    @property
+    def sbatch(self) -> tuple[str, ...]:
+        """Return the command. The job gets only variables that the file exports or that are passed by name."""
+        exported = ",".join(self.record.launch.pass_env) or "NIL"
+        return ("sbatch", "--parsable", f"--export={exported}", str(self.script_path))
+
+    @property
+    def test_only(self) -> tuple[str, ...]:
+        """Asks Slurm what it makes of the options; nothing is queued and no file is read."""
+        return (
+            "sbatch",
+            "--test-only",
+            "--export=NIL",
+            *(f"--{directive}" for directive in self._directives()),
+            "--wrap=true",
+        )
+
+    @property
+    def command_line(self) -> str:
+        """Return the command as it would be typed."""
+        return shlex.join(self.sbatch)
+
+    @property
+    def warning_s(self) -> int:
+        """Return how many seconds before the time limit Slurm signals the job."""
+        limit = self.record.slurm.time_limit_minutes
+        return WARNING_S if limit >= _SHORT_LIMIT_MINUTES else limit * 60 // 4
+
+    def render(self) -> str:
+        """Return the batch file, whole."""
+        directives = "\n".join(f"#SBATCH --{directive}" for directive in self._directives())
+        exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in self.environment)
+        left_out = f"\n# not exported, their values look secret: {' '.join(self.left_out)}" if self.left_out else ""
+        return _TEMPLATE.format(
+            directives=directives,
+            exports=exports + left_out,
+            note=self._note(),
+            srun=" \\\n  ".join(self._srun()),
+            warning_s=self.warning_s,
+        )
+
+    def _directives(self) -> list[str]:
+        record, asked = self.record, self.record.slurm
+        is_array = record.num_tasks > 1
+        log = Path(record.job_dir) / LOGS / ("slurm-%A_%a.out" if is_array else "slurm-%j.out")
+        maybe = (
+            ("partition", asked.partition), ("account", asked.account), ("qos", asked.qos),
+            ("reservation", asked.reservation), ("constraint", asked.constraint), ("segment", asked.segment),
+            ("array", f"0-{record.num_tasks - 1}" if is_array else None),
+        )  # fmt: skip
+        return [
+            f"job-name={record.name}",
+            f"nodes={record.nnodes}",
+            "ntasks-per-node=1",
+            *self._gpus(),
+            *(("exclusive", "mem=0") if asked.exclusive else ()),
+            f"time={asked.time_limit_minutes}",
+            *(f"{name}={value}" for name, value in maybe if value is not None),
+            f"output={log}",
+            "open-mode=append",
+            "no-requeue",
+            f"signal=B:USR1@{self.warning_s}",
+        ]
+
+    def _gpus(self) -> tuple[str, ...]:
+        num, how = self.record.gpus_per_node, self.record.slurm.gpus
+        if num == 0 or how == "none":
+            return ()
+        return (f"gres=gpu:{num}",) if how == "gres" else (f"gpus-per-node={num}",)
+
+    def _note(self) -> str:
+        """Return the path of the note; the task's number is only known in the job."""
+        path = shlex.quote(str(time_limit_note(Path(self.record.job_dir))).removesuffix("0"))
+        return path + '"${SLURM_ARRAY_TASK_ID:-0}"'
+
+    def _srun(self) -> list[str]:
+        record, asked = self.record, self.record.slurm
+        container = []
+        if asked.container_image is not None:
+            mounts = ",".join([*own_mounts(record), *asked.container_mounts])
+            container = [
+                f"--container-image={shlex.quote(asked.container_image)}",
+                f"--container-mounts={shlex.quote(mounts)}",
+            ]
+        module = "harness.sweep.run" if record.sweep_dir else "harness.cluster.task"
+        words = (self.python, "-m", module, "--job_dir", record.job_dir)
+        return [
+            f"srun --nodes={record.nnodes} --ntasks={record.nnodes} --ntasks-per-node=1 --export=ALL",
+            "--kill-on-bad-exit=1 --cpu-bind=none --label",
+            *container,
+            f'{shlex.join(words)} --master_addr "$head_addr" &',
+        ]
+
+
+def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
+    """Return the job of ``record`` for ``host``. One BadRequestError for all values that no batch file can hold."""
+    raise_all([*value_problems(record), *_mount_problems(record)])
+    in_container = record.slurm.container_image is not None
+    environment, left_out = _environment(host.shell)
+    return SlurmJob(
+        record=record,
+        python=record.slurm.python or (CONTAINER_PYTHON if in_container else host.python),
+        environment=environment,
+        left_out=left_out,
+    )
+
+
+def own_mounts(record: JobRecord) -> tuple[str, ...]:
+    """Return the folders that a container must see at the same path: job, runs, sweep, and the checkout, if any."""
+    folders = [Path(record.job_dir), *(Path(run.run_dir).parent for run in record.runs), Path(record.subject)]
+    folders += [Path(record.results_dir)] if record.results_dir else []
+    checkout = checkout_dir()
+    wanted = sorted({folder for folder in [*folders, *([checkout] if checkout else [])] if folder.is_absolute()})
+    outer = [
+        folder for folder in wanted if not any(folder != other and folder.is_relative_to(other) for other in wanted)
+    ]
+    return tuple(f"{folder}:{folder}" for folder in outer)
+
+
+def _mount_problems(record: JobRecord) -> list[BadRequestError]:
+    """Return a problem for each folder that a list of mounts cannot name, if the job has a container."""
+    mounts = own_mounts(record) if record.slurm.container_image is not None else ()
+    return [
+        BadRequestError(
+            f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", remedy="name another folder"
+        )
+        for mount in mounts
+        if mount.count(":") > 1 or "," in mount or not mount.isprintable()
+    ]
+
+
+def _environment(shell: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Return the exported variables, and the names left out because their values look secret."""
+    allowed = {v.name: v.value for v in inherited(shell) if not _OF_THIS_MACHINE.fullmatch(v.name)}
+    secret = sorted(name for name, value in allowed.items() if redact(value) != value)
+    kept = {name: value for name, value in allowed.items() if name not in secret} | SAFE_PATH
+    return tuple(sorted(kept.items())), tuple(secret)
+
+
+_TEMPLATE = """\
+#!/bin/bash
+# Written by mbr-perf. job.json in this folder lists the runs and their folders.
+# `mbr-perf jobs submit DIR` submits it, `jobs wait DIR` follows and collects it.
+{directives}
+
+set -u
+
+# From the shell that submitted, by name; mbr-perf adds the variables of its table on the nodes.
+{exports}
+
+# torchrun's ranks meet at the first node of the job.
+head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+head_addr=$(scontrol -o show node "$head_node" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+if [ -z "$head_addr" ]; then head_addr=$head_node; fi
+
+# Slurm warns {warning_s} s before the time limit. The ranks are asked to end, so that they leave what they measured;
+# srun itself would kill them at once.
+time_limit_note={note}
+srun_pid=
+end_ranks() {{
+  interrupted=yes
+  scancel --quiet --signal=TERM "$SLURM_JOB_ID.0" || kill -TERM "$srun_pid"
+}}
+trap ': > "$time_limit_note"; end_ranks' USR1
+trap end_ranks TERM
+
+# One task per node; each starts its own ranks of every run.
+{srun}
+srun_pid=$!
+
+# A trapped signal ends `wait` early.
+while interrupted=no; wait "$srun_pid"; code=$?; [ "$interrupted" = yes ]; do :; done
+exit "$code"
+"""

@@ -1,0 +1,92 @@
+"""Resolves a request that Megatron-Bridge's own loop trains: version and configuration, and what options replace in it."""
+
+import hashlib
+import os
+import re
+import subprocess
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from harness.errors import BadRequestError, os_errors_reported
+from harness.experiment.experiment import NOT_DESCRIBED, BridgeEngine
+from harness.foreign.bridge_engine import replaced_settings
+from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.machine import bridge_version
+from harness.predict.tracer import cache_folder
+from harness.records.launch import BRIDGE_CONFIG, PARENT_PID_VARIABLE
+from harness.records.redact import quoted_error
+from harness.records.store import write_atomically
+from harness.resolve.recipe import ForeignSource, Request
+from harness.resolve.resolve import Resolved, resolve
+
+_TIMEOUT_S = 600.0  # its imports take up to a minute; a recipe may fetch a config.json from Hugging Face
+_GPUS_IN_NAME = re.compile(r"_(\d+)gpus?_")
+
+
+def resolve_for_bridge(asked: Request, host: Host) -> Resolved:
+    """Resolve the request. Its engine then has Bridge's version and the settings that options replace.
+
+    BadRequestError if Bridge is not installed, or if the request is wrong.
+    """
+    version = bridge_version(host)
+    resolved = resolve(_with_config_file(asked, version, host))
+    engine = resolved.spec.engine
+    assert engine is not None  # the file was read for Bridge's own loop
+    update = {"version": version, "overrides": replaced_settings(resolved.spec, resolved.sources)}
+    spec = resolved.spec.model_copy(update={"engine": engine.model_copy(update=update)})
+    if spec.is_described:
+        return replace(resolved, spec=spec)
+    note = f"{NOT_DESCRIBED}, so nothing is predicted, and TFLOP/s and MFU are not derived: {'; '.join(engine.unsaid)}"
+    return replace(resolved, spec=spec, notes=(*resolved.notes, note))
+
+
+def _with_config_file(asked: Request, version: str, host: Host) -> Request:
+    """Return the request with a file of its configuration: for a recipe function, the file that Bridge writes for it.
+
+    BadRequestError if Bridge does not know the function, or cannot build the configuration.
+    """
+    source = asked.source
+    if source is None or source.kind != "bridge_recipe":
+        return asked
+    in_name = _GPUS_IN_NAME.search(source.path)
+    num_gpus = asked.num_gpus or (int(in_name[1]) if in_name else None)
+    if num_gpus is None:
+        message = f"--bridge_recipe {source.path}: the name does not say how many GPUs the job has"
+        raise BadRequestError(message, remedy="add -ng")
+    folder = cache_folder(host.shell) / "bridge" / f"{version}-{num_gpus}gpu"
+    path = folder / f"{source.path.rpartition(':')[2].rpartition('.')[2]}.yaml"
+    _write_config(source.path, num_gpus, path, host.python, tuple(sorted(host.shell.items())))
+    return replace(asked, source=ForeignSource("bridge_config", str(path)))
+
+
+@cache  # the cells of a sweep ask for the same configuration
+def _write_config(function: str, num_gpus: int, path: Path, python: str, shell: tuple[tuple[str, str], ...]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = (python, "-m", "harness.engine.bridge_recipe", function, str(num_gpus), str(path))
+    env = {**dict(shell), **SAFE_PATH, PARENT_PID_VARIABLE: str(os.getpid())}
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise BadRequestError(
+            f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration within {_TIMEOUT_S:g} s",
+            remedy="a recipe that fetches from Hugging Face needs the network, or HF_HUB_OFFLINE=1 with a cache",
+        ) from late
+    if done.returncode:
+        raise BadRequestError(
+            f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration: {quoted_error(done.stderr)}",
+            remedy="correct the name, or give the file of `run_script.py --dryrun` with --bridge_config",
+        )
+
+
+def keep_config(engine: BridgeEngine, run_dir: Path) -> None:
+    """Copy the configuration into the run folder, from where the ranks read it.
+
+    BadRequestError if the file is gone, or differs from the one that the run was planned with.
+    """
+    with os_errors_reported(f"{engine.config}: cannot be read", "put the file back, or plan again"):
+        text = Path(engine.config).read_bytes()
+    if hashlib.sha256(text).hexdigest() != engine.config_sha256:
+        remedy = "start again with the new file, or put the old one back"
+        raise BadRequestError(f"{engine.config}: has changed since the run was planned", remedy=remedy)
+    write_atomically(run_dir / BRIDGE_CONFIG, text.decode())

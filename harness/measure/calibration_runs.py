@@ -1,0 +1,199 @@
+"""Calibrations: made from recorded runs, kept by GPU type, used by predictions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadRequestError, os_errors_reported, raise_all
+from harness.experiment.software import Software
+from harness.judge import readings
+from harness.judge.derive import derive
+from harness.judge.plausible import doubts_of
+from harness.launch.environment import Host
+from harness.predict.calibration import LEAST_SPREAD, Observation, fit, left_out
+from harness.predict.device import device_needs
+from harness.predict.exact import planner_fingerprint, traced_with
+from harness.predict.experts import at_pace
+from harness.predict.model_states import steps_with_torch_adam
+from harness.predict.prediction import BUILT_IN, calibrated
+from harness.predict.search import Traces
+from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
+from harness.records.run import REPLAYED, RunRecord
+from harness.records.store import RECORD, read_run, write_atomically
+from harness.records.trace import Calibration, RunErrors, TraceCase, calibration_path
+from harness.units import grouped, utc_now
+
+
+@dataclass(frozen=True)
+class CalibrationRequest:
+    """The request of `plan --calibrate`. ``runs``: run folders, ids, or folders of runs such as sweeps."""
+
+    runs: tuple[str, ...]
+    out: Path | None = None
+    use_cache: bool = True
+
+
+def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Path]:
+    """Fit the constants and write the calibration.
+
+    BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
+    determine no constant.
+    """
+    records = _records(request.runs)
+    gpu = _one_gpu(records)
+    traces = Tracing(host, trace_cache(host.shell) if request.use_cache else None).by_kind(_needed(records))
+    observed = [(record, _observation(record, traces)) for record in records]
+    refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
+    taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
+    calibration = _calibration(gpu, taken, refused)
+    if all(constant.value is None for constant in calibration.constants):
+        reasons = [*(f"{run}: {why}" for run, why in refused.items()),
+                *(f"{constant.name}: {constant.reason}" for constant in calibration.constants)]  # fmt: skip
+        raise BadRequestError("these runs determine no constant\n  " + "\n  ".join(reasons))
+    path = request.out or calibration_path(gpu)
+    with os_errors_reported(f"{path}: cannot write the calibration", "name a writable file with --out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
+    return calibration, path
+
+
+def _records(references: Sequence[str]) -> list[RunRecord]:
+    """Return the named runs and those below named folders, each once."""
+    records: dict[str, RunRecord] = {}
+    problems = []
+    for reference in references:
+        folder = Path(reference)
+        within = folder.is_dir() and not (folder / RECORD).exists()
+        paths: list[str | Path] = sorted(folder.rglob(RECORD)) if within else [reference]
+        if not paths:
+            problems.append(BadRequestError(f"--calibrate {reference}: no {RECORD} in it or below"))
+        for path in paths:
+            try:
+                record = read_run(path)
+            except BadRequestError as error:
+                problems.append(error)
+                continue
+            records[record.run_id] = record
+    raise_all(problems)
+    return list(records.values())
+
+
+def _one_gpu(records: Sequence[RunRecord]) -> str:
+    by_gpu = grouped((record.spec.gpu, record.run_id) for record in records)
+    if len(by_gpu) > 1:
+        found = "; ".join(f"{gpu}: {', '.join(runs)}" for gpu, runs in by_gpu.items())
+        raise BadRequestError(f"--calibrate: runs of several GPU types: {found}", remedy="calibrate one type at a time")
+    return next(iter(by_gpu))
+
+
+def _needed(records: Sequence[RunRecord]) -> Iterator[tuple[TraceKind, Sequence[TraceCase]]]:
+    """Yield the traces of every run that takes part."""
+    for spec in (record.spec for record in records if not _unfit(record)):
+        kind = trace_kind(spec)
+        yield kind, Composer(spec, kind[0]).cases()
+
+
+def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Observation | str:
+    """Return the observation of a run for the fit, or why the run is not used."""
+    why = _unfit(record)
+    if why:
+        return why
+    spec, kind = record.spec, trace_kind(record.spec)
+    composer, traces = Composer(spec, kind[0]), traced[kind]
+    try:
+        costs = composer.chunk_costs(traces.even)
+        busiest = at_pace(spec, costs, composer.chunk_costs(traces.uneven)) if traces.uneven else None
+    except MissingTraceError:
+        reasons = (traces.refused.get(case.key) for case in composer.cases())
+        return next((reason for reason in reasons if reason), "not traced")
+    metrics = derive(record)
+    timed = metrics.step_time_s and "step_time_s" not in metrics.problems and not spec.gpu_type.is_cpu
+    return Observation(
+        name=record.run_id,
+        spec=spec,
+        costs=costs,
+        peaks=_peaks_by_stage(record),
+        outside=_outside(record),
+        step_s=metrics.step_time_s.median if metrics.step_time_s and timed else None,
+        busiest=busiest,
+        torch_adam=steps_with_torch_adam(spec, _software(record)),
+    )
+
+
+def _software(record: RunRecord) -> Software | None:
+    """Return the software that the ranks recorded, if they did."""
+    versions = next((rank.versions for rank in record.ranks if rank.versions), None)
+    if versions is None:
+        return None
+    return Software(megatron_core=versions.get("megatron-core"), transformer_engine=versions.get("transformer-engine"))
+
+
+def _unfit(record: RunRecord) -> str:
+    if record.status != "ok":
+        return f"the run ended as {record.status}"
+    if any(note.startswith(REPLAYED) for note in record.notes):
+        return "replayed: nothing was measured"
+    if doubts := doubts_of(record, derive(record)):
+        return doubts[0]
+    if record.spec.cuda_graph.impl != "none":
+        return "the planner does not model CUDA graphs, so the error has other causes than the constants"
+    return ""
+
+
+def _peaks_by_stage(record: RunRecord) -> dict[int, int]:
+    """Allocated bytes of the worst rank of every stage."""
+    found: dict[int, int] = {}
+    for rank in record.ranks:
+        value = readings.allocated(rank)
+        if value is not None:
+            found[rank.coordinates.pp] = max(value, found.get(rank.coordinates.pp, 0))
+    return found
+
+
+def _outside(record: RunRecord) -> tuple[int, ...]:
+    """Memory outside the allocator on each rank, without what the planner models: NCCL, user and dispatcher buffers."""
+    used_of = readings.device_used(record.nodes)
+    pairs = ((used_of(rank), readings.reserved(rank)) for rank in record.ranks)
+    modelled = device_needs(record.spec, context_bytes=0).outside_bytes
+    return tuple(used - reserved - modelled for used, reserved in pairs if used is not None and reserved is not None)
+
+
+def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refused: dict[str, str]) -> Calibration:
+    observations = [run for _, run in taken]
+    constants = fit(observations)
+    after = calibrated(constants)
+    rows = tuple(
+        RunErrors(
+            run_id=record.run_id,
+            recompute=record.spec.recompute.text,
+            fingerprint=record.fingerprint,
+            peak_before=run.peak_error(BUILT_IN),
+            peak_after=run.peak_error(after),
+            peak_left_out=run.peak_error(without) if without else None,
+            time_before=run.time_error(BUILT_IN),
+            time_after=run.time_error(after),
+            time_left_out=run.time_error(without) if without else None,
+        )
+        for (record, run), without in zip(taken, left_out(observations), strict=True)
+    )
+    errors = [abs(row.time_left_out) for row in rows if row.time_left_out is not None]
+    return Calibration(
+        gpu=gpu,
+        constants=constants,
+        runs=rows,
+        time_spread=max([LEAST_SPREAD, *errors]) if errors else None,
+        refused=refused,
+        made_at=utc_now(),
+        planner=planner_fingerprint(),
+        traced_with=traced_with(),
+        device_names=tuple(sorted({record.provenance.device_name or "" for record, _ in taken} - {""})),
+        versions=_versions([record for record, _ in taken]),
+    )
+
+
+def _versions(records: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
+    """Return every package with all its versions among the runs."""
+    every = (each for record in records for each in record.provenance.versions.items())
+    found = grouped((name, version) for name, version in every if version)
+    return {name: tuple(sorted(set(versions))) for name, versions in sorted(found.items())}

@@ -1,0 +1,361 @@
+"""JSON of one run: the plan, the result, and the prediction."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field
+
+from harness.errors import ExitCode
+from harness.experiment.effective import EffectiveRecompute
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.rules.rule import Finding as RuleFinding
+from harness.failures.classify import RankOom, oom_of_run
+from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
+from harness.judge.coverage import OwnThroughput, OwnTime, own_throughput, own_time
+from harness.judge.gate import Comparison, Finding, Outcome
+from harness.judge.likeness import Difference
+from harness.judge.metrics import Metrics
+from harness.judge.plausible import doubts_of, remarkable
+from harness.launch.plan import LaunchPlan
+from harness.launch.replay import Plan, ReplayPlan
+from harness.launch.slurm_job import SlurmJob
+from harness.measure.prediction import RunPrediction, error_of, whole_run
+from harness.measure.understanding import Understood
+from harness.records.job import JobRecord, SubmittedRecord
+from harness.records.rank import RankRecord
+from harness.records.run import (
+    ImportedLog,
+    LoggedThroughput,
+    NodeSample,
+    PredictionRecord,
+    Provenance,
+    RunRecord,
+    StagePrediction,
+    Status,
+)
+from harness.show.json import Document, Shown, Text, at
+
+
+class Predicted(Shown):
+    """The keys of a `plan` row that a record holds."""
+
+    peak_bytes: int
+    peak_range_bytes: tuple[int, int] = at("range_bytes")
+    worst_stage: int = at("worst_stage", "pp_rank")
+    peak: str = at("worst_stage", "peak")
+    stages: tuple[StagePrediction, ...]
+    step_time_s: float | None
+    step_time_range_s: tuple[float, float] | None
+    model_flops_per_step: int = at("model_flops")
+    recompute_flops_per_step: int = at("recompute_flops")
+    assumptions: tuple[str, ...]
+
+
+class PredictedAndMeasured(Predicted):
+    """The prediction and the measured figures. An error is predicted / measured - 1."""
+
+    measured_peak_bytes: int | None
+    peak_error: float | None
+    measured_step_time_s: float | None
+    step_time_error: float | None
+
+    @classmethod
+    def beside(cls, record: PredictionRecord, metrics: Metrics, **more: object) -> Self:
+        """Combine the prediction with ``metrics``. ``more``: fields that replace or extend those of ``metrics``."""
+        peak = metrics.peak_allocated_bytes.value if metrics.peak_allocated_bytes else None
+        seconds = metrics.step_time_s.median if metrics.step_time_s else None
+        measured = {
+            "measured_peak_bytes": peak,
+            "peak_error": error_of(record.peak_bytes, peak),
+            "measured_step_time_s": seconds,
+            "step_time_error": error_of(record.step_time_s, seconds),
+        }
+        return cls.of(record, **measured | more)
+
+
+class NotPredicted(Shown):
+    """The reason why there is no prediction."""
+
+    reason: str
+
+
+Prediction = PredictedAndMeasured | Predicted | NotPredicted
+
+
+def prediction_document(
+    record: PredictionRecord | None, reason: str = "", metrics: Metrics | None = None
+) -> Prediction | None:
+    """Return the prediction, with ``metrics`` also the measured figures. None for a record without a prediction."""
+    if record is None:
+        return NotPredicted(reason=reason) if reason else None
+    return PredictedAndMeasured.beside(record, metrics) if metrics else Predicted.of(record)
+
+
+class UserBuffers(Shown):
+    """The user buffers that a run makes. ``names`` are the known configurations with equal buffers.
+
+    ``ub_cfgs`` is empty if all are transformer-engine's defaults.
+    """
+
+    shape: tuple[int, ...] = at("user_buffer_shape")
+    names: tuple[str, ...] = at("kernels", "tp_comm_overlap_cfg", "names", default=())
+    ub_cfgs: dict[str, object] = at("kernels", "tp_comm_overlap_cfg", "ub_cfgs", default={})
+
+
+class Variable(Shown):
+    """One variable of the ranks; secrets are masked."""
+
+    name: str
+    value: str = at("shown")
+    source: str
+    reason: str
+
+
+class TorchrunLaunch(Shown):
+    """The command that starts on one node."""
+
+    launcher: Literal["torchrun"] = "torchrun"
+    run_dir: Path
+    argv: tuple[str, ...]
+    sampler: tuple[str, ...] | None
+    environment: tuple[Variable, ...] = at("env")
+    nnodes: int = at("rendezvous", "nnodes")
+    node_rank: int = at("rendezvous", "node_rank")
+    num_local_ranks: int
+    node_options: tuple[tuple[str, ...], ...]
+    timeout_s: float | None = at("settings", "timeout_s")
+    hang_timeout_s: float = at("settings", "hang_timeout_s")
+
+
+class Replay(Shown):
+    """The recorded run that is judged instead of a training run."""
+
+    launcher: Literal["replay"] = "replay"
+    run_dir: Path
+    source: Path
+    files: tuple[str, ...]
+
+
+class SlurmSubmission(Shown):
+    """The batch file, and the command that submits it."""
+
+    launcher: Literal["slurm"] = "slurm"
+    job_dir: str = at("record", "job_dir")
+    nnodes: int = at("record", "nnodes")
+    num_tasks: int = at("record", "num_tasks")
+    script: str
+    sbatch: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+Launch = TorchrunLaunch | Replay | SlurmSubmission
+
+
+def launch_document(plan: Plan | SlurmJob) -> Launch:
+    """Return a launch plan as a document."""
+    match plan:
+        case LaunchPlan():
+            nodes = range(plan.rendezvous.nnodes)
+            return TorchrunLaunch.of(plan, node_options=[plan.node_options(node) for node in nodes])
+        case ReplayPlan():
+            return Replay.of(plan)
+        case SlurmJob():
+            return SlurmSubmission.of(plan, script=plan.render())
+
+
+class RunPlanDocument(Document):
+    """``mbr-perf run --dryrun --json``."""
+
+    dryrun: Literal[True] = True
+    spec: ExperimentSpec
+    sources: dict[str, str]
+    fingerprint: str = at("spec", "fingerprint")
+    effective: EffectiveRecompute
+    user_buffers: Annotated[
+        UserBuffers | None, BeforeValidator(lambda spec: spec if spec.makes_user_buffers else None)
+    ] = at("spec")
+    findings: tuple[RuleFinding, ...]
+    notes: tuple[str, ...]
+    prediction: Prediction | None
+    plan: Launch
+
+
+def run_plan_document(understood: Understood, prediction: RunPrediction, plan: Plan | SlurmJob) -> RunPlanDocument:
+    """Document of a dry run. ``plan``: the launch on this node, or the submitted job."""
+    record = prediction.prediction.record() if prediction.prediction else None
+    shown = prediction_document(record, prediction.reason)
+    return RunPlanDocument.of(understood, prediction=shown, plan=launch_document(plan))
+
+
+class UsedGolden(Shown):
+    """The golden that a run was compared with."""
+
+    path: str | None = at("golden_path")
+    kind: str = at("golden", "kind")
+    num_runs: int = at("golden", "num_runs")
+    promoted_at: str | None = at("golden", "promoted_at")
+
+
+class Compared(Document):
+    """A comparison with golden values: the keys that `run` and `compare` share."""
+
+    outcome: Outcome
+    exit_code: int
+    fingerprint: str
+    metrics: Metrics
+    comparison: tuple[Finding, ...] = at("compared", "findings")
+    golden: Annotated[UsedGolden | None, BeforeValidator(lambda used: used if used.golden else None)] = at("compared")
+    differences: tuple[Difference, ...] = at("compared", "likeness", "differences")
+    caveats: tuple[str, ...] = at("compared", "likeness", "caveats")
+    note: Text = at("compared", "note")
+
+
+class OutOfMemory(Shown):
+    """Why memory ran out on one rank, as far as its message shows."""
+
+    rank: int
+    oom_class: OomClass = at("verdict", "oom_class", serialization_alias="class")
+    confidence: Confidence = at("verdict", "confidence")
+    reason: str = at("verdict", "reason")
+    next_experiment: str = at("verdict", "next_experiment")
+    figures: AllocatorFigures | None = at("verdict", "figures")
+
+
+class Imported(ImportedLog):
+    """The log that a run was read from, with the throughput that the log reports."""
+
+    throughput: tuple[LoggedThroughput, ...] = Field((), exclude=True)
+    own_throughput: OwnThroughput | None
+
+
+class RunDocument(Compared):
+    """``mbr-perf run --json``. ``ranks``: those of the last run in ``run_ids``. An ``imported`` run was read from a log."""
+
+    run_id: str
+    status: Status
+    failure: str | None
+    out_of_memory: OutOfMemory | None
+    findings: tuple[RuleFinding, ...]
+    suspect: tuple[str, ...]
+    notes: tuple[str, ...]
+    run_dir: Path
+    spec: ExperimentSpec
+    sources: dict[str, str]
+    effective: EffectiveRecompute
+    ranks: tuple[RankRecord, ...]
+    prediction: Prediction | None
+    imported: Imported | None
+    own_time: OwnTime | None
+    provenance: Provenance
+    num_runs: int
+    run_ids: tuple[str, ...]
+
+
+def run_document(
+    record: RunRecord,
+    metrics: Metrics,
+    comparison: Comparison,
+    verdict: tuple[Outcome, ExitCode],
+    run_dir: Path,
+    run_ids: Sequence[str],
+) -> RunDocument:
+    """Figures and verdict of all runs in ``run_ids``. ``record`` is the last run."""
+    oom: RankOom | None = oom_of_run(record) if record.status == "oom" else None
+    own = own_throughput(record, metrics)
+    return RunDocument.of(
+        record, metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1], run_dir=run_dir,
+        prediction=prediction_document(record.prediction, record.no_prediction, whole_run(record, metrics)),
+        out_of_memory=oom, imported=Imported(**dict(record.imported), own_throughput=own) if record.imported else None,
+        suspect=doubts_of(record, metrics), own_time=own_time(record, metrics), notes=(*record.notes, *remarkable(record, metrics)),
+        num_runs=len(run_ids), run_ids=run_ids,
+    )  # fmt: skip
+
+
+class CheckDocument(Document):
+    """``mbr-perf check --json``."""
+
+    findings: tuple[RuleFinding, ...]
+    effective: EffectiveRecompute | None
+    exit_code: int
+    spec: ExperimentSpec
+    sources: dict[str, str]
+    notes: tuple[str, ...]
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row for each finding."""
+        return [finding.model_dump() for finding in self.findings]
+
+
+class CompareDocument(Compared):
+    """``mbr-perf compare RUN --json``."""
+
+    run_ids: tuple[str, ...]
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row for each metric."""
+        return [vars(finding) for finding in self.comparison]
+
+
+def compare_document(
+    records: Sequence[RunRecord], metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode]
+) -> CompareDocument:
+    """Compare the runs of one setting with a golden."""
+    return CompareDocument.of(
+        records[0], metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1],
+        run_ids=[record.run_id for record in records],
+    )  # fmt: skip
+
+
+class RecordedRun(Document):
+    """A run from its folder, with derived figures (``harness.api.load_run``)."""
+
+    run_id: str
+    status: str
+    fingerprint: str
+    spec: ExperimentSpec
+    metrics: Metrics
+    ranks: tuple[RankRecord, ...]
+    nodes: tuple[NodeSample, ...]
+    failure: str | None
+    suspect: tuple[str, ...]
+    notes: tuple[str, ...]
+    provenance: Provenance
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row for each step of each rank."""
+        return [{"rank": rank.rank, **step.model_dump()} for rank in self.ranks for step in rank.steps]
+
+
+class SubmittedDocument(Document):
+    """``run`` and ``sweep`` with ``--detach --json``, and ``mbr-perf jobs submit --json``."""
+
+    job_dir: str
+    job_id: str | None
+    run_ids: tuple[str, ...]
+    run_dirs: tuple[str, ...]
+
+    @classmethod
+    def of_job(cls, job: JobRecord, submitted: SubmittedRecord | None = None, **more: object) -> Self:
+        """Document of a job. ``more``: further fields of a subclass."""
+        runs = {"run_ids": [run.run_id for run in job.runs], "run_dirs": [run.run_dir for run in job.runs]}
+        return cls.of(job, job_id=submitted.job_id if submitted else None, **runs, **more)
+
+
+class PreparedDocument(SubmittedDocument):
+    """``--no_submit --json``: the batch file that was written, and the command that submits it."""
+
+    script: Path
+    sbatch: tuple[str, ...]
+
+
+class WaitingDocument(SubmittedDocument):
+    """mbr-perf stopped waiting before the job ended."""
+
+    is_done: Literal[False] = False
+
+
+class CaseJobDocument(SubmittedDocument):
+    """``mbr-perf jobs wait --json`` for a case of a night."""
+
+    statuses: tuple[Status, ...]

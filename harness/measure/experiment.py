@@ -1,0 +1,144 @@
+"""One run: its requirements, its folder, its display, and the verdict. The report goes to stdout, messages to stderr."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadRequestError, ExitCode, os_errors_reported
+from harness.judge.compare import compare_runs, find_reference
+from harness.judge.gate import Comparison, Outcome, run_outcome
+from harness.judge.metrics import Metrics
+from harness.launch.heartbeats import Progress
+from harness.launch.plan import LaunchPlan
+from harness.launch.replay import Plan
+from harness.launch.slurm_job import SlurmJob
+from harness.measure.launched import Ran
+from harness.measure.megatron_answer import megatron_finding
+from harness.measure.prediction import KeptPrediction, RunPrediction, misfit_line, prediction_line
+from harness.measure.result import run_page
+from harness.measure.understanding import RunRequest, Understood, rule_problem
+from harness.records import folders
+from harness.records.goldens import GateOptions
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, new_run_dir
+from harness.show import json
+from harness.show.page import GAP, Block, Code, Line, Listing
+from harness.show.progress import step_progress
+from harness.show.request_text import explanation, finding_lines, request_facts
+from harness.show.terminal import narrate, narration, shares_terminal, show_blocks, show_page, show_stopped
+
+
+@dataclass(frozen=True)
+class Display:
+    """Where the report and the messages go."""
+
+    as_json: bool = False
+    explain: bool = False
+
+    def plan(self, understood: Understood, prediction: RunPrediction, plan: Plan | SlurmJob | None = None) -> None:
+        """Show a dry run: the plan, the settings, the effect of recompute, and the prediction.
+
+        ``plan``: if it is not this node's launch.
+        """
+        plan = plan or understood.plan
+        if self.as_json:
+            from harness.measure.document import run_plan_document
+
+            json.answer(run_plan_document(understood, prediction, plan))
+            return
+        record = prediction.prediction.record() if prediction.prediction else None
+        line = prediction_line(record, prediction.reason)
+        misfit = misfit_line(record, understood.spec.capacity_bytes)
+        submission = f"\n\n# submitted with\n{plan.command_line}" if isinstance(plan, SlurmJob) else ""
+        script = Code(f"{plan.render().rstrip()}{submission}")
+        sources = () if self.explain else (GAP, explanation(understood.spec, understood.sources))
+        predicted = Listing(tuple(text for text in (line, misfit) if text))
+        show_blocks(*self._about(understood), predicted, GAP, script, *sources)
+
+    def understood(self, understood: Understood) -> None:
+        """Before anything starts, show the resolved request and every warning."""
+        narrate(*self._about(understood))
+
+    def warn_of_misfit(self, understood: Understood, kept: KeptPrediction) -> None:
+        """Before the ranks start, warn if the prediction does not fit. The run starts anyway."""
+        if warning := misfit_line(kept.prediction, understood.spec.capacity_bytes):
+            narrate(Line(warning, hang=2))
+
+    def _about(self, understood: Understood) -> tuple[Block, ...]:
+        return (
+            request_facts(understood.spec, understood.effective),
+            Listing(tuple(f"Note: {note}" for note in understood.notes), hang=6),
+            finding_lines(understood.findings),
+            *((GAP, explanation(understood.spec, understood.sources)) if self.explain else ()),
+        )
+
+    @contextmanager
+    def progress(self, understood: Understood) -> Iterator[Callable[[Progress], None]]:
+        """Show a live bar on a terminal, occasional lines elsewhere."""
+        with step_progress(narration(), understood.spec.measure.max_steps) as show:
+            yield lambda p: show(str(p.phase or "start"), p.step, p.last_step_s, p.eta_s)
+
+    def result(
+        self,
+        record: RunRecord,
+        metrics: Metrics,
+        comparison: Comparison,
+        verdict: tuple[Outcome, ExitCode],
+        run_dir: Path,
+        *,
+        run_ids: Sequence[str],
+    ) -> None:
+        """Show figures and verdict of all runs in ``run_ids``, and the ranks of the last run, ``record``."""
+        if self.as_json:
+            from harness.measure.document import run_document
+
+            json.answer(run_document(record, metrics, comparison, verdict, run_dir, run_ids))
+        else:
+            with_request = not shares_terminal()  # `understood` has shown it there
+            show_page(run_page(record, metrics, comparison, verdict, run_dir, with_request=with_request))
+
+
+def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
+    """Raise if the installed megatron-core refuses the configuration, before GPUs are taken.
+
+    Not asked for CPU runs, nor where Megatron-Bridge makes its own configuration.
+    """
+    if understood.spec.gpu_type.is_cpu or understood.spec.engine is not None:
+        return
+    variables = {variable.name: variable.value for variable in plan.env}
+    finding = megatron_finding(understood.spec, understood.software, understood.host, variables)
+    if finding.blocks:
+        raise rule_problem(finding)
+
+
+def run_folder(request: RunRequest) -> Path:
+    """Return a folder without files of another run's ranks, which would count as this run's."""
+    if request.run_dir is None:
+        return new_run_dir(folders.results_dir(request.results_dir), request.asked.job_name)
+    if (request.run_dir / RECORD).exists() or any((request.run_dir / "ranks").glob("rank_*")):
+        raise BadRequestError(f"{request.run_dir} already holds a run", remedy="name a new folder")
+    with os_errors_reported(f"--run_dir {request.run_dir}: cannot make the folder", "name a writable folder"):
+        for folder in ("ranks", "logs"):
+            (request.run_dir / folder).mkdir(parents=True, exist_ok=True)
+    return request.run_dir
+
+
+def judge(runs: list[Ran], gate: GateOptions, results_dir: Path | None, display: Display) -> ExitCode:
+    """Judge the runs of one request together and print the report. If the last run failed, judge only that run."""
+    records, last = [run.record for run in runs], runs[-1]
+    judged = records if last.record.status == "ok" else [last.record]
+    try:
+        search = find_reference(None, last.record, gate, results_dir)
+        metrics, comparison = compare_runs(judged, search, gate)
+    except BadRequestError as error:
+        raise BadRequestError(str(error), remedy=f"the run is kept in {last.run_dir}") from error
+    fail_on_improvement = gate.fail_on_improvement
+    verdict = run_outcome(last.record.status, comparison, fail_on_improvement=fail_on_improvement, signal=last.signal)
+    if last.signal is not None and not display.as_json:
+        num_steps = min((len(rank.steps) for rank in last.record.ranks), default=0)
+        of = f"{num_steps} of {last.record.spec.measure.max_steps} steps done"
+        show_stopped(f"{last.record.spec.recipe}, {of}", verdict[1], last.run_dir)
+        return verdict[1]
+    display.result(last.record, metrics, comparison, verdict, last.run_dir, run_ids=[r.run_id for r in records])
+    return verdict[1]

@@ -1,0 +1,213 @@
+"""Launches one run on this machine, after it checks that the folder and the GPUs are free."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from heapq import nlargest
+from pathlib import Path
+
+from harness.judge.readings import with_clocks
+from harness.launch.heartbeats import Progress
+from harness.launch.plan import LaunchPlan, Nodes
+from harness.launch.processes import claim, life_of, owner_of
+from harness.launch.replay import ReplayPlan, execute
+from harness.launch.warm import WarmParents
+from harness.measure.bridge import keep_config
+from harness.measure.prediction import KeptPrediction
+from harness.measure.provenance import Clock, provenance
+from harness.measure.ranks import read_back, status_of, suspicions
+from harness.measure.understanding import Understood
+from harness.records.collect import LaunchOutcome, collect
+from harness.records.folders import disk_faults_reported
+from harness.records.night import NIGHTS
+from harness.records.rank import OWNER, RankRecord, placed
+from harness.records.redact import redact
+from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
+from harness.records.store import RECORD, write_atomically, write_record
+
+_KINDS = ("runs", "sweeps", NIGHTS)
+_NEWEST = 20  # names begin with the time; older folders no longer run
+
+
+def others_at_work(run_dir: Path) -> tuple[str, ...]:
+    """Return a line for every other run, sweep and night in the results folder of ``run_dir`` that runs here now.
+
+    Without those of other machines, other containers and this process, and without the sweep or night of this run.
+    """
+    own = (run_dir.absolute(), *run_dir.absolute().parents)
+    results = next((folder.parent for folder in own[1:] if folder.name in _KINDS), None)
+    if results is None:  # a folder that the user named, outside a results folder
+        return ()
+    tops = (top for kind in _KINDS for top in _newest(results / kind) if top not in own)
+    return tuple(f"shared machine: another mbr-perf was at work here: {top.name}" for top in tops if _is_measuring(top))
+
+
+def _newest(folder: Path) -> list[Path]:
+    """Return the newest folders by name. Cheap, because it runs twice per run and a folder may hold ten thousand."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return [folder / name for name in nlargest(_NEWEST, (entry.name for entry in entries))]
+
+
+def _is_measuring(top: Path) -> bool:
+    return _is_filled(top) and any(_is_filled(run) and not (run / RECORD).is_file() for run in _runs(top))
+
+
+def _runs(top: Path) -> Iterator[Path]:
+    """Yield the run folders that were begun in ``top``, or ``top`` itself."""
+    pattern = OWNER if top.parent.name == "runs" else f"*/*/*/{OWNER}"
+    yield from (path.parent for path in top.glob(pattern))
+
+
+def _is_filled(folder: Path) -> bool:
+    """Return whether another living process writes to the folder."""
+    if life_of(folder).state != "alive":
+        return False
+    owner = owner_of(folder)
+    return owner is not None and owner.pid != os.getpid()
+
+
+PATIENCE_S = 60.0
+_POLL_S = 0.2
+
+
+def wait_for_other_nodes(run_dir: Path, nodes: Nodes, patience_s: float = PATIENCE_S) -> tuple[str, ...]:
+    """Wait until every other node has written its outcome, its last file. Return notes on nodes that did not.
+
+    A shared file system may show files late, and samplers of other nodes write for some seconds after their ranks.
+    """
+    others = [rank for rank in range(nodes.nnodes) if rank != nodes.node_rank]
+    outcomes = {rank: run_dir / "ranks" / f"outcome_node_{rank:03d}.json" for rank in others}
+    deadline = time.monotonic() + patience_s
+    while (missing := [rank for rank, path in outcomes.items() if not path.exists()]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return tuple(
+        f"node {rank} wrote no outcome within {patience_s:g} s; the records of its ranks may be incomplete"
+        for rank in missing
+    )
+
+
+Following = Callable[[Understood], AbstractContextManager[Callable[[Progress], None]]]
+# Returns the prediction. Its argument: the signal that ended the ranks, if any.
+Foretelling = Callable[[], AbstractContextManager[Callable[[int | None], KeptPrediction]]]
+# Adds to the record of the launch what else is known. Returns the record to commit.
+Amending = Callable[[RunRecord], RunRecord]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A run to launch. ``run_dir`` exists and holds no run; ``run_id`` goes into the record.
+
+    ``command``: the user's command, if it differs from that of this process.
+    """
+
+    understood: Understood
+    run_dir: Path
+    run_id: str
+    nodes: Nodes
+    command: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One launch: its committed record, its folder, and the signal that interrupted it."""
+
+    record: RunRecord
+    run_dir: Path
+    signal: int | None
+
+
+def launched(
+    launch: Launch,
+    *,
+    progress: Following,
+    prediction: Foretelling,
+    parents: WarmParents | None = None,
+    amended: Amending = lambda record: record,
+) -> Ran:
+    """Launch once and, on the first node, commit the record. The ranks' files stay on disk however the launch ends.
+
+    ``amended`` completes the record before it is committed. RunFailedError as in
+    :func:`disk_faults_reported`.
+    """
+    with disk_faults_reported(launch.run_dir):
+        return _launched(launch, progress, prediction, parents, amended)
+
+
+def _launched(
+    launch: Launch, progress: Following, prediction: Foretelling, parents: WarmParents | None, amended: Amending
+) -> Ran:
+    clock, run_dir, nodes = Clock.start(), launch.run_dir, launch.nodes
+    understood = launch.understood
+    write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
+    if understood.spec.engine is not None:
+        keep_config(understood.spec.engine, run_dir)
+    write_atomically(run_dir / _plan_name(nodes), redact(understood.plan.render()))
+    if nodes.node_rank == 0:
+        claim(run_dir)
+    others = _others(launch)
+    with prediction() as predicted:
+        with progress(understood) as on_progress:
+            outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
+        kept = predicted(outcome.signal)
+    late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
+    shared = tuple(dict.fromkeys((*others, *_others(launch))))  # at the start and at the end
+    record = _record(launch, clock, outcome, late, kept)
+    record = amended(record.model_copy(update={"suspect": (*record.suspect, *shared)}))
+    if nodes.node_rank == 0:
+        write_record(run_dir, record)
+    return Ran(record, run_dir, outcome.signal)
+
+
+def _others(launch: Launch) -> tuple[str, ...]:
+    """Other launches that share the CPUs of this run. The sampler sees who shares a GPU."""
+    plan, spec = launch.understood.plan, launch.understood.spec
+    return others_at_work(launch.run_dir) if isinstance(plan, LaunchPlan) and spec.gpu_type.is_cpu else ()
+
+
+def _plan_name(nodes: Nodes) -> str:
+    """Return the file name of this node's plan; nodes share the folder. The first node's name has no number."""
+    return f"plan_node_{nodes.node_rank:03d}.txt" if nodes.node_rank else "plan.txt"
+
+
+def _record(
+    launch: Launch, clock: Clock, outcome: LaunchOutcome, late_nodes: tuple[str, ...], kept: KeptPrediction
+) -> RunRecord:
+    understood = launch.understood
+    spec = understood.spec
+    collected = collect(launch.run_dir, spec.num_gpus)
+    ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
+    status, failure = status_of(outcome, ranks)
+    return RunRecord(
+        run_id=launch.run_id,
+        status=status,
+        spec=spec,
+        sources=understood.sources,
+        fingerprint=spec.fingerprint,
+        effective=read_back(understood.effective, spec, ranks),
+        ranks=ranks,
+        nodes=collected.nodes,
+        failure=failure,
+        findings=understood.findings,
+        suspect=suspicions(spec, understood.effective, collected, ranks),
+        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes,
+               *filter(None, [clock.jumped()])),
+        prediction=kept.prediction,
+        no_prediction=kept.reason,
+        provenance=_provenance(launch, clock, ranks, collected.nodes),
+    )  # fmt: skip
+
+
+def _provenance(
+    launch: Launch, clock: Clock, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...]
+) -> Provenance:
+    found = provenance(clock, launch.understood.plan, ranks, nodes, launch.understood.host)
+    return found if launch.command is None else found.model_copy(update={"command": launch.command})
+
+
+def _replay_note(understood: Understood) -> tuple[str, ...]:
+    plan = understood.plan
+    return (redact(f"{REPLAYED}{plan.source}: nothing was measured"),) if isinstance(plan, ReplayPlan) else ()

@@ -1,0 +1,184 @@
+"""Completes a request with the arguments that a job of Megatron-LM printed in its log, and reports contradictions."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from harness.errors import BadRequestError, Problems
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute, canonical_text
+from harness.foreign.logs.lines import LogLine, log_lines
+from harness.foreign.logs.sources import is_stream
+from harness.foreign.megatron_arguments import Arguments, begins_block, ends_block, from_block
+from harness.foreign.megatron_fields import readable_settings
+from harness.launch.environment import Host
+from harness.measure.understanding import RunRequest, settle
+from harness.resolve.options import LEAF_OF_OPTION
+from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value, at_path
+from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
+from harness.resolve.writing import scalar
+
+_HEAD_LINES = 50_000  # trainers print their arguments before the first iteration
+_OF_MODEL = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "mtp_num_layers",
+             "moe.num_moe_experts", "moe.moe_router_topk", "moe.moe_ffn_hidden_size", "mla.kv_lora_rank")  # fmt: skip
+_OF_STEP = (
+    "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size",
+    "parallelism.virtual_pipeline_model_parallel_size", "parallelism.context_parallel_size",
+    "parallelism.expert_model_parallel_size", "parallelism.expert_tensor_parallel_size", "parallelism.sequence_parallel",
+    "parallelism.pipeline_model_parallel_layout", "batch.micro_batch_size", "batch.global_batch_size", "batch.seq_length",
+    "recompute", "optimizer.use_distributed_optimizer", "optimizer.use_precision_aware_optimizer",
+    "ddp.overlap_grad_reduce", "ddp.overlap_param_gather", "ddp.grad_reduce_in_fp32", "cuda_graph.impl", "cuda_graph.scope",
+    "num_gpus", "compute_dtype",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Logged:
+    """The settings that a log prints, and their place. ``path``: the file of the log that holds them."""
+
+    path: str
+    settings: Layer
+
+
+def logged_arguments(logs: Sequence[str]) -> Logged | None:
+    """Return the arguments at the head of a job's logs; None without any.
+
+    None also for standard input and pipes, which can be read only once.
+    """
+    if any(map(is_stream, logs)):
+        return None
+    found: Arguments | None = None
+    with suppress(BadRequestError):  # the reader of the whole log reports what is wrong with it
+        found = from_block(_first_block(islice(log_lines(list(logs)), _HEAD_LINES)), "the log")
+    if found is None:
+        return None
+    place = next(iter(found.given.values())).source
+    settings = readable_settings(found)
+    if found.num_gpus:
+        settings["num_gpus"] = Setting(found.num_gpus.value, found.num_gpus.source)
+    return Logged(place.rpartition(": ")[0].rpartition(":")[0], settings)
+
+
+def _first_block(lines: Iterable[LogLine]) -> Iterator[tuple[str, str]]:
+    inside = False
+    for line in lines:
+        inside = inside or begins_block(line.text)
+        if inside:
+            yield line.text, line.where
+            if ends_block(line.text):
+                return
+
+
+def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Request, tuple[str, ...]]:
+    """Return the request with the settings that its options leave open taken from the log, and a note that lists them.
+
+    The batch and the layout of a recipe count as open. Without recipe and file, the log describes the whole job.
+    BadRequestError with every setting of the log that contradicts the model of the recipe, an option or a file.
+    """
+    logged = logged_arguments(logs)
+    if logged is None or not request.gpu:
+        return request, ()
+    origin = f"the arguments that {logged.path} prints"
+    problems, left_open = Problems(), dict[str, Setting]()
+    is_whole = not request.job_name
+    if is_whole:
+        request = replace(request, source=ForeignSource("megatron_args", logged.path))
+    elif request.num_gpus is None and request.source is not None and request.source.kind == "hf":
+        left_open = {path: each for path, each in logged.settings.items() if path == "num_gpus"}  # config.json has none
+        request = _filled(request, left_open)
+    settled = settle(RunRequest(asked=request), host)
+    for path, setting in contradictions(logged.settings, settled.spec).items():
+        source = settled.sources.get(path, "")
+        here = f"{_where(setting, path)} is {_text(setting.value)}"
+        ours = _text(at_path(settled.spec, path))
+        if path.startswith("model.") and not source.startswith("-"):
+            remedy = "give the file of this job" if request.source else "name the recipe of this job with -mr"
+            problems.add(f"{here}, but {' '.join(request.job_words)} has {ours}", remedy)
+        elif _is_asked(request, path, source):
+            remedy = "leave the option out, or name" if source.startswith("-") else "give the file of this job, or name"
+            problems.add(f"{here}, but {source} sets {ours}", f"{remedy} the log of this job")
+        else:
+            left_open[path] = setting
+    problems.raise_if_any()
+    if is_whole:
+        return request, (f"settings: from {origin}",)
+    if not left_open:
+        return request, ()
+    listed = ", ".join(f"{path.rpartition('.')[2]} {_text(each.value)}" for path, each in left_open.items())
+    if _TENSOR in left_open and _SEQUENCE in logged.settings:  # which -tp would set too
+        left_open[_SEQUENCE] = logged.settings[_SEQUENCE]
+    return _filled(request, left_open), (f"from {origin}: {listed}",)
+
+
+_TENSOR, _SEQUENCE = "parallelism.tensor_model_parallel_size", "parallelism.sequence_parallel"
+
+
+def _is_asked(request: Request, path: str, source: str) -> bool:
+    """Return whether an option, or a file of the whole job, sets the value itself: not a recipe, and not another setting."""
+    if request.source is not None:
+        return not source.startswith(("usual", "default")) and source != ""
+    own = _OPTION_OF_LEAF.get(path)
+    if source.startswith("--set") or own is None:
+        return source.startswith("-") and source != f"--{_OPTION_OF_LEAF[_TENSOR]}"
+    return source == f"--{own}"
+
+
+def contradictions(settings: Layer, spec: ExperimentSpec) -> dict[str, Setting]:
+    """Return the settings of the log whose effect differs from the spec's. Settings that the log does not print are left out."""
+    found: dict[str, Setting] = {}
+    for path in (*(f"model.{name}" for name in _OF_MODEL), *_OF_STEP):
+        setting = settings.get(path, Setting(None, ""))
+        is_unknown = setting.value is None and path in ("num_gpus", "compute_dtype")
+        if not is_unknown and _effect(path, setting.value, spec) != _effect(path, at_path(spec, path), spec):
+            found[path] = setting
+    return found
+
+
+def contradictions_text(logged: Logged, spec: ExperimentSpec, whose: str) -> str:
+    """Name the settings of the log that contradict the spec, and its values; empty without any. ``whose``: ``the golden``."""
+    found = contradictions(logged.settings, spec)
+    each = (f"{path} {_text(setting.value)} ({whose}: {_text(at_path(spec, path))})" for path, setting in found.items())
+    return f"the arguments that {logged.path} prints contradict {whose}: {', '.join(each)}" if found else ""
+
+
+def _effect(path: str, value: object, spec: ExperimentSpec) -> object:
+    """Return what a value does in this job: equal for spellings of one setting, for an absent value, and for its default."""
+    if path == "recompute":
+        return _text(value)
+    if path == "model.num_query_groups":
+        return None if spec.model.mla else value or spec.model.num_attention_heads
+    if path == "parallelism.expert_tensor_parallel_size":
+        return (value or spec.parallelism.tensor_model_parallel_size) if spec.model.moe else None
+    return None if value in (1, (), "none") and path.startswith(("parallelism.virtual", "cuda_graph.")) else value
+
+
+def _where(setting: Setting, path: str) -> str:
+    return setting.source if ":" in setting.source else f"the log's {path.rpartition('.')[2]}"
+
+
+def _text(value: object) -> str:
+    policy = NoRecompute | SelectiveRecompute | FullRecompute
+    return canonical_text(value) if isinstance(value, policy) else scalar(value)
+
+
+_OPTION_OF_LEAF = {path: option for option, path in LEAF_OF_OPTION.items()}
+
+
+def _filled(request: Request, settings: Mapping[str, Setting]) -> Request:
+    """Return the request with the settings as options, so that commands to copy name them."""
+    changes: dict[str, object] = {}
+    more: list[str] = []
+    for path, setting in settings.items():
+        value: Value = setting.value
+        if path == "recompute":
+            changes |= dict.fromkeys(RECOMPUTE_OPTIONS) | {"recompute": _text(value)}
+        elif path in ("num_gpus", "compute_dtype"):
+            changes[path] = value
+        elif path == "parallelism.virtual_pipeline_model_parallel_size":
+            changes[_OPTION_OF_LEAF[path]] = value or "none"
+        elif path in _OPTION_OF_LEAF and value is not None:
+            changes[_OPTION_OF_LEAF[path]] = value
+        else:
+            more.append(f"{path}={scalar(value)}")
+    return replace(request, set_values=(*request.set_values, *more), **changes)  # type: ignore[arg-type]

@@ -1,0 +1,214 @@
+"""The prediction that a run keeps with its measurement. It is made before the ranks start or while they run."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+
+from harness.errors import HarnessError
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
+from harness.experiment.software import Software
+from harness.judge.metrics import Metrics
+from harness.launch.environment import Host, this_host
+from harness.launch.plan import Nodes
+from harness.launch.replay import ReplayPlan
+from harness.measure.understanding import Understood
+from harness.predict.assumptions import imbalance_of
+from harness.predict.exact import why_of_another_planner
+from harness.predict.prediction import BUILT_IN, Constants, Prediction, calibrated
+from harness.predict.prediction import predict as predicted
+from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.tracer import Tracing, trace_cache
+from harness.records.run import PredictionRecord, RunRecord
+from harness.records.trace import calibration_path, find_calibration
+from harness.units import first_line, format_bytes, format_percent, format_seconds
+
+# A run waits at most this long for its prediction.
+_PATIENCE_S = 120.0
+# The reason in a dry run, which starts no tracer.
+NOT_TRACED = "no trace yet. Run `mbr-perf plan` with the same options once; later dry runs show the prediction"
+# The ranks have priority over a tracer that runs at the same time.
+_NICENESS = 15
+
+
+@dataclass(frozen=True)
+class RunPrediction:
+    """A prediction, or the reason why there is none."""
+
+    prediction: Prediction | None
+    reason: str = ""
+
+    @property
+    def kept(self) -> "KeptPrediction":
+        """Return the prediction as a record keeps it."""
+        return KeptPrediction(self.prediction.record() if self.prediction else None, self.reason)
+
+
+@dataclass(frozen=True)
+class KeptPrediction:
+    """A prediction as records hold it, or the reason why there is none."""
+
+    prediction: PredictionRecord | None
+    reason: str = ""
+
+
+@contextmanager
+def predicting(
+    understood: Understood, nodes: Nodes, before_start: Callable[[KeptPrediction], None] = lambda _: None
+) -> Iterator[Callable[[int | None], KeptPrediction]]:
+    """Yield a function that returns the prediction. Call it once, with the signal that ended the ranks, if any.
+
+    Leaving the block abandons an unfinished prediction. Only the first node predicts. ``before_start`` gets a prediction
+    that is ready before the block is entered.
+
+    A cached prediction is ready at once. Otherwise a run on the CPU waits for the tracer, which would take cores from the
+    ranks. On GPUs the tracer runs while the ranks start and train.
+    """
+    spec, implementation = understood.spec, settled_implementation(understood.spec)
+    if nodes.node_rank > 0:
+        yield lambda _: KeptPrediction(None, "only the first node predicts")
+        return
+    if isinstance(understood.plan, ReplayPlan):
+        yield lambda _: KeptPrediction(None, "replayed: there is no measurement to compare a prediction with")
+        return
+    first = _tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
+    ready = predict_with(first, spec, understood.software, implementation)
+    if ready.prediction or not first.cached_only:
+        before_start(ready.kept)
+        yield lambda _: ready.kept
+        return
+    stop = Event()
+    beside = _tracing(understood.host, niceness=_NICENESS, stop=stop)
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(predict_with, beside, spec, understood.software, implementation)
+        try:
+            yield lambda signal: _awaited(coming, signal).kept
+        finally:
+            stop.set()
+
+
+def _awaited(coming: "Future[RunPrediction]", signal: int | None) -> RunPrediction:
+    """An interrupted run does not wait for its prediction. Interrupting the wait keeps the run."""
+    if signal is not None and not coming.done():
+        return RunPrediction(None, "interrupted before the tracer was done")
+    try:
+        return coming.result()
+    except KeyboardInterrupt:
+        return RunPrediction(None, "interrupted before the tracer was done")
+
+
+def cached_prediction(understood: Understood) -> RunPrediction:
+    """Return the prediction from the cache, without starting a tracer."""
+    return cached_prediction_of(understood.spec, understood.software, understood.host)
+
+
+def cached_prediction_of(spec: ExperimentSpec, software: Software, host: Host) -> RunPrediction:
+    """Like :func:`cached_prediction` for a settled request."""
+    return predict_with(_tracing(host, cached_only=True), spec, software, settled_implementation(spec))
+
+
+def predict(
+    spec: ExperimentSpec, software: Software, implementation: Implementation, host: Host | None = None
+) -> RunPrediction:
+    """Predict one settled request with built-in constants.
+
+    Never raises for a request that may run: a run must not fail because of its prediction.
+    """
+    tracing = _tracing(host or this_host())
+    return predict_with(tracing, spec, software, implementation, use_calibration=False)
+
+
+def predict_with(
+    tracing: Tracing,
+    spec: ExperimentSpec,
+    software: Software,
+    implementation: Implementation,
+    *,
+    use_calibration: bool = True,
+) -> RunPrediction:
+    """Like :func:`predict`, with traces from ``tracing`` and, on request, the kept calibration of the GPU type."""
+    if not spec.is_described:
+        return RunPrediction(None, NOT_DESCRIBED)
+    try:
+        constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
+        composer = Composer(spec, implementation)
+        traces = tracing.traces(composer.cases(), implementation, imbalance=imbalance_of(spec))
+        if traces.refused:
+            return RunPrediction(None, next(iter(traces.refused.values())))
+        return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software, constants))
+    except MissingTraceError:
+        return RunPrediction(None, NOT_TRACED)
+    except (HarnessError, OSError) as error:
+        return RunPrediction(None, first_line(str(error)))
+
+
+def _tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: Event | None = None) -> Tracing:
+    return Tracing(
+        host, trace_cache(host.shell), timeout_s=_PATIENCE_S, cached_only=cached_only, niceness=niceness,
+        stop=stop or Event(),
+    )  # fmt: skip
+
+
+def whole_run(record: RunRecord, metrics: Metrics) -> Metrics | None:
+    """The figures to compare a prediction with, only of a run that finished. Another run's peak is incomplete."""
+    return metrics if record.status == "ok" else None
+
+
+def error_of(predicted: float | None, measured: float | None) -> float | None:
+    """Predicted / measured - 1; None without both."""
+    return predicted / measured - 1 if predicted is not None and measured else None
+
+
+def prediction_line(record: PredictionRecord | None, reason: str, metrics: Metrics | None = None) -> str:
+    """Predicted peak and step time, each with the measured value. Empty for a record without a prediction."""
+    if record is None:
+        return f"Not predicted: {reason}" if reason else ""
+    low, high = record.range_bytes
+    peak = metrics.peak_allocated_bytes.value if metrics and metrics.peak_allocated_bytes else None
+    line = (
+        f"Predicted: peak {format_bytes(record.peak_bytes)}, {format_bytes(low)} to {format_bytes(high)}, "
+        f"stage {record.worst_stage.pp_rank}" + _beside(record.peak_bytes, peak, format_bytes(peak or 0))
+    )
+    if record.step_time_s is None or record.step_time_range_s is None:
+        return line
+    fast, slow = record.step_time_range_s
+    seconds = metrics.step_time_s.median if metrics and metrics.step_time_s else None
+    return (
+        f"{line}; step {format_seconds(record.step_time_s)}, {format_seconds(fast)} to {format_seconds(slow)}"
+        + _beside(record.step_time_s, seconds, format_seconds(seconds or 0))
+    )
+
+
+def misfit_line(record: PredictionRecord | None, capacity_bytes: int | None) -> str:
+    """Return a warning if even the lower bound of the prediction exceeds the capacity of a rank, else empty."""
+    if record is None or capacity_bytes is None or record.range_bytes[0] <= capacity_bytes:
+        return ""
+    low, high = map(format_bytes, record.range_bytes)
+    predicted = low if low == high else f"{low} to {high}"
+    return f"Warning: the predicted peak of {predicted} does not fit into {format_bytes(capacity_bytes)}; the run starts anyway"
+
+
+def _beside(predicted: float, measured: float | None, text: str) -> str:
+    error = error_of(predicted, measured)
+    return "" if error is None else f" (measured {text}, prediction {format_percent(error)})"
+
+
+def constants_for(gpu: str, results: Path | None = None) -> Constants:
+    """The calibrated constants of a GPU type, else the built-in ones with the reason why a kept file is not used.
+
+    BadRequestError for a file that cannot be read.
+    """
+    found = find_calibration(gpu, results)
+    if found is None:
+        return BUILT_IN
+    path = calibration_path(gpu, results)
+    other = why_of_another_planner(found)
+    if other:
+        return replace(BUILT_IN, origin=f"built-in constants: mbr-perf ignores {path}: {other}; calibrate again")
+    names = ", ".join(constant.name for constant in found.constants if constant.value is not None)
+    runs = f"{len(found.runs)} run{'s' * (len(found.runs) > 1)}"
+    origin = f"calibrated on {runs} of {gpu}, {found.made_at[:10]}: {names} ({path}; --no_calibration ignores them)"
+    return calibrated(found.constants, found.time_spread, origin)

@@ -1,0 +1,197 @@
+"""Judges the ranks' records and the launch together: status, first real failure, doubts."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from harness.experiment.effective import EffectiveRecompute
+from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
+from harness.judge.likeness import SOFTWARE
+from harness.judge.readings import bare_uuid, clock_doubts, is_victim
+from harness.records.collect import Collected, LaunchOutcome
+from harness.records.rank import Failure, RankRecord
+from harness.records.run import NodeSample, Status
+from harness.units import first_line, format_bytes, grouped, ranks_text
+
+_SAME_LOSS = 1e-6  # relative; the order of summation of fp32 losses may differ between steps
+_SMALLEST_MOVE = 1e-4  # Adam moves a weight by at most the learning rate per step; bf16 rounds 0.02 to steps of 1.2e-4
+# A rank that lost its peers reports a connection error. The cause is the rank with the strongest evidence.
+_STRENGTH = ("oom", "non_finite_loss", "signal", "hang", "timeout", "error", "lost")
+
+
+def status_of(outcome: LaunchOutcome, ranks: tuple[RankRecord, ...]) -> tuple[Status, str | None]:
+    """How the run ended and, if it failed, one sentence: rank, stage, phase, step, cause."""
+    culprit = _culprit(ranks)
+    if outcome.status == "interrupted":
+        return "interrupted", outcome.reason
+    if culprit is not None and culprit.failure is not None and not _launch_knows_more(outcome, culprit.failure):
+        sentence = _sentence(culprit, culprit.failure)
+        full = "disk full; " if outcome.disk_full else ""
+        return ("oom" if culprit.failure.kind == "oom" else "failed"), full + sentence
+    if outcome.status != "ok":
+        return "failed", outcome.reason or outcome.status
+    return "ok", None
+
+
+def _launch_knows_more(outcome: LaunchOutcome, failure: Failure) -> bool:
+    """Return whether no rank recorded its end, e.g. because torchrun could not start ranks or died."""
+    return failure.kind == "lost" and outcome.status != "ok" and outcome.reason is not None
+
+
+def _culprit(ranks: tuple[RankRecord, ...]) -> RankRecord | None:
+    failed = [rank for rank in ranks if rank.failure]
+    return min(failed, key=_rank_of_evidence) if failed else None
+
+
+def _rank_of_evidence(rank: RankRecord) -> tuple[bool, int, int]:
+    failure = rank.failure
+    assert failure is not None
+    return is_victim(failure), _STRENGTH.index(failure.kind), rank.rank
+
+
+def _sentence(rank: RankRecord, failure: Failure) -> str:
+    where = f"rank {rank.rank} (stage {rank.coordinates.pp})"
+    when = f" {failure.when}" if failure.when else ""
+    what = first_line(failure.message, "no message")[:300]
+    if failure.kind == "oom":
+        asking = f", asking for {format_bytes(failure.request_bytes)}" if failure.request_bytes else ""
+        return f"{where} ran out of memory{when}{asking}: {what}"
+    return f"{where} failed{when}: {what}"
+
+
+def suspicions(
+    spec: ExperimentSpec, expected: EffectiveRecompute, collected: Collected, ranks: tuple[RankRecord, ...]
+) -> tuple[str, ...]:
+    """Return every reason that makes a run suspect, so that it gets no verdict. ``ranks`` include their clocks."""
+    otherwise = built_otherwise(expected, ranks) if spec.is_described else None
+    return (
+        *doubts(collected.nodes, ranks),
+        *disagreements(collected.nodes, ranks),
+        *recorded_throughout(spec),
+        *frozen_loss(spec, ranks),
+        *collected.unwatched,
+        *([otherwise] if otherwise else []),
+    )
+
+
+def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
+    """Reasons not to trust the timing of a run: slow clocks, other processes on its GPUs, GPUs without samples.
+
+    ``ranks`` include their clocks. GPUs of the node without a rank do not matter.
+    """
+    own = {bare_uuid(rank.device.uuid): rank for rank in ranks if rank.device and rank.device.uuid}
+    found: list[str] = []
+    for node in nodes:
+        for device in node.devices:
+            rank = own.get(bare_uuid(device.uuid))
+            if rank is None:
+                continue
+            name = f"GPU {device.index} of {node.hostname}"
+            found.extend(f"{name} {why}" for why in (clock_doubts(rank.clocks) if rank.clocks else ()))
+            if device.foreign_processes:
+                found.append(f"{name} was shared with {', '.join(device.foreign_processes)}")
+            if device.error and device.num_samples:  # without samples the figure is unknown, but no doubt
+                found.append(f"{name} was not sampled to the end: {device.error}")
+    return tuple(found)
+
+
+def disagreements(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
+    """Return the facts that differ between ranks, with the ranks of each value. Ignores ranks without the fact."""
+    drivers = {bare_uuid(device.uuid): node.driver_version for node in nodes for device in node.devices}
+    facts: dict[str, dict[int, str | None]] = {
+        "device model": {rank.rank: rank.device.name for rank in ranks if rank.device},
+        "driver": {
+            rank.rank: driver
+            for rank in ranks
+            if rank.device and rank.device.uuid and (driver := drivers.get(bare_uuid(rank.device.uuid)))
+        },
+        **{name: {rank.rank: rank.versions[name] for rank in ranks if name in rank.versions} for name in SOFTWARE},
+    }
+    return tuple(
+        f"ranks disagree on {what}: {_by_value(values)}"
+        for what, values in facts.items()
+        if len(set(values.values())) > 1
+    )
+
+
+def _by_value(values: Mapping[int, str | None]) -> str:
+    holders = grouped((value or "none", rank) for rank, value in values.items())
+    return "; ".join(f"{value} on {ranks_text(held)}" for value, held in holders.items())
+
+
+def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
+    """Return doubts about the timing of a run that recorded itself during its steps."""
+    measure = spec.measure
+    found = []
+    if measure.snapshot_on_oom:
+        found.append("--snapshot_on_oom recorded every allocation during the measured steps, which slows them")
+    if measure.profiler:
+        found.append(f"{measure.profiler} profiled the run, which slows its steps")
+    return tuple(found)
+
+
+def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
+    """Doubt a run that does not train: its loss is the same in every step of the window.
+
+    Every step has the same data, so the loss moves when the weights do. The check does not apply to fewer than
+    `MIN_STEPS` steps, to a learning rate that moves no weight by `_SMALLEST_MOVE` over the window, or to a loss below
+    nine tenths of the first step's: such a run has learned its data.
+    """
+    start, end = spec.measure.window
+    if end - start < MIN_STEPS or spec.optimizer.lr * (end - start) < _SMALLEST_MOVE:
+        return ()
+    for rank in ranks:
+        losses = {step.step: step.loss for step in rank.steps if step.loss is not None}
+        window = [losses[step] for step in range(start, end) if step in losses]
+        if len(window) < MIN_STEPS or 0 not in losses or window[0] < 0.9 * losses[0]:
+            continue
+        if max(window) - min(window) <= _SAME_LOSS * abs(window[0]):
+            where = f"steps {start} to {end - 1}"
+            return (
+                f"the loss did not move: {window[0]:.6g} in {where} on rank {rank.rank}, so the weights do not change",
+            )
+    return ()
+
+
+def read_back(expected: EffectiveRecompute, spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> EffectiveRecompute:
+    """Return what the built layers recompute, for a job that the spec does not describe fully; otherwise ``expected``."""
+    built = [rank.recompute for rank in ranks if rank.recompute and rank.coordinates.is_first_copy]
+    if spec.is_described or not built:
+        return expected
+    modules: Counter[str] = Counter()
+    for layers in built:
+        modules.update(layers.modules)
+    return expected.model_copy(
+        update={
+            "modules": dict(sorted(modules.items())),
+            "full_layers": sum(layers.full_layers for layers in built),
+            "num_layers": sum(layers.num_layers for layers in built),
+            "is_counted": True,
+            "notes": ("counted in the built model",),
+        }
+    )
+
+
+def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:
+    """Return a sentence if the built layers do not recompute as expected, or if a finished rank did not read them back.
+
+    Checks one rank of every pipeline stage, because all ranks of a stage hold the same layers. None for a run that failed
+    before every rank had built its layers: its failure explains more.
+    """
+    unread = [rank.rank for rank in ranks if rank.recompute is None]
+    if unread:
+        if not all(rank.finished for rank in ranks):
+            return None
+        which = "no rank" if len(unread) == len(ranks) else "some ranks only"
+        return f"the built layers were read back on {which}: missing on {ranks_text(unread)}"
+    stages = [r.recompute for r in ranks if r.recompute and r.coordinates.is_first_copy]
+    built: Counter[str] = Counter()
+    for layers in stages:
+        built.update(layers.modules)
+    full = sum(layers.full_layers for layers in stages)
+    acting = set(built) == set(expected.modules)
+    if acting and full == expected.full_layers:
+        return None
+    return (
+        f"the built layers recompute {dict(built) or full or 'nothing'}, "
+        f"expected {expected.modules or expected.full_layers or 'nothing'}"
+    )

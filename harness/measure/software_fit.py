@@ -1,0 +1,194 @@
+"""Judges whether the installed software fits together."""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from harness.experiment.software import Software
+from harness.launch.machine import TRAIN_EXTRA, TRAINING, Detection
+from harness.launch.processes import PROC
+from harness.units import parse_version
+
+State = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """The result of one check. ``remedy``: what to do if the state is not ok."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+CPU_BUILD = "cpu"
+NEWEST_MEGATRON_CORE = "0.21.0dev0"  # exclusive; as rule ENV02
+
+_RANGE = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?(?P<bounds>[^;)]*)")
+_BOUND = re.compile(r"(>=|<)\s*([\w.]+)")
+_LOCAL_CUDA = re.compile(r"\+cu(\d+)(\d)$")
+_RUNTIME = re.compile(r"(?:nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit)(?:\[[^\]]*\])?\s*==\s*(\d+\.\d+)")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Requirements that installed packages declare in their metadata: package -> PEP 508 strings."""
+
+    requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def bounds(self, package: str, of: str) -> tuple[str | None, str | None]:
+        """Lowest and first excluded version of ``of`` that ``package`` declares; None if it declares none."""
+        for requirement in self.requirements.get(package, ()):
+            match = _RANGE.match(requirement)
+            if match and match["name"].lower() == of:
+                found = dict(_BOUND.findall(match["bounds"]))
+                return found.get(">="), found.get("<")
+        return None, None
+
+
+def software_lines(software: Software, declared: Declared, gpus: Detection) -> Iterator[Line]:
+    """Check torch and megatron-core; on a machine with GPUs also transformer-engine and CUDA."""
+    yield _torch(software.torch, declared)
+    yield _megatron_core(software.megatron_core)
+    if gpus.gpus:
+        yield _transformer_engine(software.transformer_engine, declared)
+        if software.torch:
+            yield cuda_line(software.torch, cuda_of(software.torch, declared.requirements.get("torch", ())), gpus.cuda)
+
+
+def _torch(version: str | None, declared: Declared) -> Line:
+    needed, _ = declared.bounds("megatron-core", "torch")
+    least = max(needed or TRAINING["torch"], TRAINING["torch"], key=parse_version)
+    if version is None:
+        return _missing("torch")
+    if parse_version(version) < parse_version(least):
+        return Line("torch", "problem", f"{version} is older than {least}", f"pip install 'torch>={least}'")
+    return Line("torch", "ok", version)
+
+
+def _megatron_core(version: str | None) -> Line:
+    name, least = "megatron-core", TRAINING["megatron-core"]
+    if version is None:
+        return _missing(name)
+    if parse_version(version) < parse_version(least):
+        return Line(name, "problem", f"{version} is older than {least}", f"pip install '{name}>={least}'")
+    if parse_version(version) >= parse_version(NEWEST_MEGATRON_CORE):
+        found = f"{version} is newer than the releases that the rules cover (0.16 to 0.20)"
+        return Line(name, "warning", found, f"pip install '{name}<0.21', or do not rely on missing findings")
+    return Line(name, "ok", version)
+
+
+def _missing(name: str) -> Line:
+    return Line(
+        name, "warning", "not installed: this machine can check and judge, but cannot plan or train", TRAIN_EXTRA
+    )
+
+
+def _transformer_engine(version: str | None, declared: Declared) -> Line:
+    name = "transformer-engine"
+    low, end = declared.bounds("megatron-core", name)
+    low, end = low or "2.9.0a0", end or "2.12.0"  # what megatron-core 0.16 declares
+    remedy = f"pip install --no-build-isolation '{name}[pytorch]>={low},<{end}'"
+    if version is None:
+        found = "not installed: local layers run, but FP8 and the fused MLA and MoE kernels do not"
+        return Line(name, "warning", found, remedy)
+    if not parse_version(low) <= parse_version(version) < parse_version(end):
+        return Line(
+            name, "warning", f"{version} is outside {low} to before {end}, which megatron-core declares", remedy
+        )
+    return Line(name, "ok", version)
+
+
+def cuda_of(torch_version: str, requirements: Iterable[str]) -> str | None:
+    """The CUDA release that torch is built for (``12.8``), ``cpu`` for a CPU build, None if metadata do not show it.
+
+    PyTorch's own index writes it into the version (``2.9.1+cu128``); the wheels of PyPI require the CUDA runtime.
+    """
+    if torch_version.endswith("+cpu"):
+        return CPU_BUILD
+    if local := _LOCAL_CUDA.search(torch_version):
+        return f"{local[1]}.{local[2]}"
+    runtime = next((match[1] for text in requirements if (match := _RUNTIME.match(text))), None)
+    return None if "+" in torch_version else runtime
+
+
+def cuda_line(torch_version: str, built_for: str | None, driver: str | None) -> Line:
+    """Check whether the driver supports the CUDA release that torch is built for.
+
+    A driver runs every CUDA release of its own major version and of older ones (NVIDIA, CUDA Compatibility, minor
+    version compatibility).
+    """
+    up_to = (
+        f"the driver supports CUDA up to {driver}" if driver else "the driver does not report which CUDA it supports"
+    )
+    if built_for == CPU_BUILD:
+        remedy = "pip install --force-reinstall torch, which on Linux is a build for CUDA"
+        return Line("CUDA", "problem", f"torch {torch_version} cannot use the GPUs of this machine", remedy)
+    if built_for is None:
+        return Line("CUDA", "ok", f"torch {torch_version} does not report which CUDA it is built for; {up_to}")
+    found = f"torch is built for {built_for}; {up_to}"
+    if driver is None:
+        return Line("CUDA", "ok", found)
+    needed, supported = parse_version(built_for), parse_version(driver)
+    if needed.release[0] > supported.release[0]:
+        remedy = f"update the driver, or install torch for CUDA {supported.release[0]}"
+        return Line("CUDA", "problem", found, remedy)
+    by_compatibility = ", which suffices by minor version compatibility" if needed > supported else ""
+    return Line("CUDA", "ok", found + by_compatibility)
+
+
+LOCK = "lock"  # torch.utils.cpp_extension, beside what is compiled
+CACHED = "share_storage_ext"  # of recompute that discards outputs, since megatron-core 0.17 (rule K18)
+
+
+def lock_lines(software: Software, shell: Mapping[str, str], now_s: float) -> Iterator[Line]:
+    """Yield a line for each lock file that would block ranks started from this shell."""
+    if software.megatron_core is None:
+        return
+    folders = [Path(str(metadata.distribution("megatron-core").locate_file("megatron/core/build")))]  # of ddp.nccl_ub
+    if parse_version(software.megatron_core) >= parse_version("0.17"):
+        folders += _cached(shell)
+    for folder in folders:
+        with suppress(OSError):
+            lock = folder / LOCK
+            yield _line(lock, now_s - lock.stat().st_mtime, tuple(_holders(lock)))
+
+
+def _cached(shell: Mapping[str, str]) -> Iterable[Path]:
+    """The folder that torch uses: the one named by a variable, else one per Python and CUDA in the user's cache."""
+    if "TORCH_EXTENSIONS_DIR" in shell:
+        return [Path(shell["TORCH_EXTENSIONS_DIR"]) / CACHED]
+    cache = Path(shell["XDG_CACHE_HOME"]) if "XDG_CACHE_HOME" in shell else Path(shell.get("HOME", "/")) / ".cache"
+    return sorted((cache / "torch_extensions").glob(f"*/{CACHED}"))
+
+
+def _line(lock: Path, age_s: float, holders: tuple[int, ...]) -> Line:
+    name = f"extension {lock.parent.name}"
+    if holders:
+        return Line(name, "ok", f"process {holders[0]} has been compiling it for {_age(age_s)}: {lock}")
+    found = f"{lock}: left {_age(age_s)} ago, and no process of this machine holds it. Runs that need it wait forever"
+    return Line(
+        name, "warning", found, f"unless another machine with this folder compiles it: rm {shlex.quote(str(lock))}"
+    )
+
+
+def _holders(lock: Path) -> Iterator[int]:
+    """Processes that have the file open, as torch has while it compiles; those of other users cannot be seen."""
+    wanted = str(lock.resolve())
+    for process in PROC.glob("[0-9]*"):
+        with suppress(OSError):
+            if any(str(opened.readlink()) == wanted for opened in (process / "fd").iterdir()):
+                yield int(process.name)
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,334 @@
+"""Resolves a request once (recipe, machine, rules, launch), or checks it without a launch."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+from harness.errors import (
+    BadRequestError,
+    ExitCode,
+    ManyProblemsError,
+    Problems,
+    SeveralMatchError,
+    nearest,
+    raise_all,
+)
+from harness.experiment.effective import (
+    EffectiveRecompute,
+    effective_if_cut,
+    effective_recompute,
+    settled_implementation,
+)
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.rules.check import check
+from harness.experiment.rules.rule import SEVERITIES, Finding
+from harness.experiment.software import Software, parse_assume
+from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
+from harness.launch.machine import settled_gpu, software_for
+from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
+from harness.launch.replay import LAUNCHERS, Plan
+from harness.measure.megatron_answer import megatron_finding
+from harness.records.goldens import GateOptions
+from harness.records.redact import redact, redact_shapes
+from harness.records.run import LaunchSettings
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import Resolved, on_gpu_point, resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """The experiment, how to launch it, and how to judge it. ``asked.gpu`` may be empty until the machine settles it."""
+
+    asked: Request
+    force: frozenset[str] = frozenset()
+    gate: GateOptions = field(default_factory=GateOptions)
+    repeats: int = 1
+    launch: LaunchSettings = field(default_factory=LaunchSettings)
+    nodes: Nodes = field(default_factory=Nodes)
+    run_dir: Path | None = None
+    results_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Settled(Resolved):
+    """A resolved request without open settings, and the software that it is judged for.
+
+    ``from_point``: missing options of `Request` that the recipe's only matching GPU point provides.
+    """
+
+    software: Software
+    from_point: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Understood(Settled):
+    """A request that may start, because no rule forbids it."""
+
+    findings: tuple[Finding, ...]
+    effective: EffectiveRecompute
+    launch: LaunchRequest
+    plan: Plan
+
+    @property
+    def host(self) -> Host:
+        """Return the machine that the plan is for."""
+        return self.launch.host
+
+    def in_folder(self, run_dir: Path) -> "Understood":
+        """Return the same request in another run folder, without reading, resolving or judging again."""
+        launch = replace(self.launch, run_dir=run_dir)
+        return replace(self, launch=launch, plan=LAUNCHERS[launch.settings.launcher](launch))
+
+
+def understand(
+    request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False, elsewhere: bool = False
+) -> Understood:
+    """Resolve the request, settle what the machine decides, apply the rules, and plan. Starts and writes nothing.
+
+    ``dryrun``: fills in missing nodes. ``elsewhere``: the ranks run on other machines. BadRequestError with every problem.
+    """
+    settled, secrets = looked_over(request, host)
+    spec, implementation = settled.spec, settled_implementation(settled.spec)
+    problems, launcher = Problems(), request.launch.launcher
+    problems.found += [*secrets, *launcher_problems(request.launch)]
+    problems.found += [] if dryrun or elsewhere or launcher == "replay" else _profiler_problems(spec, host)
+    launch = LaunchRequest(
+        spec=spec,
+        run_dir=run_dir,
+        host=host,
+        nodes=without_asking(spec, request.nodes) if dryrun else request.nodes,
+        settings=request.launch,
+    )
+    plan: Plan | None = None
+    with problems.collecting():
+        plan = LAUNCHERS[launcher](launch) if launcher in LAUNCHERS else None
+    env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
+    findings = check(
+        spec, settled.software, env=env, implementation=implementation, force=request.force, sources=settled.sources
+    )
+    problems.found += [rule_problem(finding) for finding in findings if finding.blocks]
+    problems.raise_if_any()
+    assert plan is not None  # otherwise there were problems
+    effective = effective_recompute(spec, implementation, settled.software)
+    return Understood(**_noted(settled), findings=findings, effective=effective, launch=launch, plan=plan)
+
+
+def settle(
+    request: RunRequest,
+    host: Host,
+    assume: str | None = None,
+    known: Settled | None = None,
+    *,
+    gpu_point: bool = False,
+) -> Settled:
+    """Resolve the request. This machine or ``assume`` settles the GPU type and the implementation of the layers.
+
+    ``known``: an earlier result for the same GPU type, so that the machine is queried once. ``gpu_point``: on a machine
+    without a GPU, use the recipe's only matching GPU point.
+    """
+    settled, secrets = looked_over(request, host, assume, known, gpu_point=gpu_point)
+    raise_all(secrets)  # here, because a request that is refused later may be recorded
+    return settled
+
+
+def looked_over(
+    request: RunRequest,
+    host: Host,
+    assume: str | None = None,
+    known: Settled | None = None,
+    *,
+    gpu_point: bool = False,
+) -> tuple[Settled, list[BadRequestError]]:
+    """Settle the request. Also return the values that must not be recorded.
+
+    BadRequestError, including the secrets, if the request cannot be resolved.
+    """
+    if known is not None:
+        asked = replace(request.asked, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
+        request = replace(request, asked=asked)
+    assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
+    gpu, why = settled_gpu(request.asked.gpu or assumed_gpu or "", host)
+    asked, from_point, point_note = replace(request.asked, gpu=gpu), dict[str, str](), ""
+    if gpu_point and gpu == "cpu" and not (request.asked.gpu or assumed_gpu):
+        asked, from_point, point_note = _on_gpu_point(request.asked, why)
+    resolved, secrets = _resolved(asked, host)
+    spec, notes = resolved.spec, tuple(map(redact, resolved.notes))
+    sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
+    if not request.asked.gpu and assumed_gpu:
+        sources["gpu"] = "--assume"
+    elif from_point:
+        sources |= dict.fromkeys(from_point, _POINT_SOURCE)
+        notes = (point_note, *notes)
+    elif not request.asked.gpu:
+        sources["gpu"] = "this machine"
+        notes = (f"running on {gpu}: {why}", *notes)
+    software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
+    notes = (*notes, *assumed)
+    if spec.kernels.transformer_impl == "auto":
+        local = spec.gpu_type.is_cpu or software.transformer_engine is None
+        impl = "local" if local else "transformer_engine"
+        spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": impl})})
+        sources["kernels.transformer_impl"] = "gpu cpu" if spec.gpu_type.is_cpu else "installed software"
+        if local and not spec.gpu_type.is_cpu:
+            notes = (
+                *notes,
+                "transformer-engine is not installed: megatron-core's local layers run, not the fused ones",
+            )
+    return Settled(spec, sources, notes, software, from_point=from_point), secrets
+
+
+_POINT_SOURCE = "the only matching GPU point of the recipe"
+
+
+def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], str]:
+    """The request with the options of the recipe's only matching GPU point, these options, and a note that names it."""
+    try:
+        chosen, point = on_gpu_point(asked)
+    except SeveralMatchError:
+        raise_all([*secrets_in_name(*asked.job_words), *secrets_in(given_env(asked))])
+        raise
+    options = {name: getattr(chosen, name) for name in ("gpu", "task", "compute_dtype", "variant")}
+    given = {name: value for name, value in options.items() if value and not getattr(asked, name)}
+    note = f"no -g, and {why}: {point.title} ({point.place}) is the only GPU point of the recipe that matches"
+    return chosen, given, note
+
+
+def _resolved(asked: Request, host: Host) -> tuple[Resolved, list[BadRequestError]]:
+    """Resolve the request. Also return the secrets in its variables and in the recipe's name, which names folders."""
+    in_name = secrets_in_name(*asked.job_words)
+    try:
+        if asked.trains_by_bridge:
+            from harness.measure.bridge import (
+                resolve_for_bridge,  # imports the planner, which no other request needs here
+            )
+
+            resolved = resolve_for_bridge(asked, host)
+        else:
+            resolved = resolve(asked)
+    except BadRequestError as error:
+        raise_all([*error.problems, *in_name, *secrets_in(given_env(asked))])
+        raise
+    return resolved, [*in_name, *secrets_in(resolved.spec.env)]
+
+
+def given_env(asked: Request) -> dict[str, str]:
+    """Return the variables of ``-E`` and ``--set env.NAME=``."""
+    words = (*asked.env, *(text.removeprefix("env.") for text in asked.set_values if text.startswith("env.")))
+    return {name.strip(): value for name, _, value in (word.partition("=") for word in words)}
+
+
+def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
+    """Problems of --launcher and --from: an unknown launcher, or recorded runs without the replay launcher."""
+    name = launch.launcher
+    if name in LAUNCHERS:
+        is_idle = launch.replay_from is not None and name != "replay"
+        problem = f"--from {launch.replay_from}: only with --launcher replay"
+        return [BadRequestError(problem, remedy="add --launcher replay, or omit --from")] if is_idle else []
+    return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, "slurm")))]
+
+
+def _profiler_problems(spec: ExperimentSpec, host: Host) -> list[BadRequestError]:
+    """Return a problem if ranks of this machine are to run under an nsys that it does not have."""
+    if spec.measure.profiler != "nsys" or which("nsys", path=host.shell.get("PATH")):
+        return []
+    remedy = "install Nsight Systems and put its folder on PATH, or use --pytorch_profiler"
+    return [BadRequestError("--enable_nsys: there is no nsys on PATH", remedy=remedy)]
+
+
+def rule_problem(finding: Finding) -> BadRequestError:
+    """Return a violated rule as an error: its id, the problem, the fix, and megatron-core's message."""
+    own = f"\n  megatron-core's message: {finding.mcore_text}" if finding.mcore_text else ""
+    forced = "" if finding.id == "MCORE" else f"\n  (--force {finding.id} runs it anyway)"
+    return BadRequestError(f"{finding.id}: {finding.message}", remedy=f"{finding.fix}{own}{forced}")
+
+
+@dataclass(frozen=True)
+class Checked(Settled):
+    """The verdict on a request. ``effective``: None if the model cannot be partitioned as requested.
+
+    ``env``: the variables of its ranks, None if there is a problem with them.
+    """
+
+    findings: tuple[Finding, ...]
+    effective: EffectiveRecompute | None
+    env: dict[str, str] | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """2 if any finding forbids the start."""
+        return ExitCode.BAD_REQUEST if any(finding.blocks for finding in self.findings) else ExitCode.OK
+
+
+def check_request(
+    request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool, gpu_point: bool = False
+) -> Checked:
+    """Resolve, then apply every rule for the installed software or for the versions in ``assume``.
+
+    ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only without ``assume``: otherwise its
+    answer is for another release.
+    """
+    settled, secrets = looked_over(request, host, assume, gpu_point=gpu_point)
+    spec, software = settled.spec, settled.software
+    implementation = settled_implementation(spec)
+    env, findings = _environment(spec, request, host)
+    findings += check(
+        spec, software, env=env, implementation=implementation, force=request.force, sources=settled.sources
+    )
+    if secrets:
+        raise_all(_with_others(secrets, findings))
+    if ask_megatron and assume is None:
+        findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return Checked(**_noted(settled), findings=tuple(findings), effective=effective_if_cut(spec, software), env=env)
+
+
+def _noted(settled: Settled) -> dict[str, Any]:
+    """The fields, with a note where a run will have too few steps: a plan, which starts nothing, does without it."""
+    few = settled.spec.measure.too_few_steps
+    return vars(settled) | {"notes": (*settled.notes, *([few] if few else []))}
+
+
+def _with_others(secrets: list[BadRequestError], findings: Iterable[Finding]) -> list[BadRequestError]:
+    """Secrets, whose values no message may repeat, and all other findings that forbid the start."""
+    known = {secret.message for secret in secrets}
+    return [
+        *secrets,
+        *(rule_problem(finding) for finding in findings if finding.blocks and finding.message not in known),
+    ]
+
+
+def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
+    """megatron-core's refusal, with a fix that names the rule for the same message."""
+    own = finding.mcore_text or ""
+    known = [f.id for f in findings if f.mcore_text and f.mcore_text.strip() in own]
+    return finding.model_copy(update={"fix": f"follow the fix of {known[0]}"}) if known else finding
+
+
+def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple[dict[str, str] | None, list[Finding]]:
+    """Return the variables of the ranks, and findings on problems with them or with the nodes."""
+    nodes = request.nodes if request.nodes.nnodes > 1 else Nodes(nnodes=max(1, -(-spec.num_gpus // spec.gpus_per_node)))
+    problems = launcher_problems(request.launch)
+    problems += node_problems(spec, request.nodes) if request.nodes.nnodes > 1 else []
+    env: dict[str, str] | None = None
+    try:
+        variables = child_environment(
+            spec,
+            host.shell,
+            request.launch.pass_env,
+            spec.ranks_per_node(nodes.nnodes),
+            num_cores=host.num_cores,
+            nnodes=nodes.nnodes,
+        )
+        env = {variable.name: variable.value for variable in variables}
+    except BadRequestError as error:
+        problems += error.problems
+    return env, [Finding(id="LAUNCH", severity="error", message=p.message, fix=p.remedy) for p in problems]
+
+
+def in_one_sentence(problem: BadRequestError) -> str:
+    """``problem (remedy)`` for one or several problems, with secrets masked."""
+    if isinstance(problem, ManyProblemsError):
+        return "; ".join(in_one_sentence(part) for part in problem.problems)
+    return redact_shapes(f"{problem.message} ({problem.remedy})" if problem.remedy else problem.message)

@@ -1,0 +1,257 @@
+"""Plans and judges the A/A of a night: one setting under two labels, which should not differ."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.errors import BadRequestError, nearest
+from harness.experiment.experiment import MIN_STEPS
+from harness.judge import statistics
+from harness.judge.derive import combine, derive
+from harness.judge.gate import Verdict, default_thresholds
+from harness.judge.metrics import BY_NAME, METRICS, GateKind, Metric, Metrics
+from harness.judge.plausible import doubts_of
+from harness.judge.statistics import t_quantile, t_upper_tail
+from harness.nightly.rules import SMALLEST_EFFECT, judge_memory
+from harness.nightly.values import AaFinding, AaVerdict, CaseRun
+from harness.predict.flops import model_flops_per_step
+from harness.records.night import AaPlan, Case, NightPlan, PlannedCase, RefusedCase, aa_label
+from harness.records.run import RunRecord
+from harness.units import counted, first_line, format_percent, format_share
+
+MAX_PAIRS = 50
+"""More pairs cost more time than they add certainty: 50 find a difference of half the noise of one run."""
+
+
+MIN_PAIRS = 3
+"""Fewer find only gross differences: two pairs find ten times the noise."""
+
+_PROCESSOR_FLOPS = 1e11  # FLOP/s of a rank on the CPU, roughly: a suite may hold both
+
+_TOO_SHORT = f"in its window, at least {MIN_STEPS} are needed"
+
+
+@dataclass(frozen=True)
+class AaRequest:
+    """An A/A of so many pairs, of the named case or of the cheapest one."""
+
+    case: str = ""
+    num_pairs: int = 4
+
+
+def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadRequestError]:
+    """Return the problems of the request for cases with these ``names``; none are known if the suite has faults."""
+    found = list[BadRequestError]()
+    if asked is not None and not MIN_PAIRS <= asked.num_pairs <= MAX_PAIRS:
+        remedy = f"{MAX_PAIRS} pairs already find a difference of half the noise of one run"
+        found.append(BadRequestError(f"--aa_pairs {asked.num_pairs} must be {MIN_PAIRS} to {MAX_PAIRS}", remedy=remedy))
+    if asked is not None and asked.case and names and asked.case not in names:
+        remedy = nearest(asked.case, names)
+        found.append(BadRequestError(f"--aa_case {asked.case}: not among the cases of this night", remedy=remedy))
+    return found
+
+
+def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
+    """Add the requested A/A to the plan: of the named case, or of the cheapest case that can be measured.
+
+    BadRequestError if no case can run as the A/A.
+    """
+    if asked is None:
+        return plan
+    unfit = {case.name: _unfit(case) for case in plan.cases}
+    if asked.case and unfit[asked.case]:
+        message = f"--aa_case {asked.case}: {unfit[asked.case]}"
+        raise BadRequestError(message, remedy=f"name another case{_more_steps(unfit[asked.case])}")
+    fit = [case for case in plan.planned if not unfit[case.name]]
+    if not fit:
+        reasons = "\n  ".join(f"{name}: {why}" for name, why in unfit.items())
+        remedy = f"leave --aa out, or add a case{_more_steps(reasons)}"
+        raise BadRequestError(f"--aa: no case can run as the A/A:\n  {reasons}", remedy=remedy)
+    name = asked.case or min(fit, key=_cost).name
+    return plan.model_copy(update={"aa": AaPlan(case=name, num_pairs=asked.num_pairs)})
+
+
+def _unfit(case: Case) -> str:
+    """Say why its runs will have no times; empty if they will."""
+    if isinstance(case, RefusedCase):
+        return f"refused: {case.refused}"
+    if case.expected and case.expected.outcome in ("oom", "failed"):
+        return f"expected to end as {case.expected.outcome}"
+    start, end = case.spec.measure.window
+    if end - start < MIN_STEPS:
+        return f"{counted(end - start, 'step')} {_TOO_SHORT}"
+    return ""
+
+
+def _more_steps(why: str) -> str:
+    """Return further advice for a window that is too short."""
+    return ", or give a case more steps: max_steps in its request" * (_TOO_SHORT in why)
+
+
+def _cost(case: PlannedCase) -> float:
+    """Return the expected GPU seconds at the GPUs' peak: known for every case, without a prediction."""
+    spec, row = case.spec, case.spec.gpu_type
+    peak = row.peak_flops.get(spec.precision.peak) or max(row.peak_flops.values(), default=_PROCESSOR_FLOPS)
+    return spec.measure.max_steps * model_flops_per_step(spec) / peak
+
+
+@dataclass(frozen=True)
+class TwoSampleT:
+    """Means of both sides, their relative change, and the probability of such a change by chance; ``noise`` of one run.
+
+    ``p_value`` is two-sided; ``noise`` is the standard deviation within the sides over the mean of all runs; ``error`` that of
+    ``change`` with its ``degrees`` of freedom.
+    """
+
+    first: float
+    second: float
+    change: float
+    p_value: float
+    noise: float
+    error: float
+    degrees: int
+
+    def visible(self, alpha: float) -> float:
+        """Return the smallest relative change whose p-value would be ``alpha``."""
+        return self.error * t_quantile(1 - alpha / 2, self.degrees)
+
+
+def two_sample_t(first: Sequence[float], second: Sequence[float]) -> TwoSampleT:
+    """Apply Student's t test to two samples with one variance: at least two runs on each side, values above 0.
+
+    Worked example: (100, 102) against (103, 105) differ by 3 with a standard error of 1.414: t = 2.12 with 2 degrees of
+    freedom, p = 0.168.
+    """
+    a, b = statistics.mean(first), statistics.mean(second)
+    squares = math.fsum((x - a) ** 2 for x in first) + math.fsum((x - b) ** 2 for x in second)
+    degrees = len(first) + len(second) - 2
+    variance = squares / degrees
+    error = math.sqrt(variance * (1 / len(first) + 1 / len(second)))
+    p_value = float(a == b) if error == 0 else min(1.0, 2 * t_upper_tail(abs(b - a) / error, degrees))
+    noise = math.sqrt(variance) / statistics.mean((*first, *second))
+    return TwoSampleT(a, b, b / a - 1, p_value, noise, error / a, degrees)
+
+
+def pairs_that_show(change: float, noise: float, alpha: float) -> int | None:
+    """Return the fewest pairs that show ``change`` if one run varies by ``noise``; None if more than MAX_PAIRS."""
+
+    def visible(pairs: int) -> float:
+        return noise * math.sqrt(2 / pairs) * t_quantile(1 - alpha / 2, 2 * pairs - 2)
+
+    return next((pairs for pairs in range(2, MAX_PAIRS + 1) if visible(pairs) <= change), None)
+
+
+AA_ALPHA = 0.01
+"""The largest two-sided p-value at which the labels count as different."""
+
+_Sides = tuple[list[Metrics], list[Metrics]]  # of A and of A'
+
+
+def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
+    """Judge the A/A of ``case``, whose ``runs`` have these ``numbers``. It does not hold if it is incomplete or not usable."""
+    num_pairs = len(numbers) // 2
+    fault = _fault(runs, numbers)
+    if fault:
+        return AaVerdict(case.name, num_pairs, tuple(runs), doubts={"time": f"tonight's own A/A {fault}"})
+    records = {run.number: run.record for run in runs if run.record is not None}
+    by_label: dict[str, list[Metrics]] = {"A": [], "A'": []}
+    for place, number in enumerate(numbers):
+        by_label[aa_label(place)].append(derive(records[number]))
+    findings = tuple(_findings(case, records[numbers.start], (by_label["A"], by_label["A'"])))
+    return AaVerdict(case.name, num_pairs, tuple(runs), findings, _doubts(findings))
+
+
+def _fault(runs: Sequence[CaseRun], numbers: range) -> str:
+    """Say why the runs cannot be compared; empty if they can."""
+    done = {run.number for run in runs if run.record is not None and run.record.status != "interrupted"}
+    for run in runs:
+        if fault := _ended_badly(run):
+            return f"failed: run {run.number}: {fault}"
+    if not done.issuperset(numbers):
+        return f"is incomplete: {len(done)} of {len(numbers)} runs are done"
+    return next((text for run in runs if run.record and (text := _unusable(run.record, run.number))), "")
+
+
+def _ended_badly(run: CaseRun) -> str:
+    if run.cancelled:
+        return run.cancelled
+    if run.record is None or run.record.status in ("ok", "interrupted"):
+        return ""
+    failure = first_line(run.record.failure, run.record.status)
+    return f"out of memory: {failure}" if run.record.status == "oom" else failure
+
+
+def _unusable(record: RunRecord, number: int) -> str:
+    metrics = derive(record)
+    if doubts := doubts_of(record, metrics):
+        return f"is not usable: run {number} is suspect: {'; '.join(doubts)}"
+    problem = metrics.problems.get("tflops_per_gpu")
+    return f"is not usable: run {number}: {problem}" if problem else ""
+
+
+def _findings(planned: Case, like: RunRecord, sides: _Sides) -> Iterable[AaFinding]:
+    for metric in METRICS:
+        first, second = ([metric.read(metrics) for metrics in side] for side in sides)
+        if metric.gate is None or all(value is None for value in (*first, *second)):
+            continue
+        limit = default_thresholds(like.spec, len(first)).of(metric.gate)
+        if metric.gate != "exact":
+            limit = planned.thresholds.get(metric.name, limit)
+        if metric.gate == "time":
+            own = planned.thresholds.get(metric.name, default_thresholds(like.spec, planned.repeats).of("time"))
+            yield _time(metric, first, second, own)
+        else:
+            yield _repeating(metric, second, sides, limit)
+
+
+def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float | None], threshold: float) -> AaFinding:
+    limit = min(SMALLEST_EFFECT, threshold)
+    a, b = ([value for value in side if value is not None] for side in (first, second))
+    if len(a) < len(first) or len(b) < len(second):
+        return AaFinding(metric.name, None, None, None, None, None, limit, holds=False)
+    found = two_sample_t(a, b)
+    visible, differs = found.visible(AA_ALPHA), abs(found.change) > limit and found.p_value <= AA_ALPHA
+    is_blind = not differs and visible > threshold
+    return AaFinding(
+        metric.name,
+        found.first,
+        found.second,
+        found.change,
+        found.p_value,
+        found.noise,
+        limit,
+        not differs and not is_blind,
+        visible=visible,
+        threshold=threshold,
+        is_blind=is_blind,
+    )
+
+
+def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, limit: float) -> AaFinding:
+    """Judge peaks and counted work: compare A' with the worst of A, as a case with its golden."""
+    a, b = (metric.read(combine(side)) for side in sides)
+    if a is None:
+        return AaFinding(metric.name, a, b, None, None, None, limit, holds=False)
+    judged = judge_memory(metric, second, b, a, limit)
+    return AaFinding(metric.name, a, b, judged.change, None, None, limit, judged.verdict is Verdict.PASS)
+
+
+def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
+    """Return the first doubt about each kind of metric."""
+    found: dict[GateKind, str] = {}
+    for finding in findings:
+        metric = BY_NAME[finding.metric]
+        if metric.gate is not None and not finding.holds:
+            found.setdefault(metric.gate, f"tonight's own A/A {_doubt(metric, finding)}")
+    return found
+
+
+def _doubt(metric: Metric, finding: AaFinding) -> str:
+    """Return ``differs: TFLOP/s/GPU by +4.2 % (p 0.0021)``."""
+    if finding.change is None:
+        return f"is not usable: some runs have no {metric.title}"
+    if finding.is_blind and finding.visible is not None and finding.threshold is not None:
+        shows = f"it can only show a change of {metric.title} of {format_share(finding.visible)} or more"
+        return f"is too noisy: {shows}, and the threshold is {format_share(finding.threshold)}"
+    p_value = "" if finding.p_value is None else f" (p {finding.p_value:.2g})"
+    return f"differs: {metric.title} by {format_percent(finding.change)}{p_value}"

@@ -1,0 +1,187 @@
+"""`mbr-perf nightly`: a suite of cases, run and judged against golden values."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import completion
+from harness.cli.options import LocalLaunchOptions, SlurmLaunchOptions, takes
+from harness.errors import Problems
+
+if TYPE_CHECKING:
+    from harness.nightly.plan import NightRequest
+    from harness.nightly.reports import Outputs
+
+_SUITE, _JUDGE, _OUTPUT = "Suite", "Judging", "Output"
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions:
+    """What to run, and how often."""
+
+    suite: Annotated[str | None, typer.Argument(metavar="SUITE",
+        autocompletion=completion.suites, help="A suite file: a name in recipes/suites or a path. Not with --resume.")] = None
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", rich_help_panel=_SUITE,
+        help="Only cases whose names match, e.g. 'llama3_*'. Repeatable.")] = None
+    shard: Annotated[str, typer.Option("--shard", metavar="I/N", rich_help_panel=_SUITE,
+        help="Only the I-th of N parts of the suite. Every case is in exactly one part.")] = ""
+    confirm: Annotated[int, typer.Option("--confirm", metavar="N", rich_help_panel=_SUITE,
+        help="Run a case that looks like a regression N more times to confirm it.")] = 2
+    retries: Annotated[int, typer.Option("--retries", metavar="N", rich_help_panel=_SUITE,
+        help="Retry a case at most N times after a known infrastructure fault. Every attempt is recorded.")] = 1
+    resume: Annotated[str | None, typer.Option("--resume", metavar="NIGHT", rich_help_panel=_SUITE,
+        autocompletion=completion.nights, help="Run what is missing of a night. Give its folder or the start of its id. The settings come from that night.")] = None
+    recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", rich_help_panel=_SUITE,
+        help="Directory of recipe families and of suites/.")] = None
+    dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SUITE,
+        help="Print the cases, their goldens, their last outcomes and what would run, and with Slurm the batch files. Run nothing.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightJudgeOptions:
+    """How to judge; thresholds are the suite's."""
+
+    golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", rich_help_panel=_JUDGE,
+        help="Where golden values are. Default: results/golden of the checkout.")] = None
+    accept_differences: Annotated[list[str] | None, typer.Option("--accept_difference", metavar="NAME", rich_help_panel=_JUDGE,
+        help="Compare even if this differs from the golden's: a package, driver_version or software. Repeatable.")] = None
+    fail_on_improvement: Annotated[bool, typer.Option("--fail_on_improvement", rich_help_panel=_JUDGE,
+        help="Exit 7 on an improvement beyond the threshold.")] = False
+    aa: Annotated[bool, typer.Option("--aa", rich_help_panel=_JUDGE,
+        help="Run one case under two labels, and judge times only if both are equally fast. On Slurm, one job runs both.")] = False
+    aa_case: Annotated[str, typer.Option("--aa_case", metavar="NAME", rich_help_panel=_JUDGE,
+        help="The case that --aa runs. Default: the case with the least expected GPU time.")] = ""
+    aa_pairs: Annotated[int | None, typer.Option("--aa_pairs", metavar="N", rich_help_panel=_JUDGE,
+        help="Runs under each label of --aa, 3 to 50. Default: 4.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightOutputOptions:
+    """Where the answer goes. mbr-perf always writes every report into the night's folder, too."""
+
+    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_OUTPUT, help="One JSON document on stdout.")] = False
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", rich_help_panel=_OUTPUT,
+        help="JUnit XML.")] = None
+    step_summary: Annotated[Path | None, typer.Option("--step_summary", metavar="FILE", rich_help_panel=_OUTPUT,
+        help="Append Markdown, e.g. to $GITHUB_STEP_SUMMARY.")] = None
+    html: Annotated[Path | None, typer.Option("--html", metavar="DIR", rich_help_panel=_OUTPUT,
+        help="A page per night and an index of all nights.")] = None
+# fmt: on
+
+
+@takes(SuiteOptions, LocalLaunchOptions, NightJudgeOptions, NightOutputOptions, SlurmLaunchOptions)
+def nightly(
+    what: SuiteOptions,
+    launch: LocalLaunchOptions,
+    judge: NightJudgeOptions,
+    output: NightOutputOptions,
+    slurm: SlurmLaunchOptions,
+) -> None:
+    """Run a suite of cases and compare each with its golden values.
+
+    If a case fails, the others still run. mbr-perf repeats a case that looks like a regression before it reports one. You
+    can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
+
+    Time: a case is a regression if it is slower than the threshold and noise would cause that in fewer than 1 of 100
+    nights. Once history has five nights of the case, 2 % instead of the threshold is enough. Slower than the threshold
+    without that evidence is inconclusive: use more repeats. Peak memory is a regression if every run exceeds its threshold.
+
+    With --aa, one case first runs under the labels A and A' in turn: A A' A' A. All times of the night are inconclusive
+    if A and A' differ by more than 2 % (or the case's smaller threshold) and noise would cause that in fewer than 1 of 100
+    nights (Student's t, two-sided), if one of these runs failed or is missing, or if they vary too much to show a
+    difference as large as the case's threshold. In the last case, use more --aa_pairs. mbr-perf still judges memory,
+    unless A and A' differ in it by more than the case's threshold. It does not add these runs to history.
+
+    Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
+    """
+    from harness.nightly.run import Audience, dry_run_night, resume_night, start_night
+    from harness.nightly.show import NightDisplay
+
+    request, outputs = _night_asked(what, judge, launch, slurm, output)
+    audience = Audience(NightDisplay(as_json=output.as_json), outputs)
+    if request is None:
+        assert what.resume is not None  # else there is a request
+        raise typer.Exit(int(resume_night(what.resume, launch.results_dir, audience)))
+    if what.dryrun:
+        raise typer.Exit(int(dry_run_night(request, audience.display)))
+    raise typer.Exit(int(start_night(request, audience)))
+
+
+_MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
+
+
+def _night_asked(
+    what: SuiteOptions,
+    judge: NightJudgeOptions,
+    launch: LocalLaunchOptions,
+    slurm: SlurmLaunchOptions,
+    output: NightOutputOptions,
+) -> "tuple[NightRequest | None, Outputs]":
+    """Return the requested night (None if a night is resumed), and where its reports go.
+
+    BadRequestError with everything that is wrong with the options, the suite and its cases.
+    """
+    from harness.cli.requests import require_nothing_else
+    from harness.nightly.plan import chosen_suite
+    from harness.nightly.reports import Outputs, require_outputs
+
+    problems, request = Problems(), None
+    outputs = Outputs(junit=output.junit, step_summary=output.step_summary, html=output.html)
+    with problems.collecting():
+        require_outputs(outputs)
+    if what.resume is None:
+        request = _request(what, judge, launch, slurm, problems)
+    else:
+        with problems.collecting():
+            may = "--results_dir and the options of outputs"
+            require_nothing_else("night", may, (what, judge, launch, slurm), _MAY_ACCOMPANY)
+    if problems.found and request is not None:
+        with problems.collecting():
+            chosen_suite(request)
+    problems.raise_if_any()
+    return request, outputs
+
+
+def _request(
+    what: SuiteOptions,
+    judge: NightJudgeOptions,
+    launch: LocalLaunchOptions,
+    slurm: SlurmLaunchOptions,
+    problems: Problems,
+) -> "NightRequest | None":
+    """Return the request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
+    from harness.cli.requests import batch_launch, read, slurm_request
+    from harness.nightly.aa import AaRequest
+    from harness.nightly.plan import NightRequest
+    from harness.records.batches import BatchLaunch
+
+    on_slurm, words = None, BatchLaunch(launcher=launch.launcher, replay_from=launch.replay_from)
+    if what.suite is None:
+        problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
+    if slurm.detach or slurm.no_submit:
+        problems.add(
+            "nightly waits for its jobs: their results decide which runs come next",
+            "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job",
+        )
+    names_aa = bool(judge.aa_case) or judge.aa_pairs is not None
+    if not judge.aa and names_aa:
+        problems.add("--aa_case and --aa_pairs need --aa", "add --aa")
+    with problems.collecting():
+        on_slurm = slurm_request(launch.launcher, slurm, {})
+    with problems.collecting():
+        words = batch_launch(launch)
+    if what.suite is None:
+        return None
+    num_pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
+    return read(
+        NightRequest,
+        what,
+        judge,
+        launch,
+        launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
+        slurm=on_slurm.options if on_slurm else None,
+        aa=AaRequest(judge.aa_case, num_pairs) if judge.aa or names_aa else None,
+    )

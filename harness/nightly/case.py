@@ -1,0 +1,282 @@
+"""Judges one case of a night by its metrics, and by the noise of earlier nights in history."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from harness.errors import BadRequestError, ExitCode
+from harness.history.files import started
+from harness.history.record import CaseOutcome, HistoryRecord
+from harness.judge.compare import compare_runs
+from harness.judge.coverage import measured_device
+from harness.judge.derive import derive
+from harness.judge.gate import Comparison, Finding, Verdict, default_thresholds
+from harness.judge.likeness import SOFTWARE, Difference, Likeness, possible_names
+from harness.judge.metrics import BY_NAME, Metric, Metrics, Speed, speed_of
+from harness.nightly.evidence import Reference
+from harness.nightly.known_noise import KnownNoise, known_noise
+from harness.nightly.outcome import bad_end, effective_runs, exit_code_of, expectation, figures_outcome
+from harness.nightly.rules import NightBefore, TimeLimits, is_suspicious, judge_memory, judge_time
+from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
+from harness.predict.flops import FORMULA_VERSION
+from harness.records.golden import GoldenRecord
+from harness.records.goldens import GateOptions
+from harness.records.run import REPLAYED, RunRecord
+from harness.units import first_line, utc_time
+
+MACHINE = (*SOFTWARE, "device_name", "driver_version")
+"""What a golden was measured with: differences of these may explain a change."""
+
+
+def drift_of(records: Sequence[RunRecord], golden: GoldenRecord, alike: Likeness) -> tuple[Difference, ...]:
+    """Return differing devices, drivers and packages, then container and variables of the ranks; no settings.
+
+    Older goldens keep neither container nor variables: these are then no drift.
+    """
+    found = [difference for difference in alike.differences if difference.name in MACHINE]
+    stored, image = golden.measured_on.environment, golden.measured_on.container
+    if stored is not None:
+        images = [record.provenance.container for record in records]
+        found += [Difference("container", image, here, blocks=False) for here in images if here != image]
+        found += [d for record in records for d in _variables(record, stored)]
+    return tuple(dict.fromkeys(found))
+
+
+def _variables(record: RunRecord, stored: dict[str, str]) -> list[Difference]:
+    here = record.provenance.environment
+    names = sorted(here.keys() | stored.keys())
+    return [
+        Difference(f"environment.{name}", stored.get(name), here.get(name), blocks=False)
+        for name in names
+        if stored.get(name) != here.get(name)
+    ]
+
+
+_JUDGED = (Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """The metrics of the runs that ended well, and their findings."""
+
+    metrics: Metrics
+    speed: Speed | None
+    comparison: Comparison
+    findings: tuple[CaseFinding, ...]
+
+
+def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
+    """Judge a case by the runs that exist so far. With more runs, the verdict may change.
+
+    How runs ended comes first: a run that failed or ran out of memory decides the outcome, unless a retry replaced it. Then the worst finding over the metric table: throughput by `analysis.time_rule`, memory and
+    counted work by `analysis.memory_rule`. Pure: nothing is read or written.
+    """
+    counting = effective_runs(case.runs)
+    counted = tuple(run.record for run in counting if run.record and run.record.status == "ok")
+    figures = _figures(case, counted, rules) if counted else None
+    outcome, reason, cause = _outcome(case, counting, figures)
+    expected = case.planned.expected if counting or case.planned.refused else None
+    is_expected, remark = expectation(
+        expected,
+        outcome,
+        rules.today,
+        ended_well=bool(counted) and outcome not in ("failed", "oom") and not rules.doubts,
+    )
+    exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
+    comparison = figures.comparison if figures else None
+    golden = comparison.golden if comparison else None
+    return CaseVerdict(
+        planned=case.planned,
+        outcome=outcome,
+        exit_code=ExitCode.OK if is_expected else exit_code,
+        reason=reason,
+        findings=figures.findings if figures else (),
+        runs=tuple(case.runs),
+        counted=counted,
+        metrics=figures.metrics if figures else None,
+        speed=figures.speed if figures else None,
+        golden_path=str(case.golden.path) if case.golden.golden else None,
+        is_golden_damaged=case.golden.is_damaged,
+        drift=drift_of(counted, golden, comparison.likeness) if golden and comparison else (),
+        caveats=(
+            *(comparison.likeness.caveats if comparison else ()),
+            *dict.fromkeys(note for record in counted for note in record.notes if note.startswith(REPLAYED)),
+        ),
+        is_expected=is_expected,
+        is_infrastructure=cause is not None and bool(cause.infrastructure),
+        remark=remark,
+    )
+
+
+def suspected(verdict: CaseVerdict) -> bool:
+    """Return whether more runs should confirm a regression: a figure looks like one, and the suite expects none.
+
+    A case that passes may be suspected, too, if a change is probable but not yet established.
+    """
+    if verdict.is_expected or verdict.outcome in ("failed", "oom"):
+        return False
+    return any(_looks_worse(finding) for finding in verdict.findings)
+
+
+def _looks_worse(finding: CaseFinding) -> bool:
+    metric = BY_NAME[finding.metric]
+    if metric.gate == "time":
+        return is_suspicious(metric, finding)
+    return metric.gate == "memory" and finding.verdict is Verdict.REGRESSION
+
+
+def _figures(case: CaseMaterial, counted: Sequence[RunRecord], rules: NightRules) -> _Figures:
+    search = case.golden
+    accept = possible_names(rules.accept_differences, counted[0], search.golden) if search.golden else ()
+    options = GateOptions(accept_differences=accept, require_golden=case.planned.is_golden_required)
+    metrics, comparison = compare_runs(counted, search, options)
+    each = [derive(record) for record in counted]
+    findings = tuple(
+        _unless_in_doubt(_refined(finding, each, metrics, comparison.golden, case, rules), rules)
+        for finding in comparison.findings
+    )
+    spec = counted[0].spec
+    return _Figures(metrics, speed_of(each, spec.tokens_per_step / spec.num_gpus), comparison, findings)
+
+
+def _unless_in_doubt(finding: CaseFinding, rules: NightRules) -> CaseFinding:
+    """Make a verdict inconclusive if the night's A/A puts its kind of metric in doubt."""
+    gate = BY_NAME[finding.metric].gate
+    doubt = rules.doubts.get(gate) if gate else None
+    if doubt is None or finding.verdict not in _JUDGED:
+        return finding
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=doubt)
+
+
+def _refined(
+    plain: Finding,
+    each: Sequence[Metrics],
+    together: Metrics,
+    golden: GoldenRecord | None,
+    case: CaseMaterial,
+    rules: NightRules,
+) -> CaseFinding:
+    """Return the plain gate's finding, judged over all runs where two real figures may be compared at all."""
+    metric = BY_NAME[plain.metric]
+    if golden is None or plain.verdict not in _JUDGED or plain.golden is None:
+        return CaseFinding(**vars(plain))
+    like = next(run.record for run in case.runs if run.record and run.record.status == "ok")
+    values = [metric.read(metrics) for metrics in each]
+    threshold = _threshold(metric, case, golden, len(each), like)
+    if metric.gate != "time":
+        return judge_memory(metric, values, metric.read(together), plain.golden, threshold)
+    reference = Reference(plain.golden, golden.metrics[metric.name].relative_spread, golden.num_runs)
+    nights = _nights(case.history, metric.name, like, golden.promoted_at, rules.before)
+    present = [value for value in values if value is not None]
+    limits = TimeLimits(threshold, rules.alpha)
+    return judge_time(metric, present, reference, _noise(nights), limits, _night_before(nights))
+
+
+def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:
+    """Return the case's own, else the GPU row's, as the plain gate has it."""
+    assert metric.gate is not None
+    row = default_thresholds(like.spec, min(num_runs, golden.num_runs)).of(metric.gate)
+    return row if metric.gate == "exact" else case.planned.thresholds.get(metric.name, row)
+
+
+def _outcome(
+    case: CaseMaterial, counting: Sequence[CaseRun], figures: _Figures | None
+) -> tuple[CaseOutcome, str, CaseRun | None]:
+    """Return outcome, reason, and the run that ended badly, if any."""
+    if case.planned.refused:
+        return "failed", case.planned.refused, None
+    ended = bad_end(counting)
+    if ended:
+        return ended[0], _how_it_ended(ended[1]), ended[1]
+    if figures is None:
+        return "inconclusive", "interrupted before a run finished" if counting else "not run yet", None
+    if figures.comparison.golden is None:
+        is_lacking = case.planned.is_golden_required or case.golden.is_damaged
+        outcome: CaseOutcome = "inconclusive" if is_lacking else "pass"
+        return outcome, figures.comparison.note, None
+    return *figures_outcome(figures.findings), None
+
+
+def _how_it_ended(run: CaseRun) -> str:
+    failure = run.cancelled or (run.record.failure if run.record else "it left no record")
+    named = f"infrastructure ({run.infrastructure}): " if run.infrastructure else ""
+    return f"run {run.number}: {named}{first_line(failure, 'no failure recorded')}"
+
+
+# Nights with a regression have another level. Failed nights have no measurements.
+_USABLE = ("pass", "improvement", "inconclusive")
+_MEASURED = (*_USABLE, "regression")
+
+
+def noise_of(
+    history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str | None = None
+) -> KnownNoise | None:
+    """Return the noise of ``metric`` in nights with settings, device and software of ``like``; None below two runs.
+
+    Only runs that ended well and are not suspect count, of nights whose case was no regression and whose own A/A held.
+    ``since``: when the golden was promoted; older nights count for the noise, not for the level. ``before``: when tonight
+    began (UTC ISO-8601, None: no limit).
+    """
+    return _noise(_nights(history, metric, like, since, before))
+
+
+@dataclass(frozen=True)
+class _Night:
+    """The figures of a case's runs in one night. ``is_older``: it began before the golden was promoted."""
+
+    values: list[float]
+    outcome: CaseOutcome | None
+    is_older: bool
+
+
+def _noise(nights: Sequence[_Night]) -> KnownNoise | None:
+    usable = [night for night in nights if night.outcome in _USABLE]
+    return known_noise([night.values for night in usable], sum(night.is_older for night in usable))
+
+
+def _night_before(nights: Sequence[_Night]) -> NightBefore | None:
+    """Return the last night since the golden, also one with a regression."""
+    if not nights or nights[-1].is_older:
+        return None
+    return NightBefore(nights[-1].values, _noise(nights[:-1]))
+
+
+def _nights(
+    history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str | None
+) -> list[_Night]:
+    """Return the nights that measured ``metric``, oldest first."""
+    end, promoted = (None if before is None else _moment(before)), _moment(since)
+    nights: dict[tuple[str, str], _Night] = {}  # cases that share settings keep their own histories
+    for record in sorted(history, key=started):
+        figure, when = record.metrics.get(metric), started(record)
+        if figure is None or figure.value <= 0 or metric in record.voided:
+            continue
+        if not _is_measured(record, like) or (end is not None and when >= end):
+            continue
+        new = _Night([], record.outcome, when < promoted)
+        nights.setdefault((record.night_id, record.suite_case), new).values.append(figure.value)
+    return list(nights.values())
+
+
+def _is_measured(record: HistoryRecord, like: RunRecord) -> bool:
+    ended_well = record.status == "ok" and not record.suspect and record.outcome in _MEASURED
+    return bool(record.night_id) and ended_well and _is_like(record, like)
+
+
+def _is_like(record: HistoryRecord, like: RunRecord) -> bool:
+    here = like.provenance
+    return (
+        record.fingerprint == like.fingerprint
+        and record.formula_version == FORMULA_VERSION
+        and record.device_name == measured_device(like)
+        and record.driver_version == here.driver_version
+        and all(record.versions.get(name) == here.versions.get(name) for name in SOFTWARE)
+    )
+
+
+def _moment(text: str) -> datetime:
+    """Read a time, in UTC unless it names a zone. BadRequestError for anything else."""
+    try:
+        return utc_time(text)
+    except ValueError as error:
+        raise BadRequestError(f"{text!r}: not an ISO-8601 time") from error

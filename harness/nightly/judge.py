@@ -1,0 +1,220 @@
+"""Judges a night against goldens and history."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from harness.errors import BadRequestError, ExitCode
+from harness.experiment.experiment import ExperimentSpec
+from harness.history.record import CaseOutcome, HistoryRecord, case_of
+from harness.history.store import read_history
+from harness.judge.gate import Verdict
+from harness.judge.statistics import median
+from harness.nightly.aa import judge_aa
+from harness.nightly.case import MACHINE, judge_case, suspected
+from harness.nightly.outcome import WORST_FIRST, aa_runs, case_runs, exit_code_of, figures_outcome
+from harness.nightly.outlook import CaseOutlook
+from harness.nightly.values import (
+    AaVerdict,
+    CaseFinding,
+    CaseMaterial,
+    CaseVerdict,
+    NightVerdict,
+    SharedChange,
+    rules_of,
+)
+from harness.nightly.words import SPEED, finding_of
+from harness.records.goldens import GoldenSearch, find_golden
+from harness.records.night import Case, NightCase, NightData, NightEvent, NightPlan
+from harness.units import utc_now
+
+_WORST_CODE_FIRST = (
+    ExitCode.RUN_FAILED,
+    ExitCode.OUT_OF_MEMORY,
+    ExitCode.REGRESSION,
+    ExitCode.INCONCLUSIVE,
+    ExitCode.IMPROVEMENT,
+)
+
+
+# So many cases that change alike on one night have one cause.
+_MANY_CASES, _MOST_OF_CASES = 3, 2 / 3
+
+
+def judge_night(
+    night_dir: Path,
+    plan: NightPlan,
+    cases: Sequence[CaseMaterial],
+    *,
+    today: date,
+    events: Sequence[NightEvent] = (),
+    finished_at: str = "",
+    num_due: int = 0,
+) -> NightVerdict:
+    """Return the verdict on a night. ``cases`` in the plan's order; ``num_due``: runs still to be done.
+
+    The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are still
+    due, or the A/A does not hold), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
+    """
+    aa = _aa(plan, cases)
+    rules = replace(rules_of(plan, today), doubts=aa.doubts if aa else {})
+    verdicts = tuple(judge_case(case, rules) for case in cases)
+    shared = _shared(verdicts)
+    if shared and shared.is_doubt:
+        verdicts = tuple(_in_doubt(case, shared) if is_slower(case) else case for case in verdicts)
+    is_open = num_due > 0 or (aa is not None and not aa.holds)
+    codes = {verdict.exit_code for verdict in verdicts} | ({ExitCode.INCONCLUSIVE} if is_open else set())
+    return NightVerdict(
+        night_dir=night_dir,
+        plan=plan,
+        cases=verdicts,
+        events=tuple(events),
+        outcome=_outcome(verdicts, is_open=is_open),
+        exit_code=next((code for code in _WORST_CODE_FIRST if code in codes), ExitCode.OK),
+        finished_at=finished_at,
+        num_due=num_due,
+        aa=aa,
+        shared=shared,
+    )
+
+
+def is_slower(case: CaseVerdict) -> bool:
+    """Return whether the case's throughput is worse, by enough to matter if it were no noise."""
+    finding = finding_of(case, SPEED)
+    if finding is None or finding.evidence is None or finding.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
+        return False
+    return finding.change is not None and finding.change < -(finding.evidence.smallest_change or 0.0)
+
+
+def _shared(cases: Sequence[CaseVerdict]) -> SharedChange | None:
+    """Return what most cases lost. It is in doubt until a confirming run, another night, or other software or driver explains it."""
+    judged = [case for case in cases if (found := finding_of(case, SPEED)) and found.evidence]
+    slower = [case for case in judged if is_slower(case)]
+    if len(slower) < _MANY_CASES or len(slower) < _MOST_OF_CASES * len(judged):
+        return None
+    findings = [finding for case in slower if (finding := finding_of(case, SPEED))]
+    repeated = sum(map(_is_repeated, slower, findings))
+    changes = [finding.change for finding in findings if finding.change is not None]
+    changed = any(difference.name in MACHINE for case in slower for difference in case.drift)
+    return SharedChange(median(changes), len(slower), len(judged), not (changed or 2 * repeated >= len(slower)))
+
+
+def _is_repeated(case: CaseVerdict, finding: CaseFinding) -> bool:
+    is_confirmed = any(run.purpose == "confirm" and run.record for run in case.runs)
+    return is_confirmed or bool(finding.evidence and finding.evidence.is_repeated)
+
+
+def _in_doubt(case: CaseVerdict, shared: SharedChange) -> CaseVerdict:
+    """Make a regression of throughput inconclusive that most cases share and nothing repeats."""
+    reason = (
+        f"{shared.num_cases} of {shared.num_judged} cases are slower tonight, the median by {abs(shared.change) * 100:.1f} %: "
+        "the machines may be the cause; a regression if the next night agrees"
+    )
+    findings = tuple(
+        replace(finding, verdict=Verdict.INCONCLUSIVE, reason=reason)
+        if finding.metric == SPEED and finding.verdict is Verdict.REGRESSION
+        else finding
+        for finding in case.findings
+    )
+    if case.outcome != "regression":
+        return replace(case, findings=findings)
+    outcome, why = figures_outcome(findings)
+    code = ExitCode.OK if case.is_expected else exit_code_of(outcome)
+    return replace(case, findings=findings, outcome=outcome, reason=why, exit_code=code)
+
+
+def _aa(plan: NightPlan, cases: Sequence[CaseMaterial]) -> AaVerdict | None:
+    found = [case for case in cases if plan.aa and case.planned.name == plan.aa.case]
+    return judge_aa(found[0].planned, found[0].aa_runs, plan.aa_numbers(found[0].planned)) if found else None
+
+
+def _outcome(verdicts: Sequence[CaseVerdict], *, is_open: bool) -> CaseOutcome:
+    found: set[CaseOutcome] = {"pass" if verdict.is_expected else verdict.outcome for verdict in verdicts}
+    if is_open:
+        found.add("inconclusive")
+    return next((outcome for outcome in WORST_FIRST if outcome in found), "pass")
+
+
+@dataclass
+class NightJudge:
+    """Judges the cases of one night against the goldens and the history of ``results``, which are read once."""
+
+    plan: NightPlan
+    results: Path
+    _history: dict[str, Sequence[HistoryRecord]] = field(default_factory=dict)
+    _goldens: dict[str, GoldenSearch] = field(default_factory=dict)
+
+    def suspicion(self, case: NightCase) -> str:
+        """Say why the case looks like a regression so far; empty where it does not.
+
+        This leaves out the A/A, which may still be running: the choice of runs must not depend on their order.
+        """
+        verdict = judge_case(self.material(case), rules_of(self.plan, _day_of(self.plan)))
+        if not suspected(verdict):
+            return ""
+        return verdict.reason or "worse than its golden, perhaps by chance"
+
+    def verdict(self, data: NightData, num_due: int) -> NightVerdict:
+        """Judge what is on disk, finished or not."""
+        return judge_night(
+            data.night_dir,
+            data.plan,
+            [self.material(case) for case in data.cases],
+            today=_day_of(data.plan),
+            events=data.events,
+            finished_at=_finished_at(data),
+            num_due=num_due,
+        )
+
+    def material(self, case: NightCase) -> CaseMaterial:
+        """Collect what the judge needs. Leave out runs without a record: they will run again."""
+        planned, runs = case.planned, tuple(run for run in case_runs(case) if run.record is not None)
+        if planned.spec is None:
+            return CaseMaterial(planned, runs, GoldenSearch(None, None, planned.refused))
+        if planned.name not in self._goldens:
+            self._goldens[planned.name] = golden_of(planned.spec, planned.sources, self.plan.golden_dir)
+            history = read_history(self.results, case=case_of(planned.spec), fingerprint=planned.spec.fingerprint)
+            self._history[planned.name] = [record for record in history if record.night_id != self.plan.night_id]
+        own_aa = tuple(run for run in aa_runs(case) if run.record is not None)
+        return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], own_aa)
+
+
+def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | None) -> GoldenSearch:
+    """Return the golden of a case's settings. If it cannot be read, it is marked as damaged, with the reason."""
+    try:
+        return find_golden(spec, Path(golden_dir) if golden_dir else None, sources)
+    except BadRequestError as error:
+        return GoldenSearch(None, None, error.message, is_damaged=True)
+
+
+def _finished_at(data: NightData) -> str:
+    """Return when the night finished, also if it is judged again later."""
+    finished = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
+    return finished or utc_now()
+
+
+def _day_of(plan: NightPlan) -> date:
+    """Return the day (UTC) on which the night began: judged again later, it expects what it expected then."""
+    return datetime.fromisoformat(plan.started_at).astimezone(UTC).date()
+
+
+def outlook(plan: NightPlan, results: Path) -> tuple[CaseOutlook, ...]:
+    """Return one outlook per case, in the plan's order."""
+    return tuple(_outlook(plan, case, results) for case in plan.cases)
+
+
+def _outlook(plan: NightPlan, case: Case, results: Path) -> CaseOutlook:
+    if case.spec is None:
+        return CaseOutlook(case, None, "", None)
+    golden = golden_of(case.spec, case.sources, plan.golden_dir)
+    runs = read_history(results, case=case_of(case.spec), fingerprint=case.spec.fingerprint)
+    last = _last(runs, plan.suite, case.name)
+    return CaseOutlook(case, golden.path if golden.golden else None, golden.note, last, golden.is_damaged)
+
+
+def _last(runs: Sequence[HistoryRecord], suite: str, case: str) -> HistoryRecord | None:
+    """Return the newest run of this suite's case, else outside suites; ignores other cases with the same settings."""
+    own = [run for run in runs if (run.suite, run.suite_case) == (suite, case)]
+    outside = [run for run in runs if not run.suite_case]
+    return next(reversed(own or outside), None)

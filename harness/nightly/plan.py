@@ -1,0 +1,253 @@
+"""The request of `mbr-perf nightly`, and the plan of a night: its cases, and which of them cannot run."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import harness
+from harness.batch.launches import num_nodes
+from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
+from harness.errors import BadRequestError, Problems
+from harness.experiment.gpu import GPUS
+from harness.judge.likeness import impossible_names
+from harness.launch.environment import Host
+from harness.launch.machine import one_look, require_machine, software_here
+from harness.launch.slurm_job import option_problems
+from harness.measure.prediction import KeptPrediction, cached_prediction_of
+from harness.measure.understanding import RunRequest, in_one_sentence, launcher_problems
+from harness.nightly.aa import AaRequest, aa_problems, with_aa
+from harness.nightly.batch import unstarted_night
+from harness.records.batches import BatchLaunch
+from harness.records.goldens import require_golden_dir
+from harness.records.job import SlurmOptions
+from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
+from harness.records.redact import own_command
+from harness.records.run import LaunchSettings
+from harness.resolve.recipe import Request
+from harness.resolve.suite import Suite, SuiteCase, leaves_figures
+from harness.resolve.suite_file import read_suite
+from harness.resolve.suite_listing import only, shard
+from harness.units import counted, grouped, utc_now
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightRequest:
+    """Which cases of which suite, and how their runs are launched, repeated and judged.
+
+    ``suite``: a name or a path; ``only``: patterns of case names; ``shard``: ``i/n``, empty for all. ``golden_dir`` and
+    ``results_dir`` None: the usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``aa`` None: no A/A.
+    """
+
+    suite: str
+    only: tuple[str, ...] = ()
+    shard: str = ""
+    confirm: int = 2
+    retries: int = 1
+    launch: BatchLaunch = field(default_factory=BatchLaunch)
+    slurm: SlurmOptions | None = None
+    golden_dir: Path | None = None
+    recipes_dir: Path | None = None
+    results_dir: Path | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    aa: AaRequest | None = None
+
+    def run_request(self, asked: Request) -> RunRequest:
+        """Return the request of one case, as the checks of `mbr-perf run` take it."""
+        return RunRequest(
+            asked=asked, launch=LaunchSettings(launcher=self.launch.launcher, pass_env=self.launch.pass_env)
+        )
+
+
+MOST_EXTRA_RUNS = 100
+"""The most runs of one case to confirm or to retry. A larger number is a typing error and could block the machine for days."""
+
+
+def chosen_suite(request: NightRequest) -> Suite:
+    """Return the cases that this night is about. BadRequestError with every fault of the suite and of the options."""
+    problems, chosen = Problems(), Suite(name="", title="", cases=())
+    for name in ("confirm", "retries"):
+        if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
+            message = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
+            problems.add(message, "it counts the extra runs of one case")
+    with problems.collecting():
+        require_golden_dir(request.golden_dir)
+    problems.found += impossible_names(request.accept_differences)
+    problems.found += _launch_problems(request.launch)
+    if request.slurm is not None:
+        problems.found += option_problems(request.slurm, request.launch.pass_env)
+    with problems.collecting():
+        chosen = read_suite(request.suite, request.recipes_dir)
+        chosen = only(chosen, request.only)
+    if request.shard:
+        with problems.collecting():
+            chosen = shard(chosen, request.shard)
+    problems.found += aa_problems(request.aa, [case.name for case in chosen.cases])
+    problems.raise_if_any()
+    return chosen
+
+
+def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
+    """Return the problems of the launch, for all cases."""
+    found = [*launcher_problems(launch), *launch.problems]
+    if launch.launcher == "replay" and launch.replay_from is None:
+        found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
+    return found
+
+
+CaseDraft = Draft[SuiteCase]
+
+_REPLAYED = "replayed: there is no measurement to compare a prediction with"
+
+
+def draft_cases(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tuple[CaseDraft, ...]:
+    """Return every case. A case that a rule or its recipe forbids is refused; the others go on."""
+    return tuple(
+        drafted(
+            case,
+            request.run_request(case.request),
+            host,
+            lambda finding: f"{finding.id}: {finding.message} ({finding.fix})",
+        )
+        for case in cases
+    )
+
+
+def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
+    """Return the planned case, with a prediction if cached traces suffice; else a run makes it."""
+    case, checked, expected = draft.asked, draft.checked, draft.asked.expected
+    words = {
+        "name": case.name,
+        "repeats": case.repeats,
+        "thresholds": case.thresholds,
+        "owner": case.owner,
+        "expected": ExpectedFailureRecord(
+            outcome=expected.outcome, until=expected.until.isoformat(), reason=expected.reason
+        )
+        if expected
+        else None,
+        "is_golden_required": case.is_golden_required,
+        "timeout_s": case.timeout_s if request.launch.timeout_s is None else request.launch.timeout_s,
+    }
+    if checked is not None:
+        words |= {
+            "spec": checked.spec,
+            "sources": checked.sources,
+            "notes": checked.notes,
+            "findings": checked.findings,
+        }
+    if draft.problem or checked is None:
+        return RefusedCase.model_validate(words | {"refused": draft.problem})
+    if request.launch.launcher == "replay":
+        kept = KeptPrediction(None, _REPLAYED)
+    else:
+        kept = cached_prediction_of(checked.spec, checked.software, host).kept
+    return PlannedCase.model_validate(words | {"prediction": kept.prediction, "no_prediction": kept.reason})
+
+
+def refused_case(case: Case, why: str) -> RefusedCase:
+    """Return the same case, not to be run."""
+    return RefusedCase(**dict(case) | {"refused": why})
+
+
+@one_look()
+def plan_night(request: NightRequest, host: Host, *, starts: bool, narrate: Callable[[str], None]) -> NightPlan:
+    """Decide everything before the first run; ``night_id`` is empty until the night has a folder.
+
+    ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
+    BadRequestError with every problem of the request, or of the machine where no case can start on it.
+    """
+    suite = chosen_suite(request)
+    if starts and request.slurm is None and request.launch.launcher == "torchrun":
+        for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
+            software_here(gpu, host)
+    narrate(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
+    drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
+    unasked = tuple[str, ...]()
+    if (
+        starts and request.launch.launcher != "replay" and request.slurm is None
+    ):  # a job asks megatron-core on its nodes
+        drafts, unasked = ask_megatron(drafts, host)
+    plan = _plan(request, suite, drafts, host)
+    plan = plan.model_copy(update={"notes": (*unasked, *_short_cases(plan))})
+    return with_aa(_startable(plan, host) if starts else plan, request.aa)
+
+
+def _short_cases(plan: NightPlan) -> Iterable[str]:
+    """Yield one note for all cases that count the same steps, and too few of them."""
+    measured = (case for case in plan.planned if leaves_figures(case.expected.outcome if case.expected else None))
+    cases = grouped((few, case.name) for case in measured if (few := case.spec.measure.too_few_steps))
+    for few, names in cases.items():
+        yield f"{'every case' if len(names) == len(plan.cases) else ', '.join(names)}: {few}"
+
+
+def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host: Host) -> NightPlan:
+    return NightPlan(
+        night_id="",
+        suite=suite.name,
+        title=suite.title or suite.name,
+        cases=tuple(planned_case(draft, request, host) for draft in drafts),
+        confirm=request.confirm,
+        retries=request.retries,
+        shard=request.shard,
+        only=request.only,
+        launch=request.launch,
+        slurm=request.slurm,
+        software={draft.checked.spec.gpu: draft.checked.software for draft in drafts if draft.checked},
+        golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
+        accept_differences=request.accept_differences,
+        fail_on_improvement=request.fail_on_improvement,
+        command=own_command(),
+        started_at=utc_now(),
+        mbr_perf=harness.__version__,
+    )
+
+
+def _startable(plan: NightPlan, host: Host) -> NightPlan:
+    """Return the plan with cases refused that cannot start here. BadRequestError where that leaves none."""
+    if not plan.planned:
+        each = [f"{case.name}: {case.refused}" for case in plan.cases]
+        message = "\n  ".join([f"every case of {plan.suite} is refused:", *each])
+        raise BadRequestError(message, remedy="change the suite, or choose other cases of it")
+    problems = {case.name: unable(plan, case, host) for case in plan.planned}
+    found = [problem for problem in problems.values() if problem is not None]
+    if found and len(found) == len(problems):
+        # Without the remedy, which is about single runs.
+        reasons = dict.fromkeys(part.message for error in found for part in error.problems)
+        raise BadRequestError(
+            "\n  ".join(
+                [f"none of the {counted(len(problems), 'case')} of {plan.suite} can start on this machine:", *reasons]
+            ),
+            remedy="run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run",
+        )
+    cases = [
+        refused_case(case, in_one_sentence(problem)) if (problem := problems.get(case.name)) else case
+        for case in plan.cases
+    ]
+    return plan.model_copy(update={"cases": tuple(cases)})
+
+
+def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | None:
+    """Say why a case cannot start on this machine, everything at once."""
+    problems, nnodes = Problems(), num_nodes(case.spec)
+    if plan.slurm is None and nnodes > 1 and plan.launch.launcher != "replay":
+        return BadRequestError(
+            f"{case.spec.num_gpus} GPUs need {nnodes} nodes", remedy="--launcher slurm runs it as a job"
+        )
+    if plan.slurm is not None and case.sources.get("gpu") == "this machine":
+        problems.add(
+            "jobs run on other machines, whose GPU mbr-perf cannot detect from here", "name the case's GPU: request.gpu"
+        )
+    launch = plan.launch
+    if nnodes > 1 and plan.slurm is not None:  # only the job knows its first node
+        launch = launch.model_copy(update={"nnodes": nnodes, "master_addr": "HEAD"})
+    with problems.collecting():
+        unstarted_night(plan, host, launch).launch_of(DueRun(case, 0), Path("RUN"))
+    if plan.launch.launcher == "torchrun" and plan.slurm is None:
+        with problems.collecting():
+            require_machine(case.spec, host, case.spec.ranks_per_node(1), plan.software.get(case.spec.gpu))
+    try:
+        problems.raise_if_any()
+    except BadRequestError as error:
+        return error
+    return None

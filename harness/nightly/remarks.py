@@ -1,0 +1,196 @@
+"""Writes the remarks on a night's cases below the table: the reason, what differs, the runs, the next command."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.judge.gate import Verdict
+from harness.judge.metrics import BY_NAME
+from harness.nightly.aa import AA_ALPHA, pairs_that_show
+from harness.nightly.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.nightly.words import SPEED, finding_of, finding_text, is_red, one_line, outcome_text, p_text
+from harness.units import format_percent, format_share, grouped
+
+
+@dataclass(frozen=True)
+class Story:
+    """A case: title with its owner, ``explanation`` in the order of a reader's questions, then paths and commands to copy."""
+
+    case: CaseVerdict
+    title: str
+    explanation: tuple[str, ...]
+    to_copy: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return all lines."""
+        return (*self.explanation, *self.to_copy)
+
+
+def story(case: CaseVerdict) -> Story:
+    """Return the remarks on one case."""
+    owner = f"  (owner: {case.planned.owner})" if case.planned.owner else ""
+    return Story(
+        case, f"{case.planned.name}: {outcome_text(case)}{owner}", tuple(_explanation(case)), tuple(_to_copy(case))
+    )
+
+
+def further_command(case: CaseVerdict) -> str:
+    """Return the command that shows details: a comparison with the golden, or one run. Empty without a run."""
+    run_dir = _last_run(case)
+    if run_dir is None:
+        return ""
+    if case.golden_path is not None and case.outcome not in ("failed", "oom"):
+        return f"mbr-perf explain {shlex.quote(str(run_dir))} {shlex.quote(case.golden_path)}"
+    return f"mbr-perf results show {shlex.quote(str(run_dir))}"
+
+
+def drift_text(case: CaseVerdict) -> str:
+    """Return all differences: ``torch: golden 2.9.1, here 2.10.0 (accepted)``."""
+    return "; ".join(f"{each.text}{' (accepted)' if each.accepted else ''}" for each in case.drift)
+
+
+def run_lines(runs: Iterable[CaseRun]) -> tuple[str, ...]:
+    """Return ``repeat ok: <folder>/{0,1,2}``: runs that ended alike in one line, as a shell expands it."""
+    alike = grouped(((_kind(run), run.run_dir.parent), run.run_dir.name) for run in runs)
+    return tuple(f"{kind}: {_folders(parent, names)}" for (kind, parent), names in alike.items())
+
+
+def _kind(run: CaseRun) -> str:
+    """Return purpose and status, with the named fault or the reason for its start."""
+    status = run.record.status if run.record else "never finished"
+    because = "; ".join(one_line(text) for text in (run.infrastructure, run.reason) if text)
+    return f"{run.purpose} {status}{f' ({because})' if because else ''}"
+
+
+def _folders(parent: Path, names: Sequence[str]) -> str:
+    listed = ",".join(names)
+    return f"{parent}/{listed}" if len(names) == 1 else f"{parent}/{{{listed}}}"
+
+
+def _explanation(case: CaseVerdict) -> Iterable[str]:
+    findings = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
+    reason = "" if findings and case.outcome not in ("failed", "oom") else one_line(case.planned.refused or case.reason)
+    if reason:
+        yield reason
+    yield from _about_findings(findings)
+    failures = {one_line(run.record.failure): None for run in case.runs if run.record and run.record.failure}
+    yield from (f"Failure: {failure}" for failure in failures if failure not in reason)
+    if case.remark:
+        yield one_line(case.remark)
+    if case.drift and not any(one_line(drift_text(case)) == one_line(finding.reason) for finding in findings):
+        yield f"Environment differs from the golden's: {one_line(drift_text(case))}"
+    yield from (f"Caveat: {one_line(caveat)}" for caveat in case.caveats)
+
+
+def next_steps(verdict: NightVerdict) -> Iterable[str]:
+    """Yield how inconclusive cases get a verdict: store tonight's values as golden values, or accept differences.
+
+    Nothing for a night from which `golden promote` takes no values: unfinished, replayed, or with an A/A that does not agree.
+    """
+    plan, aa = verdict.plan, verdict.aa
+    if verdict.num_due or plan.launch.launcher == "replay" or (aa and not aa.holds):
+        return
+    unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
+    new = [case for case in unsure if case.golden_path is None and not case.is_golden_damaged]
+    withheld = {case.planned.name: _withholding(case) for case in unsure}
+    if stored := [case for case in new if not case.why_not_stored]:
+        yield f"To store tonight's values of cases without a golden: {_promote(verdict, stored)}"
+    for case in new:
+        if case.why_not_stored:
+            yield f"{case.planned.name}: tonight's values cannot be stored: {case.why_not_stored}"
+    if names := dict.fromkeys(name for found in withheld.values() for name in found):
+        options = " ".join(f"--accept_difference {name}" for name in names)
+        yield f"To judge in spite of differences from the golden, start the next night with: {options}"
+        differing = [case for case in unsure if withheld[case.planned.name]]
+        yield f"To store tonight's values in place of these goldens{_changes(differing)}: {_promote(verdict, differing)}"
+
+
+def _withholding(case: CaseVerdict) -> Sequence[str]:
+    """Return the names of the differences from the golden because of which a metric has no verdict."""
+    reasons = {text for finding in case.findings for text in finding.reason.split("; ")}
+    return tuple(each.name for each in case.drift if not each.accepted and each.text in reasons)
+
+
+def _changes(cases: Iterable[CaseVerdict]) -> str:
+    """Return `` (TFLOP/s/GPU -6.1 % to +0.2 %)``, so that nobody stores a slowdown unseen."""
+    found = [finding_of(case, SPEED) for case in cases]
+    changes = sorted({finding.change for finding in found if finding and finding.change is not None})
+    span = " to ".join(format_percent(change) for change in (*changes[:1], *changes[1:][-1:]))
+    return f" ({BY_NAME[SPEED].title} {span})" if span else ""
+
+
+def _promote(verdict: NightVerdict, cases: Sequence[CaseVerdict]) -> str:
+    plan = verdict.plan
+    chosen = [word for case in cases for word in ("--case", case.planned.name)]
+    which = ["--every"] if len(cases) == len(plan.cases) else chosen
+    folder = ["--golden_dir", plan.golden_dir] if plan.golden_dir else []
+    return shlex.join(["mbr-perf", "golden", "promote", str(verdict.night_dir), *which, *folder, "--reason", "TEXT"])
+
+
+def _to_copy(case: CaseVerdict) -> Iterable[str]:
+    yield from (f"Runs: {line}" for line in run_lines(case.runs))
+    command = further_command(case)
+    if command:
+        yield f"Details: {command}"
+
+
+def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
+    """Yield a line for each change, and a line for each reason that prevents a verdict, with all its metrics."""
+    by_reason: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.verdict is Verdict.INCONCLUSIVE and finding.evidence is None:
+            by_reason.setdefault(one_line(finding.reason), []).append(BY_NAME[finding.metric].title)
+        else:
+            yield finding_text(finding)
+    yield from (f"{', '.join(titles)}: {reason}" for reason, titles in by_reason.items())
+
+
+def _last_run(case: CaseVerdict) -> Path | None:
+    """Return the last run that ended as the case did, else the last one with a record."""
+    is_bad = case.outcome in ("failed", "oom")
+    with_record = [(run.run_dir, run.record) for run in case.runs if run.record]
+    alike = [run_dir for run_dir, record in with_record if (record.status != "ok") == is_bad]
+    chosen = alike or [run_dir for run_dir, _ in with_record]
+    return chosen[-1] if chosen else None
+
+
+_WITHHELD = {"time": "no time", "memory": "no memory", "exact": "no counted work"}
+
+
+def aa_lines(verdict: NightVerdict) -> tuple[str, ...]:
+    """Say whether the A/A holds and how its labels compare; if not, what is not judged and where its runs are."""
+    aa = verdict.aa
+    if aa is None:
+        return ()
+    comparison = "; ".join(_aa_finding(finding) for finding in aa.findings if finding.p_value is not None)
+    named = f"A/A of {aa.case}, {aa.num_pairs} pairs{', replayed: nothing was measured' if aa.is_replayed else ''}"
+    if aa.holds:
+        return (f"{named}: holds: {comparison}",)
+    withheld = " and ".join(_WITHHELD[gate] for gate in aa.doubts)
+    why = "; ".join(aa.doubts.values())
+    return (
+        f"{named}: {why}: {withheld} is judged tonight{f'. {comparison}' if comparison else ''}",
+        *(_fix(finding) for finding in aa.findings if finding.is_blind),
+        *(f"Runs of the A/A: {line}" for line in run_lines(aa.runs)),
+    )
+
+
+def _aa_finding(finding: AaFinding) -> str:
+    """``TFLOP/s/GPU of A' against A -0.1 %, p 0.93; one run varies by 0.2 %; it cannot show changes below 2 %``."""
+    if finding.change is None or finding.p_value is None or finding.noise is None or finding.visible is None:
+        return ""
+    title = BY_NAME[finding.metric].title
+    change = f"{title} of A' against A {format_percent(finding.change)}, {p_text(finding.p_value)}"
+    noise = f"one run varies by {format_share(finding.noise)}"
+    return f"{change}; {noise}; it cannot show changes below {format_share(max(finding.visible, finding.limit))}"
+
+
+def _fix(finding: AaFinding) -> str:
+    """Say what would make an A/A conclusive that was too noisy."""
+    steadier = "a quieter machine or longer runs"
+    if finding.noise is None or finding.threshold is None:
+        return f"To make the A/A conclusive: {steadier}"
+    pairs = pairs_that_show(finding.threshold, finding.noise, AA_ALPHA)
+    return f"To make the A/A conclusive: {f'--aa_pairs {pairs}, ' if pairs else ''}{steadier}"

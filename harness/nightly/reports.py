@@ -1,0 +1,239 @@
+"""Writes the reports of a night into its folder and to the requested places."""
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.nightly.index import INDEX, write_index
+from harness.nightly.junit import night_junit
+from harness.nightly.show import night_page
+from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
+from harness.nightly.words import answer, is_red
+from harness.records.folders import why_unwritable
+from harness.records.night import JUDGED, REPORT
+from harness.records.redact import redact_shapes
+from harness.records.store import write_atomically
+from harness.show import json
+from harness.show.html import html
+from harness.show.markup import as_markdown, markdown
+from harness.show.page import Code, Only, Section
+from harness.show.provenance import command_text, machine_facts, run_table
+from harness.units import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Requested copies; None: not requested. ``html`` is a folder; ``step_summary`` is a file to append to."""
+
+    junit: Path | None = None
+    step_summary: Path | None = None
+    html: Path | None = None
+
+
+def require_outputs(outputs: Outputs) -> None:
+    """Raise one BadRequestError for all outputs that cannot be written, before hours of running."""
+    raise_all([problem for field in fields(outputs) for problem in _problems(field.name, getattr(outputs, field.name))])
+
+
+def delete_earlier(outputs: Outputs) -> None:
+    """Delete the JUnit file of an earlier night: after a kill, CI would take it for the result of tonight."""
+    if outputs.junit and outputs.junit.is_file():
+        outputs.junit.unlink()
+
+
+def _problems(name: str, path: Path | None) -> list[BadRequestError]:
+    if path is None:
+        return []
+    option = f"--{name} {path}"
+    if name == "html" and path.exists() and not path.is_dir():
+        return [BadRequestError(f"{option}: not a folder")]
+    return _unwritable(option, path) if name == "html" else _of_a_file(option, path)
+
+
+def _of_a_file(option: str, path: Path) -> list[BadRequestError]:
+    if path.is_dir():
+        return [BadRequestError(f"{option}: a folder", remedy="name a file")]
+    if not path.parent.is_dir():
+        return [BadRequestError(f"{option}: no folder {path.parent}", remedy="make it first")]
+    return _unwritable(option, path)
+
+
+def _unwritable(option: str, path: Path) -> list[BadRequestError]:
+    why = why_unwritable(path)
+    return [BadRequestError(f"{option}: cannot be written: {why}", remedy="name another place")] if why else []
+
+
+@dataclass(frozen=True)
+class Written:
+    """The written files, and the files that could not be written, with the reason. That changes no verdict."""
+
+    paths: tuple[Path, ...]
+    problems: tuple[str, ...] = ()
+
+
+def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None) -> Written:
+    """Write every format of :data:`FORMATS` into ``report/`` of the night, then what ``outputs`` asks for.
+
+    Files in the night's folder are replaced. If one cannot be written, the others still are.
+    """
+    folder, shown = verdict.night_dir / REPORT, _shown(verdict)
+    jobs = [(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
+    return _written([*jobs, *_asked_for(shown, verdict.night_dir.parent, outputs or Outputs())])
+
+
+def _shown(verdict: NightVerdict) -> NightVerdict:
+    """Mask folders that look like secrets, because people share these files."""
+    cases = (replace(case, runs=_runs(case.runs), golden_path=case.golden_path and redact_shapes(case.golden_path))
+             for case in verdict.cases)  # fmt: skip
+    aa = verdict.aa and replace(verdict.aa, runs=_runs(verdict.aa.runs))
+    return replace(verdict, night_dir=_masked(verdict.night_dir), cases=tuple(cases), aa=aa)
+
+
+def _runs(runs: Iterable[CaseRun]) -> tuple[CaseRun, ...]:
+    return tuple(replace(run, run_dir=_masked(run.run_dir)) for run in runs)
+
+
+def _masked(path: Path) -> Path:
+    return Path(redact_shapes(str(path)))
+
+
+_Job = tuple[Path, Callable[[Path], None]]
+
+
+def _asked_for(verdict: NightVerdict, nights: Path, outputs: Outputs) -> Iterable[_Job]:
+    if outputs.junit:
+        yield outputs.junit, partial(_write, verdict, night_junit)
+    if outputs.step_summary:
+        yield outputs.step_summary, lambda path: append_summary(path, verdict)
+    if outputs.html:
+        folder = outputs.html
+        yield folder / INDEX, lambda _: write_index(nights, folder)
+
+
+def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text(verdict))
+
+
+def _written(jobs: Iterable[_Job]) -> Written:
+    paths, problems = [], []
+    for path, write in jobs:
+        try:
+            write(path)
+        except OSError as error:
+            problems.append(f"{path}: cannot be written: {error.strerror or error}")
+        else:
+            paths.append(path)
+    return Written(tuple(paths), tuple(problems))
+
+
+SUMMARY_LIMIT_BYTES = 1024 * 1024
+"""GitHub's limit for one step's summary, all parts together. Beyond it, GitHub shows nothing."""
+
+
+def night_markdown(verdict: NightVerdict) -> str:
+    """Return the whole report."""
+    return markdown(night_page(verdict), level=2)
+
+
+def append_summary(path: Path, verdict: NightVerdict) -> None:
+    """Append as much as the limit allows to the file at ``path``, in which other programs may have written.
+
+    OSError where nothing does.
+    """
+    taken = path.stat().st_size if path.exists() else 0
+    text = night_summary(verdict, SUMMARY_LIMIT_BYTES - taken - 1)
+    if not text:
+        raise OSError(errno.EFBIG, "the file is already as large as GitHub accepts", str(path))
+    append_whole(path, text)
+
+
+def night_summary(verdict: NightVerdict, limit_bytes: int) -> str:
+    """Return the longest report of at most ``limit_bytes`` in UTF-8, naming omissions; empty if no line fits.
+
+    Green cases go first, then the details, then rows from the end, then the table.
+    """
+    return next((text for text in _ever_shorter(verdict) if len(text.encode("utf-8")) <= limit_bytes), "")
+
+
+def _ever_shorter(verdict: NightVerdict) -> Iterable[str]:
+    red = [case for case in verdict.cases if is_red(case)]
+    green = len(verdict.cases) - len(red)
+    no_green = f"{counted(green, 'case')} without a problem" if green else ""
+    no_details = "the details of each case"
+    yield night_markdown(verdict)
+    yield _short(verdict, red, with_details=True, left_out=no_green)
+    yield _short(verdict, red, with_details=False, left_out=_and(no_green, no_details))
+    size = len(red) // 2
+    while size:
+        rest = f"{len(red) - size} more cases that need attention"
+        yield _short(verdict, red[:size], with_details=False, left_out=_and(no_green, no_details, rest))
+        size //= 2
+    yield _short(verdict, (), with_details=False, left_out="every case")
+    yield f"**{as_markdown(answer(verdict))}**\n"
+
+
+def _short(verdict: NightVerdict, cases: Sequence[CaseVerdict], *, with_details: bool, left_out: str) -> str:
+    return markdown(night_page(verdict, cases, with_details=with_details, left_out=left_out), level=2)
+
+
+def _and(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def append_whole(path: Path, text: str) -> None:
+    """Append in one write, so that several writers' lines do not mix; a line that a kill cut short is closed first.
+
+    OSError where not all of it could be written.
+    """
+    content = text.encode("utf-8")
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            content = b"\n" + content
+        written = os.write(descriptor, content)
+        if written < len(content):
+            raise OSError(None, f"only {written} of {len(content)} bytes were written", str(path))
+    finally:
+        os.close(descriptor)
+
+
+def night_html(verdict: NightVerdict) -> str:
+    """Return the page, with machine, software and command above the cases and links to the runs below."""
+    runs = [
+        (f"{name}, run {run.number + 1} ({run.purpose})", run.run_dir, run.record)
+        for name, found in _all_runs(verdict)
+        for run in found
+    ]
+    facts = machine_facts(record.provenance for *_, record in runs if record)
+    head = Only("html", (facts, Code(command_text(verdict.plan.command))))
+    table = run_table(runs, verdict.night_dir / REPORT)
+    page = night_page(verdict)
+    tail = (Section("Runs and logs", (table,), folded=True),) if runs else ()
+    return html(replace(page, blocks=(head, *page.blocks, *tail)))
+
+
+def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:
+    """Yield the runs with the name of their case; the A/A comes last."""
+    yield from ((case.planned.name, case.runs) for case in verdict.cases)
+    if verdict.aa:
+        yield f"A/A of {verdict.aa.case}", verdict.aa.runs
+
+
+def _json(verdict: NightVerdict) -> str:
+    from harness.nightly.document import NightDocument
+
+    return json.text(NightDocument.of_night(verdict)) + "\n"
+
+
+FORMATS: dict[str, Callable[[NightVerdict], str]] = {
+    JUDGED: _json,
+    "night.md": night_markdown,
+    "night.html": night_html,
+    "junit.xml": night_junit,
+}

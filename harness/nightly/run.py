@@ -1,0 +1,152 @@
+"""A night from request to exit code: planned, run in rounds, resumed, judged, reported."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.batch.engine import begun, holding, play, play_here
+from harness.batch.launches import require_same_software
+from harness.cluster.commands import Slurm
+from harness.cluster.rounds import JobPerEntry, by_entry, entry_job
+from harness.cluster.showing import JobDisplay
+from harness.errors import BadRequestError, ExitCode, HarnessError
+from harness.history.record import Occasion, history_record
+from harness.history.store import write_history
+from harness.judge.derive import derive
+from harness.judge.gate import status_exit_code
+from harness.launch.environment import Host, this_host
+from harness.launch.slurm_job import SlurmJob
+from harness.measure.experiment import Display
+from harness.nightly.batch import NightBatch, due_round
+from harness.nightly.judge import NightJudge, outlook
+from harness.nightly.plan import NightRequest, plan_night
+from harness.nightly.reports import Outputs, delete_earlier, write_night_reports
+from harness.nightly.show import NightDisplay
+from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
+from harness.records.batches import NIGHT_FOLDERS
+from harness.records.folders import results_dir, why_unwritable
+from harness.records.job import SlurmOptions
+from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night, removed_cases
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Where the answer of a night goes: the display, and files besides its own folder."""
+
+    display: NightDisplay
+    outputs: Outputs = field(default_factory=Outputs)
+
+
+def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
+    """Print the cases, their goldens and last outcomes, and what would run; on Slurm the batch files of the first round.
+
+    Starts nothing; keeps nothing but the index of history. A wrong request (exit code 2) where every case is refused.
+    """
+    host, results = this_host(), results_dir(request.results_dir)
+    if not results.exists() and (why := why_unwritable(results)):
+        raise BadRequestError(f"--results_dir {results}: cannot be made: {why}", remedy="name a writable folder")
+    plan = _with_removed_cases(plan_night(request, host, starts=False, narrate=display.narrate), results)
+    jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
+    display.plan(plan, outlook(plan, results), jobs)
+    return ExitCode.OK if plan.planned else ExitCode.BAD_REQUEST
+
+
+def start_night(request: NightRequest, audience: Audience) -> ExitCode:
+    """Plan the night, write the plan, run it. BadRequestError before anything is started or written."""
+    host = this_host()
+    results = results_dir(request.results_dir).absolute()
+    plan = _with_removed_cases(plan_night(request, host, starts=True, narrate=audience.display.narrate), results)
+    if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
+        Slurm(host.shell).require_options(jobs[0])
+    night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
+    plan = plan.model_copy(update={"night_id": night_dir.name})
+    with begun(NIGHT_FOLDERS, night_dir, plan):
+        return _run(night_dir, host, plan, audience, request.results_dir)
+
+
+def _with_removed_cases(plan: NightPlan, results: Path) -> NightPlan:
+    """Return the plan with a note that names cases that are no longer in the suite.
+
+    Without the note a removed case would go unnoticed.
+    """
+    removed, unread = removed_cases(plan, results)
+    notes = [f"{path}: cannot be read; mbr-perf looked for removed cases in the night before it" for path in unread]
+    if removed:
+        notes.append(f"no longer in the suite, and not judged: {', '.join(removed)}")
+    return plan.model_copy(update={"gone": removed, "notes": (*plan.notes, *notes)})
+
+
+def resume_night(reference: str, results: Path | None, audience: Audience) -> ExitCode:
+    """Do the missing runs of a night, exactly by its own plan, and judge it.
+
+    BadRequestError for a night that another process works on, and where the software is no longer the same.
+    """
+    host, data = this_host(), read_night(reference, results)
+    with holding(data.night_dir, "night"):
+        measures_here = data.plan.slurm is None and data.plan.launch.launcher != "replay"
+        require_same_software(data.plan.software, host, "night", measures_here=measures_here)
+        return _run(data.night_dir.absolute(), host, data.plan, audience, results)
+
+
+def _run(night_dir: Path, host: Host, plan: NightPlan, audience: Audience, results: Path | None) -> ExitCode:
+    judge = NightJudge(plan, NIGHT_FOLDERS.home(night_dir, results))
+    night, display = NightBatch(night_dir, host, plan, judge.suspicion), audience.display
+    delete_earlier(audience.outputs)
+    display.begins(plan, night_dir)
+    if plan.slurm is None:
+        signal = play_here(night, display.progress, is_warm=plan.launch.launcher == "torchrun")
+    else:
+        jobs = JobDisplay(Display(as_json=display.as_json))
+        signal = play(night, JobPerEntry(night, plan.slurm, judge.results, jobs))
+    return _answer(night, judge, audience, signal)
+
+
+def night_jobs(plan: NightPlan, options: SlurmOptions, host: Host, results: Path) -> tuple[SlurmJob, ...]:
+    """Return the jobs of the first round, one per case. BadRequestError for values that no batch file can hold."""
+    night = NightBatch(results / NIGHTS / "NIGHT", host, plan)
+    unbegun = NightData(night.folder, plan, tuple(NightCase(case, ()) for case in plan.cases), ())
+    due = due_round(unbegun, night.suspicion)
+    return tuple(entry_job(night, of_case, options, results).checked(host) for of_case in by_entry(due))
+
+
+def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: int | None) -> ExitCode:
+    """Judge the runs on disk, finished or not, keep their history and show the answer."""
+    data = read_night(night.folder)
+    num_due = len(due_round(data, judge.suspicion))
+    verdict = judge.verdict(data, num_due)
+    if signal is not None:
+        verdict = replace(verdict, exit_code=status_exit_code("interrupted", signal))
+    problems = tuple[str, ...]()
+    if not num_due and signal is None and not data.is_finished:
+        problems = keep_history(verdict, judge.results)
+        night.finished(verdict.finished_at)
+    written = write_night_reports(verdict, audience.outputs)
+    for problem in (*problems, *written.problems):
+        audience.display.narrate(problem)
+    audience.display.result(verdict, written.paths)
+    return verdict.exit_code
+
+
+def keep_history(verdict: NightVerdict, results: Path) -> tuple[str, ...]:
+    """Write the history records. Return what could not be written; that changes no verdict."""
+    problems = []
+    for case in verdict.cases:
+        for run in case.runs:
+            if run.record is not None and run.record.status != "interrupted":
+                try:
+                    write_history(
+                        results, history_record(run.record, derive(run.record), _occasion(verdict, case, run))
+                    )
+                except HarnessError as error:
+                    problems.append(f"history: {error.message}")
+    return tuple(problems)
+
+
+def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasion:
+    return Occasion(
+        suite=verdict.plan.suite,
+        suite_case=case.planned.name,
+        night_id=verdict.plan.night_id,
+        purpose=run.purpose,
+        outcome=case.outcome,
+        doubts=verdict.aa.doubts if verdict.aa else {},
+    )

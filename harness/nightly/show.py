@@ -1,0 +1,265 @@
+"""A night for people: as a page for a terminal, Markdown and HTML, its progress and its answer."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from harness.batch.plan import BatchDisplay
+from harness.errors import ExitCode
+from harness.judge.gate import Verdict
+from harness.judge.metrics import BY_NAME, cell_figure
+from harness.launch.slurm_job import SlurmJob
+from harness.nightly.outlook import CaseOutlook, outlook_page
+from harness.nightly.remarks import aa_lines, next_steps, story
+from harness.nightly.values import CaseFinding, CaseVerdict, NightVerdict
+from harness.nightly.words import (
+    SPEED,
+    about,
+    answer,
+    change_text,
+    evidence_text,
+    finding_of,
+    headline,
+    is_red,
+    one_line,
+    outcome_text,
+    threshold_text,
+    worst_memory,
+)  # fmt: skip
+from harness.records.night import NightPlan
+from harness.show import json
+from harness.show.figures import ABSENT, cap_figure, clock_figure, figure
+from harness.show.page import (
+    GAP,
+    Block,
+    Column,
+    Line,
+    Listing,
+    Only,
+    Page,
+    Section,
+    Span,
+    Style,
+    Table,
+    listing,
+    style_of,
+    tabled,
+)  # fmt: skip
+from harness.show.terminal import show_page, show_stopped
+from harness.units import counted, format_percent
+
+
+def night_page(
+    verdict: NightVerdict, cases: Sequence[CaseVerdict] | None = None, *, with_details: bool = True, left_out: str = ""
+) -> Page:
+    """Return a night, finished or not. Each case is at the anchor :func:`anchor` of its name.
+
+    ``cases``: the rows, if not all; ``left_out``: what is missing. ``with_details``: include the remarks on each case.
+    """
+    shown = verdict.cases if cases is None else cases
+    room = f"Left out to save space: {left_out}. The full report is in {verdict.night_dir}."
+    return Page(
+        title=verdict.plan.title,
+        headline=headline(verdict),
+        about=about(verdict),
+        notes=verdict.plan.notes,
+        answer=answer(verdict),
+        footer=f"{verdict.night_dir}",
+        blocks=(
+            listing(aa_lines(verdict)),
+            *([room] if left_out else []),
+            GAP,
+            *([case_table(shown)] if shown else []),
+            *(_details(verdict.cases) if with_details else ()),
+            *_next(verdict),
+            Only("terminal", (GAP, f"Night: {verdict.night_dir}")),
+        ),
+    )
+
+
+def _next(verdict: NightVerdict) -> Iterable[Block]:
+    steps = tuple(Line(step, whole=True) for step in next_steps(verdict))
+    if steps:
+        yield from (GAP, Listing(steps))
+
+
+def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
+    """Yield the cases that need attention; on an HTML page the others, too."""
+    red = tuple(_section(case) for case in cases if is_red(case))
+    green = tuple(_section(case) for case in cases if not is_red(case))
+    if red:
+        yield Section("Cases that need attention", red)
+    if green:
+        yield Only("html", (Section(f"{'The other' if red else 'All'} cases", green),))
+
+
+def anchor(case: str) -> str:
+    """Return the fragment of a case's place on the page, for a link."""
+    return f"case-{quote(case, safe='')}"
+
+
+def outcome_style(outcome: str, *, is_expected: bool) -> Style:
+    """Return the colour of an outcome. An expected outcome has a neutral one."""
+    return "expected" if is_expected else style_of(outcome)
+
+
+def case_table(cases: Sequence[CaseVerdict]) -> Table:
+    """Return a row per case. On a narrow terminal remarks follow below; red cases have their own section."""
+    remarks = [f"{case.planned.name}: {remark_text(case)}" for case in cases if remark_text(case) and not is_red(case)]
+    instead: tuple[Block, ...] = (GAP, listing(remarks)) if remarks else (GAP,)
+    return tabled(
+        cases,
+        [
+            (
+                Column("Case", whole=True),
+                lambda case: Span(case.planned.name, link=f"#{quote(anchor(case.planned.name))}"),
+            ),
+            (
+                Column("Outcome"),
+                lambda case: Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected)),
+            ),
+            (Column("TFLOP/s/GPU", right=True), _speed),
+            (Column("Golden", right=True, drop=2, lost=True), _golden),
+            (Column("Change", right=True), _change),
+            (
+                Column("Evidence", drop=4, optional=True, whole=True, lost=True),
+                lambda case: evidence_text(finding_of(case, SPEED)),
+            ),
+            (Column("Peak memory", right=True, drop=1, lost=True), _memory),
+            (
+                Column("SM clock", right=True, drop=3, optional=True, lost=True),
+                lambda case: clock_figure(case.metrics.clocks if case.metrics else None),
+            ),
+            (
+                Column("Power cap", right=True, drop=3, optional=True, lost=True),
+                lambda case: cap_figure(case.metrics.clocks if case.metrics else None),
+            ),
+            (Column("Remark", drop=5, long=True), remark_text),
+        ],
+        instead=instead,
+    )
+
+
+def remark_text(case: CaseVerdict) -> str:
+    """Return the remarks of a row: expectations, a missing golden, drift, retries. Reasons follow below the table."""
+    return "; ".join(one_line(text) for text in _remarks(case))
+
+
+def _speed(case: CaseVerdict) -> str:
+    finding, metric = finding_of(case, SPEED), BY_NAME[SPEED]
+    return figure(metric, finding.current if finding else cell_figure(metric, case.metrics, case.speed))
+
+
+def _golden(case: CaseVerdict) -> str:
+    finding = finding_of(case, SPEED)
+    return figure(BY_NAME[SPEED], finding.golden if finding else None)
+
+
+def _change(case: CaseVerdict) -> str:
+    finding = finding_of(case, SPEED)
+    return ABSENT if finding is None or finding.change is None else format_percent(finding.change)
+
+
+def _memory(case: CaseVerdict) -> str:
+    """Return the peak. For a case that ran out of memory, it is only a lower bound."""
+    finding = worst_memory(case)
+    metric = BY_NAME[finding.metric if finding else "peak_allocated_bytes"]
+    value = finding.current if finding else metric.read(case.metrics) if case.metrics else None
+    if value is None:
+        return ABSENT
+    least = "at least " if case.outcome == "oom" else ""
+    kind = "" if metric.name == "peak_allocated_bytes" else f" {metric.title.removeprefix('Peak ')}"
+    change = f" ({format_percent(finding.change)})" if finding and finding.change is not None else ""
+    return f"{least}{figure(metric, value)}{kind}{change}"
+
+
+def _remarks(case: CaseVerdict) -> Iterable[str]:
+    if case.remark:
+        yield case.remark
+    if case.runs and case.golden_path is None:
+        yield "golden cannot be read" if case.is_golden_damaged else "no golden"
+        # Why the speed covers fewer steps than requested; findings against a golden already say so.
+        if case.metrics and (few := case.metrics.problems.get("step_time_s")):
+            yield few
+    if case.drift:
+        yield f"{counted(len(case.drift), 'difference')} from the golden's environment"
+    retries = sum(run.purpose == "retry" for run in case.runs)
+    if retries:
+        yield "retried once" if retries == 1 else f"retried {retries} times"
+    better = [BY_NAME[finding.metric].title for finding in case.findings if finding.verdict is Verdict.IMPROVEMENT]
+    if better:
+        yield f"{', '.join(better)} better than its golden"
+
+
+def _section(case: CaseVerdict) -> Section:
+    """Return the section of one case. An HTML page folds it unless the case needs attention."""
+    shown = story(case)
+    style: Style = (
+        "plain" if shown.case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
+    )
+    lines = (*(Line(line, hang=2) for line in shown.explanation), *(Line(line, whole=True) for line in shown.to_copy))
+    figures: tuple[Block, ...] = (Only("html", (_figures(case.findings),)),) if case.findings else ()
+    return Section(
+        shown.title,
+        (Listing(lines), *figures),
+        style,
+        indent=2,
+        anchor=anchor(case.planned.name),
+        folded=not is_red(case),
+    )
+
+
+def _figures(findings: Iterable[CaseFinding]) -> Table:
+    """Return every finding of a case."""
+
+    def shown(finding: CaseFinding, value: float | None) -> str:
+        return figure(BY_NAME[finding.metric], value)
+
+    return tabled(
+        findings,
+        [
+            (Column("Metric"), lambda finding: BY_NAME[finding.metric].title),
+            (Column("Now", right=True), lambda finding: shown(finding, finding.current)),
+            (Column("Golden", right=True), lambda finding: shown(finding, finding.golden)),
+            (Column("Change", right=True), change_text),
+            (Column("Threshold", right=True), threshold_text),
+            (Column("Verdict"), lambda finding: finding.verdict.value.replace("_", " ")),
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class NightDisplay(BatchDisplay):
+    """Where the answer and the narration of a night go."""
+
+    def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[SlurmJob]) -> None:
+        """Show the dry run; for ``jobs`` also the batch files of the first round and the commands to submit them."""
+        if self.as_json:
+            from harness.nightly.document import night_plan_document
+
+            json.answer(night_plan_document(plan, cases, jobs))
+            return
+        show_page(outlook_page(plan, cases))
+        self.batch_files(jobs)
+
+    def begins(self, plan: NightPlan, night_dir: Path) -> None:
+        """Print, before the first run, which cases cannot run and why, and where the results will be."""
+        refused = [f"{case.name}: refused: {case.refused}" for case in plan.cases if case.refused]
+        self.narrate(*(f"Note: {note}" for note in plan.notes), *refused, f"Kept in {night_dir}")
+
+    def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
+        """Print the answer. For an interrupted night, also print how to continue."""
+        if self.as_json:
+            from harness.nightly.document import NightDocument
+
+            json.answer(NightDocument.of_night(verdict, reports))
+        elif verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+            to_do = f"{verdict.plan.suite}, {counted(verdict.num_due, 'run')} still to do"
+            resume = f"mbr-perf nightly --resume {verdict.night_dir}"
+            show_stopped(to_do, verdict.exit_code, verdict.night_dir, resume)
+            return
+        else:
+            show_page(night_page(verdict))
+        if verdict.num_due:
+            self.narrate(f"Not all runs are done. To continue: mbr-perf nightly --resume {verdict.night_dir}")

@@ -1,0 +1,237 @@
+"""The verdicts on a night and its cases, and the judge's input."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from functools import cached_property
+from pathlib import Path
+
+from harness.errors import BadRequestError, ExitCode
+from harness.history.record import CaseOutcome, HistoryRecord
+from harness.judge.gate import Finding
+from harness.judge.likeness import Difference
+from harness.judge.metrics import GateKind, Metrics, Speed
+from harness.judge.promotion import PromotionOptions, promote
+from harness.records.batches import Purpose
+from harness.records.goldens import GoldenSearch
+from harness.records.night import Case, NightEvent, NightPlan
+from harness.records.run import REPLAYED, RunRecord
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How certain a change of one metric is. Figures are relative; None if unknown.
+
+    ``p_value``: one-sided, of a worsening (or improvement) at least this large where nothing changed. ``noise``: the
+    relative standard deviation of one run that was reckoned with, ``basis`` in words where it comes from (these repeats,
+    the golden's, history). ``num_runs`` ours, ``num_golden_runs`` the golden's. ``smallest_change``: the relative change
+    beyond which evidence makes a verdict. ``p_if_nights_differ``: the part of ``p_value`` that assumes that nights differ by
+    1 %; None where enough nights of the case are known. ``is_repeated``: earlier nights show the same change.
+    """
+
+    p_value: float | None
+    noise: float | None
+    basis: str
+    num_runs: int
+    num_golden_runs: int
+    smallest_change: float | None = None
+    p_if_nights_differ: float | None = None
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True)
+class CaseFinding(Finding):
+    """One metric of a case, over all its runs, with the evidence."""
+
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True)
+class CaseRun:
+    """One run of a case: ``record`` None where it was never committed. ``infrastructure``: the named fault, if one.
+
+    ``cancelled``: why it failed, if a user cancelled its job.
+    """
+
+    number: int
+    purpose: Purpose
+    reason: str
+    run_dir: Path
+    record: RunRecord | None
+    infrastructure: str = ""
+    cancelled: str = ""
+
+
+@dataclass(frozen=True)
+class CaseVerdict:
+    """How a case ended. ``outcome`` is the measured one; ``is_expected``: the suite expected it, so the case is not red.
+
+    ``remark``: about an expected failure that did not happen, or whose date has passed. ``drift``: what differs from the
+    golden's environment, even if it blocked no comparison. ``counted``: runs behind the figures.
+    ``speed``: of the runs behind the figures, as every report shows it; ``metrics`` holds the median over them.
+    ``is_infrastructure``: the bad outcome is a named infrastructure fault that retries did not cure.
+    ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
+    """
+
+    planned: Case
+    outcome: CaseOutcome
+    exit_code: ExitCode
+    reason: str
+    findings: tuple[CaseFinding, ...]
+    runs: tuple[CaseRun, ...]
+    counted: tuple[RunRecord, ...]
+    metrics: Metrics | None
+    golden_path: str | None = None
+    is_golden_damaged: bool = False
+    drift: tuple[Difference, ...] = ()
+    caveats: tuple[str, ...] = ()
+    speed: Speed | None = None
+    is_expected: bool = False
+    is_infrastructure: bool = False
+    remark: str = ""
+
+    @cached_property
+    def why_not_stored(self) -> str:
+        """Return the first reason for which `golden promote` would refuse the runs, and the remedy; empty without one.
+
+        Every page of the night asks, and the answer takes the figures of all runs.
+        """
+        options = PromotionOptions(replace_other=True, thresholds=self.planned.thresholds)
+        try:
+            promote(self.counted, reason="-", author="-", now=datetime.now(UTC), options=options)
+        except BadRequestError as error:
+            first = error.problems[0]
+            return f"{first.message}{f' ({first.remedy})' if first.remedy else ''}"
+        return ""
+
+
+@dataclass(frozen=True)
+class AaFinding:
+    """One metric of the A/A. ``first`` of the runs A, ``second`` of the runs A'; ``change`` is (second - first) / first.
+
+    ``p_value`` is two-sided, ``noise`` the relative standard deviation of one run; both None for a metric that does not
+    differ from run to run. ``limit``: the relative change that is too large, for a time only where noise hardly explains it:
+    of at least ``visible``. ``threshold``: that of the case's times; ``is_blind``: a change as large would not be visible.
+    """
+
+    metric: str
+    first: float | None
+    second: float | None
+    change: float | None
+    p_value: float | None
+    noise: float | None
+    limit: float
+    holds: bool
+    visible: float | None = None
+    threshold: float | None = None
+    is_blind: bool = False
+
+
+@dataclass(frozen=True)
+class AaVerdict:
+    """Whether two sets of runs with the same setting show no difference tonight.
+
+    ``doubts``: by kind of metric, why tonight allows no conclusion about it; empty if the A/A holds.
+    """
+
+    case: str
+    num_pairs: int
+    runs: tuple[CaseRun, ...]
+    findings: tuple[AaFinding, ...] = ()
+    doubts: Mapping[GateKind, str] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Return whether nothing is in doubt."""
+        return not self.doubts
+
+    @property
+    def is_replayed(self) -> bool:
+        """Return whether its runs were replayed from recordings."""
+        return any(note.startswith(REPLAYED) for run in self.runs if run.record for note in run.record.notes)
+
+
+@dataclass(frozen=True)
+class SharedChange:
+    """Most cases are slower tonight. ``change``: the median of the ``num_cases`` of ``num_judged`` cases, relative.
+
+    ``is_doubt``: nothing repeats or explains it yet, so that the machines may be the cause.
+    """
+
+    change: float
+    num_cases: int
+    num_judged: int
+    is_doubt: bool
+
+
+@dataclass(frozen=True)
+class NightVerdict:
+    """All cases in the plan's order, and the overall verdict.
+
+    ``num_due``: runs still to be done. ``aa``: None without an A/A. ``shared``: None unless most cases changed alike.
+    """
+
+    night_dir: Path
+    plan: NightPlan
+    cases: tuple[CaseVerdict, ...]
+    events: tuple[NightEvent, ...]
+    outcome: CaseOutcome
+    exit_code: ExitCode
+    finished_at: str
+    num_due: int = 0
+    aa: AaVerdict | None = None
+    shared: SharedChange | None = None
+
+
+FALSE_ALARMS_PER_NIGHT = 0.01
+"""The chance that a night in which nothing changed calls any of its cases slower: shared out evenly among the cases."""
+
+
+@dataclass(frozen=True)
+class CaseMaterial:
+    """What the judge needs of one case: its runs so far by number, its golden or why it has none, and its history.
+
+    ``history``: of this case, at least the runs since the golden; `analysis.noise_history` picks those that count.
+    ``aa_runs``: runs of the night's A/A; they do not count for the case.
+    """
+
+    planned: Case
+    runs: Sequence[CaseRun]
+    golden: GoldenSearch
+    history: Sequence[HistoryRecord] = ()
+    aa_runs: Sequence[CaseRun] = ()
+
+
+@dataclass(frozen=True)
+class NightRules:
+    """How strictly to judge. ``today``: the day (UTC) that decides whether a failure is still expected.
+
+    ``num_cases``: cases that share :data:`FALSE_ALARMS_PER_NIGHT`. ``before``: UTC ISO-8601; history counts up to there,
+    so that a night that is judged again later says the same. ``doubts``: by kind of metric, why nothing may be
+    concluded of it tonight.
+    """
+
+    today: date
+    num_cases: int = 1
+    before: str | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    doubts: Mapping[GateKind, str] = field(default_factory=dict)
+
+    @property
+    def alpha(self) -> float:
+        """Return the largest p-value that is evidence in one case."""
+        return FALSE_ALARMS_PER_NIGHT / self.num_cases
+
+
+def rules_of(plan: NightPlan, today: date) -> NightRules:
+    """Return the rules of a planned night. Shards of one suite share the false alarms of the whole suite."""
+    runnable = sum(not case.refused for case in plan.cases)
+    shards = int(plan.shard.partition("/")[2] or 1)
+    return NightRules(
+        today=today,
+        num_cases=max(1, runnable) * shards,
+        before=plan.started_at,
+        accept_differences=plan.accept_differences,
+        fail_on_improvement=plan.fail_on_improvement,
+    )

@@ -1,0 +1,226 @@
+"""Writes the short texts of a night's reports: outcomes, changes with their evidence, counts, the answer."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from harness.errors import ExitCode
+from harness.judge.gate import Verdict
+from harness.judge.metrics import BY_NAME
+from harness.nightly.values import CaseFinding, CaseVerdict, Evidence, NightVerdict
+from harness.show.figures import ABSENT, figure
+from harness.units import counted, format_percent, format_share
+
+SPEED = "tflops_per_gpu"
+MUST_EQUAL = "must be equal"
+# Below this a p-value is a statement about the tails of a distribution that nobody has measured.
+_LEAST_P = 1e-9
+_SMALL_P = 1e-3
+_MANY = 5
+_WORST_FIRST = ("failed", "oom", "regression", "inconclusive", "improvement", "pass")
+_ORDER = (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS, Verdict.NOT_GATED)
+
+
+def is_red(case: CaseVerdict) -> bool:
+    """Return whether the case needs attention. An outcome that the suite expects is not red."""
+    return case.exit_code is not ExitCode.OK
+
+
+def red_cases(verdict: NightVerdict) -> tuple[CaseVerdict, ...]:
+    """Cases to look at, in the plan's order."""
+    return tuple(case for case in verdict.cases if is_red(case))
+
+
+def outcome_text(case: CaseVerdict) -> str:
+    """Return ``regression``, ``oom (expected)``, ``failed (infrastructure)`` or ``refused``."""
+    word = "refused" if case.planned.refused else case.outcome
+    return marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected)
+
+
+def marked(word: str, *, is_infrastructure: bool, is_expected: bool) -> str:
+    """Return the word of an outcome, marked as expected or as an infrastructure fault."""
+    marks = [mark for mark, holds in (("infrastructure", is_infrastructure), ("expected", is_expected)) if holds]
+    return f"{word} ({', '.join(marks)})" if marks else word
+
+
+def headline(verdict: NightVerdict) -> str:
+    """Return ``8 cases: 3 pass, 1 regression, 1 oom (expected)``, the most frequent first."""
+    counts = Counter(outcome_text(case) for case in verdict.cases)
+    outcomes = ", ".join(f"{number} {word}" for word, number in counts.most_common())
+    return f"{counted(len(verdict.cases), 'case')}: {outcomes}" if outcomes else "no cases"
+
+
+def about(verdict: NightVerdict) -> str:
+    """Return the suite, its shard, and the start and end of the night."""
+    plan = verdict.plan
+    parts = [
+        plan.suite,
+        f"shard {plan.shard}" if plan.shard else "",
+        f"only {', '.join(plan.only)}" if plan.only else "",
+    ]
+    return f"{', '.join(part for part in parts if part)}; {_span(plan.started_at, verdict.finished_at)}"
+
+
+def answer(verdict: NightVerdict) -> str:
+    """Return the summary line: outcome, exit code and the cases that need attention, the worst first."""
+    worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
+    red = [*_doubted(verdict), *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
+    named = f"look at {_some(red)}" if red else "no case needs attention"
+    parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
+    due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
+    stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+    word = "INTERRUPTED" if stopped else verdict.outcome.upper()
+    return f"{word} (exit {int(verdict.exit_code)}): {'; '.join(filter(None, parts))}{due}"
+
+
+def _with_change(case: CaseVerdict) -> str:
+    """Return ``dense.none (Peak allocated +9.2 %)`` for a regression, else the name of the case."""
+    found = (each for each in case.findings if each.verdict is Verdict.REGRESSION and each.change is not None)
+    worst = next(found, None) if case.outcome == "regression" else None
+    change = f" ({BY_NAME[worst.metric].title} {format_percent(worst.change or 0.0)})" if worst else ""
+    return f"{case.planned.name}{change}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
+    return f"{', '.join(names[:_MANY])}{more}"
+
+
+def _shared(verdict: NightVerdict) -> str:
+    """``all cases: -5.1 %``: one cause, and one line."""
+    shared = verdict.shared
+    if shared is None:
+        return ""
+    who = "all cases" if shared.num_cases == shared.num_judged else f"{shared.num_cases} of {shared.num_judged} cases"
+    return f"{who}: {format_percent(shared.change)}{', not yet repeated' if shared.is_doubt else ''}"
+
+
+def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
+    """Yield the facts that a green night must state.
+
+    Facts: cases beyond their threshold, cases removed from the suite, and the reason if no time was judged.
+    """
+    moved = [(case.planned.name, beyond) for case in verdict.cases if not is_red(case) and (beyond := _beyond(case))]
+    if moved:
+        shown = [f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved]
+        yield f"changed by more than the threshold: {_some(shown)}"
+    if removed := verdict.plan.gone:
+        yield f"no longer in the suite: {_some(removed)}"
+    measured = [case for case in verdict.cases if case.counted]
+    why = [unjudged_time(case) for case in measured]
+    if measured and all(why):
+        yield f"no time was judged: {why[0]}"
+
+
+def _beyond(case: CaseVerdict) -> CaseFinding | None:
+    """Return the first gated metric that moved by more than its threshold, in any direction."""
+    return next(
+        (
+            finding
+            for finding in case.findings
+            if finding.change is not None and finding.threshold is not None and abs(finding.change) > finding.threshold
+        ),
+        None,
+    )
+
+
+def unjudged_time(case: CaseVerdict) -> str:
+    """Return why the case's throughput has no verdict; empty if it has one."""
+    finding = finding_of(case, SPEED)
+    if finding is None:
+        return "no throughput was measured"
+    if case.is_golden_damaged:
+        return "the golden cannot be read"
+    if finding.verdict in (Verdict.NOT_GATED, Verdict.INCONCLUSIVE):
+        return one_line(finding.reason) or "no reason is recorded"
+    return ""
+
+
+def _doubted(verdict: NightVerdict) -> Iterable[str]:
+    if verdict.aa and not verdict.aa.holds:
+        yield f"the A/A of {verdict.aa.case}"
+
+
+def finding_of(case: CaseVerdict, metric: str) -> CaseFinding | None:
+    """Return the case's finding about that metric, or None."""
+    return next((finding for finding in case.findings if finding.metric == metric), None)
+
+
+def worst_memory(case: CaseVerdict) -> CaseFinding | None:
+    """Return the memory finding with the worst verdict; among equals, the first in the metric table."""
+    found = [finding for finding in case.findings if BY_NAME[finding.metric].gate == "memory"]
+    return min(found, key=lambda finding: _ORDER.index(finding.verdict), default=None)
+
+
+def change_text(finding: CaseFinding | None) -> str:
+    """Return ``-3.4 %, p 2e-5, 7 runs, golden 5``; absent without two numbers."""
+    if finding is None or finding.change is None:
+        return ABSENT
+    parts = [format_percent(finding.change), *(_evidence(finding.evidence) if finding.evidence else ())]
+    return ", ".join(parts)
+
+
+def evidence_text(finding: CaseFinding | None) -> str:
+    """Return ``p 2e-5, 7 runs, golden 5``; absent without a test."""
+    return (
+        ", ".join(_evidence(finding.evidence))
+        if finding and finding.change is not None and finding.evidence
+        else ABSENT
+    )
+
+
+def finding_text(finding: CaseFinding) -> str:
+    """Describe one metric in a sentence: both values, change, evidence, threshold, and its reason or noise."""
+    metric = BY_NAME[finding.metric]
+    values = f"{metric.title} {figure(metric, finding.current)}, golden {figure(metric, finding.golden)}"
+    change = f": {change_text(finding)}" if finding.change is not None else ""
+    reason = f". {one_line(finding.reason)}" if finding.reason else _noise(finding.evidence)
+    return f"{values}{change}{_threshold(finding)}{reason}"
+
+
+def threshold_text(finding: CaseFinding) -> str:
+    """Return ``5 %, or 2 % with evidence``: the threshold, and the smaller change that evidence makes a verdict."""
+    if finding.threshold is None:
+        return ABSENT
+    if BY_NAME[finding.metric].better == "equal":
+        return MUST_EQUAL
+    least = finding.evidence.smallest_change if finding.evidence else None
+    shown = f", or {least * 100:.2g} % with evidence" if least is not None and least < finding.threshold else ""
+    return f"{finding.threshold * 100:.3g} %{shown}"
+
+
+def one_line(text: str) -> str:
+    """Return the text without line breaks: for a table's cell or a line of its own."""
+    return "; ".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
+
+
+def _span(start: str, end: str) -> str:
+    """Return ``2026-01-03 02:00 to 05:41 UTC``; with the day of the end if it differs."""
+    first, last = (datetime.fromisoformat(time).astimezone(UTC) for time in (start, end))
+    day = "" if first.date() == last.date() else f"{last:%Y-%m-%d} "
+    return f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"
+
+
+def _evidence(evidence: Evidence) -> Iterable[str]:
+    if evidence.p_value is not None:
+        yield p_text(evidence.p_value)
+    yield f"{counted(evidence.num_runs, 'run')}, golden {evidence.num_golden_runs}"
+
+
+def p_text(p_value: float) -> str:
+    """Return ``p 0.031`` or ``p 2e-5``."""
+    if p_value < _LEAST_P:
+        return f"p < {_LEAST_P:.0e}".replace("e-0", "e-")
+    return f"p {p_value:.2g}" if p_value >= _SMALL_P else f"p {p_value:.0e}".replace("e-0", "e-")
+
+
+def _noise(evidence: Evidence | None) -> str:
+    if evidence is None or evidence.noise is None:
+        return ""
+    return f"; one run varies by {format_share(evidence.noise)}{f' ({evidence.basis})' if evidence.basis else ''}"
+
+
+def _threshold(finding: CaseFinding) -> str:
+    text = threshold_text(finding)
+    return "" if finding.change is None or text == ABSENT else f"; {'' if text == MUST_EQUAL else 'threshold '}{text}"

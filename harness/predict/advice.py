@@ -1,0 +1,265 @@
+"""What to try, cheapest first: allocator, modules, whole layers, no CUDA graphs, parallelism."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute, canonical_text
+from harness.predict.prediction import Prediction
+from harness.predict.ranges import cost_error
+from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
+from harness.units import format_bytes, format_percent, format_seconds
+
+Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
+
+_EXPANDABLE = "expandable_segments:True"
+WITHOUT_GRAPHS = "without CUDA graphs (--cuda_graph_impl none)"
+_SPREAD = "more pipeline or tensor parallelism (--search tries all layouts, --over pp=... tp=... some), or more GPUs"
+_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@dataclass(frozen=True)
+class ModuleWorth:
+    """One setting of modules compared with no recompute. ``seconds_per_byte`` None: it frees nothing."""
+
+    text: str
+    saved_bytes: int
+    extra_s: float | None
+    extra_flops: int
+
+    @property
+    def price(self) -> float:
+        """Return the seconds (FLOPs if no seconds are predicted) per freed byte; infinite if it frees nothing."""
+        cost = self.extra_flops if self.extra_s is None else self.extra_s
+        return cost / self.saved_bytes if self.saved_bytes > 0 else float("inf")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One step of the ladder. ``settles``: whether it is enough by itself."""
+
+    step: Step
+    text: str
+    settles: bool
+
+
+def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
+    """Return the worth of each single module, the cheapest per freed byte first."""
+    control = plan.control
+    if control is None or control.prediction is None:
+        return ()
+    worths = []
+    for row in plan.rows:
+        policy = row.candidate.spec.recompute
+        if row.prediction is None or not isinstance(policy, SelectiveRecompute) or len(policy.modules) > 1:
+            continue
+        now, before = row.prediction, control.prediction
+        extra = now.time.likely_s - before.time.likely_s if now.time and before.time else None
+        saved = before.peak_bytes - now.peak_bytes
+        worths.append(ModuleWorth(row.text, saved, extra, now.recompute_flops - before.recompute_flops))
+    return tuple(sorted(worths, key=lambda worth: worth.price))
+
+
+def advice(plan: Plan) -> tuple[Advice, ...]:
+    """Return the steps from the control to the first sufficient one; empty if nothing is judged or needed."""
+    control = plan.control
+    if control is None or control.prediction is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
+        return ()
+    allocator = [] if plan.spec.gpu_type.is_cpu else [_allocator(plan, control)]
+    layers = _step(plan, "layers", FullRecompute, "the fewest sufficient whole layers")
+    steps = [*allocator, _modules(plan), layers, *_graphs(plan)]
+    return (*steps, _parallelism(plan)) if not any(step.settles for step in steps) else tuple(steps)
+
+
+def why_none(plan: Plan) -> str:
+    """Say why no setting is recommended; empty if one is."""
+    limits = plan.limits
+    if plan.recommended is not None:
+        return ""
+    if limits.capacity_bytes is None:
+        return "the memory of this GPU is unknown (set it with --fit_into GIB)"
+    if not any(row.prediction for row in plan.rows):
+        return "no setting could be predicted"
+    if plan.too_dear is not None:
+        cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
+        return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
+    nothing = f"nothing fits into {limits.text}"
+    other = eager(plan)
+    return f"{nothing}; {WITHOUT_GRAPHS} {other.text} does" if other else nothing
+
+
+def safe_instead(plan: Plan) -> str:
+    """Name a setting that fits with its whole range, if the recommended one does not; else empty."""
+    if plan.recommended is None or plan.safe is not None:
+        return ""
+    other = eager(plan)
+    instead = f"; {WITHOUT_GRAPHS}: {other.text}{_at(other)}" if other else ""
+    return f"no planned setting fits with its whole range{instead}"
+
+
+def recommendations(plan: Plan) -> tuple[Row, ...]:
+    """Return the settings that the answer tells to use: recommended, without CUDA graphs where none is safe with them, riskier."""
+    return tuple(row for row in (plan.recommended, eager(plan), plan.riskier) if row)
+
+
+def eager(plan: Plan) -> Row | None:
+    """Return the setting to use without CUDA graphs; None if one fits with its whole range as it is."""
+    other = plan.without_graphs
+    if other is None or plan.safe is not None:
+        return None
+    return other.safe
+
+
+def same_time_text(plan: Plan) -> str:
+    """Name the settings that are as fast as the recommended one, as far as a prediction can tell; empty without such settings."""
+    if not plan.same_time:
+        return ""
+    others = ", ".join(f"{row.text}{_at(row)}" for row in plan.same_time)
+    error = cost_error()
+    return (
+        f"the same time, as far as predictions can tell: {others}; the recommended setting needs the least memory of them "
+        f"(in {error.num_rows} measured cases, predicted costs err by {error.share * 100:.0f} % of the cost)"
+    )
+
+
+def asked_text(plan: Plan, whose: str) -> str:
+    """Describe the setting of the request: ``whose`` it is, verdict, peak, time; empty if it is the recommended one."""
+    own = canonical_text(plan.spec.recompute)
+    row = next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
+    if row is None or row is plan.recommended:
+        return ""
+    if row.prediction is None:
+        return f"{whose} setting, {row.text}, is not predicted: {row.reason}"
+    time = f", {format_seconds(row.prediction.time.likely_s)} a step" if row.prediction.time else ""
+    peak = f"{'' if row.prediction.is_point_known else '~'}{format_bytes(row.prediction.peak_bytes)}"
+    return f"{whose} setting, {row.text}: {row.verdict or 'not judged'}, {peak}{time}{_at(row)}"
+
+
+def unmodelled(plan: Plan) -> dict[str, str]:
+    """Return the assumptions about unmodelled effects, each with the bytes by which it may move the recommended peak."""
+    row = plan.recommended or plan.control
+    if row is None or row.prediction is None:
+        return {}
+    peak = row.prediction.peak_bytes
+    return {
+        each.text: " to ".join(
+            f"{sign}{format_bytes(share * peak)}" for sign, share in (("-", each.lower), ("+", each.higher)) if share
+        )
+        for each in row.prediction.assumptions
+        if each.lower or each.higher
+    }
+
+
+def riskier_text(plan: Plan) -> str:
+    """Name the cheaper setting that may not fit, with its odds; empty without such a setting."""
+    row = plan.riskier
+    if row is None or row.prediction is None:
+        return ""
+    return f"cheaper, but it may not fit: {row.text}{_at(row)} ({doubt_text(plan, row.prediction)})"
+
+
+def doubt_text(plan: Plan, tight: Prediction) -> str:
+    """Say how far the range of a tight setting reaches, and how many of ten measured jobs of its class would fit."""
+    high, num = format_bytes(tight.range_bytes[1]), tight.num_of_ten_within(plan.limits.budget_bytes or 0)
+    odds = f"about {num} of 10" if num else "fewer than 1 of 10"
+    return f"the upper end of its range is {high}; {odds} measured jobs of its class would fit"
+
+
+def _allowed(plan: Plan) -> str:
+    return f"the {(plan.limits.max_overhead or 0) * 100:g} % of --max_overhead"
+
+
+def _allocator(plan: Plan, control: Row) -> Advice:
+    """Expandable segments cost nothing and cure fragmentation, but not a peak that is too high."""
+    is_set = _EXPANDABLE in plan.spec.env.get(_ALLOCATOR, "")
+    if control.verdict == "TIGHT":
+        have = "already set" if is_set else "try it first, it costs nothing"
+        text = f"{_ALLOCATOR}={_EXPANDABLE} ({have}): without recompute the predicted peak fits, the upper end of its range does not"
+    else:
+        text = f"{_ALLOCATOR}={_EXPANDABLE} is not enough: without recompute the predicted peak alone does not fit"
+    return Advice("allocator", text, settles=False)
+
+
+def _modules(plan: Plan) -> Advice:
+    worths = module_worths(plan)
+    ranked = [worth.text for worth in worths if worth.saved_bytes > 0]
+    if ranked:
+        order = f"cheapest per GiB freed first: {', '.join(ranked)}"
+    else:
+        order = f"{', '.join(worth.text for worth in worths)}: none frees memory" if worths else "no price known"
+    return _step(plan, "modules", SelectiveRecompute, order)
+
+
+def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute], order: str) -> Advice:
+    """Return the cheapest fitting setting of one kind. It settles the ladder if it is the recommended one."""
+    rows = tuple(row for row in plan.rows if isinstance(row.candidate.spec.recompute, kind))
+    best = plan.recommended
+    fitting = best if any(row is best for row in rows) else recommended(rows, plan.limits)
+    if fitting is None or fitting.verdict != "FITS":
+        dear = recommended(rows, replace(plan.limits, max_overhead=None))
+        if dear is not None and dear.verdict == "FITS":
+            text = f"{dear.text} fits{_at(dear)}, but that is more than {_allowed(plan)}"
+            return Advice(step, f"{step}: {text} ({order})", settles=False)
+        if not any(row.prediction for row in rows):
+            return Advice(step, f"{step}: {_why_unplanned(rows)}", settles=False)
+        return Advice(step, f"{step}: no planned setting fits", settles=False)
+    cost = _at(fitting)
+    is_best = plan.recommended is not None and fitting.text == plan.recommended.text
+    return Advice(step, f"{step}: {fitting.text} fits{cost} ({order})", settles=is_best)
+
+
+def _why_unplanned(rows: tuple[Row, ...]) -> str:
+    if not rows:
+        return "no setting was planned"
+    reasons = dict.fromkeys(rule for row in rows for rule in row.candidate.rules)
+    return f"no setting is legal ({', '.join(reasons)})" if reasons else "no setting could be traced"
+
+
+def _graphs(plan: Plan) -> tuple[Advice, ...]:
+    """Return the setting that fits without CUDA graphs, which forbid settings and widen ranges."""
+    other = plan.without_graphs
+    if other is None:
+        return ()
+    best = other.recommended
+    if best is None or best.verdict != "FITS":
+        return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why_none(other) or 'no setting fits either'}", settles=False),)
+    text = f"{WITHOUT_GRAPHS}: {best.text} fits{_at(best)} of recompute; mbr-perf does not predict the time that graphs save"
+    return (Advice("graphs", text, settles=plan.recommended is None),)
+
+
+def _at(row: Row) -> str:
+    return "" if row.overhead is None else f" at {format_percent(row.overhead)}"
+
+
+def _parallelism(plan: Plan) -> Advice:
+    predicted = [row.prediction for row in plan.rows if row.prediction]
+    floor = max(min(predicted, key=lambda p: p.peak_bytes).stages, key=lambda stage: stage.peaks["optimizer step"])
+    budget = plan.limits.budget_bytes or 0
+    if floor.peaks["optimizer step"] > budget:
+        why = f"the optimizer step of stage {floor.pp_rank} alone exceeds the memory, and recompute does not lower it"
+    elif plan.too_dear is not None:
+        why = f"settings that fit cost more than {_allowed(plan)}: raise the limit, or use"
+        return Advice("parallelism", f"{why} {_SPREAD}", settles=False)
+    else:
+        why = "activations are too large for this layout"
+    return Advice("parallelism", f"{why}: {_SPREAD}", settles=False)
+
+
+# Peaks that no table shows apart: a thousandth, at most 50 MB.
+_SAME_BYTES, _SAME_SHARE = 50_000_000, 1000
+
+
+def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
+    """Return the settings that another beats: visibly neither dearer nor larger, and better in one or simpler."""
+    known = [(place, *cost_of(row)) for place, row in enumerate(rows) if row.prediction]
+    return frozenset(
+        rows[place].text for place, cost, peak in known if any(_beats(other, (place, cost, peak)) for other in known)
+    )
+
+
+def _beats(first: tuple[int, float, int], second: tuple[int, float, int]) -> bool:
+    """Return whether ``first`` beats ``second``; both are (place in order of simplicity, cost, peak)."""
+    cheaper, smaller = second[1] - first[1], second[2] - first[2]
+    same_bytes = min(_SAME_BYTES, second[2] // _SAME_SHARE)
+    if cheaper < -SAME_COST or smaller < -same_bytes:
+        return False
+    return cheaper > SAME_COST or smaller > same_bytes or first[0] < second[0]

@@ -1,0 +1,272 @@
+"""Fits the planner's constants to measured runs by least squares."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+from statistics import median
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.predict.compose import ChunkCost
+from harness.predict.ledger import stage_memory
+from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
+from harness.predict.time_model import LIKELY, Efficiency, likely_seconds
+from harness.records.trace import FittedConstant
+
+Residuals = Callable[[Sequence[float]], list[float]]
+
+_STEP = 1e-4
+_ENOUGH = 1e-14
+_MAX_ROUNDS = 60
+
+
+def least_squares(
+    residuals: Residuals,
+    start: Sequence[float],
+    bounds: Sequence[tuple[float, float]],
+    max_rounds: int = _MAX_ROUNDS,
+) -> tuple[float, ...]:
+    """Find the parameters with the smallest sum of squared ``residuals``, from ``start`` in their logarithms.
+
+    All values are positive; a parameter that wants to leave its bounds stays on the bound.
+    """
+    limits = [(log(low), log(high)) for low, high in bounds]
+    at = [log(value) for value in start]
+    here = residuals([exp(x) for x in at])
+    damping = 1e-3
+    for _ in range(max_rounds):
+        columns = _slopes(residuals, at, here)
+        step = _solved(_normal(columns, damping), [-_dot(column, here) for column in columns])
+        tried = [min(max(x + d, low), high) for x, d, (low, high) in zip(at, step, limits, strict=True)]
+        there = residuals([exp(x) for x in tried])
+        gained = _dot(here, here) - _dot(there, there)
+        if gained > 0:
+            at, here, damping = tried, there, damping / 5
+            if gained < _ENOUGH:
+                break
+        elif damping > 1e9:
+            break
+        else:
+            damping *= 10
+    return tuple(exp(x) for x in at)
+
+
+def slopes(residuals: Residuals, at: Sequence[float]) -> list[list[float]]:
+    """Return the slope of each residual in each parameter's logarithm: one column per parameter."""
+    logs = [log(value) for value in at]
+    return _slopes(residuals, logs, residuals(list(at)))
+
+
+def _slopes(residuals: Residuals, at: list[float], here: list[float]) -> list[list[float]]:
+    columns = []
+    for index in range(len(at)):
+        moved = [exp(x + _STEP * (index == i)) for i, x in enumerate(at)]
+        columns.append([(there - now) / _STEP for there, now in zip(residuals(moved), here, strict=True)])
+    return columns
+
+
+def _normal(columns: list[list[float]], damping: float) -> list[list[float]]:
+    rows = [[_dot(left, right) for right in columns] for left in columns]
+    for index, row in enumerate(rows):
+        row[index] += damping * max(row[index], 1e-12)
+    return rows
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Solve by Gaussian elimination with the largest pivot; the damped normal equations are never singular."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda r: abs(rows[r][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for r in range(i + 1, size):
+            factor = rows[r][i] / rows[i][i]
+            rows[r] = [value - factor * above for value, above in zip(rows[r], rows[i], strict=True)]
+    out = [0.0] * size
+    for i in reversed(range(size)):
+        out[i] = (rows[i][-1] - _dot(rows[i][i + 1 : size], out[i + 1 :])) / rows[i][i]
+    return out
+
+
+# A constant must move the step time of some run by this share of its own change, apart from the effect of the others.
+_LEAST_SLOPE = 0.05
+
+
+def determined(
+    num_runs: int, errors_of: Callable[[Sequence[str]], Residuals], built_in: Efficiency
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the efficiencies that these runs determine, and for each other efficiency why they do not.
+
+    One run determines one efficiency. N runs determine at most N - 1, so that the fit still shows an error. The first is
+    the efficiency with the largest effect, then the one with the largest remaining effect (Gram-Schmidt with pivoting).
+    """
+    if not num_runs:
+        return (), dict.fromkeys(EFFICIENCIES, "no run has a step time that is predicted")
+    start = [getattr(built_in, name) for name in EFFICIENCIES]
+    plain = dict(zip(EFFICIENCIES, slopes(errors_of(EFFICIENCIES), start), strict=True))
+    rest = dict(plain)
+    chosen: list[str] = []
+    most = max(1, num_runs - 1)
+    while rest and len(chosen) < most:
+        best = max(rest, key=lambda name: _largest(rest[name]))
+        if _largest(rest[best]) < _LEAST_SLOPE:
+            break
+        axis = _unit(rest.pop(best))
+        rest = {name: _without(column, axis) for name, column in rest.items()}
+        chosen.append(best)
+    few = f"more than {num_runs} run{'s' * (num_runs > 1)} needed to separate it from {', '.join(chosen)}"
+    alike = "its share of a step goes with another constant's in all runs: add runs of other shapes"
+    return tuple(chosen), {
+        name: few if len(chosen) == most and _largest(plain[name]) >= _LEAST_SLOPE else _reason(plain[name], alike)
+        for name in rest
+    }
+
+
+def _reason(plain: list[float], alike: str) -> str:
+    share = _largest(plain)
+    return alike if share >= _LEAST_SLOPE else f"at most {share * 100:.1f} % of a step depends on it"
+
+
+def _largest(column: list[float]) -> float:
+    return max(abs(value) for value in column)
+
+
+def _unit(column: list[float]) -> list[float]:
+    length = sqrt(sum(value * value for value in column))
+    return [value / length for value in column]
+
+
+def _without(column: list[float], axis: list[float]) -> list[float]:
+    along = sum(value * direction for value, direction in zip(column, axis, strict=True))
+    return [value - along * direction for value, direction in zip(column, axis, strict=True)]
+
+
+# From this many runs on each is also predicted by a fit to the others.
+NUM_FOR_LEAVING_OUT = 3
+# A range narrower than this claims more than a few runs can show.
+LEAST_SPREAD = 0.05
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One measured run.
+
+    ``peaks``: allocated bytes of the worst rank by pipeline stage. ``outside``: device less reserved bytes of every rank
+    that knows both. ``step_s`` is None where there is no time to compare. ``busiest``: the costs of the rank with the most
+    tokens on average (`at_pace`), which sets the pace; None where routing is even. ``torch_adam`` as in `model_states`.
+    """
+
+    name: str
+    spec: ExperimentSpec
+    costs: tuple[tuple[ChunkCost, ...], ...]
+    peaks: Mapping[int, int]
+    outside: tuple[int, ...] = ()
+    step_s: float | None = None
+    busiest: tuple[tuple[ChunkCost, ...], ...] | None = None
+    torch_adam: bool = False
+
+    def predicted_s(self, efficiency: Efficiency) -> float:
+        """Return the predicted step time at these efficiencies, in seconds."""
+        return likely_seconds(self.spec, self.busiest or self.costs, efficiency)
+
+    def predicted_peaks(self, constants: Constants) -> dict[int, int]:
+        """Return the predicted peak in bytes of each measured stage."""
+        stages = (
+            stage_memory(self.spec, pp_rank, self.costs[pp_rank], torch_adam=self.torch_adam) for pp_rank in self.peaks
+        )
+        return {stage.pp_rank: constants.added_to(stage).total for stage in stages}
+
+    def peak_error(self, constants: Constants) -> float | None:
+        """Return predicted over measured peak of the worst stage, minus 1."""
+        if not self.peaks:
+            return None
+        return max(self.predicted_peaks(constants).values()) / max(self.peaks.values()) - 1
+
+    def time_error(self, constants: Constants) -> float | None:
+        """Return predicted over measured step time, minus 1."""
+        if self.step_s is None:
+            return None
+        return self.predicted_s(constants.efficiency(self.spec.gpu)) / self.step_s - 1
+
+
+def fit(observations: Sequence[Observation]) -> tuple[FittedConstant, ...]:
+    """Return for every constant its fitted value, or why these runs do not determine it."""
+    return (
+        _median_constant("allocator_bytes", _beside_the_model(observations), "no run measured allocated bytes"),
+        _median_constant(
+            "outside_allocator_bytes",
+            [size for run in observations for size in run.outside],
+            "no rank measured both device and reserved bytes",
+        ),
+        *_efficiencies([run for run in observations if run.step_s is not None]),
+    )
+
+
+def left_out(observations: Sequence[Observation]) -> tuple[Constants | None, ...]:
+    """Return for every run the constants fitted to the other runs; None for each if there are too few."""
+    if len(observations) < NUM_FOR_LEAVING_OUT:
+        return (None,) * len(observations)
+    return tuple(calibrated(fit([other for other in observations if other is not run])) for run in observations)
+
+
+def _beside_the_model(observations: Sequence[Observation]) -> list[int]:
+    """Return measured minus predicted bytes, one figure per run, so that every run has the same weight."""
+    sizes = []
+    for run in observations:
+        predicted = run.predicted_peaks(BUILT_IN)
+        if run.peaks:
+            sizes.append(round(median(measured - predicted[pp_rank] for pp_rank, measured in run.peaks.items())))
+    return sizes
+
+
+def _median_constant(name: str, sizes: Sequence[int], problem: str) -> FittedConstant:
+    low, high = BOUNDS[name]
+    value = min(max(median(sizes), low), high) if sizes else None
+    return FittedConstant(
+        name=name,
+        built_in=getattr(BUILT_IN, name),
+        value=value,
+        bounds=(low, high),
+        reason=problem if value is None else _at_bound(value, (low, high)),
+    )
+
+
+def _efficiencies(runs: Sequence[Observation]) -> tuple[FittedConstant, ...]:
+    """Fit the efficiencies on which the step times of these runs depend independently."""
+    built_in = BUILT_IN.efficiency(runs[0].spec.gpu) if runs else LIKELY
+    names, reasons = determined(len(runs), lambda chosen: _log_errors(runs, chosen), built_in)
+    values: dict[str, float] = {}
+    if names:
+        start = [getattr(built_in, name) for name in names]
+        found = least_squares(_log_errors(runs, names), start, [BOUNDS[name] for name in names])
+        values = dict(zip(names, found, strict=True))
+    return tuple(
+        FittedConstant(
+            name=name,
+            built_in=getattr(built_in, name),
+            value=values.get(name),
+            bounds=BOUNDS[name],
+            reason=_at_bound(values[name], BOUNDS[name]) if name in values else reasons[name],
+        )
+        for name in EFFICIENCIES
+    )
+
+
+def _log_errors(runs: Sequence[Observation], names: Sequence[str]) -> Callable[[Sequence[float]], list[float]]:
+    """Return a function from the named efficiencies to the logarithms of predicted over measured step times."""
+
+    def errors(values: Sequence[float]) -> list[float]:
+        speeds = dict(zip(names, values, strict=True))
+        likely = [replace(BUILT_IN.efficiency(run.spec.gpu), **speeds) for run in runs]
+        return [log(run.predicted_s(e) / (run.step_s or 1)) for run, e in zip(runs, likely, strict=True)]
+
+    return errors
+
+
+def _at_bound(value: float, bounds: tuple[float, float]) -> str:
+    low, high = bounds
+    near = 1e-6 * (high - low)
+    return "at its bound: something else is wrong" if value - low < near or high - value < near else ""

@@ -1,0 +1,152 @@
+"""Traces whole steps, and identifies the planner that made a prediction."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from threading import Event
+
+import harness
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.effective import Implementation
+from harness.experiment.recompute import canonical_text, parse_recompute
+from harness.launch.environment import Host
+from harness.launch.machine import installed_software, side_by_side
+from harness.predict.prediction import ExactPeak, exact_peaks, exact_spec
+from harness.predict.search import Plan, Row, Traces
+from harness.predict.stages import Composer
+from harness.predict.trace_cases import source_fingerprint
+from harness.predict.tracer import in_halves, require_megatron
+from harness.predict.tracer_processes import TracerLateError, TracerProcess
+from harness.records.trace import Calibration, ExactFile, ExactRequest, ExactStage
+
+# Words of `plan --exact` that name a setting.
+RECOMMENDED, ASKED = "recommended", "asked"
+
+
+@dataclass(frozen=True)
+class ExactSetting:
+    """A setting whose whole step was traced."""
+
+    text: str
+    peaks: tuple[ExactPeak, ...]
+
+
+@dataclass(frozen=True)
+class ExactTracing:
+    """Traces on ``host``, at most ``timeout_s`` for each setting. Setting ``stop`` ends it."""
+
+    host: Host
+    timeout_s: float
+    implementation: Implementation
+    stop: Event = field(default_factory=Event)
+
+    def settings(self, plan: Plan, names: tuple[str, ...], traces: Traces) -> tuple[ExactSetting, ...]:
+        """Trace the named rows of ``plan``. One BadRequestError for all unknown names."""
+        require_megatron(self.host)
+        return tuple(self._setting(row, traces) for row in named_rows(plan, names))
+
+    def _setting(self, row: Row, traces: Traces) -> ExactSetting:
+        """Trace the stages with the highest composed peaks first, because time may run out."""
+        spec = row.candidate.spec
+        costs = Composer(exact_spec(spec, self.implementation), self.implementation).chunk_costs(traces.even)
+        assert row.prediction is not None
+        order = [stage.pp_rank for stage in sorted(row.prediction.stages, key=lambda stage: -stage.total)]
+        num = max(1, min(self.host.num_cores, len(order)))
+        requests = [
+            ExactRequest(
+                spec=exact_spec(spec, self.implementation),
+                implementation=self.implementation,
+                pp_ranks=tuple(order[i::num]),
+            )
+            for i in range(num)
+        ]
+        answers = side_by_side(self._answer, requests, num, self.stop)
+        traced = {stage.pp_rank: stage for stages, _ in answers for stage in stages}
+        problems = {rank: why for _, lost in answers for rank, why in lost.items()}
+        return ExactSetting(row.text, exact_peaks(spec, costs, traced, problems, torch_adam=row.prediction.torch_adam))
+
+    def _answer(self, request: ExactRequest) -> tuple[list[ExactStage], dict[int, str]]:
+        """Return the traced stages, and by pipeline rank why the others are missing."""
+        process = TracerProcess(self.host, self.timeout_s, stop=self.stop)
+        stages: list[ExactStage] = []
+        problems: dict[int, str] = {}
+
+        def run(ranks: tuple[int, ...]) -> None:
+            asked = request.model_copy(update={"pp_ranks": ranks})
+            why = ""
+            try:
+                answer = ExactFile.model_validate_json(process.answer(asked.model_dump_json(), "--exact"))
+            except TracerLateError as late:
+                answer = ExactFile.model_validate_json(late.so_far) if late.so_far else ExactFile()
+                why = f"not traced within {self.timeout_s:g} s (--exact_timeout)"
+            stages.extend(answer.stages)
+            problems.update(dict.fromkeys(ranks, why or answer.refused or ""))
+
+        lost = in_halves(request.pp_ranks, run, self.stop)
+        return stages, problems | {rank: str(error) for rank, error in lost}
+
+
+def named_rows(plan: Plan, names: tuple[str, ...]) -> tuple[Row, ...]:
+    """Find rows by their text, ``recommended`` or ``asked``, each once. One BadRequestError for all unknown names."""
+    rows: dict[str, Row] = {}
+    problems = []
+    for name in names:
+        row = _named(plan, name)
+        if isinstance(row, Row):
+            rows[row.text] = row
+        else:
+            problems.append(BadRequestError(f"--exact {name}: {row}", remedy=_remedy(plan)))
+    raise_all(problems)
+    return tuple(rows.values())
+
+
+def _named(plan: Plan, name: str) -> Row | str:
+    """Return the row, or why it is missing."""
+    if name == RECOMMENDED:
+        row = plan.recommended or plan.control
+    else:
+        policy = plan.spec.recompute if name == ASKED else parse_recompute(name)
+        wanted = canonical_text(policy)
+        row = next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == wanted), None)
+    if row is None:
+        return (
+            "the plan predicts nothing" if name == RECOMMENDED else "not in this plan, which lists equal settings once"
+        )
+    return row if row.prediction else f"not predicted: {row.reason}"
+
+
+def _remedy(plan: Plan) -> str:
+    predicted = [row.text for row in plan.rows if row.prediction]
+    return f"{RECOMMENDED}, {ASKED}, or one of: {' '.join(predicted)}"
+
+
+_PARTS = ("predict", "engine/tracing", "engine/stand_in", "experiment/gpu.py", "experiment/effective.py")
+
+
+@cache
+def planner_fingerprint() -> str:
+    """Return a fingerprint of the sources of planner and tracer, including the built-in constants."""
+    return source_fingerprint(Path(harness.__file__).parent, _PARTS, ())
+
+
+def traced_with() -> dict[str, str]:
+    """Versions of the installed packages that the tracer runs."""
+    found = installed_software()
+    return {
+        name: version
+        for name, version in (("megatron-core", found.megatron_core), ("torch", found.torch))
+        if version is not None
+    }
+
+
+def why_of_another_planner(calibration: Calibration) -> str:
+    """Say why the calibration does not match this planner; empty if it does."""
+    if calibration.planner != planner_fingerprint():
+        return "fitted with another version of the planner"
+    here = traced_with()
+    changed = [
+        f"{name} {calibration.traced_with.get(name)}, here {here.get(name)}"
+        for name in sorted({*here, *calibration.traced_with})
+        if here.get(name) != calibration.traced_with.get(name)
+    ]
+    return f"fitted with {'; '.join(changed)}" if changed else ""

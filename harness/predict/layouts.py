@@ -1,0 +1,195 @@
+"""Lists every way to divide a model, a number of GPUs and a global batch size, as sizes and as settings of a request."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import num_virtual_stages
+from harness.predict.compose import Parameters
+from harness.predict.flops import model_flops_per_step
+from harness.predict.model_states import model_states
+
+# A search tries no larger sizes: they only divide work that is already small.
+MOST_CP, MOST_MB, MOST_PP = 16, 8, 64
+_UNEVEN_VP = (2, 4)
+
+
+class Sizes(NamedTuple):
+    """One layout. ``vp`` None: no interleaving. ``ep`` and ``et`` None: the model has no experts."""
+
+    tp: int
+    pp: int
+    vp: int | None
+    cp: int
+    ep: int | None
+    et: int | None
+    mb: int
+
+    @property
+    def name(self) -> str:
+        """Return the layout in one line."""
+        return " ".join(f"{name}={value}" for name, value in self._asdict().items() if value is not None)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Return the sizes beside those of the pipeline: layouts of one shape share all traces."""
+        return self.tp, self.cp, self.ep, self.et, self.mb
+
+
+@dataclass(frozen=True)
+class Space:
+    """The layouts that a search may try. ``pinned``: sizes that the request names, by field of :class:`Sizes`."""
+
+    spec: ExperimentSpec
+    pinned: Mapping[str, int | None]
+
+    def sizes(self) -> Iterator[Sizes]:
+        """Yield layouts that divide GPUs, layers and batch evenly, small micro-batches first. Rules may still forbid one."""
+        found = (self._with_experts(tp, pp, vp, cp) for tp, pp, vp, cp in self._dense())
+        yield from sorted((each for group in found for each in group), key=lambda each: (each.mb, each.cp, each.tp))
+
+    def spec_of(self, sizes: Sizes) -> ExperimentSpec:
+        """Return the request with these sizes, for bounds: rules and recipes have not looked at it."""
+        sized = {
+            "tensor_model_parallel_size": sizes.tp,
+            "pipeline_model_parallel_size": sizes.pp,
+            "virtual_pipeline_model_parallel_size": sizes.vp,
+            "context_parallel_size": sizes.cp,
+            "expert_model_parallel_size": sizes.ep or 1,
+            "expert_tensor_parallel_size": sizes.et,
+        }
+        parallelism = self.spec.parallelism.model_copy(update=sized)
+        batch = self.spec.batch.model_copy(update={"micro_batch_size": sizes.mb})
+        return self.spec.model_copy(update={"parallelism": parallelism, "batch": batch})
+
+    def settings(self, sizes: Sizes) -> tuple[str, ...]:
+        """Return what a request must set beside the sizes: a layout of stages, and settings to switch off that these sizes cannot use."""
+        p = self.spec.parallelism
+        uneven = self._uneven_layout(sizes.pp, sizes.vp)
+        settings: dict[str, str] = {}
+        if uneven or p.pipeline_model_parallel_layout:
+            settings["parallelism.pipeline_model_parallel_layout"] = uneven or "null"
+        for name in ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"):
+            if getattr(p, name) is not None:
+                settings[f"parallelism.{name}"] = "null"
+        for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+            if getattr(p, name):
+                settings[f"parallelism.{name}"] = "false"
+        if p.tensor_model_parallel_size == 1 or sizes.tp == 1:  # else the request's own choice
+            settings |= (
+                {}
+                if p.sequence_parallel == (sizes.tp > 1)
+                else {"parallelism.sequence_parallel": str(sizes.tp > 1).lower()}
+            )
+        if sizes.tp == 1 and self.spec.kernels.tp_comm_overlap:
+            settings["kernels.tp_comm_overlap"] = "false"
+        if sizes.vp is None and self.spec.ddp.align_param_gather:
+            settings["ddp.align_param_gather"] = "false"
+        if sizes.pp == 1 and p.defer_embedding_wgrad_compute:
+            settings["parallelism.defer_embedding_wgrad_compute"] = "false"
+        return tuple(f"{name}={value}" for name, value in settings.items())
+
+    def _dense(self) -> Iterator[tuple[int, int, int | None, int]]:
+        spec = self.spec
+        tps = [n for n in self._powers("tp", spec.gpus_per_node) if spec.model.num_attention_heads % n == 0]
+        cps = [n for n in self._powers("cp", MOST_CP) if n == 1 or spec.batch.seq_length % (2 * n) == 0]
+        for tp, cp, pp in product(tps, cps, self._pipelines()):
+            if spec.num_gpus % (tp * cp * pp) == 0:
+                yield from ((tp, pp, vp, cp) for vp in self._interleavings(pp))
+
+    def _with_experts(self, tp: int, pp: int, vp: int | None, cp: int) -> Iterator[Sizes]:
+        batch = self.spec.batch.global_batch_size
+        copies = self.spec.num_gpus // (tp * pp * cp)
+        for mb in self._powers("mb", MOST_MB):
+            if batch % (mb * copies) == 0:
+                yield from (Sizes(tp, pp, vp, cp, ep, et, mb) for ep, et in self._experts(tp, pp))
+
+    def _experts(self, tp: int, pp: int) -> Iterator[tuple[int | None, int | None]]:
+        moe = self.spec.model.moe
+        if moe is None:
+            yield None, None
+            return
+        for ep, et in product(self._powers("ep", moe.num_moe_experts), self._pinned("et", sorted({1, tp}))):
+            if et and moe.num_moe_experts % ep == 0 and self.spec.num_gpus % (pp * ep * et) == 0:
+                yield ep, et
+
+    def _pipelines(self) -> list[int]:
+        """Return divisors of the number of layers; if there are few, also powers of two, with stages of two lengths."""
+        layers, most = self.spec.model.num_layers, min(MOST_PP, self.spec.model.num_layers)
+        divisors = [n for n in range(1, most + 1) if layers % n == 0]
+        if len(divisors) < 4 or self.spec.model.mtp_num_layers:
+            divisors = sorted({*divisors, *_powers(most)})
+        return [n for n in self._pinned("pp", divisors) if n is not None]
+
+    def _interleavings(self, pp: int) -> list[int | None]:
+        layers = self.spec.model.num_layers
+        if pp == 1:
+            return self._pinned("vp", [None])
+        if self._is_even(pp):
+            each = layers // pp
+            return self._pinned("vp", [None, *(n for n in range(2, each + 1) if each % n == 0)])
+        return self._pinned("vp", [None, *(n for n in _UNEVEN_VP if pp * n <= layers)])
+
+    def _is_even(self, pp: int) -> bool:
+        return self.spec.model.num_layers % pp == 0
+
+    def _uneven_layout(self, pp: int, vp: int | None) -> str:
+        """Return stages of two lengths. The first stages and the last one, which has the loss, are shorter."""
+        num_stages, layers = pp * (vp or 1), self.spec.model.num_layers
+        if layers % num_stages == 0 or pp == 1:
+            return ""
+        short, num_long = divmod(layers, num_stages)
+        lengths = [short + (num_stages - 1 - num_long <= i < num_stages - 1) for i in range(num_stages)]
+        stages = ["t" * length for length in lengths]
+        stages[0] = f"E{stages[0]}"
+        stages[-1] += "m" * (self.spec.model.mtp_num_layers or 0) + "L"
+        return "|".join(stages)
+
+    def _powers(self, name: str, most: int) -> list[int]:
+        return [n for n in self._pinned(name, list(_powers(most))) if n is not None]
+
+    def _pinned(self, name: str, values: Sequence[int | None]) -> list[int | None]:
+        return [self.pinned[name]] if name in self.pinned else list(values)
+
+
+def _powers(most: int) -> Iterator[int]:
+    n = 1
+    while n <= most:
+        yield n
+        n *= 2
+
+
+def least_bytes(spec: ExperimentSpec) -> int:
+    """Return bytes of model states that some rank holds at least: attention and feed-forward weights of a stage's layers.
+
+    A stage holds at least the mean number of layers. Norms, embeddings, the output layer and activations come on top.
+    """
+    model, p = spec.model, spec.parallelism
+    per_weight = model.hidden_size * (3 if model.gated_linear_unit else 2)
+    attention = (
+        0
+        if model.mla or model.linear_attention
+        else model.hidden_size * model.head_dim * 2 * (model.num_attention_heads + model.query_groups)
+    )
+    num_moe = sum(model.moe_layer_pattern)
+    dense = (model.num_layers * attention + (model.num_layers - num_moe) * per_weight * model.ffn_hidden_size) // (
+        p.tensor_model_parallel_size * p.pipeline_model_parallel_size
+    )
+    expert = 0
+    if model.moe:
+        each = per_weight * model.moe.moe_ffn_hidden_size * model.moe.num_moe_experts
+        ways = p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size
+        expert = num_moe * each // ways
+    return model_states(spec, Parameters(dense, expert, 0)).total
+
+
+def least_seconds(spec: ExperimentSpec) -> float:
+    """Return seconds that no step can beat: model FLOPs at the GPU's peak, and the pipeline's bubble."""
+    peak = spec.gpu_type.peak_flops.get(spec.precision.peak)
+    if not peak or not spec.num_microbatches:
+        return 0.0
+    p = spec.parallelism
+    bubble = (p.pipeline_model_parallel_size - 1) / (num_virtual_stages(p) * spec.num_microbatches)
+    return model_flops_per_step(spec) / (spec.num_gpus * peak) * (1 + bubble)

@@ -1,0 +1,329 @@
+"""Books every byte of a pipeline stage over a step, workspaces of kernels included."""
+
+import re
+from dataclasses import dataclass
+from operator import mul
+from typing import Literal, NamedTuple
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.predict.compose import ChunkCost, Parameters, PassSizes
+from harness.predict.model_states import ModelStates, model_states
+from harness.predict.schedule import Event, Instant, Pass, Schedule, fullest_instants, schedule_of
+from harness.units import MIB
+
+KIB = 1024
+
+# The thread of the forward pass and autograd's own have a cuBLAS handle each, and each handle its workspace.
+_TORCH_HANDLES = 2
+_TORCH_BYTES = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}
+
+_TE_BYTES = {True: 32 * MIB, False: 4 * MIB}
+_TE_GROUPED_STREAMS = 4
+_TE_USER_BUFFER_STREAMS = 3
+
+# GEMMs with a user buffer, by what goes through it (transformer-engine 2.9 to 2.19, `initialize_ub`).
+_GATHERED = ("qkv_fprop", "qkv_dgrad", "proj_dgrad", "proj_wgrad", "fc1_fprop", "fc1_dgrad", "fc2_dgrad", "fc2_wgrad")
+_SCATTERED = ("proj_fprop", "fc2_fprop", "qkv_wgrad", "fc1_wgrad")
+_BF16_BYTES = 2
+
+_PART = re.compile(r":(\d+):(\d+)")
+
+
+def workspace_bytes(spec: ExperimentSpec, *, has_experts: bool) -> int:
+    """Return the workspace bytes on a rank of ``spec``, 0 on a CPU. ``has_experts``: whether the rank holds experts."""
+    if spec.gpu_type.is_cpu:
+        return 0
+    return _torch(spec) + _transformer_engine(spec, has_experts=has_experts)
+
+
+def user_buffer_bytes(spec: ExperimentSpec) -> int:
+    """Return the bytes of a rank's user buffers, outside torch's allocator (CommOverlapBase, CommOverlapP2PBase).
+
+    Llama3-70B, 4096 tokens, TP 4, bf16, defaults: 12 buffers of 4096 x 8192 x 2 bytes are 805,306,368.
+    """
+    if not spec.makes_user_buffers:
+        return 0
+    tokens, width = spec.user_buffer_shape
+    tp = spec.parallelism.tensor_model_parallel_size
+    gathered_bytes = 1 if spec.precision.peak == "fp8" else _BF16_BYTES
+    total = 0
+    for gemm in (*_GATHERED, *_SCATTERED):
+        method, fp8_buf = _settings(spec, gemm)
+        is_scattered = gemm in _SCATTERED
+        element = gathered_bytes if fp8_buf or not is_scattered else _BF16_BYTES
+        ring_of_parts = is_scattered and method == "ring_exchange"  # and each of the others' parts once more
+        total += tokens * width * element * (2 * tp - 1 if ring_of_parts else tp) // tp
+    return total
+
+
+def _settings(spec: ExperimentSpec, gemm: str) -> tuple[str | None, bool]:
+    """Return the recipe's method for a GEMM, if it sets one, and whether it asks for an FP8 buffer."""
+    named = spec.kernels.tp_comm_overlap_cfg
+    buffer = getattr(named, gemm, None)
+    if buffer is None:
+        return None, False
+    return buffer.method, getattr(buffer, "fp8_buf", False)
+
+
+def _torch(spec: ExperimentSpec) -> int:
+    """`CUBLAS_WORKSPACE_CONFIG` is a list of `:KiB:count`; without it torch has 32 MiB for Hopper and Blackwell.
+
+    (Its older releases have it for Hopper alone.)
+    """
+    parts = _PART.findall(spec.env.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if parts:
+        return _TORCH_HANDLES * sum(int(size) * KIB * int(count) for size, count in parts)
+    return _TORCH_HANDLES * _TORCH_BYTES[spec.gpu_type.is_at_least(9)]
+
+
+def _transformer_engine(spec: ExperimentSpec, *, has_experts: bool) -> int:
+    """One for plain GEMMs, one per stream for grouped ones and for those that overlap tensor-parallel communication."""
+    if spec.kernels.transformer_impl == "local":
+        return 0
+    moe, size = spec.model.moe, _TE_BYTES[spec.gpu_type.is_at_least(9)]
+    overlaps = spec.makes_user_buffers
+    grouped = moe is not None and moe.moe_grouped_gemm and has_experts
+    return size * (1 + _TE_USER_BUFFER_STREAMS * overlaps + _TE_GROUPED_STREAMS * grouped)
+
+
+PeakName = Literal["schedule", "loss and logits", "optimizer step", "graph capture"]
+
+
+class Moment(NamedTuple):
+    """Live bytes at one moment of the schedule, without model states.
+
+    ``activations``: saved of all micro-batches in flight, and hidden states between stages. ``logits``: what the output
+    layer, the loss and MTP layers add, deferred weight gradients included. ``transient``: the running pass, and what Megatron-FSDP gathers for it.
+    """
+
+    activations: int
+    logits: int
+    transient: int
+    in_loss: bool
+    direction: Pass
+
+    @property
+    def total(self) -> int:
+        """Return the sum of all parts."""
+        return self.activations + self.logits + self.transient
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Peak of one pipeline stage. The parts add up to ``total``; ``peaks`` holds all three candidates.
+
+    ``passes``: the fullest moment of all forward passes, and of all backward passes. ``pool``: what captured layers save in
+    private pools of CUDA graphs, which torch counts as reserved and not as allocated once they are captured.
+    """
+
+    pp_rank: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    transient: int
+    overhead: int
+    total: int
+    peak: PeakName
+    peaks: dict[PeakName, int]
+    passes: dict[Pass, int]
+    parameters: Parameters
+    pool: int = 0
+
+
+def stage_memory(
+    spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...], *, torch_adam: bool = False
+) -> StageMemory:
+    """Return the ledger of one stage; ``chunks`` in order of virtual stages, ``torch_adam`` as in `model_states`."""
+    parameters = Parameters()
+    for chunk in chunks:
+        parameters = parameters + chunk.parameters
+    states = model_states(spec, parameters, torch_adam=torch_adam)
+    schedule = schedule_of(spec, pp_rank)
+    overhead = _overhead(spec, chunks) + (_gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
+    moments = _moments(spec, schedule, chunks, states)
+    passes = _fullest_passes(moments, states.total + overhead)
+    fullest = max(moments, key=lambda moment: moment.total)
+    left, pool = lingering_bytes(chunks), _pool_bytes(schedule, chunks)
+    peaks = _peaks(states, overhead, left, moments)
+    capture = pool + max((chunk.body.backward_peak for chunk in chunks if chunk.captured), default=0)
+    if pool:
+        peaks["graph capture"] = states.total + overhead + capture
+    if capture > max(fullest.total, left + states.step_transient):
+        fullest = fullest._replace(activations=pool, logits=0, transient=capture - pool, in_loss=False)
+        name: PeakName = "graph capture"
+    elif peaks["optimizer step"] >= states.total + overhead + fullest.total:
+        fullest = fullest._replace(activations=left, logits=0, transient=states.step_transient, in_loss=False)
+        name = "optimizer step"
+    else:
+        name = "loss and logits" if fullest.in_loss and fullest.total > _bare(moments) else "schedule"
+    return StageMemory(
+        pp_rank=pp_rank,
+        weights=states.weights,
+        gradients=states.gradients,
+        optimizer=states.optimizer,
+        activations=fullest.activations,
+        logits=fullest.logits,
+        transient=fullest.transient,
+        overhead=overhead,
+        total=states.total + overhead + fullest.total,
+        peak=name,
+        peaks=peaks,
+        passes=passes,
+        parameters=parameters,
+        pool=pool,
+    )
+
+
+def _pool_bytes(schedule: Schedule, chunks: tuple[ChunkCost, ...]) -> int:
+    """Return the most bytes in private pools: graphs are captured, and run, in the order of the schedule, and hold what is in flight."""
+    captured = [chunk.captured for chunk in chunks]
+    if not any(captured):
+        return 0
+    most: int = max(
+        sum(map(mul, instant.in_flight, captured))
+        + (instant.event.direction == "forward") * captured[instant.event.chunk]
+        for instant in fullest_instants(schedule, _alike(chunks))
+    )
+    return most
+
+
+def _peaks(states: ModelStates, overhead: int, left: int, moments: tuple[Moment, ...]) -> dict[PeakName, int]:
+    standing = states.total + overhead
+    peaks: dict[PeakName, int] = {
+        "schedule": standing + _bare(moments),
+        "optimizer step": standing + left + states.step_transient,
+    }
+    losses = [moment.total for moment in moments if moment.in_loss]
+    return peaks | ({"loss and logits": standing + max(losses)} if losses else {})
+
+
+def lingering_bytes(chunks: tuple[ChunkCost, ...]) -> int:
+    """Return the bytes that backward passes leave: alive between steps, until the next forward pass replaces them."""
+    return sum(chunk.sizes.lingering for chunk in chunks)
+
+
+def _fullest_passes(moments: tuple[Moment, ...], standing: int) -> dict[Pass, int]:
+    fullest: dict[Pass, int] = {}
+    for moment in moments:
+        fullest[moment.direction] = max(fullest.get(moment.direction, 0), standing + moment.total)
+    return fullest
+
+
+def _bare(moments: tuple[Moment, ...]) -> int:
+    """Return the bytes at the fullest moment outside the loss's chunk; at any moment if that is the only chunk."""
+    elsewhere = [moment.total for moment in moments if not moment.in_loss]
+    return max(elsewhere or [moment.total - moment.logits for moment in moments])
+
+
+def _moments(
+    spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...], states: ModelStates
+) -> tuple[Moment, ...]:
+    """Return the instants of a step that may be the fullest. ``states``: of them, what Megatron-FSDP adds to each pass.
+
+    Where a forward and a backward pass take turns layer by layer, one layer of each is saved at once. Beside the loss no
+    layer runs.
+    """
+    beside = max(chunk.largest_unit for chunk in chunks) if schedule.extra_warmup else 0
+    waiting = deferred_bytes(spec) if schedule.num_deferred else 0
+    saved, with_loss = [chunk.body.saved for chunk in chunks], [chunk.sizes.saved for chunk in chunks]
+    outputs = [int(_keeps_outputs(spec) and not chunk.has_loss) for chunk in chunks]
+
+    def moment(instant: Instant) -> Moment:
+        """Return the bytes of an instant. The running micro-batch counts as held, also in its forward pass."""
+        event, running = instant.event, chunks[instant.event.chunk]
+        begins, again = event.direction == "forward", instant.ended[event.chunk]
+        held = sum(map(mul, instant.in_flight, saved)) + begins * running.body.saved
+        of_loss = sum(map(mul, instant.in_flight, with_loss)) + begins * running.sizes.saved - held
+        buffers = event.buffers + sum(map(mul, instant.in_flight, outputs))
+        body, sizes = _transient(running.body, event, again=again), _transient(running.sizes, event, again=again)
+        logits = of_loss + max(0, sizes - body) + instant.deferred * waiting
+        in_layers = states.fetched + (0 if begins else states.queued)
+        in_layers -= min(body, sizes) + logits - body  # by so much the loss is higher, where no layer runs
+        return Moment(
+            activations=held + buffers * running.hidden_bytes + _left_behind(instant, chunks),
+            logits=logits,
+            transient=min(body, sizes) + states.gathered + max(0, beside - running.has_loss * logits, in_layers),
+            in_loss=running.has_loss,
+            direction=event.direction,
+        )
+
+    return tuple(map(moment, fullest_instants(schedule, _alike(chunks))))
+
+
+def _alike(chunks: tuple[ChunkCost, ...]) -> tuple[int, ...]:
+    """Return, for every chunk, the number of the first one of equal cost: a composition makes one object for all of them."""
+    first = {id(chunk): i for i, chunk in reversed([*enumerate(chunks)])}
+    return tuple(first[id(chunk)] for chunk in chunks)
+
+
+def deferred_bytes(spec: ExperimentSpec) -> int:
+    """Return the bytes that a micro-batch keeps after its backward pass for the output layer's weight gradient.
+
+    The gradient of its logits and the hidden states that went into the output layer, both in the weights' precision
+    (megatron-core 0.16 `tensor_parallel/layers.py`, `grad_output_buffer` and `embedding_activation_buffer`). The graph behind
+    these hidden states keeps those that the stage received, and their gradient.
+    """
+    tp = spec.parallelism.tensor_model_parallel_size
+    logits = _tokens(spec) * spec.model.padded_vocab_size(tp) // tp
+    hidden = _tokens(spec) * spec.model.hidden_size // (tp if spec.parallelism.sequence_parallel else 1)
+    return (logits + 3 * hidden) * spec.precision.params_bytes
+
+
+def _gathered_inputs_bytes(spec: ExperimentSpec) -> int:
+    """Return the bytes of megatron-core's two buffers that gather the output layer's hidden states; they stay."""
+    p = spec.parallelism
+    if not p.sequence_parallel or p.tensor_model_parallel_size == 1:
+        return 0
+    return 2 * _tokens(spec) * spec.model.hidden_size * spec.precision.params_bytes
+
+
+def _tokens(spec: ExperimentSpec) -> int:
+    """Return the number of tokens of a micro-batch on one rank, before sequence parallelism."""
+    return spec.batch.micro_batch_size * spec.batch.seq_length // spec.parallelism.context_parallel_size
+
+
+def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
+    """Return the bytes that a pass needs beyond its saved tensors."""
+    if event.direction == "forward":
+        return (sizes.forward_again if again else sizes.forward_peak) - sizes.saved
+    return sizes.backward_again if again else sizes.backward_peak
+
+
+def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
+    """Return the bytes that backward passes of the idle chunks left.
+
+    Of layers that are not run again it belongs to the micro-batch that came last, which is then the last to finish.
+    """
+    left = 0
+    for i, ended in enumerate(instant.ended):
+        if ended and i != instant.event.chunk:
+            left += chunks[i].sizes.replaced if instant.in_flight[i] else chunks[i].sizes.lingering
+    return left
+
+
+def _keeps_outputs(spec: ExperimentSpec) -> bool:
+    """Return whether sent outputs live until their backward pass: by request, and interleaving over gloo, see `harness/engine/config`."""
+    kept = not spec.parallelism.deallocate_pipeline_outputs and spec.parallelism.pipeline_model_parallel_size > 1
+    return kept or (spec.gpu_type.is_cpu and schedule_of(spec, 0).vp_size > 1)
+
+
+def _overhead(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
+    """Return the bytes that stay: buffers of layers and of all chunks, rotary tables, workspaces of libraries."""
+    tables = (sum(bool(chunk.sizes.saved) for chunk in chunks) - 1) * _rotary_table_bytes(spec)
+    shared = max(chunk.shared for chunk in chunks)
+    return sum(chunk.persistent for chunk in chunks) + shared + tables + library_bytes(spec, chunks)
+
+
+def library_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
+    """Return the bytes of libraries' workspaces on one rank, which no trace shows."""
+    return workspace_bytes(spec, has_experts=any(chunk.parameters.expert for chunk in chunks))
+
+
+def _rotary_table_bytes(spec: ExperimentSpec) -> int:
+    """Return the bytes of the fp32 tables that chunks cache beside the first chunk's, which is traced."""
+    model = spec.model
+    if model.position_embedding_type not in ("rope", "yarn") or model.mla is not None:
+        return 0
+    return 4 * spec.batch.seq_length * int(model.head_dim * model.rotary_percent)

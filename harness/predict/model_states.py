@@ -1,0 +1,221 @@
+"""Bytes of weights, gradients and optimizer states per rank, also under FSDP."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from harness.experiment.experiment import ExperimentSpec, StateDtype
+from harness.experiment.layout import Chunk, chunks
+from harness.experiment.model import LayerKind
+from harness.experiment.software import Software
+from harness.predict import flops
+from harness.predict.compose import Parameters
+
+_SMALLEST_UNIT = 1_000_000_000
+
+
+def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes: int) -> tuple[int, int, int]:
+    """Return the most bytes of whole weights outside of layers and in layers, and of whole gradients in layers, on one rank.
+
+    ``parameters``: of its unsharded stage. ``gradient_bytes``: of one element of a gradient. Weights are fetched ahead in every
+    pass. A layer gives its weights back after its forward pass, and gets them again when the output layer runs backward: at
+    the loss none is whole (Megatron-FSDP 0.2 `_post_forward`, `_pre_backward_param_unshard`). The queue of gradients fills
+    in the backward pass.
+    """
+    total = parameters.dense + parameters.expert
+    num_layers = max(1, spec.model.num_layers // spec.parallelism.pipeline_model_parallel_size)
+    outside = min(total, _outside_of_layers(spec))
+    layer = (total - outside) / num_layers
+    if not layer:
+        return parameters.stored_bytes, 0, 0
+    communication_unit = max(_SMALLEST_UNIT, 2 * layer)
+    whole_layers = min(num_layers, 1 + ceil(communication_unit / 2 / layer))
+    queued_layers = min(num_layers, 1 + int(communication_unit // layer))
+    weight_bytes = parameters.stored_bytes / total
+    whole = weight_bytes * outside, weight_bytes * whole_layers * layer
+    return round(whole[0]), round(whole[1]), round(gradient_bytes * queued_layers * layer)
+
+
+def _outside_of_layers(spec: ExperimentSpec) -> int:
+    """Return the most elements of the embedding and the output layer on one rank."""
+    model, tp = spec.model, spec.parallelism.tensor_model_parallel_size
+    table = model.padded_vocab_size(tp) // tp * model.hidden_size
+    both = spec.parallelism.pipeline_model_parallel_size == 1 and not model.share_embeddings_and_output_weights
+    return 2 * table if both else table
+
+
+_SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """Bytes on one rank. ``step_transient`` is alive inside the optimizer step only.
+
+    What Megatron-FSDP holds while passes run, beside its shards: ``gathered``, whole weights outside of layers; ``fetched``, those
+    of layers; ``queued``, whole gradients. The last two are nothing at the loss.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    step_transient: int
+    gathered: int = 0
+    fetched: int = 0
+    queued: int = 0
+
+    @property
+    def total(self) -> int:
+        """Return the bytes that are alive between steps."""
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes per parameter: gradient buffer (never sharded), optimizer state and what its step adds (sharded).
+
+    ``cast``: gradients in fp32, of all parameters before any optimizer steps. ``widened``: states in fp32, of the parameters
+    that are stepped at once.
+    """
+
+    gradient: int
+    optimizer: int
+    cast: int
+    widened: int
+
+
+def state_bytes(spec: ExperimentSpec) -> StateBytes:
+    """Return the bytes per parameter under ``spec``'s optimizer.
+
+    transformer-engine's FusedAdam, used with ``use_precision_aware_optimizer``, stores only the lower 16 bits beside a
+    bf16 weight where its own fp32 master weight is asked for (`store_param_remainders`), and reads gradients where they
+    are; moments and master weights below fp32 are widened to fp32 for the step, group by group of each optimizer. With quantised weights megatron-core keeps the fp32 master
+    itself, except under delayed scaling (`OptimizerConfig.__post_init__`).
+    """
+    optimizer, widened = spec.optimizer, 0
+    trains_fp32 = spec.precision.params_dtype == "fp32"
+    gradient = 4 if spec.ddp.grad_reduce_in_fp32 or trains_fp32 else 2
+    master = 0 if trains_fp32 else 4
+    moments = 2 * _SIZE["fp32"]
+    cast = 0 if gradient == 4 else 4
+    if optimizer.use_precision_aware_optimizer:
+        dtypes = (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)
+        moments = sum(_SIZE[dtype] for dtype in dtypes)
+        widened = sum(4 for dtype in dtypes if dtype != "fp32")
+        if _adam_owns_master(spec):
+            master = 2 if optimizer.main_params_dtype == "fp32" else _SIZE[optimizer.main_params_dtype]
+            widened += 4 * (optimizer.main_params_dtype != "fp32")
+            cast = 0
+    return StateBytes(gradient, master + moments, cast, widened)
+
+
+def _adam_owns_master(spec: ExperimentSpec) -> bool:
+    recipe = spec.precision.transformer_config.get("fp8_recipe")
+    return spec.optimizer.main_params_dtype != "fp32" or recipe in (None, "delayed")
+
+
+def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bool = False) -> ModelStates:
+    """Return the states of one rank that holds ``parameters``, or under Megatron-FSDP a shard of them.
+
+    ``torch_adam``: torch's own AdamW runs the optimizer step, see :func:`steps_with_torch_adam`.
+    """
+    per = state_bytes(spec)
+    owned = _owned(spec, parameters)
+    sharded, total = sum(owned), parameters.dense + parameters.expert
+    widened = per.widened + (_SIZE["fp32"] if torch_adam and not spec.ddp.use_megatron_fsdp else 0)
+    sharing = spec.ddp.use_megatron_fsdp
+    gathered, fetched, queued = gathered_bytes(spec, parameters, per.gradient) if sharing else (0, 0, 0)
+    kept = sharded / total if spec.ddp.use_megatron_fsdp and total else 1.0
+    return ModelStates(
+        weights=round(parameters.stored_bytes * kept),
+        gradients=round(per.gradient * total * kept),
+        optimizer=round(per.optimizer * sharded),
+        step_transient=round(per.cast * sharded + widened * _stepped_at_once(spec, owned)),
+        gathered=gathered,
+        fetched=fetched,
+        queued=queued,
+    )
+
+
+def least_weight_bytes(spec: ExperimentSpec) -> tuple[float, ...]:
+    """Return, for every pipeline stage, the least bytes of weights that each of its ranks holds on its device.
+
+    Counts the matrices of attention, MLP, experts, embedding and output layer, split over tensor and expert parallel ranks;
+    under Megatron-FSDP only the rank's shard. Leaves out layers that are offloaded, because a trainer may offload their
+    weights too. Llama-3 8B on one GPU in bf16: 2 * 8_029_995_008 bytes. LayoutError if the model cannot be cut.
+    """
+    kinds, num_offloaded = spec.model.layer_kinds, spec.offload.cpu_offloading_num_layers
+    return tuple(
+        sum(
+            _least_of_tables(spec, chunk)
+            + sum(_least_of_layer(spec, kinds[layer]) for layer in chunk.layers[num_offloaded:])
+            for chunk in stage
+        )
+        for stage in chunks(spec.model, spec.parallelism)
+    )
+
+
+def _least_of_tables(spec: ExperimentSpec, chunk: Chunk) -> float:
+    """Return the bytes of embedding and output layer, which stay in ``params_dtype``."""
+    model, sizes = spec.model, spec.parallelism
+    tables = chunk.has_embedding + chunk.has_loss
+    if sizes.pipeline_model_parallel_size == 1 and model.share_embeddings_and_output_weights:
+        tables = min(tables, 1)
+    elements = tables * model.vocab_size * model.hidden_size
+    return spec.precision.params_bytes * elements / _dense_share(spec)
+
+
+def _least_of_layer(spec: ExperimentSpec, kind: LayerKind) -> float:
+    sizes = spec.parallelism
+    dense, experts = flops.layer_weights(spec.model, kind)
+    sharded = _expert_data_parallel_size(spec) if spec.ddp.use_megatron_fsdp else 1
+    share = sizes.expert_model_parallel_size * sizes.expert_tensor_size * sharded
+    return spec.precision.weight_bytes * (dense / _dense_share(spec) + experts / share)
+
+
+def _dense_share(spec: ExperimentSpec) -> int:
+    sharded = _dense_data_parallel_size(spec) if spec.ddp.use_megatron_fsdp else 1
+    return spec.parallelism.tensor_model_parallel_size * sharded
+
+
+def _expert_data_parallel_size(spec: ExperimentSpec) -> int:
+    """Return the number of ranks that hold the same experts and share their optimizer state."""
+    p = spec.parallelism
+    return max(
+        1, spec.num_gpus // (p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size)
+    )
+
+
+def _dense_data_parallel_size(spec: ExperimentSpec) -> int:
+    """Return the number of ranks that share dense optimizer state: data-parallel times context-parallel."""
+    return max(1, spec.data_parallel_size * spec.parallelism.context_parallel_size)
+
+
+def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> float:
+    """Return the number of parameters whose optimizer state one rank holds."""
+    return sum(_owned(spec, parameters))
+
+
+def _owned(spec: ExperimentSpec, parameters: Parameters) -> tuple[float, float]:
+    """Return that number for dense layers and for experts."""
+    if not (spec.optimizer.use_distributed_optimizer or spec.ddp.use_megatron_fsdp):
+        return parameters.dense, parameters.expert
+    return parameters.dense / _dense_data_parallel_size(spec), parameters.expert / _expert_data_parallel_size(spec)
+
+
+def steps_with_torch_adam(spec: ExperimentSpec, software: Software | None) -> bool:
+    """Return whether torch's AdamW runs on a GPU: megatron-core's fallback without transformer-engine.
+
+    mbr-perf does not check for Apex, which has a fused Adam too.
+    """
+    if software is None or software.megatron_core is None or spec.gpu_type.is_cpu:
+        return False
+    return software.transformer_engine is None
+
+
+def _stepped_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:
+    """Return the number of parameters whose temporaries are alive together: those of one optimizer.
+
+    transformer-engine's FusedAdam widens the states of one group of parameters at a time. torch's AdamW on CUDA holds the
+    root of the second moment, in fp32, of all parameters (`foreach`, torch/optim/adam.py `_multi_tensor_adam`), but not of the
+    DTensors of Megatron-FSDP. Experts that are spread over ranks have an optimizer of their own, which steps after the other.
+    """
+    return max(owned) if spec.parallelism.expert_model_parallel_size > 1 else sum(owned)

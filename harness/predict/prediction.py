@@ -1,0 +1,306 @@
+"""The prediction of one setting with the planner's constants, and its peaks beside those of whole traced steps."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from harness.experiment.effective import Implementation, effective_recompute
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.software import Software
+from harness.predict.assumptions import Assumption, assumptions, band
+from harness.predict.compose import ChunkCost
+from harness.predict.device import OUTSIDE_ALLOCATOR_BYTES
+from harness.predict.experts import at_pace
+from harness.predict.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
+from harness.predict.ledger import StageMemory, library_bytes, stage_memory
+from harness.predict.model_states import steps_with_torch_adam
+from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
+from harness.predict.stages import Composer
+from harness.predict.time_model import Efficiency, StepTime, step_time, typical
+from harness.predict.trace_cases import traceable
+from harness.records.run import PredictionRecord, StagePrediction
+from harness.records.trace import ChunkTrace, ExactStage, FittedConstant
+from harness.units import GIB, MIB, counted
+
+EFFICIENCIES = ("gemm_bf16", "gemm_low_precision", "attention", "memory", "link")
+
+# Between which values a calibration may move a constant. Beyond them it is not the constant that is wrong: kernels reach
+# neither a tenth nor all of a data sheet's peak, and memory that a rank takes beside its model is a few GiB at most.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "allocator_bytes": (-256 * MIB, 4 * GIB),
+    "outside_allocator_bytes": (0, 8 * GIB),
+    **dict.fromkeys(EFFICIENCIES, (0.1, 0.98)),
+}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """``allocator_bytes``: in torch's allocator beside everything modelled. ``outside_allocator_bytes``: context and libraries.
+
+    ``speeds``: efficiencies that replace those built in for the GPU. ``time_spread``: by which share a step may take more or
+    less; None: what residuals of measured steps say.
+    ``origin``: what they were calibrated on, empty for those built in.
+    """
+
+    allocator_bytes: int = 0
+    outside_allocator_bytes: int = OUTSIDE_ALLOCATOR_BYTES
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    time_spread: float | None = None
+    origin: str = ""
+
+    def efficiency(self, gpu: str) -> Efficiency:
+        """Return the efficiencies of a GPU type."""
+        return replace(typical(gpu), **self.speeds)
+
+    def added_to(self, stage: StageMemory) -> StageMemory:
+        """Return the ledger of a stage with the bytes that the allocator holds beside it."""
+        more = self.allocator_bytes
+        if not more:
+            return stage
+        peaks = {name: peak + more for name, peak in stage.peaks.items()}
+        passes = {name: peak + more for name, peak in stage.passes.items()}
+        return replace(stage, overhead=stage.overhead + more, total=stage.total + more, peaks=peaks, passes=passes)
+
+
+BUILT_IN = Constants()
+
+
+def calibrated(fitted: Iterable[FittedConstant], time_spread: float | None = None, origin: str = "") -> Constants:
+    """Return the built-in constants, replaced by those of ``fitted`` that were determined."""
+    found = {constant.name: constant.value for constant in fitted if constant.value is not None}
+    speeds = {name: value for name, value in found.items() if name in EFFICIENCIES}
+    sizes = {name: round(value) for name, value in found.items() if name not in EFFICIENCIES}
+    return Constants(**sizes, speeds=speeds, time_spread=time_spread if speeds else None, origin=origin)
+
+
+Verdict = Literal["FITS", "TIGHT", "OOM"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """All bytes are of the worst rank of a stage; ``range_bytes`` holds nine of ten peaks of its class.
+
+    ``uneven_bytes``: the peak with uneven routing. ``job_class``, ``num_rows``: the class of jobs behind the range, and how many
+    measured cases it has.
+    ``time`` is None where seconds are not predicted (cpu). ``recompute_flops`` is per step over all GPUs. ``torch_adam`` as in
+    `model_states`.
+    """
+
+    spec: ExperimentSpec
+    stages: tuple[StageMemory, ...]
+    range_bytes: tuple[int, int]
+    uneven_bytes: int
+    job_class: ClassName
+    num_rows: int
+    time: StepTime | None
+    model_flops: int
+    recompute_flops: int
+    assumptions: tuple[Assumption, ...]
+    torch_adam: bool = False
+
+    @property
+    def worst(self) -> StageMemory:
+        """Return the stage with the highest peak."""
+        return max(self.stages, key=lambda stage: stage.total)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the peak of the worst stage, in bytes."""
+        return self.worst.total
+
+    @property
+    def pool_bytes(self) -> int:
+        """Return the bytes of private pools of CUDA graphs that the fullest device holds beyond the peak."""
+        steps = (max(size for name, size in stage.peaks.items() if name != "graph capture") for stage in self.stages)
+        held = max(peak + stage.pool for peak, stage in zip(steps, self.stages, strict=True))
+        return max(0, held - self.peak_bytes) if any(stage.pool for stage in self.stages) else 0
+
+    @property
+    def tflops_per_gpu(self) -> float | None:
+        """Return the model TFLOP/s of each GPU at the likely step time; None without a step time."""
+        return achieved_tflops(self.model_flops, self.time.likely_s, self.spec.num_gpus) if self.time else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Return the model FLOP/s as a share of the GPU's peak at the likely step time; None where either is unknown."""
+        return self._utilization(self.model_flops)
+
+    @property
+    def hfu(self) -> float | None:
+        """Return ``mfu`` with the FLOPs that recompute executes again included."""
+        return self._utilization(self.model_flops + self.recompute_flops)
+
+    def _utilization(self, num_flops: int) -> float | None:
+        peak = self.spec.gpu_type.peak_flops.get(self.spec.precision.peak)
+        if peak is None or self.time is None:
+            return None
+        return utilization(num_flops, self.time.likely_s, self.spec.num_gpus, peak)
+
+    @property
+    def is_point_known(self) -> bool:
+        """Return whether the model covers everything; if not, trust the range and not the peak."""
+        is_guessed = self.num_rows < ENOUGH_ROWS or any(row.lower or row.higher for row in self.assumptions)
+        return not (self.spec.is_routed_naturally or is_guessed)
+
+    @property
+    def range_mark(self) -> str:
+        """The number of measured cases behind the range, where they are too few for quantiles."""
+        return f" ({counted(self.num_rows, 'row')})" if self.num_rows < ENOUGH_ROWS else ""
+
+    @property
+    def range_basis(self) -> str:
+        """Say what the range is made of."""
+        if self.num_rows >= ENOUGH_ROWS:
+            return f"Range: holds nine of ten measured peaks of {self.job_class} ({self.num_rows} cases)"
+        nearest = next(row.nearest for row in CLASSES if row.name == self.job_class)
+        return f"Range: {counted(self.num_rows, 'row')} measured of {self.job_class}, so the widest errors of these and of {nearest}, times {WIDENED:g}"
+
+    def num_of_ten_within(self, budget_bytes: int) -> int:
+        """Return in how many of ten jobs of its class the peak keeps a budget between the predicted peak and its upper end."""
+        room, reach = budget_bytes - self.pool_bytes - self.peak_bytes, self.range_bytes[1] - self.peak_bytes
+        return spreads()[self.job_class].num_of_ten(room / reach if reach else 1.0)
+
+    def overhead_over(self, control: "Prediction") -> float:
+        """Return the share by which a step is slower than the control's; from FLOPs if no seconds are predicted."""
+        if self.time and control.time:
+            return self.time.likely_s / control.time.likely_s - 1
+        return (self.model_flops + self.recompute_flops) / (control.model_flops + control.recompute_flops) - 1
+
+    def record(self) -> PredictionRecord:
+        """Return the part that a run or a sweep records."""
+        time = self.time
+        return PredictionRecord(
+            peak_bytes=self.peak_bytes,
+            range_bytes=self.range_bytes,
+            stages=tuple(_stage_record(stage) for stage in self.stages),
+            model_flops=self.model_flops,
+            recompute_flops=self.recompute_flops,
+            step_time_s=time.likely_s if time else None,
+            step_time_range_s=(time.low_s, time.high_s) if time else None,
+            assumptions=tuple(row.text for row in self.assumptions),
+        )
+
+
+def _stage_record(stage: StageMemory) -> StagePrediction:
+    return StagePrediction(**{name: getattr(stage, name) for name in StagePrediction.model_fields})
+
+
+def predict(
+    spec: ExperimentSpec,
+    implementation: Implementation,
+    traces: Mapping[str, ChunkTrace],
+    imbalanced: Mapping[str, ChunkTrace] | None = None,
+    software: Software | None = None,
+    constants: Constants = BUILT_IN,
+    composer: Composer | None = None,
+) -> Prediction:
+    """Compose ``traces``; ``imbalanced`` are the same cases with uneven routing, for the upper end of the range and, in part, the seconds.
+
+    ``composer``: of this request, where it shares with those of other settings. MissingTraceError where a trace is
+    missing, LayoutError where the model cannot be cut.
+    """
+    apex = software.apex if software else None
+    composer = replace(composer or Composer(spec, implementation), apex=apex is not False)
+    costs = composer.chunk_costs(traces)
+    torch_adam = steps_with_torch_adam(spec, software)
+    stages = _stages(spec, costs, constants, torch_adam=torch_adam)
+    rows = assumptions(spec, implementation, torch_adam=torch_adam, apex=apex)
+    if constants.origin:
+        rows = (*rows, Assumption(constants.origin, applies=lambda _spec, _implementation: True))
+    peak = max(stage.total for stage in stages)
+    uneven, busiest = peak, costs
+    if imbalanced:
+        most = composer.chunk_costs(imbalanced)
+        unevenly = _stages(spec, most, constants, torch_adam=torch_adam)
+        uneven = max(peak, *(stage.total for stage in unevenly))
+        busiest = at_pace(spec, costs, most)
+    job_class, found = spread_of(spec, peak)
+    low, high = found.around(peak, uneven)
+    lower, higher = band(rows)
+    effective = effective_recompute(spec, implementation, software or Software())
+    return Prediction(
+        spec=spec,
+        stages=stages,
+        range_bytes=(max(0, round(low - lower * peak)), round(high + higher * peak)),
+        uneven_bytes=uneven,
+        job_class=job_class,
+        num_rows=found.num_rows,
+        time=None
+        if spec.gpu_type.is_cpu
+        else step_time(spec, busiest, constants.efficiency(spec.gpu), constants.time_spread),
+        model_flops=model_flops_per_step(spec),
+        recompute_flops=recompute_flops_per_step(spec, effective),
+        assumptions=rows,
+        torch_adam=torch_adam,
+    )
+
+
+def _stages(
+    spec: ExperimentSpec, costs: tuple[tuple[ChunkCost, ...], ...], constants: Constants, *, torch_adam: bool
+) -> tuple[StageMemory, ...]:
+    stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
+    return tuple(map(constants.added_to, stages))
+
+
+def verdict(peak_bytes: int, upper_bytes: int, budget_bytes: int) -> Verdict:
+    """Return FITS if the upper end of the range keeps the budget, TIGHT if only the predicted peak does, else OOM."""
+    if upper_bytes <= budget_bytes:
+        return "FITS"
+    return "TIGHT" if peak_bytes <= budget_bytes else "OOM"
+
+
+@dataclass(frozen=True)
+class ExactPeak:
+    """Highest moment of one stage's schedule in bytes, composed and exact; ``problem``: why there is no exact one.
+
+    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves.
+    """
+
+    pp_rank: int
+    composed_bytes: int
+    exact_bytes: int | None
+    optimizer_step_bytes: int
+    seconds: float | None = None
+    problem: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Return composed over exact peak, minus 1."""
+        return None if self.exact_bytes is None else self.composed_bytes / self.exact_bytes - 1
+
+
+def exact_spec(spec: ExperimentSpec, implementation: Implementation) -> ExperimentSpec:
+    """Return ``spec`` as the tracer can run it: eagerly, without the parts that chunk traces leave out."""
+    return spec.model_copy(
+        update={"kernels": traceable(spec.kernels, implementation), "cuda_graph": CudaGraphSpec(), "env": {}}
+    )
+
+
+def exact_peaks(
+    spec: ExperimentSpec,
+    costs: tuple[tuple[ChunkCost, ...], ...],
+    traced: Mapping[int, ExactStage],
+    problems: Mapping[int, str],
+    *,
+    torch_adam: bool = False,
+) -> tuple[ExactPeak, ...]:
+    """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problems``: by rank, why a stage is not in ``traced``.
+
+    ``torch_adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a schedule sees them.
+    """
+    stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
+    return tuple(
+        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problems.get(stage.pp_rank, ""))
+        for stage, chunks in zip(stages, costs, strict=True)
+    )
+
+
+def _exact_peak(
+    spec: ExperimentSpec, stage: StageMemory, chunks: tuple[ChunkCost, ...], traced: ExactStage | None, problem: str
+) -> ExactPeak:
+    step = stage.peaks["optimizer step"]
+    composed = max(peak for name, peak in stage.peaks.items() if name != "optimizer step")
+    if traced is None:
+        return ExactPeak(stage.pp_rank, composed, None, step, problem=problem)
+    standing = stage.weights + stage.gradients + stage.optimizer + library_bytes(spec, chunks)
+    return ExactPeak(stage.pp_rank, composed, standing + traced.peak_bytes, step, traced.seconds)

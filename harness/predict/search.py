@@ -1,0 +1,391 @@
+"""Plan a request: predict every distinct recompute setting, judge it by the GPU's memory, choose the cheapest."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+
+from harness.experiment.effective import Implementation, computation, effective_recompute
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import MARGIN
+from harness.experiment.layout import chunks
+from harness.experiment.recompute import (
+    MODULES,
+    FullRecompute,
+    NoRecompute,
+    RecomputePolicy,
+    SelectiveRecompute,
+    runs_again,
+)
+from harness.experiment.rules.check import check
+from harness.experiment.rules.rule import Finding
+from harness.experiment.software import Software
+from harness.predict.device import DeviceNeeds, device_needs
+from harness.predict.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
+from harness.predict.ranges import cost_error
+from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.trace_cases import CaseMaker, base_policies
+from harness.records.trace import ChunkTrace, TraceCase
+from harness.units import format_bytes
+
+# Above this many combinations, modules that free almost nothing are tried alone only.
+_MANY = 16
+# These rules concern the window of measured steps, which a prediction does not have.
+_OF_MEASURING = frozenset({"CPU17"})
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting: the request with it, the findings of the rules, and its modules without effect, each with the reason."""
+
+    spec: ExperimentSpec
+    findings: tuple[Finding, ...]
+    inert_modules: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        """Return the setting as text."""
+        return self.spec.recompute.text
+
+    @property
+    def is_legal(self) -> bool:
+        """Return whether a run with it may start, apart from its window of measured steps."""
+        return not any(finding.blocks for finding in self.findings)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Return the ids of the rules that forbid it."""
+        return tuple(finding.id for finding in self.findings if finding.blocks)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Settings in the order none, modules, whole layers; the requested one is always among them.
+
+    ``inert``: modules that do nothing in this model and are therefore tried in no combination.
+    """
+
+    rows: tuple[Candidate, ...]
+    inert: dict[str, str]
+    skipped: tuple[str, ...] = ()
+
+
+def candidates(spec: ExperimentSpec, software: Software, implementation: Implementation) -> Candidates:
+    """Return all settings for ``spec``; LayoutError where the model cannot be cut over its pipeline stages."""
+    every = effective_recompute(_with(spec, SelectiveRecompute(modules=tuple(MODULES))), implementation, software)
+    modules = tuple(name for name in MODULES if name in every.modules)
+    weak = _weak(spec, modules)
+    policies: list[RecomputePolicy] = [NoRecompute(), *_selective(modules, weak), *_full(spec)]
+    rows: list[Candidate] = []
+    seen: list[object] = []
+    for policy in (spec.recompute, *policies):
+        asked = _with(spec, policy)
+        what = computation(asked, software)
+        if what in seen:
+            continue
+        effect = effective_recompute(asked, implementation, software)
+        findings = tuple(f for f in check(asked, software, implementation=implementation) if f.id not in _OF_MEASURING)
+        rows.append(Candidate(asked, findings, effect.inert_modules))
+        # A request that the rules refuse must not hide the setting that computes the same: ``layernorm`` without effect hides ``none``.
+        if rows[-1].is_legal or policy in policies:
+            seen.append(what)
+    rows.sort(key=lambda row: _place(row.spec.recompute, policies))
+    skipped = tuple(f"{name} with other modules: it frees almost nothing" for name in sorted(weak))
+    return Candidates(tuple(rows), every.inert_modules, skipped)
+
+
+def _with(spec: ExperimentSpec, policy: RecomputePolicy) -> ExperimentSpec:
+    return spec.model_copy(update={"recompute": policy})
+
+
+def _weak(spec: ExperimentSpec, modules: tuple[str, ...]) -> frozenset[str]:
+    """Return {core_attn} under flash-like attention if there are many combinations without it, else nothing."""
+    if len(list(_subsets(modules))) <= _MANY or spec.kernels.attention_backend == "unfused":
+        return frozenset()
+    return frozenset({"core_attn"}) & set(modules)
+
+
+def _selective(modules: tuple[str, ...], weak: frozenset[str]) -> Iterator[SelectiveRecompute]:
+    for subset in _subsets(modules):
+        if len(subset) == 1 or not weak & set(subset):
+            yield SelectiveRecompute(modules=subset)
+
+
+def _subsets(modules: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield non-empty subsets, small ones first; no parts of `moe` beside `moe`, which would run a third time for nothing."""
+    for size in range(1, len(modules) + 1):
+        for subset in combinations(modules, size):
+            if "moe" not in subset or not {"moe_act", "shared_experts"} & set(subset):
+                yield subset
+
+
+def _full(spec: ExperimentSpec) -> Iterator[FullRecompute]:
+    """Yield uniform N for every N that divides some chunk, block N up to the largest chunk; the rules forbid the rest."""
+    sizes = {len(chunk.layers) for stage in chunks(spec.model, spec.parallelism) for chunk in stage if chunk.layers}
+    for n in sorted({n for size in sizes for n in range(1, size + 1) if size % n == 0}):
+        yield FullRecompute(method="uniform", num_layers=n)
+    for n in range(1, max(sizes, default=0) + 1):
+        yield FullRecompute(method="block", num_layers=n)
+
+
+def _place(policy: RecomputePolicy, order: Iterable[RecomputePolicy]) -> int:
+    """Return the sort key among all settings; the request's own spelling comes after the others of its kind."""
+    order = list(order)
+    if policy in order:
+        return order.index(policy)
+    last = [i for i, other in enumerate(order) if other.granularity == policy.granularity]
+    return last[-1] if last else len(order)
+
+
+# A difference in the step time that no table shows.
+SAME_COST = 0.001
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a setting. ``capacity_bytes`` None: the memory is unknown, and nothing is judged.
+
+    ``margin``: share of the memory that stays free of tensors. ``max_overhead``: share of the step time, None for any.
+    ``needs``: what the device holds beside tensors. It must fit beside them, and the margin must stay free of tensors.
+    """
+
+    capacity_bytes: int | None
+    margin: float = MARGIN
+    max_overhead: float | None = None
+    needs: DeviceNeeds = field(default_factory=DeviceNeeds)
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """Return the largest peak that fits, in bytes."""
+        if self.capacity_bytes is None:
+            return None
+        return min(int(self.capacity_bytes * (1 - self.margin)), self.needs.room_bytes(self.capacity_bytes))
+
+    @property
+    def _beside_bytes(self) -> int:
+        """Return what tensors leave free of the memory where they take all that fits."""
+        return (self.capacity_bytes or 0) - (self.budget_bytes or 0)
+
+    @property
+    def text(self) -> str:
+        """Describe the memory that a peak must fit into; only for known memory."""
+        return f"{format_bytes(self.capacity_bytes or 0)} {self.free_text}"
+
+    def use_text(self, peak_bytes: int, pool_bytes: int = 0, mark: str = "") -> str:
+        """Set a peak beside the memory, and say what the device then has in use; ``mark`` precedes both sizes."""
+        pools = f", {format_bytes(pool_bytes)} of it in private pools of CUDA graphs" if pool_bytes else ""
+        device = f", {mark}{format_bytes(self.needs.device_bytes(peak_bytes + pool_bytes))} in use on the device{pools}"
+        return f"{mark}{format_bytes(peak_bytes)} of {self.text}{device if self.needs.outside_bytes else ''}"
+
+    @property
+    def free_text(self) -> str:
+        """Describe what stays free of tensors: the margin, or what the device needs beside them if that is more."""
+        capacity = self.capacity_bytes or 0
+        if int(capacity * (1 - self.margin)) <= self.needs.room_bytes(capacity):
+            return f"less {self.margin * 100:g} % margin"
+        return f"less {format_bytes(self._beside_bytes)} beside tensors"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting. ``prediction`` is None if it is illegal or the tracer declined; ``reason``: which of them.
+
+    ``is_certain``: both ends of the range deserve the same verdict.
+    """
+
+    candidate: Candidate
+    prediction: Prediction | None
+    verdict: Verdict | None
+    overhead: float | None
+    reason: str = ""
+    is_certain: bool = True
+
+    @property
+    def text(self) -> str:
+        """Return the setting as text."""
+        return self.candidate.text
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer for one layout. ``control`` is the row without recompute, None where it could not be predicted.
+
+    ``without_graphs``: the same layout without CUDA graphs, where it was planned as well for want of a safe setting.
+    """
+
+    spec: ExperimentSpec
+    rows: tuple[Row, ...]
+    inert: dict[str, str]
+    skipped: tuple[str, ...]
+    limits: Limits
+    recommended: Row | None
+    without_graphs: "Plan | None" = None
+
+    @property
+    def control(self) -> Row | None:
+        """Return the row that every overhead refers to."""
+        return next((row for row in self.rows if row.text == NoRecompute().text and row.prediction), None)
+
+    @property
+    def too_dear(self) -> Row | None:
+        """Return the cheapest setting that fits if its cost is above the limit, so that it is not recommended."""
+        cheapest = recommended(self.rows, replace(self.limits, max_overhead=None))
+        if cheapest is None or cheapest.verdict != "FITS" or _is_affordable(cheapest, self.limits):
+            return None
+        return cheapest
+
+    @property
+    def safe(self) -> Row | None:
+        """Return the cheapest setting within the limit of cost whose whole range fits; None also if nothing is judged."""
+        return self.recommended if self.recommended and self.recommended.verdict == "FITS" else None
+
+    @property
+    def same_time(self) -> tuple[Row, ...]:
+        """Return the other settings whose time may equal the recommended setting's; each needs more memory."""
+        return tuple(row for row in same_time(self.rows, self.limits) if row is not self.recommended)
+
+    @property
+    def riskier(self) -> Row | None:
+        """Return the cheapest setting that costs less than the safe one but may not fit: its range ends too high."""
+        if self.safe is None:
+            return None
+        tight = [row for row in self.rows if row.verdict == "TIGHT" and _is_cheaper(row, self.safe)]
+        return min(tight, key=cost_of, default=None)
+
+    def seconds_per_token(self, row: Row) -> float:
+        """Return predicted seconds per token, by which layouts are ordered; 0 where no seconds are predicted."""
+        time = row.prediction.time if row.prediction else None
+        return time.likely_s / self.spec.tokens_per_step if time else 0.0
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Return the assumptions of all predictions, in their order, each once."""
+        predicted = (row.prediction.assumptions for row in self.rows if row.prediction)
+        return tuple(dict.fromkeys(assumption.text for each in predicted for assumption in each))
+
+
+def required_cases(found: Candidates, implementation: Implementation) -> tuple[TraceCase, ...]:
+    """Return all traces that the legal settings need, each once."""
+    composer = Composer(found.rows[0].spec, implementation)
+    legal = (candidate.spec.recompute for candidate in found.rows if candidate.is_legal)
+    return tuple({case.key: case for policy in legal for case in composer.with_recompute(policy).cases()}.values())
+
+
+def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
+    """Yield all traces for the settings of ``spec`` under any pipeline layout and number of GPUs; some of them several times."""
+    make, kinds, offload = CaseMaker(spec, implementation), spec.model.layer_kinds, spec.offload
+    for kind, policy in product(sorted(set(kinds)), _traced_policies(spec, implementation)):
+        yield from (make.layers(kind, policy, n) for n in (1, 2))
+        if offload.cpu_offloading_num_layers or offload.offload_modules:
+            yield from (make.offloaded(kind, policy, n) for n in (1, 2, 3))
+        if kind in (kinds[0], kinds[-1]):
+            yield make.first(kind, policy)
+        if kind == kinds[-1]:
+            mtp = [True] * bool(spec.model.mtp_num_layers) + [False] * isinstance(policy, NoRecompute)
+            yield from (make.last(kind, policy, pre=pre, mtp=with_mtp) for pre in (False, True) for with_mtp in mtp)
+
+
+def _traced_policies(spec: ExperimentSpec, implementation: Implementation) -> list[RecomputePolicy]:
+    """Return the policies that `candidates` are composed of, also those that rules, CUDA graphs or layouts forbid."""
+    every = effective_recompute(_with(spec, SelectiveRecompute(modules=tuple(MODULES))), implementation)
+    modules = tuple(name for name in MODULES if name in every.modules)
+    selective = _selective(modules, _weak(spec, modules))
+    return [*base_policies(spec.recompute), NoRecompute(), *selective, FullRecompute(method="uniform", num_layers=1)]
+
+
+@dataclass(frozen=True)
+class Traces:
+    """The tracer's answers: chunks by key with even and with uneven routing, and reasons for those it declined."""
+
+    even: Mapping[str, ChunkTrace]
+    uneven: Mapping[str, ChunkTrace] | None
+    refused: Mapping[str, str]
+
+
+def plan(
+    spec: ExperimentSpec,
+    found: Candidates,
+    traces: Traces,
+    limits: Limits,
+    implementation: Implementation,
+    software: Software,
+    constants: Constants = BUILT_IN,
+) -> Plan:
+    """Predict every legal setting and choose. ``limits`` get what the device of ``spec`` needs beside tensors."""
+    limits = replace(limits, needs=device_needs(spec, constants.outside_allocator_bytes))
+    composer = Composer(spec, implementation)
+    predicted = [(row, *_predicted(row, composer, traces, software, constants)) for row in found.rows]
+    control = next((p for candidate, p, _ in predicted if p and candidate.text == NoRecompute().text), None)
+    rows = tuple(
+        Row(
+            candidate=candidate,
+            prediction=prediction,
+            verdict=found_verdict,
+            overhead=prediction.overhead_over(control) if prediction and control else None,
+            reason=reason,
+            is_certain=is_certain,
+        )
+        for candidate, prediction, reason in predicted
+        for found_verdict, is_certain in [_judged(prediction, limits)]
+    )
+    return Plan(spec, rows, found.inert, found.skipped, limits, recommended(rows, limits))
+
+
+def _predicted(
+    candidate: Candidate, composer: Composer, traces: Traces, software: Software, constants: Constants
+) -> tuple[Prediction | None, str]:
+    if not candidate.is_legal:
+        return None, "; ".join(f"{f.id}: {f.message}" for f in candidate.findings if f.blocks)
+    composer = composer.with_recompute(candidate.spec.recompute)
+    try:
+        found = predict(
+            candidate.spec, composer.implementation, traces.even, traces.uneven, software, constants, composer
+        )
+    except MissingTraceError:
+        reasons = (traces.refused.get(case.key) for case in composer.cases())
+        return None, next((reason for reason in reasons if reason), "not traced")
+    return found, ""
+
+
+def _judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | None, bool]:
+    """Return the verdict (None if nothing is judged), and whether both ends of the range get the same one."""
+    budget = limits.budget_bytes
+    if prediction is None or budget is None:
+        return None, True
+    low, high = prediction.range_bytes
+    pool = prediction.pool_bytes
+    found = verdict(prediction.peak_bytes + pool, high + pool, budget)
+    return found, found == "FITS" or low + pool > budget
+
+
+def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:
+    """Return the smallest of the settings that are as cheap as the cheapest; None where nothing fits or is judged."""
+    return min(same_time(rows, limits), key=lambda row: cost_of(row)[::-1], default=None)
+
+
+def same_time(rows: tuple[Row, ...], limits: Limits) -> tuple[Row, ...]:
+    """Return the cheapest setting whose whole range fits, or else the cheapest tight one, with all that may be as fast."""
+    affordable = [row for row in rows if _is_affordable(row, limits)]
+    for wanted in ("FITS", "TIGHT"):
+        fitting = [row for row in affordable if row.verdict == wanted]
+        if fitting:
+            cheapest = min(fitting, key=cost_of)
+            return tuple(row for row in fitting if row is cheapest or not _is_cheaper(cheapest, row))
+    return ()
+
+
+def _is_cheaper(first: Row, second: Row) -> bool:
+    """Return whether ``first`` certainly costs less. What runs again in addition certainly costs more."""
+    costs, policies = (cost_of(first)[0], cost_of(second)[0]), [row.candidate.spec.recompute for row in (first, second)]
+    is_part = runs_again(policies[1], policies[0]) and not runs_again(*policies)
+    return costs[1] - costs[0] > (SAME_COST if is_part else cost_error().between(*costs))
+
+
+def _is_affordable(row: Row, limits: Limits) -> bool:
+    return limits.max_overhead is None or (row.overhead is not None and row.overhead <= limits.max_overhead)
+
+
+def cost_of(row: Row) -> tuple[float, int]:
+    """Return the share by which a step is longer than without recompute, and the peak in bytes; only with a prediction."""
+    assert row.prediction is not None
+    overhead = row.overhead if row.overhead is not None else row.prediction.recompute_flops / row.prediction.model_flops
+    return round(overhead, 4), row.prediction.peak_bytes

@@ -1,0 +1,313 @@
+"""Reads and writes the traces that travel with mbr-perf: a machine without torch can plan with them.
+
+There is one zip file per release of megatron-core. ``about.json`` says what made the traces. Every other member holds all traces of one reduced request:
+all recompute settings, kinds of layers and ends of the model. Equal operations are stored once.
+"""
+
+import ast
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+import harness
+from harness.experiment.gpu import Frozen
+from harness.experiment.software import Software
+from harness.predict.trace_cases import CachedTrace
+from harness.records.folders import checkout_dir
+from harness.records.trace import ChunkTrace, OpCost, TraceCase
+
+# The sources that decide a trace. Of the requests, the functions that the tracer calls: a case itself names all values.
+_PACKAGE = Path(harness.__file__).parent
+_TRACER = ("engine/trace.py", "engine/tracing", "engine/config.py", "engine/model.py", "engine/cpu_backend.py")
+_REQUESTS = ("experiment/experiment.py", "experiment/model.py", "experiment/gpu.py", "experiment/recompute.py")
+_NOT_OF_CHUNKS = frozenset({"whole_step.py"})
+# What megatron-core's layers, ends of the model and their communication consist of.
+_LAYERS = ("*.py", "transformer/**/*.py", "models/gpt/**/*.py", "models/common/**/*.py", "tensor_parallel/**/*.py",
+           "fusions/**/*.py", "extensions/**/*.py")  # fmt: skip
+# What a trace depends on of a precision.
+_OF_PRECISION = ("peak", "params_dtype", "transformer_config", "fp8_param_gather")
+
+
+class About(Frozen):
+    """What made the traces of a file: releases, and fingerprints of sources.
+
+    ``tracer`` and ``stand_in``: of their code, without comments, docstrings and texts of errors. ``layers``: of the files of
+    megatron-core's own layers.
+    """
+
+    megatron_core: str
+    torch: str
+    tracer: str
+    stand_in: str
+    layers: str
+
+
+def made_here() -> About:
+    """Return the description of traces that this interpreter makes; PackageNotFoundError without torch and megatron-core."""
+    version = metadata.version
+    return About(
+        megatron_core=version("megatron-core"),
+        torch=version("torch").partition("+")[0],
+        tracer=tracer_code(),
+        stand_in=stand_in_code(),
+        layers=layers_digest() or "",
+    )
+
+
+def shipped_file(megatron_core: str) -> Path:
+    """Return the file of a release, in the checkout or in the installed package; it need not exist."""
+    checkout = checkout_dir()
+    folder = checkout / "results" / "traces" if checkout else _PACKAGE / "_data" / "traces"
+    return folder / f"megatron-core-{megatron_core}.zip"
+
+
+def shipped_releases() -> tuple[str, ...]:
+    """Return the releases of megatron-core that have a file."""
+    folder = shipped_file("").parent
+    return tuple(sorted(file.stem.removeprefix("megatron-core-") for file in folder.glob("megatron-core-*.zip")))
+
+
+def why_not(about: About, installed: Software) -> str:
+    """Return why the traces differ from traces that this machine would make; empty if they do not.
+
+    Without megatron-core of that release here, only the tracer can differ.
+    """
+    if (about.tracer, about.stand_in) != (tracer_code(), stand_in_code()):
+        return "another version of the tracer made them"
+    if installed.megatron_core != about.megatron_core:
+        return ""
+    if installed.torch and installed.torch.partition("+")[0] != about.torch:
+        return f"torch {about.torch} made them, torch {installed.torch} is installed"
+    if layers_digest() != about.layers:
+        return f"the installed megatron-core {about.megatron_core} differs from the released one"
+    return ""
+
+
+@cache
+def tracer_code() -> str:
+    """Return a fingerprint of the tracer's code, and of the functions of a request that it calls."""
+    trees = [*_trees(_TRACER)]
+    return _digest((*trees, *_called(trees, [*_trees(_REQUESTS)])))
+
+
+@cache
+def stand_in_code() -> str:
+    """Return a fingerprint of the code that replaces transformer-engine and other compiled kernels."""
+    return _digest(_trees(("engine/stand_in",)))
+
+
+@cache
+def layers_digest() -> str | None:
+    """Return a fingerprint of the installed megatron-core's layers; None without one."""
+    found = find_spec("megatron")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        core = Path(folder) / "core"
+        if not core.is_dir():
+            continue
+        digest = hashlib.sha256()
+        for file in sorted({file for pattern in _LAYERS for file in core.glob(pattern)}):
+            digest.update(str(file.relative_to(core)).encode())
+            digest.update(file.read_bytes())
+        return digest.hexdigest()[:16]
+    return None
+
+
+def _trees(parts: Iterable[str]) -> Iterator[ast.AST]:
+    for part in parts:
+        root = _PACKAGE / part
+        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            if file.name not in _NOT_OF_CHUNKS:
+                yield ast.parse(file.read_bytes())
+
+
+def _called(callers: Iterable[ast.AST], trees: Iterable[ast.AST]) -> list[ast.AST]:
+    """Return the functions in ``trees`` that ``callers`` name, directly or through other such functions."""
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    found: list[ast.AST] = []
+    due = list(callers)
+    while due:
+        names = {name for tree in due for name in _names(tree)}
+        due = [function for function in functions if function.name in names and function not in found]
+        found += due
+    return found
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            yield node.attr if isinstance(node, ast.Attribute) else node.id
+
+
+def _digest(trees: Iterable[ast.AST]) -> str:
+    digest = hashlib.sha256()
+    for tree in trees:
+        for text in code_of(tree):
+            digest.update(text.encode())
+    return digest.hexdigest()[:16]
+
+
+def code_of(node: ast.AST) -> Iterator[str]:
+    """Yield the names and values of a syntax tree, equal in every release of Python, without docstrings and errors."""
+    yield type(node).__name__
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                if not _is_text(child):
+                    yield from code_of(child)
+            elif child is not None and name not in ("kind", "type_comment"):
+                yield f"{name}={child!r}"
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Raise) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a trace is: ``member`` of the file, and ``name`` in it. ``values``: all that the member's traces share."""
+
+    member: str
+    name: str
+    values: dict[str, object] = field(repr=False, compare=False)
+
+
+def address_of(case: TraceCase, imbalance: float) -> Address:
+    """Return the address of a case, equal for equal cases. A field that a later version adds changes no address while it has its default."""
+    spec = case.spec
+    dump = spec.model_dump(mode="json", exclude_defaults=True)
+    recompute, offload = dump.pop("recompute", None), dump.pop("offload", None)
+    _without_kind(dump["model"])
+    dump["gpu"] = {"name": dump["gpu"], "capability": spec.gpu_type.capability}
+    dump["compute_dtype"] = {name: value for name, value in asdict(spec.precision).items() if name in _OF_PRECISION}
+    mtp = spec.model.mtp_num_layers
+    name = [case.layer_kind, case.num_layers, case.pre, case.post, mtp, offload, recompute, imbalance]
+    member = hashlib.sha256(_json(dump).encode()).hexdigest()[:16]
+    return Address(member, _json(name), dump)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _defaults(case: TraceCase) -> dict[str, object]:
+    """Return all fields of the reduced request, defaults included, without those that differ inside a member."""
+    dump = case.spec.model_dump(mode="json", exclude={"recompute", "offload", "measure", "gpu"})
+    _without_kind(dump["model"])
+    return dump
+
+
+def _without_kind(model: dict[str, Any]) -> None:
+    """Remove the settings that the kind of a layer decides."""
+    for name in ("mtp_num_layers", "window_attn_skip_freq"):
+        model.pop(name, None)
+    for section, name in (("moe", "moe_layer_freq"), ("linear_attention", "linear_attention_freq")):
+        (model.get(section) or {}).pop(name, None)
+
+
+def _agree(stored: object, now: object) -> bool:
+    """Return whether every field that both know has the same value."""
+    if isinstance(stored, dict) and isinstance(now, dict):
+        return all(_agree(value, now[name]) for name, value in stored.items() if name in now)
+    return stored == now
+
+
+@dataclass(frozen=True)
+class ShippedTraces:
+    """The traces of one file. Reads a member when one of its traces is asked for."""
+
+    path: Path
+    about: About
+    _members: dict[str, dict[str, CachedTrace]] = field(default_factory=dict, repr=False, compare=False)
+
+    def read(self, case: TraceCase, imbalance: float) -> CachedTrace | None:
+        """Return the trace of ``case``; None if the file has none, or if a default of the request's fields has changed since."""
+        address = address_of(case, imbalance)
+        if address.member not in self._members:
+            self._members[address.member] = self._read(address.member, case)
+        return self._members[address.member].get(address.name)
+
+    def _read(self, member: str, case: TraceCase) -> dict[str, CachedTrace]:
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                content = json.loads(archive.read(f"{member}.json"))
+        except KeyError:
+            return {}
+        return self._unpacked(content) if _agree(content["spec"], _defaults(case)) else {}
+
+    def _unpacked(self, content: dict[str, Any]) -> dict[str, CachedTrace]:
+        ops = [OpCost.model_validate(row) for row in content["ops"]]
+        found = {}
+        for name, row in content["traces"].items():
+            chunk = None
+            if "refused" not in row:
+                lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
+                chunk = ChunkTrace.model_validate({**row, **lists, "ops": tuple(ops[i] for i in row["ops"])})
+            about = self.about
+            found[name] = CachedTrace(
+                megatron_core=about.megatron_core, torch=about.torch, chunk=chunk, refused=row.get("refused")
+            )
+        return found
+
+
+def find_shipped(megatron_core: str, installed: Software) -> tuple[ShippedTraces | None, str]:
+    """Return the traces of a release, or the reason why there are none for it here."""
+    path = shipped_file(megatron_core)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            about = About.model_validate_json(archive.read("about.json"))
+    except FileNotFoundError:
+        return (
+            None,
+            f"mbr-perf brings traces for megatron-core {' and '.join(shipped_releases()) or '(none)'}, not for {megatron_core}",
+        )
+    except (OSError, KeyError, zipfile.BadZipFile, ValidationError):
+        return None, f"{path} cannot be read"
+    reason = why_not(about, installed)
+    if reason:
+        return None, f"mbr-perf does not use its traces for megatron-core {megatron_core}: {reason}"
+    return ShippedTraces(path, about), ""
+
+
+def packed(about: About, traces: Iterable[tuple[TraceCase, float, CachedTrace]]) -> bytes:
+    """Return the file with these traces: the same bytes for the same traces, in whatever order they come."""
+    members: dict[str, dict[str, CachedTrace]] = {}
+    specs: dict[str, dict[str, object]] = {}
+    for case, imbalance, trace in traces:
+        address = address_of(case, imbalance)
+        members.setdefault(address.member, {})[address.name] = trace
+        specs.setdefault(address.member, _defaults(case))
+    content = BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_LZMA) as archive:
+        _add(archive, "about.json", about.model_dump_json(indent=1))
+        for member in sorted(members):
+            _add(archive, f"{member}.json", _json(_packed_member(specs[member], members[member])))
+    return content.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.compress_type, info.external_attr = zipfile.ZIP_LZMA, 0o644 << 16
+    archive.writestr(info, text)
+
+
+def _packed_member(spec: dict[str, object], traces: dict[str, CachedTrace]) -> dict[str, object]:
+    ops: dict[OpCost, int] = {}
+    rows: dict[str, object] = {}
+    for name in sorted(traces):
+        chunk = traces[name].chunk
+        if chunk is None:
+            rows[name] = {"refused": traces[name].refused}
+            continue
+        row = chunk.model_dump(mode="json", exclude={"ops"}, exclude_defaults=True)
+        rows[name] = {**row, "ops": [ops.setdefault(op, len(ops)) for op in chunk.ops]}
+    return {"spec": spec, "ops": [op.model_dump(mode="json", exclude_defaults=True) for op in ops], "traces": rows}

@@ -1,0 +1,286 @@
+"""Every chunk of a request, composed of traces."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from harness.experiment.effective import Implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import Chunk, Stages, chunks
+from harness.experiment.model import LayerKind, has_experts
+from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
+from harness.predict.compose import (
+    ChunkCost,
+    Ends,
+    Piece,
+    compose,
+    end_piece,
+    frame_piece,
+    layer_piece,
+    modules_piece,
+    offloaded_piece,
+    unit_piece,
+)
+from harness.predict.trace_cases import CaseMaker, base_policies, in_effect, kind_of, single
+from harness.records.trace import ChunkTrace, TraceCase
+
+
+class MissingTraceError(LookupError):
+    """Composition needs a trace that does not exist: the tracer refused it, or it was not requested."""
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Values that the settings of one request share. A reader holds its traces, so that their ids stay valid."""
+
+    cases: dict[object, TraceCase] = field(default_factory=dict)
+    readers: dict[int, "_Reader"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Composer:
+    """One request and the means to compose it. Without ``traces`` it only lists the needed traces.
+
+    Traces have Apex. Without ``apex`` the output layer, which is megatron-core's own, allocates its weight gradient.
+    """
+
+    spec: ExperimentSpec
+    implementation: Implementation
+    apex: bool = True
+    _shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
+
+    def with_recompute(self, policy: RecomputePolicy) -> "Composer":
+        """Return the same request with another setting. Both share their cases and layers."""
+        return replace(self, spec=self.spec.model_copy(update={"recompute": policy}))
+
+    @cached_property
+    def _make(self) -> CaseMaker:
+        return CaseMaker(self.spec, self.implementation, self._shared.cases)
+
+    @cached_property
+    def _policy(self) -> RecomputePolicy:
+        """Return the recompute without modules that do nothing: traces are eager, and CUDA graphs keep some modules from it."""
+        return in_effect(self.spec, self.spec.recompute, self.implementation)
+
+    @cached_property
+    def stages(self) -> Stages:
+        """Return the layers of every chunk; LayoutError where the model cannot be cut as asked."""
+        return chunks(self.spec.model, self.spec.parallelism)
+
+    def cases(self) -> tuple[TraceCase, ...]:
+        """Return all traces that :meth:`chunk_costs` reads."""
+        recorder = _Recorder()
+        self._costs(recorder)
+        return tuple({case.key: case for case in recorder.cases}.values())
+
+    def chunk_costs(self, traces: Mapping[str, ChunkTrace]) -> tuple[tuple[ChunkCost, ...], ...]:
+        """Return ``costs[pp_rank][vp_stage]``; MissingTraceError for a missing trace."""
+        return self._costs(self._shared.readers.setdefault(id(traces), _Reader(traces)))
+
+    def _costs(self, book: "_Book") -> tuple[tuple[ChunkCost, ...], ...]:
+        made: dict[object, ChunkCost] = {}
+
+        def cost(chunk: Chunk) -> ChunkCost:
+            kinds = self.spec.model.layer_kinds
+            alike = (tuple(kinds[i] for i in chunk.layers), chunk.has_embedding, chunk.has_loss, chunk.mtp_layers)
+            if alike not in made:
+                made[alike] = self._cost(chunk, book)
+            return made[alike]
+
+        return tuple(tuple(cost(chunk) for chunk in stage) for stage in self.stages)
+
+    def _cost(self, chunk: Chunk, book: "_Book") -> ChunkCost:
+        kind = kind_of(self.spec.model, chunk, 0)
+        single = book[self._make.layers(kind, NoRecompute(), 1)]
+        frame = book.once(("frame", kind), lambda: frame_piece(single, self._layer(kind, NoRecompute(), book)))
+        units = self._units(chunk, book)
+        return compose(frame, units, self._ends(chunk, book), single.hidden_bytes, self._window(len(units)))
+
+    def _window(self, num_units: int) -> int | None:
+        """Return how many layers layer-wise offloading leaves on the device at once; None without it."""
+        num_offloaded = self.spec.offload.cpu_offloading_num_layers
+        return max(1, num_units - num_offloaded) if num_offloaded else None
+
+    def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Book") -> Piece:
+        def made() -> Piece:
+            single, double = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
+            return layer_piece(single, double, runs_again=_runs_dispatcher_again(policy))
+
+        return book.once(("layer", kind, policy.text), made)
+
+    def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
+        single, double = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2))
+        return offloaded_piece(kept, single, double)
+
+    def _without_modules(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
+        """Return the layer with some of its modules on the host."""
+        single, double, triple = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2, 3))
+        plain = self._make.layers(kind, NoRecompute(), 1)
+        frame = frame_piece(book[plain], self._layer(kind, NoRecompute(), book))
+        return modules_piece(kept, single.saved_bytes - frame.saved, single, double, triple)
+
+    def _captured(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
+        """The layer with what its captured parts save in private pools; their outputs are static buffers and stay counted."""
+        single, scope = book[self._make.layers(kind, policy, 1)], self.spec.cuda_graph.scope
+        parts = [single.attention_bytes] if not scope or "attn" in scope else []
+        if not scope or ("moe" if has_experts(kind) else "mlp") in scope:
+            parts.append(single.mlp_bytes)
+        captured = min(piece.saved, sum(max(0, size - single.hidden_bytes) for size in parts))
+        return replace(piece, saved=piece.saved - captured, captured=captured)
+
+    def _overlapped(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
+        """Return the layer cut into nodes that overlap with another micro-batch (megatron-core 0.16 `fine_grained_callables.py`).
+
+        A node detaches what it hands on: the output of shared experts lives until the backward pass. Backward, the gradients of
+        the dispatched tokens and of that output live on beside attention, also those of the layer that ran before.
+        """
+        moe = self.spec.model.moe
+        if moe is None or not has_experts(kind):
+            return piece
+        hidden = book[self._make.layers(kind, policy, 1)].hidden_bytes
+        shared = hidden * (moe.moe_shared_expert_intermediate_size is not None)
+        dispatched = hidden * (1 if self.spec.kernels.has_flex_dispatcher else moe.moe_router_topk)
+        over = piece.backward_over + 2 * (dispatched + shared)
+        return replace(piece, saved=piece.saved + shared, backward_over=over)
+
+    def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
+        policy, of_model = self._policy, self.spec.model.layer_kinds
+        kinds = [of_model[i] for i in chunk.layers]
+        pieces = {(kind, base): self._layer(kind, base, book) for kind in set(kinds) for base in base_policies(policy)}
+        if self.spec.offload.cpu_offloading_num_layers:
+            pieces |= {key: self._offloaded(*key, piece, book) for key, piece in pieces.items()}
+        elif self.spec.offload.offload_modules:
+            pieces |= {key: self._without_modules(*key, piece, book) for key, piece in pieces.items()}
+        if self.spec.cuda_graph.impl == "transformer_engine":
+            pieces = {key: self._captured(*key, piece, book) for key, piece in pieces.items()}
+        if self.spec.kernels.overlap_moe_expert_parallel_comm:
+            pieces = {key: self._overlapped(*key, piece, book) for key, piece in pieces.items()}
+        if not isinstance(policy, FullRecompute):
+            return _in_place([pieces[kind, policy] for kind in kinds], chunk)
+        kept = [pieces[kind, NoRecompute()] for kind in kinds]
+        again = [pieces[kind, single(policy)] for kind in kinds]
+        n = policy.num_layers
+        if policy.method == "block":
+            return again[:n] + kept[n:]
+        hidden = book[self._make.layers(kinds[0], NoRecompute(), 1)].hidden_bytes if kinds else 0
+        ways = self.spec.parallelism.tensor_model_parallel_size if policy.distribute_saved_activations else 1
+        return [unit_piece(again[i : i + n], kept[i : i + n], hidden // ways) for i in range(0, len(kinds), n)]
+
+    def _ends(self, chunk: Chunk, book: "_Book") -> Ends:
+        first = self._first(chunk, book) if chunk.has_embedding else None
+        return Ends(first, self._last(chunk, book) if chunk.has_loss or chunk.mtp_layers else None)
+
+    def _first(self, chunk: Chunk, book: "_Book") -> Piece:
+        """Return the embedding's piece: the less memory a layer kept, the more the embedding's gradient adds."""
+        policy = self._policy
+        policy = single(policy) if isinstance(policy, FullRecompute) else policy
+        kind = kind_of(self.spec.model, chunk, 0)
+
+        def made() -> Piece:
+            return end_piece(book[self._make.first(kind, policy)], book[self._make.layers(kind, policy, 1)])
+
+        return book.once(("first", kind, policy.text), made)
+
+    def _last(self, chunk: Chunk, book: "_Book") -> Piece:
+        """Output layer and loss run before any recompute. An embedding in the same chunk may share their weights."""
+        kind, policy, mtp = kind_of(self.spec.model, chunk, -1), self._policy_of_mtp(chunk), bool(chunk.mtp_layers)
+
+        def made() -> Piece:
+            alone = book[self._make.last(kind, policy, pre=False, mtp=mtp)]
+            last = end_piece(alone, book[self._make.layers(kind, policy, 1)])
+            last = replace(last, backward_over=last.backward_over + self._allocated_weight_gradient)
+            if not chunk.has_embedding:
+                return last
+            both = book[self._make.last(kind, policy, pre=True, mtp=mtp)]
+            both_ends = end_piece(both, book[self._make.first(kind, policy)])
+            return replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
+
+        return book.once(("last", kind, policy.text, mtp, chunk.has_embedding, self.apex), made)
+
+    @property
+    def _allocated_weight_gradient(self) -> int:
+        """Return the bytes of the output layer's weight gradient if fusion is on and its kernel is missing, else 0."""
+        fuses = self.implementation == "transformer_engine" and self.spec.kernels.gradient_accumulation_fusion
+        if self.apex or not fuses:
+            return 0
+        tp = self.spec.parallelism.tensor_model_parallel_size
+        elements = self.spec.model.padded_vocab_size(tp) // tp * self.spec.model.hidden_size
+        return elements * self.spec.precision.params_bytes
+
+    def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
+        """Return the recompute of this chunk's MTP layers: block leaves them out, uniform takes each separately."""
+        policy = self._policy
+        if not chunk.mtp_layers:
+            return NoRecompute()
+        if isinstance(policy, FullRecompute):
+            return single(policy) if policy.method == "uniform" else NoRecompute()
+        return policy
+
+
+def _in_place(units: list[Piece], chunk: Chunk) -> list[Piece]:
+    """Return the layers with offloaded modules, adjusted to the chunk's place in the pipeline.
+
+    An earlier stage sent what the first layer would offload. Before the loss, another micro-batch runs backward next,
+    whose last layer is on the device while all of these go.
+    """
+    if not chunk.has_embedding:
+        units = [replace(unit, saved=unit.saved + unit.received) for unit in units[:1]] + units[1:]
+    return units if chunk.has_loss else [replace(unit, forward_over=unit.forward_over + unit.leaving) for unit in units]
+
+
+def _runs_dispatcher_again(policy: RecomputePolicy) -> bool:
+    """Return whether the token dispatcher, which leaves memory behind, runs again in the backward pass."""
+    return isinstance(policy, FullRecompute) or (isinstance(policy, SelectiveRecompute) and "moe" in policy.modules)
+
+
+class _Book:
+    """Returns the cost of a case, and makes every piece of a request once."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, Piece] = {}
+
+    def once(self, name: object, make: Callable[[], Piece]) -> Piece:
+        """Return the piece with this name; make it if it is new."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    @abstractmethod
+    def __getitem__(self, case: TraceCase) -> ChunkTrace: ...
+
+
+class _Recorder(_Book):
+    """Records every requested case, and returns no cost."""
+
+    _NOTHING = ChunkTrace(
+        saved_bytes=0,
+        forward_peak_bytes=0,
+        backward_peak_bytes=0,
+        persistent_bytes=0,
+        hidden_bytes=0,
+        num_parameters_dense=0,
+        num_parameters_expert=0,
+        parameter_bytes=0,
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cases: list[TraceCase] = []
+
+    def __getitem__(self, case: TraceCase) -> ChunkTrace:
+        self.cases.append(case)
+        return self._NOTHING
+
+
+class _Reader(_Book):
+    """Reads costs from traces."""
+
+    def __init__(self, traces: Mapping[str, ChunkTrace]) -> None:
+        super().__init__()
+        self._traces = traces
+
+    def __getitem__(self, case: TraceCase) -> ChunkTrace:
+        if case.key not in self._traces:
+            raise MissingTraceError(case.key)
+        return self._traces[case.key]

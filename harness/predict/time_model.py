@@ -1,0 +1,389 @@
+"""Step time: a roofline per operation at real efficiencies, pipeline bubble, gradient reduction, optimizer step."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from math import inf
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import GPUS, PeakKey
+from harness.predict.communication import Group, group_bandwidth, group_size
+from harness.predict.compose import ChunkCost, Op, Parameters
+from harness.predict.experts import expert_launch_s
+from harness.predict.model_states import owned_parameters, state_bytes
+from harness.predict.schedule import schedule_of
+from harness.records.trace import OpKind, Phase
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Shares of data-sheet rates that operations reach, and the seconds of the host.
+
+    ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a communication beside computation that makes the
+    computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one simple operation of a
+    trace; ``call_s``: for a matrix product or attention, which a module starts from Python, with its checks and autograd node.
+    ``norm``: the seconds of GPU and host make those of a pass as ``(gpu^norm + host^norm)^(1/norm)``. A large norm leaves the
+    slower of the two. ``step_s``: of the host, for one step: data, logging, the norm of the gradients.
+    """
+
+    gemm_bf16: float
+    gemm_low_precision: float
+    attention: float
+    memory: float
+    link: float
+    network: float
+    exposed: float = 0.0
+    launch_s: float = 20e-6
+    call_s: float = 160e-6
+    norm: float = 4.0
+    step_s: float = 0.02
+
+
+# Fixed before any comparison: a 22B layer on A100 comes out at 19.22 ms where Korthikanti et al. 2022 (arXiv 2205.05198, table 4)
+# measured 19.6, and at 26.82 for 27.2 with full recompute. From Hopper on, the fit replaces the shares that it names.
+LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
+
+# The host's part of the fit goes for the hosts of all GPUs.
+_OF_THE_HOST = ("launch_s", "call_s", "norm")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `scripts/accuracy time --fit` wrote.
+
+    ``constants``: those of H100, by field of :class:`Efficiency`. ``spreads``: by class of rows, between which multiples of
+    the predicted seconds nine of ten measured ones are, and the number of rows.
+    """
+
+    constants: Mapping[str, float]
+    spreads: Mapping[str, tuple[float, float, int]]
+
+
+@cache
+def fitted() -> Fitted:
+    """Read the file beside this module."""
+    found = json.loads(Path(__file__).with_name("fitted_times.json").read_text())
+    return Fitted(found["constants"], {name: tuple(row) for name, row in found["spreads"].items()})
+
+
+@cache
+def typical(gpu: str) -> Efficiency:
+    """Return the efficiencies of a GPU type: fitted on Hopper, whose shares later GPUs take too, and fixed before it."""
+    constants = fitted().constants
+    if (GPUS[gpu].capability or (0, 0)) >= (9, 0):
+        return replace(LIKELY, **constants)
+    return replace(LIKELY, **{name: constants[name] for name in _OF_THE_HOST})
+
+
+def kind_of_step(spec: ExperimentSpec, *, host_bound: bool) -> str:
+    """Return the class of rows whose residuals give a step its range: generation, dense or experts, who is slower."""
+    capability = spec.gpu_type.capability or (8, 0)
+    generation = min(max(capability[0], 8), 10)
+    return f"{generation}.x {'host-bound ' if host_bound else ''}{'experts' if spec.model.moe else 'dense'}"
+
+
+def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
+    """Return how far the seconds of a class of steps go, low and high, and the number of rows that say so.
+
+    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others, widened.
+    """
+    generation, _, own = kind.partition(" ")
+    found = spreads.get(kind, (1.0, 1.0, 0))
+    if found[2] >= LEAST_ROWS or not spreads:
+        return found
+    near = [row for name, row in spreads.items() if name.split()[0] == generation or name.partition(" ")[2] == own]
+    near = near or list(spreads.values())
+    low, high = min(row[0] for row in near), max(row[1] for row in near)
+    return 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1), found[2]
+
+
+# From so many rows on a class has a range of its own. A smaller class takes that of its neighbours, so many times as wide.
+LEAST_ROWS = 10
+WIDENED = 1.25
+
+
+# Share of the link to the host that copies of pinned memory reach. Chosen by hand, with the only published H100 row of offloading
+# in view: with 0.80 that row is predicted 4 % too fast. NVLink's fitted share does not serve here; collectives without NVLS lower it.
+COPY = 0.80
+
+
+# A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs, 2019:
+# 3.8 us from kernel to kernel of 2.9 us each).
+KERNEL_S = 0.9e-6
+
+
+# Share of a layer's operations in each part that transformer-engine's graphs capture: of the 22 of a forward pass of
+# Llama 3 70B and the 53 of Qwen3 30B-A3B, counted in their traces with megatron-core 0.16.1.
+_CAPTURED_DENSE = {"attn": 14 / 22, "mlp": 8 / 22}
+_CAPTURED_MOE = {"attn": 13 / 53, "moe": 40 / 53, "moe_router": 30 / 53, "moe_preprocess": 1 / 53}
+
+
+def captured(spec: ExperimentSpec) -> float:
+    """Share of the operations of a pass that CUDA graphs launch without the host."""
+    graphs = spec.cuda_graph
+    if graphs.impl == "none":
+        return 0.0
+    parts = _CAPTURED_MOE if spec.model.moe else _CAPTURED_DENSE
+    if not graphs.scope or "full_iteration" in (graphs.impl, *graphs.scope):
+        return 1.0
+    return min(1.0, sum(parts.get(part, 0.0) for part in graphs.scope))
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one optimizer step, and what they consist of at the likely efficiencies.
+
+    ``low_s`` and ``high_s`` hold 90 of 100 steps of its class, by residuals of ``range_rows`` measured steps. ``compute_s`` is
+    the slowest pipeline stage without waiting, ``recompute_s`` the part of it that runs a second time. ``host_bound``: the
+    host does not launch kernels as fast as the GPU finishes them.
+    """
+
+    likely_s: float
+    low_s: float
+    high_s: float
+    compute_s: float
+    recompute_s: float
+    bubble_s: float
+    reduction_s: float
+    optimizer_s: float
+    host_bound: bool
+    range_rows: int
+
+
+def likely_seconds(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...], likely: Efficiency) -> float:
+    """Return the seconds of one step at the given efficiencies."""
+    return _Clock(spec, likely).step(stages).total
+
+
+def step_time(
+    spec: ExperimentSpec,
+    stages: tuple[tuple[ChunkCost, ...], ...],
+    efficiency: Efficiency | None = None,
+    spread: float | None = None,
+) -> StepTime:
+    """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
+
+    ``efficiency``: None for the GPU's own. ``spread``: by which share a step may take more or less, where it is known; else
+    residuals of steps of the same class give the range.
+    """
+    likely = _Clock(spec, efficiency or typical(spec.gpu)).step(stages)
+    low, high, rows = spread_of(kind_of_step(spec, host_bound=likely.host_bound), fitted().spreads)
+    if spread is not None:
+        low, high, rows = 1 / (1 + spread), 1 + spread, 0
+    return StepTime(
+        likely_s=likely.total,
+        low_s=likely.total * min(1.0, low),
+        high_s=likely.total * max(1.0, high),
+        compute_s=likely.compute,
+        recompute_s=likely.recompute,
+        bubble_s=likely.bubble,
+        reduction_s=likely.reduction,
+        optimizer_s=likely.optimizer,
+        host_bound=likely.host_bound,
+        range_rows=rows,
+    )
+
+
+class _Passes(NamedTuple):
+    """Seconds of one micro-batch through one chunk: ``gpu`` without waiting for the host, and ``host`` to launch everything.
+
+    ``phases``: forward, backward and recompute of the slower of the two.
+    """
+
+    gpu: float
+    host: float
+    phases: tuple[float, float, float]
+    norm: float
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of both. Neither hides the other fully: the GPU waits for launches, and ranks for the slowest host."""
+        return max(self.gpu, self.host) * self._longer
+
+    @property
+    def recomputing(self) -> float:
+        """Of ``seconds``, those that run a second time."""
+        return self.phases[2] * self._longer
+
+    @property
+    def returning(self) -> float:
+        """Of ``seconds``, those of the backward pass with what it recomputes."""
+        return (self.phases[1] + self.phases[2]) * self._longer
+
+    @property
+    def _longer(self) -> float:
+        """Return by which factor both take longer than the slower one alone."""
+        slower = max(self.gpu, self.host)
+        share = min(self.gpu, self.host) / slower if slower else 0.0
+        return float((1 + share**self.norm) ** (1 / self.norm))
+
+
+@dataclass(frozen=True)
+class _Step:
+    compute: float
+    recompute: float
+    bubble: float
+    reduction: float
+    optimizer: float
+    host_bound: bool
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.bubble + self.reduction + self.optimizer
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """One set of efficiencies on the GPUs of ``spec``."""
+
+    spec: ExperimentSpec
+    efficiency: Efficiency
+
+    def step(self, stages: tuple[tuple[ChunkCost, ...], ...]) -> _Step:
+        """Time a step of 1F1B: every stage runs M micro-batches; first and last wait PP - 1 micro-batches of one chunk."""
+        schedule = schedule_of(self.spec, 0)
+        chunks = {id(chunk): chunk for stage in stages for chunk in stage}  # stages share chunks that are alike
+        passes = {key: self.passes(chunk) for key, chunk in chunks.items()}
+        seconds = [sum(passes[id(chunk)].seconds for chunk in stage) for stage in stages]
+        slowest = max(seconds)
+        worst = stages[seconds.index(slowest)]
+        parameters = Parameters()
+        for chunk in worst:
+            parameters = parameters + chunk.parameters
+        num, own = self.spec.num_microbatches, [passes[id(chunk)] for chunk in worst]
+        backward = sum(each.returning for each in own)
+        return _Step(
+            compute=num * slowest + self._messages(worst),
+            recompute=num * sum(each.recomputing for each in own),
+            bubble=(len(stages) - 1) / schedule.vp_size * sum(seconds) / len(seconds),
+            reduction=self._reduction(parameters, backward, slowest - backward),
+            optimizer=self._optimizer(parameters) + self.efficiency.step_s,
+            host_bound=sum(each.host for each in own) > sum(each.gpu for each in own),
+        )
+
+    def passes(self, chunk: ChunkCost) -> "_Passes":
+        """Return the seconds of one micro-batch; of overlapped communication, what computation does not hide."""
+        phases = get_args(Phase)
+        computing, hidden, waiting, launching = (dict.fromkeys(phases, 0.0) for _ in range(4))
+        e, dispatch, overlaps = self.efficiency, 0.0, self.spec.kernels.overlap_moe_expert_parallel_comm
+        for op, count in chunk.work:
+            launching[op.phase] += count * (e.call_s if op.kind in ("gemm", "attention") else e.launch_s)
+            if op.kind != "comm":
+                computing[op.phase] += count * self._compute(op)
+            elif op.comm_group == "ep" and overlaps:
+                dispatch += count * self._communicate(op)
+            elif op.overlapped:
+                hidden[op.phase] += count * self._communicate(op)
+            else:
+                waiting[op.phase] += count * self._communicate(op)
+        both = ((computing[phase], hidden[phase]) for phase in phases)
+        gpu = [max(pair) + e.exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
+        more, eager = expert_launch_s(self.spec, chunk, e.launch_s), 1 - captured(self.spec)
+        host = [(launching[phase] + more[phase]) * eager for phase in phases]
+        copies = chunk.copied / self._copied_per_s  # each way, beside the computation of a pass
+        gpu = [max(gpu[0], copies), max(gpu[1], copies - gpu[2]), gpu[2]]
+        on_gpu, on_host = self._beside(sum(gpu), dispatch), sum(host)
+        slower = host if on_host > on_gpu else gpu
+        return _Passes(on_gpu, on_host, (slower[0], slower[1], slower[2]), self.efficiency.norm)
+
+    @cached_property
+    def _copied_per_s(self) -> float:
+        return (self.spec.gpu_type.host_bandwidth or inf) * COPY
+
+    def _beside(self, computing_s: float, dispatch_s: float) -> float:
+        """Return the seconds of a micro-batch whose experts' messages run beside the passes of another one.
+
+        Passes of the warm-up, and as many backward ones at the end, have no other beside them.
+        """
+        if not dispatch_s:
+            return computing_s
+        schedule = schedule_of(self.spec, 0)
+        alone = min(1.0, max(1, schedule.num_warmup) / schedule.num_passes)
+        beside = max(computing_s, dispatch_s) + self.efficiency.exposed * min(computing_s, dispatch_s)
+        return alone * (computing_s + dispatch_s) + (1 - alone) * beside
+
+    @cached_property
+    def _bytes_per_s(self) -> float:
+        return self.spec.gpu_type.memory_bandwidth * self.efficiency.memory
+
+    @cached_property
+    def _flops_per_s(self) -> dict[tuple[OpKind, PeakKey], float]:
+        kinds: tuple[OpKind, ...] = ("gemm", "attention")
+        return {(kind, dtype): self._peak(kind, dtype) for kind in kinds for dtype in get_args(PeakKey)}
+
+    def _peak(self, kind: OpKind, dtype: PeakKey) -> float:
+        gpu, e = self.spec.gpu_type, self.efficiency
+        peak = gpu.peak_flops.get(dtype, gpu.peak_flops["bf16"] / 2)  # fp32 GEMMs run as TF32, at half of BF16
+        if kind == "gemm" and dtype in ("fp8", "fp4"):
+            return peak * e.gemm_low_precision
+        return peak * (e.attention if kind == "attention" else e.gemm_bf16)
+
+    @cached_property
+    def _sent_per_s(self) -> dict[Group, float]:
+        e = self.efficiency
+        return {group: group_bandwidth(self.spec, group, e.link, e.network) for group in get_args(Group)}
+
+    def _compute(self, op: Op) -> float:
+        moving = op.bytes / self._bytes_per_s
+        if op.kind == "elementwise":
+            return moving + KERNEL_S
+        computing = op.flops / self._flops_per_s[op.kind, op.dtype]
+        if op.kind == "gemm" and op.phase == "backward" and self.spec.task == "peft":
+            computing /= 2  # frozen weights have no gradients, which are half of the work
+        return max(computing, moving) + KERNEL_S
+
+    def _communicate(self, op: Op) -> float:
+        return op.comm_bytes / self._sent_per_s[op.comm_group] if op.comm_group else 0.0
+
+    def _messages(self, stage: tuple[ChunkCost, ...]) -> float:
+        """Return the seconds of hidden states and gradients between stages; interleaved schedules hide them."""
+        if self.spec.parallelism.pipeline_model_parallel_size == 1 or len(stage) > 1:
+            return 0.0
+        # the next stage is at least as far away as the next data-parallel rank
+        return 2 * self.spec.num_microbatches * stage[0].hidden_bytes / self._sent_per_s["dp"]
+
+    def _reduction(self, parameters: Parameters, backward_s: float, forward_s: float) -> float:
+        """Return the seconds to reduce gradients and gather parameters; overlapped, what one micro-batch does not hide."""
+        ddp = self.spec.ddp
+        per_gradient = state_bytes(self.spec).gradient
+        per_weight = 1 if self.spec.precision.fp8_param_gather and not self._quantises_on_arrival else 2
+        gradients = self._exchanged(parameters, per_gradient)
+        if not self.spec.optimizer.use_distributed_optimizer:
+            return max(0.0, 2 * gradients - (backward_s if ddp.overlap_grad_reduce else 0.0))
+        weights = self._exchanged(parameters, per_weight)
+        return max(0.0, gradients - (backward_s if ddp.overlap_grad_reduce else 0.0)) + max(
+            0.0, weights - (forward_s if ddp.overlap_param_gather else 0.0)
+        )
+
+    @property
+    def _quantises_on_arrival(self) -> bool:
+        """Return whether weights are gathered in BF16, and every rank quantises all of its stage (MXFP8, `param_and_grad_buffer.py`)."""
+        spec = self.spec
+        in_buffer = spec.optimizer.use_distributed_optimizer and not spec.ddp.use_megatron_fsdp
+        return in_buffer and spec.precision.transformer_config.get("fp8_recipe") == "mxfp8"
+
+    def _exchanged(self, parameters: Parameters, bytes_each: int) -> float:
+        """Return the seconds of a reduce-scatter or all-gather of ``bytes_each`` per parameter."""
+        seconds = 0.0
+        owners: dict[Group, int] = {"dp": parameters.dense, "edp": parameters.expert}
+        for group, count in owners.items():
+            size = group_size(self.spec, group)
+            sent = bytes_each * count * (size - 1) / size
+            seconds += sent / self._sent_per_s[group]
+        return seconds
+
+    def _optimizer(self, parameters: Parameters) -> float:
+        """Return Adam's seconds: it reads and writes its state, reads gradients, writes weights; bound by memory.
+
+        Weights that are quantised on arrival are read, written for both directions of a product, and their buffer is cleared.
+        """
+        per = state_bytes(self.spec)
+        moved = owned_parameters(self.spec, parameters) * (
+            2 * per.optimizer + 2 * (per.cast + per.widened) + per.gradient + 2
+        )
+        if self._quantises_on_arrival:
+            moved += (2 + 2 + 2) * (parameters.dense + parameters.expert)
+        return moved / self._bytes_per_s

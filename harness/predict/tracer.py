@@ -1,0 +1,303 @@
+"""Gets traces: from the cache, from those that travel with mbr-perf, or from tracer processes, and keeps them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+import harness
+from harness.errors import BadRequestError, RunFailedError
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
+from harness.launch.environment import Host
+from harness.launch.machine import TRAIN_EXTRA, installed_software, side_by_side
+from harness.predict.assumptions import imbalance_of
+from harness.predict.search import Traces
+from harness.predict.shipped_traces import ShippedTraces, find_shipped, shipped_releases
+from harness.predict.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
+from harness.predict.tracer_processes import TracerDiedError, TracerProcess, WarmTracers
+from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps
+
+_REMEDY = f"{TRAIN_EXTRA}; torch for CPU is enough, no GPU is needed"
+
+
+def _missing_packages() -> str:
+    """Return the names of packages that the tracer needs and this Python lacks, joined; empty if it has them."""
+    packages = (("torch", "torch"), ("megatron-core", "megatron"))
+    return " and ".join(name for name, module in packages if not find_spec(module))
+
+
+def require_megatron(host: Host) -> None:
+    """Raise BadRequestError if torch or megatron-core is missing."""
+    if missing := _missing_packages():
+        raise BadRequestError(f"tracing needs {missing}, which {host.python} does not have", remedy=_REMEDY)
+
+
+TIMEOUT_S = 900.0
+# A tracer takes two to five seconds of processor time to start, as long as 40 chunks take.
+_CASES_PER_PROCESS = 32
+# So often the cases of a tracer that died are traced again in smaller parts: enough to find two of some hundreds.
+_MOST_RESTARTS = 24
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What tracers answered, and by key the error of each case that got no answer."""
+
+    files: list[TraceFile]
+    lost: dict[str, RunFailedError]
+
+
+TraceKind = tuple[Implementation, float]  # the implementation of layers, and the imbalance of routing
+
+
+def trace_kind(spec: ExperimentSpec) -> TraceKind:
+    """Return the kind of traces that a prediction of ``spec`` reads."""
+    return settled_implementation(spec), imbalance_of(spec)
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Makes traces on ``host``. With ``cache`` None it makes all traces again, also those that travel with mbr-perf.
+
+    ``megatron_core``: the release to trace; None: the installed one, else the one that mbr-perf assumes.
+    ``reads_shipped``: False where the traces that mbr-perf brings are made: with whatever release ``host`` has.
+    ``cached_only``: traces that are not cached stay missing. ``niceness``: as for nice(1). Setting ``stop`` ends the
+    tracers. ``progress`` is called now and then with the number of finished cases and of all cases.
+    ``warm``: answers requests in place of a new process for each.
+    """
+
+    host: Host
+    cache: TraceCache | None
+    timeout_s: float = TIMEOUT_S
+    cached_only: bool = False
+    niceness: int = 0
+    stop: Event = field(default_factory=Event)
+    progress: Callable[[int, int], None] | None = None
+    megatron_core: str | None = None
+    reads_shipped: bool = True
+    warm: WarmTracers | None = None
+
+    @cached_property
+    def _source(self) -> "_Source":
+        return _source(self.megatron_core, installed_software()) if self.reads_shipped else _Source(None)
+
+    def by_kind(self, needed: Iterable[tuple[TraceKind, Iterable[TraceCase]]]) -> dict[TraceKind, Traces]:
+        """Trace the cases of several requests, each once, and return the traces by kind. Errors as :meth:`traces`."""
+        due: dict[TraceKind, dict[str, TraceCase]] = {}
+        for kind, cases in needed:
+            due.setdefault(kind, {}).update({case.key: case for case in cases})
+        return {kind: self.traces(tuple(cases.values()), kind[0], imbalance=kind[1]) for kind, cases in due.items()}
+
+    def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, imbalance: float = 1.0) -> Traces:
+        """Trace all ``cases``. An ``imbalance`` above 1 adds traces of ranks with so many times their share of tokens.
+
+        Only chunks with experts depend on it. BadRequestError where all traces are missing and none can be made, RunFailedError when no tracer answers. Single cases
+        that nothing traced, or that kill the tracer, are refused with the reason, which is not cached.
+        """
+        experts = tuple(case for case in cases if case.has_experts and imbalance > 1)
+        even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)
+        due, also_due = self._due(cases, even), self._due(experts, unevenly)
+        num_due = len(due) + len(also_due)
+        if self._source.cannot_trace:
+            lost = self._untraceable((*due, *also_due), has_some=bool(even))
+        else:
+            if num_due:
+                self._show(0, num_due)
+            lost = self._add(even, due, implementation, 1.0, lambda done: self._show(done, num_due))
+            lost |= self._add(
+                unevenly, also_due, implementation, imbalance, lambda done: self._show(len(due) + done, num_due)
+            )
+        found = even | unevenly
+        refused = {key: trace.refused for key, trace in found.items() if trace.refused}
+        uneven = {key: chunk for key, chunk in _chunks(found).items() if key not in lost}
+        return Traces(_chunks(even), uneven if experts else None, refused | lost)
+
+    def _untraceable(self, due: tuple[TraceCase, ...], *, has_some: bool) -> dict[str, str]:
+        """Return why the due cases have no trace, by key. BadRequestError if no case has a trace."""
+        if self.cache is None:
+            require_megatron(self.host)
+        if due and not has_some:
+            raise BadRequestError(self._source.cannot_trace, remedy=self._source.remedy)
+        return dict.fromkeys((case.key for case in due), f"{self._source.cannot_trace}; {self._source.remedy}")
+
+    def _show(self, num_done: int, num_due: int) -> None:
+        if self.progress:
+            self.progress(num_done, num_due)
+
+    def _cached(self, cases: tuple[TraceCase, ...], imbalance: float) -> dict[str, CachedTrace]:
+        """Return traces of the cache, or, without one, those that travel with mbr-perf."""
+        if self.cache is None:
+            return {}
+        shipped, reads_cache = self._source.shipped, not self._source.is_other
+        found: dict[str, CachedTrace | None] = {}
+        for case in cases:
+            trace = self.cache.read(case.key, imbalance) if reads_cache else None
+            found[case.key] = trace or (shipped.read(case, imbalance) if shipped else None)
+        return {key: trace for key, trace in found.items() if trace is not None}
+
+    def _due(self, cases: tuple[TraceCase, ...], have: Mapping[str, CachedTrace]) -> tuple[TraceCase, ...]:
+        return () if self.cached_only else tuple(case for case in cases if case.key not in have)
+
+    def _add(
+        self,
+        have: dict[str, CachedTrace],
+        due: tuple[TraceCase, ...],
+        implementation: Implementation,
+        imbalance: float,
+        progress: Callable[[int], None],
+    ) -> dict[str, str]:
+        """Trace the due cases and add them to ``have``. Return, by key, why tracers of missing answers died."""
+        if not due:
+            return {}
+        require_megatron(self.host)
+        num = max(1, min(self.host.num_cores, len(due) // _CASES_PER_PROCESS))
+        requests = [
+            TraceRequest(cases=due[i::num], implementation=implementation, imbalance=imbalance) for i in range(num)
+        ]
+        done = [0] * num
+
+        def run(place: int) -> _Answers:
+            def count(num_done: int) -> None:
+                done[place] = num_done
+                progress(sum(done))
+
+            return self._answers(requests[place], count)
+
+        found = side_by_side(run, range(num), num, self.stop)
+        lost = {key: error for answers in found for key, error in answers.lost.items()}
+        files = [file for answers in found for file in answers.files]
+        for file in files:
+            have |= self._kept(file, imbalance)
+        if lost and (not files or self.stop.is_set()):
+            raise next(iter(lost.values()))
+        return {key: str(error) for key, error in lost.items()}
+
+    def _answers(self, request: TraceRequest, progress: Callable[[int], None]) -> "_Answers":
+        """Trace all cases of ``request`` except those that kill the tracer."""
+        files: list[TraceFile] = []
+
+        def run(cases: tuple[TraceCase, ...]) -> TraceFile:
+            before = sum(len(file.chunks) + len(file.refused) for file in files)
+            files.append(self._run(request.model_copy(update={"cases": cases}), progress, before))
+            return files[-1]
+
+        lost = in_halves(request.cases, run, self.stop)
+        return _Answers(files, {case.key: error for case, error in lost})
+
+    def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
+        about = CachedTrace(megatron_core=answer.megatron_core, torch=answer.torch, stand_in=answer.stand_in)
+        traces = {key: about.model_copy(update={"chunk": chunk}) for key, chunk in answer.chunks.items()}
+        traces |= {key: about.model_copy(update={"refused": reason}) for key, reason in answer.refused.items()}
+        if self.cache:
+            for key, trace in traces.items():
+                self.cache.write(key, imbalance, trace)
+        return traces
+
+    def _run(self, request: TraceRequest, progress: Callable[[int], None], num_before: int) -> TraceFile:
+        def count(num_done: int) -> None:
+            progress(num_before + num_done)
+
+        cold = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop, count)
+        try:
+            answer = self.warm.answer(request, count) if self.warm else cold.answer(request.model_dump_json())
+            return TraceFile.model_validate_json(answer)
+        except ValidationError as error:
+            raise RunFailedError(
+                "the tracer's answer is from another version of mbr-perf",
+                remedy="mbr-perf changed during the run; run the command again",
+            ) from error
+
+
+_Item = TypeVar("_Item")
+
+
+def in_halves(
+    items: tuple[_Item, ...], run: Callable[[tuple[_Item, ...]], object], stop: Event
+) -> list[tuple[_Item, RunFailedError]]:
+    """Run a tracer on ``items``. If it dies, run it on each half, until only the items that kill it are left.
+
+    Returns the items that got no answer, each with the error.
+    """
+    lost: list[tuple[_Item, RunFailedError]] = []
+    due, num_starts = [items], 0
+    while due:
+        some = due.pop()
+        num_starts += 1
+        try:
+            run(some)
+        except RunFailedError as error:
+            died = isinstance(error, TracerDiedError) and not stop.is_set()
+            if died and len(some) > 1 and num_starts <= _MOST_RESTARTS:
+                due += [some[len(some) // 2 :], some[: len(some) // 2]]
+            else:
+                lost += [(item, error) for item in some]
+    return lost
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where traces come from besides the cache. ``shipped``: those that mbr-perf brings for the release, if they hold here.
+
+    ``cannot_trace``: why no tracer can make the missing ones, else empty. ``is_other``: another release is installed.
+    """
+
+    shipped: ShippedTraces | None
+    cannot_trace: str = ""
+    remedy: str = ""
+    is_other: bool = False
+
+
+def _source(release: str | None, installed: Software) -> _Source:
+    wanted = release or installed.megatron_core or ASSUMED_MEGATRON_CORE
+    shipped, reason = find_shipped(wanted, installed)
+    reason = reason or (
+        f"mbr-perf brings traces for megatron-core {wanted}, but only of the shipped operating points: none has these "
+        "layers with this precision, micro-batch, sequence length, TP, CP and EP"
+    )
+    if missing := _missing_packages():
+        return _Source(shipped, f"a prediction needs {missing}, not installed here; {reason}", _REMEDY)
+    if installed.megatron_core == wanted or shipped is None:
+        return _Source(shipped)
+    remedy = f"install megatron-core {wanted}, or plan for {installed.megatron_core} without --assume"
+    here = f"megatron-core {installed.megatron_core} is installed, not {wanted}"
+    return _Source(shipped, f"{here}; {reason}", remedy, is_other=True)
+
+
+def traces_note(release: str | None) -> str:
+    """Return a note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
+    installed = installed_software()
+    source, wanted = _source(release, installed), release or installed.megatron_core or ASSUMED_MEGATRON_CORE
+    if source.shipped and source.cannot_trace:
+        here = "" if source.is_other else "torch and megatron-core are not installed: "
+        other = next((each for each in shipped_releases() if each != wanted), None)
+        hint = f" (--assume megatron-core={other} for another release)" if other else ""
+        return f"{here}predicted for megatron-core {wanted} from traces that mbr-perf brings{hint}"
+    if wanted != installed.megatron_core and not source.cannot_trace:
+        return f"the layers are those of the installed megatron-core {installed.megatron_core}; mbr-perf brings no traces for {wanted}"
+    return ""
+
+
+def trace_cache(shell: Mapping[str, str]) -> TraceCache:
+    """`$XDG_CACHE_HOME/mbr-perf/traces`, by default below `~/.cache`, for the installed tracer."""
+    software = installed_software()
+    package = Path(harness.__file__).parent
+    installed = (software.megatron_core, software.torch, software.python, *megatron_core_stamps())
+    fingerprint = tracer_fingerprint(package, installed)
+    return TraceCache(cache_folder(shell) / "traces" / fingerprint)
+
+
+def cache_folder(shell: Mapping[str, str]) -> Path:
+    """Return `$XDG_CACHE_HOME/mbr-perf`, by default below `~/.cache`."""
+    root = Path(shell["XDG_CACHE_HOME"]) if shell.get("XDG_CACHE_HOME") else Path.home() / ".cache"
+    return root / "mbr-perf"
+
+
+def _chunks(traces: Mapping[str, CachedTrace]) -> dict[str, ChunkTrace]:
+    return {key: trace.chunk for key, trace in traces.items() if trace.chunk}

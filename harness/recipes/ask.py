@@ -1,0 +1,318 @@
+"""The commands `recipes` and `rules`."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import completion
+from harness.cli.help import App
+from harness.cli.options import ExperimentOptions, Json, WholeShortOptions, takes
+
+if TYPE_CHECKING:
+    from harness.resolve.recipe import Request
+    from harness.show.page import Page
+
+recipes = App(no_args_is_help=True, help="List, show, check, export and write recipes; list suites.")
+rules = App(no_args_is_help=True, help="List the rules, and explain one.")
+Directory = Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", help="Directory of recipe families.")]
+
+
+@recipes.command("list")
+def list_recipes(
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            "-g",
+            metavar="GPU",
+            autocompletion=completion.gpus,
+            help="List only the operating points of this GPU type.",
+        ),
+    ] = None,
+    recipes_dir: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """List every recipe with its size, and the GPU types, precisions and GPU counts of its operating points."""
+    from harness.resolve.listing import summaries
+
+    rows = summaries(recipes_dir, gpu)
+    if as_json:
+        from harness.recipes.show import RecipesDocument
+        from harness.show import json
+
+        json.answer(RecipesDocument(recipes=rows))
+        return
+    from harness.recipes.show import recipes_page
+
+    _show(recipes_page(rows))
+
+
+@recipes.command("show")
+def show_recipe(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", autocompletion=completion.recipes, help="A recipe name or the path of a recipe file."
+        ),
+    ],
+    recipes_dir: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Show the model of a recipe and all its operating points."""
+    from harness.resolve.find import open_recipe
+
+    recipe = open_recipe(name, recipes_dir)
+    if as_json:
+        from harness.recipes.show import recipe_document
+        from harness.show import json
+
+        json.answer(recipe_document(recipe))
+        return
+    from harness.recipes.show import recipe_page
+
+    _show(recipe_page(recipe))
+
+
+@recipes.command()
+def validate(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Recipe files. Default: all recipes.")
+    ] = None,
+    recipes_dir: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Check recipe files: every key, every value, every operating point, and the rules of megatron-core 0.16.1.
+
+    Exits 2 with all problems. Lists a published point that breaks a rule, with the rule; `run` refuses that point.
+    """
+    from harness.errors import raise_all
+    from harness.resolve.listing import check_files
+
+    checked, problems = check_files(paths or [], recipes_dir)
+    if as_json:
+        from harness.recipes.show import CheckedDocument
+        from harness.show import json
+
+        json.answer(CheckedDocument.of(checked=checked, problems=problems))
+        if problems:
+            raise typer.Exit(int(problems[0].exit_code))
+        return
+    raise_all(problems)
+    from harness.recipes.show import checked_page
+
+    _show(checked_page(checked))
+
+
+@recipes.command()
+def suites(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=completion.suites,
+            help="A suite's name or the path of its file. Default: all suites.",
+        ),
+    ] = None,
+    recipes_dir: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """List the suites of nightly jobs, or the cases of a suite. Exits 2 with all problems of the file."""
+    from harness.recipes.show import SuiteDocument, SuitesDocument, suite_page, suites_page
+    from harness.resolve.suite_file import read_suite
+    from harness.resolve.suite_listing import case_rows, suite_row, suite_rows
+    from harness.show import json
+
+    if name is None:
+        rows = suite_rows(recipes_dir)
+        json.answer(SuitesDocument(suites=rows)) if as_json else _show(suites_page(rows))
+        return
+    suite = read_suite(name, recipes_dir)
+    if as_json:
+        json.answer(SuiteDocument.of(**suite_row(suite), cases=case_rows(suite)))
+        return
+    _show(suite_page(suite))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What to write."""
+
+    point: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="POINT",
+            help="RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT. All parts but RECIPE may be missing; options choose the point as well.",
+        ),
+    ] = None
+    form: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="FORM",
+            help="bridge (Megatron-Bridge), megatron-lm, or yaml for a recipe file.",
+            show_default=False,
+        ),
+    ]
+    as_json: Json = False
+
+
+@recipes.command("export", cls=WholeShortOptions)
+@takes(ExperimentOptions, ExportOptions)
+def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
+    """Print a point, or any job, as overrides of Megatron-Bridge, arguments of Megatron-LM, or a recipe file.
+
+    Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting.
+    """
+    from harness.cli.requests import experiment_request, require_job
+    from harness.foreign.exporting import exported, point_options
+    from harness.resolve.resolve import on_gpu_point, resolve
+
+    chosen = point_options(how.point, vars(asked)) if how.point else {}
+    request = experiment_request(replace(asked, **chosen))
+    require_job(request)
+    request = request if request.gpu else on_gpu_point(request)[0]
+    job = resolve(request)
+    written = exported(job.spec, how.form, tuple(job.notes))
+    if how.as_json:
+        from harness.recipes.show import ExportedDocument
+        from harness.show import json
+
+        json.answer(
+            ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)
+        )
+        return
+    from harness.show.page import Code
+    from harness.show.terminal import show_blocks
+
+    show_blocks(Code(written.text.rstrip()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewOptions:
+    """Where to write the recipe."""
+
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The recipe file to write. It must not exist yet.")
+    ]
+    as_json: Json = False
+
+
+@recipes.command("new", cls=WholeShortOptions)
+@takes(ExperimentOptions, NewOptions)
+def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
+    """Write your own job (`--hf`, `--megatron_args`, `--bridge_config`, or a recipe with options) as a recipe file.
+
+    A comment names the source of each setting. `mbr-perf plan -mr FILE` then plans the same job.
+    """
+    from harness.cli.requests import experiment_request, require_job
+    from harness.resolve.resolve import on_gpu_point
+
+    request = experiment_request(asked)
+    require_job(request)
+    request = request if request.gpu else on_gpu_point(request)[0]
+    text, refused = _create_recipe(request, what.output)
+    if what.as_json:
+        from harness.recipes.show import ExportedDocument
+        from harness.show import json
+
+        json.answer(ExportedDocument(form="yaml", words=(), remarks=refused, text=text))
+        return
+    from harness.show.page import Line
+    from harness.show.terminal import show_blocks
+
+    written = f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}"
+    show_blocks(*(Line(each, whole=True) for each in (written, *refused)))
+
+
+def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]]:
+    """Write the job of a request as a recipe file with one point. Return its text, and the rules that refuse the point.
+
+    BadRequestError if the file exists or cannot be written, or if the request is wrong; then nothing is written.
+    """
+    from harness.errors import BadRequestError, os_errors_reported
+    from harness.records.store import write_atomically
+    from harness.resolve.listing import refusals
+    from harness.resolve.recipe_file import load_recipe
+    from harness.resolve.resolve import resolve
+    from harness.resolve.writing import recipe_text
+
+    if path.suffix not in (".yaml", ".yml"):
+        raise BadRequestError(f"-o {path}: the name of a recipe file ends in .yaml", remedy=f"-o {path}.yaml")
+    if path.exists() or path.is_symlink():
+        raise BadRequestError(f"-o {path}: exists already", remedy="name another file, or remove this one")
+    resolved = resolve(request)
+    job = " ".join(request.job_words)
+    comments = {place: " ".join(each.split()) for place, each in resolved.sources.items() if each != "default"}
+    heading = "\n".join(
+        (f"Written by mbr-perf recipes new from {job}; the comments name the sources.", *resolved.notes)
+    )
+    source = " ".join(job.split())  # a path may hold line breaks
+    text = recipe_text(resolved.spec, title=resolved.spec.recipe, source=source, comments=comments, heading=heading)
+    with os_errors_reported(f"-o {path}: cannot be written", "check the folder"):
+        write_atomically(path, text)
+    recipe = load_recipe(path, str(path))  # a defect of the file fails here, not in the next command
+    found = refusals(recipe, recipe.points[0])
+    return text, tuple(f"refused by rule {each['rule']}: {each['message']}" for each in found)
+
+
+@rules.command("list")
+def list_rules(
+    severity: Annotated[
+        str | None,
+        typer.Option(
+            "--severity",
+            metavar="NAME",
+            help="List only error, warning or note; closed: rules that no request can break.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List every rule with id, severity and message."""
+    from harness.experiment.rules.rulebook import entries
+
+    found = entries(severity)
+    if as_json:
+        from harness.recipes.show import RulesDocument
+        from harness.show import json
+
+        json.answer(RulesDocument(rules=found))
+        return
+    from harness.recipes.show import rules_page
+
+    _show(rules_page(found))
+
+
+def _rule_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids of all rules, closed ones too."""
+    from harness.experiment.rules.rulebook import every_id
+
+    del ctx, incomplete
+    return list(every_id())
+
+
+@rules.command("show")
+def show_rule(
+    rule: Annotated[str, typer.Argument(metavar="ID", autocompletion=_rule_ids, help="A rule id, e.g. T08.")],
+    as_json: Json = False,
+) -> None:
+    """Explain a rule: its message, the fix, megatron-core's own message, the versions it applies to, and the evidence."""
+    from harness.experiment.rules.rulebook import entries_named
+
+    found = entries_named(rule)
+    if as_json:
+        from harness.recipes.show import RulesDocument
+        from harness.show import json
+
+        json.answer(RulesDocument(rules=found))
+        return
+    from harness.recipes.show import rule_page
+
+    _show(rule_page(found))
+
+
+def _show(page: "Page") -> None:
+    from harness.show.terminal import show_page
+
+    show_page(page)

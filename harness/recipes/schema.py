@@ -1,0 +1,97 @@
+"""`mbr-perf schema`: the JSON Schema (draft 2020-12) of a command's `--json` output."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.options import Json
+
+_RUN = ("measure.document:RunDocument", "measure.document:RunPlanDocument")
+_SWEEP = ("sweep.document:SweepRunDocument", "sweep.document:SweepPlanDocument", "sweep.document:SweepJobPlanDocument")
+_JOB = tuple(f"measure.document:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
+
+DOCUMENTS: Mapping[str, tuple[str, ...]] = {
+    "check": ("measure.document:CheckDocument",),
+    "compare": ("measure.document:CompareDocument", "compare.document:ForeignDocument"),
+    "diagnose": ("diagnose.document:DiagnosisDocument", "diagnose.document:OverviewDocument"),
+    "doctor": ("results.document:MachineDocument",),
+    "explain": ("explain.show:ExplainDocument",),
+    "golden diff": ("golden.document:DifferenceDocument",),
+    "golden export": ("golden.document:ExportDocument",),
+    "golden list": ("golden.document:GoldensDocument",),
+    "golden promote": ("golden.document:PromotedDocument", "golden.document:PromotionsDocument"),
+    "golden retire": ("golden.document:RetiredDocument",),
+    "golden show": ("golden.document:GoldenDocument",),
+    "history": ("history.document:HistoryDocument", "history.document:CaseDocument"),
+    "history add": ("history.document:AddedDocument",),
+    "import": ("measure.document:RunDocument", "sweep.document:SweepRunDocument"),
+    "jobs cancel": ("jobs.show:CancelledDocument",),
+    "jobs list": ("jobs.show:JobsDocument",),
+    "jobs logs": ("jobs.show:LogsDocument",),
+    "jobs status": ("jobs.show:JobDocument",),
+    "jobs submit": ("measure.document:SubmittedDocument",),
+    "jobs wait": (_RUN[0], _SWEEP[0], "measure.document:WaitingDocument", "measure.document:CaseJobDocument"),
+    "nightly": tuple(f"nightly.document:{name}Document" for name in ("Night", "NightPlan", "NightJobPlan")),
+    "plan": ("plan.document:PlanDocument", "plan.document:CalibrationDocument"),
+    "recipes list": ("recipes.show:RecipesDocument",),
+    "recipes show": ("recipes.show:RecipeDocument",),
+    "recipes suites": ("recipes.show:SuitesDocument", "recipes.show:SuiteDocument"),
+    "recipes export": ("recipes.show:ExportedDocument",),
+    "recipes new": ("recipes.show:ExportedDocument",),
+    "recipes validate": ("recipes.show:CheckedDocument",),
+    "report": ("sweep.document:SweepDocument",),
+    "results archive": ("results.document:ArchiveDocument",),
+    "results doctor": ("results.document:AilmentsDocument",),
+    "results export": ("results.document:ExportDocument",),
+    "results list": ("results.document:InventoryDocument",),
+    "results show": ("results.document:EntryDocument",),
+    "rules list": ("recipes.show:RulesDocument",),
+    "rules show": ("recipes.show:RulesDocument",),
+    "run": (*_RUN, "sweep.document:AbDocument", *_SWEEP[1:], *_JOB),
+    "schema": ("recipes.show:CommandsDocument",),
+    "snapshot": ("diagnose.document:SnapshotDocument", "diagnose.document:SnapshotDifferenceDocument"),
+    "sweep": (*_SWEEP, *_JOB),
+}
+"""By command, the types of its documents below `harness`. Every command may also print an error."""
+
+
+def schema_of(command: str) -> dict[str, Any]:
+    """Return the schema of the command's documents. KeyError: the command is unknown."""
+    from functools import reduce
+    from importlib import import_module
+    from operator import or_
+
+    from harness.show.json import ErrorDocument, schema
+
+    places = (place.partition(":") for place in DOCUMENTS[command])
+    found = [getattr(import_module(f"harness.{module}"), name) for module, _, name in places]
+    description = f"`mbr-perf {command} --json`. Later releases may add keys: ignore keys that you do not know."
+    return schema(reduce(or_, [*found, ErrorDocument]), f"mbr-perf {command}", description)
+
+
+def schema(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="As you type it: `run`, `golden list`.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the JSON Schema (draft 2020-12) of a command's --json output. Without COMMAND, list the commands."""
+    from harness.errors import BadRequestError, nearest
+
+    name = " ".join(command or ())
+    if name in DOCUMENTS:
+        import json as plain_json
+
+        print(plain_json.dumps(schema_of(name), indent=2, ensure_ascii=False))
+    elif name:
+        group = [command for command in DOCUMENTS if command.startswith(f"{name} ")]
+        remedy = f"name one of: {', '.join(group)}" if group else nearest(name, DOCUMENTS)
+        raise BadRequestError(f"schema {name}: no such command with --json", remedy=remedy)
+    elif as_json:
+        from harness.recipes.show import CommandsDocument
+        from harness.show import json
+
+        json.answer(CommandsDocument(commands=tuple(DOCUMENTS)))
+    else:
+        print("\n".join(DOCUMENTS))

@@ -1,1 +1,0 @@
-"""Reads training logs and golden values of Megatron-Bridge and Megatron-LM."""

@@ -1,0 +1,196 @@
+"""Finds the file of a recipe, suite or sweep name, without parsing any file."""
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import harness
+from harness.errors import BadRequestError, nearest
+from harness.experiment.experiment import NAME_PATTERN
+from harness.resolve.recipe import Recipe
+from harness.resolve.recipe_file import load_recipe
+
+SWEEPS, SUITES, EXAMPLES = "sweeps", "suites", "examples"
+_NOT_FAMILIES = frozenset({SUITES, SWEEPS, EXAMPLES})
+
+
+@dataclass(frozen=True)
+class RecipeFile:
+    """A recipe's file, not read yet. Messages and sources call it ``label``."""
+
+    path: Path
+    label: str
+    name: str | None
+    family: str | None
+
+
+def recipes_dir(override: Path | None = None) -> Path:
+    """Return the directory of families: ``override``, else the checkout's ``recipes/``, else the installed copy."""
+    package = Path(harness.__file__).parent
+    candidates = [override] if override else [package.parent / "recipes", package / "_data" / "recipes"]
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise BadRequestError(f"no recipe directory at {', '.join(map(str, candidates))}", remedy="give --recipes_dir DIR")
+
+
+def all_recipe_files(directory: Path) -> list[RecipeFile]:
+    """List the recipes of the directory by family and name, without opening any."""
+    return [
+        RecipeFile(path, f"{directory.name}/{path.parent.name}/{path.name}", path.stem, path.parent.name)
+        for path in sorted(directory.glob("*/*.yaml"))
+        if path.parent.name not in _NOT_FAMILIES
+    ]
+
+
+NOT_BUILT = {
+    r"nemotron.*": "the model has Mamba layers, which mbr-perf does not build",
+    r"qwen\w*_vl_.*": "the model has a vision encoder, which mbr-perf does not build",
+    r"wan_.*": "the model makes videos by diffusion; mbr-perf builds language models only",
+    r"glm5\d?": "the model has sparse attention (DSA); megatron-core 0.16 builds it without context parallelism, mbr-perf not at all",
+}
+"""Models of Megatron-Bridge's performance recipes without a recipe here: patterns of their names, and why."""
+
+
+def find_recipe_file(name: str, directory: Path | None = None, family: str | None = None) -> RecipeFile:
+    """Find the file of ``-mr NAME``, or of a path (has a separator or ends in .yaml/.yml).
+
+    Raises BadRequestError with the nearest name for an unknown recipe or family, and for a path that leaves the
+    recipe directory through a link.
+    """
+    if _is_path(name):
+        return RecipeFile(_existing(Path(name)), name, None, None)
+    name = name.strip().lower()
+    directory = recipes_dir(directory)
+    files = all_recipe_files(directory)
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise BadRequestError(
+            f"-mr {name!r} is not a recipe name",
+            remedy="letters, digits, _ . - only; to use a file of your own give a path ending in .yaml",
+        )
+    matches = [file for file in files if file.name == name]
+    refused = next((reason for names, reason in NOT_BUILT.items() if re.fullmatch(names, name)), None)
+    if not matches and refused:
+        raise BadRequestError(
+            f"recipe '{name}': {refused}",
+            remedy="`mbr-perf recipes list` names the models that it builds",
+        )
+    if not matches:
+        raise BadRequestError(f"unknown recipe '{name}'", remedy=nearest(name, [str(f.name) for f in files]))
+    _check_family(family, matches[0], files)
+    if not matches[0].path.resolve().is_relative_to(directory.resolve()):
+        raise BadRequestError(f"{matches[0].label} is a link that leaves {directory}", remedy="copy the file instead")
+    return matches[0]
+
+
+def open_recipe(name: str, directory: Path | None = None, family: str | None = None) -> Recipe:
+    """Find and read a recipe; a recipe of the directory must have the name of its file and folder."""
+    file = find_recipe_file(name, directory, family)
+    _refuse_configuration(file)
+    recipe = load_recipe(file.path, file.label)
+    check_names(recipe, file)
+    if family is not None and recipe.header.family != family.strip().lower():
+        raise BadRequestError(
+            f"-m {family}: recipe '{recipe.header.name}' is of family '{recipe.header.family}'",
+            remedy=f"-m {recipe.header.family}",
+        )
+    return recipe
+
+
+_HEAD_BYTES = 4096
+
+
+def _refuse_configuration(file: RecipeFile) -> None:
+    """Raise BadRequestError for a file of Megatron-Bridge, which another option reads."""
+    if not file.path.is_file():  # a pipe, which load_recipe refuses
+        return
+    with suppress(OSError), file.path.open("rb") as stream:  # load_recipe reports a file that cannot be read
+        if b"megatron.bridge.training.config.ConfigContainer" in stream.read(_HEAD_BYTES):
+            raise BadRequestError(
+                f"-mr {file.label}: a configuration of Megatron-Bridge, not a recipe",
+                remedy=f"--bridge_config {file.label}",
+            )
+
+
+def check_names(recipe: Recipe, file: RecipeFile) -> None:
+    """Require that names inside the file agree with its place, so that a name alone finds it."""
+    for field, inside, outside in (
+        ("name", recipe.header.name, file.name),
+        ("family", recipe.header.family, file.family),
+    ):
+        if outside is not None and inside != outside:
+            raise BadRequestError(
+                f"{file.label}: {field} is '{inside}', but its file or folder is named '{outside}'",
+                remedy="rename the file or folder, or change the field",
+            )
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise BadRequestError(
+            f"-mr {path}: no such file", remedy="check the path, or give a name from `mbr-perf recipes list`"
+        )
+    return path
+
+
+def _check_family(family: str | None, file: RecipeFile, files: list[RecipeFile]) -> None:
+    if family is None:
+        return
+    wanted, families = family.strip().lower(), sorted({str(f.family) for f in files})
+    if wanted not in families:
+        raise BadRequestError(f"unknown model family '{wanted}'", remedy=nearest(wanted, families))
+    if wanted != file.family:
+        raise BadRequestError(
+            f"-m {wanted}: recipe '{file.name}' is of family '{file.family}'", remedy=f"-m {file.family}"
+        )
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.lower().endswith((".yaml", ".yml"))
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """One kind of file. ``folder`` is its place below the recipe directory, ``noun`` and ``asked_by`` open messages."""
+
+    folder: str
+    noun: str
+    asked_by: str
+
+    def all(self, directory: Path | None = None) -> tuple[Path, ...]:
+        """List the files of this kind in the recipe directory, by name."""
+        return tuple(sorted((recipes_dir(directory) / self.folder).glob("*.yaml")))
+
+    def find(self, name: str, directory: Path | None = None) -> tuple[Path, str]:
+        """Return the file of that name, or at that path, and its name in messages.
+
+        A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name for an unknown one, and
+        for a name that leaves the recipe directory through a link.
+        """
+        if _is_path(name):
+            self._require_no_folder(name)
+            if not Path(name).is_file():
+                raise self._wrong(name, "no such file", "check the path, or give a name without .yaml")
+            return Path(name), name
+        files = {path.stem: path for path in self.all(directory)}
+        if name not in files:
+            raise self._unknown(name, files)
+        path, root = files[name], recipes_dir(directory)
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise self._wrong(name, f"{path} is a link that leaves {root}", "copy the file instead")
+        return path, f"{root.name}/{self.folder}/{path.name}"
+
+    def _unknown(self, name: str, files: dict[str, Path]) -> BadRequestError:
+        self._require_no_folder(name)
+        if Path(name).is_file():
+            fix = f"rename it, or write ./{name}"
+            return self._wrong(name, "the file exists, but a path without / ends in .yaml", fix)
+        return self._wrong(name, f"no such {self.noun}", nearest(name, files))
+
+    def _require_no_folder(self, name: str) -> None:
+        if Path(name).is_dir():
+            raise self._wrong(name, f"a folder, not a {self.noun}", "name the .yaml file in it")
+
+    def _wrong(self, name: str, message: str, fix: str) -> BadRequestError:
+        return BadRequestError(f"{self.asked_by} {name}: {message}", remedy=fix)

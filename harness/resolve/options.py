@@ -1,0 +1,280 @@
+"""Command-line options as the last layer of settings, `--set` and `--env` among them; an absent option adds nothing."""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import get_args
+
+from harness.errors import BadRequestError, Problems, nearest
+from harness.experiment.experiment import CudaGraphSpec
+from harness.resolve.reading import nearest_setting
+from harness.resolve.recipe import LEAVES, SECTION_MODELS, Layer, Request, Setting, Value, merge, settable_paths
+from harness.resolve.recompute import policy_from_text, recompute_setting
+from harness.resolve.strict_yaml import Table, parse_yaml, plain
+from harness.units import GIB
+
+LEAF_OF_OPTION = {
+    "gpus_per_node": "gpus_per_node",
+    "max_steps": "measure.max_steps",
+    "skip_first_percent_time": "measure.skip_first_percent_time",
+    "eval_time_start_step": "measure.eval_time_start_step",
+    "eval_time_end_step": "measure.eval_time_end_step",
+    "seed": "measure.seed",
+    "global_batch_size": "batch.global_batch_size",
+    "micro_batch_size": "batch.micro_batch_size",
+    "seq_length": "batch.seq_length",
+    "tensor_model_parallel_size": "parallelism.tensor_model_parallel_size",
+    "pipeline_model_parallel_size": "parallelism.pipeline_model_parallel_size",
+    "context_parallel_size": "parallelism.context_parallel_size",
+    "virtual_pipeline_model_parallel_size": "parallelism.virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size": "parallelism.expert_model_parallel_size",
+    "expert_tensor_parallel_size": "parallelism.expert_tensor_parallel_size",
+    "activation_offload_layers": "offload.cpu_offloading_num_layers",
+    "cuda_graph_impl": "cuda_graph.impl",
+    "num_layers": "model.num_layers",
+    "hidden_size": "model.hidden_size",
+    "memory_snapshot": "measure.memory_snapshot",
+    "snapshot_on_oom": "measure.snapshot_on_oom",
+    "profiling_start_step": "measure.profiling_start_step",
+    "profiling_stop_step": "measure.profiling_stop_step",
+    "lock_gpu_freq": "measure.gpu_clock_mhz",
+    "peak_mem_clk": "measure.memory_clock_mhz",
+}
+"""Options that set one leaf, by the name of the Request field, which is also the long option."""
+
+_GRAPH_IMPLS = get_args(LEAVES["cuda_graph.impl"].annotation)
+_GRAPH_SCOPES = get_args(get_args(CudaGraphSpec.model_fields["scope"].annotation)[0])
+
+
+def options_layer(request: Request, problems: Problems) -> Layer:
+    """Return the settings of the options; append every fault to ``problems``, so that the rest is still checked.
+
+    ``-tp N`` also sets sequence parallelism (on for N > 1) and ``--cuda_graph_impl none`` clears the scope, as in
+    Megatron-Bridge; ``--set`` overrides such a consequence, but contradicting an option of the same name is an error.
+    """
+    direct = _direct(request, problems)
+    with problems.collecting():
+        policy = recompute_setting(request)
+        direct = merge(direct, {"recompute": policy} if policy else {})
+    direct = merge(direct, env_settings(request.env, problems))
+    assigned = set_settings(request.set_values, problems)
+    for path in sorted(set(direct) & set(assigned)):
+        if direct[path].value != assigned[path].value:
+            problems.add(f"{direct[path].source} contradicts {assigned[path].source}", "give one of them")
+    return merge(_consequences(direct), direct, assigned)
+
+
+def _direct(request: Request, problems: Problems) -> Layer:
+    settings: dict[str, Setting] = {}
+    for option, path in LEAF_OF_OPTION.items():
+        value: Value = getattr(request, option)
+        if value is not None:
+            cleared = option == "virtual_pipeline_model_parallel_size" and value == "none"
+            settings[path] = Setting(None if cleared else value, f"--{option}")
+    with problems.collecting():
+        settings.update(_memory_limit(request))
+    with problems.collecting():
+        settings.update(_graph_scope(request))
+    with problems.collecting():
+        settings.update(_profiling(request))
+    if request.cuda_graph_impl is not None and request.cuda_graph_impl not in _GRAPH_IMPLS:
+        problems.add(
+            f"--cuda_graph_impl: no such value '{request.cuda_graph_impl}'",
+            nearest(request.cuda_graph_impl, _GRAPH_IMPLS),
+        )
+        del settings["cuda_graph.impl"]
+    return settings
+
+
+def _memory_limit(request: Request) -> Layer:
+    """Convert GiB to bytes."""
+    limit = request.memory_limit
+    if limit is None:
+        return {}
+    if not (math.isfinite(limit) and round(limit * GIB) >= 1):
+        raise BadRequestError(
+            f"--memory_limit {limit:g} must be {'above 0' if math.isfinite(limit) else 'a finite number'}",
+            remedy="GiB that each rank may use, e.g. 0.5",
+        )
+    return {"measure.memory_limit_bytes": Setting(round(limit * GIB), "--memory_limit")}
+
+
+_OF_NSYS = ("nsys_trace", "nsys_extra_args", "profiling_gpu_metrics", "export_nsys_sqlite")
+_OF_PROFILERS = ("profiling_ranks", "profiling_start_step", "profiling_stop_step")
+
+
+def _profiling(request: Request) -> Layer:
+    """Return the settings of the profiler. BadRequestError for two profilers, or for options of one that is not there."""
+    problems, settings = Problems(), dict[str, Setting]()
+    if request.enable_nsys and request.pytorch_profiler:
+        problems.add("--enable_nsys and --pytorch_profiler exclude each other", "run once with each")
+    is_set = any(text.startswith("measure.profiler=") for text in request.set_values)
+    with_any = request.enable_nsys or request.pytorch_profiler or is_set
+    for names, fits, wanted in (
+        (_OF_NSYS, request.enable_nsys or is_set, "--enable_nsys"),
+        (_OF_PROFILERS, with_any, "--enable_nsys or --pytorch_profiler"),
+    ):
+        given = [f"--{name}" for name in names if getattr(request, name) is not None]
+        if given and not fits:
+            problems.add(f"{', '.join(given)}: only with {wanted}", "add it, or leave them out")
+    if request.enable_nsys or request.pytorch_profiler:
+        tool, option = ("nsys", "--enable_nsys") if request.enable_nsys else ("pytorch", "--pytorch_profiler")
+        settings["measure.profiler"] = Setting(tool, option)
+    if request.profiling_ranks is not None:
+        ranks = request.profiling_ranks.split(",")
+        if all(rank.strip().isdecimal() and len(rank) < _LONGEST_RANK for rank in ranks):
+            settings["measure.profiling_ranks"] = Setting(tuple(map(int, ranks)), "--profiling_ranks")
+        else:
+            problems.add(f"--profiling_ranks {request.profiling_ranks!r}: no list of ranks", "e.g. 0,8")
+    problems.raise_if_any()
+    return {**settings, **_nsys_options(request)}
+
+
+_LONGEST_RANK = 9
+
+
+def _nsys_options(request: Request) -> Layer:
+    options = (
+        *([f"--trace={request.nsys_trace}"] if request.nsys_trace else []),
+        *(["--gpu-metrics-devices=all"] if request.profiling_gpu_metrics else []),
+        *(["--export=sqlite"] if request.export_nsys_sqlite else []),
+        *(request.nsys_extra_args.split(",") if request.nsys_extra_args else []),
+    )
+    return {"measure.nsys_options": Setting(options, "--nsys_extra_args and the like")} if options else {}
+
+
+def _graph_scope(request: Request) -> Layer:
+    if request.cuda_graph_scope is None:
+        return {}
+    problems = Problems()
+    scope = tuple(part.strip() for part in request.cuda_graph_scope.split(",") if part.strip())
+    for name in scope:
+        if name not in _GRAPH_SCOPES:
+            problems.add(f"--cuda_graph_scope: no such value '{name}'", nearest(name, _GRAPH_SCOPES))
+    if scope and request.cuda_graph_impl == "none":
+        problems.add(
+            f"--cuda_graph_impl none contradicts --cuda_graph_scope {request.cuda_graph_scope}", "give one of them"
+        )
+    problems.raise_if_any()
+    return {"cuda_graph.scope": Setting(scope, "--cuda_graph_scope")}
+
+
+def _consequences(direct: Layer) -> Layer:
+    settings: dict[str, Setting] = {}
+    tensor = direct.get("parallelism.tensor_model_parallel_size")
+    if tensor is not None and isinstance(tensor.value, int):
+        settings["parallelism.sequence_parallel"] = Setting(tensor.value > 1, tensor.source)
+    graph = direct.get("cuda_graph.impl")
+    if graph is not None and graph.value == "none":
+        settings["cuda_graph.scope"] = Setting((), graph.source)
+    return settings
+
+
+_TERM = re.compile(r"\[([01])\]\*([1-9][0-9]{0,3})")
+
+
+def read_layer_freq(text: str) -> tuple[int, ...]:
+    """Expand a pattern to one 0 or 1 per layer.
+
+    >>> read_layer_freq("[0]*1+[1]*3")
+    (0, 1, 1, 1)
+    """
+    pattern: tuple[int, ...] = ()
+    for term in text.replace(" ", "").strip("()").split("+"):
+        match = _TERM.fullmatch(term)
+        if match is None:
+            raise ValueError(f"{text!r} is not a layer pattern such as [0]*3+[1]*58")
+        pattern += (int(match[1]),) * int(match[2])
+    return pattern
+
+
+def with_num_layers(pattern: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
+    """Return the pattern for another depth: the leading dense layers stay, the rest are MoE.
+
+    >>> with_num_layers((0, 0, 0, 1, 1, 1, 1), 5)
+    (0, 0, 0, 1, 1)
+    """
+    dense = pattern.index(1) if 1 in pattern else len(pattern)
+    return tuple(0 if i < dense else 1 for i in range(num_layers))
+
+
+_USER_BUFFERS = "kernels.tp_comm_overlap_cfg"
+_WHOLE = {_USER_BUFFERS: "{qkv_dgrad: {method: bulk, num_sm: 4}}", "recompute": "full:block:4"}
+"""Settings that are replaced whole, with an example of their value."""
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def set_settings(assignments: Iterable[str], problems: Problems) -> dict[str, Setting]:
+    """Return the settings of all well-formed ``--set``; append every bad path, value and repetition to ``problems``."""
+    return _collect(assignments, "--set", _set_value, problems)
+
+
+def env_settings(assignments: Iterable[str], problems: Problems) -> dict[str, Setting]:
+    """Return the settings of all well-formed ``-E KEY=VALUE``; the first ``=`` splits, the value is taken as it is."""
+    return _collect(assignments, "--env", _env_value, problems)
+
+
+def _collect(
+    assignments: Iterable[str], option: str, read: Callable[[str, str, str], tuple[str, Value]], problems: Problems
+) -> dict[str, Setting]:
+    settings: dict[str, Setting] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        with problems.collecting():
+            if not equals:
+                raise BadRequestError(f"{option} {text}: no '='", remedy=f"write {option} NAME=VALUE")
+            path, read_value = read(name.strip(), value, f"{option} {name.strip()}")
+            old = settings.get(path)
+            if old is not None and old.value != read_value:
+                values = "" if path.startswith("env.") else f": {old.value!r}, {read_value!r}"  # may be secrets
+                raise BadRequestError(f"{option} {path} is given twice{values}", remedy="keep one")
+            settings[path] = Setting(read_value, f"{option} {path}" if option == "--set" else "--env")
+    return settings
+
+
+def _env_value(name: str, value: str, place: str) -> tuple[str, Value]:
+    if not _ENV_NAME.fullmatch(name):
+        raise BadRequestError(f"{place}: no name of an environment variable", remedy="letters, digits and _ only")
+    return f"env.{name}", value
+
+
+def _set_value(path: str, text: str, place: str) -> tuple[str, Value]:
+    if path.startswith("env."):
+        return _env_value(path.removeprefix("env."), text, place)
+    if path == "recompute":
+        return path, policy_from_text(text, place)
+    if path in SECTION_MODELS or path == "env":
+        raise BadRequestError(
+            f"{place}: a section cannot be set whole", remedy=f"set a field of it, as in {path}.NAME=VALUE"
+        )
+    for whole, example in _WHOLE.items():
+        if path.startswith(f"{whole}."):
+            raise BadRequestError(f"{place}: {whole} is replaced whole", remedy=f"as in --set '{whole}={example}'")
+    if path not in settable_paths():
+        raise BadRequestError(f"{place}: no such setting", remedy=_nearest_path(path))
+    if path == "model.moe.moe_layer_freq" and "*" in text:
+        return path, _layer_freq(text, place)
+    node = parse_yaml(text, place, with_lines=False) if text.strip() else None
+    if node is None or (isinstance(node, Table) and path != _USER_BUFFERS):
+        raise BadRequestError(
+            f"{place}: a value is needed, is {text!r}", remedy="write a number, text, true, false, null or a list"
+        )
+    return path, plain(node)
+
+
+def _nearest_path(path: str) -> str:
+    section = path.rpartition(".")[0]
+    if section in SECTION_MODELS:
+        return nearest_setting(path, [p for p in settable_paths() if p.rpartition(".")[0] == section])
+    near = nearest_setting(path, settable_paths())
+    if near.startswith("did you mean"):
+        return near
+    return f"sections: {', '.join((*SECTION_MODELS, 'env', 'recompute'))}"
+
+
+def _layer_freq(text: str, place: str) -> tuple[int, ...]:
+    try:
+        return read_layer_freq(text)
+    except ValueError as error:
+        raise BadRequestError(f"{place}: {error}", remedy="as in [0]*3+[1]*58") from error

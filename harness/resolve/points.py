@@ -1,0 +1,241 @@
+"""Selects the operating point of a request, and scales its batch to another number of GPUs."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest
+from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.model import ParallelismSpec
+from harness.resolve.recipe import TASKS, OperatingPoint, Recipe, Request
+from harness.units import counted
+
+KNOWN_NAMES: dict[str, tuple[str, ...]] = {
+    "gpu": tuple(GPUS),
+    "point_gpu": tuple(GPUS),
+    "compute_dtype": tuple(PRECISIONS),
+    "task": TASKS,
+}
+"""Options of a `Request` whose values are names, with the known names."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The point, the number of GPUs, the notes about choices made for the user, and whether to scale the batch."""
+
+    point: OperatingPoint
+    num_gpus: int
+    notes: tuple[str, ...]
+    rescale: bool
+
+
+def choose_point(recipe: Recipe, request: Request) -> Choice:
+    """Return the operating point that a request selects.
+
+    Only ``point_gpu`` borrows the point of another GPU type. Raises BadRequestError with the available points.
+    """
+    check_names(request)
+    if request.source is not None:  # its only point was made for the request
+        point, num_gpus = recipe.points[0], request.num_gpus or recipe.points[0].key.num_gpus
+        return Choice(point, num_gpus, (), rescale=num_gpus != point.key.num_gpus)
+    task, gpu = request.task or "pretrain", request.point_gpu or request.gpu
+    name = recipe.header.name
+    points = _having(
+        recipe.points, lambda p: p.key.task, task, f"recipe '{name}' has no operating point for task", "--task"
+    )
+    points = _for_gpu(recipe, points, task, gpu, request)
+    points, of_variant = _for_variant(points, request.variant, f"recipe '{name}' on {gpu}")
+    points, notes = _for_dtype(points, request.compute_dtype, gpu, f"recipe '{name}' on {gpu}")
+    notes = of_variant + notes
+    if request.point_gpu is not None and gpu != request.gpu:
+        notes += (f"operating point of {gpu} used on {request.gpu}, as asked by --point_gpu",)
+    if request.num_gpus is None:
+        return _first_runnable(points, notes)
+    return _with_num_gpus(points, request.num_gpus, notes)
+
+
+def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
+    """Return the one runnable point on a GPU that fits the options of a request without GPU type.
+
+    SeveralMatchError lists the options of each if several fit; BadRequestError if none fits.
+    """
+    task, name = request.task, recipe.header.name
+    found = [p for p in recipe.points if p.key.gpu != "cpu" and not p.key.inconsistent]
+    if task is None and any(p.key.task == "pretrain" for p in found):
+        task = "pretrain"
+    wanted = {
+        "task": task,
+        "gpu": request.point_gpu,
+        "compute_dtype": request.compute_dtype,
+        "variant": request.variant,
+    }
+    matching = [p for p in found if all(getattr(p.key, key) == value for key, value in wanted.items() if value)]
+    if not matching:
+        given = " ".join(f"--{key if key != 'gpu' else 'point_gpu'} {value}" for key, value in wanted.items() if value)
+        cpu = " (-g cpu takes its cpu point)" if any(p.key.gpu == "cpu" for p in recipe.points) else ""
+        listed = f"`mbr-perf recipes show {request.model_recipe_name}` lists its points{cpu}"
+        variants = variants_of(found)
+        if request.variant and request.variant not in variants:
+            listed = (
+                f"{nearest(request.variant, sorted(variants))}; {listed}"
+                if variants
+                else f"it has no variants; {listed}"
+            )
+        raise BadRequestError(
+            f"recipe '{name}' has no GPU operating point{f' for {given}' if found else ''}, and no -g was given",
+            remedy=listed if found else f"-g cpu takes its cpu point; or add a point of a GPU to {recipe.label}",
+        )
+    matching = [p for p in matching if p.key.num_gpus == request.num_gpus] or matching
+    choices = dict.fromkeys(_choosing(p, request) for p in matching)
+    if len(choices) > 1:
+        raise SeveralMatchError(
+            f"recipe '{name}' has {len(choices)} GPU operating points that match{f' ({task})' if task else ''}, "
+            "and this machine has no GPU: choose a point yourself",
+            choices=tuple(choices),
+        )
+    return matching[0] if request.num_gpus is None else _with_num_gpus(matching, request.num_gpus, ()).point
+
+
+def _choosing(point: OperatingPoint, request: Request) -> tuple[str, ...]:
+    """Return the options that choose this point and are not in the request."""
+    key = point.key
+    task = None if key.task == "pretrain" else key.task
+    options = (
+        ("-g", key.gpu, None),
+        ("--task", task, request.task),
+        ("-c", key.compute_dtype, request.compute_dtype),
+        ("-ng", str(key.num_gpus), request.num_gpus),
+        ("-cv", key.variant, request.variant),
+    )
+    return tuple(word for name, value, given in options if value and not given for word in (name, value))
+
+
+def check_names(request: Request) -> None:
+    """Require that GPU types, precision and task exist; BadRequestError with all problems."""
+    problems = Problems()
+    for option, known in KNOWN_NAMES.items():
+        value = getattr(request, option)
+        if value is not None and value not in known:
+            problems.add(f"--{option}: no such value '{value}'", f"known: {', '.join(known)}")
+    if request.num_gpus is not None and request.num_gpus < 1:
+        problems.add(f"--num_gpus: must be 1 or more, is {request.num_gpus}", "give a number of GPUs")
+    problems.raise_if_any()
+
+
+def data_parallel_size(parallelism: ParallelismSpec, num_gpus: int) -> int:
+    """Return the copies of the model on exactly ``num_gpus``; BadRequestError if the model's cut does not divide them."""
+    copy = parallelism.model_parallel_size
+    if num_gpus % copy:
+        raise BadRequestError(
+            f"--num_gpus {num_gpus} is not divisible by TP x PP x CP = {parallelism.tensor_model_parallel_size} x "
+            f"{parallelism.pipeline_model_parallel_size} x {parallelism.context_parallel_size} = {copy}",
+            remedy="give -tp, -pp, -cp for this number of GPUs, or a multiple of it",
+        )
+    return num_gpus // copy
+
+
+def weak_scaled(global_batch_size: int, base_data_parallel: int, data_parallel: int) -> int:
+    """Return the global batch size that keeps each GPU's work, as Megatron-Bridge scales it: GBS x DP / base DP.
+
+    >>> weak_scaled(192, 32, 4)
+    24
+    """
+    scaled, rest = divmod(global_batch_size * data_parallel, base_data_parallel)
+    if rest:
+        raise BadRequestError(
+            f"global batch size {global_batch_size} of {base_data_parallel} data-parallel copies does not scale to "
+            f"{data_parallel}: {global_batch_size * data_parallel}/{base_data_parallel} is no whole number",
+            remedy="give -gb",
+        )
+    return scaled
+
+
+def _having(
+    points: Iterable[OperatingPoint], read: Callable[[OperatingPoint], str], wanted: str, message: str, option: str
+) -> list[OperatingPoint]:
+    points = list(points)
+    found = [p for p in points if read(p) == wanted]
+    if not found:
+        there = ", ".join(dict.fromkeys(read(p) for p in points))
+        raise BadRequestError(f"{message} '{wanted}'", remedy=f"there is {option} {there}")
+    return found
+
+
+def _for_gpu(
+    recipe: Recipe, points: list[OperatingPoint], task: str, gpu: str, request: Request
+) -> list[OperatingPoint]:
+    found = [p for p in points if p.key.gpu == gpu]
+    if found:
+        return found
+    gpus = list(dict.fromkeys(p.key.gpu for p in points))
+    borrow = next((g for g in gpus if g != "cpu"), gpus[0])
+    option = f" (--point_gpu {request.point_gpu})" if request.point_gpu else ""
+    raise BadRequestError(
+        f"recipe '{recipe.header.name}' has no {task} operating point for {gpu}{option}; it has points for {', '.join(gpus)}",
+        remedy=f"-g {borrow} takes its point, --point_gpu {borrow} runs that point on {request.gpu}; or add a point to {recipe.label}",
+    )
+
+
+def variants_of(points: Iterable[OperatingPoint]) -> tuple[str, ...]:
+    """Return every variant of the points once, in their order."""
+    return tuple(dict.fromkeys(p.key.variant for p in points if p.key.variant))
+
+
+def _for_variant(
+    points: list[OperatingPoint], variant: str | None, what: str
+) -> tuple[list[OperatingPoint], tuple[str, ...]]:
+    """Return the points of a variant; without one the plain points, or those of the only variant, with a note."""
+    found = [p for p in points if p.key.variant == variant]
+    if found:
+        return found, ()
+    variants = variants_of(points)
+    if variant is None and len(variants) == 1:
+        return points, (f"{what} has no point but those of --variant {variants[0]}: using them",)
+    if variant is None:
+        raise BadRequestError(f"{what} has only variants", remedy=f"give --variant {' or '.join(variants)}")
+    fix = nearest(variant, variants) if variants else "leave --variant out: there are none"
+    raise BadRequestError(f"{what} has no variant '{variant}'", remedy=fix)
+
+
+def _for_dtype(
+    points: list[OperatingPoint], dtype: str | None, gpu: str, what: str
+) -> tuple[list[OperatingPoint], tuple[str, ...]]:
+    there = list(dict.fromkeys(p.key.compute_dtype for p in points))
+    notes: tuple[str, ...] = ()
+    if dtype is None:
+        usual = GPUS[gpu].default_compute_dtype
+        dtype = usual if usual in there else there[0]
+        if dtype != usual:
+            notes = (f"{what} has no {usual} point: using {dtype} (-c chooses among {', '.join(there)})",)
+    if dtype not in there:
+        raise BadRequestError(f"{what} has no operating point for -c {dtype}", remedy=f"there is -c {', '.join(there)}")
+    return [p for p in points if p.key.compute_dtype == dtype], notes
+
+
+def _first_runnable(points: list[OperatingPoint], notes: tuple[str, ...]) -> Choice:
+    for point in points:
+        if not point.key.inconsistent:
+            if point is not points[0]:
+                notes += (f"{points[0].title} is listed first but cannot run: {'; '.join(points[0].key.inconsistent)}",)
+            return Choice(point, point.key.num_gpus, notes, rescale=False)
+    raise _refusal(points[0])
+
+
+def _with_num_gpus(points: list[OperatingPoint], num_gpus: int, notes: tuple[str, ...]) -> Choice:
+    for point in points:
+        if point.key.num_gpus == num_gpus:
+            if point.key.inconsistent:
+                raise _refusal(point)
+            return Choice(point, num_gpus, notes, rescale=False)
+    runnable = sorted((p for p in points if not p.key.inconsistent), key=lambda p: p.key.num_gpus)
+    if not runnable:
+        raise _refusal(points[0])
+    point = next((p for p in runnable if p.key.num_gpus > num_gpus), runnable[-1])
+    note = f"no operating point for {counted(num_gpus, 'GPU')}: started from {point.title}"
+    return Choice(point, num_gpus, (*notes, note), rescale=True)
+
+
+def _refusal(point: OperatingPoint) -> BadRequestError:
+    return BadRequestError(
+        f"{point.place}: {point.title} cannot run as published: {'; '.join(point.key.inconsistent)}",
+        remedy="choose another point from `mbr-perf recipes show`, or write one of your own in a recipe file",
+    )

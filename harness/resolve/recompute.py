@@ -1,0 +1,291 @@
+"""Reads one whole recompute policy from a section of a file, from text or from options."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from harness.errors import BadRequestError, Problems, nearest
+from harness.experiment.recompute import (
+    MODULES,
+    FullRecompute,
+    NoRecompute,
+    RecomputePolicy,
+    SelectiveRecompute,
+    parse_recompute,
+)
+from harness.resolve.reading import faults, in_words
+from harness.resolve.recipe import Request, Setting
+from harness.resolve.strict_yaml import PlainValue
+
+Policy = NoRecompute | SelectiveRecompute | FullRecompute
+
+
+def selective(names: Sequence[str], where: str) -> SelectiveRecompute:
+    """Return a selective policy of one or more modules; a non-empty ``where`` opens every message.
+
+    Raises BadRequestError for an unknown, empty or repeated name, all at once.
+    """
+    problems, modules = Problems(), tuple(name.strip() for name in names)
+    place = f"{where}: " if where else ""
+    for name in dict.fromkeys(modules):
+        if not name:
+            problems.add(f"{place}an empty module name", "write 'none' for no recompute")
+        elif name not in MODULES:
+            problems.add(f"{place}unknown recompute module '{name}'", nearest(name, MODULES))
+        elif modules.count(name) > 1:
+            problems.add(f"{place}module '{name}' is named twice", "name each module once")
+    problems.raise_if_any()
+    return SelectiveRecompute(modules=modules)
+
+
+def policy_from_text(text: str, where: str = "") -> Policy:
+    """Read the stable spelling: ``none``, ``mlp,core_attn``, ``full:uniform:1``, ``full:block:4``."""
+    text = text.strip()
+    if text == "none":
+        return NoRecompute()
+    if text != "full" and not text.startswith("full:"):
+        return selective(text.split(","), where)
+    try:
+        return parse_recompute(text)
+    except ValueError as error:
+        raise BadRequestError(
+            f"{where}: {error}" if where else str(error),
+            remedy="write full:uniform:1, full:block:4, a module list or none",
+        ) from error
+
+
+_FIELDS = {
+    name: field
+    for field, names in {
+        "granularity": ("granularity", "recompute_granularity", "activations_checkpoint_granularity"),
+        "method": ("method", "recompute_method", "activations_checkpoint_method"),
+        "num_layers": ("num_layers", "recompute_num_layers", "activations_checkpoint_num_layers"),
+        "modules": ("modules", "recompute_modules"),
+        "distribute_saved_activations": ("distribute_saved_activations",),
+        "recompute_activations": ("recompute_activations",),
+        "checkpoint_activations": ("checkpoint_activations",),
+    }.items()
+    for name in names
+}
+TOP_LEVEL_NAMES = frozenset(name for name in _FIELDS if "_" in name and name != "num_layers")
+"""Spellings of other frameworks that a file may use beside the sections."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One recompute field as written: its name there, its value, its place for messages."""
+
+    name: str
+    value: PlainValue
+    place: str
+
+
+def canonical_fields(written: Sequence[Field], problems: Problems) -> dict[str, Field] | None:
+    """Return the fields by our names; None, and an entry in ``problems``, for an unknown name or a field given twice."""
+    fields: dict[str, Field] = {}
+    for field in written:
+        canonical = _FIELDS.get(field.name)
+        if canonical is None:
+            problems.add(f"{field.place}: no such setting", nearest(field.name, _FIELDS))
+        elif canonical in fields:
+            problems.add(f"{field.place}: sets the same value as {fields[canonical].name}", "keep one of them")
+        else:
+            fields[canonical] = field
+    return fields if len(fields) == len(written) else None
+
+
+def policy_from_fields(fields: Mapping[str, Field], place: str) -> tuple[Policy, str]:
+    """Return the policy of canonical fields, and a note if a spelling was translated.
+
+    Raises BadRequestError for a combination that megatron-core refuses or silently ignores.
+    """
+    if "checkpoint_activations" in fields:
+        raise BadRequestError(
+            f"{fields['checkpoint_activations'].place}: Megatron-LM removed checkpoint_activations",
+            remedy="write recompute: full:uniform:1 for what it did, or recompute: core_attn",
+        )
+    if "recompute_activations" in fields:
+        return _from_recompute_activations(fields)
+    granularity, modules = fields.get("granularity"), fields.get("modules")
+    if granularity is None:
+        first = next(iter(fields.values()), None)
+        raise BadRequestError(
+            f"{first.place if first else place}: recompute fields without recompute_granularity do nothing",
+            remedy="add recompute_granularity: selective or full, or write recompute: none",
+        )
+    if granularity.value in (None, "none"):
+        is_inert = modules is not None and modules.value
+        return NoRecompute(), "recompute_modules are inert: recompute_granularity is not set" if is_inert else ""
+    is_selective = granularity.value == "selective"
+    values = {
+        name: field.value
+        for name, field in fields.items()
+        if field is granularity or field.value not in (None, False, ())
+    }
+    note = ""
+    if is_selective and modules is not None and modules.value is not None:
+        names = _names(modules)
+        if not names:
+            return NoRecompute(), "recompute_modules is empty: nothing is recomputed"
+        values["modules"] = selective(names, modules.place).modules
+    elif is_selective:
+        values["modules"] = ("core_attn",)
+        note = "recompute_modules absent: megatron-core recomputes core_attn"
+    if granularity.name == "activations_checkpoint_granularity" and (note or not is_selective):
+        meaning = "selective core_attn" if is_selective else granularity.value
+        note = f"NeMo's activations_checkpoint_granularity: {granularity.value} read as {meaning}"
+    return _validated(values, fields), note
+
+
+_NEEDED = {"method": "uniform or block", "num_layers": "1 or more"}
+
+
+def _validated(values: Mapping[str, PlainValue], fields: Mapping[str, Field]) -> Policy:
+    """Return the policy of the fields. BadRequestError with every fault at its field."""
+    try:
+        adapter: TypeAdapter[Policy] = TypeAdapter(RecomputePolicy)  # here, because most requests need none
+        return adapter.validate_python(values)
+    except ValidationError as error:
+        problems, granularity = Problems(), fields["granularity"]
+        for fault in faults(error, RecomputePolicy, values):
+            name = str(fault.keys[0])
+            if fault.is_missing:
+                needs = f"{granularity.value} recompute needs {name}"
+                problems.add(f"{granularity.place}: {needs}", f"add {name}: {_NEEDED[name]}")
+            else:
+                problems.add(f"{fields[name].place}: {fault.message}", fault.remedy)
+        problems.raise_if_any()
+        raise
+
+
+def _from_recompute_activations(fields: Mapping[str, Field]) -> tuple[Policy, str]:
+    flag = fields["recompute_activations"]
+    if not isinstance(flag.value, bool):
+        raise BadRequestError(f"{flag.place}: must be true or false, is {flag.value!r}", remedy="write true or false")
+    for other in (field for field in fields.values() if field is not flag):
+        raise BadRequestError(
+            f"{other.place}: {other.name} contradicts recompute_activations",
+            remedy=f"remove {other.name}, or choose another granularity",
+        )
+    if not flag.value:
+        return NoRecompute(), ""
+    return selective(["core_attn"], flag.place), "recompute_activations: true read as selective core_attn"
+
+
+def _names(modules: Field) -> list[str]:
+    value = modules.value
+    if isinstance(value, str):
+        return value.split(",")
+    if isinstance(value, tuple) and all(isinstance(v, str) for v in value):
+        return [str(v) for v in value]
+    raise BadRequestError(
+        f"{modules.place}: must be a list of module names, is {in_words(value)}", remedy="as in [mlp, core_attn]"
+    )
+
+
+def read_recompute_text(value: PlainValue, place: str) -> Policy:
+    """Read `recompute:` from one text or a list of modules."""
+    if isinstance(value, str):
+        return policy_from_text(value, place)
+    if isinstance(value, tuple):
+        names = _names(Field("recompute", value, place))
+        return selective(names, place) if names else NoRecompute()
+    raise BadRequestError(
+        f"{place}: must be text or a mapping, is {in_words(value)}",
+        remedy="write none, a module list such as core_attn,mlp, or full:uniform:1",
+    )
+
+
+_GRANULARITIES = ("selective", "full", "none")
+_METHODS = ("uniform", "block")
+_FULL_ONLY = ("recompute_method", "recompute_num_layers", "distribute_saved_activations")
+_OPTIONS = ("recompute", "recompute_modules", "recompute_granularity", *_FULL_ONLY)
+
+
+def recompute_setting(request: Request) -> Setting | None:
+    """Return the policy of the options; None without any.
+
+    ``--recompute_modules`` and ``-rl`` alone mean the same as in Megatron-Bridge (selective; full, block), but they replace
+    the recipe's whole policy, so none of its fields can contradict them.
+    """
+    policy = recompute_policy(request)
+    if policy is None:
+        return None
+    source = ", ".join(f"--{name}" for name in _given(request))
+    note = ""
+    if request.recompute_granularity == "selective" and request.recompute_modules is None:
+        note = "--recompute_granularity selective without --recompute_modules: megatron-core recomputes core_attn"
+    return Setting(policy, source, note=note)
+
+
+def recompute_policy(request: Request) -> Policy | None:
+    """Return the policy of the options; None without any. BadRequestError for contradictions and unknown words."""
+    given = _given(request)
+    if not given:
+        return None
+    _check_words(request)
+    _check_combination(given)
+    if request.recompute is not None:
+        return policy_from_text(request.recompute, "--recompute")
+    if request.recompute_granularity == "none" or (request.recompute_modules or "").strip() == "none":
+        return NoRecompute()
+    if request.recompute_modules is not None:
+        return selective(request.recompute_modules.split(","), "--recompute_modules")
+    if request.recompute_granularity == "selective":
+        return selective(["core_attn"], "--recompute_granularity")
+    assert request.recompute_num_layers is not None  # full recompute without it was refused
+    return FullRecompute(
+        method="uniform" if request.recompute_method == "uniform" else "block",
+        num_layers=request.recompute_num_layers,
+        distribute_saved_activations=bool(request.distribute_saved_activations),
+    )
+
+
+def _given(request: Request) -> dict[str, object]:
+    options = {name: getattr(request, name) for name in _OPTIONS}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _check_words(request: Request) -> None:
+    problems = Problems()
+    for option, value, known in (
+        ("--recompute_granularity", request.recompute_granularity, _GRANULARITIES),
+        ("--recompute_method", request.recompute_method, _METHODS),
+    ):
+        if value is not None and value not in known:
+            problems.add(f"{option}: no such value '{value}'", nearest(value, known))
+    if request.recompute_num_layers is not None and request.recompute_num_layers < 1:
+        problems.add(
+            f"--recompute_num_layers: must be 1 or more, is {request.recompute_num_layers}",
+            "--recompute_modules none keeps every activation",
+        )
+    problems.raise_if_any()
+
+
+def _check_combination(given: Mapping[str, object]) -> None:
+    """Refuse options that ask for two policies at once, or for an incomplete one."""
+    problems = Problems()
+    for first, second in _contradictions(given):
+        problems.add(f"--{first} {given[first]} contradicts --{second} {given[second]}", "give one of them")
+    problems.raise_if_any()
+    granularity, remedy = given.get("recompute_granularity"), "as in --recompute full:uniform:1"
+    if granularity == "full":
+        for needed in ("recompute_method", "recompute_num_layers"):
+            if needed not in given:
+                problems.add(f"--recompute_granularity full needs --{needed}", remedy)
+    if granularity is None and "recompute_num_layers" not in given:
+        for name in [n for n in _FULL_ONLY if n in given]:
+            problems.add(f"--{name} needs --recompute_granularity full", remedy)
+    problems.raise_if_any()
+
+
+def _contradictions(given: Mapping[str, object]) -> list[tuple[str, str]]:
+    pairs = [("recompute", name) for name in given if name != "recompute" and "recompute" in given]
+    if "recompute_modules" in given:
+        pairs += [("recompute_modules", name) for name in _FULL_ONLY if name in given]
+        if given.get("recompute_granularity") in ("full", "none"):
+            pairs.append(("recompute_modules", "recompute_granularity"))
+    if given.get("recompute_granularity") in ("selective", "none"):
+        pairs += [("recompute_granularity", name) for name in _FULL_ONLY if name in given]
+    return pairs

@@ -1,0 +1,204 @@
+"""Resolves a recipe and options into an experiment."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import BadRequestError, Problems
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import GPUS
+from harness.resolve.find import open_recipe
+from harness.resolve.options import options_layer, with_num_layers
+from harness.resolve.points import (
+    Choice,
+    check_names,
+    choose_point,
+    data_parallel_size,
+    only_gpu_point,
+    weak_scaled,
+)
+from harness.resolve.recipe import STDIN, Layer, OperatingPoint, Recipe, Request, Setting, build_spec, merge, sources_of
+from harness.units import format_bytes
+
+_LAYOUT = "parallelism.pipeline_model_parallel_layout"
+_FREQ = "model.moe.moe_layer_freq"
+_ATTENTION = ("model.window_attn_skip_freq", "model.linear_attention.linear_attention_freq")
+_GBS = "batch.global_batch_size"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A spec, the source of each leaf (``default``, ``file:line``, ``--option``), and notes for the user.
+
+    ``sources`` also holds the options that selected the point: ``variant`` with ``--variant NAME``.
+    """
+
+    spec: ExperimentSpec
+    sources: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def resolve(request: Request) -> Resolved:
+    """Merge default < recipe < operating point < option, leaf by leaf; ``recompute`` is one leaf.
+
+    Raises BadRequestError with all problems.
+    """
+    problems = Problems()
+    recipe: Recipe | None = None
+    with problems.collecting():
+        recipe = recipe_of(request)
+    if problems.found:
+        with problems.collecting():
+            check_names(request)
+        options_layer(request, problems)
+        problems.raise_if_any()
+    assert recipe is not None  # otherwise there were problems
+    return resolve_recipe(recipe, request)
+
+
+def recipe_of(request: Request) -> Recipe:
+    """Read the recipe of a request, or the file of another program that describes its job."""
+    if request.source is not None:
+        from harness.foreign.open import open_foreign  # 20 ms that no recipe needs
+
+        return open_foreign(request.source, request)
+    return open_recipe(request.model_recipe_name, request.recipes_dir, request.model_family_name)
+
+
+def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
+    """Complete a request without GPU type by the options that choose the only matching GPU point; return both.
+
+    BadRequestError as :func:`only_gpu_point`, and with all that is wrong with other options.
+    """
+    problems = Problems()
+    options_layer(request, problems)
+    with problems.collecting():
+        check_names(replace(request, gpu="cpu"))
+    if request.source is not None:
+        raise BadRequestError(f"{request.source.label}: names no GPU type", remedy="add it, e.g. -g h100")
+    recipe: Recipe | None = None
+    with problems.collecting():
+        recipe = recipe_of(request)
+    problems.raise_if_any()
+    assert recipe is not None  # otherwise there were problems
+    point = only_gpu_point(recipe, request)
+    key = point.key
+    chosen = replace(request, gpu=key.gpu, task=key.task, compute_dtype=key.compute_dtype, variant=key.variant)
+    return chosen, point
+
+
+def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
+    """Do as :func:`resolve`, for a recipe that is already read."""
+    problems = Problems()
+    choice: Choice | None = None
+    with problems.collecting():
+        choice = choose_point(recipe, request)
+    without_point = bool(problems.found)
+    options = options_layer(request, problems)
+    if without_point:
+        problems.raise_if_any()
+    assert choice is not None  # otherwise there were problems
+    layer: Layer = merge(choice.point.layer, _identity(request, choice), options)
+    layer, notes = _follow_num_layers(layer)
+    spec: ExperimentSpec | None = None
+    with problems.collecting():
+        spec = build_spec(layer, choice.point.place)
+    problems.raise_if_any()
+    assert spec is not None  # otherwise there were problems
+    if choice.rescale and not layer[_GBS].from_command_line:
+        layer, note = _follow_num_gpus(layer, spec, choice)
+        spec, notes = build_spec(layer, choice.point.place), (*notes, *([note] if note else ()))
+    layer_notes = [s.note for s in layer.values() if s.note]
+    about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
+    notes = (*choice.notes, *about, *layer_notes, *notes, *_limit_note(spec))
+    return Resolved(spec, sources_of(spec, layer) | _selection(request), notes)
+
+
+def _selection(request: Request) -> dict[str, str]:
+    """Return the options that only select the point, with their values: no leaf has them as source."""
+    where = request.recipes_dir.absolute() if request.recipes_dir else None
+    given = {"point_gpu": request.point_gpu, "variant": request.variant, "recipes_dir": where}
+    if request.source is not None and request.source.path != STDIN:
+        given[request.source.kind] = Path(request.source.path).absolute()
+    return {name: f"--{name} {value}" for name, value in given.items() if value is not None}
+
+
+def _limit_note(spec: ExperimentSpec) -> tuple[str, ...]:
+    limit = spec.measure.memory_limit_bytes
+    return () if limit is None else (f"memory limit in force: {format_bytes(limit)} per rank",)
+
+
+def _identity(request: Request, choice: Choice) -> Layer:
+    """Merge the GPU settings of the request over those of the point."""
+    settings: dict[str, Setting] = {}
+    if request.point_gpu is not None and request.gpu != choice.point.key.gpu:
+        settings["gpus_per_node"] = Setting(GPUS[request.gpu].gpus_per_node, "default")
+    settings["gpu"] = Setting(request.gpu, "--gpu")
+    if request.num_gpus is not None:
+        settings["num_gpus"] = Setting(request.num_gpus, "--num_gpus")
+    if request.compute_dtype is not None:
+        settings["compute_dtype"] = Setting(request.compute_dtype, "--compute_dtype")
+    if request.task is not None:
+        settings["task"] = Setting(request.task, "--task")
+    return settings
+
+
+def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
+    """Apply a depth from the command line: the MoE pattern keeps its leading dense layers, a pipeline layout goes.
+
+    Patterns of attention begin anew where they end.
+    """
+    depth = layer.get("model.num_layers")
+    if depth is None or not depth.from_command_line or not isinstance(depth.value, int) or depth.value < 1:
+        return layer, ()
+    changed: dict[str, Setting] = {}
+    notes: list[str] = []
+    freq, layout = layer.get(_FREQ), layer.get(_LAYOUT)
+    if freq is not None and isinstance(freq.value, tuple) and not freq.from_command_line:
+        pattern = tuple(int(v) for v in freq.value if isinstance(v, int))
+        changed[_FREQ] = Setting(with_num_layers(pattern, depth.value), depth.source)
+    for path in _ATTENTION:
+        kinds = layer.get(path)
+        if kinds is not None and isinstance(kinds.value, tuple) and kinds.value and not kinds.from_command_line:
+            times = -(-depth.value // len(kinds.value))
+            changed[path] = Setting((kinds.value * times)[: depth.value], depth.source)
+    if layout is not None and layout.value is not None and not layout.from_command_line:
+        changed[_LAYOUT] = Setting(None, depth.source)
+        notes.append(f"{depth.source} {depth.value}: pipeline layout {layout.value} dropped, layers are split evenly")
+    return merge(layer, changed), tuple(notes)
+
+
+def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> tuple[Layer, str]:
+    """Scale the point's global batch size to another number of data-parallel copies. The note is empty if it stays.
+
+    Leaves that the point lacks have their value of ``layer``: a file of another program may leave out what options give.
+    A point whose layout does not fit its own GPUs has no copies to scale from.
+    """
+    key = choice.point.key
+    asked = {path: setting for path, setting in layer.items() if not path.startswith("parallelism.")}
+    published = build_spec(merge(asked, choice.point.layer), choice.point.place)
+    if key.num_gpus % published.parallelism.model_parallel_size:
+        return layer, ""
+    base = data_parallel_size(published.parallelism, key.num_gpus)
+    now = data_parallel_size(spec.parallelism, choice.num_gpus)
+    scaled = weak_scaled(published.batch.global_batch_size, base, now)
+    if scaled == published.batch.global_batch_size:
+        return layer, ""
+    note = (
+        f"global batch size {published.batch.global_batch_size} scaled to {scaled}: "
+        f"{now} data-parallel copies instead of {base} (-gb sets it)"
+    )
+    return merge(layer, {_GBS: Setting(scaled, "--num_gpus")}), note
+
+
+def resolve_point(recipe: Recipe, point: OperatingPoint) -> ExperimentSpec:
+    """Resolve one point as its own options would select it."""
+    key = point.key
+    request = Request(
+        model_recipe_name=recipe.header.name,
+        gpu=key.gpu,
+        task=key.task,
+        compute_dtype=key.compute_dtype,
+        num_gpus=key.num_gpus,
+        variant=key.variant,
+    )
+    return resolve_recipe(recipe, request).spec

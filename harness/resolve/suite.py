@@ -1,0 +1,139 @@
+"""A suite of cases and the names in it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from harness.errors import BadRequestError
+from harness.experiment.recompute import canonical_text
+from harness.resolve.reading import FileModel, RefusedError
+from harness.resolve.recipe import Request
+from harness.resolve.recompute import recompute_policy
+from harness.units import grouped
+
+ExpectedOutcome = Literal["oom", "failed", "regression", "inconclusive"]
+THRESHOLD_METRICS = ("tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
+"""Metrics whose allowed worsening a case may set: those gated by a fraction."""
+
+
+def _day(value: object) -> object:
+    """Check a day as a file writes it: text, because YAML versions differ on dates."""
+    try:
+        return date.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError as error:
+        remedy = 'the last day that it counts, e.g. "2027-01-31"'
+        raise RefusedError.at((), f"no date: {value!r}", remedy) from error
+
+
+class ExpectedFailure(FileModel):
+    """A bad outcome that is known and does not make the night red, up to and including the day ``until`` (UTC)."""
+
+    outcome: ExpectedOutcome = Field(description=", ".join(f"`{name}`" for name in get_args(ExpectedOutcome)))
+    until: Annotated[date, BeforeValidator(_day)] = Field(description="the last day that it counts, in UTC")
+    reason: Annotated[str, Field(min_length=1, description="why it is known")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteCase:
+    """One case. ``name`` is unique in the suite and safe as a folder's; ``request.gpu`` may be empty.
+
+    ``thresholds``: allowed relative worsening by metric name (a row of `analysis.metrics` that is gated), where it is
+    not the GPU row's. ``is_golden_required``: without a golden the case is inconclusive, else it passes and says so.
+    """
+
+    name: str
+    request: Request
+    repeats: int = 1
+    thresholds: dict[str, float] = field(default_factory=dict)
+    owner: str = ""
+    expected: ExpectedFailure | None = None
+    is_golden_required: bool = True
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Cases in the file's order. ``name`` is the file's stem, ``source`` says where the cases are from."""
+
+    name: str
+    title: str
+    cases: tuple[SuiteCase, ...]
+    source: str = ""
+
+
+_MAX_LENGTH = 100
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=-]*")
+
+
+def recompute_of(request: Request) -> str | None:
+    """Return the recompute setting of the request's options, modules in order; None without such options.
+
+    BadRequestError for options that contradict each other or name unknown values.
+    """
+    policy = recompute_policy(request)
+    return None if policy is None else canonical_text(policy)
+
+
+def case_name(given: str, request: Request, recompute: str | None) -> str:
+    """Return the given name; else join recipe, task, precision, GPUs and variant where given, like a golden's name.
+
+    ``recompute`` ends it where it is not None.
+
+    >>> case_name("", Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8), "full:block:5")
+    'llama3_8b.8gpu.full-block-5'
+    """
+    count = f"{request.num_gpus}gpu" if request.num_gpus is not None else None
+    stem = Path(request.model_recipe_name).stem
+    parts = (given,) if given else (stem, request.task, request.compute_dtype, count, request.variant)
+    return ".".join(part for part in (*parts, (recompute or "").replace(":", "-")) if part)
+
+
+def require_safe(name: str) -> str:
+    """Return the name. BadRequestError if it cannot name a folder on every file system, or reads as an option."""
+    if len(name) > _MAX_LENGTH:
+        raise BadRequestError(f"{len(name)} characters", remedy=f"{_MAX_LENGTH} at most")
+    if not _SAFE.fullmatch(name) or ".." in name or name.endswith("."):
+        raise BadRequestError(
+            f"{name!r} cannot be a folder's name",
+            remedy="letters, digits, _ . , + = - only, neither . nor - first, no .. and no . at the end",
+        )
+    return name
+
+
+def leaves_figures(expected: ExpectedOutcome | None) -> bool:
+    """Return whether a case with this expected outcome can end with figures, from which a golden can come."""
+    return expected not in ("oom", "failed")
+
+
+def shared_golden_lines(places: Iterable[tuple[str, str, bool]]) -> list[str]:
+    """Describe cases that share a golden, from each case's name, the golden's path, and whether it is required.
+
+    The caller leaves out cases that never make a golden (:func:`leaves_figures`).
+
+    >>> cases = [("free", "cpu/a", True), ("limited", "cpu/a", False), ("b", "cpu/b", True)]
+    >>> shared_golden_lines(cases)[0].partition("; ")[2]
+    'that of limited is optional: it passes without one'
+    """
+    by_place = grouped((place, (name, is_required)) for name, place, is_required in places)
+    return [_shared_line(place, cases) for place, cases in by_place.items() if len(cases) > 1]
+
+
+def _shared_line(place: str, cases: Sequence[tuple[str, bool]]) -> str:
+    optional = [name for name, is_required in cases if not is_required]
+    what_to_do = "write `golden: optional` for all but one of them, or put them into separate suites, each with its own --golden_dir"
+    if len(cases) - len(optional) <= 1:
+        passes = "it passes" if len(optional) == 1 else "they pass"
+        what_to_do = f"that of {_listed(optional)} is optional: {passes} without one"
+    return (
+        f"{_listed([name for name, _ in cases])} share a golden name, {place}: only one of them can have it in one "
+        f"--golden_dir, by `mbr-perf golden promote NIGHT --case NAME`; {what_to_do}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

@@ -1,0 +1,193 @@
+"""Reads suite files strictly, with the line of each problem. Each case is a request for a recipe."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from harness.experiment.model import Repeats
+from harness.resolve.find import SUITES, NamedFiles, find_recipe_file
+from harness.resolve.reading import Document, FileModel, Keys, RefusedError, one_of, path_text, refusing
+from harness.resolve.recipe import Request
+from harness.resolve.recompute import policy_from_text
+from harness.resolve.strict_yaml import Items, Scalar
+from harness.resolve.suite import (
+    THRESHOLD_METRICS,
+    ExpectedFailure,
+    Suite,
+    SuiteCase,
+    case_name,
+    recompute_of,
+    require_safe,
+)
+from harness.resolve.sweep_file import RECOMPUTE_OPTIONS, FileWithRequest, Options, as_texts, laid_over, request_of
+
+_FILES = NamedFiles(SUITES, "suite", "suite")
+_Metric = Annotated[str, one_of(THRESHOLD_METRICS, "no metric with a threshold:")]
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+def _settings(value: object) -> tuple[str, ...]:
+    """Read the recompute settings of a list; a single setting needs no brackets."""
+    texts = as_texts(value)
+    if not texts:
+        raise RefusedError.at((), "must be text or a list of texts", "e.g. recompute: [none, core_attn]")
+    for text in texts:
+        policy_from_text(text)
+    return texts
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, tuple):
+        raise RefusedError.at((), "must be text: a list belongs to a case", "e.g. recompute: core_attn")
+    return _settings(value)[0]
+
+
+class _DefaultOptions(Options):
+    recompute: Annotated[str | None, BeforeValidator(refusing(_setting))] = None
+
+
+class _CaseOptions(Options):
+    recompute: Annotated[tuple[str, ...], BeforeValidator(refusing(_settings))] = ()
+
+
+class SuiteSettings(FileWithRequest):
+    """Keys that `defaults` and a case share. None and empty values set nothing."""
+
+    request: Options = Field(
+        default=_DefaultOptions(),
+        description="long names of `mbr-perf run`'s options and their values; in a case `recompute` may be a list, "
+        "one case for each",
+    )
+    repeats: Repeats | None = Field(default=None, description="runs of the case; default 1")
+    thresholds: dict[_Metric, _Fraction] = Field(
+        default={},
+        description="allowed worsening by metric, a fraction; else the GPU type's. "
+        f"Metrics: {', '.join(f'`{name}`' for name in THRESHOLD_METRICS)}",
+    )
+    golden: Literal["required", "optional"] | None = Field(
+        default=None,
+        description="`required` (default): inconclusive without a golden; `optional`: passes without a golden",
+    )
+    owner: str | None = Field(default=None, description="whom to ask")
+    timeout: Annotated[float, Field(gt=0)] | None = Field(default=None, description="seconds for one run")
+
+
+class SuiteDefaults(SuiteSettings):
+    """The `defaults` of a suite."""
+
+    request: _DefaultOptions = _DefaultOptions()
+
+
+class CaseEntry(SuiteSettings):
+    """One case as the file writes it."""
+
+    request: _CaseOptions = _CaseOptions()
+    name: Annotated[str, AfterValidator(refusing(require_safe))] = Field(
+        default="",
+        description="name of its folder; by default made of the given recipe, task, precision, GPUs, variant and recompute",
+    )
+    expected: ExpectedFailure | None = Field(
+        default=None,
+        description="a known failure that does not make the night red",
+    )
+
+
+class SuiteFile(FileModel):
+    """A whole file."""
+
+    title: str = Field(description="what the suite is for")
+    source: str = Field(default="", description="where its cases are from")
+    defaults: SuiteDefaults = SuiteDefaults()
+    cases: Annotated[tuple[CaseEntry, ...], Field(min_length=1)]
+
+
+def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
+    """Read the suite of that name in ``suites/`` of the recipe directory, or at that path.
+
+    A path has a separator or ends in .yaml or .yml. Requests carry ``directory`` as their ``recipes_dir``.
+    BadRequestError with every problem, each at its ``file:line``.
+    """
+    path, label = _FILES.find(name_or_path, directory)
+    file = Document.open(path, label)
+    suite = file.read(SuiteFile)
+    _require_recipes(file, directory)
+    file.problems.raise_if_any()
+    assert suite is not None  # a file without a suite has problems
+    cases = tuple(_cases(suite, file, directory))
+    file.problems.raise_if_any()
+    return Suite(name=path.stem, title=suite.title, source=suite.source, cases=cases)
+
+
+def suite_files(directory: Path | None = None) -> tuple[Path, ...]:
+    """List the suites of the recipe directory, by name."""
+    return _FILES.all(directory)
+
+
+def _require_recipes(file: Document, directory: Path | None) -> None:
+    """Refuse each unknown recipe, at its line."""
+    cases = file.at(("cases",))
+    places = [("cases", place) for place in range(len(cases.nodes) if isinstance(cases, Items) else 0)]
+    for keys in (("defaults",), *places):
+        recipe_name = file.at((*keys, "request", "model_recipe_name"))
+        if isinstance(recipe_name, Scalar) and isinstance(recipe_name.value, str):
+            with file.collecting((*keys, "request", "model_recipe_name")):
+                find_recipe_file(recipe_name.value, directory)
+
+
+def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator[SuiteCase]:
+    """Yield every case, or one for each recompute setting of a list. Names and requests must differ."""
+    seen: dict[object, int] = {}
+    for place, entry in enumerate(suite.cases):
+        keys: Keys = ("cases", place)
+        if not (entry.request.given | suite.defaults.request.given).get("model_recipe_name"):
+            fix = "name a recipe here, or one for all under defaults"
+            file.refuse((*keys, "request", "model_recipe_name"), "missing", fix)
+            continue
+        with file.collecting((*keys, "request")):
+            for case in _cases_of(entry, suite.defaults):
+                _require_new(case, seen, file, keys)
+                yield replace(case, request=replace(case.request, recipes_dir=directory))
+
+
+def _cases_of(entry: CaseEntry, defaults: SuiteDefaults) -> Iterator[SuiteCase]:
+    options, settings = entry.request, entry.request.recompute
+    for text in settings or (None,):
+        own = Options(**{name: value for name, value in options.given.items() if name != "recompute"})
+        if text is not None:
+            own = own.model_copy(update={"recompute": text})
+        request = laid_over(request_of(defaults.request), request_of(own))
+        recompute = recompute_of(request)
+        is_listed = len(settings) > 1 or not entry.name
+        yield SuiteCase(
+            name=require_safe(case_name(entry.name, request, recompute if is_listed else None) or "_"),
+            request=request,
+            repeats=entry.repeats or defaults.repeats or 1,
+            thresholds={**defaults.thresholds, **entry.thresholds},
+            owner=(defaults.owner if entry.owner is None else entry.owner) or "",
+            expected=entry.expected,
+            is_golden_required=(entry.golden or defaults.golden or "required") == "required",
+            timeout_s=entry.timeout or defaults.timeout,
+        )
+
+
+def _require_new(case: SuiteCase, seen: dict[object, int], file: Document, keys: Keys) -> None:
+    """Refuse the name or the request of an earlier case; ``seen`` is keyed by both."""
+    line = file.line(keys)
+    for key, identity, what, fix in (
+        ("name", case.name.casefold(), f"{case.name!r} is", "give each its own name"),
+        ("request", _identity(case.request), "the same as", "keep one of them"),
+    ):
+        if identity in seen:
+            message = f"{path_text((*keys, key))}: {what} that of the case on line {seen[identity]}"
+            file.problems.add(f"{file.label}:{line}: {message}", fix)
+        seen.setdefault(identity, line)
+
+
+def _identity(request: Request) -> Request:
+    """Return a key that is equal for requests with the same meaning."""
+    silent = dict.fromkeys(RECOMPUTE_OPTIONS)
+    assigned = {name: tuple(sorted(getattr(request, name))) for name in ("env", "set_values")}
+    return replace(request, **{**silent, **assigned, "recompute": recompute_of(request)})  # type: ignore[arg-type]

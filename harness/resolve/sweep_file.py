@@ -1,0 +1,251 @@
+"""Sweep files, the axes that a sweep can vary, and the `request` that sweep and suite files share; each fault at its line."""
+
+import re
+import types
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BeforeValidator, Field, create_model
+
+from harness.errors import BadRequestError, Problems
+from harness.experiment.model import Repeats
+from harness.resolve.find import SWEEPS, NamedFiles
+from harness.resolve.points import KNOWN_NAMES
+from harness.resolve.reading import Document, FileModel, Keys, RefusedError, nearest_setting, one_of
+from harness.resolve.recipe import Request, settable_paths
+from harness.resolve.recompute import policy_from_text
+
+SHORT_NAMES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "vp": "virtual_pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "et": "expert_tensor_parallel_size",
+    "mb": "micro_batch_size",
+    "gb": "global_batch_size",
+    "sl": "seq_length",
+    "ng": "num_gpus",
+    "ol": "activation_offload_layers",
+    "ms": "max_steps",
+    "c": "compute_dtype",
+    "cv": "variant",
+    "gn": "gpus_per_node",
+}
+"""Short names, as of the options, and the field of a `Request` that each stands for."""
+
+_OF_ONE_ENGINE = "one sweep trains with one engine"
+_OF_ONE_RECIPE, _OF_ONE_GPU = "one sweep compares settings of one recipe", "one sweep runs on one kind of GPU"
+_AS_RECOMPUTE = "write --over recompute='none; core_attn,mlp; full:uniform:1'"
+NO_AXIS = {
+    "model_recipe_name": _OF_ONE_RECIPE,
+    "model_family_name": _OF_ONE_RECIPE,
+    "recipes_dir": _OF_ONE_RECIPE,
+    "source": _OF_ONE_RECIPE,
+    "engine": _OF_ONE_ENGINE,
+    "forward_step": _OF_ONE_ENGINE,
+    "gpu": _OF_ONE_GPU,
+    "point_gpu": _OF_ONE_GPU,
+    "env": "write --over env.NAME=VALUE",
+    "set_values": "write --over SECTION.FIELD=VALUE",
+    "recompute_modules": _AS_RECOMPUTE,
+    "recompute_num_layers": _AS_RECOMPUTE,
+    "recompute_granularity": _AS_RECOMPUTE,
+    "recompute_method": _AS_RECOMPUTE,
+    "distribute_saved_activations": _AS_RECOMPUTE,
+}
+"""Fields of a `Request` that are not varied, and what to do instead."""
+
+RECOMPUTE_OPTIONS = ("recompute", *(name for name, instead in NO_AXIS.items() if instead is _AS_RECOMPUTE))
+"""Fields of a `Request` that set recompute."""
+
+OPTION_NAMES = tuple(field.name for field in fields(Request) if field.name not in NO_AXIS)
+"""Long names of the options that can be varied."""
+
+_ENV = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
+
+
+def require_axis(name: str) -> None:
+    """Raise BadRequestError with the nearest name for an unknown axis."""
+    known = (*SHORT_NAMES, *OPTION_NAMES, *settable_paths())
+    if name not in known and not _ENV.fullmatch(name):
+        raise BadRequestError(f"{name!r} cannot be varied", remedy=_remedy(name))
+
+
+def _remedy(name: str) -> str:
+    if name in NO_AXIS:
+        return NO_AXIS[name]
+    if name.startswith("env."):
+        return "after env. comes the name of a variable: letters, digits and _"
+    if "." in name:
+        near = nearest_setting(name, settable_paths())
+        return near if near.startswith("did you mean") else "recipes/README.md names all settings"
+    return nearest_setting(name, (*SHORT_NAMES, *OPTION_NAMES))
+
+
+# Names of `--over`, each with its option.
+SIZES = {name: SHORT_NAMES[name] for name in ("tp", "pp", "vp", "cp", "ep", "et", "mb", "gb", "sl", "ng")}
+SWEPT = SIZES | {"vpp": SIZES["vp"], "mbs": SIZES["mb"], "gbs": SIZES["gb"]}
+
+
+OptionValue = str | int | float | bool | tuple[str, ...]
+
+_FOR_RECIPE = (
+    "recipe",
+    "recipe_name",
+    "model_recipe",
+    "model_recipe_name",
+)  # users write `recipe` for the recipe's name
+
+
+class _Options(FileModel):
+    """Options of a `Request`; an unset option changes nothing."""
+
+    @property
+    def given(self) -> dict[str, OptionValue]:
+        """Return the given options."""
+        return self.model_dump(exclude_unset=True)
+
+    @classmethod
+    def remedy_for(cls, key: str) -> str:
+        """Suggest `model_recipe_name` for `recipe`."""
+        return "did you mean 'model_recipe_name'?" if key in _FOR_RECIPE else ""
+
+
+def _field(name: str, hint: object) -> tuple[Any, None]:
+    """Return the type of an option in a file, and None for an unset option. A file does not write null."""
+    arms = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    annotation: Any = Union[tuple(arm for arm in arms if arm is not type(None))]  # noqa: UP007 (of a tuple)
+    return (Annotated[annotation, one_of(KNOWN_NAMES[name])] if name in KNOWN_NAMES else annotation), None
+
+
+if TYPE_CHECKING:
+    Options = _Options
+else:
+    _FIELDS = {
+        name: _field(name, hint)
+        for name, hint in get_type_hints(Request).items()
+        if name not in ("recipes_dir", "source", "engine", "forward_step")
+    }
+    Options = create_model("Options", __base__=_Options, **_FIELDS)
+
+
+class FileWithRequest(FileModel):
+    """A mapping with a ``request``. An error for an option beside it names ``request``."""
+
+    @classmethod
+    def remedy_for(cls, key: str) -> str:
+        """Say where an option beside `request` belongs."""
+        if key in _FOR_RECIPE:
+            return "write model_recipe_name under request"
+        return "write it under request" if key in Options.model_fields else ""
+
+
+def as_texts(value: object) -> tuple[str, ...]:
+    """Return one value or a list as texts of the command line; empty if an item is no single value."""
+    values = value if isinstance(value, tuple) else (value,)
+    if any(each is None or each == "" or isinstance(each, tuple | dict) for each in values):
+        return ()
+    return tuple(str(each).lower() if isinstance(each, bool) else str(each) for each in values)
+
+
+def request_of(options: Options) -> Request:
+    """Return a request with the ``options`` of a file and nothing else."""
+    return Request(**{"model_recipe_name": "", "gpu": "", **options.given})  # type: ignore[arg-type]
+
+
+def laid_over(base: Request, given: Request) -> Request:
+    """Return ``base`` with the options of ``given`` over it.
+
+    Recompute is one value: a layer that sets a part of it replaces all. ``env`` and ``set_values`` merge name by name.
+    A file of another program replaces the recipe.
+    """
+    values = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
+    if given.source is not None:
+        base = replace(base, model_recipe_name="", model_family_name=None, variant=None, point_gpu=None)
+    if any(name in values for name in RECOMPUTE_OPTIONS):
+        base = replace(base, **dict.fromkeys(RECOMPUTE_OPTIONS))  # type: ignore[arg-type]
+    for name in ("env", "set_values"):
+        values[name] = _assignments(getattr(base, name), getattr(given, name))
+    return replace(base, **values)
+
+
+def _assignments(base: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ...]:
+    names = {text.partition("=")[0].strip() for text in given}
+    return (*(text for text in base if text.partition("=")[0].strip() not in names), *given)
+
+
+AUTO = "auto"
+_FILES = NamedFiles(SWEEPS, "sweep file", "--file")
+
+
+def _axes(value: object) -> object:
+    """Return the values of every axis as text. RefusedError with every fault at its axis."""
+    if not isinstance(value, Mapping):
+        return value
+    if not value:
+        raise RefusedError.at((), "nothing to vary", "e.g. recompute: [none, core_attn]")
+    found: list[tuple[Keys, BadRequestError]] = []
+    axes = {name: as_texts(values) for name, values in value.items()}
+    for name, texts in axes.items():
+        problems = Problems()
+        with problems.collecting():
+            require_axis(name)
+        if (twice := SHORT_NAMES.get(name)) in axes:
+            problems.add(f"sets the same value as {twice}", "keep one of them")
+        if not texts:
+            problems.add("must be a list of values", f"e.g. {name}: [..., ...]")
+        for text in sorted({text for text in texts if texts.count(text) > 1}):
+            problems.add(f"{text!r} is given twice", "keep one of them")
+        for text in texts if name == "recompute" and texts != (AUTO,) else ():
+            with problems.collecting():
+                policy_from_text(text)
+        found += [((name,), problem) for problem in problems.found]
+    if found:
+        raise RefusedError(found)
+    return axes
+
+
+class SweepFile(FileWithRequest):
+    """The request of a sweep file; the command line overrides it. ``over`` has values as text, in the file's order."""
+
+    title: str = Field(description="what the comparison is about")
+    source: str = Field(default="", description="where it is known from")
+    request: Options = Field(
+        description="long names of `mbr-perf run`'s options and their values; `model_recipe_name` is needed"
+    )
+    over: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_axes)] = Field(
+        description="the values of every axis; `recompute: auto` stands for every setting that differs in effect"
+    )
+    grid: bool = Field(
+        default=False, description="`true`: every combination; else one change at a time from the control"
+    )
+    repeats: Repeats = Field(
+        default=1, description="runs of each cell, interleaved; three or more give intervals of confidence"
+    )
+    control: str | None = Field(
+        default=None,
+        description="`AXIS=VALUE ...` of the cell that the others are compared with; else the request itself, "
+        "without recompute where it is varied",
+    )
+
+
+def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFile:
+    """Read the sweep file of that name in ``sweeps/`` of the recipe directory, or at that path.
+
+    A path has a separator or ends in .yaml or .yml. BadRequestError with every problem, each at its ``file:line``.
+    """
+    file = Document.open(*_FILES.find(name_or_path, directory))
+    sweep = file.read(SweepFile)
+    if "model_recipe_name" not in (sweep.request.given if sweep else {"model_recipe_name"}):
+        file.refuse(("request", "model_recipe_name"), "missing", "name a recipe")
+    file.problems.raise_if_any()
+    assert sweep is not None  # a file without a sweep has problems
+    return sweep
+
+
+def sweep_files(directory: Path | None = None) -> tuple[Path, ...]:
+    """List the sweep files of the recipe directory, by name."""
+    return _FILES.all(directory)

@@ -1,0 +1,92 @@
+"""`mbr-perf run --ab NAME=VALUE`: the request as it is (A) and with one value changed (B), as a sweep of two cells."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+
+from harness.diagnose.of_sweep import ab_outcome
+from harness.errors import BadRequestError, Problems
+from harness.launch.environment import Host
+from harness.measure.understanding import Settled, settle
+from harness.records.sweep import read_sweep
+from harness.show import json
+from harness.show.terminal import show_blocks
+from harness.sweep.axes import RECOMPUTE, SweptAxis
+from harness.sweep.reports import SweepDisplay
+from harness.sweep.request import SweepRequest, read_axes, split_over
+from harness.sweep.values import SweepVerdict
+
+# mbr-perf sets it if a request does not, so A lacks it only if the axis says so explicitly.
+_ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
+_SWEPT_EXAMPLE, _EXAMPLE = "--over tp=2,4", f"--ab recompute=mlp, or --ab {_ALLOCATOR}=expandable_segments:True"
+
+
+def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
+    """Return the sweep of A and B. Prunes nothing, because only one of them may run out of memory.
+
+    BadRequestError for several values, for a setting that cannot be varied, and for a B equal to A.
+    """
+    problems = Problems()
+    axis: SweptAxis | None = None
+    settled: Settled | None = None
+    with problems.collecting():
+        axis = _axis(text)
+    with problems.collecting():
+        settled = settle(sweep.run_request(sweep.asked), host)
+    problems.raise_if_any()
+    assert axis and settled  # otherwise there were problems
+    spec, b = settled.spec, axis.values[0]
+    a = axis.read(spec)
+    if axis.name == _ALLOCATOR and a in ("unset", b):
+        a = ""
+    if a == b:
+        raise BadRequestError(
+            f"--ab {text}: A, the request as it is, already has this value", remedy="name another value"
+        )
+    is_explicit = axis.target == RECOMPUTE or axis.name == _ALLOCATOR
+    asked = sweep.asked
+    if axis.target == RECOMPUTE:  # the axis replaces the options that set A
+        asked = replace(axis.ask(asked, a), recompute=None)
+    return replace(
+        sweep,
+        asked=asked,
+        over=((axis.name, (a, b) if is_explicit else (b,)),),
+        control=f"{axis.name}={quote(a) if a else ''}" if is_explicit else "",
+        prune=False,
+        title=f"A/B of {axis.name}: A {a or 'without'}, B {b or 'without'}",
+    )
+
+
+def _axis(text: str) -> SweptAxis:
+    """Return the axis with the one value of B, which may contain commas."""
+    try:
+        name, values = split_over(text if ";" in text or "=" not in text else f"{text};")
+        axes = read_axes([(name, values)])
+    except BadRequestError as problem:  # with the message of --over
+        texts = [
+            part.replace(_SWEPT_EXAMPLE, _EXAMPLE).replace("--over", "--ab")
+            for part in (problem.message, problem.remedy)
+        ]
+        raise BadRequestError(texts[0].replace("--ab :", f"--ab {text}:"), remedy=texts[1]) from problem
+    if len(values) != 1 or ";" in text:
+        raise BadRequestError(
+            f"--ab {text}: name one value, that of B", remedy=f"A is the request as it is; e.g. {_EXAMPLE}"
+        )
+    return axes[0]
+
+
+@dataclass(frozen=True)
+class AbDisplay(SweepDisplay):
+    """A sweep's display that also shows whether A and B ended differently."""
+
+    def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
+        """Show the report of the sweep and the result of the A/B."""
+        outcome = ab_outcome(read_sweep(sweep_dir))
+        if not self.as_json:
+            super().result(verdict, reports, sweep_dir, num_due)
+            show_blocks("", *outcome.lines)
+            return
+        from harness.sweep.document import AbDocument
+
+        more = {"sweep_dir": sweep_dir, "num_runs_due": num_due, "ab": outcome}
+        json.answer(AbDocument.of_verdict(verdict, reports, **more))

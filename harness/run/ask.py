@@ -1,0 +1,188 @@
+"""The commands `run`, with its option --ab, and `check`."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import (
+    EngineOptions,
+    ExperimentOptions,
+    JudgeOptions,
+    LaunchOptions,
+    RunOutput,
+    SlurmLaunchOptions,
+    takes,
+)
+
+if TYPE_CHECKING:
+    from harness.errors import ExitCode
+    from harness.measure.experiment import Display
+    from harness.measure.understanding import RunRequest
+
+
+from harness.cli.options import Json
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbOptions:
+    """A second request to run beside the first."""
+
+    ab: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ab",
+            metavar="NAME=VALUE",
+            rich_help_panel="Launching",
+            help="Run the request as it is (A) and with this value (B), interleaved with --repeats, and show how they "
+            "differ. NAME: as for sweep --over. Example: env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; A runs without it.",
+        ),
+    ] = None
+
+
+def run_ab(
+    values: Sequence[str],
+    asked: ExperimentOptions,
+    engine: EngineOptions,
+    judge: JudgeOptions,
+    launch: LaunchOptions,
+    slurm: SlurmLaunchOptions,
+    output: RunOutput,
+) -> "ExitCode":
+    """Run A and B as a sweep; --run_dir names its folder. BadRequestError on Slurm, and for several values."""
+    from harness.batch.nodes import Meeting
+    from harness.cli.options import SweepNodes
+    from harness.cli.requests import slurm_run_request
+    from harness.errors import BadRequestError, ExitCode
+    from harness.launch.environment import this_host
+    from harness.run.ab import AbDisplay, ab_request
+    from harness.sweep.ask import SweepOptions, follower, sweep_request
+    from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep
+
+    if len(values) > 1:
+        raise BadRequestError(
+            f"--ab is given {len(values)} times, but A and B differ in one thing",
+            remedy="mbr-perf sweep " + " ".join(f"--over {shlex.quote(value)}" for value in values),
+        )
+    (text,) = values
+    if launch.launcher == "slurm":
+        raise BadRequestError(
+            "--ab does not work with --launcher slurm", remedy=f"mbr-perf sweep --launcher slurm --over {text}"
+        )
+    slurm_run_request(launch, slurm)  # refuses Slurm options without that launcher
+    if output.explain:
+        raise BadRequestError(
+            "--explain shows one run, but --ab makes two", remedy="use --explain with --dryrun for each"
+        )
+    nodes = SweepNodes(nnodes=launch.nnodes, node_rank=launch.node_rank, master_addr=launch.master_addr,
+                       master_port=launch.master_port, sweep_dir=launch.run_dir)  # fmt: skip
+    how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)
+    display = AbDisplay(as_json=output.as_json)
+    if nodes.node_rank != 0:
+        return follow_sweep(follower(how, launch, nodes), display)
+    request = ab_request(text, sweep_request(asked, engine, how, judge, launch, nodes), this_host())
+    if output.dryrun:
+        dry_run_sweep(request, display)
+        return ExitCode.OK
+    return start_sweep(request, display, Sitting(meeting=Meeting(nodes.master_addr, nodes.master_port)))
+
+
+def _dry_run(request: "RunRequest", display: "Display") -> None:
+    """Print what would run. Writes and starts nothing."""
+    from harness.launch.environment import this_host
+    from harness.launch.plan import LaunchPlan
+    from harness.measure.prediction import cached_prediction
+    from harness.measure.understanding import understand
+    from harness.records.folders import results_dir
+    from harness.records.goldens import find_golden
+
+    run_dir = request.run_dir or results_dir(request.results_dir) / "runs" / "RUN"
+    understood = understand(request, this_host(), run_dir, dryrun=True)
+    if isinstance(understood.plan, LaunchPlan):
+        find_golden(understood.spec, request.gate.golden_values_path)  # refuses what the run would refuse
+    display.plan(understood, cached_prediction(understood))
+
+
+@takes(ExperimentOptions, EngineOptions, JudgeOptions, LaunchOptions, SlurmLaunchOptions, AbOptions, RunOutput)
+def run(
+    asked: ExperimentOptions,
+    engine: EngineOptions,
+    judge: JudgeOptions,
+    launch: LaunchOptions,
+    slurm: SlurmLaunchOptions,
+    second: AbOptions,
+    output: RunOutput,
+) -> None:
+    """Train with real megatron-core, measure every rank, and judge the result against golden values.
+
+    Without a GPU mbr-perf trains the recipe's cpu operating point: the same model at a size for two cores.
+
+    Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
+    """
+    if second.ab:
+        raise typer.Exit(int(run_ab(second.ab, asked, engine, judge, launch, slurm, output)))
+    from harness.batch.repeats import run_experiment
+    from harness.cli.requests import run_request, slurm_run_request
+    from harness.measure.experiment import Display
+
+    request, on_slurm = run_request(asked, judge, launch, engine), slurm_run_request(launch, slurm)
+    display = Display(as_json=output.as_json, explain=output.explain)
+    if on_slurm is not None:
+        from harness.batch.repeats import dry_run_on_slurm, run_on_slurm
+        from harness.cluster.showing import JobDisplay
+
+        if output.dryrun:
+            dry_run_on_slurm(request, on_slurm, JobDisplay(display))
+            return
+        raise typer.Exit(int(run_on_slurm(request, on_slurm, JobDisplay(display))))
+    if output.dryrun:
+        _dry_run(request, display)
+        return
+    raise typer.Exit(int(run_experiment(request, display)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Options of `check`."""
+
+    assume: Annotated[
+        str | None,
+        typer.Option(
+            "--assume",
+            metavar="NAME=VERSION,...",
+            help="Judge for other software, e.g. megatron-core=0.19.2,transformer-engine=2.11,torch=2.9,gpu=h100.",
+        ),
+    ] = None
+    no_megatron: Annotated[
+        bool, typer.Option("--no_megatron", help="Do not build megatron-core's own configuration (saves seconds).")
+    ] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
+    as_json: Json = False
+
+
+@takes(ExperimentOptions, JudgeOptions, LaunchOptions, CheckOptions)
+def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, how: CheckOptions) -> None:
+    """Judge a request by every rule, and by the installed megatron-core, without starting anything.
+
+    Takes the options of `mbr-perf run`. Exits 2 when the request is illegal, else 0.
+    """
+    from harness.cli.requests import run_request
+    from harness.launch.environment import this_host
+    from harness.measure.understanding import check_request
+
+    request = run_request(asked, judge, launch)
+    checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
+    verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
+    if how.as_json:
+        from harness.measure.document import CheckDocument
+        from harness.show import json
+
+        json.answer(CheckDocument.of(checked))
+    else:
+        from harness.show.request_text import check_page
+        from harness.show.terminal import show_page
+
+        show_page(check_page(*verdict, notes=checked.notes, sources=checked.sources if how.explain else None))
+    raise typer.Exit(int(checked.exit_code))

@@ -1,0 +1,137 @@
+"""Formats figures, sparklines and CSV cells for people."""
+
+import csv
+import io
+from collections.abc import Collection, Iterable, Sequence
+
+from harness.judge.gate import Finding
+from harness.judge.metrics import Metric, Summary
+from harness.judge.readings import RunClocks
+from harness.records.rank import RankClocks
+from harness.units import format_bytes, format_percent, format_seconds
+
+ABSENT = "-"
+
+_PREFIXES = ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
+
+
+def figure(metric: Metric, value: float | None) -> str:
+    """Return a metric's value; the title of the metric names the unit where the value does not."""
+    if value is None:
+        return ABSENT
+    match metric.unit:
+        case "bytes":
+            return format_bytes(value)
+        case "s":
+            return format_seconds(value)
+        case "FLOP/step":
+            return format_flops(value)
+        case "fraction":
+            return f"{value * 100:.1f} %"
+        case _:
+            return format_rate(value)
+
+
+def format_rate(value: float) -> str:
+    """Five significant digits, from ten thousand on whole numbers: ``709.93``, ``8192``, ``12,345``, ``0.065123``."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.5g}"
+
+
+def format_flops(value: float) -> str:
+    """FLOPs with the largest prefix that keeps a digit before the point: ``57.982 GFLOP``."""
+    for size, unit in _PREFIXES:
+        if value >= size:
+            return f"{value / size:.3f} {unit}"
+    return f"{value:.0f} FLOP"
+
+
+def spread(summary: Summary) -> str:
+    """Return the standard deviation as a share of the mean."""
+    share = summary.relative_spread
+    return ABSENT if share is None else f"{share * 100:.1f} %"
+
+
+def clock_figure(clocks: RunClocks | RankClocks | None) -> str:
+    """Return the median SM clock: ``1395 MHz``."""
+    return ABSENT if clocks is None or clocks.sm_clock_mhz is None else f"{clocks.sm_clock_mhz:.0f} MHz"
+
+
+def cap_figure(clocks: RunClocks | RankClocks | None) -> str:
+    """Return the share of time under the power cap: ``82 %``."""
+    return ABSENT if clocks is None or clocks.power_cap_share is None else f"{clocks.power_cap_share * 100:.0f} %"
+
+
+def clock_line(clocks: RunClocks | None) -> str:
+    """Return the clocks that decide the pace of a run, in one line; empty where no GPU was sampled."""
+    if clocks is None:
+        return ""
+    slowest, capped = clocks.slowest_rank, clocks.most_capped_rank
+    parts = (
+        [] if slowest is None else [f"SM {clock_figure(clocks)} (rank {slowest}, the lowest median)"],
+        [] if capped is None else [f"power cap {cap_figure(clocks)} of busy time (rank {capped}, the most)"],
+    )
+    return f"Clocks over the {clocks.over}: {'; '.join(text for part in parts for text in part)}"
+
+
+def capacities_text(capacities: Collection[int | None]) -> str:
+    """Memory limits from the least on: ``2.00 GiB, 4.00 GiB or none``."""
+    known = [format_bytes(size) for size in sorted(size for size in capacities if size is not None)]
+    last = ["none"] if None in capacities else [known.pop()]
+    return " or ".join([", ".join(known), *last] if known else last)
+
+
+def allowed_change(metric: Metric, finding: Finding) -> str:
+    """Return the threshold with the sign of a worsening; nothing where nothing was gated."""
+    if finding.threshold is None:
+        return ABSENT
+    if metric.better == "equal":
+        return "must be equal"
+    return format_percent(-finding.threshold if metric.better == "higher" else finding.threshold)
+
+
+def change(finding: Finding) -> str:
+    """Return the signed change against the golden."""
+    return ABSENT if finding.change is None else format_percent(finding.change)
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """Return a bar per value from the least to the most, a blank for none; of more than ``width`` the newest.
+
+    Equal values are bars of middle height.
+    """
+    shown = list(values)[-width:]
+    present = [value for value in shown if value is not None]
+    if not present:
+        return ""
+    low, high = min(present), max(present)
+    return "".join(" " if value is None else _BARS[_height(value, low, high)] for value in shown)
+
+
+def _height(value: float, low: float, high: float) -> int:
+    return len(_BARS) // 2 if high == low else round((value - low) / (high - low) * (len(_BARS) - 1))
+
+
+# What a spreadsheet would run as a formula when a text begins with it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+Value = str | float | int | bool | None
+
+
+def csv_text(titles: Sequence[str], rows: Iterable[Iterable[Value]]) -> str:
+    """Header and rows. An absent value is an empty field; a text that a spreadsheet would run begins with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_safe(title) for title in titles)
+    writer.writerows([_safe(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _safe(value: Value) -> Value:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    return value

@@ -1,0 +1,305 @@
+"""Writes a page as one HTML file. Texts come from users' data: none of them becomes markup."""
+
+import html as html_entities
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.show.page import (
+    Bars,
+    Block,
+    Code,
+    Column,
+    Facts,
+    Gap,
+    Line,
+    Listing,
+    Only,
+    Page,
+    Picture,
+    Section,
+    Span,
+    Style,
+    Table,
+    Words,
+    plain,
+    spans,
+    visible,
+)  # fmt: skip
+
+# Tints of the palette of Okabe and Ito; every text on them has a contrast of 4.5 or more. Red texts are also bold.
+# Pictures are drawn dark on white: turning lightness round and the hue back keeps their colours apart on a dark page.
+_STYLE = """
+:root { color-scheme: light dark; --ink: #16191d; --soft: #50565e; --paper: #fff; --band: #f1f5f9; --line: #d5dae0; --mark: #005f96;
+ --bad: #a13300; --good: #d5efe5; --better: #d3ebf9; --doubt: #fbf6c1; --worse: #f6b98f; --failed: #f2b5b5; --oom: #e7bcd3; --expected: #e4e4e4; }
+@media (prefers-color-scheme: dark) {
+ :root { --ink: #e3e7ec; --soft: #a9b2bd; --paper: #14171b; --band: #1f252c; --line: #39414b; --mark: #6cc0f5;
+ --bad: #ffa270; --good: #12402f; --better: #133c57; --doubt: #4a4410; --worse: #6b3410; --failed: #672325; --oom: #582c49; --expected: #33383e; }
+ .chart svg { filter: invert(.915) hue-rotate(180deg); } }
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, Arial, Helvetica, sans-serif; color: var(--ink); background: var(--paper); margin: 0;
+ padding: 1.2rem clamp(.8rem, 2.5vw, 2.5rem) 2.5rem; overflow-wrap: anywhere; }
+h1 { font-size: clamp(1.2rem, 4vw, 1.6rem); line-height: 1.25; margin: .2em 0; } h2 { font-size: 1.25em; margin: 1.8em 0 .5em; } h3 { font-size: 1.05em; margin: 1.3em 0 .3em; }
+p, ul, figcaption, summary { max-width: 60rem; } ul { padding-left: 1.3em; }
+.answer { font-size: 1.07em; border-left: 4px solid var(--mark); padding: .5em .9em; background: var(--band); max-width: 70rem; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); gap: .5em 1.6em; margin: 1em 0; }
+dt { font-size: 12px; color: var(--soft); } dd { margin: 0; } dl .full { grid-column: 1 / -1; }
+table { border-collapse: collapse; font-size: 13px; overflow-wrap: normal; } .wide, .chart { overflow-x: auto; max-width: 100%; }
+th, td { padding: 4px 7px; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap; vertical-align: top; }
+thead th, thead td { vertical-align: bottom; border-bottom: 2px solid var(--line); } tbody th { font-weight: normal; }
+th.right, td.right { text-align: right; font-variant-numeric: tabular-nums; } th.long, td.long { white-space: normal; min-width: 16em; overflow-wrap: anywhere; }
+.good { background: var(--good); } .better { background: var(--better); } .doubt { background: var(--doubt); }
+.expected { background: var(--expected); } .worse { background: var(--worse); font-weight: bold; }
+.failed { background: var(--failed); font-weight: bold; } .oom { background: var(--oom); font-weight: bold; }
+.strong, .chosen { font-weight: bold; } .dim, small { color: var(--soft); } td small, th small { color: inherit; } li.bad, p.bad, span.bad { color: var(--bad); }
+.sticks { max-height: 85vh; overflow: auto; } .sticks thead th { position: sticky; top: 0; background: var(--paper); z-index: 1; }
+.sticks thead th:first-child { left: 0; z-index: 2; } .sticks tbody :is(th, td):first-child { position: sticky; left: 0; background: var(--paper); }
+figure { margin: 0; } figcaption { color: var(--soft); font-size: 13.5px; margin-top: .5em; } .chart .vega-embed { display: block; width: 100%; }
+.chart svg { display: block; width: 100%; max-width: calc(var(--wide) * 1.3); min-width: min(38rem, var(--wide)); height: auto; }
+.bars svg { fill: currentColor; } .bars rect { fill: var(--mark); } .bars line { stroke: currentColor; } .chart.bars svg { filter: none; }
+.trend { display: inline-block; vertical-align: middle; } .trend path { fill: none; stroke: var(--mark); stroke-width: 1.5; } .trend circle { fill: var(--mark); }
+a { color: inherit; text-decoration-color: var(--mark); } :focus-visible { outline: 2px solid var(--mark); }
+details { margin: .6em 0; } summary { cursor: pointer; } [id] { scroll-margin-top: 3em; }
+footer { color: var(--soft); font-size: 12.5px; margin-top: 2.5em; } pre { white-space: pre-wrap; background: var(--band); padding: .6em .9em; font-size: 13px; } .word { white-space: nowrap; }
+"""
+_SIGNS: dict[Style, str] = {
+    "good": "\N{CHECK MARK} ", "better": "\N{BLACK UP-POINTING TRIANGLE} ", "doubt": "? ",
+    "worse": "\N{BLACK DOWN-POINTING TRIANGLE} ", "failed": "\N{MULTIPLICATION X} ", "oom": "\N{BLACK SQUARE} ",
+}  # fmt: skip
+# Nothing may be fetched, whatever a name in the page tries.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; "
+_SCRIPTS = "script-src 'unsafe-inline' 'unsafe-eval'; "
+
+
+def escape(text: str) -> str:
+    """``text`` as HTML shows it; what would steer a terminal that prints the page is legible, too."""
+    return html_entities.escape(visible(text))
+
+
+def html(page: Page) -> str:
+    """Return the page as one file that fetches nothing.
+
+    Pictures lie in it as SVG. Where scripts run, the scripts in the page put pictures with tooltips in their place.
+    """
+    scripts = _scripts([block for block in page.blocks if isinstance(block, Picture)])
+    title = f"{page.title}: {page.headline}" if page.headline else page.title
+    about = ". ".join(part for part in (page.headline, page.about) if part)
+    answer = page.closing
+    parts = [
+        "<header>",
+        f"<h1>{escape(page.title)}</h1>",
+        f"<p>{escape(about)}</p>" if about else "",
+        "</header>\n<main>",
+        f'<p class="answer">{_spans(answer.words)}</p>' if answer else "",
+        _list([(note, "plain") for note in page.notes]),
+        *(_html(block, 2) for block in page.blocks),
+        "</main>",
+        f"<footer>{escape(page.footer)}</footer>" if page.footer else "",
+        *(f"<script>{script}</script>" for script in scripts),
+    ]
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+        f'content="{_POLICY}{_SCRIPTS if scripts else ""}img-src data:">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(part for part in parts if part)
+        + "\n</body></html>\n"
+    )
+
+
+def _scripts(pictures: Sequence[Picture]) -> list[str]:
+    drawn = [picture for picture in pictures if picture.vega_lite]
+    if not drawn:
+        return []
+    from harness.show.charts import drawing
+
+    return [drawing.library(), drawing.embedding(drawn)]
+
+
+def _html(block: Block, level: int) -> str:  # noqa: C901, PLR0911 (an arm per kind of block)
+    match block:
+        case str():
+            return f"<p>{escape(block)}</p>" if block else ""
+        case Line():
+            return f'<p class="{block.style}">{_spans(block.words)}</p>'
+        case Listing():
+            items = [item if isinstance(item, Line) else Line(item) for item in block.items]
+            return _list([(item.words, item.style) for item in items])
+        case Facts():
+            return _facts(block)
+        case Table():
+            return _html_table(block.filled())
+        case Section():
+            return _html_section(block, level)
+        case Code():
+            return f"<pre>{_OPTION.sub(_UNBROKEN, escape(block.text))}</pre>"
+        case Picture():
+            return _figure(block, level)
+        case Bars():
+            return _bars(block, level)
+        case Only(where="pages" | "html"):
+            return "".join(_html(inner, level) for inner in block.blocks)
+        case Only() | Gap():
+            return ""
+
+
+# Lines would break after the hyphens of an option.
+_OPTION, _UNBROKEN = re.compile(r"(?<!\S)--?\w[\w-]*"), r'<span class="word">\g<0></span>'
+
+
+def _spans(words: Words) -> str:
+    return "".join(_span(span) for span in spans(words))
+
+
+def _span(span: Span) -> str:
+    text = escape(span.text)
+    linked = f'<a href="{escape(span.link)}">{text}</a>' if span.link else text
+    styled = linked if span.style == "plain" else f'<span class="{span.style}">{linked}</span>'
+    trend = _trend(span)
+    beside = f"{'<br>' * bool(span.text or trend)}<small>{escape(span.beside)}</small>" if span.beside else ""
+    return f"{trend}{styled}{beside}"
+
+
+def _list(lines: Sequence[tuple[Words, Style]]) -> str:
+    items = "".join(f'<li class="{style}">{_spans(words)}</li>' for words, style in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+_LONG = 70  # characters; a longer value has all the width
+
+
+def _facts(block: Facts) -> str:
+    """Names over their values, side by side where there is room. Values without a name belong to the name before."""
+    groups: list[tuple[str, list[Words]]] = []
+    for name, value in block.rows:
+        if name or not groups:
+            groups.append((name, []))
+        groups[-1][1].append(value)
+
+    def group(name: str, values: Sequence[Words]) -> str:
+        full = ' class="full"' if max(len(plain(value)) for value in values) > _LONG else ""
+        return f"<div{full}><dt>{escape(name)}</dt>{''.join(f'<dd>{_spans(value)}</dd>' for value in values)}</div>"
+
+    return f"<dl>{''.join(group(name, values) for name, values in groups)}</dl>" if groups else ""
+
+
+def _html_table(table: Table) -> str:
+    kinds = ["right" if column.right else "long" if column.long else "left" for column in table.columns]
+    head = "".join(
+        f'<th scope="col" class="{kind}">{escape(column.title)}</th>' if column.title else f'<td class="{kind}"></td>'
+        for column, kind in zip(table.columns, kinds, strict=True)
+    )
+    heading = next((at for at, column in enumerate(table.columns) if _heads_rows(column)), None)
+    rows = (
+        "".join(_cell(cell, kinds[at], is_heading=at == heading and bool(plain(cell))) for at, cell in enumerate(row))
+        for row in table.rows
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    sticks = " sticks" if table.sticks else ""
+    return (
+        f'<div class="wide{sticks}" role="group" aria-label="Table" tabindex="0">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+_LONGEST_WHOLE = 48  # characters; a longer text folds, so that the columns after it stay in sight
+
+
+def _heads_rows(column: Column) -> bool:
+    """Return whether the column may name the rows: neither marks, which have no title, nor numbers."""
+    return bool(column.title) and column.title != "#" and not column.right
+
+
+def _cell(words: Words, kind: str, *, is_heading: bool = False) -> str:
+    """Return a cell; one span with a style is tinted and signed as a whole. A heading names its row for a screen reader."""
+    opening, closing = ('th scope="row"', "th") if is_heading else ("td", "td")
+    if kind == "left" and max((len(span.text) for span in spans(words)), default=0) > _LONGEST_WHOLE:
+        kind = "long"
+    if not isinstance(words, Span):
+        return f'<{opening} class="{kind}">{_spans(words)}</{closing}>'
+    signed = replace(words, text=_SIGNS.get(words.style, "") + words.text, style="plain")
+    return f'<{opening} class="{kind} {words.style}">{_span(signed)}</{closing}>'
+
+
+def _html_section(section: Section, level: int) -> str:
+    """Return a section. The anchor of a folded section is inside it, so that a browser that goes there unfolds it."""
+    named = f' id="{escape(section.anchor)}"' if section.anchor else ""
+    inner = "".join(_html(block, level + 1) for block in section.blocks)
+    if section.folded:
+        return f"<details><summary>{escape(section.title)}</summary><div{named}>{inner}</div></details>"
+    return f"<h{level}{named}>{escape(section.title)}</h{level}>{inner}"
+
+
+def _figure(picture: Picture, level: int) -> str:
+    """Return a picture below its heading, which replaces the picture's own title."""
+    title = f"<h{level}>{escape(picture.title)}</h{level}>"
+    if picture.vega_lite is None:
+        return f"{title}<p>{escape(picture.missing)}</p>"
+    from harness.show.charts import drawing
+
+    svg, width = drawing.inline_svg(picture)
+    return (
+        f'{title}<figure><div class="chart" id="{picture.name}" style="--wide: {width:g}px" role="group" '
+        f'aria-label="{escape(picture.title)}" tabindex="0">{svg}</div>'
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+    )
+
+
+_SPARK = (120.0, 26.0, 3.0)  # width, height and margin in pixels
+
+
+def _trend(span: Span) -> str:
+    """Return a line through the values of a span; a night without one interrupts it, the last value has a dot."""
+    known = [value for value in span.trend if value is not None]
+    if not known:
+        return ""
+    wide, high, edge = _SPARK
+    low, most = min(known), max(known)
+    across = (wide - 2 * edge) / max(1, len(span.trend) - 1)
+
+    def point(number: int, value: float) -> tuple[float, float]:
+        up = 0.5 if most == low else (value - low) / (most - low)
+        return edge + number * across, high - edge - up * (high - 2 * edge)
+
+    path, pen = [], "M"
+    x = y = 0.0
+    for number, value in enumerate(span.trend):
+        if value is None:
+            pen = "M"
+            continue
+        x, y = point(number, value)
+        path.append(f"{pen}{x:.1f} {y:.1f}")
+        pen = "L"
+    return (
+        f'<svg class="trend" role="img" aria-label="{escape(span.trend_title)}" width="{wide:g}" height="{high:g}" '
+        f'viewBox="0 0 {wide:g} {high:g}"><path d="{"".join(path)}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/></svg>'
+    )
+
+
+_BAR, _NAME, _STEP = 360, 250, 20
+
+
+def _bars(block: Bars, level: int) -> str:
+    """Return a small SVG with its axis from zero; nothing for no bars."""
+    if not block.bars:
+        return ""
+    longest = max(value for _, value, _ in block.bars) or 1.0
+    lines = []
+    for number, (name, value, text) in enumerate(block.bars):
+        top, wide = number * _STEP, max(value, 0) / longest * _BAR
+        lines.append(
+            f'<text x="{_NAME - 6}" y="{top + 14}" text-anchor="end">{escape(name)}</text>'
+            f'<rect x="{_NAME}" y="{top + 3}" width="{wide:.1f}" height="14"/>'
+            f'<text x="{_NAME + wide + 5:.1f}" y="{top + 14}">{escape(text)}</text>'
+        )
+    wide, high = _NAME + _BAR + 90, len(block.bars) * _STEP
+    lines.append(
+        f'<line x1="{_NAME}" y1="0" x2="{_NAME}" y2="{high + 4}"/>'
+        f'<line x1="{_NAME}" y1="{high}" x2="{_NAME + _BAR}" y2="{high}"/>'
+        f'<text x="{_NAME}" y="{high + 16}" text-anchor="middle">0</text>'
+    )
+    return (
+        f'<h{level}>{escape(block.title)}</h{level}><figure class="chart bars" style="--wide: {wide}px" tabindex="0">'
+        f'<svg width="{wide}" height="{high + 20}" viewBox="0 0 {wide} {high + 20}" role="img" font-size="12" '
+        f'aria-label="{escape(block.title)}">{"".join(lines)}</svg></figure>'
+    )

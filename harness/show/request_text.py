@@ -1,0 +1,206 @@
+"""Shows the request as text and as a table, and what the rules find in it."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from harness.errors import ExitCode
+from harness.experiment.effective import EffectiveRecompute
+from harness.experiment.experiment import BridgeEngine, ExperimentSpec
+from harness.experiment.rules.rule import Finding
+from harness.experiment.user_buffers import UserBuffers
+from harness.records.run import RunRecord
+from harness.show.page import GAP, Block, Column, Facts, Line, Listing, Page, Span, Style, Table
+from harness.units import counted, grouped
+
+if TYPE_CHECKING:
+    from harness.foreign.exporting import ToPaste
+
+VALUES = 13
+"""The column in which the values of a request begin."""
+
+
+def paste_lines(setting: "ToPaste", indent: int = 0) -> tuple[Line, Line]:
+    """Return the two lines of a recommended setting, to copy into jobs of other programs."""
+    bridge, megatron_lm = setting.lines
+    return Line(f"{'':{indent}}{bridge}", whole=True), Line(f"{'':{indent}}{megatron_lm}", whole=True)
+
+
+def request_facts(
+    spec: ExperimentSpec, effective: EffectiveRecompute | None = None, *, without: Collection[str] = ()
+) -> Facts:
+    """Return the request and, if known, what its recompute does. ``without``: names of rows to leave out."""
+    rows = [row for row in request_rows(spec) if row[0] not in without]
+    return Facts((*rows, *(effect_rows(effective) if effective else ())), VALUES)
+
+
+def record_facts(record: RunRecord) -> Facts:
+    """Name and value of everything that decides the result."""
+    found = ((finding.severity.capitalize(), f"{finding.id}: {finding.message}") for finding in record.findings)
+    return Facts((("Run", record.run_id), *request_rows(record.spec), *effect_rows(record.effective), *found), VALUES)
+
+
+def request_rows(spec: ExperimentSpec) -> list[tuple[str, str]]:
+    """Return the request: recipe, layout, batch, recompute."""
+    return [
+        ("Recipe", f"{spec.recipe}, {spec.task}, {spec.compute_dtype}, {_gpus(spec)}"),
+        *([("Engine", _engine(spec.engine))] if spec.engine else []),
+        ("Parallelism", _parallelism(spec)),
+        ("Batch", _batch(spec)),
+        ("Recompute", spec.recompute.text),
+        *([("TP overlap", _overlap(spec))] if spec.makes_user_buffers else []),
+        ("Fingerprint", spec.fingerprint),
+    ]
+
+
+def _engine(engine: BridgeEngine) -> str:
+    replaced = f", {counted(len(engine.overrides), 'setting')} replaced by options" if engine.overrides else ""
+    return f"Megatron-Bridge {engine.version}, {engine.forward_step}{replaced}"
+
+
+def _gpus(spec: ExperimentSpec) -> str:
+    if spec.gpu_type.is_cpu:
+        return f"{spec.num_gpus} CPU rank{'s' * (spec.num_gpus > 1)}"
+    return f"{spec.num_gpus} x {spec.gpu_type.title}"
+
+
+def _parallelism(spec: ExperimentSpec) -> str:
+    p = spec.parallelism
+    sizes = {
+        "TP": p.tensor_model_parallel_size,
+        "PP": p.pipeline_model_parallel_size,
+        "VP": p.virtual_pipeline_model_parallel_size,
+        "CP": p.context_parallel_size,
+        "EP": p.expert_model_parallel_size if spec.model.moe else None,
+        "DP": spec.data_parallel_size,
+    }
+    shown = [f"{name} {size}" for name, size in sizes.items() if size]
+    return ", ".join([*shown, *(["sequence parallel"] if p.sequence_parallel else [])])
+
+
+def _overlap(spec: ExperimentSpec) -> str:
+    """Return the user buffers of tp_comm_overlap."""
+    tokens, width = spec.user_buffer_shape
+    buffers = spec.kernels.tp_comm_overlap_cfg
+    names = described_buffers(buffers) if buffers else "transformer-engine's defaults"
+    return f"user buffers of {tokens} x {width}: {names}"
+
+
+def described_buffers(buffers: UserBuffers) -> str:
+    """Return the names of known configurations with these buffers, then the GEMMs."""
+    return ": ".join([*filter(None, [" = ".join(buffers.names)]), f"GEMMs {buffers}"])
+
+
+def _batch(spec: ExperimentSpec) -> str:
+    batch = spec.batch
+    return (
+        f"micro {batch.micro_batch_size}, global {batch.global_batch_size} ({counted(spec.num_microbatches, 'micro-batch', 'es')}), "
+        f"sequence {batch.seq_length}, {counted(spec.measure.max_steps, 'step')}"
+    )
+
+
+def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:
+    """Modules in effect, whole layers, and the inert ones with the reason."""
+    active = [
+        f"{module}: {layers} of {counted(effective.num_layers, 'layer')}"
+        for module, layers in effective.modules.items()
+    ]
+    if effective.full_layers:
+        active.append(f"{effective.full_layers} of {counted(effective.num_layers, 'layer')} recomputed whole")
+    if effective.does_nothing:
+        active.append("nothing: the run equals one without recompute")
+    inert = [f"{module}: {reason}" for module, reason in effective.inert_modules.items()]
+    return [
+        *(("In effect", line) for line in active),
+        *(("Inert", line) for line in inert),
+        *(("Note", note) for note in effective.notes),
+    ]
+
+
+def finding_lines(findings: Iterable[Finding]) -> Listing:
+    """Warnings, notes and forced errors, with what to do."""
+    words = {"error": "Forced", "warning": "Warning", "note": "Note"}
+    return Listing(tuple(f"{words[f.severity]}: {f.id}: {f.message}; {f.fix}" for f in findings))
+
+
+def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:
+    """Return every setting with its source and its value; defaults last."""
+    buffers = spec.kernels.tp_comm_overlap_cfg
+    values = dict(_leaves(spec.model_dump(mode="json"))) | {
+        "recompute": spec.recompute.text,
+        "kernels.tp_comm_overlap_cfg": described_buffers(buffers) if buffers else None,
+    }
+    named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
+    by_source = grouped((source, path) for path, source in named if source != "default")
+    return Table(
+        (Column("Setting"), Column("Source", drop=1), Column("Value", long=True)),
+        tuple((path, source, str(_value(values, path, source))) for path, source in named),
+        instead=(
+            GAP,
+            Listing((*(f"{source}: {', '.join(paths)}" for source, paths in by_source.items()), "default: all others")),
+        ),
+    )
+
+
+def _value(values: Mapping[str, object], path: str, source: str) -> object:
+    if path in values:
+        return values[path]
+    if source.startswith(f"--{path} "):  # it selected the point, and is no setting
+        return source.partition(" ")[2]
+    inner = {name.removeprefix(f"{path}."): value for name, value in values.items() if name.startswith(f"{path}.")}
+    return ", ".join(f"{name} {value}" for name, value in inner.items()) or "none"
+
+
+def _leaves(value: object, path: str = "") -> Iterable[tuple[str, object]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        yield path, ",".join(map(str, value)) or "none"
+    else:
+        yield path, value
+
+
+_STYLES: dict[str, Style] = {"error": "failed", "warning": "doubt", "note": "dim"}
+
+
+def check_page(
+    spec: ExperimentSpec,
+    effective: EffectiveRecompute | None,
+    findings: tuple[Finding, ...],
+    exit_code: ExitCode,
+    *,
+    notes: Iterable[str],
+    sources: Mapping[str, str] | None = None,
+) -> Page:
+    """Return the request, what its recompute does, every finding, one closing line."""
+    counted = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in _counts(findings).items())
+    verdict = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
+    return Page(
+        (
+            request_facts(spec, effective),
+            Listing(tuple(f"Note: {note}" for note in notes), hang=6),
+            *((GAP, explanation(spec, sources)) if sources else ()),
+            *(block for finding in findings for block in _finding(finding)),
+        ),
+        answer=Line((verdict, f" (exit {int(exit_code)})  {counted}"), whole=True),
+    )
+
+
+def _counts(findings: Iterable[Finding]) -> dict[str, int]:
+    """Count each kind; forced errors apart, and only if there are any."""
+    words = [_word(finding) for finding in findings]
+    forced = {"forced error": n} if (n := words.count("forced")) else {}
+    return forced | {severity: words.count(severity) for severity in _STYLES}
+
+
+def _word(finding: Finding) -> str:
+    return "forced" if finding.overridden else finding.severity
+
+
+def _finding(finding: Finding) -> Iterator[Block]:
+    yield GAP
+    yield Line((Span(_word(finding), _STYLES[finding.severity]), f" {finding.id}: {finding.message}"), hang=2)
+    if finding.fix:
+        yield Line(f"  fix: {finding.fix}", hang=7)
+    if finding.mcore_text:
+        yield Line(f"  megatron-core: {finding.mcore_text}", "dim", hang=4)

@@ -1,0 +1,298 @@
+"""Writes a page to a terminal or a pipe. What would steer a terminal is shown as text."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import rich.console
+import rich.table
+from rich.cells import cell_len
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from harness.errors import ExitCode
+from harness.records.redact import redact
+from harness.show import page
+from harness.show.page import (
+    Block,
+    Column,
+    Facts,
+    Line,
+    Listing,
+    Page,
+    Style,
+    Table,
+    Words,
+    on_one_line,
+    plain,
+    spans,
+    visible,
+)
+
+_WHOLE = r"\S*`[^`]+`\S*|\S*\d (?:%|ms|s|min|h|MHz|[KMG]i?B|TFLOP/s)(?!\w)\S*"  # a command, a figure and its unit
+_WORD = re.compile(rf"{_WHOLE}|\S+")
+_ITEM = re.compile(rf"{_WHOLE}|[^\s,]+,?|,")
+_RICH: dict[Style, str] = {
+    "plain": "", "strong": "bold", "dim": "dim", "good": "green", "better": "cyan", "doubt": "yellow", "bad": "red",
+    "worse": "bold red", "failed": "bold red", "oom": "red", "expected": "dim", "chosen": "bold green",
+}  # fmt: skip
+_PADDING = 2
+_LEAST_LONG = 30  # a column of sentences is of use from this width on
+
+
+_LEAST_WIDTH = 20
+_WIDEST = 10_000
+
+
+class Console(rich.console.Console):
+    """As rich's. Names and messages come from recipes, logs and records, and may hold anything."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of ``renderable``; rich's own movements of the cursor are no text and stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+def narration() -> Console:
+    """Return the console on stderr, for messages and progress while a command works."""
+    return Console(stderr=True, highlight=False)
+
+
+def narrate(*blocks: Block) -> None:
+    """Print blocks to stderr."""
+    print_page(narration(), Page(blocks))
+
+
+def show_page(answer: Page) -> None:
+    """Print the answer to stdout."""
+    print_page(Console(highlight=False), answer)
+
+
+def show_blocks(*blocks: Block) -> None:
+    """Print an answer that is nothing but blocks to stdout."""
+    show_page(Page(blocks))
+
+
+def print_page(console: Console, answer: Page) -> None:
+    """Show the page from its title to its answer. Nothing is folded or cut without a terminal."""
+    _Writer(console).write(answer)
+
+
+def show_stopped(what: str, code: ExitCode, kept: Path | None, go_on: str = "") -> None:
+    """Print the answer to Ctrl-C in at most three lines: what was stopped, what is kept, and the command that goes on.
+
+    Without ``go_on`` that is the command line as it was typed.
+    """
+    command = go_on or shlex.join(["mbr-perf", *map(redact, sys.argv[1:])])
+    lines = (
+        Line(f"INTERRUPTED (exit {int(code)}): {what}", "strong"),
+        *([Line(f"Kept: {kept}", whole=True)] if kept else []),
+        Line(f"{'Go on' if go_on else 'Start again'}: {command}", whole=True),
+    )
+    show_page(Page((Listing(lines),)))
+
+
+def shares_terminal() -> bool:
+    """Return whether answer and narration both go to a terminal, so that a reader sees one below the other."""
+    return Console().is_terminal and narration().is_terminal
+
+
+def room_for_bars() -> int:
+    """Return the columns for a line of bars on stdout: 20 to 120; 0 where its encoding has none."""
+    console = Console(highlight=False)
+    return max(20, min(console.width, 120)) if console.encoding.lower().startswith("utf") else 0
+
+
+class _Writer:
+    """Writes block after block; a blank line waits until something follows it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._gap = self._began = False
+
+    def write(self, answer: Page) -> None:
+        if answer.title:
+            self._line(Line(f"{answer.title}: {answer.headline}" if answer.headline else answer.title, "strong"))
+        self._blocks(
+            [*([answer.about] if answer.about else []), *(Line(f"Note: {note}", hang=6) for note in answer.notes)]
+        )
+        self._blocks(answer.blocks)
+        if answer.closing:
+            self._gap = True
+            self._line(answer.closing)
+
+    def _blocks(self, blocks: Iterable[Block], indent: int = 0) -> None:
+        for block in blocks:
+            self._block(block, indent)
+
+    def _block(self, block: Block, indent: int) -> None:  # noqa: C901 (an arm per kind of block)
+        match block:
+            case page.Gap():
+                self._gap = True
+            case str():
+                self._line(Line(block), indent)
+            case page.Line():
+                self._line(block, indent)
+            case page.Listing():
+                for item in block.items:
+                    self._line(item if isinstance(item, Line) else Line(item, hang=block.hang), indent)
+            case page.Facts():
+                self._facts(block, indent)
+            case page.Table():
+                self._table(block)
+            case page.Section():
+                self._gap = True
+                self._line(Line(block.title, block.style, hang=2), indent)
+                self._blocks(block.blocks, indent + block.indent)
+            case page.Code():
+                for text in block.text.splitlines():
+                    self._line(Line(text, whole=True), indent)
+            case page.Only(where="terminal"):
+                self._blocks(block.blocks, indent)
+            case page.Only() | page.Picture() | page.Bars():
+                pass
+
+    def _line(self, line: Line, indent: int = 0) -> None:
+        self._break()
+        text = _text(line.words, line.style)
+        if indent:
+            text = Text(" " * indent) + text
+        if line.whole:
+            self._console.print(text, soft_wrap=True)
+        else:
+            self._hanging(text, line.hang + indent)
+
+    def _hanging(self, text: Text, indent: int) -> None:
+        """Show one paragraph; on a terminal its further lines begin ``indent`` columns in. No word is broken."""
+        if not self._console.is_terminal:
+            self._console.print(text, soft_wrap=True)
+            return
+        width = self._console.width
+        first, *rest = _broken(text, _WORD, max(_LEAST_WIDTH, width), max(_LEAST_WIDTH, width - indent))
+        self._console.print(first, soft_wrap=True)
+        for line in rest:
+            self._console.print(Text(" " * indent) + line, soft_wrap=True)
+
+    def _facts(self, facts: Facts, indent: int) -> None:
+        for name, value in facts.rows:
+            words: Words = (f"{name:<{facts.width}}", *spans(value))
+            self._line(Line(words, facts.style, hang=facts.width), indent)
+
+    def _table(self, asked: Table) -> None:
+        self._break()
+        table = asked.filled()
+        if asked.whole or not self._console.is_terminal:
+            self._whole(_rich_table(table, {}))
+            return
+        shown, dropped = self._fitting(table)
+        self._whole(_rich_table(shown, _widths(shown, self._console.width)))
+        missing = [column.title for column in dropped if column.lost or not asked.instead]
+        if missing:
+            self._line(Line(f"Not shown at this width: {', '.join(missing)}", "dim", hang=2))
+        if dropped:
+            self._blocks(asked.instead)
+
+    def _whole(self, table: rich.table.Table) -> None:
+        """Draw it as wide as its columns, without trailing blanks: rich would fold figures and paths to fit a terminal."""
+        before, self._console.width = self._console.width, _WIDEST
+        self._console.width = max(before, self._console.measure(table).maximum)
+        try:
+            with self._console.capture() as captured:
+                self._console.print(table)
+        finally:
+            self._console.width = before
+        for line in captured.get().splitlines():
+            self._console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
+
+    def _fitting(self, table: Table) -> tuple[Table, list[Column]]:
+        """Return the table without the columns for which a terminal has no room, and those columns."""
+        kept, least = list(range(len(table.columns))), [_least(table, at) for at in range(len(table.columns))]
+        while sum(least[at] + _PADDING for at in kept) - _PADDING > self._console.width:
+            first = max(table.columns[at].drop for at in kept)
+            if not first:
+                break
+            kept = [at for at in kept if table.columns[at].drop != first]
+        dropped = [column for at, column in enumerate(table.columns) if at not in kept]
+        return table.only(kept), dropped
+
+    def _break(self) -> None:
+        if self._gap and self._began:
+            self._console.print()
+        self._gap, self._began = False, True
+
+
+def _least(table: Table, at: int, least_long: int = _LEAST_LONG) -> int:
+    """Return the width below which a column reads badly: whole figures, the longest part of a name, a start of sentences."""
+    column, texts = table.columns[at], [plain(row[at]) for row in table.rows]
+    words = texts if column.right or column.whole else [word for text in texts for word in _ITEM.findall(text)]
+    widest = _widest([*column.title.split(), *words])
+    return max(widest, min(least_long, _widest(texts))) if column.long else widest
+
+
+def _widths(table: Table, width: int) -> dict[int, int]:
+    """Return each column's part of ``width`` if not all cells fit on one line: the widest that may fold gives first.
+
+    Where even that does not fit, the table is wider than ``width``.
+    """
+    least = [_least(table, at) for at in range(len(table.columns))]
+    given = [
+        _widest([column.title, *(plain(row[at]) for row in table.rows)]) for at, column in enumerate(table.columns)
+    ]
+    excess = sum(given) + _PADDING * (len(given) - 1) - width
+    if excess <= 0:
+        return {}
+    if excess > sum(given) - sum(least):
+        least = [_least(table, at, 0) for at in range(len(table.columns))]
+    for _ in range(min(excess, sum(given) - sum(least))):
+        giver = max((at for at in range(len(given)) if given[at] > least[at]), key=lambda at: given[at])
+        given[giver] -= 1
+    return dict(enumerate(given))
+
+
+def _widest(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=0)
+
+
+def _rich_table(table: Table, widths: Mapping[int, int]) -> rich.table.Table:
+    made = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, _PADDING, 0, 0))
+    for at, column in enumerate(table.columns):
+        made.add_column(
+            Text(on_one_line(column.title)),
+            justify="right" if column.right else "left",
+            overflow="fold",
+            no_wrap=column.whole,
+            width=widths.get(at),
+        )
+    for row in table.rows:
+        made.add_row(*(_folded(_text(words), widths.get(at)) for at, words in enumerate(row)))
+    return made
+
+
+def _folded(text: Text, width: int | None) -> Text:
+    """``text`` on lines of at most ``width``, broken after spaces and commas: settings are lists without spaces."""
+    if width is None or text.cell_len <= width:
+        return text
+    return Text("\n").join(_broken(text, _ITEM, width, width))
+
+
+def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list[Text]:
+    """Return a line of ``room`` columns, then lines of ``further``; none ends within one of ``words``, however long."""
+    lines, start, end = [], 0, 0
+    for word in words.finditer(text.plain):
+        if end and cell_len(text.plain[start : word.end()]) > room:
+            lines.append(text[start:end])
+            start, room = word.start(), further
+        end = word.end()
+    return [*lines, text[start:]]
+
+
+def _text(words: Words, style: Style = "plain") -> Text:
+    r"""Return one line of rich's; a line break within it is shown as ``\n``."""
+    made = Text(style=_RICH[style])
+    for span in spans(words):
+        text = f"{span.text} {span.beside}" if span.beside else span.text
+        made.append(on_one_line(text), style=_RICH[span.style] or None)
+    return made

@@ -1,0 +1,160 @@
+"""Reads a snapshot in a separate process, without running code from the file."""
+
+import gc
+import pickle
+import resource
+import sys
+from collections.abc import Mapping
+from typing import IO, Any, NoReturn
+
+from harness.snapshot.blocks import Blocks, Live, blocks_by_device
+from harness.snapshot.fields import SnapshotFormatError, mapping, sequence, spans_by_device
+from harness.snapshot.history import History, play
+from harness.snapshot.stacks import Owner, Stacks
+from harness.snapshot.values import DeviceMemory, Holder, SnapshotSummary
+
+
+class RefusedPickleError(ValueError):
+    """The file is not a pickle of plain values. None of its code was looked up or called."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Refuses every way in which a pickle can name code: globals, extension codes, persistent ids and buffers."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        """Refuse every global, also those of the extension registry."""
+        raise RefusedPickleError(f"it asks for {_shown(module)}.{_shown(name)}, but a snapshot holds only plain values")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        """Refuse objects outside the file."""
+        del pid
+        raise RefusedPickleError("it refers to objects outside the file, but a snapshot holds only plain values")
+
+    def get_extension(self, code: int) -> NoReturn:
+        """Refuse extension codes of Python's own unpickler; C's calls :meth:`find_class`, or finds no such code."""
+        raise RefusedPickleError(f"it uses extension code {code}, but a snapshot holds only plain values")
+
+
+# The documentation of C's unpickler does not list what it raises for damaged files.
+_WRONG_VALUE = (ValueError, TypeError, AttributeError, LookupError, OverflowError)
+_DAMAGED = (pickle.UnpicklingError, EOFError, RecursionError, ImportError, *_WRONG_VALUE)
+
+
+def load_plain(stream: IO[bytes]) -> object:
+    """Load the value in ``stream``. RefusedPickleError for anything but plain values and for damaged files; MemoryError."""
+    try:
+        return _PlainUnpickler(stream, buffers=None).load()
+    except RefusedPickleError:
+        raise
+    except _DAMAGED as error:
+        raise RefusedPickleError(
+            f"it is damaged, cut short or not a pickle ({type(error).__name__}: {_shown(str(error))})"
+        ) from error
+
+
+def _shown(text: str) -> str:
+    """Return text from an untrusted file, to print: short, without control characters."""
+    return "".join(char if char.isprintable() else "?" for char in text[:120])
+
+
+MOST_HOLDERS = 1000  # rows of a device; the rest becomes one row
+REST = Owner("others", "")
+
+
+def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummary:
+    """Summarise all devices with memory or a history. SnapshotFormatError names the place of the problem."""
+    content = mapping(snapshot, "the snapshot")
+    if "segments" not in content:
+        raise SnapshotFormatError("it has no 'segments'; every memory snapshot of torch has them")
+    stacks = Stacks()
+    blocks, phases = blocks_by_device(content, stacks), spans_by_device(content)
+    histories = {}
+    for device, entries in enumerate(sequence(content.get("device_traces") or (), "device_traces")):
+        if entries:
+            where, own = f"device_traces[{device}]", blocks.get(device, Blocks())
+            histories[device] = play(sequence(entries, where), own, phases.get(device, ()), stacks, where)
+    devices = sorted({*blocks, *histories})
+    return SnapshotSummary(
+        file=file,
+        file_bytes=file_bytes,
+        devices=tuple(_device(d, blocks.get(d, Blocks()), histories.get(d, History())) for d in devices),
+    )
+
+
+def _device(number: int, blocks: Blocks, history: History) -> DeviceMemory:
+    return DeviceMemory(
+        device=number,
+        num_segments=blocks.num_segments,
+        num_blocks=blocks.num_blocks,
+        reserved_bytes=blocks.reserved,
+        allocated_bytes=blocks.allocated,
+        pending_bytes=blocks.pending,
+        releasable_bytes=blocks.releasable,
+        stranded_bytes=blocks.stranded,
+        private_free_bytes=blocks.private_free,
+        rounding_bytes=None if blocks.requested is None else blocks.allocated - blocks.requested,
+        largest_free_bytes=blocks.largest_free,
+        has_expandable_segments=blocks.has_expandable,
+        private_pools=blocks.private_pools,
+        holders=_holders(blocks.live, history.at_peak),
+        failure=history.failure,
+        num_failures=history.num_failures,
+        levels=history.levels,
+        history_problem=history.problem,
+    )
+
+
+def _holders(live: Mapping[Owner, Live], at_peak: Mapping[Owner, Live] | None) -> tuple[Holder, ...]:
+    """Return holders by the larger of their bytes now and at the peak, the largest first."""
+    peak = at_peak or {}
+    nothing = Live()
+
+    def weight(owner: Owner) -> int:
+        return max(live.get(owner, nothing).num_bytes, peak.get(owner, nothing).num_bytes)
+
+    owners = sorted({*live, *peak}, key=lambda owner: (-weight(owner), owner))
+    rows = [(owner, [live.get(owner, nothing)], [peak.get(owner, nothing)]) for owner in owners[:MOST_HOLDERS]]
+    if rest := owners[MOST_HOLDERS:]:
+        rows.append((REST, [live.get(o, nothing) for o in rest], [peak.get(o, nothing) for o in rest]))
+    return tuple(
+        Holder(
+            module=owner.module,
+            site=owner.site,
+            live_bytes=sum(live.num_bytes for live in now),
+            num_live=sum(live.count for live in now),
+            peak_bytes=None if at_peak is None else sum(live.num_bytes for live in then),
+            num_peak=None if at_peak is None else sum(live.count for live in then),
+        )
+        for owner, now, then in rows
+    )
+
+
+def main() -> int:
+    """Read the snapshot, summarise it and print the summary; return the exit code."""
+    name, num_bytes, limit_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _, hardest = resource.getrlimit(resource.RLIMIT_AS)
+    if hardest != resource.RLIM_INFINITY:  # a shell's `ulimit -v`, which a process may not raise
+        limit_bytes = min(limit_bytes, hardest)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file may grow: the process can write only to pipes
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    gc.disable()  # millions of small objects live to the end: looking for cycles would take most of the time
+    try:
+        answer, code = summarise(load_plain(sys.stdin.buffer), file=name, file_bytes=num_bytes).model_dump_json(), 0
+    except (RefusedPickleError, SnapshotFormatError) as error:
+        answer, code = str(error), 2
+    except MemoryError:
+        limit = f"{limit_bytes / 1e9:.1f} GB that {num_bytes / 1e6:.1f} MB may take"
+        answer, code = f"opening it needs more than the {limit}", 2
+    except RecursionError:
+        answer, code = "its values are nested too deeply", 2
+    sys.stdout.write(answer + "\n")
+    sys.stdout.flush()
+    return code
+
+
+if __name__ == "__main__":
+    # End without freeing the values one by one, which would take seconds.
+    import os
+
+    os._exit(main())

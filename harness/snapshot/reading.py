@@ -1,0 +1,135 @@
+"""Opens snapshots of torch's CUDA allocator in a separate process, with limits and without running their code."""
+
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.errors import BadRequestError, raise_all
+from harness.records.redact import quoted_error
+from harness.snapshot.values import DeviceMemory, SnapshotSummary
+from harness.units import GIB
+
+_CAP_BYTES = 2 * GIB
+_NOT_A_SNAPSHOT = "give a file written by torch.cuda.memory._dump_snapshot"
+
+
+@dataclass(frozen=True)
+class SnapshotLimits:
+    """Limits for opening a file of a given size.
+
+    Dicts take about three times the bytes of their pickle (results/benchmarks/snapshot_memory.json); a minute per 100 MB.
+    """
+
+    largest_file_bytes: int = _CAP_BYTES
+    memory_base_bytes: int = 512 * 1024**2
+    memory_per_byte: float = 6.0
+    time_base_s: float = 30.0
+    time_per_byte_s: float = 60e-8
+
+    def memory_bytes(self, num_bytes: int) -> int:
+        """Return the limit on the address space of the process, in bytes."""
+        return self.memory_base_bytes + int(self.memory_per_byte * num_bytes)
+
+    def time_s(self, num_bytes: int) -> float:
+        """Return the limit on the wall time of the process, in seconds."""
+        return self.time_base_s + self.time_per_byte_s * num_bytes
+
+
+def looks_like_a_snapshot(path: Path) -> bool:
+    """Return whether the file begins like a pickle of Python 3: a cheap hint. False if unreadable, or readable only once."""
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+    except OSError:
+        return False
+    return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
+
+
+def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> SnapshotSummary:
+    """Summarise the file. BadRequestError names the file: unreadable, too large, hostile, damaged or not a snapshot."""
+    limits = limits or SnapshotLimits()
+    try:
+        status = path.stat()
+        _require_file(path, status.st_mode)
+        num_bytes = status.st_size
+        if num_bytes == 0:
+            raise BadRequestError(
+                f"{path}: is empty", remedy="check whether the disk is full or the job was killed, then record it again"
+            )
+        if num_bytes > limits.largest_file_bytes:
+            raise BadRequestError(
+                f"{path}: {num_bytes / 1e6:.0f} MB; mbr-perf opens files of up to {limits.largest_file_bytes / 1e6:.0f} MB",
+                remedy="record a shorter history: a smaller max_entries of _record_memory_history",
+            )
+        return SnapshotSummary.model_validate_json(_answer(path, num_bytes, limits))
+    except ValidationError as error:
+        message = f"{path}: its summary is incomplete: {error.errors()[0]['msg']}"
+        raise BadRequestError(message, remedy=_NOT_A_SNAPSHOT) from error
+    except FileNotFoundError as error:
+        raise BadRequestError(f"{path}: no such file", remedy=_NOT_A_SNAPSHOT) from error
+    except OSError as error:
+        raise BadRequestError(f"{path}: cannot be read: {error.strerror}", remedy=_NOT_A_SNAPSHOT) from error
+
+
+def _require_file(path: Path, mode: int) -> None:
+    """Require a file, as the limits need its size. BadRequestError; for a folder it names the snapshots in it."""
+    if stat.S_ISREG(mode):
+        return
+    if not stat.S_ISDIR(mode):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a device" if not stat.S_ISSOCK(mode) else "a socket"
+        raise BadRequestError(
+            f"{path}: {kind}, not a file", remedy=f"{_NOT_A_SNAPSHOT}; copy its content to a file first"
+        )
+    found = sorted([*path.glob("*.pickle"), *path.glob("ranks/*.pickle")])[:3]
+    listed = f"name one of its files, e.g. {', '.join(map(str, found))}" if found else "it holds no *.pickle"
+    raise BadRequestError(f"{path}: a folder, not a file", remedy=f"{_NOT_A_SNAPSHOT}; {listed}")
+
+
+def snapshot_summaries(paths: Iterable[Path]) -> list[SnapshotSummary]:
+    """Return one summary per file. BadRequestError names all files that :func:`snapshot_summary` cannot read."""
+    found, problems = list[SnapshotSummary](), list[BadRequestError]()
+    for path in paths:
+        try:
+            found.append(snapshot_summary(path))
+        except BadRequestError as problem:
+            problems.append(problem)
+    raise_all(problems)
+    return found
+
+
+def fullest_device(summary: SnapshotSummary) -> DeviceMemory:
+    """Return the device with the most reserved memory. BadRequestError for a snapshot without devices."""
+    if not summary.devices:
+        raise BadRequestError(
+            f"{summary.file}: it holds no memory of any device", remedy="take the snapshot while tensors are in memory"
+        )
+    return max(summary.devices, key=lambda device: (device.reserved_bytes, device.levels is not None))
+
+
+def _answer(path: Path, num_bytes: int, limits: SnapshotLimits) -> str:
+    limit, seconds = limits.memory_bytes(num_bytes), limits.time_s(num_bytes)
+    # -P: Python imports nothing from the current folder.
+    command = [sys.executable, "-P", "-m", "harness.snapshot.child", str(path), str(num_bytes), str(limit)]
+    with path.open("rb") as file:
+        try:
+            done = subprocess.run(command, stdin=file, capture_output=True, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired as error:
+            message = f"{path}: reading it took more than {seconds:.0f} s"
+            raise BadRequestError(message, remedy=_NOT_A_SNAPSHOT) from error
+    answer = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode == 2 and answer:
+        raise BadRequestError(f"{path}: {answer}", remedy=_NOT_A_SNAPSHOT)
+    if done.returncode != 0:
+        what = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        raise BadRequestError(
+            f"{path}: reading it ended with {what} ({quoted_error(done.stderr)}; it may take {limit / 1e9:.1f} GB)",
+            remedy=_NOT_A_SNAPSHOT,
+        )
+    return answer

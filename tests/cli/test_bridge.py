@@ -1,0 +1,259 @@
+"""Options of Megatron-Bridge's `scripts/performance` keep their meaning, or are refused with what to use instead."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+
+from harness.app import app, spelled
+from harness.cli import bridge
+from harness.cli.options import ExperimentOptions
+from harness.cli.requests import experiment_request
+from harness.errors import BadRequestError
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = typer.main.get_command(app)
+RUN = PROGRAM.commands["run"]
+OURS = {text for parameter in RUN.params for text in (*parameter.opts, *parameter.secondary_opts)}
+THEIRS = tuple(dict.fromkeys(bridge.spellings().values()))
+REQUIRED = ["-m", "llama", "-mr", "llama3_8b", "-g", "h100", "-ng", "8"]
+
+
+def given(*words, command="run"):
+    """The options that a command received."""
+    return PROGRAM.commands[command].make_context(command, spelled([*REQUIRED, *words])).params
+
+
+def request(*words):
+    """The request of a command line, as `run` makes it."""
+    params = given(*words)
+    return experiment_request(ExperimentOptions(**{name: params[name] for name in vars(ExperimentOptions)
+                                                   ["__dataclass_fields__"]}))  # fmt: skip
+
+
+def test_every_option_of_bridge_is_ours_or_has_a_meaning():
+    assert len(THEIRS) == 134
+    assert [each.name for each in THEIRS if each.name not in OURS and each.name not in bridge.MEANINGS] == []
+    assert [name for name in bridge.MEANINGS if name not in {each.name for each in THEIRS}] == []
+
+
+def test_an_option_that_both_have_keeps_its_short_name():
+    shared = [each for each in THEIRS if each.name in OURS and each.name not in bridge.MEANINGS]
+    assert len(shared) > 35
+    assert [each.alias for each in shared if each.alias and each.alias not in OURS] == []
+
+
+def test_no_short_name_of_ours_means_something_else_to_bridge():
+    long_of = {text: parameter.opts[0] for parameter in RUN.params for text in parameter.opts}
+    clashes = {
+        each.alias: (each.name, long_of[each.alias])
+        for each in THEIRS
+        if each.alias in long_of and each.name not in (long_of[each.alias], "--config_variant")
+    }
+    assert clashes == {}
+
+
+def test_the_guide_has_the_table_of_all_options():
+    guide = (ROOT / "harness" / "cli" / "README.md").read_text()
+    facts = json.loads((ROOT / "harness" / "cli" / "bridge_options.json").read_text())
+    assert _guide_table() in guide
+    assert facts["commit"][:7] in guide
+
+
+def _guide_table():
+    """Return the guide's table, options with one meaning in one row."""
+    rows = {}
+    for spelling in THEIRS:
+        meaning = bridge.MEANINGS.get(spelling.name)
+        if meaning is None:
+            text = "the same option"
+        elif meaning.words is None:
+            text = f"refused: {meaning.text}"
+        else:
+            text = meaning.text if meaning.text.startswith("accepted") else f"as {meaning.text}"
+        names = f"`{spelling.name}`" + (f" `{spelling.alias}`" if spelling.alias else "")
+        rows.setdefault(text.replace("|", "\\|"), []).append(names)
+    lines = [f"| {', '.join(names)} | {text} |" for text, names in rows.items()]
+    return "\n".join(["| Megatron-Bridge | mbr-perf |", "|---|---|", *lines]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [
+        ("--use_megatron_fsdp yes", "--set ddp.use_megatron_fsdp=true --set ddp.average_in_collective=false"),
+        ("--use_megatron_fsdp=F", "--set ddp.use_megatron_fsdp=false"),
+        ("--nccl_ub 1", "--set ddp.nccl_ub=true --set ddp.average_in_collective=false -E NCCL_NVLS_ENABLE=1 -E NCCL_CTA_POLICY=1"),
+        ("--moe_a2a_overlap T", "--set kernels.overlap_moe_expert_parallel_comm=true --set kernels.moe_shared_expert_overlap=false"),
+        ("--moe_flex_dispatcher_backend deepep", "--set kernels.moe_token_dispatcher_type=flex"
+         " --set kernels.moe_flex_dispatcher_backend=deepep --set kernels.moe_shared_expert_overlap=false"),
+        ("--moe_flex_dispatcher_backend None", "--set kernels.moe_token_dispatcher_type=alltoall"
+         " --set kernels.moe_flex_dispatcher_backend=null"),
+        ("--use_tokendrop false", "--set kernels.moe_expert_capacity_factor=null"
+         " --set kernels.moe_pad_expert_input_to_capacity=false --set model.moe.moe_router_force_load_balancing=true"),
+        ("--pipeline_model_parallel_layout Et|t|L", "--set parallelism.pipeline_model_parallel_layout=Et|t|L"),
+        ("--num-moe-experts 64 --lr 1e-4", "--set model.moe.num_moe_experts=64 --set optimizer.lr=0.0001"),
+        ("--lr 2e-10", "--set optimizer.lr=2.0e-10"),
+        ("--use_recipes", "--variant library"),
+        ("-ce A=1,B=2", "-E A=1 -E B=2"),
+        ("-cm /a:/a,/b", "--container_mounts /a:/a --container_mounts /b"),
+        ("--additional_slurm_params reservation=my_res;exclusive", "--reservation my_res"),
+        ("--detach true --domain LLM --data mock --offline --packager none", "--detach"),
+        ("--detach false -et", ""),
+        ("-et -tp 2", "-tp 2"),
+        ("-a me -p gpu -t 00:30:00 -i nemo:dev", "--account me --partition gpu --time_limit 00:30:00 --container_image nemo:dev"),
+    ],
+)  # fmt: skip
+def test_an_option_of_bridge_is_the_same_as_our_words(typed, ours):
+    assert given(*typed.split()) == given(*ours.split())
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "-a me -p gpu -t 00:30:00 -i nemo:dev", "-cm /a:/a,/b", "--detach true",
+        "--additional_slurm_params qos=high;reservation=mine", "--account=me",
+    ],
+)  # fmt: skip
+def test_options_of_slurm_do_nothing_where_nothing_starts(command, typed):
+    assert given(*typed.split(), command=command) == given(command=command)
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "import"])
+def test_a_flag_that_a_command_lacks_is_refused(mbr_perf, command):
+    answer = mbr_perf(command, *REQUIRED, "-d")
+    assert answer.code == 2
+    assert "No such option: -d" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "message", "remedy"),
+    [
+        ("--use_megatron_fsdp maybe", "--use_megatron_fsdp: 'maybe' is neither true nor false", "true or false"),
+        ("--moe_flex_dispatcher_backend alltoall", "no such backend 'alltoall'", "deepep, hybridep or None"),
+        ("--data c4", "only mock here, not 'c4'", "random tokens"),
+        ("--additional_slurm_params nodelist=a,b", "no option for Slurm's 'nodelist'", "--reservation"),
+        ("-hf abc123", "-hf: an option of Megatron-Bridge", "needs no cache or token"),
+        ("--wandb_key abc123", "--wandb_key: an option", "results export RUN --to wandb"),
+        ("--num_moe_experts", "--num_moe_experts: a value is needed", "--set model.moe.num_moe_experts=N"),
+        ("--lr fast", "--lr: 'fast' is not a number", "e.g. 3e-4"),
+        ("-cb one two", "-cb: an option of Megatron-Bridge", "put the commands in the image"),
+        ("model.num_layers=2", "takes no overrides of Hydra", "use --set model.num_layers=2"),
+        ("++env_vars.FOO=1", "takes no overrides of Hydra", "use -E FOO=1"),
+        ("train.train_iters=10", "takes no overrides of Hydra", "--set SECTION.FIELD=VALUE"),
+    ],
+)
+def test_what_mbr_perf_does_not_take_is_refused_with_what_to_use_instead(typed, message, remedy):
+    with pytest.raises(BadRequestError) as refused:
+        given(*typed.split())
+    assert message in refused.value.message
+    assert remedy in refused.value.remedy
+    assert "abc123" not in str(refused.value)
+
+
+def test_every_refused_option_is_refused_in_one_line_of_advice():
+    for each in THEIRS:
+        meaning = bridge.MEANINGS.get(each.name)
+        if meaning is None or meaning.words is not None:
+            continue
+        with pytest.raises(BadRequestError) as refused:
+            given(each.alias or each.name, *["x"][: int(each.values != 0)])
+        assert refused.value.remedy == meaning.text
+        assert "\n" not in meaning.text
+
+
+def test_all_refusals_come_at_once(mbr_perf):
+    answer = mbr_perf("check", *REQUIRED, "--csp", "aws", "--save_dir", "x", "model.bf16=true", "--use_tokendrop", "?")
+    assert answer.code == 2
+    assert [line for line in answer.err.splitlines() if line.startswith("error: ")] == [
+        "error: --csp: an option of Megatron-Bridge that mbr-perf does not have",
+        "error: --save_dir: an option of Megatron-Bridge that mbr-perf does not have",
+        "error: model.bf16=true: mbr-perf takes no overrides of Hydra",
+        "error: --use_tokendrop: '?' is neither true nor false",
+    ]
+
+
+def test_a_value_that_looks_like_an_option_of_bridge_stays_a_value():
+    assert given("--variant", "--csp")["variant"] == "--csp"
+    assert given("--", command="check")["num_gpus"] == 8
+
+
+def test_help_shows_the_options_that_set_something(mbr_perf):
+    shown = mbr_perf("plan", "--help").out.partition("\nAs in Megatron-Bridge:\n")[2].partition("\n\n")[0]
+    assert "--use_megatron_fsdp BOOL" in shown
+    assert "ddp.use_megatron_fsdp" in shown
+    assert len(shown.splitlines()) <= 20
+    assert "As in Megatron-Bridge" not in mbr_perf("compare", "--help").out
+
+
+# The parse cases recorded with Megatron-Bridge's parser: what it takes, we take with the same value.
+SAME = {
+    "": {},
+    "-c bf16": {"compute_dtype": "bf16"},
+    "-c fp8_mx": {"compute_dtype": "fp8_mx"},
+    "-c nvfp4": {"compute_dtype": "nvfp4"},
+    "--task pretrain": {"task": "pretrain"},
+    "--task peft": {"task": "peft"},
+    "-g H100": {"gpu": "H100"},
+    "-g b200": {"gpu": "b200"},
+    "-g gb200": {"gpu": "gb200"},
+    "-rl 0": {"recompute_num_layers": 0},
+    "-ol 4": {"activation_offload_layers": 4},
+    "-vp 5": {"virtual_pipeline_model_parallel_size": 5},
+    "-vp None": {"virtual_pipeline_model_parallel_size": "none"},
+    "-et": {"expert_tensor_parallel_size": None},
+    "--cuda_graph_impl none": {"cuda_graph_impl": "none"},
+    "--cuda_graph_impl local --cuda_graph_scope full_iteration": {"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"},
+    "--use_megatron_fsdp yes --nccl_ub 1": {"env": ("NCCL_NVLS_ENABLE=1", "NCCL_CTA_POLICY=1")},
+    "--moe_flex_dispatcher_backend deepep": {"set_values": (
+        "kernels.moe_token_dispatcher_type=flex", "kernels.moe_flex_dispatcher_backend=deepep",
+        "kernels.moe_shared_expert_overlap=false")},
+    "-E A=1 -E B=x=y": {"env": ("A=1", "B=x=y")},
+    "-ce A=1,B=2": {"env": ("A=1", "B=2")},
+    "-cv large_scale": {"variant": "large_scale"},
+    "--config_variant large_scale": {"variant": "large_scale"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "values"), SAME.items())
+def test_what_bridge_reads_we_read_with_the_same_value(typed, values):
+    asked = request(*typed.split())
+    assert {name: getattr(asked, name) for name in values} == values
+
+
+# What both refuse, and where we differ on purpose: Bridge trains on with a slip of the finger, or cannot say "nothing".
+REFUSED = {
+    "-g vr200": "'vr200'",
+    "-c fp8": "'fp8'",
+    "--task finetune": "'finetune'",
+    "--cuda_graph_scope attn,foo": "no such value 'foo'",
+    "--recompute_modules foo": "'foo'",
+    "--recompute_modulez mlp": "--recompute_modulez",
+    "--use_megatron_fsdp maybe": "neither true nor false",
+    "-hf tok --offline": "needs no cache or token",
+}
+
+
+@pytest.mark.parametrize(("typed", "message"), REFUSED.items())
+def test_what_cannot_be_meant_ends_with_exit_code_2(mbr_perf, typed, message):
+    answer = mbr_perf("check", *REQUIRED, *typed.split(), "--no_megatron")
+    assert answer.code == 2
+    assert message in answer.err
+
+
+def test_spaces_in_a_list_of_modules_do_not_make_another_module(mbr_perf):
+    spaced, plain = (
+        json.loads(mbr_perf("check", *REQUIRED, "--recompute_modules", text, "--no_megatron", "--json").out)
+        for text in ("core_attn, layernorm", "core_attn,layernorm")
+    )
+    assert spaced["spec"]["recompute"] == plain["spec"]["recompute"]
+
+
+def test_no_module_at_all_is_refused_and_none_is_the_control(mbr_perf):
+    assert mbr_perf("check", *REQUIRED, "--recompute_modules", "", "--no_megatron").code == 2
+    assert mbr_perf("check", *REQUIRED, "--recompute_modules", "none", "--no_megatron").code == 0
+
+
+def test_without_a_number_of_gpus_the_point_gives_it(mbr_perf):
+    assert mbr_perf("check", "-mr", "llama3_8b", "-g", "h100", "-c", "bf16", "-ng", "8", "--no_megatron").code == 0

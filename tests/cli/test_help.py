@@ -1,0 +1,115 @@
+"""Help: the five tasks, groups by purpose, examples that hold, and options that act."""
+
+import re
+import shlex
+
+import pytest
+import typer
+
+from harness.app import app, spelled
+from harness.cli.examples import TASKS, examples
+
+ROOT = typer.main.get_command(app)
+
+
+def leaves(group=ROOT, words=""):
+    for name, command in group.commands.items():
+        full = f"{words} {name}".strip()
+        if hasattr(command, "commands"):
+            yield from leaves(command, full)
+        else:
+            yield full
+
+
+COMMANDS = tuple(leaves())
+LINES = [line for lines in examples().values() for line in lines]
+
+
+def parsed(line):
+    """The innermost context of a command line, after the options were read; a wrong one raises."""
+    context = ROOT.make_context("mbr-perf", spelled(shlex.split(line)))
+    while hasattr(context.command, "commands"):
+        name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, rest, parent=context)
+    return context
+
+
+def test_every_command_has_three_examples():
+    assert {command: len(lines) for command, lines in examples().items()} == dict.fromkeys(COMMANDS, 3)
+
+
+@pytest.mark.parametrize("line", [*LINES, *(line for _, line in TASKS)])
+def test_an_example_is_a_command_line_that_mbr_perf_takes_with_recipes_that_exist(line):
+    from harness.resolve.find import find_recipe_file
+
+    given = parsed(line).params
+    if given.get("model_recipe_name"):
+        find_recipe_file(given["model_recipe_name"])
+
+
+def test_a_wrong_example_would_be_found():
+    with pytest.raises(Exception, match="No such option"):
+        parsed("run -mr llama3_8b --recompute_modulez mlp")
+
+
+def test_an_example_fits_on_a_line_of_a_narrow_terminal():
+    assert [line for line in LINES if len(f"  mbr-perf {line}") > 90] == []
+
+
+def test_the_program_alone_shows_five_tasks_with_commands_to_copy(mbr_perf):
+    answer = mbr_perf()
+    assert answer.code == 2
+    assert [line for line in answer.out.splitlines() if line.startswith("    ")] == [
+        f"    mbr-perf {line}" for _, line in TASKS
+    ]
+    assert [line.split()[0] for _, line in TASKS] == ["plan", "diagnose", "compare", "sweep", "nightly"]
+    assert max(map(len, answer.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("words", ["", "run", "golden", "golden promote", "history"])
+def test_help_of_a_command_equals_its_option(mbr_perf, words):
+    asked = mbr_perf("help", *words.split())
+    assert asked == mbr_perf(*words.split(), "--help")
+    assert (asked.code, asked.out.splitlines()[0][:15]) == (0, "Usage: mbr-perf")
+
+
+def test_help_groups_options_by_purpose_and_ends_with_the_examples(mbr_perf):
+    help_of_run = mbr_perf("run", "--help").out
+    titles = re.findall(r"^(\S.*):$", help_of_run, re.MULTILINE)
+    assert titles == ["Model and GPUs", "Your own job (instead of -mr)", "Sizes and batch", "Parallelism", "Memory",
+                      "Recompute, offloading, CUDA graphs", "Profiling and clocks", "Engine", "Judging", "Launching",
+                      "Slurm (with --launcher slurm)", "Output", "As in Megatron-Bridge",
+                      "Options", "Examples"]  # fmt: skip
+    assert help_of_run.endswith("".join(f"  mbr-perf {line}\n" for line in examples()["run"]))
+
+
+def test_help_lists_every_command_with_a_whole_sentence_and_breaks_no_word(mbr_perf):
+    listed = mbr_perf("--help").out
+    assert {command.split()[0] for command in COMMANDS} - set(re.findall(r"^  (\w+)  ", listed, re.MULTILINE)) == set()
+    assert "..." not in listed.replace("[ARGS]...", "")
+    assert "megatron-core=0.19.2,transformer-engine=2.11,torch=2.9,gpu=h100" in mbr_perf("check", "--help").out
+
+
+def test_options_that_change_nothing_are_taken_but_not_shown(mbr_perf):
+    assert "--timing_threshold" not in mbr_perf("check", "--help").out
+    assert parsed("check -mr llama3_8b --timing_threshold 0.1").params["timing_threshold"] == 0.1
+    assert "--timing_threshold" in mbr_perf("run", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("pln", "'plan'"),
+        ("promote", "'golden promote'"),
+        ("doktor", "'doctor' or 'results doctor'"),
+        ("rules G22", "'rules show G22'"),
+        ("rules T8", "'rules show T08'"),
+        ("recipes llama3_7b", "'recipes show llama3_8b'"),
+        ("help pln", "'plan'"),
+        ("help rules shw", "'rules show'"),
+    ],
+)
+def test_an_unknown_command_names_the_nearest_of_all(mbr_perf, typed, meant):
+    answer = mbr_perf(*typed.split())
+    assert f"No such command '{typed.split()[-1]}'. Did you mean {meant}?" in answer.err
+    assert answer.code == 2

@@ -1,0 +1,99 @@
+"""Dataclasses become options, and options become dataclasses again."""
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from harness.cli.options import WholeShortOptions, takes
+from harness.errors import BadRequestError
+
+
+@dataclass(frozen=True, kw_only=True)
+class What:
+    """What to do."""
+
+    name: Annotated[str, typer.Option("--name", "-nm", help="A name.")]
+    folder: Annotated[Path | None, typer.Option("--folder", "-f", help="A folder.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How to do it."""
+
+    times: Annotated[int, typer.Option("--times", help="How often.")] = 1
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="Repeatable.")] = None
+
+
+@pytest.fixture
+def command():
+    """An app of one command, and the values that it received."""
+    received = []
+
+    @takes(What, How)
+    def greet(what: What, how: How) -> None:
+        """Greet somebody."""
+        received.append((what, how))
+
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(cls=WholeShortOptions)(greet)
+    return app, received
+
+
+def test_a_command_receives_whole_values(command):
+    app, received = command
+    done = CliRunner().invoke(app, ["-nm", "a", "--times", "3", "--tag", "x", "--tag", "y", "-f", "there"])
+    assert done.exit_code == 0
+    assert received == [(What(name="a", folder=Path("there")), How(times=3, tags=["x", "y"]))]
+
+
+def test_defaults_are_those_of_the_dataclasses(command):
+    app, received = command
+    assert CliRunner().invoke(app, ["--name", "a"]).exit_code == 0
+    assert received == [(What(name="a"), How())]
+
+
+def test_a_field_without_a_default_is_a_required_option(command):
+    app, received = command
+    done = CliRunner().invoke(app, [])
+    assert isinstance(done.exception, BadRequestError)
+    assert done.exception.message == "Missing option '--name' / '-nm'."
+    assert received == []
+
+
+def test_the_command_keeps_its_name_and_its_words(command):
+    app, _ = command
+    assert "Greet somebody." in CliRunner().invoke(app, ["--help"]).output
+
+    @takes(How)
+    def wave(how: How) -> None:
+        """Wave."""
+
+    assert (wave.__name__, wave.__doc__) == ("wave", "Wave.")
+    assert list(inspect.signature(wave).parameters) == ["times", "tags"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["-nn", "a"], "no such option: -nn (did you mean -nm?)"),
+        (["-nm", "a", "-fthere"], "no such option: -fthere (write the value apart: -f there)"),
+        (["-nm", "a", "-zq"], "no such option: -zq (short options: -nm, -f)"),
+    ],
+)
+def test_a_slip_in_a_short_option_is_an_error_and_no_value(command, typed, expected):
+    app, received = command
+    done = CliRunner().invoke(app, typed)
+    assert done.exit_code == 2
+    assert f"Error: {expected}" in done.output
+    assert received == []
+
+
+def test_a_negative_number_is_a_value(command):
+    app, received = command
+    assert CliRunner().invoke(app, ["-nm", "a", "--times", "-12"]).exit_code == 0
+    assert received == [(What(name="a"), How(times=-12))]

@@ -1,0 +1,97 @@
+"""A job that a file of another program describes: one source, its name, and its way into requests and commands."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import harness.api
+from harness.cli.options import ExperimentOptions
+from harness.cli.requests import experiment_request, require_job
+from harness.errors import BadRequestError
+from harness.resolve.recipe import ForeignSource, Request
+from harness.resolve.sweep_file import laid_over
+
+OWN = ExperimentOptions(bridge_config="jobs/mine.yaml", gpu="h100")
+
+
+def test_a_file_stands_in_place_of_the_recipe():
+    request = experiment_request(OWN)
+    assert request.source == ForeignSource("bridge_config", "jobs/mine.yaml")
+    assert (request.job_name, request.job_words) == ("mine", ("--bridge_config", "jobs/mine.yaml"))
+    require_job(request)
+    recipe = experiment_request(ExperimentOptions(model_recipe_name="my/llama3_8b.yaml"))
+    assert (recipe.source, recipe.job_name, recipe.job_words) == (None, "llama3_8b", ("-mr", "my/llama3_8b.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("more", "problems"),
+    [
+        ({"model_recipe_name": "llama3_8b"}, ["-mr llama3_8b and --bridge_config jobs/mine.yaml: each describes the job"]),
+        ({"hf": "m", "megatron_args": "-"}, ["--bridge_config jobs/mine.yaml and --hf m and --megatron_args -: each"]),
+        ({"variant": "v", "point_gpu": "b200"}, ["-cv, --point_gpu: only for recipes, not for --bridge_config"]),
+        ({"bridge_config": ""}, ["--bridge_config : names no file"]),
+        ({"bridge_config": "-"}, ["--bridge_config -: names no file"]),
+        ({"hf": "m", "model_family_name": "llama", "virtual_pipeline_model_parallel_size": "x"},
+         ["each describes the job", "-m: only for recipes", "neither a count nor none"]),
+    ],
+)  # fmt: skip
+def test_all_that_contradicts_a_file_is_reported_at_once(more, problems):
+    with pytest.raises(BadRequestError) as error:
+        experiment_request(replace(OWN, **more))
+    assert [problem for problem in problems if problem not in str(error.value)] == []
+
+
+def test_without_any_job_the_error_names_every_way_to_give_one():
+    with pytest.raises(BadRequestError) as error:
+        require_job(experiment_request(ExperimentOptions()), "--resume SWEEP")
+    for option in ("-mr", "--bridge_config", "--hf", "--megatron_args", "--resume SWEEP"):
+        assert option in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("Meta Llama-3.yaml", "meta_llama-3"),
+        ("exp/job_7/run_config.yaml", "job_7"),
+        ("-", "bridge_config"),
+        ("____.yaml", "bridge_config"),
+        (f"{'x' * 80}.yaml", "x" * 64),
+    ],
+)
+def test_a_job_has_a_name_that_a_folder_can_have(path, name):
+    assert ForeignSource("bridge_config", path).name == name
+
+
+def test_messages_never_name_a_file_like_an_option():
+    assert ForeignSource("megatron_args", "-").label == "standard input"
+    assert ForeignSource("megatron_args", "-x.sh").label == "./-x.sh"
+
+
+def test_a_folder_is_named_as_it_is(tmp_path: Path):
+    folder = tmp_path / "Llama-3.1-8B"
+    folder.mkdir()
+    assert ForeignSource("hf", str(folder)).name == "llama-3.1-8b"
+
+
+def test_a_file_replaces_the_recipe_of_a_sweep_file():
+    base = Request(model_recipe_name="llama3_8b", gpu="h100", variant="v", num_gpus=8)
+    merged = laid_over(base, Request(model_recipe_name="", gpu="", source=ForeignSource("hf", "m")))
+    assert (merged.job_name, merged.model_recipe_name, merged.variant, merged.num_gpus) == ("m", "", None, 8)
+
+
+def test_a_recipe_option_on_a_file_of_bridge_names_the_other_option(mbr_perf, tmp_path):
+    path = tmp_path / "run_config.yaml"
+    path.write_text(
+        "_target_: megatron.bridge.training.config.ConfigContainer\noptimizer: {grad_norm_skip_threshold: .inf}\n"
+    )
+    answer = mbr_perf("check", "-mr", path, "-g", "h100")
+    assert (answer.code, answer.err) == (
+        2,
+        f"error: -mr {path}: a configuration of Megatron-Bridge, not a recipe\n  --bridge_config {path}\n",
+    )
+
+
+def test_the_python_interface_takes_a_file_and_needs_a_job():
+    with pytest.raises(BadRequestError, match="the job is missing"):
+        harness.api.plan(ExperimentOptions(gpu="h100"))

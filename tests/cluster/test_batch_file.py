@@ -1,0 +1,164 @@
+"""The batch file of a job: its text, its quoting, what reaches it of the shell, and values that it refuses."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.launch.environment import Host
+from harness.launch.slurm_job import slurm_job
+from harness.records.batches import BatchLaunch
+from harness.records.folders import checkout_dir
+from harness.records.job import JobRecord, SlurmOptions
+
+EXPECTED = Path(__file__).parents[1] / "data" / "slurm" / "job.sbatch"
+SHELL = {"HOME": "/home/ann", "PATH": "/usr/bin:/bin", "NCCL_DEBUG": "WARN", "SLURM_JOB_ID": "7", "EDITOR": "vi"}
+
+
+@pytest.fixture
+def make_job():
+    def make(shell=None, launch=None, num_tasks=1, job_dir="/scratch/results/jobs/JOB", **options):
+        options = {"time_limit_minutes": 30} | options
+        record = JobRecord(
+            job_dir=job_dir,
+            name="mbr-perf.llama3_70b",
+            what="run",
+            subject=job_dir,
+            nnodes=4,
+            gpus_per_node=8,
+            num_tasks=num_tasks,
+            launch=launch or BatchLaunch(),
+            results_dir="/scratch/results",
+            slurm=SlurmOptions(**options),
+            command=("mbr-perf", "run"),
+            created_at="2026-01-02T03:04:05+00:00",
+            mbr_perf="0.1.0",
+        )
+        host = Host(python="/opt/mbr-perf/bin/python", hostname="login", num_cores=4, shell=shell or SHELL)
+        return slurm_job(record, host)
+
+    return make
+
+
+def directives(job):
+    return [line.removeprefix("#SBATCH --") for line in job.render().splitlines() if line.startswith("#SBATCH")]
+
+
+def run_by_bash(script):
+    return subprocess.run(["/bin/bash", "-c", script], env={}, capture_output=True, text=True, timeout=20, check=True)
+
+
+def test_the_whole_file_is_as_kept(make_job):
+    asked = make_job(
+        partition="batch", account="perf", qos="high", reservation="nightly", constraint="h100&ib", segment=2
+    )  # fmt: skip
+    assert EXPECTED.read_text() == asked.render()
+
+
+def test_bash_accepts_the_file(make_job):
+    done = subprocess.run(["/bin/bash", "-n"], input=make_job().render(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_sbatch_hands_over_nothing(make_job):
+    assert make_job().sbatch == ("sbatch", "--parsable", "--export=NIL", "/scratch/results/jobs/JOB/job.sbatch")
+
+
+def test_variables_passed_by_name_are_named_to_sbatch_and_their_values_are_nowhere(make_job):
+    job = make_job(shell={**SHELL, "HF_TOKEN": "canary"}, launch=BatchLaunch(pass_env=("HF_TOKEN", "WANDB_MODE")))
+    assert job.sbatch[2] == "--export=HF_TOKEN,WANDB_MODE"
+    assert "canary" not in job.render()
+    assert "canary" not in job.command_line
+
+
+@pytest.mark.parametrize("name", ["NVIDIA_API_KEY", "NCCL_SECRET", "WANDB_API_KEY"])
+def test_a_variable_that_is_secret_by_name_is_not_exported(make_job, name):
+    assert "canary" not in make_job(shell={**SHELL, name: "canary"}).render()
+
+
+def test_a_variable_whose_value_looks_secret_is_left_out_and_named(make_job):
+    job = make_job(shell={**SHELL, "UCX_URL": "https://ann:canary@host/"})
+    assert job.left_out == ("UCX_URL",)
+    assert "canary" not in job.render()
+    assert "# not exported, their values look secret: UCX_URL\n" in job.render()
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "SLURM_NNODES", "TMPDIR", "XDG_RUNTIME_DIR"])
+def test_what_is_true_of_the_submitting_machine_only_is_not_exported(make_job, name):
+    assert f"export {name}=" not in make_job(shell={**SHELL, name: "x"}).render()
+
+
+@pytest.mark.parametrize(
+    "value", ["a'b", 'a"b', "$(touch canary)", "`touch canary`", "a\nb\n#SBATCH --nodes=9", "$HOME", "a\\", "ä ", "*"]
+)
+def test_an_exported_value_arrives_byte_for_byte(make_job, value, tmp_path):
+    exports = [part for part in make_job(shell={"NCCL_X": value}).render().split("\n\n") if "export NCCL_X" in part]
+    out = tmp_path / "out"
+    run_by_bash(f'cd {tmp_path}\n{exports[0]}\nprintf %s "$NCCL_X" > {out}')
+    assert out.read_text() == value
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_value_with_a_directive_adds_none(make_job):
+    plain = directives(make_job())
+    head = make_job(shell={"NCCL_X": "\n#SBATCH --nodes=9\n"}).render().split("set -u")[0]
+    assert plain == [line.removeprefix("#SBATCH --") for line in head.splitlines() if line.startswith("#SBATCH")]
+
+
+@pytest.mark.parametrize("how", ["gpus-per-node=8", "gres=gpu:8"])
+def test_gpus_are_asked_for_as_the_cluster_wants_it(make_job, how):
+    assert how in directives(make_job(gpus=how.partition("=")[0]))
+
+
+def test_a_cluster_without_gpus_is_not_asked_for_them(make_job):
+    assert not [line for line in directives(make_job(gpus="none")) if "gpu" in line.partition("=")[0]]
+
+
+def test_nodes_are_whole_unless_they_are_to_be_shared(make_job):
+    assert {"exclusive", "mem=0"} <= set(directives(make_job()))
+    assert not {"exclusive", "mem=0"} & set(directives(make_job(exclusive=False)))
+
+
+def test_an_array_has_a_task_and_a_log_for_each(make_job):
+    lines = directives(make_job(num_tasks=5))
+    assert "array=0-4" in lines
+    assert "output=/scratch/results/jobs/JOB/logs/slurm-%A_%a.out" in lines
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(1, 15), (5, 75), (6, 90), (600, 90)])
+def test_a_short_job_is_warned_later_than_at_once(make_job, minutes, seconds):
+    assert f"signal=B:USR1@{seconds}" in directives(make_job(time_limit_minutes=minutes))
+
+
+def test_a_container_sees_results_and_checkout_where_they_are(make_job):
+    text = make_job(container_image="nvcr.io#nvidia/nemo:25.02", container_mounts=("/data:/data:ro",)).render()
+    checkout = checkout_dir()
+    assert "--container-image='nvcr.io#nvidia/nemo:25.02' \\\n" in text
+    assert f"{checkout}:{checkout}" in text
+    assert "/scratch/results:/scratch/results" in text
+    assert ",/data:/data:ro \\\n" in text
+    assert "  python3 -m harness.cluster.task " in text
+
+
+def test_every_value_that_no_file_can_hold_is_named_at_once(make_job):
+    launch = BatchLaunch(pass_env=("all",))
+    with pytest.raises(BadRequestError) as caught:
+        make_job(
+            job_dir="/scratch/a b", launch=launch, partition="x\ntouch F", account="$(id)", qos="", reservation="r;s",
+            constraint="a b", container_image="i\nj", python="",
+        )  # fmt: skip
+    message = str(caught.value)
+    options = ("--results_dir", "--partition", "--account", "--qos", "--reservation", "--constraint",
+               "--container_image", "--slurm_python", "--pass_env")  # fmt: skip
+    assert [option for option in options if f"{option} " not in message] == []
+
+
+def test_mounts_without_a_container_are_refused(make_job):
+    with pytest.raises(BadRequestError, match="--container_mounts without a container"):
+        make_job(container_mounts=("/a:/a",))
+
+
+def test_a_folder_that_no_list_of_mounts_can_name_is_refused(make_job):
+    with pytest.raises(BadRequestError, match="'/scratch/a,b' cannot be mounted"):
+        make_job(job_dir="/scratch/a,b", container_image="image")

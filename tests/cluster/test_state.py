@@ -1,0 +1,134 @@
+"""From what Slurm's commands answer to the state of a job; the answers are recorded ones."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.cluster.commands import Slurm
+from harness.cluster.state import from_sacct, from_scontrol, from_squeue, job_state
+from harness.records.job import SubmittedRecord
+
+ANSWERS = Path(__file__).parents[1] / "data" / "slurm" / "said"
+JOB = SubmittedRecord(job_id="7", submitted_at="2026-01-02T03:04:05+00:00", sbatch=("sbatch",))
+GONE = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
+
+
+def recorded(name, command="scontrol"):
+    return (ANSWERS / f"{name}.{command}").read_text()
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """Slurm's commands as scripts that answer what they are told to, and note that they were asked."""
+
+    def make(**answers):
+        for command, script in answers.items():
+            path = tmp_path / command
+            path.write_text(f"#!/bin/sh\necho {command} >> {tmp_path}/asked\n{script}\n")
+            path.chmod(0o755)
+        return Slurm({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+    return make
+
+
+def test_slurm_commands_are_looked_up_where_the_shell_says(slurm):
+    assert slurm(sacct="echo hello").call(("sacct",)).out == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("held", "queued", "PENDING (JobHeldUser); it is held, release it with scontrol release"),
+        ("never", "queued", "PENDING (PartitionNodeLimit); it can never start with these options"),
+        ("requeued", "queued", "PENDING (BeginTime), requeued 1 time"),
+        ("cancelled", "cancelled", "CANCELLED"),
+        ("failed", "failed", "FAILED (NonZeroExitCode) on n2"),
+        ("nolog", "launch_failed", "FAILED (JobLaunchFailure) on n2"),
+        ("timeout", "timeout", "TIMEOUT (TimeLimit) on n1"),
+        ("nodefail", "node_fail", "NODE_FAIL (NodeDown) on n2"),
+    ],
+)
+def test_what_the_controller_says_of_a_job(name, kind, text):
+    (state,) = from_scontrol(recorded(name))
+    assert (state.kind, state.text, state.tasks) == (kind, text, (0,))
+
+
+@pytest.mark.parametrize("name", ["held", "never", "cancelled", "failed", "nolog", "timeout", "nodefail"])
+def test_the_queue_says_the_same_as_the_controller(name):
+    (shown,), (queued,) = from_scontrol(recorded(name)), from_squeue(recorded(name, "squeue"))
+    assert (queued.kind, queued.text) == (shown.kind, shown.text)
+
+
+def test_every_task_of_an_array_has_its_state():
+    states = from_scontrol(recorded("array"))
+    assert sorted(state.tasks for state in states) == [(0,), (1,), (2,), (3,)]
+    assert {state.text for state in states} == {"RUNNING on n2"}
+
+
+def test_a_waiting_array_is_one_state_of_many_tasks():
+    (state,) = from_squeue("0-2,5,7-9:2%4|PENDING|Resources|\n")
+    assert state.tasks == (0, 1, 2, 5, 7, 9)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "text"),
+    [
+        ("7|COMPLETED|0:0|n[1-2]", "finished", "COMPLETED on n[1-2]"),
+        ("7|CANCELLED by 1000|0:0|None assigned", "cancelled", "CANCELLED by 1000"),
+        ("7|OUT_OF_MEMORY|0:125|n1", "out_of_memory", "OUT_OF_MEMORY on n1"),
+        ("7|PREEMPTED|0:0|n1", "preempted", "PREEMPTED on n1"),
+        ("7|BOOT_FAIL|0:0|n1", "node_fail", "BOOT_FAIL on n1"),
+        ("7|DEADLINE|0:0|n1", "timeout", "DEADLINE on n1"),
+        ("7_[1-2]|PENDING|0:0|None assigned", "queued", "PENDING"),
+    ],
+)
+def test_what_accounting_says_of_a_job(line, kind, text):
+    (state,) = from_sacct(line + "\n")
+    assert (state.kind, state.text) == (kind, text)
+
+
+def test_the_controller_is_asked_first_and_nobody_after_it(slurm, tmp_path):
+    (state,) = job_state(slurm(scontrol=f"cat {ANSWERS}/failed.scontrol", squeue="exit 1", sacct="exit 1"), JOB)
+    assert (state.kind, state.source) == ("failed", "scontrol")
+    assert (tmp_path / "asked").read_text() == "scontrol\n"
+
+
+def test_accounting_knows_what_the_controller_has_forgotten(slurm):
+    (state,) = job_state(slurm(scontrol=GONE, squeue=GONE, sacct="echo '7|TIMEOUT|0:0|n1'"), JOB)
+    assert (state.kind, state.source) == ("timeout", "sacct")
+
+
+def test_a_forgotten_job_without_accounting_is_gone_and_has_ended(slurm):
+    (state,) = job_state(slurm(scontrol=GONE, squeue=GONE, sacct=NO_ACCOUNTING), JOB)
+    assert (state.kind, state.has_ended) == ("purged", True)
+
+
+def test_a_controller_that_does_not_answer_says_nothing_about_the_job(slurm, tmp_path):
+    (state,) = job_state(slurm(scontrol=DOWN, squeue=DOWN, sacct=NO_ACCOUNTING), JOB)
+    assert (state.kind, state.has_ended) == ("unreachable", False)
+    assert "Unable to contact slurm controller" in state.text
+    assert (tmp_path / "asked").read_text() == "scontrol\n"
+
+
+def test_without_slurm_nothing_is_known(tmp_path):
+    (state,) = job_state(Slurm({"PATH": str(tmp_path)}), JOB)
+    assert (state.kind, state.has_ended) == ("unreachable", False)
+    assert "not installed here" in state.text
+
+
+def test_a_word_that_no_table_has_concludes_nothing():
+    (state,) = from_scontrol("JobId=7 JobState=TELEPORTED Reason=None")
+    assert (state.kind, state.has_ended) == ("unreachable", False)
+    assert "TELEPORTED" in state.text
+
+
+def test_what_would_change_the_batch_file_does_not_reach_sbatch():
+    shell = {"PATH": "/usr/bin:/bin", "SBATCH_PARTITION": "other", "SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/slurm.conf"}
+    slurm = Slurm(shell)
+    names = slurm.call(("env",)).out
+    assert slurm.ignored == ("SBATCH_PARTITION",)
+    assert "SBATCH_PARTITION" not in names
+    assert "SLURM_JOB_ID" not in names
+    assert "SLURM_CONF=/etc/slurm.conf" in names

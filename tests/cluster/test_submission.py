@@ -1,0 +1,114 @@
+"""A submission that nobody answers: the job is looked for before it is submitted again. Slurm's words are recorded ones."""
+
+import pytest
+
+from harness.cluster.commands import NotSubmittedError, Slurm
+from harness.cluster.submission import prepare, submit_prepared
+from harness.errors import BadRequestError, RunFailedError
+from harness.launch.environment import Host
+from harness.launch.slurm_job import slurm_job
+from harness.nightly.outcome import fault_in
+from harness.records.job import JobRecord, SlurmOptions
+
+DOWN = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
+LATE = "Batch job submission failed: Socket timed out on send/recv operation"
+
+
+@pytest.fixture(name="job")
+def _job(tmp_path):
+    (tmp_path / "JOB").mkdir()
+    record = JobRecord(
+        job_dir=str(tmp_path / "JOB"), name="mbr-perf.first", what="run", subject=str(tmp_path), nnodes=1,
+        slurm=SlurmOptions(time_limit_minutes=30), command=("mbr-perf", "run"), created_at="2026-01-02T03:04:05+00:00",
+        mbr_perf="0.1.0",
+    )  # fmt: skip
+    host = Host(python="/usr/bin/python3", hostname="login", num_cores=4, shell={"PATH": "/usr/bin:/bin"})
+    return slurm_job(record, host), host
+
+
+@pytest.fixture(name="answers")
+def _answers(tmp_path):
+    """Slurm as scripts: what each call of sbatch and squeue says, the last for all that follow."""
+    (tmp_path / "bin").mkdir()
+
+    def answers(**outputs):
+        for command, texts in outputs.items():
+            (tmp_path / f"{command}.calls").write_text("")
+            cases = [f"{place}) {text} ;;" for place, text in enumerate(texts[:-1], start=1)]
+            script = tmp_path / "bin" / command
+            script.write_text(
+                f"#!/bin/sh\necho $* >> {tmp_path}/{command}.calls\n"
+                f"case $(wc -l < {tmp_path}/{command}.calls) in {' '.join(cases)} *) {texts[-1]} ;; esac\n"
+            )
+            script.chmod(0o755)
+        return Slurm({"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, look_after_s=(0.0, 0.0))
+
+    return answers
+
+
+@pytest.fixture(name="num_calls")
+def _num_calls(tmp_path):
+    return lambda command: len((tmp_path / f"{command}.calls").read_text().splitlines())
+
+
+def fails(words):
+    return f"echo 'sbatch: error: {words}' >&2; exit 1"
+
+
+def submit(slurm, job):
+    return slurm.submit(job, "2026-01-02T03:04:05+00:00")
+
+
+@pytest.mark.parametrize("words", [DOWN, LATE])
+def test_a_submission_that_nobody_answered_is_made_again_once_slurm_knows_no_such_job(job, answers, num_calls, words):
+    slurm = answers(sbatch=[fails(words), "echo 8"], squeue=["echo '7|/somewhere/else/job.sbatch'"])
+
+    assert submit(slurm, job[0]).job_id == "8"
+    assert (num_calls("sbatch"), num_calls("squeue")) == (2, 1)
+
+
+def test_a_job_that_slurm_took_without_saying_so_is_not_submitted_again(job, answers, num_calls):
+    slurm = answers(sbatch=[fails(LATE)], squeue=[f"echo 'CLUSTER: big'; echo '9|{job[0].script_path}'"])
+    submitted = submit(slurm, job[0])
+
+    assert (submitted.job_id, submitted.cluster) == ("9", "big")
+    assert num_calls("sbatch") == 1
+
+
+def test_a_controller_that_stays_away_is_a_fault_of_the_machines_that_is_tried_again(job, answers, num_calls):
+    slurm = answers(sbatch=[fails(DOWN)], squeue=["exit 0"])
+    with pytest.raises(NotSubmittedError) as raised:
+        submit(slurm, job[0])
+
+    fault = fault_in([raised.value.message])
+    assert (fault.name, fault.is_retried, raised.value.exit_code) == ("Slurm not reached", True, 3)
+    assert "mbr-perf jobs submit" in raised.value.remedy
+    assert num_calls("sbatch") == 3
+
+
+def test_where_slurm_does_not_say_whether_the_job_is_there_it_is_not_submitted_again(job, answers, num_calls):
+    slurm = answers(sbatch=[fails(LATE)], squeue=["echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1"])
+    with pytest.raises(RunFailedError, match="the job may be queued") as raised:
+        submit(slurm, job[0])
+
+    assert not isinstance(raised.value, NotSubmittedError)
+    assert num_calls("sbatch") == 1
+
+
+def test_a_refusal_is_neither_looked_for_nor_tried_again(job, answers, num_calls):
+    slurm = answers(sbatch=[fails("Batch job submission failed: Node count specification invalid")], squeue=["exit 0"])
+    with pytest.raises(BadRequestError, match="Slurm refused the job"):
+        submit(slurm, job[0])
+
+    assert (num_calls("sbatch"), num_calls("squeue")) == (1, 0)
+
+
+def test_a_prepared_job_that_is_queued_already_is_taken_up(job, answers, num_calls):
+    submitted_job, host = job
+    prepare(submitted_job.record, host)
+    slurm = answers(sbatch=["echo 8"], squeue=[f"echo '9|{submitted_job.script_path}'"])
+    submitted = submit_prepared(submitted_job.script_path.parent, host, slurm)
+
+    assert (submitted.job_id, num_calls("sbatch")) == ("9", 0)
+    with pytest.raises(BadRequestError, match="was submitted before"):
+        submit_prepared(submitted_job.script_path.parent, host, slurm)

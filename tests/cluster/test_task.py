@@ -1,0 +1,189 @@
+"""What runs on a node of a Slurm job, with recorded runs in place of training: commits, refusals, and what it leaves out."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from harness.cluster.node import slurm_place
+from harness.cluster.task import main
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+from harness.records.batches import BatchLaunch
+from harness.records.job import JOB, JobAttempt, JobRecord, JobRun, SlurmOptions, attempt_path, time_limit_note
+from harness.records.store import read_run
+from harness.records.strict_json import read_document
+
+REPLAYS = Path(__file__).parents[1] / "data" / "replay"
+
+
+@pytest.fixture
+def in_job(monkeypatch):
+    """The variables that srun sets on a node."""
+
+    def enter(**changes):
+        variables = {"JOB_ID": 7, "NODEID": 0, "NNODES": 1, "JOB_NODELIST": "n1"} | changes
+        for name, value in variables.items():
+            monkeypatch.setenv(f"SLURM_{name}", str(value))
+
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    enter()
+    before = signal.getsignal(signal.SIGTERM)
+    yield enter
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    """A job folder with runs that replay a recorded one; ``tasks`` gives each run's task, in order."""
+
+    def make(recorded="ok", tasks=(0, 0), nnodes=1, launch=None, **changes):
+        spec = ExperimentSpec.model_validate_json((REPLAYS / recorded / "spec.json").read_text())
+        spec = spec.model_copy(update=changes)
+        job_dir = tmp_path / "jobs" / "JOB"
+        job_dir.mkdir(parents=True)
+        runs = [
+            JobRun(run_dir=str(tmp_path / "runs" / str(number)), run_id=f"run-{number}", spec=spec, task=task)
+            for number, task in enumerate(tasks)
+        ]
+        for run in runs:
+            for inner in ("ranks", "logs"):
+                Path(run.run_dir, inner).mkdir(parents=True)
+        job = JobRecord(
+            job_dir=str(job_dir),
+            name="job",
+            what="run",
+            subject=str(job_dir),
+            nnodes=nnodes,
+            num_tasks=max(tasks) + 1,
+            runs=tuple(runs),
+            launch=launch or BatchLaunch(replay_from=REPLAYS / recorded),
+            slurm=SlurmOptions(time_limit_minutes=5),
+            command=("mbr-perf", "run"),
+            created_at="2026-01-02T03:04:05Z",
+            mbr_perf="0.1.0",
+        )
+        (job_dir / JOB).write_text(job.model_dump_json())
+        return job
+
+    return make
+
+
+def run_task(job):
+    return main(["--job_dir", job.job_dir, "--master_addr", "127.0.0.1"])
+
+
+def attempt(job, job_id="7", restart=0):
+    return read_document(attempt_path(Path(job.job_dir), job_id, restart), JobAttempt)
+
+
+def status(job):
+    """Of every run whether and how it was committed."""
+    records = [Path(run.run_dir, "record.json") for run in job.runs]
+    return [read_run(path).status if path.is_file() else None for path in records]
+
+
+def test_every_run_is_committed_and_names_the_job(make_job, in_job):
+    job = make_job()
+    assert (run_task(job), status(job)) == (0, ["ok", "ok"])
+    record = read_run(job.runs[1].run_dir)
+    assert record.run_id == "run-1"
+    assert record.notes[-1] == "Slurm job 7 on n1"
+    assert record.provenance.command == job.command
+    assert (attempt(job).refused, attempt(job).task) == ((), 0)
+
+
+@pytest.mark.parametrize(("recorded", "code", "how"), [("killed", 3, "failed"), ("oom", 4, "oom")])
+def test_a_run_that_ends_badly_is_the_last_of_its_task_and_is_the_exit_code(make_job, in_job, recorded, code, how):
+    job = make_job(recorded)
+    assert (run_task(job), status(job)) == (code, [how, None])
+    assert not Path(job.runs[1].run_dir).exists()
+
+
+def test_a_task_of_an_array_runs_its_own_and_a_bad_one_ends_no_other(make_job, in_job):
+    job = make_job("killed", tasks=(0, 1, 1))
+    in_job(ARRAY_TASK_ID=1, JOB_ID=9)
+    assert (run_task(job), status(job)) == (3, [None, "failed", None])
+    in_job(ARRAY_TASK_ID=0, JOB_ID=8)
+    assert (run_task(job), status(job)) == (3, ["failed", "failed", None])
+    assert read_run(job.runs[1].run_dir).notes[-1] == "Slurm job 9, task 1 on n1"
+
+
+def test_a_requeued_job_runs_nothing_and_writes_nothing_over(make_job, in_job):
+    job = make_job()
+    run_task(job)
+    committed = Path(job.runs[0].run_dir, "record.json").read_bytes()
+    in_job(RESTART_COUNT=1)
+    assert run_task(job) == 3
+    reasons = attempt(job, restart=1).refused
+    assert reasons[0].startswith("Slurm requeued job 7 (1 times)")
+    assert f"{job.runs[0].run_dir} already holds a run" in reasons
+    assert Path(job.runs[0].run_dir, "record.json").read_bytes() == committed
+
+
+def test_a_requeued_job_that_had_left_nothing_runs_nothing_either(make_job, in_job):
+    job = make_job()
+    in_job(RESTART_COUNT=2)
+    assert (run_task(job), status(job)) == (3, [None, None])
+
+
+def test_half_a_run_of_another_job_is_not_written_over(make_job, in_job, capsys):
+    job = make_job()
+    half = Path(job.runs[1].run_dir, "ranks", "rank_000.progress.jsonl")
+    half.write_text("")
+    assert (run_task(job), status(job)) == (3, [None, None])
+    assert f"{job.runs[1].run_dir} already holds a run" in capsys.readouterr().err
+    assert half.read_text() == ""
+
+
+def test_the_same_job_folder_is_not_run_by_a_second_job(make_job, in_job):
+    job = make_job()
+    run_task(job)
+    in_job(JOB_ID=12)
+    assert run_task(job) == 3
+    assert attempt(job, "12").refused[0].startswith("job 7 already ran it at ")
+
+
+def test_another_number_of_nodes_than_planned_is_a_failed_run_that_says_so(make_job, in_job):
+    job = make_job(nnodes=2)
+    assert (run_task(job), status(job)) == (3, ["failed", None])
+    record = read_run(job.runs[0].run_dir)
+    assert record.failure == "Slurm gave 1 nodes (n1), but the job was planned for 2"
+
+
+def test_what_a_rule_forbids_on_the_node_is_a_failed_run_that_says_so(make_job, in_job):
+    job = make_job(num_gpus=3, launch=BatchLaunch())
+    assert (run_task(job), status(job)) == (3, ["failed", None])
+    record = read_run(job.runs[0].run_dir)
+    assert "num_gpus 3" in record.failure
+    assert (record.no_prediction, "\n" in record.failure) == ("nothing was launched", False)
+
+
+def test_what_was_predicted_with_the_plan_is_kept(make_job, in_job):
+    job = make_job(tasks=(0,))
+    run = job.runs[0].model_copy(update={"no_prediction": "said before"})
+    Path(job.job_dir, JOB).write_text(job.model_copy(update={"runs": (run,)}).model_dump_json())
+    assert run_task(job) == 0
+    assert read_run(run.run_dir).no_prediction == "said before"
+
+
+def test_a_folder_without_a_job_is_a_wrong_request(tmp_path, in_job, capsys):
+    assert main(["--job_dir", str(tmp_path), "--master_addr", "n1"]) == 2
+    assert "no job.json" in capsys.readouterr().err
+
+
+def test_outside_a_job_every_missing_variable_is_named_at_once():
+    with pytest.raises(BadRequestError) as error:
+        slurm_place({"SLURM_NNODES": "two"})
+    for message in ("SLURM_JOB_ID is not set", "SLURM_NODEID is not set", "SLURM_NNODES='two' is not a number"):
+        assert message in str(error.value)
+
+
+def test_attempts_are_json_that_others_can_read(make_job, in_job):
+    job = make_job(tasks=(0,))
+    run_task(job)
+    document = json.loads(attempt_path(Path(job.job_dir), "7", 0).read_text())
+    assert (document["job_id"], document["nodes"], document["restart_count"]) == ("7", "n1", 0)
+    assert not time_limit_note(Path(job.job_dir)).exists()

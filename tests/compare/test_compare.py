@@ -1,0 +1,250 @@
+"""`mbr-perf compare` from options to exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from harness.app import spelled
+from harness.compare.ask import compare
+from harness.errors import BadRequestError
+from harness.records.goldens import golden_text
+from harness.records.store import write_record
+from tests.imports.logs import bridge_log
+
+APP = typer.Typer()
+APP.command()(compare)
+RUN_ID = "20260102T030405Z-llama3_70b-0a1b2c3d"
+
+
+@pytest.fixture(name="results")
+def _results(tmp_path, make_record):
+    run_dir = tmp_path / "results" / "runs" / RUN_ID
+    run_dir.mkdir(parents=True)
+    write_record(run_dir, make_record(seconds=2.5, run_id=RUN_ID))
+    return tmp_path / "results"
+
+
+@pytest.fixture(name="golden")
+def _golden(tmp_path, make_record, make_golden):
+    """A golden file with the given throughput."""
+
+    def write(tflops, **changes):
+        path = tmp_path / "golden.json"
+        path.write_text(golden_text(make_golden(make_record(), {"tflops_per_gpu": tflops}, **changes)))
+        return path
+
+    return write
+
+
+def invoke(results, *arguments):
+    return CliRunner().invoke(APP, spelled([RUN_ID, *map(str, arguments), "--results_dir", str(results)]))
+
+
+@pytest.mark.parametrize(
+    ("tflops", "options", "code", "outcome"),
+    [
+        (709.93, (), 0, "PASS"),
+        (800.0, (), 5, "REGRESSION"),
+        (800.0, ("--timing_threshold", "0.25"), 0, "PASS"),
+        (800.0, ("--timing-threshold", "0.25"), 0, "PASS"),
+        (600.0, (), 0, "IMPROVEMENT"),
+        (600.0, ("--fail-on-improvement",), 7, "IMPROVEMENT"),
+        (709.93, ("--eval_time_start_step", "48"), 6, "INCONCLUSIVE"),
+    ],
+)
+def test_the_exit_code_is_the_verdict(results, golden, tflops, options, code, outcome):
+    done = invoke(results, golden(tflops), *options)
+    assert done.exit_code == code
+    assert done.stdout.splitlines()[-1] == f"{outcome} (exit {code})  {RUN_ID}"
+
+
+def test_memory_has_its_own_threshold(results, tmp_path, make_record, make_golden):
+    path = tmp_path / "golden.json"
+    path.write_text(golden_text(make_golden(make_record(), {"peak_allocated_bytes": 54_000_000_000})))
+    assert invoke(results, path).exit_code == 5
+    assert invoke(results, path, "--memory_threshold", "0.1").exit_code == 0
+
+
+def test_a_different_build_is_inconclusive_until_accepted(results, golden, make_record):
+    old = {"torch": "2.8.0", "megatron-core": "0.16.1", "transformer-engine": "2.11.0"}
+    measured_on = make_record().provenance
+    assert measured_on.versions["torch"] == "2.9.1"
+    path = golden(709.0)
+    path.write_text(path.read_text().replace('"torch": "2.9.1"', f'"torch": "{old["torch"]}"'))
+    assert invoke(results, path).exit_code == 6
+    assert invoke(results, path, "--accept_difference", "torch").exit_code == 0
+    assert invoke(results, path, "--accept-difference", "software").exit_code == 0
+
+
+def test_json_is_one_document_and_nothing_else(results, golden):
+    done = invoke(results, golden(800.0), "--json")
+    document = json.loads(done.stdout)
+    assert (document["outcome"], document["exit_code"], done.exit_code) == ("regression", 5, 5)
+    assert document["run_ids"] == [RUN_ID]
+
+
+def test_without_a_golden_the_comparison_is_inconclusive(results, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert invoke(results, "--golden_values_path", empty).exit_code == 6
+    assert invoke(results, "--golden-values-path", empty, "--require_golden").exit_code == 6
+
+
+def test_another_run_can_be_the_reference(results, make_record):
+    other = results / "runs" / "20260101T000000Z-llama3_70b-11111111"
+    other.mkdir()
+    write_record(other, make_record(seconds=2.0, run_id=other.name))
+    assert invoke(results, "11111111").exit_code == 5
+    assert invoke(results, other).exit_code == 5
+
+
+def test_repeats_are_judged_by_their_median(results, golden, make_record):
+    for number, seconds in ((1, 2.5), (2, 9.9)):
+        run_dir = results / "runs" / f"20260103T000000Z-llama3_70b-0000000{number}"
+        run_dir.mkdir()
+        write_record(run_dir, make_record(seconds=seconds, run_id=run_dir.name))
+    done = invoke(results, golden(709.93), "--repeat", "00000001", "--repeat", "00000002", "--json")
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["metrics"]["step_time_s"]["median"]) == (0, 2.5)
+    assert len(document["run_ids"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere.json",), "no run 'nowhere.json'"),
+        (("--golden_values_path", "nowhere"), "no such file or folder"),
+        (("--timing_threshold", "-1"), "--timing_threshold -1.0: not a fraction"),
+        (("--skip_first_percent_time", "7"), "--skip_first_percent_time"),
+        (("--accept_difference", "weather"), "'weather': no such difference"),
+    ],
+)
+def test_a_wrong_request_is_an_error_that_names_it(results, golden, arguments, message):
+    reference = () if arguments[0] in ("nowhere.json", "--golden_values_path") else (golden(709.93),)
+    done = invoke(results, *reference, *arguments)
+    assert isinstance(done.exception, BadRequestError)
+    assert message in str(done.exception)
+    assert int(done.exception.exit_code) == 2
+
+
+def test_two_goldens_are_refused(results, golden):
+    done = invoke(results, golden(709.93), "--golden_values_path", golden(709.93))
+    assert "give only one" in str(done.exception)
+
+
+def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
+    script = "import sys, harness.compare.ask, harness.golden.ask; print([m for m in sys.modules if m.startswith('harness.')])"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == (
+        "['harness.compare', 'harness.cli', 'harness.cli.completion', 'harness.cli.examples', 'harness.errors', 'harness.cli.help', 'harness.records', 'harness.records.launch', 'harness.cli.options', 'harness.compare.ask', 'harness.golden', 'harness.golden.promote', 'harness.golden.ask']"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change", [lambda text: text.replace('"schema_version": 1', '"schema_version": 2', 1), lambda text: text[:999]]
+)
+def test_a_newer_or_truncated_record_exits_2_and_is_named(results, golden, change):
+    path = results / "runs" / RUN_ID / "record.json"
+    text = path.read_text()
+    path.unlink()
+    path.write_text(change(text))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.app", "compare", RUN_ID, str(golden(709.93)), "--results_dir", str(results)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert str(path) in done.stderr
+    assert path.read_text() == change(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"value": 709.93', '"value": 0', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": -1.0', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": NaN', "NaN is not a number"),
+        ('"value": 709.93', '"value": 1e999', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": "709.93"', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": 709.93, "value": 1.0', "duplicate key 'value'"),
+        ('"value": 709.93', '"value": ' + "9" * 5000, "golden.json"),
+        ('"value": 709.93', '"value": ' + "[" * 100_000, "golden.json"),
+        ('"schema_version": 1', '"schema_version": 2', "schema_version 2 is newer than 1"),
+        ("{", "[", "not JSON"),
+        ("{", "\0", "not JSON"),
+    ],
+)
+def test_an_invalid_golden_is_refused_by_file_and_key(results, golden, old, new, message):
+    path = golden(709.93)
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    done = invoke(results, path)
+    assert isinstance(done.exception, BadRequestError), done.exception
+    assert int(done.exception.exit_code) == 2
+    assert str(path) in str(done.exception)
+    assert message in str(done.exception)
+
+
+def test_for_a_sweep_the_message_names_a_run_in_it_that_ended_well(mbr_perf):
+    sweep = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
+
+    answer = mbr_perf("compare", sweep)
+
+    assert answer.code == 2
+    assert "is a sweep, not a run" in answer.err
+    assert str(sweep / "cells" / "001" / "0") in answer.err
+
+
+def test_another_run_is_named_as_such_and_not_as_a_golden(results, make_record):
+    other = results / "runs" / "20260103T030405Z-llama3_70b-0a1b2c3d"
+    other.mkdir()
+    write_record(other, make_record(seconds=2.6, run_id=other.name))
+    done = invoke(results, other)
+    assert f"Reference run {other}\n" in done.output, done.output
+    assert "Golden" not in done.output
+
+
+def test_golden_values_of_another_program_are_named_and_not_sent_to_git(results, tmp_path):
+    (tmp_path / "bridge.json").write_text('{"0": {"lm loss": 11.5}}')
+    done = invoke(results, tmp_path / "bridge.json")
+    assert "is not a golden of mbr-perf" in str(done.exception)
+    assert f"mbr-perf compare --log FILE --golden {tmp_path / 'bridge.json'}" in str(done.exception)
+
+
+def test_a_golden_can_be_named_as_golden_list_prints_it(results, mbr_perf):
+    name = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
+    assert f"{name}.json" in mbr_perf("golden", "list").out
+    done = invoke(results, name)
+    assert f"{name}.json (external: published elsewhere)" in done.output, done.output
+
+
+def test_a_log_is_compared_with_a_golden_by_name(mbr_perf, tmp_path):
+    (tmp_path / "run.log").write_text("nothing\n")
+    answer = mbr_perf(
+        "compare", "--log", tmp_path / "run.log", "--golden", "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
+    )
+    assert answer.code == 6
+    assert "llama3_70b.sft.fp8_cs.32gpu.core_attn.json: " in answer.out
+    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--golden", "h100/nothing")
+    assert answer.code == 2
+    assert "or a name of `mbr-perf golden list`" in answer.err
+
+
+def test_actuals_never_replace_the_golden_that_they_are_compared_with(mbr_perf, tmp_path):
+    golden, link, log = tmp_path / "g.json", tmp_path / "link.json", tmp_path / "run.log"
+    log.write_text(bridge_log([500.0] * 50))
+    assert mbr_perf("compare", "--log", log, "--actuals", golden).code == 0
+    log.write_text(bridge_log([400.0] * 50))
+    link.symlink_to(golden)
+    before = golden.read_bytes()
+    for name in (golden, link):
+        answer = mbr_perf("compare", "--log", log, "--golden", golden, "--actuals", name)
+        assert answer.code == 2
+        assert f"--actuals {name}: is the golden file" in answer.err
+        assert golden.read_bytes() == before

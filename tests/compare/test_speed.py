@@ -1,0 +1,107 @@
+"""Speed says something only for the same number of GPUs and the same batch, and for a job that trained."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.compare.judge import judge_log
+from harness.compare.speed import judge_speed, window_of
+from harness.compare.values import ForeignThresholds
+from harness.foreign.golden import ForeignGolden, GoldenStep
+from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.log import ForeignLog, Iteration
+from harness.judge.compare import WindowOptions
+from harness.judge.gate import Verdict
+from harness.records.golden import golden_text
+
+
+def job(num_gpus=32, batch=128, seconds=2.5):
+    """A log of twenty iterations without throughput."""
+    rows = (
+        Iteration(number, f"a.log:{number}", step_time_s=seconds, global_batch_size=batch) for number in range(1, 21)
+    )
+    return ForeignLog("megatron-lm", ("a.log",), tuple(rows), total=20, world_size=num_gpus, ended=True)
+
+
+def reference(**stated):
+    steps = dict.fromkeys(range(1, 21), GoldenStep(step_time_s=2.5, tflops_per_gpu=stated.pop("tflops", None)))
+    return ForeignGolden(Path("g.json"), "mbr-perf", "measured", steps, **stated)
+
+
+def time_of(log, golden):
+    judged = judge_speed(log, golden, window_of(golden, WindowOptions()), ForeignThresholds())
+    return next(finding for finding in judged.findings if finding.metric == "step_time_s"), judged.notes
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (job(), ""),
+        (job(num_gpus=64), "the same number of GPUs: the golden has 32, the job 64"),
+        (job(num_gpus=None), "the same number of GPUs: the golden has 32, the job an unknown one"),
+        (job(batch=256), "the same global batch size: the golden has 128, the job 256"),
+        (job(batch=None), "the same global batch size: the golden has 128, the job an unknown one"),
+    ],
+)
+def test_iteration_times_are_judged_for_the_same_gpus_and_batch_only(log, expected):
+    finding, _ = time_of(log, reference(num_gpus=32, global_batch_size=128))
+    assert (finding.verdict, finding.change) == ((Verdict.INCONCLUSIVE, None) if expected else (Verdict.PASS, 0.0))
+    assert finding.reason.endswith(expected)
+
+
+def test_with_a_throughput_the_iteration_time_is_shown_only():
+    finding, _ = time_of(job(num_gpus=64), reference(num_gpus=32, global_batch_size=128, tflops=700.0))
+    assert finding.verdict is Verdict.NOT_GATED
+
+
+@pytest.mark.parametrize(
+    ("stated", "missing"),
+    [
+        ({}, "number of GPUs and global batch size"),
+        ({"num_gpus": 32}, "global batch size"),
+        ({"global_batch_size": 128}, "number of GPUs"),
+    ],
+)
+@pytest.mark.parametrize("seconds", [2.5, 5.0])
+def test_a_golden_that_does_not_state_gpus_and_batch_judges_no_time(stated, missing, seconds):
+    finding, _ = time_of(job(seconds=seconds), reference(**stated))
+    assert (finding.verdict, finding.change) == (Verdict.INCONCLUSIVE, None)
+    assert f"does not state its {missing}, which iteration times need: give golden values" in finding.reason
+
+
+def test_a_golden_of_mbr_perf_states_its_gpus_and_batch(make_record, make_golden, tmp_path):
+    path = tmp_path / "golden.json"
+    path.write_text(golden_text(make_golden(make_record(seconds=2.5), {"step_time_s": 2.5})))
+    golden = read_foreign_golden(path)
+    assert (golden.num_gpus, golden.global_batch_size) == (32, 32)
+
+
+def test_another_batch_than_the_golden_states_is_a_doubt():
+    golden = reference(num_gpus=32, global_batch_size=128, tflops=700.0)
+
+    def doubts(log):
+        return judge_log(log, golden, WindowOptions(), ForeignThresholds()).doubts
+
+    assert doubts(job(batch=256)) == ("the job has a global batch size of 256, the golden 128",)
+    assert doubts(job()) == doubts(job(batch=None)) == ()
+
+
+@pytest.mark.parametrize(("grows_at", "noted"), [(18, True), (15, False), (21, False)])
+def test_a_batch_that_grows_inside_the_window_is_noted(grows_at, noted):
+    log = job()
+    rows = tuple(replace(row, global_batch_size=256) if row.number >= grows_at else row for row in log.iterations)
+    judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), ForeignThresholds())
+    text = f"the global batch size changes inside the window: from 128 to 256 in iteration {grows_at}"
+    assert (text in judged.notes, judged.doubts) == (noted, ())
+
+
+@pytest.mark.parametrize(
+    ("last", "doubts"),
+    [(0.0, ("the loss is 0 in all 20 iterations that print one: the job trained nothing",)), (0.1, ())],
+)
+def test_losses_that_are_all_zero_are_a_doubt(last, doubts):
+    log = job()
+    rows = tuple(replace(row, loss=last if row.number == 20 else 0.0) for row in log.iterations)
+    judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), ForeignThresholds())
+    assert judged.doubts == doubts

@@ -1,0 +1,383 @@
+"""Texts of torch 2.0 to 2.15 and of the libraries beside it: what they say, and what kind of failure that is.
+
+The labels follow the rules' reasoning on hand-written texts; none of them was proved by a rerun on a GPU.
+"""
+
+import pytest
+
+from harness.failures.allocator import allocator_figures, size_bytes
+from harness.failures.classify import Ending, classify
+from harness.failures.verdict import THRESHOLDS, ProcessMemory, threshold
+
+MIB, GIB = 1024**2, 1024**3
+HINT_2_0 = (" If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  See "
+            "documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF")  # fmt: skip
+HINT_2_4 = (
+    " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+    "avoid fragmentation.  See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html)"
+)
+HINT_2_10 = HINT_2_4.replace("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def since_2_1(
+    tried, total, free, allocated, unallocated, processes="", *, pools="", allowed="", hint=HINT_2_4, spelt="capacity"
+):
+    return (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total {spelt} of {total} of "
+        f"which {free} is free. {processes}{allowed}Of the allocated memory {allocated} is allocated by PyTorch, "
+        f"{pools}and {unallocated} is reserved by PyTorch but unallocated.{hint}"
+    )  # fmt: skip
+
+
+def mine(size):
+    return f"Including non-PyTorch memory, this process has {size} memory in use. "
+
+
+def pools(size):
+    return f"with {size} allocated in private pools (e.g., CUDA Graphs), "
+
+
+def in_2_0(tried, total, allocated, free, reserved, allowed=""):
+    return (
+        f"torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried} (GPU 1; {total} total capacity; "
+        f"{allocated} already allocated; {free} free; {allowed}{reserved} reserved in total by PyTorch){HINT_2_0}"
+    )
+
+
+# What the text is like -> the text, its class, and how sure that is.
+VARIANTS = {
+    "2.0 full": (in_2_0("1.25 GiB", "79.15 GiB", "76.90 GiB", "640.12 MiB", "77.51 GiB"), "capacity", "high"),
+    "2.0 fragmented": (in_2_0("3.00 GiB", "79.15 GiB", "55.00 GiB", "1.20 GiB", "76.80 GiB"), "fragmentation", "high"),
+    "2.0 limited": (in_2_0("2.00 GiB", "79.15 GiB", "38.50 GiB", "39.80 GiB", "38.60 GiB", "39.58 GiB allowed; "),
+                    "self_imposed_limit", "high"),
+    "2.0 neighbour": (in_2_0("512.00 MiB", "79.15 GiB", "6.10 GiB", "220.00 MiB", "6.30 GiB"), "other_process", "medium"),
+    "2.0 beside the allocator": (in_2_0("1.00 GiB", "79.15 GiB", "60.00 GiB", "500.00 MiB", "60.50 GiB"),
+                                 "outside_allocator", "low"),
+    "2.1 misspelt": (since_2_1("2.31 GiB", "79.11 GiB", "1.07 GiB", "54.02 GiB", "20.41 GiB", mine("78.03 GiB"),
+                               hint=HINT_2_0, spelt="capacty"), "fragmentation", "high"),
+    "2.4 fragmented": (since_2_1("2.31 GiB", "79.11 GiB", "1.07 GiB", "54.02 GiB", "20.41 GiB", mine("78.03 GiB")),
+                       "fragmentation", "high"),
+    "2.4 full": (since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "812.44 MiB", mine("77.16 GiB")),
+                 "capacity", "high"),
+    "2.10 hint": (since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "812.44 MiB", mine("77.16 GiB"), hint=HINT_2_10),
+                  "capacity", "high"),
+    "no hint": (since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "812.44 MiB", mine("77.16 GiB"), hint=""),
+                "capacity", "high"),
+    "graph pools": (since_2_1("1.50 GiB", "79.11 GiB", "588.00 MiB", "75.60 GiB", "402.11 MiB", mine("78.53 GiB"),
+                              pools=pools("11.84 GiB")), "cuda_graph_pools", "high"),
+    "small graph pools": (since_2_1("1.50 GiB", "79.11 GiB", "588.00 MiB", "75.60 GiB", "402.11 MiB", mine("78.53 GiB"),
+                                    pools=pools("5.00 GiB")), "cuda_graph_pools", "medium"),
+    "pools too small to matter": (since_2_1("1.50 GiB", "79.11 GiB", "588.00 MiB", "75.60 GiB", "402.11 MiB",
+                                            mine("78.53 GiB"), pools=pools("1.60 GiB")), "capacity", "high"),
+    "neighbour": (since_2_1("6.00 GiB", "79.11 GiB", "4.20 GiB", "53.02 GiB", "623.31 MiB",
+                            "Process 375949 has 20.04 GiB memory in use. " + mine("54.87 GiB")), "other_process", "high"),
+    "unlisted neighbour": (since_2_1("6.00 GiB", "79.11 GiB", "4.20 GiB", "53.02 GiB", "623.31 MiB", mine("54.87 GiB")),
+                           "other_process", "medium"),
+    "neighbour too small": (since_2_1("6.00 GiB", "79.11 GiB", "1.20 GiB", "75.02 GiB", "623.31 MiB",
+                                      "Process 7 has 520.00 MiB memory in use. " + mine("77.37 GiB")), "capacity", "high"),
+    "neighbour too small to be a job": (since_2_1("1.60 GiB", "79.11 GiB", "1.20 GiB", "75.02 GiB", "623.31 MiB",
+                                                  "Process 7 has 520.00 MiB memory in use. " + mine("77.37 GiB")),
+                                        "capacity", "high"),
+    "neighbour, and remainders that would do": (since_2_1("2.00 GiB", "79.11 GiB", "1.00 GiB", "60.00 GiB", "9.00 GiB",
+                                                          "Process 7 has 8.00 GiB memory in use. " + mine("70.10 GiB")),
+                                                "other_process", "medium"),
+    "container": (since_2_1("2.00 GiB", "79.11 GiB", "896.00 KiB", "77.00 GiB", "149.10 MiB",
+                            "Process 1686436 has 79.10 GiB memory in use. "), "capacity", "high"),
+    "container, fragmented": (since_2_1("2.00 GiB", "79.11 GiB", "1.00 GiB", "60.00 GiB", "16.00 GiB",
+                                        "Process 1686436 has 78.10 GiB memory in use. "), "fragmentation", "high"),
+    "container with a neighbour": (since_2_1("4.00 GiB", "79.11 GiB", "1.00 GiB", "40.00 GiB", "500.00 MiB",
+                                             "Process 11 has 36.00 GiB memory in use. Process 12 has 42.00 GiB memory in use. "),
+                                   "other_process", "high"),
+    "size not available": (since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "812.44 MiB",
+                                     "Process 88 has 17179869184.00 GiB memory in use. "), "capacity", "high"),
+    "beside the allocator": (since_2_1("2.00 GiB", "79.11 GiB", "600.00 MiB", "64.00 GiB", "1.00 GiB", mine("78.50 GiB")),
+                             "outside_allocator", "medium"),
+    "limited": (since_2_1("2.00 GiB", "79.11 GiB", "39.80 GiB", "38.00 GiB", "500.00 MiB", mine("39.20 GiB"),
+                          allowed="39.55 GiB allowed; "), "self_imposed_limit", "high"),
+    "a limit with room": (since_2_1("2.00 GiB", "79.11 GiB", "1.00 GiB", "20.00 GiB", "500.00 MiB",
+                                    "Process 5 has 56.00 GiB memory in use. " + mine("22.10 GiB"),
+                                    allowed="75.15 GiB allowed; "), "other_process", "high"),
+    "2.12 rejected": ("torch.OutOfMemoryError: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+                      "per_process_memory_fraction limit. Requested size: 2.00 GiB", "self_imposed_limit", "high"),
+    "2.12 rejected, bare": ("Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. "
+                            "Requested size: 512 bytes", "self_imposed_limit", "high"),
+    "2.15 more advice": (since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "812.44 MiB", mine("77.16 GiB")) +
+                         " The custom allocator of a MemPool may hold memory. See https://docs.pytorch.org/docs/stable",
+                         "capacity", "high"),
+    "beyond counting": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.", "bad_size", "high"),
+    "larger than the device": (since_2_1("512.00 GiB", "79.11 GiB", "60.00 GiB", "18.00 GiB", "50.00 MiB", mine("19.00 GiB")),
+                               "bad_size", "high"),
+    "a little larger than the device": (since_2_1("96.00 GiB", "79.11 GiB", "60.00 GiB", "18.00 GiB", "50.00 MiB",
+                                                  mine("19.00 GiB")), "bad_size", "medium"),
+    "a pebibyte, as torch writes it": ("CUDA out of memory. Tried to allocate 1048576.00 GiB.", "bad_size", "high"),
+    "a pebibyte in its own unit": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 PiB.", "bad_size", "high"),
+    "a negative size without its sign": ("CUDA out of memory. Tried to allocate 17179869184.00 GiB.", "bad_size", "high"),
+    "a request that the largest GPU would hold": ("CUDA out of memory. Tried to allocate 200.00 GiB.", "capacity", "low"),
+    "HIP": (since_2_1("3.91 GiB", "191.98 GiB", "1.94 GiB", "180.48 GiB", "812.44 MiB", mine("189.16 GiB"))
+            .replace("CUDA out", "HIP out"), "capacity", "high"),
+    "cut short": ("torch.OutOfMemoryError: CUDA out of mem", "capacity", "low"),
+    "only the request": ("CUDA out of memory. Tried to allocate 20.00 MiB.", "capacity", "low"),
+    "runtime": ("torch.AcceleratorError: CUDA error: out of memory\nCUDA kernel errors might be asynchronous",
+                "outside_allocator", "medium"),
+    "driver": ("RuntimeError: CUDA driver error: out of memory", "outside_allocator", "medium"),
+    "cuBLAS": ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+               "outside_allocator", "high"),
+    "cuDNN 8": ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "outside_allocator", "high"),
+    "cuDNN 9": ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "outside_allocator", "high"),
+    "NCCL": ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error, "
+             "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 2097152 bytes",
+             "outside_allocator", "high"),
+    "NCCL's own line": ("include/alloc.h:228 NCCL WARN Cuda failure 2 'out of memory'", "outside_allocator", "high"),
+    "host": ("RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
+             "to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)", "host_memory", "high"),
+    "pinning for InfiniBand": ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", "host_memory", "medium"),
+    "host, absurd": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 18446744056529682432 bytes.",
+                     "bad_size", "high"),
+    "host, a pebibyte": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1125899906842624 bytes.",
+                         "bad_size", "high"),
+    "host, a terabyte": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1099511627776 bytes.",
+                         "host_memory", "high"),
+    "host in C++": ("terminate called after throwing an instance of 'std::bad_alloc'", "host_memory", "high"),
+    "host in Python": ("Traceback (most recent call last):\nMemoryError", "host_memory", "high"),
+    "host in numpy": ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 128. GiB", "host_memory", "high"),
+    "data loader": ("RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed.", "host_memory", "medium"),
+    "shared memory": ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+                      "workers are out of shared memory.", "host_memory", "high"),
+    "Slurm": ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.", "host_memory", "high"),
+    "our own ranks": ("MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1835008 bytes (1.75 MiB) in "
+                      "aten.silu.default; 131.93 MiB of the limit of 133.12 MiB are in use", "self_imposed_limit", "high"),
+    "negative dimension": ("RuntimeError: Trying to create tensor with negative dimension -1: [-1, 4096]", "bad_size", "high"),
+    "negative dimensions in numpy": ("ValueError: negative dimensions are not allowed", "bad_size", "high"),
+    "overflow of the element count": ("RuntimeError: numel: integer multiplication overflow", "bad_size", "high"),
+    "overflow": ("RuntimeError: Storage size calculation overflowed with sizes=[-1, 4096]", "bad_size", "high"),
+}  # fmt: skip
+
+# Whole failures as they come in: H100 and others, nearly all figures given, labelled by the rules' reasoning.
+REALISTIC = {
+    "a tiny request at the edge of a full card is no fragmentation, though spare room exceeds it":
+        (since_2_1("20.00 MiB", "79.11 GiB", "12.69 MiB", "77.31 GiB", "412.90 MiB", mine("79.08 GiB")), "capacity", "high"),
+    "logits of a large vocabulary on a full 80 GB card":
+        (since_2_1("7.83 GiB", "79.10 GiB", "5.11 GiB", "71.02 GiB", "1.10 GiB", mine("73.98 GiB")), "capacity", "high"),
+    "selective recompute with 14 GiB in remainders":
+        (since_2_1("1.00 GiB", "79.11 GiB", "731.00 MiB", "62.18 GiB", "14.02 GiB", mine("78.38 GiB")), "fragmentation", "high"),
+    "remainders of 3 % beside a request of the same size":
+        (since_2_1("2.50 GiB", "79.11 GiB", "1.10 GiB", "73.30 GiB", "2.60 GiB", mine("77.99 GiB")), "capacity", "high"),
+    "remainders that make room only together with what is free":
+        (since_2_1("5.00 GiB", "79.11 GiB", "1.30 GiB", "71.30 GiB", "4.40 GiB", mine("77.80 GiB")), "capacity", "high"),
+    "a request that no remainder would have held":
+        (since_2_1("16.00 GiB", "79.11 GiB", "9.00 GiB", "63.70 GiB", "4.50 GiB", mine("70.10 GiB")), "capacity", "high"),
+    "full-iteration CUDA graphs on a card of 192 GB":
+        (since_2_1("4.00 GiB", "178.35 GiB", "1.35 GiB", "174.10 GiB", "1.20 GiB", mine("176.98 GiB"),
+                   pools=pools("61.50 GiB")), "cuda_graph_pools", "high"),
+    "graphs and remainders: the remainders are looked at first":
+        (since_2_1("2.00 GiB", "79.11 GiB", "1.00 GiB", "66.00 GiB", "9.90 GiB", mine("78.10 GiB"), pools=pools("10.00 GiB")),
+         "fragmentation", "high"),
+    "many communicators: 9 GiB beside the allocator":
+        (since_2_1("1.20 GiB", "79.11 GiB", "410.00 MiB", "69.00 GiB", "600.00 MiB", mine("78.70 GiB")),
+         "outside_allocator", "medium"),
+    "a notebook that was left running on the card":
+        (since_2_1("3.00 GiB", "47.43 GiB", "1.05 GiB", "20.31 GiB", "700.00 MiB",
+                   "Process 3007 has 24.52 GiB memory in use. " + mine("21.85 GiB")), "other_process", "high"),
+    "a neighbour whose memory would not have helped":
+        (since_2_1("30.00 GiB", "79.11 GiB", "5.00 GiB", "66.00 GiB", "600.00 MiB",
+                   "Process 9 has 6.00 GiB memory in use. " + mine("68.10 GiB")), "capacity", "high"),
+    "a container, one process, the card full of its tensors":
+        (since_2_1("1.31 GiB", "139.81 GiB", "1.02 GiB", "135.60 GiB", "1.40 GiB",
+                   "Process 2754003 has 138.77 GiB memory in use. "), "capacity", "high"),
+    "two ranks by mistake on one card":
+        (since_2_1("1.00 GiB", "79.11 GiB", "600.00 MiB", "38.20 GiB", "120.00 MiB",
+                   "Process 101 has 39.10 GiB memory in use. " + mine("39.40 GiB")), "other_process", "high"),
+    "an old torch on a card of 40 GB":
+        (in_2_0("2.00 GiB", "39.59 GiB", "36.75 GiB", "1.19 GiB", "36.99 GiB"), "capacity", "high"),
+    "four remainders' worth on a card of 24 GB":
+        (since_2_1("256.00 MiB", "23.65 GiB", "170.00 MiB", "19.90 GiB", "2.80 GiB", mine("23.40 GiB")), "fragmentation", "high"),
+}  # fmt: skip
+
+
+def test_a_request_is_held_against_the_gpus_of_the_job_where_the_text_names_none():
+    text = "CUDA out of memory. Tried to allocate 200.00 GiB."
+    assert classify(text, Ending(device_bytes=80 * GIB)).oom_class == "bad_size"
+    assert classify(text, Ending(device_bytes=270 * GIB)).oom_class == "capacity"
+
+
+def test_fragmentation_beside_large_private_pools_names_them_with_their_share():
+    verdict = classify(REALISTIC["graphs and remainders: the remainders are looked at first"][0])
+    assert "10.00 GiB (13%) are in private pools" in verdict.reason
+
+
+@pytest.mark.parametrize(("text", "oom_class", "confidence"), VARIANTS.values(), ids=VARIANTS)
+def test_every_way_of_saying_it_has_a_class(text, oom_class, confidence):
+    verdict = classify(text)
+    assert (verdict.oom_class, verdict.confidence) == (oom_class, confidence), verdict.reason
+    assert verdict.reason and verdict.next_experiment
+
+
+@pytest.mark.parametrize(("text", "oom_class", "confidence"), REALISTIC.values(), ids=REALISTIC)
+def test_a_realistic_message_has_the_class_that_its_figures_support(text, oom_class, confidence):
+    verdict = classify(f"[rank5]: {text}")
+    assert (verdict.oom_class, verdict.confidence) == (oom_class, confidence), verdict.reason
+
+
+def test_all_figures_are_read_in_bytes():
+    figures = allocator_figures(VARIANTS["graph pools"][0])
+    assert (figures.tried_bytes, figures.total_bytes) == (round(1.5 * GIB), round(79.11 * GIB))
+    assert (figures.free_bytes, figures.this_process_bytes) == (588 * MIB, round(78.53 * GIB))
+    assert (figures.allocated_bytes, figures.private_pool_bytes) == (round(75.6 * GIB), round(11.84 * GIB))
+    assert (figures.unallocated_bytes, figures.device) == (round(402.11 * MIB), 0)
+
+
+def test_the_processes_of_the_list_are_read_with_their_sizes():
+    figures = allocator_figures(VARIANTS["container with a neighbour"][0])
+    assert figures.processes == (ProcessMemory(11, 36 * GIB), ProcessMemory(12, 42 * GIB))
+
+
+def test_what_2_0_reserved_is_split_into_what_is_live_and_what_is_not():
+    figures = allocator_figures(VARIANTS["2.0 fragmented"][0])
+    assert (figures.allocated_bytes, figures.device) == (55 * GIB, 1)
+    assert figures.unallocated_bytes == pytest.approx(21.8 * GIB, abs=2)
+
+
+@pytest.mark.parametrize("live", [71.3, 73.0, 76.0])  # 90 to 96 % of the card
+@pytest.mark.parametrize("spare", [1.6, 2.0, 2.5, 3.0])  # 2 to 4 % of it
+def test_a_card_full_of_live_tensors_is_too_small_first_and_in_pieces_second(live, spare):
+    text = since_2_1("64.00 MiB", "79.11 GiB", "30.00 MiB", f"{live:.2f} GiB", f"{spare:.2f} GiB", mine("79.08 GiB"))
+    verdict = classify(text)
+    assert (verdict.oom_class, verdict.second) == ("capacity", "fragmentation")
+    assert "live tensors" in verdict.reason and "no piece fits 64.00 MiB" in verdict.reason
+
+
+@pytest.mark.parametrize("spare", [3.7, 3.9, 4.0, 5.0, 7.0])  # 5 % are 3.96 GiB
+def test_around_the_threshold_of_remainders_both_causes_are_named(spare):
+    text = since_2_1("3.00 GiB", "79.11 GiB", "2.50 GiB", "69.00 GiB", f"{spare:.2f} GiB", mine("76.61 GiB"))
+    verdict = classify(text)
+    assert {verdict.oom_class, verdict.second} == {"capacity", "fragmentation"}
+    assert verdict.confidence == "medium"
+
+
+@pytest.mark.parametrize("own", ["0 bytes", "17179869184.00 GiB"])
+def test_a_process_that_the_driver_cannot_see_is_not_taken_for_an_empty_one(own):
+    """In a container NVML does not find the process. The rest of the memory in use is then that of others."""
+    alone = classify(since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "812.44 MiB", mine(own)))
+    assert (alone.oom_class, alone.confidence) == ("capacity", "high")
+    beside = classify(since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "30.00 GiB", "812.44 MiB", mine(own)))
+    assert (beside.oom_class, beside.confidence) == ("other_process", "medium")
+    assert "46.38 GiB are in use outside torch's allocator" in beside.reason  # 79.11 - 1.94 - 30.00 - 0.79
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (since_2_1("1.00 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "12.44 GiB", mine("77.16 GiB")), "allocated_bytes"),
+        (since_2_1("1.00 GiB", "79.11 GiB", "91.94 GiB", "73.48 GiB", "2.44 GiB", mine("77.16 GiB")), "free_bytes"),
+        (since_2_1("1.00 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "2.44 GiB", mine("97.16 GiB")), "this_process_bytes"),
+        (since_2_1("1.00 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "2.44 GiB", mine("77.16 GiB"), pools=pools("75.00 GiB")),
+         "private_pool_bytes"),
+    ],
+)  # fmt: skip
+def test_a_figure_that_no_device_can_have_is_unknown(text, name):
+    assert getattr(allocator_figures(text), name) is None
+
+
+def test_the_refused_request_is_reported_for_every_allocator():
+    assert classify(VARIANTS["2.12 rejected"][0]).request_bytes == 2 * GIB
+    assert classify(VARIANTS["NCCL"][0]).request_bytes == 2097152
+    assert classify(VARIANTS["host"][0]).request_bytes == 17179869184
+
+
+def test_of_two_messages_on_one_line_the_first_counts_and_lends_nothing_from_the_second():
+    verdict = classify("CUDA out of memory. Tried to allocate 20.00 MiB. " + VARIANTS["2.4 fragmented"][0])
+    assert (verdict.oom_class, verdict.confidence, verdict.request_bytes) == ("capacity", "low", 20 * MIB)
+
+
+def test_a_process_of_a_container_is_not_taken_for_a_neighbour_and_the_reason_says_so():
+    assert "process 1686436 on the list is this process" in classify(VARIANTS["container"][0]).reason
+
+
+def test_the_reason_carries_the_figures():
+    reason = classify(VARIANTS["2.4 fragmented"][0]).reason
+    assert "20.41 GiB" in reason and "26%" in reason and "2.31 GiB" in reason
+
+
+@pytest.mark.parametrize(
+    ("tried", "free", "rest"),
+    [
+        ("27.00 GiB", "25.10 GiB", "the rest has no room for a request of 27.00 GiB"),
+        ("2.00 GiB", "25.10 GiB", "25.10 GiB were free after the failure"),
+    ],
+)
+def test_a_card_with_room_is_not_called_full(tried, free, rest):
+    reason = classify(since_2_1(tried, "80.00 GiB", free, "52.00 GiB", "0.20 GiB", mine("54.00 GiB"))).reason
+    assert rest in reason
+    assert "is full" not in reason
+
+
+@pytest.mark.parametrize(
+    ("free", "allocated", "spare"), [("3.00 GiB", "0.75 GiB", "0.50 GiB"), ("2.50 GiB", "0 bytes", "0 bytes")]
+)
+def test_a_request_that_the_free_memory_would_have_held_is_neither_fragmentation_nor_capacity(free, allocated, spare):
+    verdict = classify(since_2_1("2.00 GiB", "6.00 GiB", free, allocated, spare))
+    assert (verdict.oom_class, verdict.confidence) == ("other_process", "low")
+    assert "enough for 2.00 GiB" in verdict.reason and "MIG" in verdict.reason
+
+
+def test_figures_that_no_device_can_have_are_not_called_missing():
+    text = since_2_1("1.00 GiB", "8.00 GiB", "0.10 GiB", "79.00 GiB", "2.00 GiB", mine("7.90 GiB"))
+    assert "contradict each other" in classify(text).reason
+
+
+def test_fragmentation_with_expandable_segments_on_is_doubted():
+    verdict = classify(VARIANTS["2.4 fragmented"][0], Ending(expandable_segments=True))
+    assert (verdict.oom_class, verdict.confidence) == ("fragmentation", "low")
+
+
+@pytest.mark.parametrize(
+    ("ending", "oom_class", "confidence"),
+    [
+        (Ending(scheduler_state="OUT_OF_MEMORY"), "host_memory", "high"),
+        (Ending(exit_code=-9, host_oom_kills=1), "host_memory", "high"),
+        (Ending(exit_code=-9), "killed", "low"),
+        (Ending(exit_code=137, host_oom_kills=0), "killed", "low"),
+        (Ending(exit_code=1), "unknown", "low"),
+        (Ending(), "not_oom", "medium"),
+    ],
+)
+def test_where_no_text_tells_the_ending_does(ending, oom_class, confidence):
+    verdict = classify("ChildFailedError", ending)
+    assert (verdict.oom_class, verdict.confidence) == (oom_class, confidence)
+
+
+def test_a_text_is_believed_before_the_ending():
+    assert classify(VARIANTS["2.4 full"][0], Ending(exit_code=-9)).oom_class == "capacity"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "CUDA error: device-side assert triggered",
+        "Connection closed by peer [127.0.0.1]:43210",
+        "NCCL communicator was aborted on rank 1",
+        "Tried to allocate 3 tickets",
+        "CUBLAS_STATUS_EXECUTION_FAILED",
+        "CUDNN_STATUS_INTERNAL_ERROR",
+        "",
+    ],
+)
+def test_other_failures_are_not_out_of_memory(text):
+    verdict = classify(text)
+    assert (verdict.oom_class, verdict.is_oom) == ("not_oom", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("512 bytes", 512), ("896.00 KiB", 896 * 1024), ("2.31 GiB", round(2.31 * GIB)), ("1.5 TiB", 1536 * GIB),
+     ("17179869184.00 GiB", None), ("1.00 EiB", None), ("nothing", None), (None, None)],
+)  # fmt: skip
+def test_a_size_is_read_as_torch_writes_it(text, expected):
+    assert size_bytes(text) == expected
+
+
+def test_every_threshold_has_its_reason_and_its_name_once():
+    assert len({row.name for row in THRESHOLDS}) == len(THRESHOLDS)
+    assert all(row.why and row.value > 0 for row in THRESHOLDS)
+    assert threshold("outside_bytes") == 4 * GIB

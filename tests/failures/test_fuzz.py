@@ -1,0 +1,116 @@
+"""Arbitrary texts, and texts of torch cut, shuffled and glued: always a verdict, soon, and never a number that is not there."""
+
+import random
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.failures.allocator import EIB, allocator_figures
+from harness.failures.classify import Ending, classify
+from harness.failures.first_failure import first_failure
+from harness.failures.verdict import NEXT_EXPERIMENT
+from harness.foreign.logs.lines import LogLine, log_lines
+
+SIZES = st.sampled_from(
+    ["0 bytes", "512 bytes", "896.00 KiB", "2.31 GiB", "79.11 GiB", "17179869184.00 GiB", "9" * 25 + " GiB", "-1 GiB"]
+)
+WORDS = st.sampled_from([
+    "CUDA out of memory. ", "Tried to allocate ", "more than 1EB memory.", "GPU 0 has a total capacity of ", "capacty of ",
+    " of which ", " is free. ", "Process 42 has ", " memory in use. ", "Including non-PyTorch memory, this process has ",
+    " allowed; ", "Of the allocated memory ", " is allocated by PyTorch, ", "with ", " allocated in private pools (e.g., CUDA Graphs), ",
+    "and ", " is reserved by PyTorch but unallocated.", " already allocated; ", " reserved in total by PyTorch", "(GPU 1; ",
+    "Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. Requested size: ",
+    "DefaultCPUAllocator: can't allocate memory: you tried to allocate ", "Failed to CUDA calloc async ", "MemoryError", "\n",
+    "Traceback (most recent call last):", 'File "a/schedules.py", line 3, in forward_step', "ValueError: x", "exitcode  : -9 (pid: 7)",
+    "rank      : 3 (local_rank: 3)", "time      : 2026-08-21_14:03:30", "Root Cause (first observed failure):", "=====",
+    "Connection closed by peer", "srun: error: task 1: Killed", "iteration 7/ 9 |", "[E0821 14:03:30.1 x]",
+])  # fmt: skip
+TEXTS = st.lists(st.one_of(WORDS, SIZES, st.text(max_size=12)), max_size=40).map("".join)
+ENDINGS = st.builds(
+    Ending,
+    exit_code=st.none() | st.integers(-70, 260),
+    scheduler_state=st.none() | st.sampled_from(["OUT_OF_MEMORY", "FAILED", ""]),
+    host_oom_kills=st.none() | st.integers(0, 3),
+    expandable_segments=st.none() | st.booleans(),
+)  # fmt: skip
+LINES = st.lists(
+    st.builds(LogLine, TEXTS.map(lambda text: text.replace("\n", " ")), st.sampled_from(["a", "b"]), st.integers(1, 9),
+              st.none() | st.integers(0, 3), time=st.none() | st.sampled_from(["2026-08-21 14:03:27", "x"])),
+    max_size=20,
+)  # fmt: skip
+
+
+def judged_whole(text, ending):
+    verdict = classify(text, ending)
+    assert verdict.oom_class in NEXT_EXPERIMENT
+    assert verdict.confidence in ("high", "medium", "low")
+    assert verdict.reason
+    figures = allocator_figures(text)
+    numbers = [] if figures is None else [figures.tried_bytes, figures.total_bytes, figures.free_bytes, figures.allocated_bytes,
+                                         figures.unallocated_bytes, figures.private_pool_bytes]  # fmt: skip
+    assert all(number is None or 0 <= number < EIB for number in numbers)
+
+
+def single_rank_first(lines):
+    first = first_failure(lines)
+    if first is None:
+        return
+    shown = {(line.source, line.number) for line in lines}
+    assert {(line.source, line.number) for line in first.failure.evidence} <= shown
+    assert all(other.kind == first.failure.kind for other in first.also)
+    assert all(other.kind != first.failure.kind for other in first.victims)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(TEXTS, ENDINGS)
+def test_every_text_has_a_verdict(text, ending):
+    judged_whole(text, ending)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(LINES)
+def test_of_any_lines_one_failure_is_first_or_none(lines):
+    single_rank_first(lines)
+
+
+@pytest.mark.parametrize("word", ["Process 1 has 1.00 GiB memory in use. ", "CUDA out of memory. ", "9" * 30, "File ", "slurmstepd: error: ",
+                                  "a.", "ncclUnhandledCudaError", "NCCL WARN ", "DataLoader worker (pid 1", "total capacity of 1",
+                                  "Error: size of layers ", "Triton ", "Error tokenizer ", "Xid ", "thread: [1,2", "Unhandled exception: "])  # fmt: skip
+def test_a_long_text_that_is_nearly_a_message_is_judged_at_once(word):
+    text = (word * 64_000)[:64_000]
+    begin = time.process_time()
+    classify(text)
+    first_failure([LogLine("Traceback (most recent call last):", "a", 1), LogLine(text, "a", 2)])
+    assert time.process_time() - begin < 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a" * 10_000_000,
+        b"Tried to allocate [rank1]: " * 20_000,
+        b"log\n" * 4096 + random.Random(7).randbytes(1_500_000),
+        b"".join(bytes(random.Random(n).choices(range(32, 127), k=200)) + b"\n" for n in range(6_000)),
+        b"\xff\xfe" + ("a" * 5_000_000).encode("utf-16-le"),
+    ],
+    ids=["a line of 10 MB", "records", "random bytes", "lines of one width", "UTF-16"],
+)
+def test_a_hostile_log_takes_bounded_time_and_memory(tmp_path, content):
+    (tmp_path / "train.log").write_bytes(content)
+    begin = time.process_time()
+    first_failure(log_lines([tmp_path / "train.log"]))
+    assert time.process_time() - begin < 4.0
+    peaks = []
+    for part in (content[: len(content) // 2], content):
+        (tmp_path / "train.log").write_bytes(part)
+        tracemalloc.start()
+        first_failure(log_lines([tmp_path / "train.log"]))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert max(peaks) < min(peaks) + 4_000_000

@@ -1,0 +1,274 @@
+"""Lines out of logs of any origin: whose they are, where they stand, and what was refused."""
+
+import io
+import re
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.foreign.logs.lines import MAX_PIECE_BYTES, LogLine, log_lines
+from harness.foreign.logs.sources import rank_in_path
+
+
+def written(folder, name, content):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def read(folder, content):
+    return list(log_lines([written(folder, "train.log", content)]))
+
+
+def texts(folder, content):
+    return [line.text for line in read(folder, content)]
+
+
+def test_a_line_knows_its_file_and_number(tmp_path):
+    path = written(tmp_path, "train.log", "one\n\nthree")
+    assert list(log_lines([path])) == [LogLine("one", str(path), 1), LogLine("three", str(path), 3)]
+    assert [line.where for line in log_lines([path])] == [f"{path}:1", f"{path}:3"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"\x1b[31mred\x1b[0m and \x1b[1;32mgreen\x1b[m", "red and green"),
+        (b"\x1b]0;title\x07text", "text"),
+        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        (b"cut \x1b[3", "cut [3"),
+        (b"caf\xe9 closed", "caf\ufffd closed"),
+        ("Zürich 10 µs".encode(), "Zürich 10 µs"),
+        (b"a\x00b\x08c\x7fd", "abcd"),
+        ("\u202eout of memory\u202c".encode(), "out of memory"),
+        (b"\x00\x00\x00after a hole", "after a hole"),
+    ],
+)
+def test_colours_and_control_characters_are_gone_and_what_is_no_utf8_is_marked(tmp_path, raw, text):
+    assert texts(tmp_path, raw + b"\n") == [text]
+
+
+def test_a_progress_bar_does_not_hide_the_error_behind_it(tmp_path):
+    lines = read(tmp_path, " 10%|#    |\r 20%|##   |\rRuntimeError: lost\r\nnext\r\n")
+    assert [(line.number, line.text) for line in lines] == [
+        (1, "10%|#    |"),
+        (1, "20%|##   |"),
+        (1, "RuntimeError: lost"),
+        (2, "next"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "host", "time", "text"),
+    [
+        ("[rank3]: Traceback (most recent call last):", 3, None, None, "Traceback (most recent call last):"),
+        ("[default3]:starting", 3, None, None, "starting"),
+        ("[node-07:3]:starting", 3, None, None, "starting"),
+        ("2026-01-02T03:04:05.678Z: [1,12]<stdout>:starting", 12, None, "2026-01-02T03:04:05.678Z", "starting"),
+        ("2026-01-02 03:04:05.678 +08:00 [rank3]: starting", 3, None, "2026-01-02 03:04:05.678 +08:00", "starting"),
+        ("[core.py:3]: starting", None, None, None, "[core.py:3]: starting"),
+        ("[Epoch:3]: loss 2.5", None, None, None, "[Epoch:3]: loss 2.5"),
+        ("[default3]:[rank11]: RuntimeError: x", 11, None, None, "RuntimeError: x"),
+        ("[1,5]<stderr>: lost", 5, None, None, "lost"),
+        (" [2026-08-21 14:03:27] iteration 2/ 50 |", None, None, "2026-08-21 14:03:27", "iteration 2/ 50 |"),
+        ("[2026-08-21 14:03:27.481093] iteration 2/", None, None, "2026-08-21 14:03:27.481093", "iteration 2/"),
+        ("2026-08-21 14:03:27,123 - megatron.core - WARNING - slow", None, None, "2026-08-21 14:03:27,123", "slow"),
+        ("2026-08-21T14:03:27Z | INFO     | a.b:run:12 - up", None, None, "2026-08-21T14:03:27Z", "up"),
+        ("INFO:megatron.core.timers:done", None, None, None, "done"),
+        ("[NeMo W 2026-08-21 14:03:27 nemo_logging:349] hm", None, None, "2026-08-21 14:03:27", "hm"),
+        ("[NeMo I 2026-08-21 14:03:27 rank:7 megatron_init:234] up", 7, None, "2026-08-21 14:03:27", "up"),
+        ("node-07.cluster:1234:1290 [3] NCCL WARN gone", None, "node-07.cluster", None, "NCCL WARN gone"),
+        ("n1:1234:1290 [3] include/alloc.h:228 NCCL WARN gone", None, "n1", None, "include/alloc.h:228 NCCL WARN gone"),
+        ("[rank2]:[W1121 12:00:00.1 ProcessGroupNCCL.cpp:1496] x", 2, None, None,
+         "[W1121 12:00:00.1 ProcessGroupNCCL.cpp:1496] x"),
+        ("12:30: not a label", None, None, None, "12:30: not a label"),
+        ("[Rank 0] (after 2 iterations) memory (GB)", None, None, None, "[Rank 0] (after 2 iterations) memory (GB)"),
+    ],
+)  # fmt: skip
+def test_what_launchers_and_loggers_put_before_a_line_is_taken_off_and_understood(
+    tmp_path, line, rank, host, time, text
+):
+    read_back = read(tmp_path, line + "\n")[0]
+    assert (read_back.rank, read_back.host, read_back.time, read_back.text) == (rank, host, time, text)
+
+
+def test_labels_of_srun_are_ranks_where_each_rank_is_a_task(tmp_path):
+    lines = read(tmp_path, "0: up\n1: up\n3: lost\n1: 2: not a second label\n")
+    assert [(line.rank, line.text) for line in lines] == [
+        (0, "up"), (1, "up"), (3, "lost"), (1, "2: not a second label"),
+    ]  # fmt: skip
+
+
+def test_labels_of_srun_are_nodes_where_torchrun_starts_the_ranks(tmp_path):
+    lines = read(tmp_path, "0: [default1]:up\n1: [default1]:up\n1: [default0]:[rank4]: lost\n1: by the agent\n")
+    assert [(line.rank, line.host) for line in lines] == [
+        (1, "task 0"),
+        (None, "task 1"),  # which rank of the job the second on this node is, nothing tells
+        (4, "task 1"),
+        (None, "task 1"),
+    ]
+
+
+def test_a_numbered_list_is_no_log_of_srun(tmp_path):
+    assert [line.rank for line in read(tmp_path, "1: first\n2: second\n3: third\n")] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"rank": 3}{"rank": 2}{"rank": 1}', ['{"rank": 3}', '{"rank": 2}', '{"rank": 1}']),
+        ("Step Time : 8.92s GPU utilization: 744.1MODEL_TFLOP/s/GPU [2026-08-21 14:03:27] iteration       12/      50 |",
+         ["Step Time : 8.92s GPU utilization: 744.1MODEL_TFLOP/s/GPU", "iteration       12/      50 |"]),
+        ("loading[rank1]: Traceback (most recent call last):", ["loading", "Traceback (most recent call last):"]),
+        ("a |[Rank 3] (after 2 iterations) memory (GB) | b", ["a |", "[Rank 3] (after 2 iterations) memory (GB) | b"]),
+        ('{"text": "x [rank1]: Traceback (most recent call last):"}',
+         ['{"text": "x [rank1]: Traceback (most recent call last):"}']),
+    ],
+)  # fmt: skip
+def test_records_glued_to_one_line_come_apart(tmp_path, line, expected):
+    assert texts(tmp_path, line + "\n") == expected
+
+
+def test_a_glued_record_is_its_own_ranks_and_any_other_the_lines(tmp_path):
+    lines = read(tmp_path, '[rank0]: half a line[rank5]: RuntimeError: lost\n[rank2]: {}{"a": 1}\n')
+    assert [(line.rank, line.text) for line in lines] == [
+        (0, "half a line"), (5, "RuntimeError: lost"), (2, "{}"), (2, '{"a": 1}'),
+    ]  # fmt: skip
+
+
+def test_a_line_without_end_comes_in_pieces_that_lose_nothing(tmp_path):
+    words = [f"word{number}" for number in range(40_000)]
+    lines = read(tmp_path, "begin\n" + " ".join(words) + "\nend\n")
+    middle = [line for line in lines if line.number == 2]
+    assert len(middle) > 1
+    assert max(len(line.text) for line in middle) <= MAX_PIECE_BYTES
+    assert " ".join(line.text for line in middle).split() == words
+    assert (lines[-1].text, lines[-1].number) == ("end", 3)
+
+
+def test_a_folder_gives_its_logs_in_the_order_of_their_ranks(tmp_path):
+    for rank in (10, 9, 0):
+        written(tmp_path, f"logs/rank_{rank:d}.log", f"i am {rank}\n")
+    written(tmp_path, "logs/config.json", "{}")
+    assert [line.rank for line in log_lines([tmp_path / "logs"])] == [0, 9, 10]
+
+
+def test_a_file_named_twice_is_read_once(tmp_path):
+    path = written(tmp_path, "logs/rank_0.log", "once\n")
+    assert len(list(log_lines([tmp_path / "logs", path, path]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("rank_003.log", 3),
+        ("train-rank12.err", 12),
+        ("task-7.out", 7),
+        ("slurm-4711-3.out", 3),
+        ("slurm-4711_3.out", None),
+        ("slurm-4711.out", None),
+        ("crank_5.log", None),
+        ("none_x/attempt_0/3/stdout.log", 3),
+        ("attempt_0/3/other.log", None),
+        ("llama3_8b.log", None),
+    ],
+)
+def test_a_files_name_tells_the_rank_where_launchers_write_it_so(tmp_path, path, rank):
+    assert rank_in_path(tmp_path / path) == rank
+
+
+def test_a_lines_own_prefix_is_believed_before_the_files_name(tmp_path):
+    path = written(tmp_path, "rank_0.log", "mine\n[rank3]: forwarded\n")
+    assert [line.rank for line in log_lines([path])] == [0, 3]
+
+
+def test_standard_input_is_read_where_a_dash_is_given(tmp_path):
+    stream = io.BufferedReader(io.BytesIO(b"[rank1]: piped\n"))
+    assert list(log_lines(["-"], stream)) == [LogLine("piped", "<stdin>", 1, rank=1)]
+
+
+def test_a_truncated_log_with_a_hole_of_nul_bytes_is_no_binary(tmp_path):
+    assert texts(tmp_path, b"\x00" * 10_000 + b"RuntimeError: late\n") == ["RuntimeError: late"]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\x1f\x8b\x08rest", "compressed (gzip)"),
+        (b"PK\x03\x04rest", "a zip archive or a checkpoint"),
+        (b"\x80\x04\x95rest", "a pickle"),
+        (b"\xff\xfe" + b"\x00\xd8" * 500, "binary"),
+        (bytes(range(128, 256)) * 8, "binary"),
+    ],
+)
+def test_what_is_no_text_is_refused_in_words(tmp_path, content, what):
+    path = written(tmp_path, "train.log", content)
+    with pytest.raises(BadRequestError, match=re.escape(f"{path}: {what}")) as refused:
+        log_lines([path])
+    assert refused.value.remedy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mark", "codec"), [(b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")])
+def test_a_log_in_utf_16_is_read_by_its_mark(tmp_path, mark, codec):
+    text = "[rank1]: fit é\r\n[rank2]: 𝄞 late\n" * 70_000  # also characters of two units, at the edges of chunks
+    lines = read(tmp_path, mark + text.encode(codec) + b"x")
+    assert [(line.text, line.rank, line.number) for line in lines[:2]] == [("fit é", 1, 1), ("𝄞 late", 2, 2)]
+    assert {line.text for line in lines[:-1]} == {"fit é", "𝄞 late"}
+    assert len(lines) == 140_001
+
+
+def test_standard_input_in_utf_16_is_read(tmp_path):
+    stream = io.BufferedReader(io.BytesIO("[rank1]: piped\n".encode("utf-16")))
+    assert list(log_lines(["-"], stream)) == [LogLine("piped", "<stdin>", 1, rank=1)]
+
+
+def test_a_device_is_no_log():
+    with pytest.raises(BadRequestError, match="/dev/zero: a device, not a log"):
+        list(log_lines(["/dev/zero"]))
+
+
+def test_binary_standard_input_is_refused_too():
+    with pytest.raises(BadRequestError, match=r"<stdin>: compressed \(gzip\)"):
+        list(log_lines(["-"], io.BufferedReader(io.BytesIO(b"\x1f\x8b\x08rest"))))
+
+
+def test_all_that_cannot_be_read_is_named_before_the_first_line(tmp_path):
+    good = written(tmp_path, "good.log", "fine\n")
+    packed = written(tmp_path, "packed.log", b"\x1f\x8b\x08")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(BadRequestError) as refused:
+        log_lines([good, tmp_path / "missing.log", packed, empty])
+    for named in ("missing.log: no such file", "packed.log: compressed", "empty: no logs found"):
+        assert named in str(refused.value)
+
+
+def test_a_folder_of_snapshots_alone_names_the_snapshot(tmp_path):
+    written(tmp_path, "oom.pickle", b"\x80\x04.")
+    with pytest.raises(BadRequestError, match=r"no logs found .*\n  name the snapshot itself: .*/oom\.pickle"):
+        log_lines([tmp_path])
+
+
+def test_an_empty_log_has_no_lines(tmp_path):
+    assert read(tmp_path, "") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "rank"),
+    [
+        ("(worker1, rank=1, pid=77, ip=10.0.0.9) KeyError: 3", "worker1", None),
+        ("(head, rank=0, pid=77) KeyError: 3", "head", None),
+        ("(Actor pid=77, ip=10.0.0.9) KeyError: 3", "10.0.0.9", None),
+        ("my.job/0 [default3]:[rank11]: KeyError: 3", "my.job/0", 11),
+        ("my.job/2 KeyError: 3", "my.job/2", None),
+        ("[trainer3]:KeyError: 3", None, 3),
+        ("[trainer3|0]:KeyError: 3", None, 3),
+    ],
+)
+def test_names_that_launchers_put_before_a_line_are_no_part_of_it(tmp_path, line, host, rank):
+    log = tmp_path / "a.log"
+    log.write_text(f"{line}\nother\n")
+    found = next(iter(log_lines([log])))
+    assert (found.text, found.host, found.rank) == ("KeyError: 3", host, rank)

@@ -1,0 +1,140 @@
+"""How much of a pipe is read, and how the reading is ended."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.foreign.logs.lines import log_lines
+from harness.foreign.logs.sources import Passage, open_file_or_pipe
+from tests.imports.logs import bridge_log
+
+
+@pytest.fixture(name="endless")
+def _endless():
+    """A pipe into which a process writes for ever."""
+    with subprocess.Popen(["yes", "a line of a job"], stdout=subprocess.PIPE) as process:
+        yield process.stdout
+        process.kill()
+
+
+def test_a_pipe_without_end_is_read_up_to_a_limit_with_a_note(endless):
+    passage = Passage(most_pipe_bytes=1 << 20)
+    assert sum(1 for _ in log_lines(["-"], endless, passage)) == (1 << 20) // 16
+    assert passage.notes == ["<stdin>: only the first 0.000977 GiB were read, the limit for a pipe."]
+
+
+def test_a_file_is_read_whole_whatever_the_limit_of_pipes(tmp_path):
+    (tmp_path / "a.log").write_text("a line of a job\n" * 1000)
+    passage = Passage(most_pipe_bytes=100)
+    assert sum(1 for _ in log_lines([tmp_path / "a.log"], passage=passage)) == 1000
+    assert (passage.num_bytes, passage.total_bytes, passage.notes) == (16000, 16000, [])
+
+
+def test_a_compressed_file_is_read_up_to_the_limit_of_pipes(tmp_path):
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"a line of a job\n" * 70_000))
+    assert sum(1 for _ in log_lines([tmp_path / "a.log.gz"])) == 70_000
+    passage = Passage(most_pipe_bytes=1 << 20)
+    assert sum(1 for _ in log_lines([tmp_path / "a.log.gz"], passage=passage)) == (1 << 20) // 16
+    assert passage.total_bytes is None
+    assert "only the first 0.000977 GiB were read, the limit for a compressed file." in passage.notes[0]
+
+
+def test_of_a_compressed_file_that_was_cut_short_the_beginning_is_read_with_a_note(tmp_path):
+    text = "".join(f"line {number}\n" for number in range(20_000)).encode()
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(text)[:-9000])
+    passage = Passage()
+    lines = [line.text for line in log_lines([tmp_path / "a.log.gz"], passage=passage)]
+    assert lines[:2] == ["line 0", "line 1"] and 1000 < len(lines) < 20_000
+    assert "a.log.gz: the compressed file is damaged or cut short: only its beginning was read." in passage.notes[0]
+
+
+def test_a_folder_has_its_compressed_logs_but_not_beside_the_same_log_in_plain_text(tmp_path):
+    (tmp_path / "rank_0.log").write_text("plain\n")
+    (tmp_path / "rank_0.log.gz").write_bytes(gzip.compress(b"copy\n"))
+    (tmp_path / "rank_1.log.gz").write_bytes(gzip.compress(b"packed\n"))
+    assert [(line.text, line.rank) for line in log_lines([tmp_path])] == [("plain", 0), ("packed", 1)]
+
+
+def test_a_compressed_archive_is_no_log(tmp_path):
+    with tarfile.open(tmp_path / "run.tar.gz", "w:gz") as archive:
+        archive.add(__file__, "a.log")
+    with pytest.raises(BadRequestError, match="an archive, not a log"):
+        log_lines([tmp_path / "run.tar.gz"])
+
+
+def test_reading_a_silent_pipe_can_be_stopped():
+    reading, writing = os.pipe()
+    os.write(writing, b"one\n")
+    passage = Passage()
+    threading.Timer(0.3, setattr, (passage, "is_stopped", True)).start()
+    with os.fdopen(reading, "rb") as stream:
+        assert [line.text for line in log_lines(["-"], stream, passage)] == ["one"]
+    os.close(writing)
+
+
+def test_a_named_pipe_without_a_writer_is_refused_in_time(tmp_path):
+    os.mkfifo(tmp_path / "p")
+    with pytest.raises(BadRequestError, match=r"no program opened this named pipe for writing within 0\.2 s"):
+        open_file_or_pipe(tmp_path / "p", "p", writer_s=0.2)
+
+
+def test_waiting_for_the_writer_of_a_named_pipe_can_be_stopped(tmp_path):
+    os.mkfifo(tmp_path / "p")
+    passage = Passage()
+    threading.Timer(0.3, setattr, (passage, "is_stopped", True)).start()
+    assert list(log_lines([tmp_path / "p"], passage=passage)) == []
+
+
+def test_a_named_pipe_whose_writer_comes_later_is_read_whole(tmp_path):
+    os.mkfifo(tmp_path / "p")
+    threading.Timer(0.3, (tmp_path / "p").write_text, ("one\ntwo\n",)).start()
+    assert [line.text for line in log_lines([tmp_path / "p"])] == ["one", "two"]
+
+
+def test_a_pipe_that_cannot_be_opened_says_why(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        open_file_or_pipe(tmp_path / "p", "p")
+
+
+def _in_a_shell(folder, line):
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", "-c", line], check=False, cwd=folder, capture_output=True, text=True, timeout=60, env=env
+    )
+
+
+def test_a_pipe_of_the_shell_is_read_as_a_log(tmp_path):
+    (tmp_path / "a.log").write_text("KeyError: 'seven'\n")
+    done = _in_a_shell(tmp_path, "mbr-perf diagnose <(cat a.log)")
+    assert "KeyError: 'seven'" in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_pipe_of_the_shell_is_compared_as_the_file_behind_it(tmp_path):
+    tflops = [30.0] + [700.0] * 49
+    (tmp_path / "a.log").write_text(bridge_log(tflops))
+    steps = {str(step): {"GPU utilization": value} for step, value in enumerate(tflops)}
+    (tmp_path / "g.json").write_text(json.dumps(steps))
+    piped, plain = (
+        _in_a_shell(tmp_path, f"mbr-perf compare --golden g.json --log {log} --json")
+        for log in ("<(cat a.log)", "a.log")
+    )
+    judged = [json.loads(done.stdout) for done in (piped, plain)]
+    assert judged[0]["outcome"] == judged[1]["outcome"] == "pass"
+    assert piped.returncode == plain.returncode == 0
+
+
+def test_a_pipe_of_the_shell_is_refused_as_a_file_that_is_read_more_than_once(tmp_path):
+    (tmp_path / "train.sh").write_text("--num-layers 4\n")
+    done = _in_a_shell(tmp_path, "mbr-perf plan -g h100 --megatron_args <(cat train.sh)")
+    assert "/dev/fd/" in done.stderr
+    assert "a pipe or a device, not a file" in done.stderr
+    assert done.returncode == 2

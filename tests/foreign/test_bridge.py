@@ -1,0 +1,319 @@
+"""`--bridge_config`: every field is taken, known not to matter, or refused by name; recorded files resolve as recipes do."""
+
+import gzip
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.errors import BadRequestError
+from harness.foreign.bridge import _is_one_of
+from harness.foreign.container_fields import FIELDS
+from harness.foreign.container_known import KNOWN, SECTIONS
+from harness.resolve.recipe import ForeignSource, Request
+from harness.resolve.resolve import resolve
+
+DATA = Path(__file__).parents[1] / "data" / "bridge"
+LLAMA = "llama3_70b_pretrain_64gpu_h100_bf16.yaml"
+DEEPSEEK = "deepseek_v3_pretrain_1024gpu_h100_fp8cs.yaml"
+QWEN_LIBRARY = "qwen3_30b_a3b_pretrain_8gpu_h100_bf16.yaml"
+QWEN = "qwen3_30b_a3b_pretrain_16gpu_h100_fp8cs.yaml"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with every recorded file."""
+    folder = tmp_path_factory.mktemp("containers")
+    for name in ("containers_067f987.tar.xz", "other_families_067f987.tar.xz"):
+        with tarfile.open(DATA / name) as archive:
+            archive.extractall(folder, filter="data")
+    return folder
+
+
+def resolved(path, gpu="h100", **options):
+    return resolve(Request(model_recipe_name="", gpu=gpu, source=ForeignSource("bridge_config", str(path)), **options))
+
+
+def refused(path, **options):
+    with pytest.raises(BadRequestError) as error:
+        resolved(path, **options)
+    return str(error.value)
+
+
+def changed(files, tmp_path, name, *changes):
+    """A copy of a recorded file with other values, at its nesting."""
+    text = (files / name).read_text()
+    for key, value in changes:
+        text, count = re.subn(rf"^( +{key}:) .*$", rf"\1 {value}", text, count=1, flags=re.MULTILINE)
+        assert count == 1, key
+    path = tmp_path / "run_config.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_resolves_with_its_path_as_the_source_of_every_setting(files):
+    found = resolved(files / LLAMA)
+    spec, label = found.spec, str(files / LLAMA)
+    assert (spec.recipe, spec.family, spec.task) == (LLAMA.removesuffix(".yaml"), "bridge", "pretrain")
+    assert (spec.gpu, spec.num_gpus, spec.compute_dtype) == ("h100", 64, "bf16")
+    assert found.sources["model.num_layers"] == f"{label}:720: model.num_layers"
+    assert found.sources["recompute"] == f"{label}:751: model.recompute_granularity"
+    assert found.sources["env.TORCH_NCCL_HIGH_PRIORITY"] == f"{label}:296: env_vars.TORCH_NCCL_HIGH_PRIORITY"
+    assert found.sources["bridge_config"] == f"--bridge_config {label}"
+    selective = resolved(files / DEEPSEEK)
+    assert re.fullmatch(rf"{files / DEEPSEEK}:\d+: model.recompute_modules", selective.sources["recompute"])
+
+
+def test_options_override_the_file(files):
+    found = resolved(files / LLAMA, recompute="mlp", num_gpus=32, tensor_model_parallel_size=8, context_parallel_size=1)
+    assert (found.spec.recompute.text, found.sources["recompute"]) == ("mlp", "--recompute")
+    assert (found.spec.num_gpus, found.spec.batch.global_batch_size) == (32, 128)
+    assert any("global batch size 256 scaled to 128" in note for note in found.notes)
+
+
+def test_fine_tuning_is_seen_by_its_data_set_and_options_name_what_a_file_lacks(files):
+    path = files / "llama3_8b_sft_8gpu_h100_fp8cs.yaml"
+    assert "does not say how many GPUs the job has\n  add -ng" in refused(path)
+    assert resolved(path, num_gpus=8).spec.task == "sft"
+
+
+def test_settings_whose_effect_nobody_predicts_are_one_note(files):
+    (note,) = (note for note in resolved(files / DEEPSEEK).notes if "not all is predicted" in note)
+    assert "optimizer.overlap_param_gather_with_optimizer_step is true" in note
+    (note,) = (n for n in resolved(files / "library" / QWEN_LIBRARY, num_gpus=8).notes if "not all is predicted" in n)
+    assert note.endswith("not all is predicted: model.apply_rope_fusion is false (an unfused rotary embedding)")
+
+
+def test_a_run_on_a_cpu_leaves_out_what_needs_a_gpu_and_names_it(files):
+    found = resolved(files / QWEN, "cpu", num_gpus=2, expert_model_parallel_size=2)
+    spec = found.spec
+    assert (spec.compute_dtype, spec.cuda_graph.impl, spec.kernels.transformer_impl, spec.env) == (
+        "fp32",
+        "none",
+        "auto",
+        {},
+    )
+    assert spec.kernels.moe_token_dispatcher_type == "alltoall"
+    assert any("without what needs a GPU: compute_dtype" in note and "cuda_graph.impl" in note for note in found.notes)
+
+
+@pytest.mark.slow
+def test_every_recorded_file_resolves_or_is_refused_for_its_reason(files):
+    reasons = {
+        "peft": "mbr-perf cannot train adapters (LoRA)",
+        "nemotron": "has Mamba layers",
+        "wan_": "is a diffusion model",
+        "_hsdp": "several instances of the distributed optimizer (HSDP)",
+        "deepseek_v3_pretrain_256gpu_gb.00_fp8mx_partial_cg_dev": "has not completed this file",
+        "kimi_k2": "optimizer.optimizer is dist_muon: mbr-perf has only Adam",
+        "deepep_dev": "moe_deepep_num_sms=20 and moe_hybridep_num_sms=16 contradict each other",
+    }
+    read = 0
+    for path in sorted(files.rglob("*.yaml")):
+        gpu, num_gpus = re.search(r"_(\d+)gpu_([a-z]+\d+)_", path.name).groups()[::-1]
+        why = next((why for name, why in reasons.items() if re.search(name, path.name)), None)
+        if why is None and "moe_paged_stash: true" in path.read_text():
+            why = "moe_paged_stash is true: the experts' activations move to pages"
+        if why:
+            assert why in refused(path, gpu=gpu, num_gpus=int(num_gpus)), path.name
+        else:
+            assert resolved(path, gpu, num_gpus=int(num_gpus)).spec.num_gpus == int(num_gpus)
+            read += 1
+    assert read > 200
+
+
+def test_every_field_of_every_version_is_known():
+    read = {name for row in FIELDS for name in row.names}
+    with gzip.open(DATA / "container_defaults.json.gz") as packed:
+        versions = json.load(packed)
+    assert list(versions) == ["0.3.1", "0.4.2", "0.5.1", "0.6.0", "067f987"] and read.isdisjoint(KNOWN)
+    everything = {path for fields in versions.values() for path in fields}
+    assert [
+        p for p in sorted(everything) if p not in read and p not in KNOWN and p.partition(".")[0] not in SECTIONS
+    ] == []
+    assert len(everything) > 500
+
+
+def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
+    with gzip.open(DATA / "container_defaults.json.gz") as packed:
+        versions = json.load(packed)
+    found = set()
+    for fields in versions.values():
+        for path, defaults in fields.items():
+            row = KNOWN.get(path)
+            for each in defaults if row is not None and row.values is not None else ():
+                value = tuple(each) if isinstance(each, list) else each
+                if not isinstance(value, dict) and not _is_one_of(value, row.values):
+                    found.add(path)
+    assert found == {"ddp.data_parallel_sharding_strategy"}  # a default of FSDP that Bridge's recipes change
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "messages"),
+    [
+        (LLAMA, [("fp32_residual_connection", "true"), ("qk_clip", "true"), ("rampup_batch_size", "[16, 16, 100]")],
+         ["model.fp32_residual_connection is true: mbr-perf does not have it", "model.qk_clip is true",
+          "train.rampup_batch_size is (16, 16, 100)"]),
+        (LLAMA, [("optimizer_cpu_offload", "true"), ("optimizer", "muon")],
+         ["optimizer.optimizer_cpu_offload is true", "optimizer.optimizer is muon: mbr-perf has only Adam\n  must be adam"]),
+        (LLAMA, [("num_distributed_optimizer_instances", "2")], ["ddp.num_distributed_optimizer_instances is 2"]),
+        (LLAMA, [("cp_comm_type", "a2a")], ["model.cp_comm_type is a2a: context parallelism passes keys"]),
+        (LLAMA, [("moe_paged_stash", "false\\n    new_field_of_2027: 3")], ["mbr-perf knows no such field", "its value is 3"]),
+        (LLAMA, [("overlap_p2p_comm", "null"), ("enable_cuda_graph", "true")],
+         ["model.enable_cuda_graph: the former name of model.cuda_graph_impl=local"]),
+        (LLAMA, [("experimental_attention_variant", "dsa")], ["mbr-perf does not know the attention dsa"]),
+        (LLAMA, [("experimental_attention_variant", "gated_delta_net"), ("deterministic_mode", "true")],
+         ["model.deterministic_mode: gated delta nets then run without the kernels"]),
+        (LLAMA, [("num_layers", "null"), ("num_attention_heads", "null")],
+         ["model.num_layers: missing", "model.num_attention_heads: missing"]),
+        (LLAMA, [("num_layers", "true")], ["model.num_layers: must be an integer"]),
+        (LLAMA, [("micro_batch_size", "9" * 99)], ["train.micro_batch_size"]),
+        (LLAMA, [("data_parallel_size", "9" * 60)], ["comm_overlap.data_parallel_size: the sizes give", "use 1 to 1048576 GPUs"]),
+        (LLAMA, [("window_size", "[[]]")], ["model.window_size[0]: must be an integer", "model.window_size[1]: missing"]),
+        (QWEN, [("moe_latent_size", "64"), ("moe_router_score_function", "tanh"), ("fp16", "true")],
+         ["model.moe_latent_size is 64", "model.moe_router_score_function: must be 'softmax' or 'sigmoid', is 'tanh'"]),
+        (LLAMA, [("restore_modelopt_state", "false\\n  hidden_size: 64")], ["model.hidden_size is 8192, but line", "sets 64"]),
+        (QWEN, [("seq_length", "2048")], ["dataset.seq_length: 2048, but model.seq_length is 4096"]),
+        (DEEPSEEK, [("virtual_pipeline_model_parallel_size", "3")], ["3, but the pipeline layout has"]),
+        (DEEPSEEK, [("lr_decay_steps", "null")], ["scheduler.lr_decay_steps: Megatron-Bridge has not completed this file"]),
+        (DEEPSEEK, [("moe_enable_deepep", "true"), ("moe_flex_dispatcher_backend", "hybridep")],
+         ["model.moe_enable_deepep: the former name of model.moe_flex_dispatcher_backend=deepep"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_said_here_is_refused_by_name_and_line(files, tmp_path, name, changes, messages):
+    text = refused(changed(files, tmp_path, name, *changes))
+    assert [message for message in messages if message not in text] == [], text
+    assert "run_config.yaml" in text
+
+
+def test_a_wrong_type_is_named_at_its_line_with_what_to_do(files, tmp_path):
+    path = changed(files, tmp_path, LLAMA, ("num_layers", "many"))
+    message = f"{path}:720: model.num_layers: must be an integer, is 'many'"
+    assert refused(path) == f"{message}\n  correct it there, or set model.num_layers with --set"
+    assert resolved(path, set_values=("model.num_layers=40",)).spec.model.num_layers == 40
+
+
+def test_a_value_that_cannot_be_read_makes_no_other_setting_missing(files, tmp_path):
+    text = refused(changed(files, tmp_path, LLAMA, ("recompute_granularity", "full")))
+    assert "full recompute needs method" in text
+    assert "missing" not in text
+
+
+def test_weights_are_of_the_precision_that_the_file_trains_in(files, tmp_path):
+    path = tmp_path / "odd.yaml"
+    path.write_text((files / QWEN).read_text().replace(" bf16: true", " bf16: false"))
+    message = refused(path)
+    assert "model.bf16: off, but FP8 and FP4 train bf16 weights here" in message
+    assert "model.params_dtype: torch.bfloat16, but model.bf16 is false" in message
+
+
+def test_a_layout_that_cannot_be_read_is_left_to_the_rules(files, tmp_path):
+    path = changed(files, tmp_path, DEEPSEEK, ("pipeline_model_parallel_layout", "Et|zzz"))
+    assert resolved(path).spec.parallelism.pipeline_model_parallel_layout == "Et|zzz"
+
+
+def test_fields_of_parts_that_the_model_lacks_do_not_matter(files, tmp_path):
+    path = changed(
+        files, tmp_path, LLAMA, ("moe_latent_size", "64"), ("tp_comm_split_ag", "false"), ("mtp_standalone", "true")
+    )
+    assert resolved(path).spec == resolved(files / LLAMA, set_values=()).spec.model_copy(
+        update={"recipe": resolved(path).spec.recipe}
+    )
+
+
+@pytest.mark.parametrize("part", ["train", "optimizer", "ddp", "model"])
+def test_a_section_that_is_missing_is_named(files, tmp_path, part):
+    lines = (files / LLAMA).read_text().splitlines(keepends=True)
+    start = lines.index(f"{part}:\n")
+    end = next(at for at in range(start + 1, len(lines)) if not lines[at].startswith((" ", "-")))
+    path = tmp_path / "cut.yaml"
+    path.write_text("".join(lines[:start] + lines[end:]))
+    assert f"{path}: {part}: missing" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("megatron.bridge.models.qwen_vl.qwen3_vl_provider.Qwen3VLMoEModelProvider", "reads images, sound or video"),
+        ("megatron.bridge.models.mamba.mamba_provider.MambaModelProvider", "has Mamba layers"),
+        ("megatron.bridge.models.gemma.gemma2_provider.Gemma2ModelProvider", "the model is unknown"),
+        ("megatron.bridge.models.llama.llama_provider.Llama4ModelProvider", "special layers"),
+        (
+            "megatron.bridge.models.llama_nemotron.llama_nemotron_provider.LlamaNemotronHeterogeneousProvider",
+            "different sizes",
+        ),
+    ],
+)
+def test_other_kinds_of_models_are_refused_by_their_class(files, tmp_path, model, why):
+    text = (files / LLAMA).read_text().replace("megatron.bridge.models.gpt.model_config.BridgeGPTModelConfig", model)
+    path = tmp_path / "other.yaml"
+    path.write_text(text)
+    message = refused(path)
+    assert model in message and why in message
+
+
+def test_a_precision_that_differs_from_ours_is_noted(files, tmp_path):
+    path = changed(files, tmp_path, QWEN, ("fp8_param", "false"))
+    text = (
+        path.read_text()
+        .replace("    fp8_param: true", "    fp8_param: false")
+        .replace("  fp8_param: true", "  fp8_param: false")
+    )
+    path.write_text(text)
+    (note,) = (note for note in resolved(path).notes if "not all is predicted" in note)
+    assert "model.fp8_param is false (fp8_cs here has true)" in note
+
+
+@pytest.mark.parametrize(("size", "num_notes"), [(1, 0), (4, 1)])
+def test_an_evaluation_with_larger_micro_batches_is_noted(files, tmp_path, size, num_notes):
+    path = changed(files, tmp_path, QWEN, ("eval_micro_batch_size", str(size)))
+    found = [note for note in resolved(path).notes if "an evaluation may raise the peak" in note]
+    assert len(found) == num_notes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "_target_: megatron.bridge.training.config.ConfigContainer\n",
+        "_target_: megatron.bridge.training.config.ConfigContainer\nmodel: 3\ntrain: []\noptimizer: x\nddp: null\n",
+        "_target_: megatron.bridge.training.config.ConfigContainer\nmodel: {transformer: 3, num_layers: [1]}\n"
+        "train: {micro_batch_size: {a: 1}}\noptimizer: {}\nddp: {bucket_size: -1}\nenv_vars: [1]\npeft: {}\n",
+        "a: &a [1,1]\nb: &b [*a,*a]\nc: &c [*b,*b]\n",
+        "_target_: !!python/object/apply:os.system [id]\n",
+        "\0",
+        "[" * 200,
+    ],
+)  # fmt: skip
+def test_hostile_files_are_refused_with_a_message(tmp_path, content):
+    path = tmp_path / "hostile.yaml"
+    path.write_text(content)
+    assert str(path) in refused(path)
+
+
+@pytest.mark.parametrize("version", ["0.3.1", "0.4.2", "0.5.1", "0.6.0"])
+@pytest.mark.parametrize("name", [LLAMA, QWEN, DEEPSEEK])
+def test_the_same_job_under_the_names_of_an_older_version_is_the_same_experiment(files, tmp_path, version, name):
+    """The fields are those of the version, in one flat model; their values are recorded, else the version's defaults."""
+    with gzip.open(DATA / "container_defaults.json.gz") as packed:
+        fields = json.load(packed)[version]
+    recorded = yaml.safe_load((files / name).read_text())
+    model = recorded["model"] | recorded["model"].get("transformer", {})
+    model["_target_"] = "megatron.bridge.models.mla_provider.MLAModelProvider"
+    if version < "0.5":
+        model["cuda_graph_scope"] = model["cuda_graph_modules"]
+    older = recorded | {"model": {"_target_": model["_target_"]}}
+    for path, (default, *_) in fields.items():
+        section, key = path.split(".")
+        values = model if section == "model" else recorded[section]
+        if key in values or not isinstance(default, dict):
+            older[section] = older[section] | {key: values.get(key, default)}
+    older["model"] = {
+        key: value for key, value in older["model"].items() if key == "_target_" or f"model.{key}" in fields
+    }
+    path = tmp_path / name
+    path.write_text(yaml.safe_dump(older))
+    assert resolved(path).spec == resolved(files / name).spec

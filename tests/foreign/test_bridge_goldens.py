@@ -1,0 +1,179 @@
+"""Megatron-Bridge's golden files: their layouts, what is wrong in them, and logs written as such."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.foreign.bridge_goldens import actuals_of, downsample, merge, unwrap, write_actuals
+from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.reader import read_logs
+
+CASES = json.loads((Path(__file__).parents[1] / "data/bridge/foreign.json").read_text())
+STEPS = {
+    str(step): {"lm loss": 11.0 - step, "elapsed time per iteration (ms)": 900.0, "GPU utilization": 700.0 + step}
+    for step in range(3)
+}
+
+
+@pytest.fixture(name="read")
+def _read(tmp_path):
+    def read(document, form="auto"):
+        path = tmp_path / "g.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return read_foreign_golden(path, form)
+
+    return read
+
+
+@pytest.mark.parametrize("case", CASES["logs"], ids=lambda case: case["name"])
+def test_logs_say_what_megatron_bridge_reads_bound_to_their_iteration(case, tmp_path):
+    for file in case["files"]:
+        (tmp_path / file["name"]).write_text(file["text"])
+    log = read_logs([tmp_path / file["name"] for file in case["files"]])
+    document = actuals_of(log)
+    for key in ("lm loss", "elapsed time per iteration (ms)", "GPU utilization"):
+        steps = {step: values for step, values in document.items() if step.isdecimal()}
+        assert {step: values[key] for step, values in steps.items() if key in values} == case["read"][key]
+    assert {str(iteration.number - 1): repr(iteration.grad_norm) for iteration in log.iterations} == {
+        step: repr(float(value)) for step, value in case["read"]["grad norm"].items()
+    }
+    assert {name: document.get(name) for name in ("alloc", "max_alloc", "max_reserved")} == {
+        name: case["read"][name] for name in ("alloc", "max_alloc", "max_reserved")
+    }
+
+
+@pytest.mark.parametrize("case", CASES["end_to_end"], ids=lambda case: case["name"])
+def test_actuals_carry_the_scalars_that_upstream_writes(case, tmp_path):
+    (tmp_path / "run.log").write_text(CASES["shared"][case["log"]])
+    document = actuals_of(read_logs([tmp_path / "run.log"]))
+    assert {name: document.get(name) for name in case["scalars"]} == case["scalars"]
+
+
+@pytest.mark.parametrize("case", CASES["unwrap"], ids=lambda case: case["name"])
+def test_wrappers_are_taken_off_as_upstream_does(case):
+    if "raises" in case["expected"]:
+        with pytest.raises(BadRequestError, match="baseline: must be an object of steps"):
+            unwrap(Path("g.json"), case["input"])
+    else:
+        assert unwrap(Path("g.json"), case["input"])[1] == case["expected"]
+
+
+@pytest.mark.parametrize("case", CASES["downsample"], ids=lambda case: str(case["n_steps"]))
+def test_long_goldens_are_thinned_as_upstream_does(case):
+    expected = case["expected"]
+    document = {str(step): {"lm loss": 1.0} for step in range(case["n_steps"])} | expected["scalars"]
+    kept = downsample(document, case["max_steps"])
+    steps = [int(key) for key in kept if key.isdecimal()]
+    assert (len(steps), steps[0], steps[-1], 49 in steps, steps[:5]) == (
+        expected["kept_steps"], expected["first"], expected["last"], expected["has_49"], expected["head"],
+    )  # fmt: skip
+    assert {key: value for key, value in kept.items() if not key.isdecimal()} == expected["scalars"]
+
+
+@pytest.mark.parametrize("case", CASES["merge"])
+def test_the_later_segment_counts(case):
+    assert merge(case["prior"], case["segment"]) == case["expected"]
+
+
+def test_segments_add_up_in_the_order_of_their_steps():
+    merged = merge(
+        {"1": {"a": 1}, "alloc": 5.0, "max_alloc": 6.0},
+        {"0": {"a": 0}, "10": {"a": 2}, "alloc": 7.0, "max_alloc": None},
+    )
+    assert list(merged) == ["0", "1", "10", "alloc", "max_alloc"]
+    assert (merged["alloc"], merged["max_alloc"]) == (7.0, 6.0)
+
+
+def test_steps_become_iterations_and_units_ours(read):
+    golden = read(STEPS | {"alloc": 25.5, "max_alloc": 58.8, "max_reserved": 64.2, "job_id": 17})
+    assert (golden.format, golden.layout, list(golden.steps)) == ("bridge", "flat", [1, 2, 3])
+    assert (golden.steps[2].step_time_s, golden.steps[2].tflops_per_gpu, golden.steps[2].loss) == (0.9, 701.0, 10.0)
+    assert golden.memory == {
+        "allocated_bytes": 25_500_000_000, "max_allocated_bytes": 58_800_000_000, "max_reserved_bytes": 64_200_000_000,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("document", "layout"),
+    [
+        ({"baseline": STEPS, "current": {}}, "baseline"),
+        ({"current": STEPS}, "current"),
+        ({"08.01.26": STEPS}, "snapshot 08.01.26"),
+        ({"2026-08-01": STEPS, "2025-12-31": {}}, "snapshot 2026-08-01"),
+        ({"12.31.25": {}, "08.01.26": STEPS}, "snapshot 08.01.26"),
+    ],
+)
+def test_layouts(read, document, layout):
+    golden = read(document)
+    assert (golden.layout, len(golden.steps)) == (layout, 3)
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "g.json: must be an object, is a list"),
+        ('{"0": {"lm loss": NaN}}', "g.json: 0: lm loss: NaN is not a number"),
+        (
+            '{"1": {"lm loss": NaN}, "2": {"lm loss": NaN}, "3": {"lm loss": NaN}}',
+            "g.json: 1: lm loss: NaN is not a number; the same at 2 more steps of this metric",
+        ),
+        ('{"0": {}, "max_alloc": NaN}', "g.json: max_alloc: NaN is not a number"),
+        ('{"0": {"lm loss": 1e999}}', "g.json: 0: lm loss: the number is out of range"),
+        ('{"0": {"lm loss": 1e19}}', "g.json: 0: lm loss: the number is out of range"),
+        ('{"0": {"lm loss": 5e-324}}', "g.json: 0: lm loss: the number is out of range"),
+        ('{"0": {}, "0": {}}', "g.json: duplicate key '0'"),
+        ('{"0": {"a": 1, "a": 2}}', "g.json: 0: duplicate key 'a'"),
+        ({"0": {"GPU utilization": "fast"}}, 'g.json: 0: GPU utilization: "fast" is not a number'),
+        ({"0": {"GPU utilization": True}}, "g.json: 0: GPU utilization: true is not a number"),
+        ({"0": 3}, "g.json: 0: must be an object of metrics, is 3"),
+        ({"0": {}, "alloc": "25"}, 'g.json: alloc: "25" is not a number'),
+        ({"alloc": 25.5}, "unknown layout of golden values; its keys: 'alloc'"),
+        ({"one": 1, "two": 2}, "its keys: 'one', 'two'"),
+        ({}, "its keys: none"),
+        ({"baseline": {}}, "its keys: none"),
+        ({"current": [1]}, "g.json: current: must be an object of steps"),
+        ({"fingerprint": "a", "promoted_by": "b", "metrics": {}}, "g.json: kind: Field required"),
+        ("[" * 100_000, "g.json: nested deeper than 100 levels"),
+        ('{"0": {"lm loss": ' + "9" * 5000 + "}}", "g.json"),
+    ],
+)
+def test_what_is_wrong_names_the_file_and_the_key(read, document, expected):
+    with pytest.raises(BadRequestError) as refused:
+        read(document)
+    assert expected in str(refused.value)
+    assert "g.json" in str(refused.value)
+
+
+def test_a_missing_file_is_reported(tmp_path):
+    with pytest.raises(BadRequestError, match=r"none\.json: cannot be read: No such file or directory"):
+        read_foreign_golden(tmp_path / "none.json")
+
+
+def test_a_file_without_end_is_refused():
+    with pytest.raises(BadRequestError, match="larger than 256 MiB"):
+        read_foreign_golden(Path("/dev/zero"))
+
+
+def test_a_format_that_was_named_is_held_to(read):
+    with pytest.raises(BadRequestError, match="this file is from Megatron-Bridge"):
+        read(STEPS, "megatron-lm")
+    with pytest.raises(BadRequestError, match="this file is from Megatron-LM"):
+        read({"lm loss": {"start_step": 1, "values": {"1": 2.0}}}, "bridge")
+
+
+def test_actuals_are_added_to_those_of_an_earlier_segment(tmp_path, read):
+    read({"current": {"0": {"lm loss": 12.0}, "2": {"lm loss": 1.0}}})
+    (tmp_path / "run.log").write_text(CASES["logs"][1]["files"][0]["text"])
+    write_actuals(tmp_path / "g.json", read_logs([tmp_path / "run.log"]))
+    golden = read_foreign_golden(tmp_path / "g.json")
+    assert [step.loss for step in golden.steps.values()] == [11.89415, None, 11.0]
+
+
+def test_actuals_do_not_overwrite_what_is_no_golden(tmp_path):
+    (tmp_path / "notes.json").write_text('{"to": "do"}')
+    with pytest.raises(BadRequestError, match="unknown layout"):
+        write_actuals(tmp_path / "notes.json", read_logs([__file__]))
+    assert (tmp_path / "notes.json").read_text() == '{"to": "do"}'

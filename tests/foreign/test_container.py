@@ -1,0 +1,163 @@
+"""Reading Megatron-Bridge's `ConfigContainer` files: values, lines, and what is refused."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
+from harness.experiment.user_buffers import NAMED
+from harness.foreign.container_fields import FIELDS, NOT_IN_CONTAINERS, container_layer, disagreements
+from harness.foreign.container_file import parse_container, read_container
+from harness.resolve.recipe import LEAVES, Setting, build_spec, merge
+
+RESOLVED = Path(__file__).parents[1] / "data" / "bridge" / "containers_067f987.tar.xz"
+HEAD = "_target_: megatron.bridge.training.config.ConfigContainer\n"
+IDENTITY = {
+    "recipe": Setting("mine", ""), "family": Setting("mine", ""), "gpu": Setting("h100", ""),
+    "gpus_per_node": Setting(8, ""),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text():
+    """The text of a recorded file by its name."""
+    with tarfile.open(RESOLVED) as archive:
+        return {each.name: archive.extractfile(each).read().decode() for each in archive if each.name.endswith(".yaml")}
+
+
+def layer_of(body):
+    return {path: setting.value for path, setting in container_layer(parse_container(HEAD + body, "f.yaml")).items()}
+
+
+def test_every_leaf_of_a_spec_has_a_row_or_a_reason_why_not():
+    rows = [row.path for row in FIELDS]
+    assert len(rows) == len(set(rows))
+    assert set(rows) | set(NOT_IN_CONTAINERS) == set(LEAVES)
+    assert set(rows) & set(NOT_IN_CONTAINERS) == set()
+
+
+def test_a_recorded_file_becomes_a_whole_experiment_with_a_source_for_each_value(text):
+    container = parse_container(text["llama3_70b_pretrain_64gpu_h100_bf16.yaml"], "run_config.yaml")
+    layer = container_layer(container)
+    spec = build_spec(merge(IDENTITY, layer), "run_config.yaml")
+    assert (spec.num_gpus, spec.compute_dtype, spec.data_parallel_size) == (64, "bf16", 2)
+    assert spec.kernels.tp_comm_overlap_cfg == NAMED["userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192"]
+    assert (spec.model.rotary_base, spec.model.activation_func) == (500000, "silu")
+    source = layer["parallelism.pipeline_model_parallel_size"].source
+    assert source == "run_config.yaml:744: model.pipeline_model_parallel_size"
+
+
+def test_latent_attention_experts_and_a_layout_of_lists_are_read(text):
+    spec = build_spec(
+        merge(IDENTITY, container_layer(parse_container(text["deepseek_v3_pretrain_256gpu_b300_bf16.yaml"], "f"))), "f"
+    )
+    assert spec.model.mla and spec.model.mla.kv_lora_rank == 512
+    assert spec.model.moe and spec.model.moe.moe_layer_freq == (0,) * 3 + (1,) * 58
+    assert spec.parallelism.pipeline_model_parallel_layout.startswith("Etttt|")
+    assert spec.compute_dtype == "bf16" and spec.num_gpus == 256
+
+
+def test_an_experiment_agrees_with_itself_and_a_changed_field_is_named(text):
+    ours = build_spec(
+        merge(IDENTITY, container_layer(parse_container(text["llama3_8b_pretrain_8gpu_h100_bf16.yaml"], "f"))), "f"
+    )
+    assert disagreements(ours, ours) == ()
+    other = ours.model_copy(update={"ddp": ours.ddp.model_copy(update={"grad_reduce_in_fp32": True})})
+    (found,) = disagreements(ours, other)
+    assert (found.path, found.ours, found.theirs) == ("ddp.grad_reduce_in_fp32", False, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "policy"),
+    [
+        ("model: {recompute_granularity: null, recompute_modules: [core_attn]}\n", NoRecompute()),
+        ("model: {recompute_granularity: selective, recompute_modules: null}\n", SelectiveRecompute(modules=("core_attn",))),
+        ("model: {recompute_granularity: selective, recompute_modules: []}\n", NoRecompute()),
+        ("model: {recompute_granularity: full, recompute_method: block, recompute_num_layers: 2}\n",
+         FullRecompute(method="block", num_layers=2)),
+        ("model: {recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1,"
+         " distribute_saved_activations: true}\n",
+         FullRecompute(method="uniform", num_layers=1, distribute_saved_activations=True)),
+    ],
+)  # fmt: skip
+def test_recompute_is_one_policy(body, policy):
+    assert layer_of(body)["recompute"] == policy
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "value"),
+    [
+        ("model: {bf16: true, fp8: hybrid, fp8_recipe: delayed}\n", "compute_dtype", "fp8_ds"),
+        ("model: {bf16: true, fp4: e2m1, fp8: null}\n", "compute_dtype", "nvfp4"),
+        ("model: {bf16: true, num_moe_experts: 8, moe_router_dtype: bf16}\n", "model.moe.moe_router_dtype", None),
+        ("model: {num_moe_experts: 8, moe_router_dtype: {_target_: torch.float32, _call_: false}}\n",
+         "model.moe.moe_router_dtype", "fp32"),
+        ("model: {num_moe_experts: null, moe_router_topk: 2}\n", "model.moe.moe_router_topk", None),
+        ("model: {rope_scaling: false, rope_scaling_factor: 1.0}\n", "model.rope_scaling_factor", None),
+        ("model: {wgrad_deferral_limit: -1}\n", "parallelism.wgrad_deferral_limit", 0),
+        ("model: {cpu_offloading: false, cpu_offloading_num_layers: 3}\n", "offload.cpu_offloading_num_layers", 0),
+        ("model:\n  cuda_graph_modules:\n  - {_call_: true, _args_: [1], _name_: attn, _target_: m.CudaGraphModule}\n",
+         "cuda_graph.scope", ("attn",)),
+        ("model:\n  cuda_graph_scope:\n  - {_call_: true, _args_: [2], _target_: megatron.core.transformer.enums.CudaGraphScope}\n",
+         "cuda_graph.scope", ("attn",)),
+        ("model:\n  attention_backend: {_call_: true, _args_: [2], _target_: megatron.core.transformer.enums.AttnBackend}\n",
+         "kernels.attention_backend", "fused"),
+        ("model: {cuda_graph_modules: full, cuda_graph_scope: [moe_router]}\n", "cuda_graph.scope", ("moe_router",)),
+        ("model: {vocab_size: null}\ntokenizer: {vocab_size: 32000}\n", "model.vocab_size", 32000),
+        ("env_vars: {A: 1, B: x}\n", "env.A", "1"),
+        ("model: {tp_comm_overlap: false}\ncomm_overlap: {tp_comm_overlap_cfg: {qkv_fprop: {method: bulk}}}\n",
+         "kernels.tp_comm_overlap_cfg", None),
+    ],
+)  # fmt: skip
+def test_values_that_are_spelled_otherwise(body, path, value):
+    assert layer_of(body).get(path) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("model: {bf16: true, fp8: hybrid, fp8_recipe: custom}\n", "f.yaml:2: model.fp8_recipe: no such value 'custom'"),
+        ("model: {bf16: false, fp16: true}\n", "f.yaml:2: model.fp16: fp16 training is not supported"),
+        ("model:\n  pipeline_model_parallel_layout: {_call_: true, _target_: megatron.core.Layout}\n",
+         "f.yaml:3: model.pipeline_model_parallel_layout: Megatron-Bridge wrote an object without its layout"),
+        ("model:\n  pipeline_model_parallel_layout: [[embedding], [decodr]]\n", "no such layer 'decodr'"),
+        ("model: {bf16: {_call_: true}}\n", "f.yaml:2: a value with _call_ or _partial_ needs _target_ as text"),
+        ("optimizer: {exp_avg_dtype: torch.int8}\n", "f.yaml:2: optimizer.exp_avg_dtype: no such value 'torch.int8'"),
+        ("model: {tp_comm_overlap: true}\n"
+         "comm_overlap: {tp_comm_overlap_cfg: {proj_fprop: {method: pipeline, atomic_gemm: true}}}\n",
+         "f.yaml:3: comm_overlap.tp_comm_overlap_cfg.proj_fprop.atomic_gemm: not supported"),
+        ("model: {recompute_granularity: full, recompute_method: diagonal, recompute_num_layers: 1}\n",
+         "f.yaml:2: model.recompute_method: must be 'uniform' or 'block', is 'diagonal'"),
+    ],
+)  # fmt: skip
+def test_what_has_no_counterpart_is_refused_at_its_line(body, message):
+    with pytest.raises(BadRequestError) as error:
+        layer_of(body)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("model: {}\n", "not a ConfigContainer"),
+        ("[1]\n", "not a ConfigContainer"),
+        (HEAD + "a: !!python/object:os.system {}\n", ":2: tags are not allowed"),
+        (HEAD + "a: 1\na: 2\n", ":3: duplicate key 'a'"),
+        (HEAD + "a: &x [1]\nb: &y [*x]\nc: *y\n", ":4: alias y repeats an alias"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, message):
+    path = tmp_path / "f.yaml"
+    path.write_text(content)
+    with pytest.raises(BadRequestError) as error:
+        read_container(path, "f.yaml")
+    assert message in str(error.value)
+
+
+def test_what_pyyaml_writes_is_read_as_it_meant_it():
+    container = parse_container(
+        HEAD + 'a: .inf\nb: 1e-5\nc: !!set {x: null}\nd: &i [1]\ne: *i\nf: "two\\nlines"\n', "f"
+    )
+    assert [container.value(key) for key in "abcdef"] == [float("inf"), "1e-5", {"x": None}, (1,), (1,), "two\nlines"]

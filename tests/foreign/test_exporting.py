@@ -1,0 +1,326 @@
+"""A job in words of other programs comes back as the same job: all shipped points, by the readers of those words."""
+
+import copy
+import json
+import shlex
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.errors import BadRequestError
+from harness.foreign.container_fields import FIELDS, container_layer, disagreements
+from harness.foreign.container_file import parse_container
+from harness.foreign.exporting import _ELSEWHERE, _WRITERS, as_bridge, exported, point_options, to_paste
+from harness.foreign.megatron_writing import as_megatron, left_out
+from harness.resolve.find import all_recipe_files, recipes_dir
+from harness.resolve.recipe import ForeignSource, Request, Setting, build_spec, merge
+from harness.resolve.recipe_file import load_recipe
+from harness.resolve.resolve import resolve, resolve_point
+from harness.resolve.strict_yaml import parse_yaml, plain
+from tests.conftest import build_spec as small_spec
+
+CONTAINERS = Path(__file__).parents[1] / "data" / "bridge" / "containers_067f987.tar.xz"
+OURS = ("recipe", "family", "task", "gpu", "gpus_per_node", "num_gpus")
+
+
+@pytest.fixture(scope="module")
+def points():
+    """Every shipped point that can run, by name."""
+    found = {}
+    for file in all_recipe_files(recipes_dir()):
+        recipe = load_recipe(file.path, file.label)
+        for point in recipe.points:
+            if not point.key.inconsistent:
+                found[f"{recipe.header.name} {point.title}"] = resolve_point(recipe, point)
+    assert len(found) > 250
+    return found
+
+
+@pytest.fixture(scope="module")
+def base():
+    """A configuration of Llama 3 8B that Megatron-Bridge completed, reduced to the settings that the table reads."""
+    with tarfile.open(CONTAINERS) as archive:
+        document = yaml.safe_load(archive.extractfile("llama3_8b_pretrain_8gpu_h100_bf16.yaml").read())
+    kept = {"_target_": document["_target_"], "env_vars": {}}
+    for row in FIELDS:
+        for name in row.names:
+            section, _, leaf = name.partition(".")
+            if leaf in (document.get(section) or {}):
+                kept.setdefault(section, {})[leaf] = document[section][leaf]
+    return kept
+
+
+def overridden(base, words):
+    """The container after Hydra's ``path=value``, ``++`` adding what is not there."""
+    document = copy.deepcopy(base)
+    for word in words:
+        path, _, text = word.partition("=")
+        value = None if text == "null" else plain(parse_yaml(text, word, with_lines=False))
+        *sections, leaf = path.lstrip("+").split(".")
+        at = document
+        for name in sections:
+            if not isinstance(at.get(name), dict):
+                at[name] = {}
+            at = at[name]
+        at[leaf] = list(value) if isinstance(value, tuple) else value
+    return parse_container(yaml.safe_dump(document), "job.yaml")
+
+
+def pasted(text):
+    """The words that a shell makes of the text."""
+    return shlex.split(text.replace("\\\n", ""), comments=True)
+
+
+def read_back(spec, container):
+    own = {name: Setting(getattr(spec, name), "option") for name in OURS}
+    measure = {f"measure.{name}": Setting(value, "option") for name, value in spec.measure if value is not None}
+    return build_spec(merge(container_layer(container), own, measure), "job.yaml")
+
+
+@pytest.mark.slow
+def test_every_point_comes_back_from_its_overrides_of_bridge(points, base):
+    elsewhere = {
+        "model.activation_func",
+        "optimizer.main_grads_dtype",
+        "optimizer.exp_avg_dtype",
+        "optimizer.exp_avg_sq_dtype",
+    }
+    for name, spec in points.items():
+        words, remarks = as_bridge(spec)
+        differing = disagreements(spec, read_back(spec, overridden(base, words)))
+        assert {each.path for each in differing} <= elsewhere, name
+        for each in differing:  # each of them is said
+            assert any(each.path.partition(".")[2] in remark and str(each.ours) in remark for remark in remarks), name
+
+
+def test_every_point_comes_back_from_its_recipe_file(points, tmp_path):
+    path = tmp_path / "job.yaml"
+    for name, spec in points.items():
+        path.write_text(exported(spec, "yaml").text)
+        recipe = load_recipe(path, "job.yaml")
+        assert resolve_point(recipe, recipe.points[0]) == spec, name
+
+
+UNSAYABLE = ("parallelism.deallocate_pipeline_outputs", "kernels.tp_comm_overlap_cfg", "model.position_embedding_type", "model.yarn.")  # fmt: skip
+"""Leaves for which Megatron-LM has no argument."""
+
+
+@pytest.mark.slow
+def test_every_point_comes_back_from_its_arguments_of_megatron_lm(points, tmp_path):
+    path = tmp_path / "train.sh"
+    for name, spec in points.items():
+        if spec.task == "peft":
+            with pytest.raises(BadRequestError, match="has no LoRA"):
+                exported(spec, "megatron-lm")
+            continue
+        written = exported(spec, "megatron-lm")
+        path.write_text(f"torchrun pretrain_gpt.py {written.text}")
+        request = Request(
+            model_recipe_name="", source=ForeignSource("megatron_args", str(path)),
+            gpu=spec.gpu, num_gpus=spec.num_gpus, gpus_per_node=spec.gpus_per_node, task=spec.task,
+        )  # fmt: skip
+        for each in disagreements(spec, resolve(request).spec):
+            if each.path.startswith("env."):  # exported in the shell
+                assert f"{each.path.removeprefix('env.')}={each.ours}" in written.text, name
+            elif spec.gpu == "cpu" and each.path == "kernels.attention_backend":
+                assert each.theirs == "auto"  # a foreign job on a CPU takes what the CPU has
+            elif spec.model.moe or not each.path.startswith("kernels.moe_"):  # a dense model has no dispatcher
+                assert each.path.startswith(UNSAYABLE), (name, each)
+                assert f" for {each.path}: {each.ours} here" in written.text, name
+
+
+UNUSUAL = {
+    "model": {"softmax_type": "off-by-one", "window_size": (-1, 0), "window_attn_skip_freq": (1, 0, 1), "num_layers": 3,
+              "normalization": "LayerNorm", "add_bias_linear": True, "share_embeddings_and_output_weights": True,
+              "activation_func": "gelu", "gated_linear_unit": False, "rope_scaling_factor": 4.0, "rotary_percent": 0.5,
+              "hidden_dropout": 0.2, "layernorm_zero_centered_gamma": True, "make_vocab_size_divisible_by": 64},
+    "parallelism": {"num_layers_in_first_pipeline_stage": 1, "pipeline_model_parallel_size": 2, "context_parallel_size": 2},
+    "optimizer": {"use_precision_aware_optimizer": True, "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "bf16",
+                  "main_grads_dtype": "bf16", "clip_grad": 0.5},
+    "ddp": {"overlap_grad_reduce": True, "align_grad_reduce": False, "grad_reduce_in_fp32": False, "nccl_ub": True},
+    "offload": {"offload_modules": ("core_attn", "attn_norm")},
+    "cuda_graph": {"impl": "transformer_engine", "scope": ("attn", "mlp"), "warmup_steps": 5},
+    "kernels": {"attention_backend": "flash", "gradient_accumulation_fusion": False, "cross_entropy_loss_fusion": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        UNUSUAL,
+        {"compute_dtype": "fp8_sc", "recompute": "full:block:3", "ddp": {"use_megatron_fsdp": True}},
+        {"compute_dtype": "nvfp4", "cuda_graph": {"impl": "local", "scope": ("full_iteration",)}},
+        {"compute_dtype": "fp8_ds", "offload": {"cpu_offloading_num_layers": 2}},
+        {
+            "kernels": {
+                "transformer_impl": "local",
+                "attention_backend": "unfused",
+                "gradient_accumulation_fusion": False,
+            }
+        },
+    ],
+    ids=["many", "fsdp", "whole step", "layers offloaded", "local"],
+)
+def test_settings_that_no_point_has_come_back_from_arguments_too(changes):
+    model = small_spec().model.model_dump() | changes.get("model", {})
+    spec = small_spec(**changes | {"model": model})
+    words, _ = as_megatron(spec)
+    assert left_out(spec, words) == ()
+
+
+def test_what_the_arguments_lose_is_found_by_reading_them_back():
+    spec = small_spec()
+    words = [word for word in as_megatron(spec)[0] if word != "--swiglu"]
+    assert [each.path for each in left_out(spec, words)] == ["model.gated_linear_unit", "model.activation_func"]
+
+
+def test_a_setting_without_an_argument_is_named():
+    text = exported(
+        small_spec(parallelism={"deallocate_pipeline_outputs": False, "pipeline_model_parallel_size": 2}), "megatron-lm"
+    ).text
+    assert "# no argument for parallelism.deallocate_pipeline_outputs: False here, True in Megatron-LM\n" in text
+
+
+def test_the_fused_loss_that_newer_megatron_lm_refuses_is_named():
+    def remarks(**kernels):
+        words, said = as_megatron(small_spec(kernels=kernels))
+        assert "te" in words or kernels
+        return "\n".join(said)
+
+    assert "refuses --cross-entropy-fusion-impl te from core_v0.19.0 on: write native there" in remarks()
+    assert "refuses" not in remarks(cross_entropy_fusion_impl="native")
+    assert "refuses" not in remarks(cross_entropy_loss_fusion=False)
+
+
+def test_a_value_of_every_row_is_written_or_named():
+    """A reader with a conversion of its own needs an inverse, or a remark on where the setting is set."""
+    plain_readers = {"as_written", "whole_number", "router_dtype", "layout", "environment"}
+    converting = {row.read.__name__ for row in FIELDS if row.read not in {**_WRITERS, **_ELSEWHERE}}
+    assert converting <= plain_readers
+
+
+def test_chosen_settings_are_written_alone():
+    spec = small_spec(recompute="full:block:3", env={"A": "1", "B": "x y"})
+    assert as_bridge(spec, ["recompute"]) == (
+        ("model.recompute_granularity=full", "model.recompute_method=block", "model.recompute_num_layers=3",
+         "model.recompute_modules=[]", "model.distribute_saved_activations=false"),
+        (),
+    )  # fmt: skip
+    assert as_bridge(spec, ["env.B"])[0] == ('++env_vars.B="x y"',)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "arguments"),
+    [
+        ("mlp", "none", ": --recompute-granularity selective --recompute-modules mlp"),
+        ("mlp", "full:uniform:1", " (without --recompute-method, --recompute-num-layers): --recompute-granularity selective"
+         " --recompute-modules mlp"),
+        ("none", "mlp", ": without --recompute-granularity, --recompute-modules"),
+        ("none", "none", ": without --recompute-granularity"),
+    ],
+)  # fmt: skip
+def test_a_recommendation_names_the_arguments_to_add_and_those_that_must_go(now, before, arguments):
+    pasted_now = to_paste(small_spec(recompute=now), small_spec(recompute=before))
+    assert pasted_now.lines == (f"Megatron-Bridge: {pasted_now.bridge}", f"Megatron-LM{arguments}")
+    assert shlex.split(pasted_now.bridge) == list(as_bridge(small_spec(recompute=now), ["recompute"])[0])
+
+
+def test_a_recommendation_has_every_setting_that_differs_and_the_sizes_of_a_layout():
+    base = small_spec(recompute="mlp", cuda_graph={"impl": "transformer_engine", "scope": ("attn",)})
+    found = to_paste(small_spec(recompute="mlp"), base)
+    assert "model.cuda_graph_impl=none" in found.bridge.split()
+    assert found.megatron_lm.endswith("--recompute-modules mlp")
+    assert found.without == ("--cuda-graph-impl", "--cuda-graph-scope")
+    own = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 2}
+    small = to_paste(small_spec(parallelism=own), small_spec(parallelism=own), with_sizes=True)
+    assert small.megatron_lm.startswith("--tensor-model-parallel-size 1 --pipeline-model-parallel-size 2 ")
+    assert {"--sequence-parallel", "--num-virtual-stages-per-pipeline-rank"} <= set(small.without)
+    sizes = to_paste(small_spec(), small_spec(), with_sizes=True)
+    assert "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4" in sizes.megatron_lm
+    assert {"model.tensor_model_parallel_size=4", "model.context_parallel_size=1"} <= set(sizes.bridge.split())
+
+
+def test_no_recompute_is_written_with_an_empty_list():
+    words, _ = as_bridge(small_spec(recompute="none"), ["recompute"])
+    assert "model.recompute_modules=[]" in words
+    assert "model.recompute_granularity=null" in words
+
+
+@pytest.mark.parametrize("form", ["bridge", "megatron-lm", "yaml"])
+def test_what_the_reader_of_a_job_noted_is_a_comment_of_its_export(mbr_perf, tmp_path, form):
+    """Here: an argument that no setting stands for."""
+    sizes = (
+        "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --vocab-size 99"
+    )
+    (tmp_path / "train.sh").write_text(f"{sizes} --bf16 --attention-softmax-in-fp32")
+    job = ("--megatron_args", str(tmp_path / "train.sh"), "-g", "h100", "-ng", "8")
+    answer = mbr_perf("recipes", "export", *job, "--as", form)
+    (line,) = [line for line in answer.out.splitlines() if "--attention-softmax-in-fp32" in line]
+    assert (answer.code, line.startswith("# ")) == (0, True)
+
+
+def test_a_line_break_in_a_variable_does_not_end_its_comment():
+    text = exported(small_spec(env={"A": "1\nrm -r x"}), "megatron-lm").text
+    assert "rm -r x" not in [line.strip() for line in text.splitlines()]
+    assert pasted(text) == list(as_megatron(small_spec())[0])
+
+
+def test_the_text_is_one_command_line_below_its_remarks(points):
+    written = exported(points["deepseek_v3 pretrain h100 bf16 1024 GPUs"], "bridge")
+    comments = [line for line in written.text.splitlines() if line.startswith("#")]
+    assert tuple(pasted(written.text)) == written.words
+    assert "# the number of GPUs is no override: -ng 1024" in comments
+
+
+@pytest.mark.parametrize(
+    ("point", "options"),
+    [
+        ("llama3_8b", {}),
+        ("llama3_70b.sft.h100.fp8_cs.32", {"task": "sft", "gpu": "h100", "compute_dtype": "fp8_cs", "num_gpus": 32}),
+        ("llama3_8b.library.b200", {"variant": "library", "gpu": "b200"}),
+        ("./my.yaml", {}),
+    ],
+)
+def test_a_point_is_split_into_options(point, options):
+    given = dict.fromkeys(("model_recipe_name", "task", "gpu", "compute_dtype", "num_gpus", "variant"))
+    name = point if point.startswith(".") else point.partition(".")[0]
+    assert point_options(point, given) == {"model_recipe_name": name, **options}
+
+
+def test_a_part_that_is_nothing_is_answered_with_the_near_part():
+    given = dict.fromkeys(("model_recipe_name", "task", "gpu", "compute_dtype", "num_gpus", "variant"))
+    with pytest.raises(BadRequestError) as refused:
+        point_options("llama3_70b.pretrian.h10.libary", given)
+    assert [line.strip() for line in str(refused.value).splitlines()[1::2]] == [
+        "did you mean 'pretrain'?", "did you mean 'h100'?", "did you mean 'library'?",
+    ]  # fmt: skip
+    assert "llama3_70b.pretrian.h10.libary: pretrian is no task, GPU, precision" in str(refused.value)
+
+
+def test_the_command_prints_what_can_be_pasted(mbr_perf):
+    answer = mbr_perf("recipes", "export", "llama3_70b.sft.h100.fp8_cs.32", "--as", "bridge", "--recompute", "mlp")
+    assert answer.code == 0
+    assert "model.recompute_modules=[mlp]" in pasted(answer.out)
+    chosen = mbr_perf(
+        "recipes", "export", "llama3_8b", "-g", "h100", "-c", "bf16", "-ng", "8", "--as", "yaml", "--json"
+    )
+    assert json.loads(chosen.out)["text"].startswith("name: llama3_8b\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["llama3_8b", "--as", "yml", "-g", "cpu"], "did you mean 'yaml'?"),
+        (["llama3_8b.cpu", "--as", "megatron"], "did you mean 'megatron-lm'?"),
+        (["llama3_9b", "--as", "megatron-lm"], "did you mean 'llama3_8b'"),
+        (["llama3_70b.peft.h100.bf16", "--as", "megatron-lm"], "Megatron-LM's pretrain_gpt.py has no LoRA"),
+        (["llama3_8b.h100.b200", "--as", "yaml"], "h100 and b200 are both its gpu"),
+        (["llama3_8b.h100", "-g", "b200", "--as", "yaml"], "llama3_8b.h100 contradicts --gpu b200"),
+        (["--as", "yaml"], "the job is missing"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(mbr_perf, words, message):
+    answer = mbr_perf("recipes", "export", *words)
+    assert (answer.code, message in answer.err) == (2, True)

@@ -1,0 +1,279 @@
+"""Reading the config.json of Hugging Face models: values, defaults of the config classes, and what is refused by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.errors import BadRequestError
+from harness.foreign.hf import ARCHITECTURES
+from harness.resolve.find import open_recipe
+from harness.resolve.listing import full_model
+from harness.resolve.recipe import ForeignSource, Request
+from harness.resolve.resolve import resolve
+
+CONFIGS = Path(__file__).parents[2] / "scripts" / "audit-bridge-recipes.d" / "model_configs.yaml"
+SHIPPED = {
+    "meta-llama/Meta-Llama-3-8B": "llama3_8b", "meta-llama/Meta-Llama-3-70B": "llama3_70b",
+    "meta-llama/Meta-Llama-3.1-405B": "llama31_405b", "meta-llama/Llama-2-7b-hf": "llama2_7b",
+    "Qwen/Qwen3-30B-A3B": "qwen3_30b_a3b", "Qwen/Qwen3-235B-A22B": "qwen3_235b_a22b", "deepseek-ai/DeepSeek-V3": "deepseek_v3",
+}  # fmt: skip
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "vocab_size": 1000, "rope_theta": 5e5, "rms_norm_eps": 1e-05,
+}  # fmt: skip
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def published(name):
+    """The published configuration of a model, as the audit of recipes keeps it."""
+    kept = yaml.safe_load(CONFIGS.read_text())
+    own = dict(kept["models"][name])
+    return kept["shared"][own.pop("like")] | own
+
+
+@pytest.fixture
+def resolved(tmp_path):
+    """What a configuration, or a text, resolves to."""
+
+    def resolving(values, **asked):
+        path = tmp_path / "config.json"
+        path.write_text(values if isinstance(values, str) else json.dumps(values))
+        request = {"gpu": "h100", "num_gpus": 8} | asked
+        return resolve(Request(model_recipe_name="", source=ForeignSource("hf", str(tmp_path)), **request))
+
+    return resolving
+
+
+@pytest.fixture
+def model(resolved):
+    return lambda values: resolved(values).spec.model
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_published_model_is_that_of_the_shipped_recipe(model, name):
+    ours, theirs = full_model(open_recipe(SHIPPED[name], None, None)), model(published(name))
+    # Choices of performance recipes, and a weight that revisions of the public file differ in
+    loose = {"moe_router_force_load_balancing": False, "moe_aux_loss_coeff": 0.0}
+    changed = {"moe": ours.moe and ours.moe.model_copy(update=loose), "num_query_groups": ours.query_groups}
+    if ours.mla:
+        changed |= {"mla": ours.mla.model_copy(update={"apply_rope_fusion": False}), "kv_channels": None,
+                    "num_query_groups": None}  # fmt: skip
+    found = theirs.model_copy(update={"moe": theirs.moe and theirs.moe.model_copy(update=loose)})
+    assert found == ours.model_copy(update=changed)
+
+
+def test_absent_keys_have_the_defaults_of_the_config_class_of_the_model(model):
+    llama = model(LLAMA)
+    assert (llama.num_query_groups, llama.kv_channels, llama.rotary_base, llama.add_qkv_bias) == (
+        8,
+        None,
+        500000,
+        False,
+    )
+    qwen = {**LLAMA, "architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 4}
+    qwen3, qwen2 = model(qwen), model(qwen | {"architectures": ["Qwen2ForCausalLM"]})
+    assert (qwen3.kv_channels, qwen3.qk_layernorm, qwen3.add_qkv_bias) == (128, True, False)
+    assert (qwen2.kv_channels, qwen2.qk_layernorm, qwen2.add_qkv_bias) == (None, False, True)
+    mixtral = model(LLAMA | {"architectures": ["MixtralForCausalLM"]})
+    assert (mixtral.num_query_groups, mixtral.moe.num_moe_experts, mixtral.moe.moe_router_topk) == (8, 8, 2)
+    assert not mixtral.window_size
+    assert model(LLAMA | {"architectures": ["MistralForCausalLM"]}).window_size == (4095, 0)
+
+
+def test_absent_sizes_are_said(resolved):
+    values = {key: value for key, value in LLAMA.items() if key != "intermediate_size"}
+    found = resolved(values)
+    assert found.spec.model.ffn_hidden_size == 11008
+    assert any("has no intermediate_size: defaults of LlamaConfig" in note for note in found.notes)
+
+
+def test_every_setting_names_its_key_and_whether_the_file_has_it(resolved):
+    sources = resolved(LLAMA).sources
+    assert sources["model.hidden_size"].endswith("/config.json: hidden_size")
+    assert sources["model.num_query_groups"].endswith(
+        "config.json: num_key_value_heads (absent: default of LlamaConfig)"
+    )
+
+
+def test_the_vocabulary_is_padded_as_bridge_pads_it(model):
+    assert model(LLAMA).make_vocab_size_divisible_by == 8  # 1000 = 8 * 125
+    assert model(LLAMA | {"vocab_size": 151936}).make_vocab_size_divisible_by == 128
+    assert model(published("deepseek-ai/DeepSeek-V3")).make_vocab_size_divisible_by == 1280
+
+
+def test_the_step_around_the_model_is_usual_and_noted_until_an_option_sets_it(resolved):
+    found = resolved(LLAMA, num_gpus=48)
+    assert (found.spec.batch.micro_batch_size, found.spec.batch.global_batch_size) == (1, 144)
+    assert (found.spec.batch.seq_length, found.spec.compute_dtype) == (2048, "bf16")
+    assert any(note.startswith("global batch size 144: usual") for note in found.notes)
+    asked = resolved(
+        LLAMA, num_gpus=48, global_batch_size=96, seq_length=512, micro_batch_size=2, compute_dtype="fp8_cs"
+    )
+    assert (asked.spec.batch.global_batch_size, asked.spec.compute_dtype) == (96, "fp8_cs")
+    assert not [note for note in asked.notes if "usual" in note]
+
+
+def test_on_a_cpu_the_step_uses_no_kernel_of_a_gpu(resolved):
+    spec = resolved(LLAMA | {"architectures": ["MixtralForCausalLM"]}, gpu="cpu", num_gpus=1).spec
+    assert (spec.compute_dtype, spec.kernels.gradient_accumulation_fusion, spec.model.moe.moe_grouped_gemm) == (
+        "fp32", False, False,
+    )  # fmt: skip
+
+
+def test_gpt_oss_has_windows_sinks_and_clamped_experts(resolved):
+    values = {"architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"},
+              "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}}  # fmt: skip
+    spec = resolved(values).spec
+    model = spec.model
+    assert (model.window_size, model.window_attn_skip_freq, model.softmax_type) == ((127, 0), 2, "learnable")
+    assert (model.activation_func, model.activation_func_clamp_value, model.glu_linear_offset) == (
+        "quick_gelu",
+        7.0,
+        1.0,
+    )
+    assert (model.add_bias_linear, model.yarn.yarn_rotary_scaling_factor, model.kv_channels) == (True, 32.0, 64)
+    assert not model.yarn.yarn_correction_range_round_to_int
+    assert spec.parallelism.expert_tensor_parallel_size == 1
+
+
+def test_qwen3_next_has_gated_delta_nets_and_a_gated_shared_expert(model):
+    found = model({"architectures": ["Qwen3NextForCausalLM"]})
+    assert found.linear_attention.linear_attention_freq == 4
+    assert (found.moe.moe_shared_expert_gate, found.attention_output_gate, found.rotary_percent) == (True, True, 0.25)
+    assert found.moe.moe_router_load_balancing_type == "global_aux_loss"
+    kinds = ["linear_attention"] * 3 + ["full_attention"]
+    assert model({"architectures": ["Qwen3NextForCausalLM"], "layer_types": kinds * 12}) == found
+
+
+def test_moonlight_has_shared_experts_and_plain_rotary_frequencies(model):
+    values = published("deepseek-ai/DeepSeek-V3") | {
+        "num_hidden_layers": 27, "first_k_dense_replace": 1, "n_shared_experts": 2, "moe_intermediate_size": 1408,
+        "q_lora_rank": None, "rope_scaling": None, "num_nextn_predict_layers": 0,
+    }  # fmt: skip
+    found = model(values)
+    assert (found.mla.q_lora_rank, found.mla.rotary_scaling_factor, found.mtp_num_layers) == (None, 1.0, None)
+    assert found.moe.moe_shared_expert_intermediate_size == 2816
+    assert found.moe.moe_layer_freq == (0,) + (1,) * 26
+    kimi = model(values | {"model_type": "kimi_k2"})
+    assert (found.moe.moe_aux_loss_coeff, kimi.moe.moe_aux_loss_coeff) == (0.001, 0.001)
+
+
+def test_dense_layers_among_experts_follow_the_named_layers(model):
+    values = LLAMA | {"architectures": ["Qwen3MoeForCausalLM"], "mlp_only_layers": [1], "decoder_sparse_step": 2}
+    assert model(values).moe.moe_layer_freq == (0, 0, 0, 1)
+    assert not model(values | {"norm_topk_prob": True}).moe.moe_router_pre_softmax
+
+
+def test_windows_of_the_later_layers_only(model):
+    values = LLAMA | {
+        "architectures": ["Qwen2ForCausalLM"],
+        "use_sliding_window": True,
+        "max_window_layers": 3,
+        "num_key_value_heads": 8,
+    }
+    assert model(values).window_attn_skip_freq == (0, 0, 0, 1)
+    assert model(values | {"use_sliding_window": False}).window_size is None
+
+
+def test_the_keys_of_transformers_5_are_read(model):
+    values = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    values["rope_parameters"] = {"rope_theta": 5e5} | LLAMA3_ROPE
+    assert (model(values).rotary_base, model(values).rope_scaling_factor) == (500000, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["MambaForCausalLM"]}, "architectures: mbr-perf cannot train MambaForCausalLM"),
+        ({"architectures": []}, "architectures: mbr-perf cannot train none"),
+        ({"architectures": ["FalconForCausalLM"]}, "known: LlamaForCausalLM, "),
+        ({"architectures": ["LlavaForConditionalGeneration"], "text_config": {"a": 1}}, "text_config: mbr-perf does not train models of several"),
+        ({"vision_config": {"a": 1}}, "vision_config: mbr-perf does not train models of several modalities"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config: bitsandbytes"),
+        ({"hidden_act": "gelu"}, "hidden_act: gelu"),
+        ({"mlp_bias": True}, "mlp_bias: biases only in the feed-forward blocks"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling: longrope"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling.factor: missing, and llama3 needs it"),
+        ({"rope_scaling": LLAMA3_ROPE | {"factor": None}}, "rope_scaling.factor: missing, and llama3 needs it"),
+        ({"rope_scaling": LLAMA3_ROPE | {"low_freq_factor": "1"}}, 'rope_scaling.low_freq_factor: must be a number, is "1"'),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: missing, and linear needs it"),
+        ({"rope_scaling": {"type": "dynamic", "factor": "2"}}, 'rope_scaling.factor: must be a number, is "2"'),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, "rope_parameters.factor: missing, and yarn needs it"),
+        ({"rope_scaling": {"factor": 8.0}}, "rope_scaling.rope_type: missing, and factor belongs to a type"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters: a rotary embedding for each kind"),
+        ({"sliding_window": 512}, "sliding_window: 512"),
+        ({"residual_multiplier": 0.22}, "residual_multiplier: 0.22: mbr-perf does not know"),
+        ({"hidden_size": "256"}, 'hidden_size: must be a whole number, is "256"'),
+        ({"hidden_size": True}, "hidden_size: must be a whole number, is true"),
+        ({"num_hidden_layers": None}, "num_hidden_layers: must be a whole number from 1, is null"),
+        ({"num_hidden_layers": -4}, "num_hidden_layers: must be a whole number from 1, is -4"),
+        ({"num_hidden_layers": 10**30}, "num_hidden_layers: must be"),
+        ({"hidden_size": 10**15}, "hidden_size: must be"),
+        ({"rope_scaling": "llama3"}, "rope_scaling: must be an object"),
+        ({"architectures": ["Qwen3NextForCausalLM"], "layer_types": [[]]}, "layer_types: a type that is neither"),
+        ({"architectures": ["GptOssForCausalLM"], "layer_types": ["full_attention"]}, "layer_types: 1: not one known type"),
+    ],
+)  # fmt: skip
+def test_what_mbr_perf_cannot_say_is_refused_by_its_key(resolved, changes, message):
+    with pytest.raises(BadRequestError) as refused:
+        resolved(LLAMA | changes)
+    assert message in str(refused.value)
+
+
+def test_all_problems_come_at_once(resolved):
+    with pytest.raises(BadRequestError) as refused:
+        resolved(LLAMA | {"hidden_act": "relu", "hidden_size": "big", "num_heads_total": 8})
+    assert [key for key in ("hidden_act", "hidden_size", "num_heads_total") if f"{key}: " in str(refused.value)] == [
+        "hidden_act", "hidden_size", "num_heads_total",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "config.json:1: not JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"a": 1, "a": 2}', "a: is written twice"),
+        ('{"a": NaN}', "NaN is not a number"),
+        ('{"a": 1e999}', "not a finite number"),
+        ('{"a": ' + "9" * 5000 + "}", "a number of 5000 digits"),
+        ("[" * 100_000, "config.json"),
+        (" " * (2 << 20), "larger than 1 MiB"),
+    ],
+)
+def test_a_file_that_is_no_strict_json_is_refused(resolved, text, message):
+    with pytest.raises(BadRequestError) as refused:
+        resolved(text)
+    assert message in str(refused.value)
+
+
+def test_a_mark_of_utf_8_at_the_start_does_no_harm(resolved):
+    assert resolved("\ufeff" + json.dumps(LLAMA)).spec == resolved(json.dumps(LLAMA)).spec
+
+
+def test_a_binary_file_and_an_empty_folder_are_refused(tmp_path):
+    def refusal():
+        with pytest.raises(BadRequestError) as refused:
+            resolve(Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("hf", str(tmp_path))))
+        return str(refused.value)
+
+    assert "config.json: no such file" in refusal()
+    assert "mbr-perf downloads no models" in refusal()
+    (tmp_path / "config.json").write_bytes(b"\x80\x03}q\x00")
+    assert "not UTF-8" in refusal()
+
+
+NO_DEFAULT = {"DeepseekV2ForCausalLM": {"num_experts_per_tok": 6}, "Glm4MoeForCausalLM": {"head_dim": 128}}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_file_with_nothing_but_an_architecture_is_a_whole_model(model, name):
+    own = NO_DEFAULT.get(name, {})
+    model_type = ARCHITECTURES[name].defaults["model_type"]
+    assert model(own | {"architectures": [name]}) == model(own | {"model_type": model_type})

@@ -1,0 +1,193 @@
+"""Training logs as jobs leave them: interleaved, cut, restarted, one file per rank."""
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.foreign.log import Attempts, Iteration
+from harness.foreign.reader import read_logs
+from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
+
+
+@pytest.fixture(name="read")
+def _read(tmp_path):
+    """The log of one file, or of several by their names."""
+
+    def read(text="", **files):
+        for name, content in {"run": text, **files}.items() if text else files.items():
+            (tmp_path / f"{name}.log").write_text(content)
+        return read_logs([tmp_path / f"{name}.log" for name in ({"run": text} if text else {}) | files])
+
+    return read
+
+
+def throughputs(log):
+    return {item.number: item.tflops_per_gpu for item in log.iterations}
+
+
+def test_bridge_and_megatron_lm_are_distinguished(read):
+    assert read(bridge_log([700.0])).format == "bridge"
+    assert read(megatron_lm_log([0.9])).format == "megatron-lm"
+    assert read(memory_mb(0, 1, 1.0, 2.0, 3.0, 4.0)).format == "megatron-lm"
+    assert read(iteration(1, 1)).format is None
+
+
+def test_megatron_lm_says_the_same_in_other_words(read):
+    log = read(megatron_lm_log([8.9204, 0.9], [744.1, 800.0], memory=[(2, memory_mb(3, 2, 1.5, 2.0, 3.0, 4.0))]))
+    first = log.iterations[0]
+    assert (first.step_time_s, first.tflops_per_gpu, first.loss) == (pytest.approx(8.9204), 744.1, 11.5)
+    assert (first.grad_norm, first.consumed_samples, first.global_batch_size) == (1.234, 128, 128)
+    (memory,) = log.memory
+    assert (memory.rank, memory.iteration) == (3, 2)
+    assert (memory.allocated_bytes, memory.max_allocated_bytes) == (1_572_864, 2_097_152)
+    assert (memory.reserved_bytes, memory.max_reserved_bytes) == (3_145_728, 4_194_304)
+
+
+def test_gigabytes_of_bridge_are_decimal(read):
+    (memory,) = read(memory_gb(7, 2, allocated=25.512, max_allocated=58.803, max_reserved=62.113)).memory
+    assert (memory.allocated_bytes, memory.max_allocated_bytes, memory.max_reserved_bytes, memory.reserved_bytes) == (
+        25_512_000_000, 58_803_000_000, 62_113_000_000, None,
+    )  # fmt: skip
+
+
+def test_a_missing_step_time_does_not_shift_the_others(read):
+    log = read(
+        "\n".join([step_time(0.9, 700.0), iteration(1, 3), iteration(2, 3), step_time(0.9, 720.0), iteration(3, 3)])
+    )
+    assert throughputs(log) == {1: 700.0, 2: None, 3: 720.0}
+
+
+def test_a_missing_iteration_does_not_shift_the_others(read):
+    lines = [
+        step_time(21.0, 30.0),
+        step_time(0.9, 700.0),
+        iteration(2, 3),
+        step_time(0.95, 690.0),
+        iteration(3, 3, 0.95),
+    ]
+    log = read("\n".join(lines))
+    assert throughputs(log) == {2: 700.0, 3: 690.0}
+    assert log.notes == (f"1 line of 'Step Time' without an iteration, first at {log.sources[0]}:1",)
+
+
+def test_rank_0_may_be_an_iteration_ahead(read):
+    lines = [step_time(21.0, 30.0), step_time(0.9, 700.0), iteration(1, 2, 21.0), iteration(2, 2, 0.9)]
+    assert throughputs(read("\n".join(lines))) == {1: 30.0, 2: 700.0}
+
+
+def test_step_times_of_a_file_of_their_own_are_bound_where_every_time_agrees(read):
+    seconds = [21.0, 0.9, 0.95]
+    first = "\n".join(step_time(value, 630.0 / value) for value in seconds)
+    last = "\n".join(iteration(number, 3, value) for number, value in enumerate(seconds, start=1))
+    log = read(rank_0=first, rank_7=last)
+    assert list(throughputs(log).values()) == pytest.approx([30.0, 700.0, 663.158], rel=1e-4)
+    assert [item.rank for item in log.iterations] == [7, 7, 7]
+
+
+def test_step_times_of_a_file_of_their_own_are_not_zipped_where_one_is_missing(read):
+    first = "\n".join(step_time(value, 700.0) for value in (21.0, 0.95))
+    last = "\n".join(iteration(number, 3, value) for number, value in ((1, 21.0), (2, 0.9), (3, 0.95)))
+    log = read(rank_0=first, rank_7=last)
+    assert set(throughputs(log).values()) == {None}
+    assert "2 lines of 'Step Time' without an iteration" in log.notes[0]
+
+
+def test_prefixes_colours_and_glued_lines_do_no_harm(read):
+    text = (
+        f"0: [default0]:{step_time(0.9, 700.0)}\x1b[0m[rank7]:{iteration(1, 2)}\n"
+        f"7: [rank7]:{step_time(0.9, 710.0)}{iteration(2, 2)}{memory_gb(8, 2, max_allocated=58.8)}\n"
+    )
+    log = read(text)
+    assert throughputs(log) == {1: 700.0, 2: 710.0}
+    assert [(item.rank, item.max_allocated_bytes) for item in log.memory] == [(8, 58_800_000_000)]
+
+
+def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
+    whole = iteration(2, 2, loss=11.743215)
+    log = read(iteration(1, 2) + "\n" + whole[: whole.index("lm loss: ") + len("lm loss: 1.17")])
+    assert log.iterations[1].loss is None
+    assert log.iterations[1].step_time_s == 0.9
+    assert "1 line of iterations cut short" in log.notes[0]
+    line = memory_mb(0, 1, 24330.19, 56079.48, 59235.0, 59235.0)
+    (memory,) = read(line[: line.rindex("59235") + 3]).memory
+    assert (memory.max_allocated_bytes, memory.max_reserved_bytes) == (round(56079.48 * 2**20), None)
+
+
+def test_a_restart_is_reported_and_the_later_attempt_counts(read):
+    before = [iteration(number, 6, 1.0, loss=10.0) for number in (1, 2, 3, 4)]
+    after = [iteration(number, 6, 2.0, loss=9.0) for number in (3, 4, 5, 6)]
+    log = read("\n".join(before + after))
+    assert [(item.number, item.step_time_s) for item in log.iterations] == [
+        (1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0), (6, 2.0),
+    ]  # fmt: skip
+    assert log.restarts == (3,)
+    assert log.notes == (f"the job restarted: from iteration 4 back to 3 ({log.sources[0]}:5)",)
+
+
+def test_what_the_restarted_job_did_not_reach_again_is_gone(read):
+    log = read("\n".join([*(iteration(number, 9, 1.0) for number in range(1, 10)), iteration(5, 9, 2.0)]))
+    assert [item.number for item in log.iterations] == [1, 2, 3, 4, 5]
+    assert log.truncated == f"the log ends at iteration 5 of 9 ({log.sources[0]}:10)"
+
+
+def test_of_very_many_iterations_the_first_are_dropped_with_a_note():
+    attempts = Attempts(most=3)
+    for number in range(1, 11):
+        attempts.add(Iteration(number, "run.log:1", loss=float(number)))
+    assert [item.number for item in attempts.iterations()] == [8, 9, 10]
+    assert attempts.all_notes() == ["the log is very long; its first 7 iterations are left out"]
+
+
+def test_the_same_output_in_two_files_counts_once(read):
+    text = bridge_log([700.0, 710.0])
+    log = read(node0=text, node1=text)
+    assert (throughputs(log), log.restarts) == ({1: 700.0, 2: 710.0}, ())
+
+
+def test_a_log_that_ends_early_is_truncated_unless_it_says_that_it_ended(read):
+    lines = [iteration(number, 50) for number in (1, 2, 3)]
+    assert "ends at iteration 3 of 50" in read("\n".join(lines)).truncated
+    assert read("\n".join([*lines, "exiting program at iteration 3 at 2026-08-01"])).truncated is None
+
+
+def test_a_log_of_every_tenth_iteration_is_whole_at_its_last_tenth(read):
+    log = read("\n".join(iteration(number, 55) for number in (1, 10, 20, 30, 40, 50)))
+    assert (log.interval, log.truncated) == (10, None)
+
+
+def test_nan_is_kept_as_such(read):
+    log = read(
+        iteration(1, 2, grad_norm="nan") + "\n" + iteration(2, 2, grad_norm="inf").replace("1.150000E+01", "nan")
+    )
+    assert [repr(item.grad_norm) for item in log.iterations] == ["nan", "inf"]
+    assert repr(log.iterations[1].loss) == "nan"
+
+
+def test_the_worst_rank_is_found_over_all_reports(read):
+    lines = [memory_gb(rank, after, max_allocated=value)
+             for rank, after, value in ((0, 1, 45.0), (8, 1, 70.0), (0, 2, 71.5), (8, 2, 71.5))]  # fmt: skip
+    worst = read("\n".join(lines)).worst("max_allocated_bytes")
+    assert (worst.value, worst.rank, worst.iteration) == (71_500_000_000, 0, 2)
+
+
+def test_the_number_of_ranks_is_read_where_the_log_has_it(read):
+    assert read("using world size: 32, data-parallel size: 4\n" + iteration(1, 1)).world_size == 32
+    assert read(iteration(1, 1)).world_size is None
+
+
+def test_a_missing_log_is_reported():
+    with pytest.raises(BadRequestError, match=r"none\.log: no such file"):
+        read_logs(["none.log"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Training epoch 0, iteration {n}/9 | lr: 2.9e-05 | consumed_samples: 48 | global_batch_size: 24 | global_step: 2 | reduced_train_loss: 7.5 | train_step_timing in s: 1.25",
+        "01/02/2026 03:04:05 [INFO|DP=0|PP=0|TP=0]: iteration: {n} / 9 | consumed_tokens: 65.5K | time_per_iteration_ms: 1.25K | lm_loss: 7.5 | lr: 2.9e-05 | grad_norm: 1.5",
+        " samples/sec: 7.7 | iteration {n:8d}/       9 | elapsed time per iteration (ms): 1250.0 | lm_loss: 7.5E+00 | loss scale: 1024.0 |",
+    ],
+)  # fmt: skip
+def test_nemo_nanotron_and_neox_name_the_loss_in_their_own_way(read, line):
+    log = read("\n".join(line.format(n=n) for n in (1, 2)))
+    assert [(row.number, row.loss) for row in log.iterations] == [(1, 7.5), (2, 7.5)]
+    assert (log.total, log.notes, log.has_other_losses) == (9, (), False)

@@ -1,0 +1,392 @@
+"""Reading Megatron-LM's arguments from command lines, scripts and logs, and refusing what has no counterpart."""
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.experiment.recompute import canonical_text
+from harness.foreign.megatron_arguments import arguments, from_mapping, options
+from harness.foreign.megatron_fields import ROWS, arguments_layer
+from harness.foreign.megatron_refusals import DERIVED, FEATURES, SMALL
+from harness.resolve.recipe import LEAVES, ForeignSource, Request
+from harness.resolve.resolve import resolve
+from tests.imported_logs import MEGATRON_LM
+
+DATA = Path(__file__).parents[1] / "data" / "megatron_lm"
+BLOCKS = ("dense_v0.8.0", "dense_v0.16.1", "dense_d98e8a64")
+SMALLEST = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --vocab-size 99 --bf16"
+
+
+def block(name):
+    return gzip.decompress((DATA / f"{name}.arguments.gz").read_bytes()).decode()
+
+
+@pytest.fixture
+def resolved(tmp_path):
+    """What a text resolves to."""
+
+    def resolving(text, **asked):
+        path = tmp_path / "train.sh"
+        path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
+        request = {"gpu": "h100", "num_gpus": 8} | asked
+        return resolve(Request(model_recipe_name="", source=ForeignSource("megatron_args", str(path)), **request))
+
+    return resolving
+
+
+@pytest.fixture
+def spec(resolved):
+    return lambda text, **asked: resolved(text, **asked).spec
+
+
+def messages(call, *args, **asked):
+    with pytest.raises(BadRequestError) as refused:
+        call(*args, **asked)
+    error = refused.value
+    return [each.message for each in error.problems]
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_block_of_a_log_says_what_its_command_line_says(spec, name):
+    ours = spec(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {MEGATRON_LM}", num_gpus=None)
+    found = spec(block(name), num_gpus=None)
+    assert found.model_copy(update={"model": found.model.model_copy(update={"kv_channels": None})}) == ours
+    assert found.model.head_dim == ours.model.head_dim
+    assert (ours.num_gpus, ours.recompute.text, ours.model.query_groups) == (16, "full:uniform:1", 8)
+    assert (ours.ddp.overlap_param_gather, ours.ddp.align_grad_reduce, ours.model.rotary_base) == (True, True, 500000)
+
+
+def test_a_block_with_experts_latents_and_a_layout(spec):
+    found = spec(block("moe_v0.16.1"), num_gpus=None)
+    assert (found.model.moe.moe_layer_freq, found.model.mla.q_lora_rank) == ((0,) + (1,) * 25, 1536)
+    cut = found.parallelism
+    assert (cut.pipeline_model_parallel_layout, cut.virtual_pipeline_model_parallel_size) == ("Et*3|(tt|)*10t*3mL", 3)
+    assert (found.recompute.text, cut.expert_tensor_parallel_size) == ("moe_act,layernorm", 1)
+
+
+def test_labels_of_srun_and_other_lines_around_a_block_do_no_harm(spec):
+    text = "".join(f"0: {line}\n" for line in block("dense_v0.16.1").splitlines())
+    assert spec(f"> setting up\n{text}0: done\n", num_gpus=None) == spec(block("dense_v0.16.1"), num_gpus=None)
+
+
+SCRIPT = """#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_SOCKET_IFNAME=eth0
+GPUS=8; NODES=${NODES:-2}
+LAUNCH=(--nproc_per_node $GPUS --nnodes $NODES)
+MODEL=(
+  --num-layers 4        # few
+  --hidden-size 64 --num-attention-heads 4
+  --vocab-size 99
+)
+DATA="--data-path ${DATA_PATH} --seq-length 32"
+torchrun ${LAUNCH[@]} pretrain_gpt.py "${MODEL[@]}" $DATA \\
+  --micro-batch-size 2 --bf16 --save $OUT 2>&1 | tee log.txt
+"""
+
+
+def test_a_script_with_arrays_variables_and_a_launcher(resolved):
+    found = resolved(SCRIPT, num_gpus=None)
+    assert (found.spec.num_gpus, found.spec.model.num_layers, found.spec.batch.seq_length) == (16, 4, 32)
+    assert found.spec.batch.global_batch_size == 32  # Megatron-LM's default: one micro-batch for each copy
+    assert found.spec.env == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert found.sources["model.hidden_size"].endswith("train.sh:7: --hidden-size")
+    assert found.sources["model.attention_dropout"] == "default of Megatron-LM"
+
+
+def test_a_command_inside_the_quotes_of_srun_is_read(spec):
+    assert spec(f"srun bash -c 'torchrun --nproc_per_node=4 pretrain_gpt.py {SMALLEST}'", num_gpus=None).num_gpus == 4
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CMD='torchrun pretrain_gpt.py {}'\necho $CMD\neval $CMD",
+        "python tools/preprocess_data.py --vocab-size 5 --num-layers 2\ntorchrun pretrain_gpt.py {}",
+        'if [ "$NODE" = 0 ]; then\n  torchrun pretrain_gpt.py {}\nfi',
+        "case $1 in\n train) bash -c 'torchrun pretrain_gpt.py {}';;\nesac",
+    ],
+)
+def test_the_one_command_that_trains_is_read(spec, script):
+    assert spec(script.format(SMALLEST)) == spec(SMALLEST)
+
+
+@pytest.mark.parametrize("launch", ["bash -c 'run pretrain_gpt.py '\"$A\"", 'CMD="run pretrain_gpt.py $A"\neval $CMD'])
+def test_arguments_in_one_doubtful_text_are_one_problem(resolved, launch):
+    found = messages(resolved, f'A="{SMALLEST}"\nif [ -n "$F" ]; then A="$A --fp8-format hybrid"; fi\n{launch}')
+    assert [each.partition(": ")[2] for each in found] == ["the arguments are not certain: line 2 decides about it"]
+
+
+def test_arguments_without_a_command_are_read(spec):
+    assert spec(f'ARGS="{SMALLEST}"\n').model.num_layers == 4
+    assert spec(SMALLEST).model.num_layers == 4
+
+
+def test_options_override_arguments(spec):
+    found = spec(MEGATRON_LM, num_gpus=16, tensor_model_parallel_size=4, recompute="mlp")
+    assert (found.parallelism.tensor_model_parallel_size, found.recompute.text) == (4, "mlp")
+
+
+def test_megatron_lms_defaults_fill_in_what_is_absent(spec):
+    found = spec(SMALLEST)
+    model = found.model
+    assert (model.ffn_hidden_size, model.attention_dropout, model.position_embedding_type) == (
+        256,
+        0.1,
+        "learned_absolute",
+    )
+    assert (model.share_embeddings_and_output_weights, model.add_bias_linear, model.activation_func) == (
+        True,
+        True,
+        "gelu",
+    )
+    assert not found.optimizer.use_distributed_optimizer
+    assert spec(f"{SMALLEST} --swiglu").model.ffn_hidden_size == 128
+
+
+def test_the_last_of_repeated_options_counts_and_equals_signs_are_read(spec):
+    assert spec(f"{SMALLEST} --num-layers=8").model.num_layers == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "value"),
+    [
+        ("--recompute-activations", "recompute.text", "core_attn"),
+        ("--recompute-granularity selective --recompute-modules mlp core_attn", "recompute.text", "mlp,core_attn"),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "recompute.text", "full:block:2"),
+        ("--num-layers-per-virtual-pipeline-stage 1 --pipeline-model-parallel-size 2",
+         "parallelism.virtual_pipeline_model_parallel_size", 2),
+        ("--swiglu --quick-geglu", "model.activation_func", "silu"),
+        ("--pipeline-model-parallel-layout Et|t|t|tL --pipeline-model-parallel-size 2",
+         "parallelism.virtual_pipeline_model_parallel_size", 2),
+        ("--pipeline-model-parallel-layout Ett|ttL --pipeline-model-parallel-size 2",
+         "parallelism.virtual_pipeline_model_parallel_size", None),
+        ("--use-rotary-position-embeddings", "model.position_embedding_type", "rope"),
+        ("--grad-reduce-in-bf16", "ddp.grad_reduce_in_fp32", False),
+        ("--transformer-impl local", "kernels.attention_backend", "unfused"),
+        ("--enable-cuda-graph", "cuda_graph.impl", "local"),
+        ("--fp8-format hybrid --fp8-param-gather", "compute_dtype", "fp8_ds"),
+        ("--fp8-format hybrid --fp8-recipe blockwise", "compute_dtype", "fp8_sc"),
+        ("--window-size 128,0 --window-attn-skip-freq 2", "model.window_size", (128, 0)),
+        ("--cuda-graph-warmup-steps 0", "cuda_graph.warmup_steps", 0),
+        ("--apply-layernorm-1p", "model.layernorm_zero_centered_gamma", True),
+    ],
+)  # fmt: skip
+def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
+    found = spec(f"{SMALLEST} {more}")
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--fp16", "train.sh:1: --fp16: FP16 training is not supported"),
+        ("--optimizer muon", "--optimizer: muon: mbr-perf does not model an optimizer other than Adam"),
+        ("--num-distributed-optimizer-instances 2", "several instances of the distributed optimizer"),
+        ("--context-parallel-size 2 --cp-comm-type a2a", "a2a: mbr-perf models context parallelism by p2p only"),
+        ("--is-hybrid-model", "a hybrid model (Mamba)"),
+        ("--deterministic-mode --experimental-attention-variant gated_delta_net", "the only ones that mbr-perf models"),
+        ("--symmetric-ar-type one_shot", "--symmetric-ar-type: mbr-perf does not model it (Megatron-LM's default: None)"),
+        ("--fine-grained-activation-offloading --offload-modules moe_act --min-offloaded-tensor-size 7",
+         "--min-offloaded-tensor-size: mbr-perf does not model it"),
+        ("--spec local", "--spec: mbr-perf does not model a layer specification of your own"),
+        ("--rampup-batch-size 8 8 100", "--rampup-batch-size: mbr-perf does not model a batch size that grows"),
+        ("--hybrid-layer-pattern M-M-", "a hybrid model (Mamba)"),
+        ("--moe-router-load-balancing-type sinkhorn --num-experts 4", "sinkhorn is not supported"),
+        ("--use-megatron-fsdp", "keeps some of its states whole"),
+        ("--fp8-format hybrid --fp8-recipe tensorwise", "FP8 tensorwise without parameters gathered in FP8"),
+        ("--position-embedding-type mrope", "mrope: not supported"),
+        ("--moe-expert-rank-capacity-factor 1.5", "mbr-perf does not model it (Megatron-LM's default: None)"),
+        ("--num-layer 8", "--num-layer: not an argument of Megatron-LM's GPT training"),
+        ("--moe-layer-freq open('x') --num-experts 2", "layer pattern"),
+        ("--recompute-granularity selective --recompute-modules mpl", "unknown recompute module 'mpl'"),
+        ("--tensor-model-parallel-size two", "--tensor-model-parallel-size: must be"),
+        ("--num-layers 1" + "0" * 25, "--num-layers: must be"),
+        ("--tensor-model-parallel-size", "--tensor-model-parallel-size: has no value"),
+        ("--tensor-model-parallel-size $TP", "not certain: the script does not set $TP"),
+        ("$MORE_ARGS", "$MORE_ARGS: may hold arguments"),
+        ("8", "8: belongs to no option"),
+        ("--transformer-impl local --no-masked-softmax-fusion", "megatron's own attention without its fused softmax"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ex|tL",
+         "--pipeline-model-parallel-layout: Ex|tL: 'x' is not one of E, t, m, L"),
+        ("--recompute-activations --recompute-granularity full --recompute-method uniform",
+         "--recompute-method: uniform: Megatron-LM takes no method with selective recompute"),
+    ],
+)  # fmt: skip
+def test_what_has_no_counterpart_is_refused_at_its_place(resolved, more, message):
+    found = messages(resolved, f"{SMALLEST} {more}")
+    assert any(message in each for each in found), found
+
+
+@pytest.mark.parametrize("more", ["--rampup-batch-size 8 8 100", "--never-heard-of 3 4"])
+def test_the_values_of_a_refused_argument_are_no_further_problems(resolved, more):
+    [found] = messages(resolved, f"{SMALLEST} {more}")
+    assert more.split()[0] in found
+    assert len(found) < 200
+
+
+def test_the_fusion_of_megatrons_own_softmax_does_not_matter_to_transformer_engine(spec):
+    assert spec(f"{SMALLEST} --no-masked-softmax-fusion") == spec(SMALLEST)
+
+
+def test_recompute_arguments_without_a_granularity_are_noted(resolved):
+    resolution = resolved(f"{SMALLEST} --recompute-modules mlp")
+    [note] = resolution.notes
+    assert note.endswith(":1: --recompute-modules has no effect without --recompute-granularity: nothing is recomputed")
+    assert canonical_text(resolution.spec.recompute) == "none"
+    assert not any("no effect" in note for note in resolved(SMALLEST).notes)
+
+
+def test_all_problems_come_at_once(resolved):
+    found = messages(resolved, f"{SMALLEST} --fp16 --optimizer sgd --qk-l2-norm")
+    assert len(found) == 3
+
+
+def test_a_refusal_of_context_parallelism_by_all_to_all_says_how_many_bytes_it_adds(resolved):
+    # 12 layers of Llama 3 70B in 8 parts at 32,768 tokens: 0.80 GB more were measured than p2p needs, 67,108,864 bytes each
+    large = SMALLEST.replace("64", "8192").replace("--num-attention-heads 4", "--num-attention-heads 64")
+    text = large.replace("--seq-length 32", "--seq-length 32768 --max-position-embeddings 32768")
+    with pytest.raises(BadRequestError) as refused:
+        resolved(f"{text} --context-parallel-size 8 --cp-comm-type a2a", num_gpus=8)
+    assert "add 64.00 MiB per micro-batch in flight for each layer that does not recompute core_attn" in str(
+        refused.value
+    )
+    resolved(f"{SMALLEST} --cp-comm-type a2a")  # without context parallelism it means nothing
+
+
+def test_arguments_of_small_effect_are_noted(resolved):
+    notes = resolved(f"{SMALLEST} --no-bias-gelu-fusion --attention-softmax-in-fp32").notes
+    assert any(
+        note.endswith("Small effect, left out: --attention-softmax-in-fp32, --no-bias-gelu-fusion") for note in notes
+    )
+    assert not any("Small effect" in note for note in resolved(MEGATRON_LM, num_gpus=16).notes)
+
+
+@pytest.mark.parametrize(
+    ("argument", "remark"),
+    [
+        ("--eval-micro-batch-size 4", "--eval-micro-batch-size 4: larger micro-batches than in training"),
+        ("--rerun-mode report_determinism_stats", "--rerun-mode report_determinism_stats: every step runs twice"),
+        ("--save-activations-interval 9", "--save-activations-interval 9: some steps write tensors to files"),
+        ("--moe-routing-trace-path t", "--moe-routing-trace-path t: steps write their routing to files"),
+        ("--config-logger-dir logged", "--config-logger-dir logged: modules write their inputs to files"),
+        (
+            "--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather",
+            "a buffer for gathered weights beside the gradients'",
+        ),
+        (
+            "--seq-length 32768 --max-position-embeddings 32768",
+            "data loader (1.00 GiB for each micro-batch that holds it, avoid it ",
+        ),
+        ("--delay-wgrad-compute", "--delay-wgrad-compute True: weight gradients are computed later"),
+        ("--moe-deepep-num-sms 24", "Small effect, left out: --moe-deepep-num-sms"),
+        ("--timing-log-level 2", "Small effect, left out: --timing-log-level"),
+    ],
+)
+def test_what_changes_some_steps_or_is_not_counted_is_noted(resolved, argument, remark):
+    notes = resolved(f"{SMALLEST} {argument}").notes
+    assert any(("leaves out: " in note or "left out: " in note) and remark in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--eval-micro-batch-size 1", "--rerun-mode validate_results", "--timing-log-level 0", "--min-offloaded-tensor-size 7",
+        "--seq-length 32768 --max-position-embeddings 32768 --no-create-attention-mask-in-dataloader",
+    ],
+)  # fmt: skip
+def test_what_changes_no_step_has_no_note(resolved, argument):
+    assert not any("left out" in note or "leaves out" in note for note in resolved(f"{SMALLEST} {argument}").notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no argument of Megatron-LM"),
+        ("import torch\nprint(1)\n", "no argument of Megatron-LM"),
+        (b"\x00\x01--num-layers 4 --hidden-size 2", "a binary file"),
+        (b"\x80\x03--num-layers", "not UTF-8"),
+        (" " * (9 << 20), "larger than 8 MiB"),
+        ("--num-layers 4 --hidden-size 64", "no --num-attention-heads, --micro-batch-size, --seq-length"),
+        (
+            SMALLEST.replace("--vocab-size 99", "--tokenizer-type HuggingFaceTokenizer"),
+            "the vocabulary's size is not known",
+        ),
+        (f"torchrun a.py {SMALLEST}\ntorchrun b.py {SMALLEST}", "2 commands have arguments: lines 1, 2"),
+        (f"torchrun pretrain_mamba.py {SMALLEST}", "pretrain_mamba.py: mbr-perf trains GPT models"),
+        ("-------- arguments --------\n-------- end of arguments -----\n", "its block of arguments is empty"),
+        ("-------- arguments --------\n  world_size ....... many\n", "train.sh:2: world_size: many: no number of GPUs"),
+        ("-------- arguments --------\n  deepspeed ....... True\n", "deepspeed: True: no argument of Megatron-LM"),
+    ],
+)
+def test_a_file_without_usable_arguments_is_refused(resolved, text, message):
+    found = messages(resolved, text)
+    assert any(message in each for each in found), found
+
+
+def test_the_vocabulary_may_come_from_an_option(spec):
+    text = SMALLEST.replace("--vocab-size 99", "--tokenizer-type HuggingFaceTokenizer")
+    assert spec(text, set_values=("model.vocab_size=1000",)).model.vocab_size == 1000
+    assert spec(SMALLEST.replace("--vocab-size 99", "--vocab-file a --merge-file b")).model.vocab_size == 50257
+
+
+@pytest.mark.parametrize(
+    ("layout", "batch"), [("", 32), (" --pipeline-model-parallel-size 4 --tensor-model-parallel-size 4", 8)]
+)
+def test_another_number_of_gpus_than_torchruns_needs_no_other_option(spec, layout, batch):
+    """The batch grows with the copies of the model; a layout for which torchrun's GPUs are too few has none to start from."""
+    text = SMALLEST.replace("--vocab-size 99", "--tokenizer-type HuggingFaceTokenizer --global-batch-size 8") + layout
+    found = spec(
+        f"torchrun --nproc_per_node=8 pretrain_gpt.py {text}", num_gpus=32, set_values=("model.vocab_size=1000",)
+    )
+    assert (found.num_gpus, found.batch.global_batch_size, found.model.vocab_size) == (32, batch, 1000)
+
+
+def test_standard_input_is_read_once_for_a_request_that_is_resolved_again(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(SMALLEST))
+    request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", "-"))
+    assert resolve(request).spec == resolve(request).spec
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "standard input: no argument of Megatron-LM" in messages(resolve, request)[0]
+
+
+def test_a_terminal_gives_no_arguments(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", "-"))
+    assert "standard input is a terminal" in messages(resolve, request)[0]
+
+
+def test_the_table_of_arguments_and_the_tables_of_treatment_fit_together():
+    named = {name for row in ROWS for name in row.names} - DERIVED
+    assert named <= set(arguments())
+    assert set(FEATURES) | SMALL <= set(arguments())
+    treated = [named, set(FEATURES), set(SMALL), {name for name, each in arguments().items() if each.harmless}]
+    both = {name for name in arguments() if sum(name in each for each in treated) > 1}
+    assert both <= {"apply_rope_fusion", "rope_type", "merge_file", "tokenizer_type"}
+    assert {row.path for row in ROWS} <= set(LEAVES)
+    assert len(options()) > 950
+
+
+def test_every_published_run_is_read_or_left_out_with_its_reason():
+    rows = json.loads((Path(__file__).parents[2] / "results/accuracy/inputs/megatron_lm_goldens.json").read_text())[
+        "rows"
+    ]
+    unknown = []
+    for row in rows:
+        try:
+            assert (
+                arguments_layer(from_mapping(row["arguments"], "row"))["model.num_layers"].value
+                == row["arguments"]["num-layers"]
+            )
+        except BadRequestError as error:
+            unknown += [
+                line for line in str(error).splitlines() if "not an argument" in line and "--export-" not in line
+            ]
+    assert unknown == []

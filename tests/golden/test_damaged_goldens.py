@@ -1,0 +1,86 @@
+"""With a golden that cannot be read nothing passes; every command that reads goldens names it."""
+
+import json
+
+import pytest
+
+from tests.nightly.night_recordings import Stage
+
+
+@pytest.fixture(name="stage")
+def _stage(tmp_path, mbr_perf):
+    """A suite of one case with an optional golden, measured once and promoted; the night replays it."""
+    made = Stage(tmp_path, {"dense": "golden: optional"})
+    made.record("dense", 0)
+    mbr_perf(*made.arguments())
+    made.promote("dense")
+    return made
+
+
+def golden_of(stage):
+    (path,) = stage.goldens.glob("*/*.json")
+    return path
+
+
+def value_as(stage, text):
+    """Replace the golden's throughput with the text; return its line."""
+    path = golden_of(stage)
+    throughput = json.loads(path.read_text())["metrics"]["tflops_per_gpu"]["value"]
+    path.write_text(path.read_text().replace(f'"value": {throughput}', f'"value": {text}'))
+    return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if f'"value": {text}' in line)
+
+
+@pytest.mark.slow
+def test_a_night_with_a_damaged_golden_is_inconclusive_even_if_none_is_required(stage, mbr_perf):
+    line = value_as(stage, "NaN")
+    answer = mbr_perf(*stage.arguments("--json"))
+    case = json.loads(answer.out)["cases"][0]
+    assert (answer.code, case["outcome"]) == (6, "inconclusive")
+    assert f"{golden_of(stage)}:{line}: metrics.tflops_per_gpu.value: NaN" in case["reason"]
+    shown = mbr_perf(*stage.arguments())
+    assert "golden cannot be read" in shown.out
+    assert "no golden" not in shown.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["NaN", '"fast"', '1, "value": 2'])
+def test_a_dry_run_names_a_damaged_golden_and_what_to_do(stage, mbr_perf, text):
+    value_as(stage, text)
+    answer = mbr_perf(*stage.arguments("--dryrun"))
+    (row,) = (line for line in answer.out.splitlines() if line.startswith("dense "))
+    assert "  damaged  " in row
+    assert f"dense: {golden_of(stage)}" in answer.out.replace("\n", " ")
+    assert "1 golden cannot be read: inconclusive until you repair the file or restore it from git" in answer.out
+    assert "golden promote" not in answer.out
+
+
+def test_the_list_of_goldens_names_the_damaged_one_and_lists_the_others(stage, mbr_perf):
+    whole = golden_of(stage)
+    damaged = whole.with_name("other.json")
+    damaged.write_text(whole.read_text()[:100])
+    shown = mbr_perf("golden", "list", "--golden_dir", stage.goldens)
+    assert shown.code == 6
+    assert f"{whole.parent.name}/{whole.name}" in shown.out
+    assert f"Cannot be read: {damaged}:" in shown.out
+    document = json.loads(mbr_perf("golden", "list", "--golden_dir", stage.goldens, "--json").out)
+    assert [row["path"] for row in document["goldens"]] == [str(whole)]
+    assert [row["path"] for row in document["damaged"]] == [str(damaged)]
+
+
+def test_the_doctor_of_results_names_damaged_goldens_and_leaves_them(stage, mbr_perf):
+    results = stage.root / "results"
+    stage.goldens.rename(results / "golden")
+    assert mbr_perf("results", "doctor", "--results_dir", results).code == 0
+    (golden,) = (results / "golden").glob("*/*.json")
+    golden.write_text(golden.read_text()[:100])
+    answer = mbr_perf("results", "doctor", "--results_dir", results, "--fix")
+    assert answer.code == 6
+    assert f"damaged     {golden}" in answer.out
+    assert "restore the file from git" in answer.out
+    assert golden.is_file()
+
+
+def test_a_golden_folder_that_is_not_there_is_refused(mbr_perf, tmp_path):
+    answer = mbr_perf("golden", "list", "--golden_dir", tmp_path / "nowhere")
+    assert (answer.code, answer.out) == (2, "")
+    assert f"--golden_dir {tmp_path / 'nowhere'}: no such folder" in answer.err

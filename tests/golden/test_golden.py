@@ -1,0 +1,104 @@
+"""`mbr-perf golden`: promote, list, show."""
+
+import json
+import shutil
+import subprocess
+
+from typer.testing import CliRunner
+
+from harness.errors import BadRequestError
+from harness.golden.ask import app
+from harness.records.goldens import read_golden
+
+NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json"
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def promote(tmp_path, *arguments):
+    return invoke("promote", *arguments, "--golden_dir", tmp_path / "golden", "--author", "someone")
+
+
+def test_a_promotion_writes_the_golden_and_prints_before_and_after(tmp_path, run):
+    assert promote(tmp_path, run("a"), "--reason", "first").exit_code == 0
+    done = promote(tmp_path, run("b", seconds=2.0), "--reason", "faster kernels")
+    golden = read_golden(tmp_path / "golden" / NAME)
+    assert done.exit_code == 0
+    assert (golden.metrics["step_time_s"].value, golden.run_ids, golden.reason) == (2.0, ("b",), "faster kernels")
+    (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("Step time")]
+    assert row == ["Step", "time", "2.500", "s", "2.000", "s", "-20.0", "%"]
+    assert NAME in done.stdout
+
+
+def test_repeats_are_promoted_together(tmp_path, run):
+    runs = [run(name, seconds) for name, seconds in (("a", 2.46), ("b", 2.5), ("c", 2.54))]
+    done = promote(tmp_path, *runs, "--reason", "three runs", "--json")
+    document = json.loads(done.stdout)
+    assert document["golden"]["num_runs"] == 3
+    assert document["golden"]["metrics"]["step_time_s"] == {"value": 2.5, "relative_spread": 0.016, "note": None}
+    assert {change["name"] for change in document["changes"]} >= {"tflops_per_gpu", "num_runs", "fingerprint"}
+
+
+def test_a_refused_promotion_leaves_the_old_golden(tmp_path, run):
+    promote(tmp_path, run("a"), "--reason", "first")
+    before = (tmp_path / "golden" / NAME).read_text()
+    done = promote(tmp_path, run("b", suspect=("GPU 0 was throttled",)), "--reason", "second")
+    assert isinstance(done.exception, BadRequestError)
+    assert "run b: suspect: GPU 0 was throttled" in str(done.exception)
+    assert (tmp_path / "golden" / NAME).read_text() == before
+
+
+def test_a_reason_is_required(tmp_path, run):
+    done = promote(tmp_path, run("a"))
+    assert isinstance(done.exception, BadRequestError)
+    assert "Missing option '--reason'" in str(done.exception)
+
+
+def test_the_author_is_gits_user(tmp_path, run, monkeypatch):
+    git = shutil.which("git")
+    assert git
+    subprocess.run([git, "init", "-q", tmp_path], check=True)
+    subprocess.run([git, "-C", tmp_path, "config", "user.name", "A Committer"], check=True)
+    monkeypatch.chdir(tmp_path)
+    invoke("promote", run("a"), "--reason", "first", "--golden_dir", tmp_path / "golden")
+    assert read_golden(tmp_path / "golden" / NAME).promoted_by == "A Committer"
+
+
+def test_goldens_are_listed(tmp_path, run):
+    promote(tmp_path, run("a"), "--reason", "first")
+    done = invoke("list", "--golden_dir", tmp_path / "golden")
+    (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("h100/")]
+    assert row[:4] == [NAME, "measured", "1", "7"]
+    assert len(json.loads(invoke("list", "--golden_dir", tmp_path / "golden", "--json").stdout)["goldens"]) == 1
+
+
+def test_the_list_of_an_empty_folder_names_it(tmp_path):
+    assert invoke("list", "--golden_dir", tmp_path).stdout == f"No golden in {tmp_path}\n"
+
+
+def test_the_published_golden_is_shown_with_source_and_caveats():
+    done = invoke("show", "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn")
+    assert done.exit_code == 0
+    assert "709.93" in done.stdout
+    assert "54.76 GiB" in done.stdout
+    assert "Source: Megatron-Bridge" in done.stdout
+    assert done.stdout.count("Caveat: ") == 5
+    assert json.loads(invoke("show", NAME, "--json").stdout)["golden"]["kind"] == "external"
+
+
+def test_an_unknown_golden_is_an_error():
+    done = invoke("show", "h100/nothing")
+    assert isinstance(done.exception, BadRequestError)
+    assert "no golden 'h100/nothing'" in str(done.exception)
+
+
+def test_the_advice_for_a_damaged_golden_works(tmp_path, run):
+    promote(tmp_path, run("a"), "--reason", "first")
+    damaged = tmp_path / "golden" / NAME
+    damaged.write_text("{")
+    refused = promote(tmp_path, run("b", seconds=2.0), "--reason", "second")
+    assert "or delete it and write it again with mbr-perf golden promote" in str(refused.exception)
+    damaged.unlink()
+    assert promote(tmp_path, run("c", seconds=2.0), "--reason", "second").exit_code == 0

@@ -1,0 +1,154 @@
+"""Goldens of a whole night: all are written or none, with every reason."""
+
+from datetime import UTC, date, datetime
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.golden.plan import Signature, night_candidates, prepare, write
+from harness.judge.promotion import PromotionOptions
+from harness.launch.processes import claim
+from harness.records.goldens import read_golden
+from harness.records.night import (
+    ExpectedFailureRecord,
+    NightCase,
+    NightData,
+    NightPlan,
+    NightRun,
+    PlannedCase,
+    RefusedCase,
+)
+
+SIGNED = Signature("driver 570", "someone", datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC))
+STEADY = (2.49, 2.5, 2.51)
+
+
+@pytest.fixture(name="case")
+def _case(tmp_path, make_spec, make_record):
+    """A case with one run per step time; None is a run that was never committed."""
+
+    def build(name, seconds=STEADY, recompute="core_attn", purposes=(), statuses=(), failures=(), **planned):
+        spec = make_spec(recompute=recompute)
+        kind = RefusedCase if "refused" in planned else PlannedCase
+        planned = kind(**{"name": name, "spec": spec, "repeats": 3} | planned)
+        runs = []
+        for number, each in enumerate(seconds):
+            changes = {"status": statuses[number], "failure": failures[number]} if statuses else {}
+            record = (
+                None if each is None else make_record(spec, seconds=each, run_id=f"night.{name}.{number}", **changes)
+            )
+            purpose = purposes[number] if purposes else "repeat"
+            runs.append(NightRun(number, purpose, "", tmp_path / name / str(number), record))
+        return NightCase(planned, tuple(runs))
+
+    return build
+
+
+def night_of(tmp_path, *cases):
+    plan = NightPlan(
+        night_id="20260104T000000Z-suite-0a1b2c3d", suite="suite", title="Suite", cases=tuple(c.planned for c in cases),
+        confirm=2, retries=1, command=("mbr-perf", "nightly"), started_at="2026-01-04T00:00:00Z", mbr_perf="0.1.0",
+    )  # fmt: skip
+    return NightData(tmp_path, plan, cases, ())
+
+
+def promotions(tmp_path, *cases, names=(), options=None):
+    candidates, left_out = night_candidates(
+        night_of(tmp_path, *cases), names, options or PromotionOptions(), date(2026, 3, 4)
+    )
+    return prepare(candidates, tmp_path / "golden", SIGNED), left_out
+
+
+def problems(found):
+    return {case.name: [problem.message for problem in case.problems] for case in found.refused}
+
+
+def test_every_case_of_a_night_becomes_a_golden_with_one_reason(tmp_path, case):
+    found, left_out = promotions(tmp_path, case("one"), case("two", recompute="mlp"))
+    found.require(keep_going=False)
+    write(found, tmp_path / "golden")
+    goldens = [read_golden(prepared.path) for prepared in found.prepared]
+    assert [(g.recompute, g.reason, g.num_runs, g.night_id) for g in goldens] == [
+        ("core_attn", "driver 570", 3, "20260104T000000Z-suite-0a1b2c3d"),
+        ("mlp", "driver 570", 3, "20260104T000000Z-suite-0a1b2c3d"),
+    ]
+    assert left_out == []
+
+
+def test_one_refusal_stops_all_unless_the_others_are_requested(tmp_path, case):
+    wide = case("wide", seconds=(2.3, 2.5, 2.7), recompute="mlp")
+    found, _ = promotions(tmp_path, case("one"), wide)
+    with pytest.raises(BadRequestError) as caught:
+        found.require(keep_going=False)
+    assert "wide: tflops_per_gpu: 3 runs spread by 8.0 %" in str(caught.value)
+    assert "nothing was written\n  --keep_going writes the other 1 without these" in str(caught.value)
+    found.require(keep_going=True)
+    assert [prepared.name for prepared in found.prepared] == ["one"]
+
+
+def test_keep_going_with_nothing_left_is_refused(tmp_path, case):
+    found, _ = promotions(tmp_path, case("one", seconds=(2.5,)))
+    with pytest.raises(BadRequestError, match="one: has 1 of 3 repeats"):
+        found.require(keep_going=True)
+
+
+def test_the_threshold_of_the_suite_limits_the_spread(tmp_path, case):
+    unsteady = (2.44, 2.5, 2.56)
+    assert problems(promotions(tmp_path, case("row", seconds=unsteady))[0]) == {}
+    tight = case("tight", seconds=unsteady, thresholds={"tflops_per_gpu": 0.02})
+    assert "half the threshold of 2 %" in problems(promotions(tmp_path, tight)[0])["tight"][0]
+
+
+def test_an_expected_failure_is_skipped_by_every_and_refused_by_name(tmp_path, case):
+    expected = ExpectedFailureRecord(outcome="oom", until="2026-12-31", reason="does not fit")
+    known = case("known", (1.0,), statuses=("oom",), failures=("rank 0",), expected=expected)
+    found, left_out = promotions(tmp_path, case("one"), known)
+    assert left_out == [("known", "oom, expected until 2026-12-31: does not fit")]
+    assert [prepared.name for prepared in found.prepared] == ["one"]
+    by_name, _ = promotions(tmp_path, known, names=("known",))
+    assert "run night.known.0: ended as oom: rank 0" in problems(by_name)["known"]
+
+
+def test_a_retry_replaces_the_run_that_a_machine_fault_ended(tmp_path, case):
+    cured = case("one", (1.0, *STEADY), purposes=("repeat", "retry", "repeat", "repeat"),
+                 statuses=("failed", "ok", "ok", "ok"), failures=("address already in use", None, None, None))  # fmt: skip
+    found, _ = promotions(tmp_path, cured)
+    assert found.prepared[0].golden.run_ids == ("night.one.1", "night.one.2", "night.one.3")
+
+
+def test_a_run_without_a_record_and_a_refused_case_are_named(tmp_path, case):
+    lost = case("lost", (2.5, 2.5, None))
+    refused = case("refused", (), refused="no such GPU", recompute="mlp")
+    found, _ = promotions(tmp_path, lost, refused)
+    assert problems(found) == {"lost": ["run 2 was never committed"], "refused": ["was refused: no such GPU"]}
+
+
+def test_two_cases_with_the_same_golden_are_both_refused(tmp_path, case):
+    found, _ = promotions(tmp_path, case("one"), case("twin"))
+    assert problems(found)["one"][0].startswith("has the same golden as twin:")
+    assert found.prepared == ()
+
+
+def test_an_unknown_case_is_refused_with_the_known_ones(tmp_path, case):
+    with pytest.raises(BadRequestError, match=r"--case other: not in 20260104.*\n  name one of one"):
+        promotions(tmp_path, case("one"), names=("other",))
+
+
+def test_a_night_that_is_still_running_is_not_promoted(tmp_path, case):
+    dense = case("dense")
+    assert promotions(tmp_path, dense)[0].prepared
+    claim(tmp_path)
+    with pytest.raises(BadRequestError, match=r"suite-0a1b2c3d: process \d+ is at work\n  promote from it after"):
+        promotions(tmp_path, dense)
+
+
+def test_a_reason_that_cases_share_is_given_once(tmp_path, case):
+    night = case("dense"), case("moe", recompute="mlp"), case("full", recompute="none", seconds=(2.5, 2.5))
+    unsigned = Signature(" ", SIGNED.author, SIGNED.now)
+    candidates, _ = night_candidates(night_of(tmp_path, *night), (), PromotionOptions(), date(2026, 3, 4))
+    with pytest.raises(BadRequestError) as caught:
+        prepare(candidates, tmp_path / "golden", unsigned).require(keep_going=False)
+    assert [problem.message for problem in caught.value.problems] == [
+        "every case: --reason is empty",
+        "full: has 2 of 3 repeats",
+    ]

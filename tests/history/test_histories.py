@@ -1,0 +1,123 @@
+"""History: written once by any number of processes, read back whatever lies there."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError, RunFailedError
+from harness.history.store import read_history, survey_history, write_history
+
+ROOT = Path(__file__).parents[2]
+WRITER = Path(__file__).with_name("history_writer.py")
+
+
+def start(how, results, prefix, count):
+    command = [sys.executable, WRITER, how, results, prefix, str(count)]
+    return subprocess.Popen(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
+
+
+def test_a_run_is_kept_in_the_folder_of_its_month(tmp_path, make_kept):
+    record = make_kept(40)
+    path = write_history(tmp_path, record)
+    assert path == tmp_path / "history" / "202602" / "run0040.json"
+    assert read_history(tmp_path) == (record,)
+
+
+def test_the_month_is_that_of_utc(tmp_path, make_kept):
+    path = write_history(tmp_path, make_kept(started_at="2026-01-31T23:30:00-05:00"))
+    assert path.parent.name == "202602"
+
+
+def test_the_same_record_again_changes_nothing(tmp_path, make_kept):
+    path = write_history(tmp_path, make_kept())
+    before = path.stat().st_mtime_ns
+    assert write_history(tmp_path, make_kept()) == path
+    assert path.stat().st_mtime_ns == before
+
+
+def test_other_content_under_the_same_id_is_refused_and_the_first_stays(tmp_path, make_kept):
+    write_history(tmp_path, make_kept())
+    with pytest.raises(RunFailedError, match="exists with other content"):
+        write_history(tmp_path, make_kept(tflops=1.0))
+    assert read_history(tmp_path) == (make_kept(),)
+
+
+@pytest.mark.parametrize("changes", [{"run_id": "../../escape"}, {"run_id": ".hidden"}, {"started_at": "yesterday"}])
+def test_what_is_no_name_or_no_time_is_refused(tmp_path, make_kept, changes):
+    with pytest.raises(BadRequestError):
+        write_history(tmp_path, make_kept(**changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_written_the_folder_is_named(tmp_path, make_kept):
+    (tmp_path / "history").write_text("a file in the way")
+    with pytest.raises(RunFailedError, match="history"):
+        write_history(tmp_path, make_kept())
+
+
+def test_runs_come_in_order_of_time_whatever_their_names(tmp_path, make_kept):
+    for record in (make_kept(2, run_id="a"), make_kept(0, run_id="c"), make_kept(1, run_id="b")):
+        write_history(tmp_path, record)
+    assert [record.run_id for record in read_history(tmp_path)] == ["c", "b", "a"]
+
+
+def test_runs_are_found_by_case_fingerprint_and_time(tmp_path, make_kept):
+    for record in (make_kept(0), make_kept(1, case="cpu/other"), make_kept(2, fingerprint="ffff"), make_kept(3)):
+        write_history(tmp_path, record)
+
+    def found(**asked):
+        return [record.run_id for record in survey_history(tmp_path, **asked).records]
+
+    assert found(case="cpu/other") == ["run0001"]
+    assert found(case=make_kept().case) == ["run0000", "run0002", "run0003"]
+    assert found(case=make_kept().case, fingerprint="ffff") == ["run0002"]
+    assert found(since=datetime(2026, 1, 3, 2, tzinfo=UTC)) == ["run0002", "run0003"]
+
+
+def test_no_history_is_no_runs(tmp_path):
+    assert survey_history(tmp_path / "nowhere").records == ()
+
+
+def test_a_damaged_and_a_newer_file_are_named_and_skipped(tmp_path, make_kept):
+    good, damaged, newer = (write_history(tmp_path, make_kept(number)) for number in range(3))
+    damaged.write_text(damaged.read_text()[:50])
+    newer.write_text(newer.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+    reading = survey_history(tmp_path)
+    assert [record.run_id for record in reading.records] == [good.stem]
+    assert len(reading.notes) == 2
+    assert str(damaged) in reading.notes[0] and "not JSON" in reading.notes[0]
+    assert str(newer) in reading.notes[1] and "schema_version 99" in reading.notes[1]
+
+
+def test_what_a_writer_has_not_finished_is_no_record(tmp_path, make_kept):
+    path = write_history(tmp_path, make_kept())
+    path.with_name(f".{path.name}.0123456789ab.tmp").write_text("half")
+    path.with_name(f".{path.name}").write_text("half")
+    reading = survey_history(tmp_path)
+    assert (len(reading.records), reading.notes) == (1, ())
+
+
+@pytest.mark.slow
+def test_two_hundred_killed_writers_leave_whole_records_only(tmp_path):
+    assert start("killed", tmp_path, "w", 200).wait() == 0
+    reading = survey_history(tmp_path)
+    assert reading.notes == ()
+    assert len({record.run_id.partition(".")[0] for record in reading.records}) == 200
+
+
+@pytest.mark.slow
+def test_two_writers_of_the_same_runs_in_the_same_second_meet_without_harm(tmp_path):
+    writers = [start("write", tmp_path, "same", 100), start("write", tmp_path, "same", 100)]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert len(read_history(tmp_path)) == 100
+    assert list((tmp_path / "history").rglob("*.tmp")) == []
+
+
+def test_a_month_that_is_a_link_to_elsewhere_is_not_read(tmp_path, make_kept):
+    elsewhere = write_history(tmp_path / "others", make_kept(40)).parent
+    write_history(tmp_path, make_kept(0))
+    (tmp_path / "history" / "202602").symlink_to(elsewhere)
+    assert [record.run_id for record in read_history(tmp_path)] == ["run0000"]

@@ -1,0 +1,366 @@
+"""`mbr-perf history`: cases, one case night by night, CSV, charts, and runs taken in."""
+
+import csv
+import io
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.history.store import read_history, write_history
+from tests.conftest import build_kept, build_spec
+
+ROOT = Path(__file__).parents[2]
+CASE = "h100/llama3_70b.sft.fp8_cs.32gpu.none"
+FINGERPRINT = build_spec(recompute="none").fingerprint
+HEAD = ["Newest night", "Hardware", "Driver", "torch", "megatron-core", "git commit", "Host"]
+OTHER = "b200/llama3_8b.pretrain.fp8_mx.8gpu.mlp"
+
+
+def nightly(make_kept, number, run, tflops, **changes):
+    night = f"20260101T020000Z-h100_nightly-{number:08x}"
+    outcome = changes.pop("outcome", "pass")
+    return make_kept(
+        number, tflops, run_id=f"{night}.l70b.{run}", night_id=night, suite="h100_nightly", suite_case="l70b",
+        outcome=outcome, fingerprint=FINGERPRINT, **changes,
+    )  # fmt: skip
+
+
+@pytest.fixture(name="written", scope="module")
+def _written(tmp_path_factory):
+    """Thirty nights of three runs; from the twentieth on 5 % slower, with another torch. And one run of another case."""
+    draw, folder = random.Random(7), tmp_path_factory.mktemp("written")
+    for number in range(30):
+        for run in range(3):
+            level, torch = (700.0, "2.9.1") if number < 20 else (665.0, "2.10.0")
+            tflops = level * (1 + draw.gauss(0, 0.008))
+            versions = {"torch": torch, "megatron-core": "0.16.1"}
+            write_history(folder, nightly(build_kept, number, run, tflops, versions=versions))
+    write_history(folder, build_kept(3, 1400.0, run_id="adhoc", case=OTHER))
+    return folder
+
+
+@pytest.fixture(name="results")
+def _results(written, tmp_path):
+    """A copy of it."""
+    shutil.copytree(written / "history", tmp_path / "history")
+    return tmp_path
+
+
+@pytest.fixture
+def ask(mbr_perf, results):
+    """The command on that history."""
+
+    def run(*arguments):
+        return mbr_perf("history", *arguments, "--results_dir", results)
+
+    return run
+
+
+@pytest.mark.slow
+def test_every_case_is_listed_with_where_it_stands(ask):
+    document = json.loads(ask("--json").out)
+    assert [(case["case"], case["num_nights"], case["num_runs"]) for case in document["cases"]] == [
+        (OTHER, 1, 1),
+        (CASE, 30, 90),
+    ]
+    assert [case["last_outcome"] for case in document["cases"]] == ["ok", "pass"]
+    assert [case["trend"]["word"] for case in document["cases"]] == ["new", "steady"]
+    lines = ask().out.splitlines()
+    assert lines[1].split()[:3] == [OTHER, "1", "1"]
+    assert lines[2].split()[-2:] == ["steady", "pass"]
+
+
+def test_the_list_names_which_runs_it_leaves_out_for_their_settings(ask, results, make_kept):
+    write_history(results, make_kept(31, fingerprint="other"))
+    answer = ask()
+    assert f"{CASE} 1 1 of 91" in " ".join(answer.out.split())
+    assert (
+        "Left out: 90 runs whose settings differ from the newest run of their case; `mbr-perf history CASE`"
+        in answer.out
+    )
+    counted = {case["case"]: case["num_runs_of_other_settings"] for case in json.loads(ask("--json").out)["cases"]}
+    assert counted == {OTHER: 0, CASE: 90}
+
+
+def test_a_case_is_shown_night_by_night_with_what_changed(ask):
+    lines = ask(CASE).out.splitlines()
+    (changed,) = (line for line in lines if line.endswith("torch 2.9.1 -> 2.10.0") and line.startswith("2026-01-21"))
+    assert re.fullmatch(r"2026-01-21T02:00Z +6\d\d\.\d+ +\d\.\d % +3 +pass +00000014 +torch 2.9.1 -> 2.10.0", changed)
+    assert sum(line.startswith("2026-") for line in lines) == 30
+    assert any(set(line) <= set("▁▂▃▄▅▆▇█") and len(line) == 30 for line in lines)
+
+
+def test_a_planted_step_is_a_change_point_with_its_size_and_its_torch(ask):
+    (point,) = json.loads(ask(CASE, "--json").out)["change_points"]
+    assert point["started_at"].startswith("2026-01-21")
+    assert point["change"] == pytest.approx(-0.05, abs=0.01)
+    assert {"name": "torch", "before": "2.9.1", "after": "2.10.0"} in point["changed"]
+    (line,) = (line for line in ask(CASE).out.splitlines() if line.startswith("Change point"))
+    assert line.startswith("Change point 2026-01-21T02:00Z: ")
+    assert "(worse)" in line and "torch 2.9.1 -> 2.10.0" in line
+
+
+def test_an_index_answers_the_same_as_its_absence(ask, results):
+    first = ask(CASE, "--json").out
+    assert (results / "history" / "index.sqlite").is_file()
+    assert ask(CASE, "--json").out == first
+    (results / "history" / "index.sqlite").unlink()
+    assert ask(CASE, "--json").out == first
+
+
+def test_nights_are_chosen_by_date_and_by_number(ask):
+    def shown(*arguments):
+        return [night["started_at"][:10] for night in json.loads(ask(CASE, *arguments, "--json").out)["nights"]]
+
+    assert shown("--last", "2") == ["2026-01-29", "2026-01-30"]
+    assert shown("--since", "2026-01-28") == ["2026-01-28", "2026-01-29", "2026-01-30"]
+    assert shown("--since", "2026-01-28T03:00:00+01:00") == ["2026-01-28", "2026-01-29", "2026-01-30"]
+    answer = ask(CASE, "--since", "2027-01-01")
+    assert answer.code == 2 and "the newest began at 2026-01-30" in answer.err
+
+
+def test_what_is_shown_does_not_change_what_is_judged(ask):
+    whole, part = (json.loads(ask(CASE, *more, "--json").out) for more in ((), ("--last", "12")))
+    assert part["change_points"] == whole["change_points"]
+    assert part["trend"] == whole["trend"]
+    assert json.loads(ask(CASE, "--last", "3", "--json").out)["change_points"] == []
+
+
+@pytest.mark.parametrize("name", ["l70b", "h100/llama3_70b", "llama3_70b.sft"])
+def test_a_case_is_found_by_its_suites_name_or_a_part(ask, name):
+    assert json.loads(ask(name, "--json").out)["case"] == CASE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["llama3"], [f"one of: {OTHER}, {CASE}"]),
+        (["llama3_71b"], ["no case 'llama3_71b'", "did you mean 'llama3_70b'?"]),
+        (["l70b", "--metric", "tflops"], ["did you mean 'tflops_per_gpu'?"]),
+        (["l70b", "--since", "yesterday"], ["--since yesterday: not a date"]),
+        (["--csv", "-"], ["--csv: name a case"]),
+        (["l70b", "--per_run"], ["--per_run"]),
+        (["l70b", "--csv", "-", "--json"], ["both want stdout"]),
+        (["l70b", "--chart", "trend.gif"], ["*.html, *.png, *.svg"]),
+        (["l70b", "--branch", "mian"], ["did you mean 'main'?"]),
+    ],
+)
+def test_a_wrong_request_shows_what_would_be_right(ask, arguments, expected):
+    answer = ask(*arguments)
+    assert answer.code == 2
+    assert [text for text in expected if text not in answer.err] == []
+
+
+def test_runs_that_do_not_count_are_named_with_the_reason(ask, results, make_kept):
+    write_history(results, nightly(make_kept, 29, 3, 300.0, status="failed", failure="rank 3 died"))
+    write_history(results, nightly(make_kept, 29, 4, 300.0, suspect=("clocks throttled",)))
+    out = ask(CASE).out
+    assert re.search(r"2026-01-30T02:00Z +6\d\d\.\d+ +\d\.\d % +3 of 5 ", out)
+    assert "Not counted: 20260101T020000Z-h100_nightly-0000001d.l70b.3: rank 3 died" in out
+    assert "Not counted: 20260101T020000Z-h100_nightly-0000001d.l70b.4: clocks throttled" in out
+
+
+def test_no_history_names_who_writes_it(mbr_perf, tmp_path):
+    answer = mbr_perf("history", "--results_dir", tmp_path)
+    assert answer.code == 0 and "history add RUN" in answer.out
+    assert mbr_perf("history", "x", "--results_dir", tmp_path).code == 2
+
+
+def test_a_damaged_file_is_reported_and_does_not_stand_in_the_way(ask, results):
+    damaged = results / "history" / "202601" / "adhoc.json"
+    damaged.write_text("{")
+    answer = ask(CASE)
+    assert answer.code == 0
+    assert str(damaged) in answer.err and "skipped" in answer.err
+
+
+def test_a_run_from_the_future_is_reported_in_the_list_and_by_the_doctor(ask, mbr_perf, results):
+    write_history(results, build_kept(31, 650.0, run_id="ahead", case=OTHER, started_at="2931-01-01T02:00:00Z"))
+    for arguments in ((), (OTHER,)):
+        assert f"{OTHER}: run ahead is dated 2931-01-01T02:00:00Z, in the future" in ask(*arguments).err
+    doctor = mbr_perf("results", "doctor", "--results_dir", results)
+    assert doctor.code == 6
+    assert "started_at '2931-01-01T02:00:00Z' is in the future" in doctor.out
+    assert "in the future" not in ask(CASE).err
+
+
+def imported(text, config):
+    """The CSV as Otava's importer takes it: columns by name, times with a zone, every metric of the test a number."""
+    test = config["tests"]["mbr"]
+    rows = list(csv.DictReader(io.StringIO(text)))
+    return [
+        (
+            datetime.fromisoformat(row[test["time_column"]]).timestamp(),
+            *(row[name] for name in test["attributes"]),
+            *(float(row[metric["column"]]) for metric in test["metrics"].values()),
+        )
+        for row in rows
+    ]
+
+
+OTAVA = yaml.safe_load("""
+tests:
+  mbr:
+    type: csv
+    file: mbr.csv
+    time_column: time
+    attributes: [commit, branch]
+    metrics:
+      throughput: {column: tflops_per_gpu, direction: 1, scale: 1}
+      memory: {column: peak_allocated_bytes, direction: -1, scale: 1}
+""")
+
+
+def test_the_csv_is_what_otava_reads(ask, tmp_path):
+    text = ask(CASE, "--csv", "-").out
+    assert text.splitlines()[0] == "time,commit,branch,tflops_per_gpu,peak_allocated_bytes"
+    rows = imported(text, OTAVA)
+    assert len(rows) == 30
+    assert rows[0][1:3] == (f"{0:040x}", "main")
+    assert rows[0][0] < rows[-1][0]
+    document = json.loads(ask(CASE, "--json").out)
+    assert [row[3] for row in rows] == [night["value"] for night in document["nights"]]
+    file = tmp_path / "otava.csv"
+    assert ask(CASE, "--csv", file).code == 0
+    assert file.read_text() == text
+
+
+def test_per_run_there_is_a_row_for_every_run(ask):
+    assert len(imported(ask(CASE, "--csv", "-", "--per_run").out, OTAVA)) == 90
+
+
+def test_a_metric_that_some_nights_lack_is_no_column_and_is_reported(ask, results, make_kept):
+    record = nightly(make_kept, 30, 0, 665.0)
+    write_history(results, record.model_copy(update={"metrics": {"tflops_per_gpu": record.metrics["tflops_per_gpu"]}}))
+    answer = ask(CASE, "--csv", "-")
+    assert answer.out.splitlines()[0] == "time,commit,branch,tflops_per_gpu"
+    assert "peak_allocated_bytes" in answer.err
+
+
+@pytest.mark.slow
+def test_without_the_extra_there_are_no_points_and_the_way_to_have_them(results):
+    """In a process of its own, in which neither ruptures nor scipy can be imported."""
+    program = (
+        "import sys; sys.modules['ruptures'] = None; sys.modules['scipy'] = None\n"
+        "from harness.app import main; main(sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", program, "history", CASE, "--results_dir", str(results)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "No change points: ruptures and scipy not installed (pip install 'mbr-perf[stats]')." in done.stdout
+    assert "Newest night 2026-01-30T02:00Z: pass" in done.stdout
+
+
+def test_a_golden_of_the_same_settings_is_the_band(ask, tmp_path, make_golden, make_record, make_spec):
+    record = make_record(make_spec(recompute="none"))
+    golden = make_golden(record, {"tflops_per_gpu": 700.0})
+    path = tmp_path / "golden" / f"{CASE}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(golden.model_dump_json())
+    band = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)["golden"]
+    assert (band["value"], band["threshold"], band["low"], band["high"]) == (700.0, 0.05, 665.0, 735.0)
+    other = make_record(make_spec(recompute="none", optimizer={"lr": 0.5}))
+    path.write_text(make_golden(other, {"tflops_per_gpu": 700.0}).model_dump_json())
+    document = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)
+    assert document["golden"] is None and document["no_golden"].endswith("is for other settings")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("html", b"<!DOCTYPE html>")])
+def test_a_trend_chart_is_drawn_in_the_format_of_its_name(ask, tmp_path, suffix, begins):
+    file = tmp_path / f"trend.{suffix}"
+    answer = ask(CASE, "--chart", file)
+    assert answer.code == 0
+    assert file.read_bytes().startswith(begins)
+    if suffix == "html":
+        page = file.read_text()
+        assert "torch 2.9.1 -&gt; 2.10.0" in page
+        head = page[page.index("<main>") : page.index("<figure>")]
+        found = re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", head)
+        assert [name for name, _ in found] == HEAD
+        assert dict(found)["torch"] == "2.10.0"
+
+
+def test_a_run_is_taken_into_history_once(mbr_perf, replay, tmp_path):
+    assert replay("ok").code == 0
+    results = tmp_path / "results"
+    (run_dir,) = (results / "runs").iterdir()
+    first = mbr_perf("history", "add", run_dir, "--results_dir", results)
+    assert (first.code, first.out.splitlines()[-1]) == (0, "1 of 1 run added")
+    again = mbr_perf("history", "add", run_dir.name, run_dir / "record.json", "--results_dir", results)
+    assert again.out.splitlines()[-1] == "0 of 1 run added"
+    (record,) = read_history(results)
+    assert record.run_id == run_dir.name
+    assert record.metrics["step_time_s"].value > 0
+
+
+def test_failed_runs_are_taken_in_with_their_status(mbr_perf, replay, tmp_path):
+    assert replay("oom").code == 4
+    results = tmp_path / "results"
+    (run_dir,) = (results / "runs").iterdir()
+    document = json.loads(mbr_perf("history", "add", run_dir, "--results_dir", results, "--json").out)
+    assert [(run["status"], run["added"]) for run in document["runs"]] == [("oom", True)]
+    cases = json.loads(mbr_perf("history", "--results_dir", results, "--json").out)["cases"]
+    assert [(case["last_outcome"], case["last_value"]) for case in cases] == [("oom", None)]
+    shown = mbr_perf("history", cases[0]["case"], "--results_dir", results)
+    assert shown.code == 0 and "oom, no tflops_per_gpu" in shown.out
+
+
+def test_of_a_sweep_every_run_is_taken_in(mbr_perf, tmp_path):
+    sweep = ROOT / "tests" / "data" / "sweeps" / "cpu_oom"
+    answer = mbr_perf("history", "add", sweep, "--results_dir", tmp_path, "--json")
+    runs = json.loads(answer.out)["runs"]
+    assert sorted({run["status"] for run in runs}) == ["ok", "oom"]
+    assert len(read_history(tmp_path)) == len(runs) == 3
+
+
+def test_what_history_has_of_a_night_stays_when_its_run_is_added_again(mbr_perf, replay, tmp_path):
+    assert replay("ok").code == 0
+    results = tmp_path / "results"
+    (run_dir,) = (results / "runs").iterdir()
+    mbr_perf("history", "add", run_dir, "--results_dir", results)
+    (path,) = (results / "history").glob("*/*.json")
+    of_night = read_history(results)[0].model_copy(update={"night_id": "n", "outcome": "regression"})
+    path.write_text(of_night.model_dump_json())
+    assert mbr_perf("history", "add", run_dir, "--results_dir", results).code == 0
+    assert read_history(results) == (of_night,)
+
+
+def test_a_reference_that_means_nothing_takes_in_nothing(mbr_perf, replay, tmp_path):
+    assert replay("ok").code == 0
+    results = tmp_path / "results"
+    (run_dir,) = (results / "runs").iterdir()
+    answer = mbr_perf("history", "add", run_dir, "nonsense", "--results_dir", results)
+    assert answer.code == 2 and "nonsense" in answer.err
+    assert read_history(results) == ()
+
+
+def test_the_doctor_of_results_names_damaged_history_and_old_halves_of_files(mbr_perf, results):
+    month = results / "history" / "202601"
+    (month / "adhoc.json").write_text("{")
+    old, new = month / ".a.json.0123456789ab.tmp", month / ".b.json.0123456789ab.tmp"
+    for path in (old, new):
+        path.write_text("half")
+    os.utime(old, (0, 0))
+    document = json.loads(mbr_perf("results", "doctor", "--fix", "--results_dir", results, "--json").out)
+    found = {(ailment["kind"], Path(ailment["path"]).name) for ailment in document["ailments"]}
+    assert found == {("damaged", "adhoc.json"), ("temporary", old.name)}
+    assert new.is_file() and not old.exists()
+    assert (next((results / "trash").iterdir()) / "history" / "202601" / "adhoc.json").is_file()
+
+
+@pytest.mark.parametrize("command", [("history", "add"), ("golden", "promote", "--reason", "new")])
+def test_all_runs_that_there_are_not_are_named_at_once(mbr_perf, tmp_path, command):
+    answer = mbr_perf(*command, "nosuchrun", "norsuchone", "--results_dir", tmp_path)
+    assert answer.code == 2
+    assert "nosuchrun" in answer.err
+    assert "norsuchone" in answer.err

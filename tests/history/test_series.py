@@ -1,0 +1,165 @@
+"""Nights of a case, what each measured, and what changed between them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.history.cases import case_summaries, named_case
+from harness.history.changes import changes, notable
+from harness.history.record import HistoryFigure
+from harness.history.series import nights_of, series_of
+from harness.judge.metrics import METRICS
+
+
+@pytest.fixture
+def kept(make_kept):
+    """A run an hour, with a step time too."""
+
+    def build(number=0, tflops=700.0, **changes):
+        fields = {
+            "started_at": (datetime(2026, 1, 1, 2, tzinfo=UTC) + timedelta(hours=number)).isoformat(),
+            "metrics": {"tflops_per_gpu": HistoryFigure(value=tflops), "step_time_s": HistoryFigure(value=2.0)},
+            "git_commit": "aaaa",
+        }
+        return make_kept(number, **fields | changes)
+
+    return build
+
+
+def only(records):
+    (night,) = nights_of(records)
+    return night
+
+
+def test_runs_of_one_night_are_one_point_with_their_median_and_spread(kept):
+    night = only([kept(0, 690.0, night_id="n"), kept(1, 700.0, night_id="n"), kept(2, 740.0, night_id="n")])
+    assert night.value("tflops_per_gpu") == 700.0
+    assert night.spread("tflops_per_gpu") == pytest.approx(0.03725, rel=1e-3)
+    assert night.started_at == kept(0).started_at
+
+
+def test_repeats_of_a_sweeps_cell_are_one_point_and_ad_hoc_runs_one_each(kept):
+    cells = [kept(n, run_id=f"20260102T030405Z-llama3-0a1b2c3d.{n // 2:03d}.{n % 2}") for n in range(4)]
+    assert [len(night.records) for night in nights_of(cells)] == [2, 2]
+    assert len(nights_of([kept(0), kept(1)])) == 2
+
+
+def test_failed_and_suspect_runs_do_not_count_and_are_still_there(kept):
+    bad = [kept(1, 1.0, night_id="n", status="failed"), kept(2, 2.0, night_id="n", suspect=("throttled",))]
+    night = only([kept(0, night_id="n"), *bad])
+    assert (night.value("tflops_per_gpu"), len(night.records), len(night.counted)) == (700.0, 3, 1)
+    assert only([kept(0, status="failed")]).value("tflops_per_gpu") is None
+
+
+@pytest.mark.parametrize(
+    ("runs", "outcome"),
+    [
+        ([{"outcome": "regression"}, {"outcome": "regression"}], "regression"),
+        ([{}, {}], "ok"),
+        ([{}, {"status": "oom"}], "oom"),
+        ([{"status": "oom"}, {"status": "failed"}], "failed"),
+        ([{"suspect": ("throttled",)}], "suspect"),
+    ],
+)
+def test_the_outcome_is_the_cases_own_else_how_its_runs_ended(kept, runs, outcome):
+    assert only([kept(n, night_id="n", **run) for n, run in enumerate(runs)]).outcome == outcome
+
+
+def test_a_series_has_the_settings_of_the_newest_run_and_shows_what_it_leaves_out(kept):
+    records = [kept(0, fingerprint="aaaa"), kept(1, fingerprint="bbbb"), kept(2, fingerprint="bbbb")]
+    series = series_of(records)
+    assert (series.fingerprint, len(series.nights)) == ("bbbb", 2)
+    assert series.notes == ("left out: 1 of 3 runs with other settings; --fingerprint aaaa shows them",)
+    assert len(series_of(records, fingerprint="aa").nights) == 1
+
+
+def test_runs_of_another_branch_are_named_and_left_out_on_demand(kept):
+    records = [kept(0), kept(1, branch="feature")]
+    assert series_of(records).notes == ("runs of several branches: feature, main; --branch NAME shows one",)
+    assert [night.id for night in series_of(records, branch="main").nights] == ["run0000"]
+
+
+def test_an_unknown_branch_or_fingerprint_gets_the_known_ones(kept):
+    with pytest.raises(BadRequestError, match="did you mean 'main'"):
+        series_of([kept()], branch="mian")
+    with pytest.raises(BadRequestError, match="known: 0123456789abcdef"):
+        series_of([kept()], fingerprint="f")
+
+
+def test_throughput_by_another_formula_is_no_figure_of_the_series_but_its_step_time_is(kept):
+    old, new = series_of([kept(0, formula_version="model-flops-0"), kept(1)]).nights
+    assert (old.value("tflops_per_gpu"), old.value("step_time_s")) == (None, 2.0)
+    assert new.value("tflops_per_gpu") == 700.0
+
+
+def test_a_figure_of_which_its_night_concluded_nothing_is_none_of_the_series(kept):
+    series = series_of([kept(0, voided={"tflops_per_gpu": "A/A differs", "step_time_s": "A/A differs"}), kept(1)])
+    voided, sound = series.nights
+    assert (voided.value("tflops_per_gpu"), voided.value("step_time_s"), sound.value("step_time_s")) == (
+        None,
+        None,
+        2.0,
+    )
+    assert series.notes == ("not shown: times of 1 of 2 runs, because their nights failed the A/A check",)
+
+
+def test_what_changed_between_nights_is_named_software_first(kept):
+    before = only([kept(0, environment={"NCCL_ALGO": "Ring"})])
+    after = only(
+        [kept(1, versions={"torch": "2.10.0", "megatron-core": "0.16.1"}, hostname="node1", git_commit="b" * 40,
+              driver_version="570.1", environment={"NCCL_ALGO": "Tree"})]
+    )  # fmt: skip
+    assert [change.text for change in changes(before, after)] == [
+        "torch 2.9.1 -> 2.10.0",
+        "driver 550.54.15 -> 570.1",
+        "$NCCL_ALGO Ring -> Tree",
+        "commit aaaa -> bbbbbbbbbb",
+        "host node0 -> node1",
+    ]
+    assert [change.name for change in notable(changes(before, after))] == ["torch", "driver", "$NCCL_ALGO"]
+
+
+def test_what_came_or_went_is_a_change_too(kept):
+    before, after = only([kept(0)]), only([kept(1, versions={"torch": "2.9.1"}, container="nemo:25.11")])
+    assert [change.text for change in changes(before, after)] == [
+        "container none -> nemo:25.11",
+        "megatron-core 0.16.1 -> none",
+    ]
+
+
+def test_what_is_unknown_because_no_rank_ever_ran_did_not_change(kept):
+    before = only([kept(0, environment={"NCCL_ALGO": "Ring"})])
+    never = only([kept(1, status="failed", versions={}, driver_version=None, device_name=None)])
+    assert changes(before, never) == ()
+    assert changes(never, before) == ()
+
+
+def test_two_cases_of_a_suite_with_the_same_settings_are_two_points_of_one_night(kept):
+    limited = kept(1, night_id="n", suite_case="limited", status="oom", outcome="oom")
+    nights = nights_of([kept(0, night_id="n", suite_case="free", outcome="pass"), limited])
+    assert [night.outcome for night in nights] == ["pass", "oom"]
+
+
+def test_a_suites_name_means_the_runs_of_that_case_only(kept):
+    records = [kept(0, suite_case="free", outcome="pass"), kept(1, suite_case="limited", outcome="oom")]
+    meant = named_case("free", records)
+    assert (meant.case, meant.suite_case) == (records[0].case, "free")
+    assert [meant.has(record) for record in records] == [True, False]
+    assert named_case(records[0].case, records).suite_case == ""
+
+
+def test_cases_of_a_suite_that_share_settings_are_listed_each_with_its_own_outcome(kept):
+    records = [kept(0, suite_case="free", outcome="pass"), kept(1, suite_case="limited", outcome="oom"), kept(2)]
+    rows = case_summaries(records, METRICS[0])
+    assert [(row.series.suite_case, row.last_outcome) for row in rows] == [
+        ("", "ok"),
+        ("free", "pass"),
+        ("limited", "oom"),
+    ]
+    assert len(case_summaries([records[0], kept(2)], METRICS[0])) == 1
+
+
+def test_a_history_names_the_suite_cases_that_share_its_settings(kept):
+    series = series_of([kept(0, suite_case="free"), kept(1, suite_case="limited")])
+    assert series.notes == ("runs of several cases of suites: free, limited; `mbr-perf history NAME` shows one",)

@@ -1,0 +1,171 @@
+"""From raw steps and bytes to figures."""
+
+import pytest
+
+from harness.experiment.experiment import MeasureSpec
+from harness.judge.derive import combine, derive, summarize
+from harness.judge.readings import Peak
+from harness.predict.flops import model_flops_per_step, recompute_flops_per_step
+from harness.records.rank import Device, MemoryRecord
+from harness.records.run import DeviceSample, NodeSample
+
+
+def tiny(make_spec, **changes):
+    return make_spec(gpu="cpu", **changes)
+
+
+def test_figures_are_medians_over_the_window_of_the_slowest_rank(make_spec, make_rank, make_record):
+    spec = tiny(make_spec)
+    fast, slow = [9.0] * 7 + [1.0, 1.0, 1.0], [9.0] * 7 + [2.0, 4.0, 3.0]
+    ranks = (make_rank(spec, 0, slow), make_rank(spec, 1, fast))
+    metrics = derive(make_record(spec, ranks=ranks))
+    assert (metrics.step_time_s.median, metrics.step_time_s.n, metrics.step_time_s.window) == (3.0, 3, (7, 10))
+    assert metrics.tokens_per_s_per_gpu.median == pytest.approx(4 * 32 / 2 / 3.0)
+    assert metrics.tflops_per_gpu.median == pytest.approx(model_flops_per_step(spec) / 3.0 / 2 / 1e12)
+    assert metrics.problems == {
+        "peak_reserved_bytes": "not measured on this device",
+        "peak_device_bytes": "a CPU run has no device memory",
+        "mfu": "the peak FLOP/s of fp32 on cpu is unknown",
+        "hfu": "the peak FLOP/s of fp32 on cpu is unknown",
+    }
+
+
+def test_a_step_that_one_rank_lacks_is_missing(make_spec, make_rank, make_record):
+    spec = tiny(make_spec)
+    short = make_rank(spec, 1)
+    ranks = (make_rank(spec, 0), short.model_copy(update={"steps": short.steps[:9]}))
+    metrics = derive(make_record(spec, ranks=ranks))
+    assert metrics.step_time_s.n == 2
+    assert metrics.problems["tflops_per_gpu"] == "1 of 3 steps in the window are missing, the first is 9"
+
+
+def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, make_record):
+    spec = tiny(make_spec)
+    metrics = derive(make_record(spec, ranks=(make_rank(spec, 0),)))
+    assert metrics.step_time_s is None
+    assert metrics.problems["step_time_s"] == "3 of 3 steps in the window are missing, the first is 7"
+    assert metrics.peak_allocated_bytes.missing_ranks == (1,)
+    assert metrics.counted_flops_per_step is None
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "window", "problem"),
+    [
+        (1, (1, 1), "the window [1, 1) has no steps"),
+        (3, (2, 3), "1 step in the window; at least 3 are needed"),
+        (10, (7, 10), None),
+    ],
+)
+def test_too_few_steps_are_a_problem(make_spec, make_record, max_steps, window, problem):
+    spec = tiny(make_spec, measure={"max_steps": max_steps})
+    metrics = derive(make_record(spec))
+    assert spec.measure.window == window
+    assert metrics.problems.get("tflops_per_gpu") == problem
+
+
+def test_another_window_needs_no_new_run(make_spec, make_record):
+    spec = tiny(make_spec)
+    record = make_record(spec, seconds=[5.0] * 5 + [1.0] * 5)
+    early = derive(record, MeasureSpec(max_steps=10, eval_time_start_step=1, eval_time_end_step=4))
+    assert (early.step_time_s.median, derive(record).step_time_s.median) == (5.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("measure", "fix"),
+    [
+        ({"max_steps": 3, "skip_first_percent_time": 0.2}, "only 2 of 3 steps will count"),
+        ({"max_steps": 3, "skip_first_percent_time": 0.2}, "use max_steps 4 or more (-ms 4)"),
+        ({"max_steps": 6}, "use max_steps 7 or more (-ms 7)"),
+        ({"eval_time_start_step": 8, "eval_time_end_step": 10}, "use a wider window"),
+    ],
+)
+def test_too_few_steps_are_noted_before_the_start(measure, fix):
+    assert fix in str(MeasureSpec(**measure).too_few_steps)
+
+
+def test_the_number_of_steps_that_the_note_names_is_the_fewest():
+    assert [MeasureSpec(max_steps=number).too_few_steps is None for number in (5, 6, 7)] == [False, False, True]
+
+
+def test_a_peak_is_the_worst_rank_with_its_stage_never_the_first(make_spec, make_rank, make_record):
+    spec = make_spec()
+    ranks = [make_rank(spec, rank) for rank in range(32)]
+    ranks[25] = make_rank(spec, 25, memory=MemoryRecord(meter="cuda", max_allocated_bytes=70_000_000_000))
+    metrics = derive(make_record(spec, ranks=tuple(ranks)))
+    assert metrics.peak_allocated_bytes == Peak(70_000_000_000, rank=25, stage=3)
+    assert metrics.peak_reserved_bytes == Peak(62_000_000_000, rank=0, stage=0, missing_ranks=(25,))
+    assert metrics.problems["peak_reserved_bytes"] == "no reading from rank 25, so the peak may be higher"
+
+
+def gpu_pair(make_spec, make_rank, make_record, uuids, sampled, **sample):
+    spec = make_spec(num_gpus=2, parallelism={})
+    ranks = tuple(
+        make_rank(spec, rank, device=Device(kind="cuda", name="H100", uuid=uuid), memory=MemoryRecord(meter="cuda"))
+        for rank, uuid in enumerate(uuids)
+    )
+    devices = tuple(
+        DeviceSample(uuid=uuid, name="H100", index=i, max_used_bytes=used, num_samples=9)
+        for i, (uuid, used) in enumerate(sampled.items())
+    )
+    nodes = (NodeSample(hostname="node0", devices=devices, **sample),)
+    return derive(make_record(spec, ranks=ranks, nodes=nodes))
+
+
+def test_device_memory_is_joined_by_uuid_whatever_the_order(make_spec, make_rank, make_record):
+    sampled = {"GPU-bb": 7, "GPU-AA": 5}
+    metrics = gpu_pair(make_spec, make_rank, make_record, ["GPU-aa", "bb"], sampled)
+    assert metrics.peak_device_bytes == Peak(7, rank=1, stage=0)
+
+
+def test_no_sample_of_a_gpu_is_absence_with_a_reason_not_zero(make_spec, make_rank, make_record):
+    metrics = gpu_pair(make_spec, make_rank, make_record, ["GPU-aa", "GPU-bb"], {}, error="no NVML library")
+    assert metrics.peak_device_bytes is None
+    assert metrics.problems["peak_device_bytes"] == "no NVML library"
+    half = gpu_pair(make_spec, make_rank, make_record, ["GPU-aa", "GPU-bb"], {"GPU-aa": 5})
+    assert half.problems["peak_device_bytes"] == "no reading from rank 1, so the peak may be higher"
+
+
+def test_utilization_counts_recompute_only_for_the_hardware(make_spec, make_record):
+    spec = make_spec(recompute="full:uniform:1")
+    record = make_record(spec, seconds=2.0)
+    metrics = derive(record)
+    per_second = 2.0 * 32 * 1978.9e12
+    model, again = model_flops_per_step(spec), recompute_flops_per_step(spec, record.effective)
+    assert metrics.mfu == pytest.approx(model / per_second)
+    assert metrics.hfu == pytest.approx((model + again) / per_second)
+    assert again > 0
+
+
+def test_losses_come_from_the_lowest_rank_that_has_them(make_spec, make_rank, make_record):
+    spec = tiny(make_spec)
+    first = make_rank(spec, 0)
+    silent = first.model_copy(update={"steps": tuple(s.model_copy(update={"loss": None}) for s in first.steps)})
+    metrics = derive(make_record(spec, ranks=(silent, make_rank(spec, 1))))
+    assert (metrics.loss_first, metrics.loss_last) == (11.0, 11.0 - 9 / 10)
+
+
+def test_repeats_are_the_median_of_medians_and_the_highest_peak(make_spec, make_rank, make_record):
+    spec = tiny(make_spec)
+    runs = []
+    for seconds, allocated in ((1.0, 30), (5.0, 50), (2.0, 40)):
+        memory = MemoryRecord(meter="profiler", max_allocated_bytes=allocated)
+        ranks = tuple(make_rank(spec, rank, seconds, memory=memory) for rank in range(2))
+        runs.append(derive(make_record(spec, ranks=ranks)))
+    together = combine(runs)
+    assert (together.step_time_s.median, together.step_time_s.n, together.num_runs) == (2.0, 9, 3)
+    assert together.step_time_s.stdev == pytest.approx(2.0816659994661326)
+    assert together.peak_allocated_bytes.value == 50
+    assert together.counted_flops_per_step == 200_000_000
+
+
+def test_repeats_that_counted_different_work_are_a_problem(make_spec, make_rank, make_record):
+    spec = tiny(make_spec)
+    other = tuple(make_rank(spec, rank, counted_flops_per_step=7) for rank in range(2))
+    together = combine([derive(make_record(spec)), derive(make_record(spec, ranks=other))])
+    assert together.counted_flops_per_step is None
+    assert together.problems["counted_flops_per_step"] == "the runs counted different FLOPs: 14, 200000000"
+
+
+def test_one_step_has_no_spread():
+    assert summarize([2.0], (0, 1)).stdev is None
+    assert summarize([], (0, 1)) is None

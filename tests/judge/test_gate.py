@@ -1,0 +1,248 @@
+"""Verdicts against upstream's recorded cases and at the edges where a naive gate passes."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.judge.derive import derive
+from harness.judge.gate import Thresholds, Verdict, compare_values, default_thresholds, judge, no_golden
+from harness.judge.likeness import Likeness
+from harness.judge.metrics import METRICS
+from harness.predict.flops import model_flops_per_step
+from harness.records.rank import MemoryRecord, StepRecord
+
+UPSTREAM = json.loads((Path(__file__).parents[1] / "data/bridge/evaluate.json").read_text())
+METRIC = {metric.name: metric for metric in METRICS}
+THROUGHPUT, ALLOCATED = METRIC["tflops_per_gpu"], METRIC["peak_allocated_bytes"]
+STALLED_STEP_S = 1e6
+FIVE_PERCENT = Thresholds(time=0.05, memory=0.05)
+
+
+def cases(kind):
+    return [pytest.param(case, id=case["name"]) for case in UPSTREAM[kind]]
+
+
+def steps_of(spec, series):
+    """Step records that show the given TFLOP/s/GPU; null: the step is missing, 0: it stalled."""
+    values = [value for value, repeats in series for _ in range(repeats)]
+    work = model_flops_per_step(spec) / spec.num_gpus / 1e12
+    return tuple(
+        StepRecord(step=i, seconds=work / value if value else STALLED_STEP_S)
+        for i, value in enumerate(values)
+        if value is not None
+    )
+
+
+def finding(comparison, name):
+    return next(f for f in comparison.findings if f.metric == name)
+
+
+@pytest.mark.parametrize(
+    ("current", "golden", "reason"),
+    [
+        (None, 1.0, "the run's value is missing"),
+        (math.nan, 1.0, "the run's value is nan"),
+        (0.0, 1.0, "the run's value is 0.0"),
+        (1.0, None, "the golden's value is missing"),
+        (1.0, -2.0, "the golden's value is -2.0"),
+    ],
+)
+def test_a_figure_that_is_none_differs_from_a_missing_figure(current, golden, reason):
+    found = compare_values(THROUGHPUT, current, golden, 0.05)
+    assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, reason)
+
+
+def test_a_metric_is_of_the_kind_of_its_gate_and_of_time_without_one():
+    kinds = {
+        name: METRIC[name].kind for name in ("tflops_per_gpu", "peak_allocated_bytes", "counted_flops_per_step", "mfu")
+    }
+    assert kinds == {
+        "tflops_per_gpu": "time",
+        "peak_allocated_bytes": "memory",
+        "counted_flops_per_step": "exact",
+        "mfu": METRIC["mfu"].gate or "time",
+    }
+
+
+def test_what_must_be_exact_has_no_threshold_to_choose(make_spec):
+    for thresholds in (FIVE_PERCENT, default_thresholds(make_spec())):
+        assert (thresholds.of("exact"), thresholds.of("time")) == (0.0, thresholds.time)
+
+
+@pytest.mark.parametrize("case", cases("performance"))
+def test_throughput_cases_of_megatron_bridge(make_spec, make_rank, make_record, make_golden, case):
+    num_steps = sum(repeats for _, repeats in case["current"])
+    measure = {
+        "max_steps": num_steps, "skip_first_percent_time": case["skip"],
+        "eval_time_start_step": case["start"], "eval_time_end_step": case["end"],
+    }  # fmt: skip
+    spec = make_spec(num_gpus=1, parallelism={}, measure=measure)
+    record = make_record(spec, ranks=(make_rank(spec, 0, steps=steps_of(spec, case["current"])),))
+    metrics = derive(record)
+    if case["golden"] <= 0:
+        found = compare_values(THROUGHPUT, THROUGHPUT.read(metrics), case["golden"], case["threshold"])
+    else:
+        golden = make_golden(record, {"tflops_per_gpu": case["golden"]})
+        thresholds = Thresholds(time=case["threshold"], memory=0.05)
+        found = finding(judge(metrics, golden, thresholds, likeness=Likeness()), "tflops_per_gpu")
+    assert found.verdict == Verdict(case["verdict"])
+
+
+@pytest.mark.parametrize("case", cases("memory"))
+def test_memory_cases_of_megatron_bridge(case):
+    for kind in ("allocated", "reserved"):
+        golden, current = case[f"golden_{kind}_gb"], case[f"current_{kind}_gb"]
+        if golden is not None:
+            found = compare_values(METRIC[f"peak_{kind}_bytes"], current, golden, case["threshold"])
+            assert found.verdict == Verdict(case[kind])
+
+
+@pytest.mark.parametrize(
+    ("tflops", "verdict"),
+    [
+        (704, "pass"),
+        (702, "pass"),
+        (593.6, "regression"),
+        (586.8, "regression"),
+        (668.0, "regression"),
+        (508.7, "regression"),
+    ],
+)
+def test_published_llama3_70b_rows_against_the_published_golden(tflops, verdict):
+    assert compare_values(THROUGHPUT, tflops, 709.93, 0.05).verdict == Verdict(verdict)
+
+
+@pytest.mark.parametrize("golden", [709.93, 700.0, 0.065, 1e-9, 3.3e14])
+@pytest.mark.parametrize("threshold", [0.05, 0.1, 0.005, 0.15])
+def test_a_change_of_exactly_the_threshold_passes_on_both_sides(golden, threshold):
+    for metric in (THROUGHPUT, ALLOCATED):
+        for factor in (1 - threshold, 1 + threshold):
+            exact = golden * factor
+            for value in (
+                exact,
+                math.nextafter(exact, 0.0),
+                math.nextafter(exact, math.inf),
+            ):  # rounding decides nothing
+                assert compare_values(metric, value, golden, threshold).verdict is Verdict.PASS
+    worse = compare_values(THROUGHPUT, golden * (1 - threshold - 1e-6), golden, threshold)
+    better = compare_values(THROUGHPUT, golden * 1.2, golden, threshold)
+    assert (worse.verdict, better.verdict) == (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+
+
+@pytest.mark.parametrize(
+    ("metric", "current", "verdict"),
+    [
+        (THROUGHPUT, 94.99, "regression"), (THROUGHPUT, 105.01, "improvement"), (THROUGHPUT, 95.01, "pass"),
+        (ALLOCATED, 105.01, "regression"), (ALLOCATED, 94.99, "improvement"), (ALLOCATED, 104.99, "pass"),
+    ],
+)  # fmt: skip
+def test_the_better_direction_is_never_a_failure(metric, current, verdict):
+    assert compare_values(metric, current, 100.0, 0.05).verdict == Verdict(verdict)
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf, 0.0, -1.0])
+def test_a_gate_needs_two_real_numbers(value):
+    as_current = compare_values(THROUGHPUT, value, 700.0, 0.05)
+    as_golden = compare_values(THROUGHPUT, 700.0, value, 0.05)
+    assert (as_current.verdict, as_golden.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
+    assert (as_current.change, as_golden.change) == (None, None)
+    assert as_current.reason.startswith("the run's value is ")
+    assert as_golden.reason.startswith("the golden's value is ")
+
+
+@pytest.mark.parametrize(("current", "verdict"), [(100, "pass"), (101, "regression"), (99, "regression")])
+def test_counted_work_may_not_change_at_all(current, verdict):
+    assert compare_values(METRIC["counted_flops_per_step"], current, 100, 0.0).verdict == Verdict(verdict)
+
+
+def judged(make_record, make_golden, goldens, doubts=(), **changes):
+    record = make_record(seconds=2.56, **changes)
+    return judge(derive(record), make_golden(record, goldens), FIVE_PERCENT, likeness=Likeness(), doubts=doubts)
+
+
+def test_a_regression_outweighs_everything_else(make_record, make_golden):
+    goldens = {"tflops_per_gpu": 10.0, "peak_allocated_bytes": 50e9, "peak_reserved_bytes": 62e9}
+    comparison = judged(make_record, make_golden, goldens)
+    verdicts = {f.metric: f.verdict for f in comparison.findings}
+    assert verdicts["tflops_per_gpu"] is Verdict.IMPROVEMENT
+    assert verdicts["peak_allocated_bytes"] is Verdict.REGRESSION
+    assert verdicts["peak_reserved_bytes"] is Verdict.PASS
+    assert comparison.outcome is Verdict.REGRESSION
+
+
+def test_an_improvement_outweighs_a_pass(make_record, make_golden):
+    comparison = judged(make_record, make_golden, {"tflops_per_gpu": 10.0, "peak_reserved_bytes": 62e9})
+    assert comparison.outcome is Verdict.IMPROVEMENT
+
+
+def test_a_value_the_golden_has_and_the_run_lacks_is_inconclusive(make_spec, make_rank, make_record, make_golden):
+    spec = make_spec()
+    memory = MemoryRecord(meter="cuda", max_allocated_bytes=58_000_000_000)
+    ranks = tuple(make_rank(spec, rank, 2.56, memory=memory) for rank in range(32))
+    goldens = {"peak_allocated_bytes": 58e9, "peak_reserved_bytes": 62e9}
+    comparison = judged(make_record, make_golden, goldens, ranks=ranks)
+    assert finding(comparison, "peak_reserved_bytes").verdict is Verdict.INCONCLUSIVE
+    assert finding(comparison, "peak_allocated_bytes").verdict is Verdict.PASS
+    assert comparison.outcome is Verdict.INCONCLUSIVE
+
+
+def test_a_value_the_golden_lacks_is_shown_and_not_gated(make_record, make_golden):
+    found = finding(judged(make_record, make_golden, {"tflops_per_gpu": 690.0}), "peak_device_bytes")
+    assert (found.verdict, found.reason) == (Verdict.NOT_GATED, "the golden has no such value")
+    assert found.current == 64_000_000_000
+
+
+def test_throughput_is_gated_once_not_three_times(make_record, make_golden):
+    goldens = {"tflops_per_gpu": 690.0, "step_time_s": 0.001, "tokens_per_s_per_gpu": 1e9}
+    comparison = judged(make_record, make_golden, goldens)
+    assert finding(comparison, "step_time_s").verdict is Verdict.NOT_GATED
+    assert comparison.outcome is Verdict.PASS
+
+
+def test_a_golden_that_gates_nothing_is_no_pass(make_record, make_golden):
+    assert judged(make_record, make_golden, {"step_time_s": 2.5}).outcome is Verdict.INCONCLUSIVE
+
+
+def test_a_doubtful_run_concludes_nothing_and_keeps_its_numbers(make_record, make_golden):
+    comparison = judged(make_record, make_golden, {"tflops_per_gpu": 9999.0}, doubts=("suspect: throttled",))
+    found = finding(comparison, "tflops_per_gpu")
+    assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, "suspect: throttled")
+    assert found.change == pytest.approx(693.01 / 9999 - 1, rel=1e-4)
+
+
+def test_no_golden_is_fine_unless_one_is_required(make_record):
+    metrics = derive(make_record())
+    assert no_golden(metrics, "nothing there").outcome is Verdict.PASS
+    assert no_golden(metrics, "nothing there", required=True).outcome is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("gpu", "num_runs", "time", "memory"),
+    [
+        ("h100", 1, 0.05, 0.05),
+        ("h100", 5, 0.05, 0.05),
+        ("cpu", 1, 0.15, 0.005),
+        ("cpu", 2, 0.15, 0.005),
+        ("cpu", 3, 0.10, 0.005),
+    ],
+)
+def test_thresholds_come_from_the_gpu_row_and_repeats(make_spec, gpu, num_runs, time, memory):
+    assert default_thresholds(make_spec(gpu=gpu), num_runs) == Thresholds(time, memory)
+    assert default_thresholds(make_spec(gpu=gpu), num_runs, timing=0.25, memory=0.2) == Thresholds(0.25, 0.2)
+
+
+@pytest.mark.parametrize(
+    "parallelism",
+    [{"pipeline_model_parallel_size": 2}, {"tensor_model_parallel_size": 2, "sequence_parallel": True}],
+)
+def test_memory_of_cpu_runs_is_held_to_half_a_percent_whatever_their_ranks_exchange(make_spec, parallelism):
+    assert default_thresholds(make_spec(gpu="cpu", parallelism=parallelism)).memory == 0.005
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_a_threshold_is_a_fraction(make_spec, value):
+    with pytest.raises(BadRequestError, match="--timing_threshold"):
+        default_thresholds(make_spec(), timing=value)

@@ -1,0 +1,85 @@
+"""The throughput that a training log has itself, beside ours."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.judge.coverage import coverage_of, own_throughput, throughput_text
+from harness.judge.derive import derive
+from harness.judge.readings import allocated
+from harness.records.run import ImportedLog, LoggedThroughput
+
+
+@pytest.fixture(name="logged")
+def _logged(make_record):
+    """A run from a log whose own throughput is ours times ``factor`` in every step of the window."""
+
+    def build(factor):
+        record = make_record()
+        metrics = derive(record)
+        start, end = metrics.step_time_s.window
+        value = metrics.tflops_per_gpu.median * factor
+        steps = tuple(LoggedThroughput(step=step, tflops_per_gpu=value) for step in range(start, end))
+        beyond = LoggedThroughput(step=end, tflops_per_gpu=1.0)
+        log = ImportedLog(source_format="bridge", files=(), throughput=(*steps, beyond))
+        return record.model_copy(update={"imported": log}), metrics
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [
+        (1.0, "equal to mbr-perf's value"),
+        (1.00049, "equal to mbr-perf's value"),
+        (1.00051, "+0.1 % from mbr-perf's value"),
+        (1.003, "+0.3 % from mbr-perf's value"),
+        (0.9, "-10.0 % from mbr-perf's value"),
+    ],
+)
+def test_the_difference_from_our_figure_is_reported(logged, factor, expected):
+    assert expected in throughput_text(*logged(factor))
+
+
+def test_only_steps_of_the_window_count(logged):
+    record, metrics = logged(1.0)
+    start, end = metrics.step_time_s.window
+    assert own_throughput(record, metrics).n == end - start
+
+
+def test_where_ours_is_not_known_nothing_is_compared(logged):
+    record, metrics = logged(1.0)
+    unknown = replace(metrics, tflops_per_gpu=None)
+    assert throughput_text(record, unknown) == f"the log reports {metrics.tflops_per_gpu.median:.2f} TFLOP/s/GPU"
+
+
+def test_a_run_of_our_own_has_none(make_record):
+    record = make_record()
+    assert throughput_text(record, derive(record)) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "read", "missing", "expected"),
+    [
+        # Tensor-parallel ranks hold different parts, data-parallel ones copies.
+        ({"tensor_model_parallel_size": 2}, (0, 1), (), "2 of 4 ranks (2 of them are copies of reported ranks)"),
+        ({"tensor_model_parallel_size": 2}, (0, 2), (1, 3), "2 of 4 ranks"),
+        ({"context_parallel_size": 2}, (0,), (1, 3), "3 of 4 ranks (1 of them is a copy of a reported rank)"),
+        ({"pipeline_model_parallel_size": 2}, (0, 1), (2, 3), "2 of 4 ranks"),
+        # Experts are spread over data-parallel ranks: none of those is a copy of another.
+        ({"expert_model_parallel_size": 1}, (0,), (), "3 of 4 ranks (3 of them are copies of reported ranks)"),
+        ({"expert_model_parallel_size": 2}, (0,), (1, 2, 3), "3 of 4 ranks"),
+        ({"expert_model_parallel_size": 4}, (0, 3), (1, 2), "2 of 4 ranks"),
+    ],
+)
+def test_a_rank_without_a_reading_is_missing_unless_it_is_a_copy_of_one_with(
+    make_spec, make_rank, make_record, sizes, read, missing, expected
+):
+    spec = make_spec(num_gpus=4, parallelism=sizes)
+    ranks = tuple(
+        make_rank(spec, rank) if rank in read else make_rank(spec, rank, memory=None) for rank in range(spec.num_gpus)
+    )
+    log = ImportedLog(source_format="bridge", files=())
+    coverage = coverage_of(make_record(spec, ranks=ranks).model_copy(update={"imported": log}))
+    peak = coverage.peak(allocated)
+    assert (peak.missing_ranks, coverage.missing(peak)) == (missing, expected)

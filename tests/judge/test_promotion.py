@@ -1,0 +1,188 @@
+"""Runs become golden values only when they deserve it."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.judge.promotion import PromotionOptions, promote
+from harness.records.golden import GoldenMetric
+from harness.records.run import REPLAYED
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+def promoted(records, **changes):
+    return promote(records, **{"reason": "first values", "author": "someone", "now": NOW} | changes)
+
+
+def repeat(make_record, number, seconds, **changes):
+    return make_record(seconds=seconds, run_id=f"20260102T030405Z-llama3_70b-0000000{number}", **changes)
+
+
+def test_a_golden_says_what_it_was_measured_on_by_whom_and_why(make_record):
+    record = make_record(seconds=2.5)
+    golden = promoted([record]).golden
+    assert (golden.kind, golden.fingerprint, golden.spec) == ("measured", record.fingerprint, record.spec.identity())
+    assert (golden.promoted_at, golden.promoted_by, golden.reason) == (
+        "2026-03-04T05:06:07Z",
+        "someone",
+        "first values",
+    )
+    assert golden.measured_on.device_name == "NVIDIA H100 80GB HBM3"
+    assert golden.measured_on.versions == {"torch": "2.9.1", "megatron-core": "0.16.1", "transformer-engine": "2.11.0"}
+    assert golden.metrics["step_time_s"] == GoldenMetric(value=2.5)
+    assert golden.metrics["peak_allocated_bytes"] == GoldenMetric(value=58_000_000_000)
+    assert (golden.run_ids, golden.num_runs) == ((record.run_id,), 1)
+
+
+def test_repeats_give_medians_and_their_spread(make_record):
+    records = [repeat(make_record, i, s) for i, s in enumerate((2.46, 2.54, 2.5))]
+    golden = promoted(records).golden
+    assert golden.metrics["step_time_s"] == GoldenMetric(value=2.5, relative_spread=0.016)
+    assert golden.metrics["peak_allocated_bytes"] == GoldenMetric(value=58_000_000_000, relative_spread=0.0)
+    assert golden.num_runs == 3
+
+
+def test_a_promotion_shows_what_it_replaces(make_record):
+    before = promoted([make_record(seconds=2.5)]).golden
+    changes = {c.name: (c.before, c.after) for c in promoted([make_record(seconds=2.0)], before=before).changes}
+    assert changes == {
+        "tflops_per_gpu": (709.639, 887.048),
+        "step_time_s": (2.5, 2.0),
+        "tokens_per_s_per_gpu": (1638.4, 2048.0),
+    }
+
+
+def test_on_a_cpu_the_processor_is_the_device(make_spec, make_record):
+    golden = promoted([make_record(make_spec(gpu="cpu"))]).golden
+    assert golden.measured_on.device_name == "A Processor"
+    assert "peak_reserved_bytes" not in golden.metrics
+
+
+def refused(records, **changes):
+    with pytest.raises(BadRequestError) as caught:
+        promoted(records, **changes)
+    return str(caught.value)
+
+
+def test_every_reason_against_is_reported_at_once(make_spec, make_record):
+    short = make_spec(measure={"max_steps": 3})
+    text = refused([make_record(short, suspect=("GPU 3 was throttled",), status="failed", failure="rank 7 died")])
+    assert "suspect: GPU 3 was throttled" in text
+    assert "ended as failed: rank 7 died" in text
+    assert "tflops_per_gpu: 1 step in the window; at least 3 are needed" in text
+
+
+def test_an_unfinished_rank_is_refused(make_spec, make_rank, make_record):
+    spec = make_spec(gpu="cpu")
+    ranks = (make_rank(spec, 0), make_rank(spec, 1, finished=False))
+    assert "not every rank finished" in refused([make_record(spec, ranks=ranks)])
+
+
+def test_a_peak_that_one_rank_cannot_confirm_is_refused(make_spec, make_rank, make_record):
+    spec = make_spec(gpu="cpu")
+    ranks = (make_rank(spec, 0), make_rank(spec, 1, memory=None))
+    text = refused([make_record(spec, ranks=ranks)])
+    assert "peak_allocated_bytes: no reading from rank 1, so the peak may be higher" in text
+
+
+def test_runs_of_other_settings_machines_or_work_do_not_mix(make_spec, make_rank, make_record):
+    first = repeat(make_record, 1, 2.5)
+    other_settings = repeat(make_record, 2, 2.5, spec=make_spec(recompute="mlp"))
+    other_machine = repeat(make_record, 3, 2.5, provenance={"device_name": "NVIDIA H100 PCIe"})
+    other_work = repeat(
+        make_record, 4, 2.5, ranks=tuple(make_rank(make_spec(), r, 2.5, counted_flops_per_step=1) for r in range(32))
+    )
+    assert "differ in settings (fingerprint)" in refused([first, other_settings])
+    assert "differ in device: NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe" in refused([first, other_machine])
+    assert "differ in counted FLOPs: 32, 32000000" in refused([first, other_work])
+
+
+def test_one_run_twice_is_no_repeat(make_record):
+    assert "is named twice" in refused([make_record(), make_record()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"), [({"reason": " "}, "--reason is empty"), ({"author": ""}, "--author is empty")]
+)
+def test_nobody_and_no_reason_promote_nothing(make_record, changes, text):
+    assert text in refused([make_record()], **changes)
+
+
+def test_no_run_promotes_nothing():
+    assert "no run to promote" in refused([])
+
+
+def test_a_golden_of_other_settings_is_replaced_only_on_request(make_record):
+    run = make_record()
+    golden = promoted([run]).golden
+    optimizer = {**golden.spec["optimizer"], "lr": 0.5}
+    changes = {"fingerprint": "0" * 16, "spec": {**golden.spec, "optimizer": optimizer}}
+    arguments = {"reason": "new", "author": "me", "now": NOW, "before": golden.model_copy(update=changes)}
+    with pytest.raises(BadRequestError, match=r"for other settings: optimizer.lr: golden 0.5, here 0.0001\n"):
+        promote([run], **arguments)
+    assert (
+        promote([run], **arguments, options=PromotionOptions(replace_other=True)).golden.fingerprint == run.fingerprint
+    )
+
+
+def test_a_replayed_run_measured_nothing_that_could_be_promoted(make_record):
+    replayed = make_record().model_copy(update={"notes": (f"{REPLAYED}elsewhere: nothing was measured",)})
+    assert "replayed from elsewhere" in refused([replayed])
+
+
+def test_only_the_metrics_that_hold_elsewhere_can_be_stored(make_record):
+    golden = promoted([make_record()], options=PromotionOptions(only=("peak_allocated_bytes",))).golden
+    assert list(golden.metrics) == ["peak_allocated_bytes"]
+    with pytest.raises(BadRequestError, match="--only speed: no such metric"):
+        promoted([make_record()], options=PromotionOptions(only=("speed",)))
+
+
+def test_repeats_that_differ_by_more_than_half_the_threshold_are_refused_with_numbers(make_record):
+    records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
+    assert "tflops_per_gpu: 3 runs spread by 4.0 % (standard deviation), more than 2.5 %" in refused(records)
+    assert promoted(records, options=PromotionOptions(only=("peak_allocated_bytes",))).golden.overridden == ()
+    wide = PromotionOptions(thresholds={"tflops_per_gpu": 0.1})
+    assert promoted(records, options=wide).golden.overridden == ()
+
+
+def test_an_accepted_spread_is_put_on_record(make_record):
+    records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
+    (reason,) = promoted(records, options=PromotionOptions(accept_spread=True)).golden.overridden
+    assert reason.startswith("tflops_per_gpu: 3 runs spread by 4.0 %")
+    assert promoted(records[:1], options=PromotionOptions(accept_spread=True)).golden.overridden == ()
+
+
+def test_a_golden_keeps_window_hosts_and_the_variables_that_all_runs_shared(make_record):
+    first = repeat(make_record, 1, 2.5, provenance={"environment": {"NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1"}})
+    two = repeat(make_record, 2, 2.5, provenance={"environment": {"NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "2"}})
+    golden = promoted([first, two]).golden
+    assert (golden.max_steps, golden.window) == (50, (35, 50))
+    assert golden.measured_on.environment == {"NCCL_NVLS_ENABLE": "0"}
+    assert golden.measured_on.hostnames == ("node0",)
+    assert promoted([make_record()]).golden.measured_on.environment is None
+
+
+def unsteady(make_record, share):
+    """One run whose steps take 2.5 s, more or less by this share in turn."""
+    return make_record(seconds=[2.5 * (1 + share), 2.5 * (1 - share)] * 25)
+
+
+def test_a_single_run_of_unsteady_steps_is_refused_as_repeats_are(make_record):
+    assert "tflops_per_gpu: 15 steps of the only run spread by 3.1 %" in refused([unsteady(make_record, 0.03)])
+    assert "more than 2.5 %, which is half the threshold of 5 %" in refused([unsteady(make_record, 0.03)])
+    assert promoted([unsteady(make_record, 0.02)]).golden.overridden == ()
+
+
+def test_the_spread_of_a_single_runs_steps_can_be_accepted_or_left_out(make_record):
+    record = unsteady(make_record, 0.03)
+    (reason,) = promoted([record], options=PromotionOptions(accept_spread=True)).golden.overridden
+    assert reason.startswith("tflops_per_gpu: 15 steps of the only run spread by 3.1 %")
+    only = promoted([record], options=PromotionOptions(only=("peak_allocated_bytes",))).golden
+    assert (only.overridden, list(only.metrics)) == ((), ["peak_allocated_bytes"])
+
+
+def test_a_cases_own_threshold_decides_for_a_single_run_too(make_record):
+    options = PromotionOptions(thresholds={"tflops_per_gpu": 0.10})
+    assert promoted([unsteady(make_record, 0.04)], options=options).golden.overridden == ()

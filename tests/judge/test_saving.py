@@ -1,0 +1,139 @@
+"""What a setting saves in memory, and what a sweep on another machine would do."""
+
+import pytest
+
+from harness.judge.derive import derive
+from harness.judge.metrics import METRICS, Speed, cell_figure
+from harness.judge.saving import another_machine, elsewhere, memory_saving
+from harness.records.run import ImportedLog
+from harness.units import GIB, MIB
+
+FROM_A_LOG = ImportedLog(source_format="bridge", files=())
+
+
+@pytest.fixture(name="saving")
+def _saving(runs):
+    """What a cell of that peak saves against a control of 50 GiB."""
+
+    def work_out(*, cell=None, control=None):
+        cell, control = cell or runs("mlp", [1.0], 40), control or runs("none", [1.0], 50)
+        return memory_saving((cell, derive(cell[0])), (control, derive(control[0])))
+
+    return work_out
+
+
+def without_memory(runs, *ranks, **changes):
+    return [
+        run.model_copy(
+            update={"ranks": tuple(r.model_copy(update={"memory": None}) if r.rank in ranks else r for r in run.ranks)}
+            | changes
+        )
+        for run in runs
+    ]
+
+
+def test_every_rank_saves_where_both_sides_cut_the_model_alike(saving):
+    assert {(rank_saving.rank, rank_saving.saved_bytes) for rank_saving in saving().ranks} == {
+        (rank, 10 * 1024 * MIB) for rank in range(8)
+    }
+
+
+def test_no_rank_is_compared_with_one_of_another_layout(saving, runs):
+    control = runs("none", [1.0], 50)
+    parallelism = control[0].spec.parallelism.model_copy(update={"tensor_model_parallel_size": 4})
+    spec = control[0].spec.model_copy(update={"parallelism": parallelism})
+    found = saving(control=[control[0].model_copy(update={"spec": spec})])
+    assert (found.saved_bytes, found.ranks) == (10 * 1024 * MIB, ())
+
+
+def test_two_runs_on_a_gpu_differ_by_a_segment_of_the_allocator(saving):
+    assert saving().noise_bytes == 2 * MIB
+
+
+@pytest.mark.parametrize(
+    ("imported", "is_known"), [((True, True), True), ((True, False), False), ((False, False), False)]
+)
+def test_logs_alone_need_not_tell_of_every_rank(saving, runs, imported, is_known):
+    sides = (
+        without_memory(runs(name, [1.0], peak), 0, imported=FROM_A_LOG if is_log else None)
+        for (name, peak), is_log in zip((("mlp", 40), ("none", 50)), imported, strict=True)
+    )
+    cell, control = sides
+    assert (saving(cell=cell, control=control) is not None) is is_known
+
+
+def test_logs_of_other_ranks_are_not_compared(saving, runs):
+    cell = without_memory(runs("mlp", [1.0], 40), 0, imported=FROM_A_LOG)
+    control = without_memory(runs("none", [1.0], 50), 1, imported=FROM_A_LOG)
+    assert saving(cell=cell, control=control) is None
+
+
+def test_only_on_another_host_is_a_sweep_in_doubt(make_cell, make_sweep, runs):
+    data = make_sweep([make_cell("none", runs("none", [1.0], 50))])
+    assert elsewhere(data, "node0") == ""
+    assert elsewhere(data, "node1").startswith("the sweep began on node0, but this is node1: ")
+
+
+def test_without_a_finished_run_no_host_is_another(make_cell, make_sweep, runs):
+    failed = [run.model_copy(update={"status": "failed"}) for run in runs("none", [1.0], 50)]
+    assert elsewhere(make_sweep([make_cell("none", failed)]), "node1") == ""
+
+
+def test_the_figure_of_a_cell_is_that_of_its_repeats_where_they_have_one(runs):
+    metrics = derive(runs("none", [1.0], 50)[0])
+    speed = Speed(step_time_s=2.0, tflops_per_gpu=None, tokens_per_s_per_gpu=None, mfu=None, hfu=None, num_runs=3)
+    of = {metric.name: cell_figure(metric, metrics, speed) for metric in METRICS}
+    assert of["step_time_s"] == 2.0
+    assert of["tflops_per_gpu"] is None
+    assert of["peak_allocated_bytes"] == metrics.peak_allocated_bytes.value
+
+
+def without_reserved(runs):
+    return [
+        run.model_copy(
+            update={
+                "ranks": tuple(
+                    rank.model_copy(update={"memory": rank.memory.model_copy(update={"max_reserved_bytes": None})})
+                    for rank in run.ranks
+                )
+            }
+        )
+        for run in runs
+    ]
+
+
+def test_a_peak_that_one_side_lacks_is_not_compared(saving, runs):
+    allocated, reserved = {"peak_allocated_bytes": 10 * GIB}, {"peak_reserved_bytes": 10 * GIB}
+    assert saving().saved_by_metric == allocated | reserved
+    assert saving(cell=without_reserved(runs("mlp", [1.0], 40))).saved_by_metric == allocated
+    assert saving(control=without_reserved(runs("none", [1.0], 50))).saved_by_metric == allocated
+
+
+@pytest.mark.parametrize(
+    ("peaks", "noise_bytes"),
+    [((40, 40), round(0.005 * 40 * GIB)), ((40, 39), GIB), ((40, 40, 40), MIB // 16), ((40, 39, 40), GIB)],
+)
+def test_repeats_on_a_cpu_differ_by_what_they_show_or_by_what_is_known(saving, runs, peaks, noise_bytes):
+    cell = [run for peak in peaks for run in runs("mlp", [1.0], peak, gpu="cpu")]
+    assert saving(cell=cell, control=cell).noise_bytes == noise_bytes
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "text"),
+    [
+        ({}, {}, ""),
+        ({"driver_version": None}, {}, ""),
+        ({}, {"driver_version": None}, ""),
+        ({}, {"hostname": "node7"}, "host node7, not node0"),
+        ({}, {"driver_version": "580.1", "device_name": "H200"}, "device H200, not NVIDIA H100 80GB HBM3; driver 580.1, not 550.54.15"),
+    ],
+)  # fmt: skip
+def test_only_known_facts_make_another_machine(runs, before, now, text):
+    first, run = (
+        each.model_copy(update={"provenance": each.provenance.model_copy(update=changes)})
+        for each, changes in zip(runs("none", [1.0, 1.0], 50), (before, now), strict=True)
+    )
+    assert another_machine([first, run], first) == (
+        f"measured on another machine than the first run: {text}" if text else ""
+    )
+    assert another_machine([run], None) == ""

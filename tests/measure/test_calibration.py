@@ -1,0 +1,158 @@
+"""`plan --calibrate` from recorded runs to the kept file."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.launch.environment import this_host
+from harness.launch.machine import installed_software
+from harness.measure.calibration_runs import CalibrationRequest, calibrate
+from harness.measure.prediction import constants_for, predict
+from harness.predict.exact import planner_fingerprint, traced_with
+from harness.predict.prediction import BUILT_IN
+from harness.records.rank import Coordinates
+from harness.records.store import write_record
+from harness.records.trace import Calibration, FittedConstant, calibration_path, find_calibration
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    here = this_host()
+    return replace(here, shell={**here.shell, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))})
+
+
+@pytest.fixture
+def recorded(host, tmp_path, make_record):
+    """``recorded("mlp", more)``: a committed cpu run that took ``more`` bytes beyond what is predicted of each stage."""
+
+    def write(recompute: str, more: int, **changes):
+        spec = resolve(Request(model_recipe_name="llama3_8b", gpu="cpu", recompute=recompute)).spec
+        spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": "local"})})
+        predicted = predict(spec, installed_software(), "local", host).prediction
+        record = make_record(spec, run_id=f"run-{recompute}-{more}", **changes)
+        ranks = tuple(
+            rank.model_copy(update={
+                "coordinates": Coordinates(pp=rank.rank),
+                "memory": rank.memory.model_copy(update={
+                    "max_allocated_bytes": predicted.stages[rank.rank].total + more
+                }),
+            })
+            for rank in record.ranks
+        )  # fmt: skip
+        folder = tmp_path / record.run_id
+        folder.mkdir(parents=True)
+        write_record(folder, record.model_copy(update={"ranks": ranks}))
+        return folder
+
+    return write
+
+
+@pytest.mark.train
+@pytest.mark.long
+def test_cpu_runs_determine_only_what_the_allocator_holds(recorded, host, tmp_path):
+    for recompute, more in (("none", 1000), ("mlp", 2000), ("full:uniform:1", 4000)):
+        recorded(recompute, more)
+    made, path = calibrate(CalibrationRequest((str(tmp_path),), out=tmp_path / "cpu.json"), host)
+    assert [(c.name, c.value) for c in made.constants if c.value is not None] == [("allocator_bytes", 2000)]
+    assert {c.reason for c in made.constants if c.name.startswith("gemm")} == {
+        "no run has a step time that is predicted"
+    }
+    errors = {run.recompute: run for run in made.runs}
+    assert errors["mlp"].peak_after == 0
+    assert errors["mlp"].peak_before < 0
+    assert errors["mlp"].peak_left_out > 0  # the other two say 2500
+    assert json.loads(path.read_text()) == made.model_dump(mode="json")
+
+
+@pytest.mark.train
+def test_a_kept_calibration_is_used_and_named(recorded, host, tmp_path):
+    run = recorded("none", 5000)
+    calibrate(CalibrationRequest((str(run),), out=calibration_path("cpu", tmp_path / "results")), host)
+    constants = constants_for("cpu", tmp_path / "results")
+    assert constants.allocator_bytes == 5000
+    assert constants.origin.startswith("calibrated on 1 run of cpu, ")
+    assert "allocator_bytes" in constants.origin
+    assert constants_for("cpu", tmp_path / "elsewhere") == BUILT_IN
+    assert find_calibration("h100", tmp_path / "results") is None
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """``kept(planner=...)``: a calibration of the CPU in a results folder; returns that folder."""
+
+    def write(**changes):
+        fitted = FittedConstant(name="allocator_bytes", built_in=0, value=77, bounds=(0, 100))
+        values = {"planner": planner_fingerprint(), "traced_with": traced_with(), **changes}
+        made = Calibration(gpu="cpu", constants=(fitted,), runs=(), made_at="2026-01-02T03:04:05+00:00", **values)
+        path = calibration_path("cpu", tmp_path)
+        path.parent.mkdir()
+        path.write_text(made.model_dump_json())
+        return tmp_path
+
+    return write
+
+
+def test_a_calibration_of_this_planner_is_used(kept):
+    assert constants_for("cpu", kept()).allocator_bytes == 77
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"planner": "0123456789abcdef"}, "another version of the planner"),
+        ({"planner": None}, "another version of the planner"),
+        ({"traced_with": {"megatron-core": "0.1.0"}}, "fitted with megatron-core 0.1.0, here "),
+    ],
+)
+def test_a_calibration_of_another_planner_is_not_used_and_the_reason_is_shown(kept, change, reason):
+    results = kept(**change)
+    constants = constants_for("cpu", results)
+    assert replace(constants, origin="") == BUILT_IN
+    assert reason in constants.origin
+    assert str(calibration_path("cpu", results)) in constants.origin
+
+
+@pytest.mark.train
+def test_a_file_that_cannot_be_written_is_a_wrong_request(recorded, host, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadRequestError, match="cannot write the calibration"):
+        calibrate(CalibrationRequest((str(recorded("none", 5000)),), out=tmp_path / "file" / "x.json"), host)
+
+
+def test_runs_of_several_gpus_are_refused(make_record, make_spec, host, tmp_path):
+    for record in (make_record(run_id="one"), make_record(make_spec(gpu="cpu"), run_id="two")):
+        (tmp_path / record.run_id).mkdir()
+        write_record(tmp_path / record.run_id, record)
+    with pytest.raises(BadRequestError, match="several GPU types: h100: one; cpu: two"):
+        calibrate(CalibrationRequest((str(tmp_path),), out=tmp_path / "out.json"), host)
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_runs_without_use_for_the_fit_are_refused_with_their_reasons(make_record, make_spec, host, tmp_path):
+    spec = make_spec(gpu="cpu")
+    unfit = {
+        "died": {"status": "failed"},
+        "odd": {"suspect": ("GPU 1 was throttled",)},
+        "old": {"notes": ("replayed from x: nothing was measured",)},
+    }
+    for name, changes in unfit.items():
+        (tmp_path / name).mkdir()
+        write_record(tmp_path / name, make_record(spec, run_id=name, **changes))
+    with pytest.raises(BadRequestError) as refused:
+        calibrate(CalibrationRequest((str(tmp_path),), out=tmp_path / "out.json"), host)
+    for text in ("died: the run ended as failed", "odd: GPU 1 was throttled", "old: replayed: nothing was measured",
+                 "allocator_bytes: no run measured allocated bytes"):  # fmt: skip
+        assert text in str(refused.value)
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_all_references_that_name_no_run_are_reported_at_once(host, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadRequestError) as refused:
+        calibrate(CalibrationRequest((str(tmp_path / "empty"), str(tmp_path / "nowhere"))), host)
+    assert "empty: no record.json in it or below" in str(refused.value)
+    assert "nowhere" in str(refused.value)

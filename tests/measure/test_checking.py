@@ -1,0 +1,165 @@
+"""Every finding about a request: rules, environment, nodes, megatron-core; and what a name in --force does."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.errors import BadRequestError, ExitCode
+from harness.launch.environment import child_environment, this_host
+from harness.launch.plan import Nodes
+from harness.measure.understanding import RunRequest, check_request
+from harness.records.run import LaunchSettings
+from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
+from harness.resolve.recipe import Request, build_spec
+
+# Without NVML: asking it takes longer than the rest of a check.
+HOST = replace(this_host(), python="/bin/false")
+
+
+def judged(*, host=HOST, assume=None, ask_megatron=False, force=(), recipe="llama3_8b", gpu="cpu", **asked):
+    """The check of a request; ``nodes``, ``launcher`` and ``pass_env`` go to the launch, the rest to the recipe."""
+    nodes = asked.pop("nodes", Nodes())
+    launch = LaunchSettings(**{name: asked.pop(name) for name in ("launcher", "pass_env") if name in asked})
+    asked = Request(model_recipe_name=recipe, gpu=gpu, **asked)
+    request = RunRequest(asked=asked, force=frozenset(force), nodes=nodes, launch=launch)
+    return check_request(request, host, assume=assume, ask_megatron=ask_megatron)
+
+
+def ids(checked, severity="error"):
+    return [finding.id for finding in checked.findings if finding.severity == severity]
+
+
+def test_a_legal_request_has_its_effect_and_exits_0():
+    checked = judged(recompute_modules="core_attn,layernorm")
+    assert (checked.exit_code, ids(checked)) == (ExitCode.OK, [])
+    assert set(checked.effective.modules) == {"core_attn", "layernorm"}
+
+
+def test_an_illegal_request_exits_2_with_all_that_is_wrong_errors_first():
+    checked = judged(recompute_modules="mla_up_proj", context_parallel_size=2, num_gpus=8)
+    assert checked.exit_code == ExitCode.BAD_REQUEST
+    assert {"R09", "EFF01", "CPU01"} <= set(ids(checked))
+    severities = [finding.severity for finding in checked.findings]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+
+
+def test_a_forced_rule_stays_in_the_findings_and_blocks_no_more():
+    checked = judged(recompute_modules="mla_up_proj", force=("R09", "EFF01"))
+    forced = {finding.id for finding in checked.findings if finding.overridden}
+    assert (forced, checked.exit_code) == ({"R09", "EFF01"}, ExitCode.OK)
+
+
+@pytest.mark.train
+def test_what_we_are_forced_past_megatron_core_still_refuses_and_the_finding_names_the_rule():
+    checked = judged(host=this_host(), recompute_modules="mla_up_proj", force=("R09", "EFF01"), ask_megatron=True)
+    (finding,) = [finding for finding in checked.findings if finding.id == "MCORE"]
+    assert (checked.exit_code, finding.severity, finding.fix) == (
+        ExitCode.BAD_REQUEST,
+        "error",
+        "follow the fix of R09",
+    )
+    assert finding.mcore_text.endswith("is only supported with multi_latent_attention.")
+
+
+def test_megatron_core_is_not_asked_about_another_release():
+    checked = judged(assume="megatron-core=0.19.2", ask_megatron=True)
+    assert [finding for finding in checked.findings if finding.id == "MCORE"] == []
+
+
+def test_an_unknown_rule_in_force_gets_the_nearest_ids():
+    with pytest.raises(BadRequestError, match="--force r9: no such rule") as caught:
+        judged(force=("r9",))
+    assert "did you mean " in caught.value.remedy
+    assert "R09" in caught.value.remedy
+
+
+def test_every_unknown_rule_in_force_is_named():
+    with pytest.raises(BadRequestError) as caught:
+        judged(force=("R9", "XYZ"))
+    assert [problem.message for problem in caught.value.problems] == [
+        "--force R9: no such rule", "--force XYZ: no such rule",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("assume", "found"),
+    [("megatron-core=0.16.1", ["T08"]), ("megatron-core=0.17.0", [])],
+)
+def test_the_assumed_release_decides(assume, found):
+    checked = judged(assume=assume, recompute="full:uniform:3", num_layers=8)
+    assert ids(checked) == found
+    assert f"judged for {assume} (--assume)" in checked.notes
+
+
+def test_an_assumed_gpu_is_the_gpu_where_none_is_asked_for():
+    checked = judged(assume="megatron-core=0.19.2,transformer-engine=2.11,gpu=h100", gpu="")
+    assert (checked.spec.gpu, checked.sources["gpu"]) == ("h100", "--assume")
+    assert checked.spec.kernels.transformer_impl == "transformer_engine"
+
+
+def test_an_assumed_gpu_other_than_the_one_asked_for_is_a_warning():
+    assert "RUN03" in ids(judged(assume="gpu=h100,transformer-engine=2.11", gpu="h200", point_gpu="h100"), "warning")
+
+
+def test_a_job_of_many_nodes_is_judged_without_naming_them():
+    checked = judged(recipe="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs")
+    assert checked.spec.num_gpus == 32
+    assert "LAUNCH" not in ids(checked)
+
+
+def test_named_nodes_that_do_not_fit_are_findings():
+    checked = judged(gpu="h100", nodes=Nodes(nnodes=2, master_addr="node0"))
+    (finding,) = [f for f in checked.findings if f.id == "LAUNCH"]
+    assert (finding.message, finding.blocks) == ("num_gpus 8 is not nnodes x gpus_per_node = 2 x 8 = 16", True)
+
+
+def test_an_unknown_launcher_is_a_finding():
+    checked = judged(launcher="torchrum")
+    (finding,) = [f for f in checked.findings if f.id == "LAUNCH"]
+    assert finding.message == "--launcher 'torchrum': no such launcher"
+    assert "torchrun" in finding.fix
+
+
+def test_variables_that_ranks_cannot_have_are_findings_together():
+    checked = judged(env=("RANK=3",), pass_env=("NO_SUCH_VARIABLE_HERE",))
+    messages = [finding.message for finding in checked.findings if finding.id == "LAUNCH"]
+    assert messages == [
+        "torchrun sets RANK for each rank", "--pass_env NO_SUCH_VARIABLE_HERE: not set in your shell",
+    ]  # fmt: skip
+
+
+def test_a_variable_of_the_request_reaches_the_rules():
+    checked = judged(
+        recipe="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", env=("CUDA_DEVICE_MAX_CONNECTIONS=8",)
+    )
+    assert "V01" in ids(checked)
+
+
+def test_a_model_that_cannot_be_cut_has_no_effect_to_show():
+    checked = judged(num_layers=9, pipeline_model_parallel_size=2, recompute="full:uniform:1")
+    assert (checked.effective, checked.exit_code) == (None, ExitCode.BAD_REQUEST)
+    assert "P08" in ids(checked)
+
+
+def test_no_shipped_recipe_sets_a_variable_that_ranks_cannot_have():
+    points = [p for file in all_recipe_files(recipes_dir()) for p in load_recipe(file.path, file.label).points]
+    for point in points:
+        spec = build_spec(point.layer, point.place)
+        given = {variable.name for variable in child_environment(spec, {}, (), spec.gpus_per_node)}
+        assert set(spec.env) <= given
+
+
+SWITCHES = ("parallelism.defer_embedding_wgrad_compute", "train.manual_gc", "ddp.overlap_grad_reduce",
+            "ddp.overlap_param_gather")  # fmt: skip
+IDLE = {"P35", "B20", "B18a", "B18b", "B19"}
+
+
+def test_a_recipe_s_value_whose_switch_the_user_turned_off_is_a_note_and_one_of_the_user_s_a_warning():
+    asked = {"recipe": "llama3_70b", "gpu": "h100", "task": "sft", "compute_dtype": "fp8_cs", "num_gpus": 32}
+    off = tuple(f"{switch}=false" for switch in SWITCHES)
+    checked = judged(**asked, set_values=off)
+    assert (IDLE & set(ids(checked, "note")), IDLE & set(ids(checked, "warning"))) == (IDLE, set())
+    finding = next(finding for finding in checked.findings if finding.id == "B20")
+    assert finding.fix == "nothing to do: the recipe sets it, and --set train.manual_gc turns its switch off"
+    own = judged(**asked, set_values=(*off, "train.manual_gc_interval=7"))
+    assert IDLE & set(ids(own, "warning")) == {"B20"}

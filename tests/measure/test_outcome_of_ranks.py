@@ -1,0 +1,286 @@
+"""Who is to blame for a failed run, and what makes a good one doubtful."""
+
+import pytest
+
+from harness.experiment.effective import effective_recompute, settled_implementation
+from harness.judge.readings import with_clocks
+from harness.measure.ranks import built_otherwise, disagreements, doubts, frozen_loss, recorded_throughout, status_of
+from harness.records.collect import LaunchOutcome
+from harness.records.rank import Coordinates, Device, Failure, LayerRecompute
+from harness.records.run import DeviceSample, NodeSample
+
+OK = LaunchOutcome(status="ok", exit_code=0)
+FAILED = LaunchOutcome(status="failed", exit_code=1, reason="rank 0 exited with code 1")
+PEER_GONE = Failure(kind="error", message="RuntimeError: Connection closed by peer [127.0.0.1]:1", phase="step")
+OUT_OF_MEMORY = Failure(
+    kind="oom", message="CUDA out of memory.\nmore", phase="forward_backward", step=3, request_bytes=2**31
+)
+
+
+@pytest.fixture(name="ranks")
+def _ranks(make_spec, make_rank):
+    """Ranks of the tiny two-stage run, each with the given failure or none."""
+
+    def build(*failures):
+        spec = make_spec(gpu="cpu")
+        return tuple(
+            make_rank(spec, rank, failure=failure, finished=failure is None, coordinates=Coordinates(pp=rank))
+            for rank, failure in enumerate(failures)
+        )
+
+    return build
+
+
+def test_ranks_without_failure_and_a_good_launch_are_ok(ranks):
+    assert status_of(OK, ranks(None, None)) == ("ok", None)
+
+
+def test_the_rank_that_ran_out_of_memory_is_named_and_not_its_victims(ranks):
+    assert status_of(FAILED, ranks(PEER_GONE, OUT_OF_MEMORY)) == (
+        "oom",
+        "rank 1 (stage 1) ran out of memory in forward_backward of step 3, asking for 2.00 GiB: CUDA out of memory.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "blamed"),
+    [
+        (PEER_GONE, Failure(kind="error", message="ValueError: no"), 1),
+        (Failure(kind="error", message="ValueError: no"), PEER_GONE, 0),
+        (Failure(kind="signal", message="killed by SIGTERM"), Failure(kind="signal", message="killed by SIGKILL"), 1),
+        (Failure(kind="signal", message="killed by SIGTERM"), Failure(kind="error", message="ValueError: no"), 1),
+        (Failure(kind="signal", message="Signal 15 (SIGTERM) received by PID 9"), Failure(kind="hang", message="x"), 1),
+        (Failure(kind="error", message="KeyError: 'x'"), Failure(kind="non_finite_loss", message="loss is nan"), 1),
+        (Failure(kind="lost", message="left nothing"), Failure(kind="error", message="KeyError: 'x'"), 1),
+        (Failure(kind="error", message="ValueError: a"), Failure(kind="error", message="ValueError: b"), 0),
+    ],
+)
+def test_the_cause_is_separated_from_its_consequences(ranks, first, second, blamed):
+    status, sentence = status_of(FAILED, ranks(first, second))
+    assert status == "failed"
+    assert sentence.startswith(f"rank {blamed} (stage {blamed}) failed")
+
+
+@pytest.mark.parametrize(
+    ("failure", "when"),
+    [
+        (Failure(kind="error", message="x", phase="build_model"), " in build_model"),
+        (Failure(kind="error", message="x", phase="optimizer_step", step=2), " in optimizer_step of step 2"),
+        (Failure(kind="signal", message="x", phase="step", step=5), " after step 5"),
+        (Failure(kind="signal", message="x", phase="step"), " in the first step"),
+        (Failure(kind="lost", message="x"), ""),
+    ],
+)
+def test_the_sentence_says_when(ranks, failure, when):
+    assert status_of(OK, ranks(None, failure)) == ("failed", f"rank 1 (stage 1) failed{when}: x")
+
+
+def test_a_launch_that_started_no_rank_gives_the_reason(ranks):
+    lost = Failure(kind="lost", message="left neither a record nor an exit code")
+    taken = LaunchOutcome(status="failed", exit_code=1, reason="torchrun could not start ranks: EADDRINUSE")
+    assert status_of(taken, ranks(lost, lost)) == ("failed", "torchrun could not start ranks: EADDRINUSE")
+
+
+def test_a_rank_that_vanished_from_a_good_launch_is_a_failure(ranks):
+    lost = Failure(kind="lost", message="left neither a record nor an exit code")
+    status, sentence = status_of(OK, ranks(None, lost))
+    assert (status, sentence) == ("failed", "rank 1 (stage 1) failed: left neither a record nor an exit code")
+
+
+def test_an_interruption_counts_before_what_it_did_to_ranks(ranks):
+    stopped = LaunchOutcome(status="interrupted", signal=2, reason="interrupted by SIGINT")
+    killed = Failure(kind="signal", message="killed by SIGTERM")
+    assert status_of(stopped, ranks(killed, killed)) == ("interrupted", "interrupted by SIGINT")
+
+
+def test_a_full_disk_is_reported_with_the_rank_it_hit(ranks):
+    full = LaunchOutcome(status="failed", exit_code=1, reason="disk full; rank 0 exited with code 1", disk_full=True)
+    failure = Failure(kind="error", message="OSError: No space left on device", phase="step", step=1)
+    _, sentence = status_of(full, ranks(failure, None))
+    assert sentence == "disk full; rank 0 (stage 0) failed after step 1: OSError: No space left on device"
+
+
+def test_ranks_without_failure_do_not_hide_a_failed_launch(ranks):
+    assert status_of(FAILED, ranks(None, None)) == ("failed", "rank 0 exited with code 1")
+
+
+def sample(uuid, num_samples=1, **changes):
+    device = DeviceSample(uuid=uuid, name="GPU", index=3, num_samples=num_samples, **changes)
+    return NodeSample(hostname="n", driver_version="550.54.15", devices=(device,))
+
+
+def doubts_of(node, ranks):
+    return doubts([node], with_clocks(ranks, [node], (1, 3)))
+
+
+@pytest.fixture(name="on_gpu")
+def _on_gpu(make_spec, make_rank):
+    device = Device(kind="cuda", name="GPU", uuid="GPU-AA-1")
+    return (make_rank(make_spec(), 0, device=device),)
+
+
+def test_throttling_and_neighbours_make_a_run_suspect(on_gpu):
+    assert doubts_of(sample("gpu-aa-1", throttle_reasons=("sw_power_cap", "hw_thermal_slowdown")), on_gpu) == (
+        "GPU 3 of n was throttled: hw_thermal_slowdown",
+    )
+    assert doubts_of(sample("aa-1", foreign_processes=("python (4711)",)), on_gpu) == (
+        "GPU 3 of n was shared with python (4711)",
+    )
+    assert doubts_of(sample("GPU-AA-1", num_samples=9, error="GPU is lost (NVML 15) after 9 samples"), on_gpu) == (
+        "GPU 3 of n was not sampled to the end: GPU is lost (NVML 15) after 9 samples",
+    )
+    refused = sample("GPU-AA-1", num_samples=0, error="Insufficient Permissions (NVML 4) after 0 samples")
+    assert doubts_of(refused, on_gpu) == ()
+    assert doubts_of(sample("GPU-AA-1"), on_gpu) == ()
+
+
+def test_the_power_cap_alone_makes_no_run_suspect(on_gpu):
+    assert doubts_of(sample("GPU-AA-1", throttle_reasons=("sw_power_cap",)), on_gpu) == ()
+
+
+def test_gpus_that_no_rank_ran_on_do_not_matter(on_gpu):
+    other = sample("GPU-BB-2", throttle_reasons=("hw_thermal_slowdown",), foreign_processes=("x",))
+    assert doubts_of(other, on_gpu) == ()
+
+
+VERSIONS = {"torch": "2.9.1", "megatron-core": "0.16.1", "transformer-engine": "2.11.0"}
+
+
+@pytest.fixture(name="four")
+def _four(make_spec, make_rank):
+    """Four ranks on two nodes of two GPUs, and what the samplers saw; ``odd`` replaces fields of rank 3."""
+
+    def build(drivers=("550.54.15", "550.54.15"), **odd):
+        spec = make_spec()
+        devices = [Device(kind="cuda", name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{rank}") for rank in range(4)]
+        ranks = [make_rank(spec, rank, device=devices[rank], versions=VERSIONS) for rank in range(4)]
+        ranks[3] = ranks[3].model_copy(update=odd)
+        nodes = [
+            NodeSample(
+                hostname=f"n{node}",
+                driver_version=driver,
+                devices=tuple(
+                    DeviceSample(uuid=f"GPU-{rank}", name="H100", index=rank % 2) for rank in (2 * node, 2 * node + 1)
+                ),
+            )
+            for node, driver in enumerate(drivers)
+        ]
+        return disagreements(nodes, tuple(ranks))
+
+    return build
+
+
+def test_ranks_that_agree_are_no_doubt(four):
+    assert four() == ()
+
+
+@pytest.mark.parametrize("package", VERSIONS)
+def test_ranks_with_another_version_are_named(four, package):
+    assert four(versions=VERSIONS | {package: "9.9"}) == (
+        f"ranks disagree on {package}: {VERSIONS[package]} on ranks 0-2; 9.9 on rank 3",
+    )
+
+
+def test_a_package_that_one_rank_lacks_is_a_disagreement_and_a_rank_without_a_record_is_none(four):
+    assert four(versions=VERSIONS | {"transformer-engine": None}) == (
+        "ranks disagree on transformer-engine: 2.11.0 on ranks 0-2; none on rank 3",
+    )
+    assert four(versions={}, device=None) == ()
+
+
+def test_another_device_model_and_another_driver_are_named(four):
+    other = Device(kind="cuda", name="NVIDIA H200", uuid="GPU-3")
+    assert four(device=other) == (
+        "ranks disagree on device model: NVIDIA H100 80GB HBM3 on ranks 0-2; NVIDIA H200 on rank 3",
+    )
+    assert four(drivers=("550.54.15", "570.1")) == (
+        "ranks disagree on driver: 550.54.15 on ranks 0-1; 570.1 on ranks 2-3",
+    )
+    assert four(drivers=("550.54.15", None)) == ()
+
+
+@pytest.fixture(name="built")
+def _built(make_spec, make_rank):
+    """The doubt about layers built on every rank of the two-stage run."""
+
+    def judge(recompute, *layers):
+        spec = make_spec(gpu="cpu", recompute=recompute, parallelism={"pipeline_model_parallel_size": 2})
+        ranks = tuple(make_rank(spec, rank, recompute=built) for rank, built in enumerate(layers))
+        return built_otherwise(effective_recompute(spec, settled_implementation(spec)), ranks)
+
+    return judge
+
+
+def test_layers_built_as_expected_are_no_doubt(built):
+    layers = LayerRecompute(num_layers=2, modules={"mlp": 2})
+    assert built("mlp", layers, layers) is None
+
+
+def test_layers_built_otherwise_are_a_doubt(built):
+    layers = LayerRecompute(num_layers=2, modules={"mlp": 2})
+    assert built("core_attn", layers, layers) == "the built layers recompute {'mlp': 4}, expected {'core_attn': 4}"
+    nothing = LayerRecompute(num_layers=2)
+    assert built("mlp", nothing, nothing) == "the built layers recompute nothing, expected {'mlp': 4}"
+
+
+def test_full_recompute_is_counted_in_layers(built):
+    whole, half = LayerRecompute(num_layers=2, full_layers=2), LayerRecompute(num_layers=2, full_layers=1)
+    assert built("full:uniform:1", whole, whole) is None
+    assert built("full:uniform:1", whole, half) == "the built layers recompute 3, expected 4"
+
+
+def test_layers_that_were_not_read_back_or_on_some_ranks_only_are_a_doubt(built):
+    layers = LayerRecompute(num_layers=2, modules={"mlp": 2})
+    assert built("mlp", layers, None) == "the built layers were read back on some ranks only: missing on rank 1"
+    assert built("none", None, None) == "the built layers were read back on no rank: missing on ranks 0-1"
+
+
+def test_a_run_that_failed_before_it_built_layers_leaves_nothing_to_say(make_spec, make_rank):
+    spec = make_spec(gpu="cpu", recompute="mlp", parallelism={"pipeline_model_parallel_size": 2})
+    ranks = (make_rank(spec, 0, finished=False), make_rank(spec, 1, recompute=LayerRecompute(num_layers=2)))
+    assert built_otherwise(effective_recompute(spec, settled_implementation(spec)), ranks) is None
+
+
+@pytest.mark.parametrize(
+    ("measure", "num_doubts"), [({}, 0), ({"memory_snapshot": True}, 0), ({"snapshot_on_oom": True}, 1)]
+)
+def test_only_a_history_of_measured_steps_makes_their_times_doubtful(make_spec, measure, num_doubts):
+    spec = make_spec()
+    asked = spec.model_copy(update={"measure": spec.measure.model_copy(update=measure)})
+    assert len(recorded_throughout(asked)) == num_doubts
+    assert asked.fingerprint == spec.fingerprint
+
+
+@pytest.fixture(name="train")
+def _train(make_spec, make_rank):
+    """Doubts about a run whose loss at each of 50 steps is given; the window is its last 15 steps."""
+
+    def trained(loss_at, lr=1e-4):
+        spec = make_spec(optimizer={"lr": lr})
+        rank = make_rank(spec, 31)
+        steps = tuple(step.model_copy(update={"loss": loss_at(step.step)}) for step in rank.steps)
+        return frozen_loss(spec, (make_rank(spec, 0, steps=()), rank.model_copy(update={"steps": steps})))
+
+    return trained
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_a_loss_that_stands_still_makes_a_run_suspect(train, noise):
+    """What zeroed weights give: one step of random weights, then the logarithm of the vocabulary."""
+    (doubt,) = train(lambda step: 11.81 if step == 0 else 11.762 + noise * (step % 2))
+    assert doubt == "the loss did not move: 11.762 in steps 35 to 49 on rank 31, so the weights do not change"
+
+
+@pytest.mark.parametrize(
+    ("loss_at", "lr"),
+    [
+        (lambda step: 11.8 - 1e-4 * step, 1e-4),  # slow
+        (lambda step: 11.8 + 1e-3 * (-1) ** step, 1e-4),  # only the data or the router's random numbers move it
+        (lambda _: 11.8, 1e-9),  # a learning rate that bf16 rounds away
+        (lambda step: 11.8 if step < 20 else 0.0, 1e-4),  # everything learnt
+        (lambda _: None, 1e-4),  # another pipeline stage
+        (lambda step: 11.8 if step < 36 else None, 1e-4),  # too few steps of the window
+    ],
+)
+def test_a_loss_that_moves_or_could_not_move_is_no_doubt(train, loss_at, lr):
+    assert train(loss_at, lr) == ()

@@ -1,0 +1,86 @@
+"""The prediction of a run compared with its measurement."""
+
+import json
+
+import pytest
+
+from harness.judge.derive import derive
+from harness.measure.document import prediction_document
+from harness.measure.prediction import misfit_line, prediction_line, whole_run
+from harness.records.run import PredictionRecord, RunRecord, StagePrediction
+from tests.commands import json_of
+
+
+def stage(pp_rank, activations):
+    parts = {"weights": 10, "gradients": 20, "optimizer": 30, "logits": 0, "transient": 5, "overhead": 1}
+    return StagePrediction(
+        pp_rank=pp_rank, activations=activations, total=sum(parts.values()) + activations, peak="schedule", **parts
+    )
+
+
+@pytest.fixture
+def predicted():
+    return PredictionRecord(
+        peak_bytes=60_900_000_000,
+        range_bytes=(59_000_000_000, 62_000_000_000),
+        stages=(stage(0, 60_900_000_000 - 66), stage(1, 50_000_000_000)),
+        model_flops=10,
+        recompute_flops=1,
+        step_time_s=0.9,
+        step_time_range_s=(0.8, 1.2),
+        assumptions=("nothing is taken for granted",),
+    )
+
+
+def test_the_error_is_predicted_over_measured_less_one(make_record, predicted):
+    record = make_record(prediction=predicted)
+    document = json_of(prediction_document(record.prediction, "", derive(record)))
+    assert (document["measured_peak_bytes"], document["measured_step_time_s"]) == (58_000_000_000, 1.0)
+    assert document["peak_error"] == pytest.approx(0.05)
+    assert document["step_time_error"] == pytest.approx(-0.1)
+    assert document["worst_stage"] == 0
+
+
+def test_one_line_holds_both_peaks_and_both_times(make_record, predicted):
+    record = make_record(prediction=predicted)
+    assert prediction_line(predicted, "", derive(record)) == (
+        "Predicted: peak 56.72 GiB, 54.95 GiB to 57.74 GiB, stage 0 (measured 54.02 GiB, prediction +5.0 %); "
+        "step 900.0 ms, 800.0 ms to 1.200 s (measured 1.000 s, prediction -10.0 %)"
+    )
+
+
+def test_a_run_without_measurement_shows_the_prediction_alone(make_record, predicted):
+    document = json_of(prediction_document(predicted, "", derive(make_record(ranks=()))))
+    assert (document["measured_peak_bytes"], document["peak_error"], document["step_time_error"]) == (None, None, None)
+    assert prediction_line(predicted, "").endswith("stage 0; step 900.0 ms, 800.0 ms to 1.200 s")
+
+
+def test_the_reason_stands_where_there_is_no_prediction():
+    assert json_of(prediction_document(None, "the tracer failed")) == {"reason": "the tracer failed"}
+    assert prediction_line(None, "the tracer failed") == "Not predicted: the tracer failed"
+
+
+def test_records_from_before_predictions_still_read(make_record):
+    written = json.loads(make_record().model_dump_json())
+    del written["prediction"], written["no_prediction"]
+    old = RunRecord.model_validate_json(json.dumps(written))
+    assert prediction_document(old.prediction, old.no_prediction, derive(old)) is None
+    assert prediction_line(old.prediction, old.no_prediction, derive(old)) == ""
+
+
+def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_record, predicted):
+    record = make_record(prediction=predicted, status="oom")
+    line = prediction_line(record.prediction, "", whole_run(record, derive(record)))
+    assert line.startswith("Predicted: peak")
+    assert "measured" not in line
+
+
+@pytest.mark.parametrize("capacity", [None, 59_000_000_000, 80_000_000_000])
+def test_a_prediction_that_may_fit_is_no_warning(predicted, capacity):
+    assert misfit_line(predicted, capacity) == ""
+
+
+def test_a_prediction_wholly_above_what_a_rank_may_use_is_a_warning(predicted):
+    assert misfit_line(predicted, 58_000_000_000) == (
+        "Warning: the predicted peak of 54.95 GiB to 57.74 GiB does not fit into 54.02 GiB; the run starts anyway"
+    )

@@ -1,0 +1,44 @@
+"""Without --gpu, a machine with unknown GPUs does not count as one without."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.launch.environment import this_host
+from harness.launch.machine import settled_gpu
+
+
+@pytest.fixture(name="answering")
+def _answering(tmp_path):
+    """This machine, with a shell script in the place of the interpreter that asks NVML."""
+
+    def build(body):
+        script = tmp_path / "python"
+        script.write_text(f"#!/bin/sh\n{body}\n")
+        script.chmod(0o755)
+        return replace(this_host(), python=str(script))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("echo 'Segmentation fault' >&2; exit 139", "exit code 139: Segmentation fault"),
+        ("echo what", "cannot be read: what"),
+        ("""echo '{"gpus": [{"index": 0, "error": "GPU is lost (NVML 15)"}]}'""", "GPU is lost"),
+    ],
+)
+def test_unknown_gpus_are_no_cpu_run(answering, body, reason):
+    with pytest.raises(BadRequestError, match=f"cannot tell which GPUs this machine has: .*{reason}"):
+        settled_gpu("", answering(body))
+    assert settled_gpu("cpu", answering(body)) == ("cpu", "--gpu")
+
+
+def test_a_machine_without_the_driver_is_one_without_gpus(answering):
+    host = answering("""echo '{"error": "NVML Shared Library Not Found (NVML 12)"}'""")
+    assert settled_gpu("", host) == (
+        "cpu",
+        "no NVIDIA GPU on this machine (NVML Shared Library Not Found (NVML 12))",
+    )

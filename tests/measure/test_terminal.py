@@ -1,0 +1,177 @@
+"""The report as a reader sees it, at a terminal and through a pipe."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from harness.judge.compare import compare_runs
+from harness.judge.gate import run_outcome
+from harness.measure.result import MAX_ROWS, run_page
+from harness.records.goldens import GateOptions, GoldenSearch
+from harness.records.rank import Failure
+from harness.show.terminal import Console, print_page
+
+RUN_DIR = Path("results/runs/20260102T030405Z-llama3_70b-0a1b2c3d")
+
+
+def printed(record, golden=None, *, width=80, terminal=False, options=None, **console):
+    search = GoldenSearch(golden, Path("results/golden/h100/x.json"), "no golden for these settings")
+    metrics, comparison = compare_runs([record], search, options or GateOptions())
+    out = io.StringIO()
+    target = Console(file=out, width=width, force_terminal=terminal, **console)
+    print_page(target, run_page(record, metrics, comparison, run_outcome(record.status, comparison), RUN_DIR))
+    assert target.width == width
+    return out.getvalue()
+
+
+def rows(text, start):
+    return [" ".join(line.split()) for line in text.splitlines() if line.startswith(start)]
+
+
+def test_the_last_line_is_the_verdict(make_record, make_golden):
+    record = make_record(seconds=2.5)
+    text = printed(record, make_golden(record, {"tflops_per_gpu": 800.0}))
+    assert text.splitlines()[-1] == f"REGRESSION (exit 5)  {RUN_DIR}"
+
+
+def test_a_comparison_row_has_both_values_the_change_and_the_allowance(make_record, make_golden):
+    record = make_record(seconds=2.5)
+    text = printed(record, make_golden(record, {"tflops_per_gpu": 709.93, "peak_allocated_bytes": 50e9}))
+    assert rows(text, "TFLOP/s/GPU")[-1] == "TFLOP/s/GPU 709.64 709.93 -0.0 % -5.0 % pass"
+    assert rows(text, "Peak allocated")[-1] == "Peak allocated 54.02 GiB 46.57 GiB +16.0 % +5.0 % regression"
+
+
+def test_what_was_asked_and_what_of_it_is_inert_stand_side_by_side(make_spec, make_record):
+    text = printed(make_record(make_spec(recompute="core_attn,layernorm")), width=120)
+    assert rows(text, "Recompute") == ["Recompute core_attn,layernorm"]
+    assert rows(text, "In effect") == ["In effect core_attn: 80 of 80 layers"]
+    assert rows(text, "Inert") == ["Inert layernorm: every norm is fused into the linear layer that follows it"]
+
+
+def test_a_piped_report_is_never_cut_however_narrow(make_spec, make_record, make_golden):
+    record = make_record(make_spec(recompute="core_attn,layernorm"), seconds=2.5)
+    golden = make_golden(record, {"tflops_per_gpu": 800.0}, caveats=("a very long caveat " * 20,))
+    narrow, wide = printed(record, golden, width=20), printed(record, golden, width=300)
+    assert [line.rstrip() for line in narrow.splitlines()] == [line.rstrip() for line in wide.splitlines()]
+    assert "…" not in narrow
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_is_never_overrun(make_spec, make_record, make_golden, width):
+    record = make_record(make_spec(recompute="core_attn,layernorm"), seconds=2.5)
+    golden = make_golden(record, dict.fromkeys(("tflops_per_gpu", "peak_allocated_bytes", "peak_device_bytes"), 1e9))
+    lines = printed(record, golden, width=width, terminal=True, color_system=None).splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert not any("…" in line for line in lines)
+
+
+def test_brackets_in_data_are_text_not_markup(make_record):
+    text = printed(make_record(status="failed", failure="rank 3: [red]ValueError[/red] [Errno 28]"))
+    assert "Failure: rank 3: [red]ValueError[/red] [Errno 28]" in text
+
+
+def test_no_color_is_honoured(make_record, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in printed(make_record(status="failed", failure="x"), terminal=True)
+    monkeypatch.delenv("NO_COLOR")
+    coloured = printed(make_record(status="failed", failure="x"), terminal=True, color_system="standard")
+    assert "\x1b[31m" in coloured
+
+
+def test_few_ranks_are_all_shown_and_many_by_the_fullest_of_each_stage(make_spec, make_rank, make_record):
+    few = printed(make_record(make_spec(gpu="cpu")))
+    assert [line.split()[0] for line in few.splitlines() if line.endswith("  ok   ") or line.rstrip().endswith(" ok")] == [
+        "0", "1",
+    ]  # fmt: skip
+    spec = make_spec()
+    ranks = [make_rank(spec, rank) for rank in range(32)]
+    ranks[13] = make_rank(spec, 13, finished=False, failure=Failure(kind="oom", message="x", phase="step", step=4))
+    many = printed(make_record(spec, ranks=tuple(ranks), status="oom"), width=120)
+    assert len(ranks) > MAX_ROWS
+    shown = [line.split()[0] for line in many.splitlines() if line.rstrip().endswith((" ok", "oom after step 4"))]
+    assert shown == ["0", "8", "13", "16", "24"]
+    assert (
+        "32 ranks. The table shows the fullest rank of each stage and every failed rank; record.json lists all ranks."
+        in many
+    )
+
+
+def test_figures_that_are_absent_give_their_reason_once(make_spec, make_record):
+    text = printed(make_record(make_spec(gpu="cpu")))
+    assert "Peak device used: a CPU run has no device memory" in text
+    assert "MFU, HFU: the peak FLOP/s of fp32 on cpu is unknown" in text
+    assert "Not compared: no golden for these settings" in text
+
+
+def test_accepted_differences_and_caveats_are_named(make_spec, make_record, make_golden):
+    golden = make_golden(make_record(), {"tflops_per_gpu": 709.0}, caveats=("no control",))
+    options = GateOptions(accept_differences=("recompute",))
+    text = printed(make_record(make_spec(recompute="mlp"), seconds=2.5), golden, options=options)
+    assert "Accepted: recompute: golden core_attn, here mlp" in text
+    assert "Caveat: no control" in text
+
+
+def test_differences_that_withhold_a_verdict_come_with_the_way_out(make_record, make_golden):
+    golden = make_golden(make_record(provenance={"driver_version": "1"}), {"tflops_per_gpu": 709.0})
+    text = printed(make_record(seconds=2.5), golden)
+    why = "TFLOP/s/GPU: not judged, because the run and the golden differ\n  driver_version: golden 1, here 550.54.15\n"
+    assert why in text
+    assert "To judge in spite of the differences: --accept_difference driver_version" in text
+
+
+def test_a_difference_in_what_the_golden_does_not_hold_is_no_way_out(make_spec, make_record, make_golden):
+    cpu, memory = make_spec(gpu="cpu"), {"peak_allocated_bytes": 58e9}
+    record, elsewhere = make_record(cpu), make_record(cpu, provenance={"processor": "another processor"})
+    text = printed(record, make_golden(elsewhere, memory))
+    assert "TFLOP/s/GPU, Counted work: the golden has no such value" in text
+    assert "To judge in spite of" not in text
+    timed = make_golden(elsewhere, memory | {"tflops_per_gpu": 0.1})
+    assert "To judge in spite of the differences: --accept_difference device_name" in printed(record, timed)
+
+
+def test_a_suspect_run_says_why_it_concludes_nothing(make_record, make_golden):
+    record = make_record(seconds=2.5, suspect=("GPU 0 was throttled",))
+    text = printed(record, make_golden(record, {"tflops_per_gpu": 709.0, "peak_allocated_bytes": 58e9}))
+    assert "Suspect: GPU 0 was throttled" in text
+    assert "TFLOP/s/GPU, Peak allocated: suspect: GPU 0 was throttled" in text
+    assert text.splitlines()[-1].startswith("INCONCLUSIVE (exit 6)")
+
+
+def test_a_run_that_was_out_of_memory_has_a_least_peak_and_no_change(make_spec, make_rank, make_record, make_golden):
+    spec = make_spec(gpu="cpu")
+    full = make_rank(
+        spec, 0, finished=False, failure=Failure(kind="oom", message="x", phase="forward_backward", step=1)
+    )
+    lost = Failure(kind="error", message="RuntimeError: Connection closed by peer", phase="forward_backward", step=1)
+    ranks = (full, make_rank(spec, 1, finished=False, failure=lost))
+    record = make_record(spec, ranks=ranks, status="oom")
+    text = printed(record, make_golden(record, {"peak_allocated_bytes": 100e9}), width=120)
+    figure, compared, *_ = rows(text, "Peak allocated")
+    assert figure.startswith("Peak allocated at least ")
+    assert " - +0.5 % inconclusive" in compared
+    assert "ended because rank 0 ran out of memory" in text
+    assert "error in forward_backward" not in text
+
+
+def test_a_rank_with_an_error_of_its_own_keeps_it_beside_one_out_of_memory(make_spec, make_rank, make_record):
+    spec = make_spec(gpu="cpu")
+    full = make_rank(spec, 0, finished=False, failure=Failure(kind="oom", message="x", phase="step", step=4))
+    own = make_rank(
+        spec, 1, finished=False, failure=Failure(kind="error", message="ValueError: 3", phase="step", step=4)
+    )
+    text = printed(make_record(spec, ranks=(full, own), status="oom"), width=120)
+    assert "error after step 4" in text
+
+
+def test_the_peak_of_a_good_run_is_no_lower_bound(make_record):
+    assert "at least" not in printed(make_record())
+
+
+def test_a_run_that_was_out_of_memory_says_which_kind_and_what_would_show_it(make_spec, make_rank, make_record):
+    spec = make_spec()
+    full = Failure(kind="oom", message="CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    text = printed(make_record(spec, ranks=(make_rank(spec, 0, 1.0, failure=full),), status="oom"))
+    assert "Out of memory, class: outside_allocator (high): cuBLAS could not allocate its workspace" in text
+    assert "Next: Reduce the memory of torch's allocator" in text
+    assert "Out of memory" not in printed(make_record(spec))

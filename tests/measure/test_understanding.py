@@ -1,0 +1,144 @@
+"""From a request to everything that is known before a start."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError, ManyProblemsError
+from harness.launch.environment import Host
+from harness.measure.understanding import RunRequest, settle, understand
+from harness.records.run import LaunchSettings
+from harness.resolve.recipe import Request
+
+REPLAYED = str(Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml")
+
+
+@pytest.fixture
+def host():
+    """A machine whose Python has no NVML to ask."""
+    return Host(python=sys.executable, hostname="node0", num_cores=4, shell={"PATH": "/bin"})
+
+
+def request_for(gpu="cpu", recipe=REPLAYED, **changes):
+    asked = {name: changes.pop(name) for name in list(changes) if name in Request.__dataclass_fields__}
+    return RunRequest(asked=Request(model_recipe_name=recipe, gpu=gpu, **asked), **changes)
+
+
+def test_what_the_machine_decides_is_settled_with_its_source(host):
+    settled = settle(request_for(gpu=""), host)
+    assert (settled.spec.gpu, settled.sources["gpu"]) == ("cpu", "this machine")
+    assert settled.notes[0].startswith("running on cpu: no NVIDIA GPU on this machine")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gpu"),
+    [('{"error": "no driver"}', "h100"), ('{"gpus": [{"index": 0, "name": "NVIDIA H200", "total_bytes": 1}]}', "h200")],
+)
+def test_only_a_machine_without_gpu_leaves_the_gpu_to_the_recipe(host, tmp_path, answer, gpu):
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    script.chmod(0o755)
+    asked = request_for(gpu="", point_gpu="h100")
+    settled = settle(asked, replace(host, python=str(script)), gpu_point=True)
+    assert settled.spec.gpu == gpu
+    assert settled.from_point == ({"gpu": "h100", "task": "pretrain", "compute_dtype": "bf16"} if gpu == "h100" else {})
+    again = settle(request_for(gpu="", point_gpu="h100", num_layers=4), host, known=settled)
+    assert again.spec.gpu == gpu
+
+
+def test_a_gpu_that_was_asked_for_is_not_looked_for(host):
+    settled = settle(request_for(gpu="H100"), host)
+    assert settled.spec.gpu == "h100"
+    assert not any("running on" in note for note in settled.notes)
+
+
+@pytest.mark.parametrize(("gpu", "implementation"), [("cpu", "local"), ("h100", "transformer_engine")])
+def test_the_implementation_of_layers_is_settled(host, gpu, implementation):
+    assert settle(request_for(gpu=gpu, recipe="llama3_8b"), host).spec.kernels.transformer_impl == implementation
+
+
+def test_nothing_is_left_to_settle_in_the_spec_that_runs(host, tmp_path):
+    understood = understand(request_for(recipe="llama3_8b"), host, tmp_path / "run")
+    assert "auto" not in (understood.spec.gpu, understood.spec.kernels.transformer_impl)
+    assert understood.plan.run_dir == tmp_path / "run"
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_setting_has_a_source(host, tmp_path):
+    understood = understand(request_for(seq_length=128), host, tmp_path)
+    assert understood.sources["batch.seq_length"] == "--seq_length"
+    assert "replayed.yaml" in understood.sources["model.num_layers"]
+    assert understood.sources["optimizer.lr"] == "default"
+
+
+def test_a_rule_that_forbids_the_start_is_an_error_with_the_way_out(host, tmp_path):
+    with pytest.raises(BadRequestError, match="EFF01") as error:
+        understand(request_for(recompute_modules="moe"), host, tmp_path)
+    assert "--force EFF01" in error.value.remedy
+
+
+def test_problems_of_plan_and_rules_are_raised_together(host, tmp_path):
+    with pytest.raises(ManyProblemsError) as error:
+        understand(
+            request_for(recompute_modules="moe", launch=LaunchSettings(timeout_s=-1.0), env=("RANK=1",)), host, tmp_path
+        )
+    messages = [problem.message for problem in error.value.problems]
+    assert any("--timeout" in message for message in messages)
+    assert any("RANK" in message for message in messages)
+    assert any("EFF01" in message for message in messages)
+
+
+def test_variables_of_the_ranks_are_judged_by_the_rules(host, tmp_path):
+    """expandable segments and NCCL user buffers do not go together; only the plan knows the final environment."""
+    conflicting = ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+    with pytest.raises(BadRequestError, match="nccl_ub"):
+        understand(request_for(gpu="h100", env=conflicting, set_values=("ddp.nccl_ub=true",)), host, tmp_path)
+
+
+def test_nsys_that_is_not_there_is_refused_before_anything_starts(host, tmp_path):
+    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, enable_nsys=True)
+    absent = replace(host, shell={**host.shell, "PATH": str(tmp_path)})
+    with pytest.raises(BadRequestError, match="there is no nsys on PATH"):
+        understand(RunRequest(asked=asked), absent, tmp_path)
+    assert understand(RunRequest(asked=asked), absent, tmp_path, dryrun=True).spec.measure.profiler == "nsys"
+    assert understand(RunRequest(asked=asked), absent, tmp_path, elsewhere=True).spec.measure.profiler == "nsys"
+    program = tmp_path / "nsys"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert understand(RunRequest(asked=asked), absent, tmp_path).spec.measure.profiler == "nsys"
+
+
+def test_locked_clocks_reach_the_sampler_and_need_it(host, tmp_path):
+    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, lock_gpu_freq=1410, peak_mem_clk=2619)
+    plan = understand(RunRequest(asked=asked), host, tmp_path).plan
+    assert plan.locked_clocks == ("--gpu_clock_mhz", "1410", "--memory_clock_mhz", "2619")
+    unlocked = replace(asked, lock_gpu_freq=None, peak_mem_clk=None)
+    assert understand(RunRequest(asked=unlocked), host, tmp_path).plan.locked_clocks == ()
+    without = RunRequest(asked=asked, launch=LaunchSettings(sample_interval_ms=0))
+    with pytest.raises(BadRequestError, match="--sample_interval_ms 0 starts none"):
+        understand(without, host, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"enable_nsys": True, "pytorch_profiler": True}, "exclude each other"),
+        ({"nsys_trace": "cuda", "pytorch_profiler": True}, "--nsys_trace: only with --enable_nsys"),
+        ({"profiling_ranks": "0,1", "profiling_stop_step": 3}, "--profiling_ranks, --profiling_stop_step: only with"),
+        ({"profiling_ranks": "0,x", "pytorch_profiler": True}, "--profiling_ranks '0,x': no list of ranks"),
+        ({"profiling_ranks": "8", "pytorch_profiler": True}, "RUN09: the profiler is to record rank 8"),
+    ],
+)
+def test_profiling_that_cannot_be_is_refused(host, tmp_path, options, message):
+    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, **options)
+    with pytest.raises(BadRequestError, match=message):
+        understand(RunRequest(asked=asked), host, tmp_path)
+
+
+def test_a_profile_and_locked_clocks_make_another_experiment(host, tmp_path):
+    plain = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8)
+    others = [replace(plain, pytorch_profiler=True), replace(plain, lock_gpu_freq=1410), replace(plain, peak_mem_clk=9)]
+    made = {understand(RunRequest(asked=each), host, tmp_path).spec.fingerprint for each in (plain, *others)}
+    assert len(made) == 4

@@ -1,0 +1,299 @@
+"""One case of a night: how its runs ended, what they measured, and what the suite expected of it."""
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import ExitCode
+from harness.history.record import Occasion, history_record
+from harness.judge.derive import derive
+from harness.nightly.case import judge_case, suspected
+from harness.nightly.values import CaseMaterial, CaseRun, NightRules
+from harness.records.golden import GoldenMetric
+from harness.records.goldens import GoldenSearch
+from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
+from harness.records.rank import Failure, MemoryRecord
+
+RULES = NightRules(today=date(2026, 2, 1), num_cases=50)
+SHAPE = (1.0, 1.005, 0.995, 1.002, 0.998)
+
+
+@pytest.fixture(name="spec")
+def _spec(make_spec):
+    return make_spec(num_gpus=1, parallelism={}, measure={"max_steps": 20})
+
+
+@pytest.fixture(name="case")
+def _case(spec, make_record, make_golden) -> Any:
+    """A case whose runs take ``seconds`` a step, against a golden of five runs of one second, or of ``golden``."""
+
+    def build(seconds: tuple[float, ...] = SHAPE, **changes: Any) -> CaseMaterial:
+        base = make_record(spec)
+        metrics = {"tflops_per_gpu": derive(base).tflops_per_gpu.median, "peak_allocated_bytes": 58_000_000_000}
+        golden = make_golden(base, metrics, num_runs=5, **changes.pop("golden", {}))
+        search = changes.pop("search", GoldenSearch(golden, Path("golden.json")))
+        per_run = changes.pop("per_run", {})
+        runs = changes.pop("runs", None) or tuple(
+            ended(number, make_record(spec, time_s, run_id=f"run{number}", **per_run))
+            for number, time_s in enumerate(seconds, 1)
+        )
+        history = changes.pop("history", ())
+        return CaseMaterial(PlannedCase(name="llama", spec=spec, repeats=5, **changes), runs, search, history)
+
+    return build
+
+
+def ended(number, record, purpose="repeat", infrastructure=""):
+    return CaseRun(number, purpose, "", Path(f"runs/{number}"), record, infrastructure)
+
+
+@pytest.fixture(name="failed")
+def _failed(spec, make_record):
+    def build(text="rank 0 failed: it broke", status="failed", kind="error"):
+        rank_failure = Failure(kind=kind, message=text)
+        record = make_record(spec, status=status, failure=text)
+        return record.model_copy(update={"ranks": (record.ranks[0].model_copy(update={"failure": rank_failure}),)})
+
+    return build
+
+
+def finding(verdict, name="tflops_per_gpu"):
+    return next(finding for finding in verdict.findings if finding.metric == name)
+
+
+@pytest.fixture(name="nights")
+def _nights(spec, make_record):
+    """Twenty nights of five runs at one second a step."""
+    occasions = [Occasion(night_id=f"night{day}", outcome="pass") for day in range(20)]
+    return [
+        history_record(
+            make_record(
+                spec, time_s, run_id=f"h{day}-{time_s}", provenance={"started_at": f"2026-01-{day + 4:02d}T03:00:00Z"}
+            ),
+            derive(make_record(spec, time_s)),
+            occasion,
+        )
+        for day, occasion in enumerate(occasions)
+        for time_s in SHAPE
+    ]
+
+
+def test_runs_like_the_golden_pass_with_evidence(case):
+    verdict = judge_case(case(), RULES)
+    assert (verdict.outcome, verdict.exit_code, verdict.reason) == ("pass", ExitCode.OK, "")
+    evidence = finding(verdict).evidence
+    assert (evidence.num_runs, evidence.num_golden_runs, evidence.smallest_change) == (5, 5, 0.05)
+    assert (len(verdict.counted), verdict.golden_path) == (5, "golden.json")
+    assert not suspected(verdict)
+
+
+def test_three_percent_slower_is_a_regression_once_nights_are_known(case, nights):
+    slower = tuple(time_s / 0.97 for time_s in SHAPE)
+    unknown, known = judge_case(case(slower), RULES), judge_case(case(slower, history=nights), RULES)
+    assert (unknown.outcome, known.outcome, known.exit_code) == ("pass", "regression", ExitCode.REGRESSION)
+    assert finding(known).change == pytest.approx(-0.03, abs=1e-3)
+    assert known.reason == "TFLOP/s/GPU -3.0 %"
+    assert suspected(known)
+
+
+def test_history_after_the_night_began_does_not_count(case, nights):
+    slower = case(tuple(time_s / 0.97 for time_s in SHAPE), history=nights)
+    rules = NightRules(today=RULES.today, num_cases=50, before="2026-01-04T00:00:00Z")
+    assert judge_case(slower, rules).outcome == "pass"
+
+
+def test_one_slow_run_is_suspected_and_further_runs_settle_it(case, make_record, spec):
+    first = case((1.1,))
+    look = judge_case(first, RULES)
+    assert (look.outcome, suspected(look)) == ("inconclusive", True)
+    confirmed = [*first.runs, *(ended(n, make_record(spec, s), "confirm") for n, s in ((2, 1.1), (3, 1.101)))]
+    cleared = [*first.runs, *(ended(n, make_record(spec, s), "confirm") for n, s in ((2, 1.0), (3, 1.0)))]
+    assert judge_case(case(runs=confirmed), RULES).outcome == "regression"
+    assert judge_case(case(runs=cleared), RULES).outcome == "pass"
+
+
+def test_a_cases_own_threshold_replaces_the_rows(case):
+    slower = tuple(time_s / 0.93 for time_s in SHAPE)
+    assert judge_case(case(slower), RULES).outcome == "regression"
+    assert judge_case(case(slower, thresholds={"tflops_per_gpu": 0.1}), RULES).outcome == "pass"
+    assert judge_case(case(thresholds={"peak_allocated_bytes": 0.5}), RULES).outcome == "pass"
+
+
+def peaks(spec, make_record, *peak_bytes):
+    return tuple(
+        ended(number, make_record(spec, ranks=(make_record(spec).ranks[0].model_copy(
+            update={"memory": MemoryRecord(meter="cuda", max_allocated_bytes=peak)}),)))
+        for number, peak in enumerate(peak_bytes, 1)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "outcome"),
+    [((58, 58), "pass"), ((65, 65), "regression"), ((58, 65), "inconclusive"), ((50, 50), "improvement"),
+     ((50, 58), "pass")],
+)  # fmt: skip
+def test_memory_is_a_regression_only_where_every_run_is_beyond(case, spec, make_record, gigabytes, outcome):
+    runs = peaks(spec, make_record, *(peak * 10**9 for peak in gigabytes))
+    verdict = judge_case(case(runs=runs), RULES)
+    assert verdict.outcome == outcome
+    if outcome == "inconclusive":
+        found = finding(verdict, "peak_allocated_bytes")
+        assert found.reason == "1 of 2 runs are worse than allowed: +0.0 %, +12.1 %"
+
+
+def test_runs_in_doubt_are_inconclusive_and_not_confirmed(case):
+    slower = tuple(time_s / 0.9 for time_s in SHAPE)
+    verdict = judge_case(case(slower, per_run={"suspect": ("GPU 0 of node0 was throttled: hw_slowdown",)}), RULES)
+    assert (verdict.outcome, verdict.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
+    assert "throttled" in verdict.reason
+    assert not suspected(verdict)
+
+
+def test_other_software_is_inconclusive_unless_accepted_and_drift_either_way(case):
+    other = {"per_run": {"provenance": {"driver_version": "999.0"}}}
+    blocked = judge_case(case(**other), RULES)
+    accepting = NightRules(today=RULES.today, accept_differences=("driver_version", "model.moe.moe_router_topk"))
+    accepted = judge_case(case(**other), accepting)
+    assert (blocked.outcome, accepted.outcome) == ("inconclusive", "pass")
+    assert [d.text for d in blocked.drift] == ["driver_version: golden 550.54.15, here 999.0"]
+    assert [d.name for d in accepted.drift] == ["driver_version"]
+
+
+def test_variables_that_changed_since_the_golden_are_drift_that_does_not_block(case, spec, make_record, make_golden):
+    base = case().golden.golden
+    where = base.measured_on.model_copy(update={"environment": {"NCCL_ALGO": "Ring", "A": "1"}})
+    search = GoldenSearch(base.model_copy(update={"measured_on": where}), Path("golden.json"))
+    verdict = judge_case(case(search=search, per_run={"provenance": {"environment": {"A": "1", "B": "2"}}}), RULES)
+    assert verdict.outcome == "pass"
+    assert [d.text for d in verdict.drift] == [
+        "environment.B: golden none, here 2",
+        "environment.NCCL_ALGO: golden Ring, here none",
+    ]
+
+
+def test_another_container_is_drift_where_the_golden_keeps_its_own(case):
+    base = case().golden.golden
+    kept = base.measured_on.model_copy(update={"environment": {}, "container": "nemo-25.07.sqsh"})
+    search = GoldenSearch(base.model_copy(update={"measured_on": kept}), Path("golden.json"))
+    here = {"provenance": {"container": "nemo-25.09.sqsh"}}
+    verdict = judge_case(case(search=search, per_run=here), RULES)
+    assert verdict.outcome == "pass"
+    assert [d.text for d in verdict.drift] == ["container: golden nemo-25.07.sqsh, here nemo-25.09.sqsh"]
+    assert judge_case(case(per_run=here), RULES).drift == ()
+
+
+def test_an_older_formula_is_worked_out_again_from_the_step_time(case):
+    golden = case().golden.golden
+    wrong = {"tflops_per_gpu": GoldenMetric(value=1.0), "step_time_s": GoldenMetric(value=1.0)}
+    old = golden.model_copy(update={"formula_version": "model-flops-0", "metrics": golden.metrics | wrong})
+    verdict = judge_case(case(search=GoldenSearch(old, Path("golden.json"))), RULES)
+    assert (verdict.outcome, verdict.drift) == ("pass", ())
+    assert finding(verdict).golden == pytest.approx(golden.metrics["tflops_per_gpu"].value)
+    assert "it was stored by model-flops-0" in verdict.caveats[0]
+
+
+def test_no_golden_is_inconclusive_where_one_is_required(case):
+    none = GoldenSearch(None, None, "no golden for these settings")
+    required, optional = (
+        judge_case(case(search=none, is_golden_required=is_required), RULES) for is_required in (True, False)
+    )
+    assert (required.outcome, required.reason) == ("inconclusive", "no golden for these settings")
+    assert (optional.outcome, optional.reason) == ("pass", "no golden for these settings")
+
+
+def test_a_run_that_failed_fails_the_case_and_figures_of_the_others_stay(case, failed):
+    runs = [*case().runs, ended(6, failed())]
+    verdict = judge_case(case(runs=runs), RULES)
+    assert (verdict.outcome, verdict.exit_code, verdict.reason) == (
+        "failed",
+        ExitCode.RUN_FAILED,
+        "run 6: rank 0 failed: it broke",
+    )
+    assert (len(verdict.counted), verdict.is_infrastructure, suspected(verdict)) == (5, False, False)
+
+
+def test_a_retry_that_ended_well_cures_a_fault_of_the_machine(case, failed, make_record, spec):
+    faulty = ended(1, failed("torchrun could not start ranks: EADDRINUSE"), infrastructure="port taken")
+    retried = ended(2, make_record(spec), "retry")
+    alone, cured = (judge_case(case(runs=runs), RULES) for runs in ([faulty], [faulty, retried]))
+    assert (alone.outcome, alone.is_infrastructure) == ("failed", True)
+    assert alone.reason == "run 1: infrastructure (port taken): torchrun could not start ranks: EADDRINUSE"
+    assert (cured.outcome, len(cured.runs), len(cured.counted)) == ("pass", 2, 1)
+
+
+def test_a_retry_cures_no_failure_of_the_code(case, failed, make_record, spec):
+    runs = [ended(1, failed()), ended(2, make_record(spec), "retry")]
+    assert judge_case(case(runs=runs), RULES).outcome == "failed"
+
+
+def test_a_run_that_was_never_committed_failed(case):
+    verdict = judge_case(case(runs=[ended(1, None)]), RULES)
+    assert (verdict.outcome, verdict.reason, verdict.metrics) == ("failed", "run 1: it left no record", None)
+
+
+def test_a_case_that_has_not_run_or_was_interrupted_is_inconclusive(case, make_record, spec):
+    interrupted = ended(1, make_record(spec, status="interrupted", failure="SIGINT"))
+    empty = CaseMaterial(case().planned, (), case().golden)
+    assert judge_case(empty, RULES).reason == "not run yet"
+    verdict = judge_case(case(runs=[interrupted]), RULES)
+    assert (verdict.outcome, verdict.reason) == ("inconclusive", "interrupted before a run finished")
+
+
+def test_a_refused_case_failed_without_a_run(case):
+    refused = CaseMaterial(RefusedCase(name="x", repeats=1, refused="rule R1"), (), GoldenSearch(None, None))
+    verdict = judge_case(refused, RULES)
+    assert (verdict.outcome, verdict.exit_code, verdict.reason) == ("failed", ExitCode.RUN_FAILED, "rule R1")
+
+
+@pytest.mark.parametrize(
+    ("until", "exit_code", "is_expected", "remark"),
+    [
+        ("2026-02-01", ExitCode.OK, True, "expected until 2026-02-01: too big"),
+        (
+            "2026-01-31",
+            ExitCode.OUT_OF_MEMORY,
+            False,
+            "the suite expected the outcome oom only until 2026-01-31 (too big)",
+        ),
+    ],
+)
+def test_an_expected_failure_is_not_red_until_its_day_is_over(case, failed, until, exit_code, is_expected, remark):
+    expected = ExpectedFailureRecord(outcome="oom", until=until, reason="too big")
+    runs = [ended(1, failed("CUDA out of memory", "oom", "oom"))]
+    verdict = judge_case(case(runs=runs, expected=expected), RULES)
+    assert (verdict.outcome, verdict.exit_code) == ("oom", exit_code)
+    assert (verdict.is_expected, verdict.remark) == (is_expected, remark)
+
+
+def test_an_expected_failure_that_did_not_come_is_green_and_reported(case):
+    expected = ExpectedFailureRecord(outcome="oom", until="2026-03-01", reason="too big")
+    verdict = judge_case(case(expected=expected), RULES)
+    assert (verdict.outcome, verdict.exit_code, verdict.is_expected) == ("pass", ExitCode.OK, False)
+    assert verdict.remark == "expected oom did not happen: remove the entry (too big)"
+
+
+def test_an_expected_regression_is_not_confirmed(case):
+    expected = ExpectedFailureRecord(outcome="regression", until="2026-03-01", reason="known")
+    verdict = judge_case(case(tuple(time_s / 0.9 for time_s in SHAPE), expected=expected), RULES)
+    assert (verdict.outcome, verdict.is_expected, suspected(verdict)) == ("regression", True, False)
+
+
+def test_an_improvement_is_reported_and_red_only_on_request(case):
+    faster = case(tuple(time_s / 1.1 for time_s in SHAPE))
+    asked = NightRules(today=RULES.today, fail_on_improvement=True)
+    assert [judge_case(faster, rules).exit_code for rules in (RULES, asked)] == [ExitCode.OK, ExitCode.IMPROVEMENT]
+
+
+def test_a_replay_is_judged_and_reports_that_nothing_was_measured(case):
+    verdict = judge_case(case(per_run={"notes": ("replayed from x: nothing was measured",)}), RULES)
+    assert (verdict.outcome, verdict.caveats) == ("pass", ("replayed from x: nothing was measured",))
+
+
+def test_the_gate_compares_the_speed_that_every_report_shows(case):
+    verdict = judge_case(case((1.0, 1.2, 1.1, 1.4, 1.0)), RULES)
+    throughput = next(finding for finding in verdict.findings if finding.metric == "tflops_per_gpu")
+    assert verdict.speed.step_time_s == pytest.approx(1.14)
+    assert verdict.speed.tflops_per_gpu == pytest.approx(throughput.current)
+    assert verdict.metrics.step_time_s.median == pytest.approx(1.1)

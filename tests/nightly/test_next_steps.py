@@ -1,0 +1,74 @@
+"""A night names the command that gives an inconclusive case its verdict."""
+
+from dataclasses import replace
+
+from harness.errors import ExitCode
+from harness.judge.gate import Verdict
+from harness.judge.likeness import Difference
+from harness.nightly.outcome import figures_outcome
+from harness.nightly.remarks import next_steps, story
+from harness.records.batches import BatchLaunch
+from tests.nightly.conftest import NIGHT, build_case, build_runs
+
+DRIVER = Difference("driver_version", "550.54.15", "570.86", blocks=True)
+PROMOTE = f"mbr-perf golden promote results/nights/{NIGHT}"
+
+
+def unsure(name, **changes):
+    return build_case(
+        name, build_runs([9.31, 9.36]), outcome="inconclusive", exit_code=ExitCode.INCONCLUSIVE, **changes
+    )
+
+
+def on_another_driver(name, change=-0.004):
+    case = unsure(name, change=change, drift=(DRIVER,))
+    findings = (replace(f, verdict=Verdict.INCONCLUSIVE, reason=DRIVER.text, evidence=None) for f in case.findings)
+    return replace(case, findings=tuple(findings))
+
+
+def test_values_of_cases_without_a_golden_can_be_stored(make_night, night):
+    steps = tuple(next_steps(make_night(cases=(night.cases[0], unsure("new", golden_path=None)))))
+    assert steps == (f"To store tonight's values of cases without a golden: {PROMOTE} --case new --reason TEXT",)
+
+
+def test_every_case_is_chosen_at_once_for_the_goldens_of_the_night(make_night):
+    cases = (unsure("a", golden_path=None), unsure("b", golden_path=None))
+    (step,) = next_steps(make_night(cases=cases, plan={"golden_dir": "my goldens"}))
+    assert step.endswith(f"{PROMOTE} --every --golden_dir 'my goldens' --reason TEXT")
+
+
+def test_another_driver_can_be_accepted_or_measured_anew(make_night, night):
+    cases = (night.cases[0], on_another_driver("mlp"), on_another_driver("none", -0.061))
+    judge, store = next_steps(make_night(cases=cases))
+    assert judge.endswith("start the next night with: --accept_difference driver_version")
+    assert "in place of these goldens (TFLOP/s/GPU -6.1 % to -0.4 %): " in store
+    assert store.endswith(f"{PROMOTE} --case mlp --case none --reason TEXT")
+
+
+def test_no_step_that_would_be_refused_is_named(make_night):
+    cases = (unsure("new", golden_path=None),)
+    assert not tuple(next_steps(make_night(cases=cases, num_due=1)))
+    assert not tuple(next_steps(make_night(cases=cases, plan={"launch": BatchLaunch(launcher="replay")})))
+
+
+def test_a_reason_that_metrics_share_is_given_once():
+    case = on_another_driver("mlp")
+    outcome, reason = figures_outcome(case.findings[:2])
+    assert outcome == "inconclusive"
+    assert reason == "TFLOP/s/GPU -0.4 %, Peak allocated +0.0 %: driver_version: golden 550.54.15, here 570.86"
+    assert [line for line in story(case).explanation if "570.86" in line] == [
+        "TFLOP/s/GPU, Peak allocated, Peak reserved, Peak device used, Counted work: " + DRIVER.text
+    ]
+
+
+def test_a_case_whose_values_golden_promote_refuses_says_why(make_night):
+    spread = build_case(
+        "noisy",
+        build_runs([9.31, 14.36]),
+        outcome="inconclusive",
+        exit_code=ExitCode.INCONCLUSIVE,
+        golden_path=None,
+    )
+    (step,) = next_steps(make_night(cases=(spread,)))
+    assert step.startswith("noisy: tonight's values cannot be stored: tflops_per_gpu: 2 runs spread by ")
+    assert "--accept_spread promotes them anyway" in step

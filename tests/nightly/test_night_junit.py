@@ -1,0 +1,135 @@
+"""A night as JUnit XML, as Jenkins and its like read it."""
+
+from dataclasses import replace
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from harness.errors import ExitCode
+from harness.judge.gate import Verdict
+from harness.nightly.junit import night_junit
+
+ATTRIBUTES = {
+    "testsuites": {"name", "time", "tests", "failures", "errors"},
+    "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname", "id", "package"},
+    "testcase": {"name", "classname", "time"},
+    "property": {"name", "value"}, "failure": {"type", "message"}, "error": {"type", "message"},
+    "skipped": {"type", "message"}, "properties": set(), "system-out": set(),
+}  # fmt: skip
+CHILDREN = {
+    "testsuites": {"testsuite"}, "testsuite": {"properties", "testcase"}, "properties": {"property"},
+    "testcase": {"failure", "error", "skipped", "system-out"},
+}  # fmt: skip
+
+
+@pytest.fixture(name="tree")
+def _tree(night):
+    return Xml.fromstring(night_junit(night))
+
+
+def case_of(tree, case, name="run"):
+    return tree.find(f".//testcase[@classname='h100_nightly.{case}'][@name='{name}']")
+
+
+def test_only_elements_and_attributes_of_the_common_schema_are_used(tree):
+    for element in tree.iter():
+        assert set(element.attrib) <= ATTRIBUTES[element.tag]
+        assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
+
+
+def test_the_counts_are_those_of_the_elements(tree):
+    suite = tree.find("testsuite")
+
+    assert int(suite.get("tests")) == len(tree.findall(".//testcase"))
+    assert [int(suite.get(kind)) for kind in ("failures", "errors", "skipped")] == [
+        len(tree.findall(f".//{kind}")) for kind in ("failure", "error", "skipped")
+    ]
+    assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("4", "1", "4")
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "element", "kind"),
+    [
+        ("llama3_70b_mlp", "tflops_per_gpu", "failure", "regression"),
+        ("llama3_8b_none", "run", "failure", "oom"),
+        ("llama3_8b_full", "run", "skipped", "oom"),
+        ("deepseek_v3", "run", "failure", "failed"),
+        ("llama3_70b_4nodes", "run", "error", "failed"),
+        ("qwen3_typo", "run", "failure", "failed"),
+        ("llama3_8b_throttled", "peak_allocated_bytes", "skipped", "inconclusive"),
+    ],
+)
+def test_every_outcome_has_its_element(tree, case, name, element, kind):
+    assert case_of(tree, case, name).find(element).get("type") == kind
+
+
+def test_a_pass_and_an_improvement_are_green(tree):
+    green = [case_of(tree, name, "tflops_per_gpu") for name in ("llama3_70b_none", "llama3_70b_core")]
+
+    assert [list(case) for case in green] == [[], []]
+
+
+def test_every_gated_metric_is_a_case_of_its_own(tree):
+    names = [case.get("name") for case in tree.findall(".//testcase[@classname='h100_nightly.llama3_70b_mlp']")]
+
+    assert names == [
+        "run", "tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes",
+        "counted_flops_per_step",
+    ]  # fmt: skip
+
+
+def test_the_expectation_is_the_message_of_what_it_skips(tree):
+    skipped = case_of(tree, "llama3_8b_full").find("skipped")
+
+    assert skipped.get("message").startswith("expected until 2026-02-01: does not fit before the new allocator; out of")
+
+
+def test_an_improvement_is_a_failure_only_where_the_night_fails_on_it(make_night, night):
+    case = replace(night.cases[2], exit_code=ExitCode.IMPROVEMENT)
+
+    tree = Xml.fromstring(night_junit(make_night(cases=(case,))))
+
+    assert case_of(tree, "llama3_70b_core", "tflops_per_gpu").find("failure").get("type") == "improvement"
+
+
+def test_a_case_without_a_golden_is_skipped_with_the_reason(make_night, night):
+    case = night.cases[0]
+    ungated = tuple(replace(f, verdict=Verdict.NOT_GATED) for f in case.findings)
+    missing = replace(
+        case, findings=ungated, outcome="inconclusive", exit_code=ExitCode.INCONCLUSIVE, reason="no golden",
+    )  # fmt: skip
+
+    tree = Xml.fromstring(night_junit(make_night(cases=(missing,))))
+
+    assert [case.get("name") for case in tree.iter("testcase")] == ["run", "tflops_per_gpu"]
+    assert case_of(tree, "llama3_70b_none").find("skipped").get("message") == "no golden"
+    assert tree.find(".//testcase[@name='tflops_per_gpu']/skipped").get("type") == "not judged"
+
+
+def test_times_and_versions_are_reported(tree, night):
+    properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
+    (mlp,) = (case for case in night.cases if case.planned.name == "llama3_70b_mlp")
+    durations = [run.record.provenance.duration_s for run in mlp.runs]
+
+    assert len(durations) == 7
+    assert case_of(tree, "llama3_70b_mlp").get("time") == f"{sum(durations):.3f}"
+    assert properties["megatron-core"] == "0.16.1"
+    assert properties["torch"] == "2.9.1, 2.13.0+cpu"
+    assert tree.find("testsuite").get("timestamp") == "2026-01-03T02:00:00"
+
+
+def test_what_xml_cannot_hold_is_legible_or_left_out_and_the_rest_escaped(make_night, make_case):
+    nasty = "a\x00b\x1b[31m\ud800<&\"'>]]>\ufffe c"
+    case = make_case("x<y", [], outcome="failed", exit_code=ExitCode.RUN_FAILED, reason=nasty)
+
+    document = night_junit(make_night(cases=(case,)))
+
+    failure = Xml.fromstring(document.encode("utf-8")).find(".//failure")
+    assert failure.text == r"a\x00b\x1b[31m\ud800<&" + "\"'>]]> c"
+
+
+def test_a_case_that_left_the_suite_is_skipped_and_counted(make_night):
+    tree = Xml.fromstring(night_junit(make_night(plan={"gone": ("moe",)})))
+    skipped = case_of(tree, "moe").find("skipped")
+    assert (skipped.get("type"), skipped.get("message")) == ("removed", "no longer in the suite, and not judged")
+    assert tree.find("testsuite").get("skipped") == "5"

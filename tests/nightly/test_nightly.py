@@ -1,0 +1,400 @@
+"""`mbr-perf nightly` as people call it, with recorded runs in place of training."""
+
+import json
+import re
+
+import pytest
+
+from harness.batch.engine import holding
+from harness.experiment.experiment import fingerprint_of
+from harness.history.store import read_history
+from harness.records.batches import EVENTS
+from harness.records.night import run_dir_of
+from tests.nightly.night_recordings import OOM, PORT_TAKEN, SECONDS, Stage, cut_short
+
+
+@pytest.fixture(name="stage")
+def _stage(tmp_path):
+    """A suite of these cases, by name with their settings."""
+    return lambda **cases: Stage(tmp_path, cases)
+
+
+@pytest.fixture(name="nightly")
+def _nightly(mbr_perf):
+    """Replay the suite of a stage."""
+    return lambda stage, *more: mbr_perf(*stage.arguments(*more))
+
+
+def cases_of(answer):
+    return {case["name"]: case for case in json.loads(answer.out)["cases"]}
+
+
+def runs_of(case):
+    return [(run["number"], run["purpose"]) for run in case["runs"]]
+
+
+@pytest.fixture(name="measured")
+def _measured(stage, nightly):
+    """A case of three repeats with its golden, ``faster`` than the case is; what confirms it takes ``later`` seconds."""
+
+    def measure(faster=1.0, later=SECONDS, **more):
+        made = stage(dense="repeats: 3", **more)
+        for number in range(5):
+            made.record("dense", number, SECONDS if number < 3 else later)
+        nightly(made, "--only", "dense", "--confirm", "0")
+        made.promote("dense", faster)
+        return made
+
+    return measure
+
+
+@pytest.mark.slow
+def test_a_night_like_its_golden_passes(measured, nightly):
+    stage = measured()
+    answer = nightly(stage, "--json")
+    document, case = json.loads(answer.out), cases_of(answer)["dense"]
+    assert (answer.code, document["outcome"], document["exit_code"]) == (0, "pass", 0)
+    assert runs_of(case) == [(0, "repeat"), (1, "repeat"), (2, "repeat")]
+    assert (document["night_dir"], document["night_id"]) == (
+        str(stage.newest().night_dir),
+        stage.newest().night_dir.name,
+    )
+    assert stage.newest().is_finished
+
+
+@pytest.mark.slow
+def test_a_golden_of_an_earlier_recipe_point_makes_its_case_inconclusive(measured, nightly):
+    stage = measured()
+    (path,) = stage.goldens.glob("*/*.json")
+    content = json.loads(path.read_text())
+    content["spec"]["optimizer"]["lr"] = 0.5
+    content["fingerprint"] = fingerprint_of(content["spec"])
+    path.write_text(json.dumps(content))
+    answer = nightly(stage, "--json")
+    case = cases_of(answer)["dense"]
+    assert (answer.code, case["outcome"]) == (6, "inconclusive")
+    assert "optimizer.lr: golden 0.5, here 0.0001" in case["reason"]
+    assert "dense: the recipe point has changed since" in nightly(stage, "--dryrun").out
+
+
+@pytest.mark.slow
+def test_a_regression_is_run_again_and_then_called_one(measured, nightly):
+    stage = measured(faster=1.2)
+    answer = nightly(stage, "--json")
+    case = cases_of(answer)["dense"]
+    assert (answer.code, case["outcome"], case["exit_code"]) == (5, "regression", 5)
+    assert runs_of(case) == [(0, "repeat"), (1, "repeat"), (2, "repeat"), (3, "confirm"), (4, "confirm")]
+
+
+@pytest.mark.slow
+def test_a_slow_spell_that_further_runs_do_not_confirm_is_no_regression(measured, nightly):
+    stage = measured(faster=1.08, later=SECONDS / 1.08)
+    answer = nightly(stage, "--json")
+    case = cases_of(answer)["dense"]
+    assert (answer.code, case["outcome"], len(case["runs"])) == (0, "pass", 5)
+
+
+@pytest.mark.slow
+def test_confirm_0_starts_nothing_more(measured, nightly):
+    answer = nightly(measured(faster=1.2), "--json", "--confirm", "0")
+    assert len(cases_of(answer)["dense"]["runs"]) == 3
+
+
+@pytest.mark.slow
+def test_a_case_that_fails_stops_no_other_and_its_repeats_are_not_run(stage, nightly):
+    made = stage(first="repeats: 3, golden: optional", second="golden: optional, request: {recompute: mlp}")
+    made.record("first", 0, failure=OOM)
+    made.record("second", 0)
+    answer = nightly(made, "--json")
+    cases = cases_of(answer)
+    assert {name: case["outcome"] for name, case in cases.items()} == {"first": "oom", "second": "pass"}
+    assert (answer.code, runs_of(cases["first"])) == (4, [(0, "repeat")])
+
+
+@pytest.mark.slow
+def test_an_expected_oom_is_not_red(stage, nightly):
+    made = stage(dense="expected: {outcome: oom, until: '2099-01-01', reason: too large}")
+    made.record("dense", 0, failure=OOM)
+    answer = nightly(made, "--json")
+    case = cases_of(answer)["dense"]
+    assert (answer.code, case["outcome"], case["is_expected"]) == (0, "oom", True)
+
+
+@pytest.mark.slow
+def test_a_night_that_is_judged_again_expects_what_it_expected_when_it_began(stage, nightly, mbr_perf):
+    made = stage(dense="expected: {outcome: oom, until: '2021-01-01', reason: too large}")
+    made.record("dense", 0, failure=OOM)
+    assert cases_of(nightly(made, "--json"))["dense"]["is_expected"] is False
+    plan = made.newest().night_dir / "night.json"
+    document = json.loads(plan.read_text()) | {"started_at": "2020-12-31T23:00:00+00:00"}
+    plan.write_text(json.dumps(document))
+    again = mbr_perf("nightly", "--resume", str(plan.parent), "--json")
+    assert (again.code, cases_of(again)["dense"]["is_expected"]) == (0, True)
+
+
+def test_a_named_fault_of_the_machines_is_tried_again_and_recorded(stage, nightly):
+    made = stage(dense="golden: optional")
+    made.record("dense", 0, failure=PORT_TAKEN)
+    made.record("dense", 1)
+    answer = nightly(made, "--json")
+    case = cases_of(answer)["dense"]
+    assert (answer.code, case["outcome"], runs_of(case)) == (0, "pass", [(0, "repeat"), (1, "retry")])
+    assert [run["infrastructure"] for run in case["runs"]] == ["port taken", None]
+
+
+def test_a_fault_that_retries_do_not_cure_fails_the_case(stage, nightly):
+    made = stage(dense="golden: optional")
+    for number in range(3):
+        made.record("dense", number, failure=PORT_TAKEN)
+    answer = nightly(made, "--json", "--retries", "2")
+    assert (answer.code, len(cases_of(answer)["dense"]["runs"])) == (3, 3)
+
+
+@pytest.mark.slow
+def test_a_case_that_a_rule_forbids_is_refused_and_the_others_run(stage, nightly):
+    made = stage(
+        dense="golden: optional", wrong="request: {recompute: moe_act}", unknown="request: {variant: none_such}"
+    )
+    made.record("dense", 0)
+    answer = nightly(made, "--json")
+    cases = cases_of(answer)
+    assert (answer.code, cases["dense"]["outcome"]) == (3, "pass")
+    assert [cases[name]["outcome"] for name in ("wrong", "unknown")] == ["failed", "failed"]
+    assert "none_such" in cases["unknown"]["reason"]
+
+
+@pytest.mark.slow
+def test_without_a_golden_a_case_is_inconclusive_and_shows_where_one_would_be(stage, nightly):
+    made = stage(dense="repeats: 1")
+    made.record("dense", 0)
+    answer = nightly(made, "--json")
+    assert (answer.code, cases_of(answer)["dense"]["outcome"]) == (6, "inconclusive")
+    assert str(made.goldens) in cases_of(answer)["dense"]["reason"]
+
+
+@pytest.mark.slow
+def test_every_run_of_the_night_is_added_to_history(measured, nightly, tmp_path):
+    stage = measured(faster=1.2)
+    nightly(stage)
+    night = stage.newest().plan.night_id
+    kept = [record for record in read_history(tmp_path / "results") if record.night_id == night]
+    assert [(record.suite_case, record.purpose, record.outcome) for record in kept] == [
+        *[("dense", "repeat", "regression")] * 3,
+        *[("dense", "confirm", "regression")] * 2,
+    ]
+
+
+@pytest.mark.slow
+def test_a_night_that_was_killed_anywhere_and_resumed_equals_an_unbroken_one(measured, nightly, mbr_perf, tmp_path):
+    stage = measured(faster=1.2, second="golden: optional, request: {recompute: mlp}")
+    stage.record("second", 0, failure=PORT_TAKEN)
+    stage.record("second", 1)
+    unbroken = cases_of(nightly(stage, "--json"))
+    whole = stage.newest()
+    assert len(whole.events) == 8
+    for num_events in range(len(whole.events)):
+        copy = tmp_path / "results" / "nights" / f"cut-{num_events}"
+        cut_short(whole.night_dir, num_events, copy)
+        answer = mbr_perf("nightly", "--resume", copy, "--json")
+        resumed = cases_of(answer)
+        assert answer.code == 5
+        for name, case in unbroken.items():
+            assert runs_of(resumed[name]) == runs_of(case)
+            assert [resumed[name][key] for key in ("outcome", "reason")] == [case[key] for key in ("outcome", "reason")]
+
+
+@pytest.mark.slow
+def test_a_finished_night_is_only_judged_again(measured, nightly, mbr_perf):
+    stage = measured()
+    first = json.loads(nightly(stage, "--json").out)
+    events = (stage.newest().night_dir / EVENTS).read_bytes()
+    answer = mbr_perf("nightly", "--resume", first["night_id"], "--json", "--results_dir", stage.root / "results")
+    assert json.loads(answer.out) == first
+    assert (stage.newest().night_dir / EVENTS).read_bytes() == events
+
+
+@pytest.mark.slow
+def test_a_night_at_work_is_not_joined(measured, mbr_perf):
+    night_dir = measured().newest().night_dir
+    with holding(night_dir, "night"):
+        answer = mbr_perf("nightly", "--resume", night_dir)
+    assert (answer.code, "the night is still running" in answer.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_resume_takes_everything_from_the_night(measured, mbr_perf):
+    answer = mbr_perf("nightly", "--resume", measured().newest().night_dir, "--confirm", "5", "--shard", "1/2")
+    assert (answer.code, "--shard, --confirm would change it" in answer.err) == (2, True)
+
+
+def files(folder):
+    """All but the index of history, which reading it makes."""
+    return sorted(path for path in folder.rglob("*") if path.suffix != ".sqlite")
+
+
+@pytest.mark.slow
+def test_a_dry_run_shows_what_would_run_and_writes_nothing(measured, nightly):
+    stage = measured(wrong="request: {recompute: moe_act}", other="request: {recompute: mlp}, repeats: 2")
+    before = files(stage.root)
+    answer = nightly(stage, "--dryrun")
+    assert answer.code == 0
+    rows = {
+        line.split()[0]: line for line in answer.out.splitlines() if line.startswith(("dense ", "wrong ", "other "))
+    }
+    golden, last, would_run = re.split(r"\s{2,}", rows["dense"])[-3:]
+    assert (golden, last.split()[0], would_run) == ("yes", "inconclusive", "3 runs")
+    assert rows["wrong"].endswith("refused")
+    assert rows["other"].endswith("2 runs")
+    assert "1 case has no golden" in answer.out
+    assert files(stage.root) == before
+
+
+@pytest.mark.slow
+def test_shards_together_are_the_suite(measured, nightly):
+    stage = measured(a="repeats: 1, request: {recompute: mlp}", b="repeats: 1, request: {recompute: none}")
+    shards = [json.loads(nightly(stage, "--dryrun", "--json", "--shard", f"{number}/2").out) for number in (1, 2)]
+    assert sorted(case["name"] for shard in shards for case in shard["cases"]) == ["a", "b", "dense"]
+
+
+@pytest.mark.slow
+def test_reports_go_where_they_are_asked_for(measured, nightly, tmp_path):
+    answer = nightly(
+        measured(),
+        "--junit",
+        tmp_path / "junit.xml",
+        "--step_summary",
+        tmp_path / "summary.md",
+        "--html",
+        tmp_path / "page",
+    )
+    assert answer.code == 0
+    assert {"junit.xml", "summary.md", "page"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.slow
+def test_slurm_options_need_slurm(measured, nightly):
+    answer = nightly(measured(), "--partition", "batch")
+    assert (answer.code, "--partition: only with --launcher slurm" in answer.err) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--dryrun",)])
+def test_a_night_of_which_every_case_is_refused_is_a_wrong_request(stage, nightly, more):
+    made = stage(wrong="request: {recompute: moe_act}", other="request: {recompute: 'moe_act,mlp'}")
+    answer = nightly(made, *more)
+    assert (answer.code, "other: " in answer.out + answer.err) == (2, True)
+    assert not made.nights.exists()
+
+
+@pytest.mark.slow
+def test_a_machine_on_which_no_case_can_start_is_reported_before_anything_is_written(mbr_perf, tmp_path):
+    answer = mbr_perf("nightly", "h100_nightly", "--only", "llama3_70b.sft.*", "--results_dir", tmp_path)
+    assert answer.code == 2
+    assert "none of the 3 cases of h100_nightly can start on this machine" in answer.err
+    assert "32 GPUs need 4 nodes" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def timeouts(answer):
+    return {case["name"]: case["timeout_s"] for case in json.loads(answer.out)["cases"]}
+
+
+@pytest.mark.slow
+def test_the_command_lines_timeout_wins_over_the_suites(stage, nightly):
+    made = stage(dense="repeats: 1, timeout: 900", other="repeats: 1, request: {recompute: mlp}")
+    assert timeouts(nightly(made, "--dryrun", "--json")) == {"dense": 900.0, "other": None}
+    assert timeouts(nightly(made, "--dryrun", "--json", "--timeout", "60")) == {"dense": 60.0, "other": 60.0}
+
+
+@pytest.mark.slow
+def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, mbr_perf):
+    made = measured()
+    renamed = made.root / "renamed.yaml"
+    renamed.write_text(made.suite.read_text())
+
+    def last(suite):
+        arguments = made.arguments("--dryrun", "--json")
+        arguments[1] = suite
+        return cases_of(mbr_perf(*arguments))["dense"]["last"]
+
+    assert last(made.suite)["outcome"] == "inconclusive"
+    assert last(renamed) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("repeats: 1", ("2 cases have no golden: inconclusive until", "write `golden: optional` for all but one")),
+        (
+            "golden: optional",
+            (
+                "2 cases have no golden: 1 of them inconclusive until",
+                "; that of dense is optional: it passes without one",
+            ),
+        ),
+    ],
+)
+def test_cases_that_share_a_golden_name_get_a_message_that_only_one_can_have_it(stage, nightly, case, expected):
+    seeded = "repeats: 1, request: {set_values: [measure.seed=7]}"
+    answer = nightly(stage(dense=case, seeded=seeded), "--dryrun")
+    assert "dense and seeded share a golden name, h100/" in answer.out
+    assert [text for text in expected if text not in answer.out] == []
+    assert "golden promote NIGHT --case NAME" in answer.out
+    assert "2 cases; 2 runs" in answer.out
+
+
+@pytest.mark.slow
+def test_every_command_that_takes_no_night_reports_that_it_is_one_and_what_to_name(measured, mbr_perf):
+    night_dir = measured().newest().night_dir
+    run = str(run_dir_of(night_dir, "dense", 0))
+    for command, expected, instead in (
+        (["explain"], "is a night, not a run", run),
+        (["compare"], "is a night, not a run", run),
+        (["compare", run, "--repeat"], "is a night, not a run", run),
+        (["compare", run], "is a night, not a run", run),
+        (["diagnose"], "is a night, not a run or a sweep", run),
+        (["diagnose", run], "is a night, not a run or a sweep", run),
+        (["report"], "is a night, not a sweep", f"mbr-perf nightly --resume {night_dir}"),
+    ):
+        for reference in (night_dir, night_dir / "night.json", night_dir.name, night_dir.name[-8:]):
+            answer = mbr_perf(*command, reference, "--results_dir", night_dir.parents[1])
+            assert (answer.code, expected in answer.err, instead in answer.err) == (2, True, True), (
+                command,
+                answer.err,
+            )
+
+
+def test_explain_names_all_that_it_does_not_know(mbr_perf, tmp_path):
+    answer = mbr_perf("explain", "nosuchrun", "nosuchgolden", "--results_dir", tmp_path)
+    assert answer.code == 2
+    assert "'nosuchrun' is neither" in answer.err
+    assert "'nosuchgolden' is neither" in answer.err
+
+
+def test_a_case_that_left_the_suite_is_named_once(stage, nightly):
+    made = stage(a="repeats: 1", b="request: {recompute: mlp}")
+    for name in "ab":
+        made.record(name, 0)
+    nightly(made)
+    made.suite.write_text(made.suite.read_text().replace("name: b,", "name: renamed,"))
+    made.specs["renamed"] = made.specs["b"]
+    made.record("renamed", 0)
+    partly, dry, answer, next_night = (nightly(made, *more) for more in (["--only", "a"], ["--dryrun"], [], []))
+    assert "no longer in the suite" not in partly.out + partly.err
+    assert "no longer in the suite, and not judged: b" in dry.out + dry.err
+    assert "; no longer in the suite: b; " in answer.out.rstrip().splitlines()[-1]
+    assert "no longer in the suite" not in next_night.out + next_night.err
+
+
+def test_a_damaged_night_is_named_when_the_one_before_it_decides_which_cases_left(stage, nightly):
+    made = stage(a="repeats: 1", b="request: {recompute: mlp}")
+    for name in "ab":
+        made.record(name, 0)
+    for _ in range(2):
+        nightly(made)
+    plan = made.newest().night_dir / "night.json"
+    plan.write_text("{")
+    dry = nightly(made, "--dryrun")
+    assert f"{plan}: cannot be read; mbr-perf looked for removed cases in the night before it" in dry.out + dry.err
+    assert "no longer in the suite" not in dry.out + dry.err

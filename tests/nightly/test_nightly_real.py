@@ -1,0 +1,92 @@
+"""A night of the smoke suite as people run it: real megatron-core training on the CPU, interrupted and resumed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.history.store import read_history
+from harness.records.night import read_night
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "harness.app", "nightly")
+
+
+def first_committed(results, process):
+    """Wait for the first run; the night's folder."""
+    while process.poll() is None:
+        if found := list(results.glob("nights/*/cases/*/*/record.json")):
+            return found[0].parents[3]
+        time.sleep(0.05)
+    raise AssertionError(f"the night ended by itself: {process.communicate()}")
+
+
+SUITE = """title: One case
+cases:
+  - name: dense
+    golden: optional
+    request: {model_recipe_name: llama3_8b, gpu: cpu, max_steps: 5, eval_time_start_step: 1, seq_length: 64}
+"""
+
+
+@pytest.mark.train
+@pytest.mark.long
+def test_runs_of_one_setting_under_two_labels_need_the_same_memory_and_show_whether_times_can_be_trusted(tmp_path):
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    asked = (
+        str(tmp_path / "suite.yaml"),
+        "--aa",
+        "--aa_pairs",
+        "3",
+        "--results_dir",
+        str(tmp_path / "results"),
+        "--json",
+    )
+    done = subprocess.run((*COMMAND, *asked), cwd=ROOT, capture_output=True, text=True, check=False)
+    document = json.loads(done.stdout)
+    aa = document["aa"]
+    found = {finding["metric"]: finding for finding in aa["comparison"]}
+    assert [(run["label"], run["status"]) for run in aa["runs"]] == [
+        (label, "ok") for label in ("A", "A'", "A'", "A", "A", "A'")
+    ]
+    assert (found["peak_allocated_bytes"]["change"], found["counted_flops_per_step"]["change"]) == (0, 0)
+    assert 0 <= found["tflops_per_gpu"]["p_value"] <= 1
+    assert done.returncode == (0 if aa["holds"] else 6)
+    assert len(read_history(tmp_path / "results")) == 1
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_smoke_suite_is_interrupted_resumed_and_passes_against_the_committed_goldens(tmp_path):
+    results = tmp_path / "results"
+    begun = subprocess.Popen((*COMMAND, "cpu_smoke", "--results_dir", str(results), "--json"), cwd=ROOT,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    night_dir = first_committed(results, begun)
+    begun.send_signal(signal.SIGINT)
+    out, err = begun.communicate(timeout=120)
+    document = json.loads(out)
+    assert begun.returncode == 130
+    assert document["num_runs_missing"] > 0
+    assert f"nightly --resume {night_dir}" in err
+    assert not read_history(results)
+
+    done = subprocess.run((*COMMAND, "--resume", str(night_dir), "--json"), cwd=ROOT, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    document = json.loads(done.stdout)
+    outcomes = {case["name"]: case["outcome"] for case in document["cases"]}
+    assert outcomes == {
+        "dense.none": "pass",
+        "dense.mlp": "pass",
+        "dense.core_attn,layernorm": "pass",
+        "dense_under_a_limit": "oom",
+    }
+    assert (done.returncode, document["outcome"]) == (0, "pass")
+    night = read_night(night_dir)
+    assert night.is_finished
+    assert [len(case.runs) for case in night.cases] == [1, 1, 1, 1]
+    assert len(read_history(results)) == 4

@@ -1,0 +1,73 @@
+"""What `mbr-perf nightly` refuses before anything starts."""
+
+import pytest
+
+from tests.nightly.night_recordings import RECIPE, Stage
+
+
+@pytest.fixture(name="stage")
+def _stage(tmp_path):
+    """A suite of these cases, by name with their settings."""
+    return lambda **cases: Stage(tmp_path, cases)
+
+
+@pytest.fixture(name="nightly")
+def _nightly(mbr_perf):
+    """Replay the suite of a stage."""
+    return lambda stage, *more: mbr_perf(*stage.arguments(*more))
+
+
+def test_what_is_wrong_with_the_request_is_reported_at_once_and_nothing_is_written(stage, nightly, tmp_path):
+    made = stage(dense="repeats: 1")
+    answer = nightly(made, "--confirm", "-1", "--shard", "3/2", "--only", "sparse*", "--golden_dir", tmp_path / "none")
+    assert answer.code == 2
+    for expected in ("--confirm -1", "--shard 3/2", "--only sparse*", "--golden_dir"):
+        assert expected in answer.err
+    assert not made.nights.exists()
+
+
+def test_what_is_wrong_in_the_suite_is_reported_with_what_is_wrong_with_the_options(stage, nightly, tmp_path):
+    made = stage(dense="repeats: 1")
+    made.suite.write_text(made.suite.read_text().replace("repeats: 1", "repeats: none"))
+    answer = nightly(made, "--partition", "batch", "--junit", tmp_path / "none" / "junit.xml")
+    assert answer.code == 2
+    for expected in ("--partition: only with --launcher slurm", "--junit", "repeats: "):
+        assert expected in answer.err
+
+
+def test_a_dry_run_reports_where_results_could_not_be_kept(stage, mbr_perf):
+    made = stage(dense="repeats: 1")
+    answer = mbr_perf("nightly", made.suite, "--dryrun", "--results_dir", "/proc/none")
+    assert (answer.code, "--results_dir /proc/none: cannot be made" in answer.err) == (2, True)
+
+
+def test_recorded_runs_are_for_the_replay_launcher_only(stage, mbr_perf):
+    made = stage(dense="repeats: 1")
+    for command in (("nightly", made.suite), ("run", "-mr", RECIPE, "-g", "cpu"),
+                    ("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "recompute=none")):  # fmt: skip
+        answer = mbr_perf(
+            *command, "--from", "/none", "--confirm" if command[0] == "nightly" else "-ms", "5", "--dryrun"
+        )
+        assert (answer.code, "--from /none: only with --launcher replay" in answer.err) == (2, True)
+
+
+def test_limits_that_are_none_are_reported_with_the_other_faults(stage, mbr_perf):
+    made = stage(dense="repeats: 1, timeout: 900")
+    answer = mbr_perf("nightly", made.suite, "--launcher", "replay", "--timeout", "-1", "--retries", "-1", "--dryrun")
+    assert answer.code == 2
+    for expected in ("--timeout -1 must be above 0", "--retries -1", "add --from RUN"):
+        assert expected in answer.err
+
+
+def test_cases_with_too_few_steps_are_named_before_the_night(mbr_perf):
+    notes = [line for line in mbr_perf("nightly", "cpu_smoke", "--dryrun").out.splitlines() if "will count" in line]
+    assert len(notes) == 1
+    assert notes[0].startswith("Note: dense.none, dense.mlp, dense.core_attn,layernorm: only 2 of 3 steps will count")
+
+
+def test_a_case_that_is_expected_to_run_out_of_memory_shares_no_golden(mbr_perf):
+    for command in (("nightly", "cpu_smoke", "--dryrun"), ("recipes", "suites", "cpu_smoke")):
+        answer = mbr_perf(*command)
+        assert answer.code == 0
+        assert "dense_under_a_limit" in answer.out
+        assert "share a golden name" not in answer.out

@@ -1,0 +1,205 @@
+"""What a night says before and while it runs: the table of a dry run, what is refused, how to go on, what is kept."""
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from harness.history.store import read_history
+from harness.nightly.judge import judge_night
+from harness.nightly.outlook import CaseOutlook, outlook_page
+from harness.nightly.run import keep_history
+from harness.nightly.show import NightDisplay
+from harness.nightly.values import CaseMaterial, CaseRun
+from harness.records.goldens import GoldenSearch
+from harness.records.night import AaPlan, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
+from harness.records.run import PredictionRecord
+from harness.units import GIB
+from tests.commands import piped
+
+GOLDEN = Path("golden.json")
+ABSENT = "golden.json does not exist"
+
+
+def plan_of(*cases, **changes):
+    fields = {
+        "night_id": "20260201T030000Z-nightly-0a1b2c3d", "suite": "nightly", "title": "Nightly", "cases": cases,
+        "confirm": 2, "retries": 1, "command": ("mbr-perf", "nightly"), "started_at": "2026-02-01T03:00:00Z", "mbr_perf": "0.1.0",
+    }  # fmt: skip
+    return NightPlan(**fields | changes)
+
+
+@pytest.fixture(name="case")
+def _case(make_spec):
+    """A planned case on settings of its own, or one that is refused."""
+
+    def build(name="a", repeats=1, **changes):
+        kind = RefusedCase if "refused" in changes else PlannedCase
+        seed = sum(name.encode())
+        return kind(name=name, repeats=repeats, **{"spec": make_spec(measure={"seed": seed})} | changes)
+
+    return build
+
+
+def lines_of(*cases, **changes):
+    """The dry run of these outlooks without its title."""
+    return piped(outlook_page(plan_of(*(item.case for item in cases), **changes), cases))[1:]
+
+
+def row_of(item):
+    """The columns after the setting."""
+    line = next(line for line in lines_of(item) if line.startswith(item.case.name))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()][2:]
+
+
+def test_a_case_is_shown_with_its_peak_its_golden_its_last_run_and_what_would_run(case, make_kept):
+    peak = PredictionRecord(peak_bytes=3 * GIB, range_bytes=(0, 0), stages=(), model_flops=1, recompute_flops=0)
+    kept = make_kept(suite_case="a", outcome="pass")
+    expected = ExpectedFailureRecord(outcome="oom", until="2026-03-01", reason="known")
+    assert row_of(CaseOutlook(case(prediction=peak), GOLDEN, "", kept)) == [
+        "32 h100", "3.00 GiB", "yes", "pass 2026-01-01", "1 run",
+    ]  # fmt: skip
+    assert row_of(CaseOutlook(case(repeats=2), None, ABSENT, make_kept())) == [
+        "32 h100", "-", "no", "ok 2026-01-01 (outside suites)", "2 runs",
+    ]  # fmt: skip
+    assert row_of(CaseOutlook(case(repeats=3, expected=expected), GOLDEN, "the point has changed", None)) == [
+        "32 h100", "-", "changed", "-", "3 runs, expected oom until 2026-03-01",
+    ]  # fmt: skip
+    assert row_of(CaseOutlook(case(), None, "no JSON", None, is_golden_damaged=True))[2] == "damaged"
+    assert row_of(CaseOutlook(case(refused="G7: no"), GOLDEN, "", None)) == ["32 h100", "-", "-", "-", "refused"]
+
+
+def test_a_case_that_was_not_resolved_has_no_settings_to_show(case):
+    (line,) = [
+        line
+        for line in lines_of(CaseOutlook(case(spec=None, refused="no such recipe"), None, "", None))
+        if line.startswith("a ")
+    ]
+    assert line.split() == ["a", "-", "-", "-", "-", "-", "refused"]
+
+
+@pytest.mark.parametrize(
+    ("required", "expected"),
+    [
+        ((True,), "1 case has no golden: inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` adds a golden"),
+        ((True, True), "2 cases have no golden: inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` adds a golden"),
+        ((True, False), "2 cases have no golden: 1 of them inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` "
+                        "adds a golden; for the others a golden is optional"),
+        ((False, False), None),
+    ],
+)  # fmt: skip
+def test_goldens_that_are_not_there_are_counted_where_one_of_them_is_required(case, required, expected):
+    cases = [
+        CaseOutlook(case(name, is_golden_required=is_required), None, ABSENT, None)
+        for name, is_required in zip("ab", required, strict=False)
+    ]
+    found = [line for line in lines_of(*cases) if " no golden: " in line]
+    assert found == ([expected] if expected else [])
+
+
+def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cases_are_not(case):
+    why = "another file has its name"
+    cases = (CaseOutlook(case("a"), None, why, None), CaseOutlook(case("b", refused="no GPU"), None, why, None))
+    lines = lines_of(*cases)
+    assert [line for line in lines if line.endswith(why)] == [f"a: {why}"]
+    assert "b: refused: no GPU" in lines
+
+
+def test_the_command_for_a_golden_whose_name_is_taken_says_what_it_needs(case):
+    lines = lines_of(CaseOutlook(case("a"), None, "g.json is for other settings: num_layers: golden 8, here 2", None))
+    assert any(line.endswith("adds a golden; where a golden of other settings has the name, add --replace_other, "
+                             "or use another --golden_dir") for line in lines)  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "expected"), [("a", "1 golden"), ("ab", "2 goldens")])
+def test_goldens_that_cannot_be_read_are_counted_without_those_of_refused_cases(case, names, expected):
+    refused = CaseOutlook(case("c", refused="no GPU"), None, "no JSON", None, is_golden_damaged=True)
+    damaged = (CaseOutlook(case(name), None, "no JSON", None, is_golden_damaged=True) for name in names)
+    lines = lines_of(*damaged, refused)
+    assert [line for line in lines if line.endswith("no JSON")] == [f"{name}: no JSON" for name in names]
+    assert f"{expected} cannot be read: inconclusive until you repair the file or restore it from git" in lines
+
+
+def test_goldens_of_a_recipe_point_that_has_changed_are_named_with_what_replaces_them(case):
+    lines = lines_of(
+        CaseOutlook(case("a"), GOLDEN, "the point has changed", None), CaseOutlook(case("b"), GOLDEN, "", None)
+    )
+    assert [line for line in lines if line.startswith("a: ")] == ["a: the point has changed"]
+    assert [line for line in lines if "--replace_other" in line] != []
+
+
+@pytest.mark.parametrize(
+    ("second", "is_named"),
+    [({}, True), ({"refused": "no GPU"}, False), ({"expected": ExpectedFailureRecord(outcome="oom", until="2026-03-01", reason="known")}, False)],
+)  # fmt: skip
+def test_cases_that_would_write_the_same_golden_are_named_unless_one_leaves_no_figures(
+    case, make_spec, second, is_named
+):
+    spec = make_spec()
+    lines = lines_of(
+        CaseOutlook(case("a", spec=spec), GOLDEN, "", None),
+        CaseOutlook(case("b", **{"spec": spec} | second), GOLDEN, "", None),
+    )
+    assert any(line.startswith("a and b share a golden name") for line in lines) is is_named
+
+
+@pytest.mark.parametrize(
+    ("repeats", "refused", "aa", "expected"),
+    [
+        ((1,), 0, None, "1 case; 1 run. Then, for each case, at most 1 more after an infrastructure fault and 2 more to confirm a regression"),
+        ((1, 2), 0, None, "2 cases; 3 runs. Then"),
+        ((2,), 1, None, "2 cases, 1 of them refused; 2 runs. Then"),
+        ((1,), 0, AaPlan(case="a", num_pairs=3), "a regression; 6 runs of a as the night's A/A"),
+    ],
+)  # fmt: skip
+def test_the_last_line_counts_what_would_run(case, repeats, refused, aa, expected):
+    cases = [CaseOutlook(case(name, number), GOLDEN, "", None) for name, number in zip("ab", repeats, strict=False)]
+    cases += [CaseOutlook(case("c", 7, refused="no GPU"), None, "", None)] * refused
+    assert expected in lines_of(*cases, aa=aa)[-1]
+
+
+def test_a_night_begins_with_the_cases_that_it_refuses(case, capsys):
+    plan = plan_of(case("a"), case("b", refused="no GPU"), notes=("shard 1 of 2",))
+    NightDisplay(as_json=False).begins(plan, Path("nights/x"))
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).splitlines() == ["Note: shard 1 of 2", "b: refused: no GPU", "Kept in nights/x"]
+
+
+@pytest.fixture(name="verdict")
+def _verdict(case, make_record):
+    """The verdict on one case with runs that ended so; None: never committed."""
+
+    def build(*statuses, num_due=0):
+        planned = case("a", repeats=len(statuses))
+        records = [
+            make_record(planned.spec, status=status, run_id=f"{number}") if status else None
+            for number, status in enumerate(statuses)
+        ]
+        runs = [CaseRun(number, "repeat", "", Path("runs"), record) for number, record in enumerate(records)]
+        material = CaseMaterial(planned, runs, GoldenSearch(None, None))
+        judged = judge_night(Path("nights/x"), plan_of(planned), [material], today=date(2026, 2, 1), num_due=num_due)
+        return replace(judged, finished_at="2026-02-01T04:00:00Z")
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("num_due", "expected"), [(0, []), (1, ["Not all runs are done. To continue: mbr-perf nightly --resume nights/x"])]
+)
+def test_a_night_that_is_not_done_shows_how_to_go_on(verdict, capsys, num_due, expected):
+    NightDisplay(as_json=False).result(verdict("ok", num_due=num_due), ())
+    printed = capsys.readouterr()
+    assert [line for line in (printed.out + printed.err).splitlines() if "--resume" in line] == expected
+
+
+def test_history_keeps_runs_that_came_to_an_end(verdict, tmp_path):
+    assert keep_history(verdict("ok", "interrupted", None, "failed"), tmp_path) == ()
+    kept = {record.run_id: (record.suite_case, record.status) for record in read_history(tmp_path)}
+    assert kept == {"0": ("a", "ok"), "3": ("a", "failed")}
+
+
+def test_history_that_cannot_be_written_is_reported_for_every_run(verdict, tmp_path):
+    (tmp_path / "history").write_text("")
+    problems = keep_history(verdict("ok", "ok"), tmp_path)
+    assert [problem.startswith("history: ") for problem in problems] == [True, True]

@@ -1,0 +1,52 @@
+from harness.predict.assumptions import assumptions, band
+
+TE = "transformer_engine"
+
+
+def texts(spec):
+    return [row.text.split(":")[0] for row in assumptions(spec, TE)]
+
+
+def test_a_prediction_without_special_features_adds_nothing_to_the_range_of_its_class(make_spec):
+    spec = make_spec(gpu="h100", compute_dtype="bf16", kernels={"transformer_impl": TE})
+    assert band(assumptions(spec, TE)) == (0, 0)
+
+
+def test_deterministic_mode_may_change_the_attention_kernel_outside_of_hopper(make_spec):
+    name, env = "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0", {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"}
+    made = {
+        gpu: make_spec(gpu=gpu, compute_dtype="bf16", env=env, kernels={"transformer_impl": TE})
+        for gpu in ("a100", "h100", "gb200")
+    }
+    assert {gpu: name in texts(spec) for gpu, spec in made.items()} == {"a100": True, "h100": False, "gb200": True}
+    asked = {"transformer_impl": TE, "attention_backend": "flash"}
+    assert name not in texts(make_spec(gpu="a100", compute_dtype="bf16", env=env, kernels=asked))
+    assert band(assumptions(made["a100"], TE))[1] > 0
+
+
+def test_seconds_on_blackwell_are_called_optimistic(make_spec):
+    found = {gpu: "Blackwell" in texts(make_spec(gpu=gpu, compute_dtype="bf16")) for gpu in ("h100", "b200", "gb300")}
+    assert found == {"h100": False, "b200": True, "gb300": True}
+
+
+def test_sequences_longer_than_those_measured_on_hopper_are_an_assumption(make_spec):
+    found = {
+        (gpu, length): "sequences of more than 8192 tokens"
+        in texts(
+            make_spec(
+                gpu=gpu,
+                compute_dtype="bf16",
+                batch={"micro_batch_size": 1, "global_batch_size": 32, "seq_length": length},
+            )
+        )
+        for gpu, length in (("h100", 8192), ("h100", 16384), ("b200", 16384))
+    }
+    assert list(found.values()) == [False, True, False]
+
+
+def test_a_prediction_says_that_torchs_own_adam_steps_and_where_it_is_counted(make_spec):
+    spec = make_spec(gpu="h100", compute_dtype="bf16")
+    row = assumptions(spec, "local", torch_adam=True)[-1]
+    assert row.text.startswith("torch's AdamW steps, because transformer-engine is not installed")
+    assert "which the optimizer step counts" in row.text
+    assert row not in assumptions(spec, "local")

@@ -1,0 +1,137 @@
+from dataclasses import replace
+
+import pytest
+
+from harness.experiment.recompute import parse_recompute
+from harness.predict.ledger import stage_memory, workspace_bytes
+from harness.predict.stages import Composer
+
+TE = "transformer_engine"
+
+
+def stages(spec, by_hand, text="none"):
+    spec = spec.model_copy(update={"recompute": parse_recompute(text)})
+    composer = Composer(spec, TE)
+    costs = composer.chunk_costs(by_hand(composer.cases()).even)
+    return [stage_memory(spec, pp_rank, chunks) for pp_rank, chunks in enumerate(costs)]
+
+
+def parts(stage) -> int:
+    return (
+        stage.weights + stage.gradients + stage.optimizer + stage.activations + stage.logits + stage.transient
+        + stage.overhead
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["none", "mlp", "full:uniform:2", "full:block:1"])
+def test_the_parts_of_every_stage_add_up_to_its_peak(spec_of, by_hand, text):
+    assert [parts(stage) for stage in stages(spec_of(), by_hand, text)] == [
+        stage.total for stage in stages(spec_of(), by_hand, text)
+    ]
+
+
+def test_a_stage_that_runs_ahead_holds_more(spec_of, by_hand):
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4})
+    held = [stage.activations for stage in stages(spec, by_hand)]
+    # 4, 3, 2, 1 micro-batches of 20 layers and their 4 bytes of tokens, 8 of embedding each on the first stage; hidden
+    # states of 16 bytes that the loop still holds: a gradient on the first stage, two and an input in the middle
+    assert held == [4 * 2012 + 16, 3 * 2004 + 48, 2 * 2004 + 48, 2004 + 16]
+
+
+def test_the_last_stage_names_its_logits(spec_of, by_hand):
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4})
+    last = stages(spec, by_hand)[3]
+    assert last.logits == 50 + 10  # saved, and the loss's backward pass above a layer's
+    assert set(last.peaks) == {"schedule", "optimizer step", "loss and logits"}
+
+
+def test_no_recompute_lowers_the_optimizer_step(spec_of, by_hand):
+    spec = spec_of(ddp={"grad_reduce_in_fp32": False}, num_gpus=16)
+    floors = {text: stages(spec, by_hand, text)[1].peaks["optimizer step"] for text in ("none", "full:uniform:1")}
+    assert floors["none"] == floors["full:uniform:1"]
+
+
+def test_a_peak_in_the_optimizer_step_has_no_activations(spec_of, by_hand):
+    spec = spec_of(ddp={"grad_reduce_in_fp32": False}, num_gpus=16)
+    stage = stages(spec, by_hand, "full:uniform:1")[1]
+    assert (stage.peak, stage.activations, stage.transient) == ("optimizer step", 0, 4 * 20_000)
+
+
+def test_overhead_counts_buffers_of_layers_each_and_shared_ones_once(spec_of, by_hand):
+    spec = spec_of()
+    assert stages(spec, by_hand)[1].overhead == workspace_bytes(spec, has_experts=False) + 20 * 1 + 7
+
+
+def test_every_further_chunk_has_a_rotary_table(spec_of, by_hand):
+    spec = spec_of()
+    rotary = spec.model_copy(update={"model": spec.model.model_copy(update={"position_embedding_type": "rope"})})
+    difference = stages(rotary, by_hand)[1].overhead - stages(spec, by_hand)[1].overhead
+    assert difference == 4 * 4 * 4096 * 128
+
+
+def test_grouped_gemm_has_a_workspace_per_stream_where_experts_are(moe_spec, by_hand):
+    grouped = moe_spec.model_copy(update={"model": moe_spec.model.model_copy(update={
+        "moe": moe_spec.model.moe.model_copy(update={"moe_grouped_gemm": True})})})  # fmt: skip
+    single = grouped.model_copy(update={"model": grouped.model.model_copy(update={
+        "moe": grouped.model.moe.model_copy(update={"moe_grouped_gemm": False})})})  # fmt: skip
+    composer = Composer(grouped, TE)
+    costs = composer.chunk_costs(by_hand(composer.cases()).even)[0]
+    with_experts = tuple(replace(c, parameters=replace(c.parameters, expert=1)) for c in costs)
+    extra = stage_memory(grouped, 0, with_experts).overhead - stage_memory(single, 0, with_experts).overhead
+    assert extra == 4 * 32 * 1024**2
+    assert stage_memory(grouped, 0, costs).overhead == stage_memory(single, 0, costs).overhead
+
+
+def test_the_optimizer_step_counts_what_backward_passes_left_and_the_temporaries_of_torchs_adam(spec_of, by_hand):
+    spec = spec_of(ddp={"grad_reduce_in_fp32": False}, num_gpus=16)
+    composer = Composer(spec, TE)
+    chunks = composer.chunk_costs(by_hand(composer.cases()).even)[1]
+    left = (replace(chunks[0], sizes=replace(chunks[0].sizes, lingering=5000)), *chunks[1:])
+    plain, other = stage_memory(spec, 1, chunks), stage_memory(spec, 1, left, torch_adam=True)
+    assert other.peaks["optimizer step"] - plain.peaks["optimizer step"] == 5000 + 4 * 20_000
+    assert (other.peak, other.activations, other.transient) == ("optimizer step", 5000, 2 * 4 * 20_000)
+    assert parts(other) == other.total
+
+
+def test_what_the_loss_takes_is_in_its_own_peak_and_not_in_the_one_of_the_schedule(spec_of, by_hand):
+    spec = spec_of()
+    composer = Composer(spec, TE)
+    *others, last = composer.chunk_costs(by_hand(composer.cases()).even)[3]
+    assert [chunk.has_loss for chunk in (*others, last)] == [False] * 4 + [True]
+    peak = last.sizes.backward_peak + 90_000
+    larger = replace(last, sizes=replace(last.sizes, backward_peak=peak, backward_again=peak))
+    plain, with_more = stage_memory(spec, 3, (*others, last)), stage_memory(spec, 3, (*others, larger))
+    assert with_more.peaks["loss and logits"] > plain.peaks["loss and logits"] + 80_000
+    assert with_more.peaks["schedule"] == plain.peaks["schedule"]
+    assert with_more.peak == "loss and logits"
+
+
+def graphed(spec_of, by_hand, scope, **sizes):
+    """Stages of a job with graphs over ``scope``, whose layers leave these bytes alive, by part of the layer."""
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4},
+                   cuda_graph={"impl": "transformer_engine", "scope": scope})  # fmt: skip
+    composer = Composer(spec, TE)
+    traces = {key: trace.model_copy(update=sizes) for key, trace in by_hand(composer.cases()).even.items()}
+    return [stage_memory(spec, pp_rank, chunks) for pp_rank, chunks in enumerate(composer.chunk_costs(traces))]
+
+
+def test_what_captured_parts_save_is_in_private_pools_and_not_in_the_peak(spec_of, by_hand):
+    # a part that leaves 46 bytes alive saves 30 of them in its pool; its output, 16 bytes, is a static buffer
+    found = graphed(spec_of, by_hand, ("mlp",), mlp_bytes=46)
+    assert [stage.pool for stage in found] == [4 * 20 * 30, 3 * 20 * 30, 2 * 20 * 30, 20 * 30]
+    assert [stage.activations for stage in found] == [
+        4 * (2012 - 600) + 16, 3 * (2004 - 600) + 48, 2 * (2004 - 600) + 48, 2004 - 600 + 16,
+    ]  # fmt: skip
+    assert [parts(stage) for stage in found] == [stage.total for stage in found]
+
+
+def test_parts_outside_of_the_scope_are_not_captured(spec_of, by_hand):
+    assert {stage.pool for stage in graphed(spec_of, by_hand, ("moe_router",), mlp_bytes=46, attention_bytes=46)} == {0}
+    whole = graphed(spec_of, by_hand, (), mlp_bytes=46, attention_bytes=36)
+    assert whole[3].pool == 20 * (30 + 20)
+
+
+def test_the_capture_is_the_peak_where_pools_hold_most(spec_of, by_hand):
+    last = graphed(spec_of, by_hand, (), mlp_bytes=66, attention_bytes=56)[3]
+    assert (last.peak, last.activations, parts(last)) == ("graph capture", last.pool, last.total)
+    assert last.peaks["graph capture"] == last.total > last.peaks["schedule"]

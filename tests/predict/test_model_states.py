@@ -1,0 +1,99 @@
+import pytest
+
+from harness.experiment.software import Software
+from harness.predict.compose import Parameters
+from harness.predict.model_states import model_states, state_bytes, steps_with_torch_adam
+
+BF16_GRADIENTS = {"grad_reduce_in_fp32": False}
+
+
+def per_parameter(spec) -> tuple[float, float]:
+    """Bytes between steps and inside one, per parameter, as megatron-core's own DDP and optimizer were measured."""
+    states = model_states(spec, Parameters(dense=1200, stored_bytes=2400))
+    return states.total / 1200, (states.total + states.step_transient) / 1200
+
+
+def test_bf16_gradients_on_two_ranks_take_ten_bytes_and_twelve_inside_the_step(spec_of):
+    assert per_parameter(spec_of(ddp=BF16_GRADIENTS)) == (10.0, 12.0)
+
+
+def test_fp32_gradients_on_two_ranks_take_twelve_bytes_and_need_no_cast(spec_of):
+    assert per_parameter(spec_of()) == (12.0, 12.0)
+
+
+def test_without_a_distributed_optimizer_every_rank_holds_all_state(spec_of):
+    assert per_parameter(spec_of(optimizer={"use_distributed_optimizer": False})) == (18.0, 18.0)
+
+
+def test_fp32_training_keeps_no_master_weights(spec_of):
+    assert state_bytes(spec_of(gpu="cpu", compute_dtype="fp32")).optimizer == 8
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "expected"),
+    [
+        ({}, "bf16", 12),
+        ({"use_precision_aware_optimizer": True}, "bf16", 2 + 8),  # remainders of bf16 weights beside fp32 moments
+        ({"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}, "bf16", 2 + 4),
+        ({"use_precision_aware_optimizer": True, "main_params_dtype": "fp16"}, "bf16", 2 + 8),
+        ({"use_precision_aware_optimizer": True}, "fp8_cs", 4 + 8),  # megatron-core keeps the fp32 master itself
+        ({"use_precision_aware_optimizer": True}, "fp8_ds", 2 + 8),
+    ],
+)
+def test_optimizer_state_follows_its_dtypes(spec_of, optimizer, dtype, expected):
+    assert state_bytes(spec_of(optimizer=optimizer, compute_dtype=dtype)).optimizer == expected
+
+
+def test_bf16_moments_are_widened_inside_the_step(spec_of):
+    optimizer = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    assert state_bytes(spec_of(optimizer=optimizer)).widened == 8
+
+
+def test_states_are_widened_for_one_optimizer_at_a_time(spec_of, moe_spec):
+    optimizer = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    moe_spec = moe_spec.model_copy(update={"optimizer": moe_spec.optimizer.model_copy(update=optimizer)})
+    spread = model_states(moe_spec, Parameters(dense=400, expert=1200))
+    # Experts over EP 8 have an optimizer of their own: two copies of every expert, four data-parallel ranks.
+    assert spread.step_transient == 8 * 1200 / 2
+    dense = model_states(spec_of(optimizer=optimizer), Parameters(dense=400))
+    assert dense.step_transient == 8 * 400 / spec_of().data_parallel_size
+
+
+def test_master_weights_below_fp32_are_widened_too(spec_of):
+    optimizer = {"use_precision_aware_optimizer": True, "main_params_dtype": "fp16"}
+    assert state_bytes(spec_of(optimizer=optimizer)).widened == 4
+
+
+def test_context_parallel_ranks_share_optimizer_state_too(spec_of):
+    sizes = {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "context_parallel_size": 2}
+    states = model_states(spec_of(parallelism=sizes), Parameters(dense=1200))
+    assert states.optimizer == 12 * 1200 / 2
+
+
+def test_experts_are_sharded_over_the_ranks_that_hold_the_same_ones(spec_of, moe_spec):
+    # 64 GPUs, PP 4, EP 8, ETP 1: two copies of every expert, four data-parallel ranks
+    states = model_states(moe_spec, Parameters(expert=1200))
+    assert states.optimizer == 12 * 1200 / 2
+
+
+def test_torchs_adam_holds_the_root_of_the_second_moment_of_all_that_it_steps_at_once(spec_of, moe_spec):
+    states = model_states(spec_of(ddp=BF16_GRADIENTS), Parameters(dense=1200), torch_adam=True)
+    assert states.step_transient == (4 + 4) * 1200 / 2
+    # experts over EP 8 have an optimizer of their own: two copies of every expert, four data-parallel ranks
+    states = model_states(moe_spec, Parameters(dense=1200, expert=1200), torch_adam=True)
+    assert states.step_transient == 4 * 1200 / 2
+
+
+@pytest.mark.parametrize(
+    ("gpu", "software", "expected"),
+    [
+        ("h100", Software(megatron_core="0.16.1"), True),
+        ("h100", Software(megatron_core="0.16.1", transformer_engine="2.11"), False),
+        ("h100", Software(), False),  # nobody looked
+        ("h100", None, False),
+        ("cpu", Software(megatron_core="0.16.1"), False),
+    ],
+)
+def test_torchs_adam_steps_on_a_gpu_without_transformer_engine(spec_of, gpu, software, expected):
+    dtype = "bf16" if gpu == "h100" else "fp32"
+    assert steps_with_torch_adam(spec_of(gpu=gpu, compute_dtype=dtype), software) is expected

@@ -1,0 +1,69 @@
+"""The range of a predicted peak: its class, its two ends, and what is behind it."""
+
+import pytest
+
+from harness.experiment.experiment import OffloadSpec
+from harness.predict.ranges import CLASSES, ENOUGH_ROWS, RatioError, Spread, class_of, ratio_error, spread_of, spreads
+
+EXPERTS = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
+BIG, SMALL = 60 * 10**9, 10**9
+
+
+def test_a_job_is_of_the_first_class_that_applies(make_spec):
+    dense, experts = make_spec(), make_spec(model=make_spec().model.model_dump() | {"moe": EXPERTS})
+    assert [class_of(spec, BIG).name for spec in (dense, experts)] == ["dense models", "models with experts"]
+    assert class_of(experts, SMALL).name == "small models with experts"
+    offloads = experts.model_copy(update={"offload": OffloadSpec(offload_modules=("moe_act",))})
+    assert class_of(offloads, BIG).name == "offloading"
+    assert class_of(make_spec(gpu="cpu"), SMALL).name == "CPU runs"
+
+
+def test_the_generated_file_has_every_class_and_no_range_without_width():
+    assert spreads().keys() == {row.name for row in CLASSES}
+    for name, found in spreads().items():
+        assert found.lower <= -0.005, name
+        assert found.higher >= 0.005, name
+
+
+def test_dense_models_are_not_given_more_than_was_measured():
+    assert spreads()["dense models"].num_rows > 200
+    assert spreads()["dense models"].higher - spreads()["dense models"].lower < 0.06
+
+
+def test_a_class_with_few_rows_is_wider_than_the_one_that_stands_in():
+    few = [row for row in CLASSES if spreads()[row.name].num_rows < ENOUGH_ROWS and row.nearest]
+    for row in few:
+        own, near = spreads()[row.name], spreads()[row.nearest]
+        assert own.higher - own.lower >= near.higher - near.lower - 1e-9, row.name
+
+
+@pytest.mark.parametrize(("uneven", "expected"), [(1000, (900, 1200)), (1500, (900, 1425)), (1010, (900, 1000))])
+def test_uneven_routing_moves_the_upper_end_only(uneven, expected):
+    assert Spread(num_rows=20, lower=-0.1, higher=0.2, higher_uneven=-0.05).around(1000, uneven) == expected
+
+
+@pytest.mark.parametrize(("part", "expected"), [(-0.1, 0), (0.0, 1), (0.45, 5), (0.79, 8), (0.8, 9), (1.0, 9)])
+def test_odds_count_measured_peaks_below_a_part_of_the_way_to_the_upper_end(part, expected):
+    tenths = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+    assert Spread(20, -0.1, 0.2, 0.2, tenths).num_of_ten(part) == expected
+
+
+def test_every_class_has_the_odds_of_its_measured_peaks_in_order():
+    for name, found in spreads().items():
+        assert len(found.tenths) == 9, name
+        assert list(found.tenths) == sorted(found.tenths), name
+        assert found.tenths[-1] <= 1, f"{name}: nine of ten lie below the upper end of the range"
+        assert (found.num_of_ten(-10.0), found.num_of_ten(1.0)) == (0, 9)
+
+
+def test_the_spread_of_a_job_is_that_of_its_class(make_spec):
+    name, found = spread_of(make_spec(), BIG)
+    assert (name, found) == ("dense models", spreads()["dense models"])
+
+
+def test_times_of_two_layouts_differ_only_beyond_the_measured_error_of_their_ratio():
+    error = RatioError(share=0.2, num_rows=10)
+    assert [error.hides(1.0, other) for other in (1.0, 1.2, 1.21)] == [True, True, False]
+    assert not error.hides(0.0, 0.0)  # no seconds are predicted
+    assert ratio_error().num_rows > 20
+    assert 0.05 < ratio_error().share < 0.3

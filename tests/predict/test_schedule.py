@@ -1,0 +1,141 @@
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.predict.schedule import Event, Schedule, fullest_instants, instants, schedule_of, without_repeats
+
+
+def order(schedule: Schedule) -> str:
+    return " ".join(f"{event.direction[0].upper()}{event.chunk}" for event in schedule.events())
+
+
+def most_in_flight(schedule: Schedule) -> int:
+    return max(sum(instant.in_flight) for instant in instants(schedule))
+
+
+def test_without_pipelining_each_micro_batch_goes_forward_and_straight_back():
+    assert order(Schedule(pp_size=1, pp_rank=0, num_microbatches=2)) == "F0 B0 F0 B0"
+
+
+def test_the_first_of_three_stages_runs_two_micro_batches_ahead():
+    assert order(Schedule(pp_size=3, pp_rank=0, num_microbatches=4)) == "F0 F0 F0 B0 F0 B0 B0 B0"
+
+
+def test_the_last_stage_alternates_and_holds_one_micro_batch():
+    assert order(Schedule(pp_size=3, pp_rank=2, num_microbatches=2)) == "F0 B0 F0 B0"
+
+
+def test_fewer_micro_batches_than_stages_are_all_warm_up():
+    assert order(Schedule(pp_size=4, pp_rank=0, num_microbatches=2)) == "F0 F0 B0 B0"
+
+
+def test_chunks_alternate_by_groups_as_in_the_example_of_megatron_core():
+    schedule = Schedule(pp_size=2, pp_rank=0, num_microbatches=5, vp_size=2, group_size=3)
+    assert schedule.chunk_of == (0, 0, 0, 1, 1, 1, 0, 0, 1, 1)
+
+
+def test_interleaving_warms_up_over_all_chunks_but_one():
+    assert Schedule(pp_size=4, pp_rank=0, num_microbatches=16, vp_size=5).num_warmup == 22
+    assert Schedule(pp_size=4, pp_rank=3, num_microbatches=16, vp_size=5).num_warmup == 16
+
+
+def test_overlapped_expert_communication_warms_up_one_pass_more():
+    plain = Schedule(pp_size=4, pp_rank=0, num_microbatches=16, vp_size=5)
+    assert Schedule(4, 0, 16, 5, extra_warmup=1).num_warmup == plain.num_warmup + 1
+
+
+def test_the_first_stage_of_llama3_70b_holds_92_layers_in_flight():
+    # 23 chunks of 4 layers: TP4 PP4 VP5
+    assert most_in_flight(Schedule(pp_size=4, pp_rank=0, num_microbatches=16, vp_size=5)) == 23
+
+
+def test_one_f_one_b_keeps_gradients_and_the_input_of_the_pass_before_alive():
+    events = Schedule(pp_size=3, pp_rank=1, num_microbatches=3).events()
+    assert events == (
+        Event("forward", 0, 0),
+        Event("forward", 0, 0),
+        Event("backward", 0, 0),
+        Event("forward", 0, 3),
+        Event("backward", 0, 1),
+        Event("backward", 0, 1),
+    )
+
+
+def test_a_spec_without_interleaving_has_one_chunk(spec_of):
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4})
+    assert schedule_of(spec, 2) == Schedule(pp_size=4, pp_rank=2, num_microbatches=16)
+
+
+@st.composite
+def schedules(draw) -> Schedule:
+    pp = draw(st.integers(1, 5))
+    vp = draw(st.integers(1, 4)) if pp > 1 else 1
+    groups = draw(st.integers(1, 4))
+    return Schedule(pp, draw(st.integers(0, pp - 1)), groups * pp if vp > 1 else draw(st.integers(1, 12)), vp)
+
+
+@given(schedules())
+def test_every_micro_batch_passes_every_chunk_once_each_way(schedule):
+    passes = Counter((event.direction, event.chunk) for event in schedule.events())
+    expected = {(d, c): schedule.num_microbatches for d in ("forward", "backward") for c in range(schedule.vp_size)}
+    assert passes == expected
+
+
+@given(schedules())
+def test_no_chunk_goes_back_before_it_went_forward(schedule):
+    assert all(
+        instant.in_flight[instant.event.chunk] > 0
+        for instant in instants(schedule)
+        if instant.event.direction == "backward"
+    )
+
+
+@given(schedules())
+def test_buffers_are_counted_and_never_owed(schedule):
+    assert min(event.buffers for event in schedule.events()) >= 0
+
+
+@given(schedules(), st.data())
+def test_no_instant_that_is_left_out_holds_more_than_the_fullest_of_its_kind(schedule, data):
+    size, vp = st.integers(0, 9), schedule.vp_size
+    alike = data.draw(st.sampled_from([(), tuple(range(vp)), (0,) * vp, (0, *[min(1, vp - 1)] * (vp - 1))]))
+    of = alike or tuple(range(vp))
+    sizes = st.lists(size, min_size=vp, max_size=vp)
+    saved, left, more = data.draw(sizes), data.draw(sizes), data.draw(sizes)
+    per_buffer, per_deferred = data.draw(size), data.draw(size)
+
+    def total(instant):
+        held = sum(n * saved[like] for n, like in zip(instant.in_flight, of, strict=True))
+        for chunk, ended in enumerate(instant.ended):
+            if ended and chunk != instant.event.chunk:
+                held += left[of[chunk]] + more[of[chunk]] * (instant.in_flight[chunk] == 0)
+        return held + instant.event.buffers * per_buffer + instant.deferred * per_deferred
+
+    def most(some):
+        held = {}
+        for instant in some:
+            event = instant.event
+            kind = event.direction, of[event.chunk], instant.ended[event.chunk]
+            held[kind] = max(held.get(kind, 0), total(instant))
+        return held
+
+    assert most(fullest_instants(schedule, alike)) == most(instants(schedule))
+
+
+@given(schedules(), st.integers(7, 20), st.integers(0, 1))
+def test_more_groups_of_micro_batches_only_repeat_the_steady_phase(schedule, num_groups, extra_warmup):
+    num_microbatches = num_groups * schedule.pp_size + (schedule.num_microbatches if schedule.vp_size == 1 else 0)
+    longer = replace(schedule, num_microbatches=num_microbatches, extra_warmup=extra_warmup)
+    assert without_repeats(longer).num_microbatches < num_microbatches
+    assert instants(without_repeats(longer)) == instants(longer)
+
+
+def test_with_overlapped_expert_communication_a_backward_pass_goes_before_the_forward_pass_beside_it():
+    plain = Schedule(pp_size=2, pp_rank=1, num_microbatches=4, vp_size=2)
+    overlapped = Schedule(pp_size=2, pp_rank=1, num_microbatches=4, vp_size=2, extra_warmup=1)
+
+    assert order(plain).split()[:6] == ["F0", "F0", "F1", "B1", "F1", "B1"]
+    assert order(overlapped).split()[:7] == ["F0", "F0", "F1", "B1", "F1", "B1", "F0"]
+    assert most_in_flight(overlapped) == most_in_flight(plain)

@@ -1,0 +1,320 @@
+from dataclasses import replace
+
+import pytest
+
+from harness.experiment.recompute import parse_recompute, runs_again
+from harness.experiment.software import Software
+from harness.predict.advice import (
+    advice,
+    asked_text,
+    dominated,
+    module_worths,
+    riskier_text,
+    safe_instead,
+    same_time_text,
+    unmodelled,
+    why_none,
+)
+from harness.predict.device import DeviceNeeds, device_needs
+from harness.predict.ledger import user_buffer_bytes
+from harness.predict.prediction import verdict
+from harness.predict.ranges import cost_error
+from harness.predict.search import Limits, Traces, candidates, plan, recommended, required_cases
+from harness.units import format_bytes, format_percent
+from tests.predict.conftest import row_of
+
+TE = "transformer_engine"
+SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
+
+
+@pytest.fixture
+def planned(spec_of, by_hand):
+    def make(spec=None, **limits):
+        spec = spec or spec_of()
+        found = candidates(spec, SOFTWARE, TE)
+        traces = by_hand(required_cases(found, TE))
+        return plan(spec, found, traces, Limits(**{"capacity_bytes": 80 * 1024**3} | limits), TE, SOFTWARE)
+
+    return make
+
+
+def tight(planned, text: str, slack: int = 10, **limits):
+    """A plan whose memory fits the whole range of ``text`` with ``slack`` bytes to spare."""
+    upper = row_of(planned(), text).prediction.range_bytes[1]
+    return planned(capacity_bytes=planned().limits.needs.device_bytes(upper + slack), margin=0.0, **limits)
+
+
+def without_tight_ones(made):
+    """The plan as it is where settings either fit with their whole range or not at all."""
+    rows = tuple(replace(row, verdict="OOM") if row.verdict == "TIGHT" else row for row in made.rows)
+    return replace(made, rows=rows, recommended=recommended(rows, made.limits))
+
+
+def test_without_need_nothing_is_recomputed(planned):
+    assert planned().recommended.text == "none"
+
+
+def test_the_cheapest_that_fits_is_recommended(planned):
+    # every recomputed layer costs the same here: one of four is the least that helps
+    assert tight(planned, "full:block:1").recommended.text == "full:block:1"
+
+
+def test_of_equally_dear_settings_the_smaller_is_recommended(planned):
+    made = tight(planned, "mlp", slack=500)
+    fitting = {row.text for row in made.rows if row.verdict == "FITS"}
+    assert made.recommended.text in fitting
+    cheapest = min(row.overhead for row in made.rows if row.verdict == "FITS")
+    assert made.recommended.overhead == pytest.approx(cheapest, abs=1e-4)
+
+
+def test_the_control_costs_nothing_and_others_are_measured_against_it(planned):
+    made = planned()
+    assert made.control.overhead == 0.0
+    assert row_of(made, "full:uniform:1").overhead > row_of(made, "full:block:1").overhead > 0
+
+
+def test_a_limit_on_cost_leaves_dear_settings_out(planned):
+    cost = row_of(planned(), "full:uniform:1").overhead
+    made = tight(planned, "full:uniform:4", max_overhead=cost / 2)
+    assert (made.recommended.text, made.recommended.verdict) == ("none", "TIGHT")
+    assert without_tight_ones(made).recommended is None
+
+
+def test_nothing_is_judged_where_the_memory_is_unknown(planned):
+    made = planned(capacity_bytes=None)
+    assert made.recommended is None
+    assert {row.verdict for row in made.rows} == {None}
+
+
+def test_a_setting_that_the_tracer_declined_is_a_row_with_the_reason(spec_of, by_hand):
+    spec = spec_of()
+    found = candidates(spec, SOFTWARE, TE)
+    cases = required_cases(found, TE)
+    traces = by_hand(case for case in cases if case.spec.recompute.text != "mlp")
+    refused = {case.key: "a defect" for case in cases if case.spec.recompute.text == "mlp"}
+    made = plan(spec, found, Traces(traces.even, None, refused), Limits(None), TE, SOFTWARE)
+    assert row_of(made, "mlp").prediction is None
+    assert row_of(made, "mlp").reason == "a defect"
+    assert row_of(made, "core_attn").prediction is not None
+
+
+def test_uneven_routing_widens_only_the_upper_end(moe_spec, by_hand):
+    found = candidates(moe_spec, SOFTWARE, TE)
+    even = by_hand(required_cases(found, TE)).even
+    more = {key: trace.model_copy(update={"saved_bytes": trace.saved_bytes * 10**9}) for key, trace in even.items()}
+    without = plan(moe_spec, found, Traces(even, None, {}), Limits(None), TE, SOFTWARE).control.prediction
+    with_it = plan(moe_spec, found, Traces(even, more, {}), Limits(None), TE, SOFTWARE).control.prediction
+    assert with_it.peak_bytes == without.peak_bytes
+    assert with_it.range_bytes[0] == without.range_bytes[0]
+    assert with_it.range_bytes[1] > 100 * without.range_bytes[1]
+
+
+@pytest.mark.parametrize(
+    ("peak", "upper", "expected"), [(93, 94, "FITS"), (93, 95, "TIGHT"), (94, 99, "TIGHT"), (95, 99, "OOM")]
+)
+def test_a_setting_fits_with_its_whole_range_and_is_tight_with_its_peak_alone(peak, upper, expected):
+    assert verdict(peak, upper, 94) == expected
+
+
+@pytest.mark.parametrize(
+    ("capacity", "margin", "budget", "text"),
+    [
+        (100 * 10**9, 0.06, 94 * 10**9, "93.13 GiB less 6 % margin"),
+        (100 * 10**9, 0.005, 99 * 10**9, "93.13 GiB less 953.67 MiB beside tensors"),
+        (None, 0.06, None, None),
+    ],
+)
+def test_the_margin_holds_at_least_what_the_device_needs_beside_tensors(capacity, margin, budget, text):
+    limits = Limits(capacity, margin, needs=DeviceNeeds(context_bytes=10**9))
+    assert limits.budget_bytes == budget
+    assert text is None or limits.text == text
+
+
+@pytest.mark.slow
+def test_user_buffers_take_room_from_the_tensors(planned, spec_of):
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 2, "sequence_parallel": True}, num_gpus=2)
+    kernels = spec.kernels.model_copy(update={"transformer_impl": TE, "tp_comm_overlap": True})
+    overlapping = spec.model_copy(update={"kernels": kernels})
+    buffers = user_buffer_bytes(overlapping)
+    upper = row_of(planned(overlapping), "none").prediction.range_bytes[1]
+    taken = device_needs(overlapping).device_bytes(upper)
+    fits, not_quite = (planned(overlapping, capacity_bytes=taken + spare, margin=0.0) for spare in (1, -1))
+    assert (row_of(fits, "none").verdict, row_of(not_quite, "none").verdict) == ("FITS", "TIGHT")
+    assert f"{format_bytes(buffers)} of user buffers" in fits.limits.needs.text
+    assert planned(spec).limits.needs.user_buffer_bytes == 0
+
+
+def test_a_setting_that_costs_more_and_saves_nothing_is_beaten(planned):
+    # differences of a few bytes are none: all but the cheapest are beaten
+    assert "none" not in dominated(planned().rows)
+    assert "full:uniform:1" in dominated(planned().rows)
+
+
+def test_modules_are_ranked_by_what_a_byte_costs(planned):
+    worths = module_worths(planned())
+    # core_attn: a twentieth of a forward pass for 10 bytes; mlp: three fifths for 60, minus what it takes for a moment
+    assert [worth.text for worth in worths] == ["core_attn", "mlp"]
+    assert worths[1].saved_bytes > worths[0].saved_bytes > 0
+
+
+def test_no_advice_is_given_where_none_is_needed(planned):
+    assert advice(planned()) == ()
+
+
+def test_advice_goes_from_the_allocator_over_modules_to_layers(planned):
+    steps = advice(tight(planned, "full:block:1"))
+    assert [step.step for step in steps] == ["allocator", "modules", "layers"]
+    assert steps[2].settles
+
+
+def test_parallelism_is_the_last_resort_and_names_the_floor(planned):
+    steps = advice(planned(capacity_bytes=1000))
+    assert [step.step for step in steps] == ["allocator", "modules", "layers", "parallelism"]
+    assert steps[-1].text.startswith("the optimizer step of stage")
+
+
+def test_seconds_are_not_predicted_for_a_processor(spec_of, by_hand):
+    spec = spec_of(gpu="cpu", compute_dtype="fp32", kernels={"transformer_impl": "local"})
+    found = candidates(spec, SOFTWARE, "local")
+    made = plan(spec, found, by_hand(required_cases(found, "local")), Limits(None), "local", SOFTWARE)
+    assert made.control.prediction.time is None
+    # a third of the layers' forward and backward FLOPs, a little less of all with the logits
+    assert 0.30 < row_of(made, "full:uniform:1").overhead < 1 / 3
+
+
+def test_what_fits_but_is_above_the_limit_of_cost_is_named_with_its_cost(planned):
+    cheapest = tight(planned, "full:uniform:4").recommended
+    made = without_tight_ones(tight(planned, "full:uniform:4", max_overhead=cheapest.overhead / 2))
+    assert made.recommended is None
+    assert made.too_dear.text == cheapest.text
+    limit = f"cost more than the {cheapest.overhead * 50:g} % of --max_overhead"
+    assert why_none(made) == (
+        f"settings fit, but {limit}: the cheapest is {cheapest.text} at {format_percent(cheapest.overhead)}"
+    )
+    assert not [step for step in advice(made) if "layers: no setting fits" in step.text]
+    assert "raise the limit" in advice(made)[-1].text
+
+
+def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
+    made = planned(capacity_bytes=1000)
+    assert advice(made)[-1].step == "parallelism"
+    beside = replace(made, without_graphs=tight(planned, "full:block:1"))
+    step = advice(beside)[-1]
+    assert (step.step, step.settles) == ("graphs", True)
+    assert step.text.startswith("without CUDA graphs (--cuda_graph_impl none): full:block:1 fits at +")
+    assert why_none(beside).endswith("; without CUDA graphs (--cuda_graph_impl none) full:block:1 does")
+
+
+def test_modules_that_were_not_planned_are_not_mentioned(planned):
+    made = planned(capacity_bytes=1000)
+    only = replace(made, rows=tuple(row for row in made.rows if row.text in ("none", "full:block:1")))
+    assert [step.text for step in advice(only) if step.step == "modules"] == ["modules: no setting was planned"]
+
+
+def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is_named(planned):
+    none, block = (row_of(planned(), text).prediction for text in ("none", "full:block:1"))
+    budget = (max(none.peak_bytes, block.range_bytes[1]) + none.range_bytes[1]) // 2
+    made = planned(capacity_bytes=planned().limits.needs.device_bytes(budget), margin=0.0)
+    assert made.recommended.verdict == "FITS"
+    assert made.recommended.prediction.range_bytes[1] <= budget < none.range_bytes[1]
+    assert (made.riskier.text, made.riskier.verdict, made.riskier.is_certain) == ("none", "TIGHT", False)
+    high, num = format_bytes(none.range_bytes[1]), none.num_of_ten_within(budget)
+    odds = f"about {num} of 10 measured jobs of its class would fit"
+    assert 5 <= num <= 9
+    assert riskier_text(made) == (
+        f"cheaper, but it may not fit: none at +0.0 % (the upper end of its range is {high}; {odds})"
+    )
+    assert (riskier_text(planned()), safe_instead(made)) == ("", "")
+
+
+def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_as_tight(planned):
+    smallest = min((row.prediction for row in planned().rows), key=lambda found: found.peak_bytes)
+    budget = (smallest.peak_bytes + smallest.range_bytes[1]) // 2
+    made = planned(capacity_bytes=planned().limits.needs.device_bytes(budget), margin=0.0)
+    assert (made.recommended.verdict, made.safe) == ("TIGHT", None)
+    assert safe_instead(made) == "no planned setting fits with its whole range"
+
+
+def test_where_nothing_fits_the_steps_of_modules_and_layers_say_only_that(planned):
+    made = planned(capacity_bytes=planned().limits.needs.device_bytes(1000), margin=0.0)
+    texts = [step.text for step in advice(made)]
+    assert texts[1:3] == ["modules: no planned setting fits", "layers: no planned setting fits"]
+
+
+def test_private_pools_of_cuda_graphs_take_room_beside_the_peak(spec_of, by_hand):
+    spec = spec_of(cuda_graph={"impl": TE, "scope": ("mlp",)})
+    found = candidates(spec, SOFTWARE, TE)
+    traces = by_hand(required_cases(found, TE))
+    even = {key: trace.model_copy(update={"mlp_bytes": 46}) for key, trace in traces.even.items()}
+    made = plan(spec, found, replace(traces, even=even), Limits(80 * 1024**3), TE, SOFTWARE)
+    row = row_of(made, "none")
+    pool = max(stage.pool for stage in row.prediction.stages)
+    assert row.prediction.pool_bytes == pool > 0
+    upper = row.prediction.range_bytes[1]
+    enough = made.limits.needs.device_bytes(upper + pool)
+    verdicts = [
+        row_of(plan(spec, found, replace(traces, even=even), Limits(size, 0.0), TE, SOFTWARE), "none").verdict
+        for size in (enough + 1, enough - 2)
+    ]
+    assert verdicts[0] == "FITS" != verdicts[1]
+
+
+def with_costs(made, costs: dict[str, tuple[float, int]]):
+    """The plan with only these settings: their costs, and peaks that differ in the number of GB; all fit."""
+    rows = []
+    for text, (cost, gigabytes) in costs.items():
+        row = row_of(made, text)
+        worst = replace(row.prediction.worst, total=gigabytes * 10**9)
+        rows.append(replace(row, overhead=cost, verdict="FITS", prediction=replace(row.prediction, stages=(worst,))))
+    return replace(made, rows=tuple(rows), recommended=recommended(tuple(rows), made.limits))
+
+
+def test_settings_whose_times_cannot_be_told_apart_are_one_group_and_memory_decides(planned):
+    made = with_costs(planned(), {"mlp": (0.200, 50), "full:block:2": (0.210, 40), "full:uniform:1": (0.300, 10)})
+    assert made.recommended.text == "full:block:2"
+    assert [row.text for row in made.same_time] == ["mlp"]
+    error = cost_error()
+    assert same_time_text(made) == (
+        "the same time, as far as predictions can tell: mlp at +20.0 %; the recommended setting needs the least memory of them "
+        f"(in {error.num_rows} measured cases, predicted costs err by {error.share * 100:.0f} % of the cost)"
+    )
+
+
+def test_a_difference_beyond_the_error_of_both_costs_is_advice(planned):
+    apart = cost_error().between(0.2, 0.24)
+    made = with_costs(planned(), {"mlp": (0.200, 50), "full:block:2": (0.201 + apart, 40)})
+    assert (made.recommended.text, made.same_time, same_time_text(made)) == ("mlp", (), "")
+
+
+def test_more_of_the_same_recompute_is_certainly_slower(planned):
+    made = with_costs(planned(), {"full:block:1": (0.200, 50), "full:block:2": (0.202, 40)})
+    assert (made.recommended.text, made.same_time) == ("full:block:1", ())
+    made = with_costs(planned(), {"none": (0.0, 50), "mlp": (0.002, 40)})
+    assert made.recommended.text == "none"
+
+
+@pytest.mark.parametrize(("more", "fewer", "expected"), [
+    ("full:uniform:4", "mlp,moe", True), ("mlp,layernorm", "mlp", True), ("moe", "moe_act", True), ("mlp", "mlp,layernorm", False),
+    ("full:block:2", "full:block:1", True), ("full:block:1", "full:block:2", False), ("full:block:2", "mlp", False), ("none", "mlp", False),
+])  # fmt: skip
+def test_a_setting_that_runs_everything_again_that_another_does(more, fewer, expected):
+    assert runs_again(parse_recompute(more), parse_recompute(fewer)) is expected
+
+
+def test_the_setting_of_the_request_stands_beside_another_one_that_is_recommended(planned):
+    made = tight(planned, "full:block:1")
+    row = row_of(made, made.spec.recompute.text)
+    assert row is not made.recommended
+    text = asked_text(made, "the recipe's")
+    assert text.startswith(f"the recipe's setting, {row.text}: {row.verdict}, ")
+    assert format_bytes(row.prediction.peak_bytes) in text
+    assert text.endswith(f" a step at {format_percent(row.overhead)}")
+    assert asked_text(replace(made, recommended=row), "your") == ""
+
+
+def test_what_is_not_modelled_has_its_bound_in_bytes(planned, spec_of):
+    spec = spec_of()
+    made = planned(spec.model_copy(update={"ddp": spec.ddp.model_copy(update={"nccl_ub": True})}))
+    name = "nccl_ub: registered NCCL buffers are not modelled"
+    assert unmodelled(made)[name] == f"+{format_bytes(0.02 * made.recommended.prediction.peak_bytes)}"
+    assert name not in unmodelled(planned())

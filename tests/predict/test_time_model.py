@@ -1,0 +1,238 @@
+from dataclasses import replace
+
+import pytest
+
+from harness.experiment.gpu import GPUS
+from harness.experiment.model import MoeModel
+from harness.predict.communication import LINKS, group_bandwidth
+from harness.predict.compose import ChunkCost, Parameters, PassSizes, Work
+from harness.predict.time_model import (
+    COPY,
+    KERNEL_S,
+    captured,
+    fitted,
+    spread_of,
+    step_time,
+    typical,
+)
+from harness.records.trace import OpCost
+
+H100 = GPUS["h100"]
+TYPICAL = typical("h100")
+ONE_SECOND_OF_GEMM = round(H100.peak_flops["bf16"] * TYPICAL.gemm_bf16)
+ONE_SECOND_OF_MEMORY = round(H100.memory_bandwidth * TYPICAL.memory)
+ONE_SECOND_OF_NVLINK = round(LINKS["h100"].nvlink * TYPICAL.link)
+
+
+def op(phase="forward", kind="gemm", **figures) -> OpCost:
+    return OpCost(phase=phase, kind=kind, dtype=figures.pop("dtype", "bf16"), **figures)
+
+
+def chunk(*ops: OpCost) -> ChunkCost:
+    return ChunkCost(
+        sizes=PassSizes(0, 0, 0, 0, 0), body=PassSizes(0, 0, 0, 0, 0), persistent=0, shared=0, hidden_bytes=0,
+        parameters=Parameters(), work=Work.of(ops), has_loss=False,
+    )  # fmt: skip
+
+
+def alone(spec_of, **changes):
+    """One GPU, one micro-batch, one stage."""
+    return spec_of(**{"num_gpus": 1, "parallelism": {}, "batch": {
+        "micro_batch_size": 1, "global_batch_size": 1, "seq_length": 4096}} | changes)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ops", "seconds"),
+    [
+        ([op(flops=ONE_SECOND_OF_GEMM)], 1),
+        ([op(flops=ONE_SECOND_OF_GEMM, bytes=2 * ONE_SECOND_OF_MEMORY)], 2),
+        ([op(kind="elementwise", flops=10**18, bytes=ONE_SECOND_OF_MEMORY)], 1),
+        ([op(kind="attention", flops=ONE_SECOND_OF_GEMM)], TYPICAL.gemm_bf16 / TYPICAL.attention),
+        ([op(dtype="fp8", flops=ONE_SECOND_OF_GEMM)], 989.4 / 1978.9 * TYPICAL.gemm_bf16 / TYPICAL.gemm_low_precision),
+        ([op(flops=ONE_SECOND_OF_GEMM), op("backward", flops=2 * ONE_SECOND_OF_GEMM)], 3),
+    ],
+    ids=["compute", "memory", "elementwise", "attention", "fp8", "phases"],
+)
+def test_an_operation_takes_the_longer_of_computing_and_moving(spec_of, ops, seconds):
+    assert step_time(alone(spec_of), ((chunk(*ops),),)).compute_s == pytest.approx(seconds, rel=1e-5)
+
+
+@pytest.mark.parametrize(("copied", "seconds"), [(0, 3), (1, 3), (3, 6)], ids=["none", "hidden", "longer"])
+def test_copies_to_the_host_run_beside_the_computation_of_each_pass(spec_of, copied, seconds):
+    """Forward computes for one second, backward for two: copies of three seconds make both take three."""
+    ops = op(flops=ONE_SECOND_OF_GEMM), op("backward", flops=2 * ONE_SECOND_OF_GEMM)
+    offloaded = replace(chunk(*ops), copied=round(copied * H100.host_bandwidth * COPY))
+    assert step_time(alone(spec_of), ((offloaded,),)).compute_s == pytest.approx(seconds, rel=1e-5)
+
+
+def test_communication_adds_up_and_overlapped_communication_hides_behind_computation(spec_of):
+    spec = spec_of(num_gpus=4, parallelism={"tensor_model_parallel_size": 4}, batch={
+        "micro_batch_size": 1, "global_batch_size": 1, "seq_length": 4096})  # fmt: skip
+    sent = {"kind": "comm", "comm_bytes": ONE_SECOND_OF_NVLINK, "comm_group": "tp"}
+    gemm = op(flops=3 * ONE_SECOND_OF_GEMM)
+    waited = step_time(spec, ((chunk(gemm, op(**sent)),),)).compute_s
+    hidden = step_time(spec, ((chunk(gemm, op(**sent, overlapped=True)),),)).compute_s
+    assert (waited, hidden) == (pytest.approx(4, rel=1e-5), pytest.approx(3 + TYPICAL.exposed, rel=1e-5))
+
+
+def with_experts(spec_of, num_experts=16, num_microbatches=1, **kernels):
+    """16 experts over two nodes, one on each GPU; two per token."""
+    spec = spec_of(num_gpus=16, parallelism={"expert_model_parallel_size": 16}, batch={
+        "micro_batch_size": 1, "global_batch_size": 16 * num_microbatches, "seq_length": 4096}, kernels=kernels)  # fmt: skip
+    moe = MoeModel(num_moe_experts=num_experts, moe_router_topk=2, moe_ffn_hidden_size=1024)
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"moe": moe})})
+
+
+def test_tokens_of_overlapped_experts_travel_beside_another_micro_batch(spec_of):
+    sent = round(LINKS["h100"].network * 2 * TYPICAL.network)  # half of it leaves the node
+    work = chunk(op(flops=ONE_SECOND_OF_GEMM), op(kind="comm", comm_bytes=sent, comm_group="ep"))
+    alone_, beside = (
+        step_time(with_experts(spec_of, 16, 4, overlap_moe_expert_parallel_comm=overlaps), ((work,),)).compute_s
+        for overlaps in (False, True)
+    )
+    assert alone_ == pytest.approx(4 * 2, rel=1e-5)
+    # the first forward and the last backward pass have no other micro-batch beside them
+    assert beside == pytest.approx(2 + 3 * (1 + TYPICAL.exposed), rel=1e-5)
+
+
+def test_a_flex_dispatcher_sends_a_token_once_to_a_node(spec_of):
+    """Of two copies per token half leave the node: one. With both experts in either node equally often, 3/4 of them remain."""
+    each, once = (
+        group_bandwidth(with_experts(spec_of, moe_token_dispatcher_type=kind, **more), "ep")
+        for kind, more in (("alltoall", {}), ("flex", {"moe_flex_dispatcher_backend": "hybridep"}))
+    )
+    assert once / each == pytest.approx(1 / (3 / 4))
+
+
+def test_the_host_launches_what_no_graph_captured(spec_of):
+    many = chunk(op(flops=1, count=1000), op("recompute", kind="attention", flops=1, count=500))
+    eager = step_time(alone(spec_of), ((many,),))
+    assert eager.compute_s == pytest.approx(1500 * TYPICAL.call_s)
+    assert eager.recompute_s == pytest.approx(500 * TYPICAL.call_s)
+    graphs = alone(spec_of, cuda_graph={"impl": "transformer_engine", "scope": ("attn",)})
+    left = step_time(graphs, ((many,),)).compute_s / eager.compute_s
+    assert left == pytest.approx(1 - captured(graphs), rel=1e-5)
+    assert captured(alone(spec_of, cuda_graph={"impl": "full_iteration", "scope": ()})) == 1
+    assert captured(graphs) == pytest.approx(14 / 22)
+
+
+def test_a_simple_operation_and_a_message_cost_the_host_less_than_a_module(spec_of):
+    message = op(kind="comm", comm_group="tp", count=500)
+    time = step_time(alone(spec_of), ((chunk(op(kind="elementwise", bytes=1, count=1000), message),),))
+    assert time.compute_s == pytest.approx(1500 * TYPICAL.launch_s, rel=1e-3)
+    assert TYPICAL.launch_s < TYPICAL.call_s / 2
+
+
+def test_gpu_and_host_delay_each_other_where_both_take_as_long(spec_of):
+    launched = round(1 / TYPICAL.call_s)
+    work = chunk(op(flops=ONE_SECOND_OF_GEMM, count=launched))
+    time = step_time(alone(spec_of), ((work,),))
+    assert time.compute_s == pytest.approx(2 ** (1 / TYPICAL.norm), rel=0.02)
+    graphs = alone(spec_of, cuda_graph={"impl": "full_iteration", "scope": ()})
+    assert step_time(graphs, ((work,),)).compute_s == pytest.approx(1, rel=0.02)
+
+
+def test_frozen_weights_have_no_gradients(spec_of):
+    work = chunk(op(flops=ONE_SECOND_OF_GEMM), op("backward", flops=2 * ONE_SECOND_OF_GEMM))
+    assert step_time(alone(spec_of, task="peft"), ((work,),)).compute_s == pytest.approx(2, rel=1e-5)
+
+
+def test_a_small_kernel_lasts_longer_than_its_bytes(spec_of):
+    graphs = alone(spec_of, cuda_graph={"impl": "full_iteration", "scope": ()})
+    few = step_time(graphs, ((chunk(op(kind="elementwise", bytes=1000, count=1000)),),)).compute_s
+    assert few == pytest.approx(1000 * KERNEL_S, rel=1e-2)
+
+
+def test_a_class_with_few_rows_takes_the_widest_range_of_its_neighbours():
+    spreads = {"9.x dense": (0.9, 1.1, 20), "9.x experts": (0.8, 1.5, 4), "8.x experts": (1.0, 1.0, 12)}
+    assert spread_of("9.x dense", spreads) == (0.9, 1.1, 20)
+    low, high, rows = spread_of("9.x experts", spreads)
+    assert (low, high, rows) == (pytest.approx(1 / (1 + 1.25 / 4)), pytest.approx(1 + 1.25 * 0.5), 4)
+    assert spread_of("10.x experts", spreads)[2] == 0
+
+
+def test_at_most_eight_constants_are_fitted():
+    assert len(fitted().constants) == 8
+    assert typical("a100").gemm_bf16 == 0.75
+    assert typical("b200") == typical("h100") != typical("a100")
+    for name in ("launch_s", "call_s", "norm"):
+        assert getattr(typical("a100"), name) == getattr(typical("h100"), name) == fitted().constants[name]
+
+
+def test_the_slowest_stage_sets_the_pace_and_the_bubble_is_that_of_one_f_one_b(spec_of):
+    spec = spec_of(num_gpus=4, parallelism={"pipeline_model_parallel_size": 4}, batch={
+        "micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096})  # fmt: skip
+    stages = tuple((chunk(op(flops=n * ONE_SECOND_OF_GEMM)),) for n in (1, 1, 2, 1))
+    time = step_time(spec, stages)
+    assert time.compute_s == pytest.approx(8 * 2, rel=1e-5)
+    assert time.bubble_s == pytest.approx(3 * 5 / 4, rel=1e-5)
+
+
+def test_interleaving_divides_the_bubble_by_the_number_of_chunks(spec_of):
+    stages = tuple((chunk(op(flops=ONE_SECOND_OF_GEMM)),) * 5 for _ in range(4))
+    assert step_time(spec_of(), stages).bubble_s == pytest.approx(3 / 5 * 5, rel=1e-5)
+
+
+def test_recompute_is_part_of_the_computation(spec_of):
+    time = step_time(
+        alone(spec_of), ((chunk(op(flops=ONE_SECOND_OF_GEMM), op("recompute", flops=ONE_SECOND_OF_GEMM)),),)
+    )
+    assert (time.compute_s, time.recompute_s) == (pytest.approx(2, rel=1e-5), pytest.approx(1, rel=1e-5))
+
+
+def test_overlapped_gradients_hide_behind_the_last_backward_pass(spec_of):
+    heavy = replace(chunk(op("backward", flops=ONE_SECOND_OF_GEMM)), parameters=Parameters(dense=10**9))
+    plain = spec_of(num_gpus=8, parallelism={}, batch={
+        "micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096})  # fmt: skip
+    overlapped = plain.model_copy(update={"ddp": plain.ddp.model_copy(update={
+        "overlap_grad_reduce": True, "overlap_param_gather": True})})  # fmt: skip
+    # 4 bytes of gradient and 2 of weight per parameter, 7/8 of them sent; weights have no forward pass to hide behind
+    each = 10**9 * 7 / 8 / ONE_SECOND_OF_NVLINK
+    assert step_time(plain, ((heavy,),)).reduction_s == pytest.approx(6 * each)
+    assert step_time(overlapped, ((heavy,),)).reduction_s == pytest.approx(2 * each)
+
+
+def test_every_rank_quantises_the_mxfp8_weights_that_it_gathers_in_bf16(spec_of):
+    heavy = replace(chunk(op(flops=1), op("backward", flops=1)), parameters=Parameters(10**9))
+    gpu, shape = GPUS["b200"], {"num_gpus": 8, "gpu": "b200", "parallelism": {}, "batch": {
+        "micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096}}  # fmt: skip
+    shards = {
+        "optimizer": {"use_distributed_optimizer": True},
+        "ddp": {"overlap_grad_reduce": False, "overlap_param_gather": False},
+    }
+    scaled, blocks = (
+        step_time(spec_of(compute_dtype=name, **shape, **shards), ((heavy,),)) for name in ("fp8_cs", "fp8_mx")
+    )
+    sent = LINKS["b200"].nvlink * typical("b200").link
+    assert blocks.reduction_s - scaled.reduction_s == pytest.approx(10**9 * 7 / 8 / sent)
+    moved = gpu.memory_bandwidth * typical("b200").memory
+    assert blocks.optimizer_s - scaled.optimizer_s == pytest.approx(6 * 10**9 / moved)
+
+
+def test_the_range_holds_the_likely_time(spec_of):
+    time = step_time(alone(spec_of), ((chunk(op(flops=ONE_SECOND_OF_GEMM, bytes=ONE_SECOND_OF_MEMORY)),),))
+    assert time.low_s < time.likely_s < time.high_s
+
+
+def test_many_small_kernels_are_bound_by_the_host(spec_of):
+    assert step_time(alone(spec_of), ((chunk(op(flops=100, bytes=100, count=100)),),)).host_bound
+    assert not step_time(alone(spec_of), ((chunk(op(flops=ONE_SECOND_OF_GEMM)),),)).host_bound
+
+
+def test_a_group_inside_a_node_uses_nvlink_and_one_across_nodes_the_network(spec_of):
+    spec = spec_of()  # TP 4, DP 2: a data-parallel pair lies 4 ranks apart
+    assert group_bandwidth(spec, "tp") == LINKS["h100"].nvlink
+    assert group_bandwidth(spec, "dp") == LINKS["h100"].nvlink
+    wide = spec_of(num_gpus=256)  # DP 16: two of each node, so 7/8 of the traffic leaves it
+    assert group_bandwidth(wide, "dp") == pytest.approx(LINKS["h100"].network / (7 / 8))
+
+
+def test_every_gpu_type_has_links():
+    assert LINKS.keys() == {name for name, row in GPUS.items() if not row.is_cpu}
+
+
+def test_work_is_linear():
+    one, two = Work.of([op(flops=10, count=2)]), Work.of([op(flops=30, count=6)])
+    assert (two - one).flops() == 20
+    assert (one + one).flops() == 20
+    assert list((two - two).counts) == []

@@ -1,0 +1,134 @@
+"""Tracer processes: the cases that kill one, and a tracer whose harness is killed."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.errors import RunFailedError
+from harness.launch.environment import this_host
+from harness.predict.trace_cases import TraceCache
+from harness.predict.tracer import Tracing
+from harness.records.trace import TraceCase
+
+# Declines every case, but for the tracer that is asked for one of `fatal`, which dies and then prints noise.
+SCRIPTED = """#!{python}
+import atexit, json, sys
+cases = [case["key"] for case in json.load(open(sys.argv[sys.argv.index("--request") + 1]))["cases"]]
+if set(cases) & set({fatal!r}):
+    atexit.register(print, 'nanobind: leaked 2 types!\\n - leaked type "ir.attr"', file=sys.stderr)
+    raise TypeError("killed by the test")
+answer = {{"megatron_core": "1", "torch": "2", "chunks": {{}}, "refused": dict.fromkeys(cases, "declined"), "seconds": 0.1}}
+open(sys.argv[sys.argv.index("--out") + 1], "w").write(json.dumps(answer))
+"""
+
+
+@pytest.fixture
+def cases(make_spec):
+    spec = make_spec()
+    return tuple(TraceCase(key=f"k{i}", spec=spec, layer_kind="dense", num_layers=1) for i in range(64))
+
+
+@pytest.fixture
+def tracing(tmp_path):
+    """``tracing("k0")``: two tracers, where the tracer that gets k0 dies."""
+
+    def make(*fatal: str) -> Tracing:
+        python = tmp_path / "python"
+        python.write_text(SCRIPTED.format(python=sys.executable, fatal=fatal))
+        python.chmod(0o755)
+        host = replace(this_host(), python=str(python), num_cores=2)
+        return Tracing(host, TraceCache(tmp_path / "traces"), timeout_s=100.0)
+
+    return make
+
+
+@pytest.mark.train
+def test_only_the_cases_that_kill_a_tracer_are_refused_and_they_are_asked_again(tracing, cases):
+    traces = tracing("k0", "k13").traces(cases, "local")
+    assert {key for key, why in traces.refused.items() if "killed by the test" in why} == {"k0", "k13"}
+    others = {case.key for case in cases} - {"k0", "k13"}
+    assert {key for key, why in traces.refused.items() if why == "declined"} == others
+    kept = replace(tracing("k0", "k13"), cached_only=True).traces(cases, "local")
+    assert set(kept.refused) == others
+    again = tracing().traces(cases, "local")
+    assert set(again.refused.values()) == {"declined"}
+
+
+@pytest.mark.train
+def test_when_all_tracers_die_there_is_no_answer(tracing, cases):
+    with pytest.raises(RunFailedError, match=r"\(exit 1\): TypeError: killed by the test$"):
+        tracing(*(case.key for case in cases)).traces(cases, "local")
+
+
+@pytest.mark.train
+def test_an_answer_of_another_version_is_no_answer(tracing, cases):
+    python = tracing().host.python
+    Path(python).write_text(Path(python).read_text().replace('"seconds"', '"written_by_a_later_version"'))
+    with pytest.raises(RunFailedError, match="another version"):
+        Tracing(replace(this_host(), python=python, num_cores=1), None).traces(cases, "local")
+
+
+@pytest.mark.train
+def test_tracers_report_how_many_cases_are_done(tracing, cases, make_spec):
+    """Each of the two notes its 32 cases, and goes on for longer than the harness waits before it looks."""
+    python = Path(tracing().host.python)
+    noted = 'open(sys.argv[sys.argv.index("--out") + 1].replace(".json", ".done"), "w").write("." * len(cases)); import time; time.sleep(0.5)'
+    python.write_text(python.read_text().replace("answer = {", f"{noted}\nanswer = {{"))
+    seen = []
+    counting = Tracing(
+        replace(this_host(), python=str(python), num_cores=2), None, progress=lambda *counts: seen.append(counts)
+    )
+    counting.traces(cases, "local")
+    assert seen[-1] == (64, 64)
+    seen.clear()
+    spec = make_spec()
+    experts = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
+    spec = make_spec(model=spec.model.model_dump() | {"moe": experts})
+    with_experts = tuple(case.model_copy(update={"spec": spec, "layer_kind": "moe"}) for case in cases)
+    counting.traces(with_experts, "local", imbalance=1.25)
+    assert {num_due for _, num_due in seen} == {128}
+    assert seen[0] == (0, 128)
+    assert seen[-1] == (128, 128)
+
+
+STARTER = """
+import os, subprocess, sys, time
+tracer = subprocess.Popen(
+    (sys.executable, "-m", "harness.engine.trace", "--request", sys.argv[1], "--out", "/dev/null"),
+    start_new_session=True, env={**os.environ, "MBR_PERF_PARENT_PID": str(os.getpid())},
+)
+print(tracer.pid, flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_tracer_dies_with_a_harness_that_is_killed(tmp_path):
+    os.mkfifo(tmp_path / "request")  # the tracer waits for ever for what nobody writes
+    starter = subprocess.Popen((sys.executable, "-c", STARTER, str(tmp_path / "request")), stdout=subprocess.PIPE)
+    tracer = int(starter.stdout.readline())
+    try:
+        time.sleep(1)
+        starter.kill()
+        starter.wait()
+        end = time.monotonic() + 60
+        while is_running(tracer) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not is_running(tracer)
+    finally:
+        starter.stdout.close()
+        with suppress(ProcessLookupError):
+            os.kill(tracer, 9)
+
+
+def is_running(pid: int) -> bool:
+    """Not gone, and no zombie that nobody collects."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

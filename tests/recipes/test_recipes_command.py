@@ -1,0 +1,133 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.errors import BadRequestError
+from harness.recipes.ask import recipes as app
+
+
+def run(*argv: str):
+    return CliRunner().invoke(app, argv, catch_exceptions=False)
+
+
+def test_list_shows_every_recipe_uncut_in_a_pipe():
+    lines = run("list").stdout.splitlines()
+    row = next(line for line in lines if "deepseek_v3" in line)
+    assert row.split()[:5] == ["deepseek_v3", "deepseek", "671.0", "B", "cpu"]
+    assert not any("…" in line for line in lines)
+
+
+def test_list_as_json_is_one_document():
+    document = json.loads(run("list", "--json").stdout)
+    assert document["schema_version"] == 1
+    llama = next(r for r in document["recipes"] if r["recipe"] == "llama3_8b")
+    assert llama["parameters_billion"] == 8.03
+    assert llama["gpus"]["cpu"] == {"tasks": ["pretrain", "sft"], "compute_dtypes": ["fp32"], "num_gpus": [2]}
+
+
+def test_list_shows_only_the_points_of_one_gpu_type():
+    every = json.loads(run("list", "--json").stdout)["recipes"]
+    some = json.loads(run("list", "--gpu", "a100", "--json").stdout)["recipes"]
+    assert some == [{**row, "gpus": {"a100": row["gpus"]["a100"]}} for row in every if "a100" in row["gpus"]]
+    assert 0 < len(some) < len(every)
+    lines = run("list", "-g", "a100").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["recipe", *(row["recipe"] for row in some)]
+
+
+def test_list_names_the_nearest_gpu_type():
+    with pytest.raises(BadRequestError, match="no such GPU type\n  did you mean 'h100'"):
+        run("list", "--gpu", "h10")
+
+
+def test_show_prints_model_and_points():
+    text = run("show", "mixtral_8x7b").stdout
+    assert "moe.num_moe_experts" in text
+    assert "core_attn,moe_act" in text
+
+
+def test_show_names_why_a_point_cannot_run():
+    document = json.loads(run("show", "deepseek_v3", "--json").stdout)
+    broken = [p for p in document["points"] if p["inconsistent"]]
+    assert {(p["gpu"], p["num_gpus"]) for p in broken} == {("h100", 64), ("gb200", 256), ("gb300", 256)}
+    assert "no: world 64 not divisible by ETP*EP*PP=512" in run("show", "deepseek_v3").stdout
+
+
+def test_show_of_an_unknown_recipe_is_a_wrong_request():
+    with pytest.raises(BadRequestError, match="unknown recipe 'nothing'"):
+        run("show", "nothing")
+
+
+def test_validate_accepts_all_recipes_and_lists_the_points_that_cannot_run():
+    lines = run("validate").stdout.splitlines()
+    assert lines[-1].startswith("ok: 15 recipe files, ")
+    listed = [line for line in lines if "the published sizes do not divide" in line]
+    assert any(line.startswith("recipes/deepseek/deepseek_v3.yaml: pretrain h100 bf16 64 GPUs: ") for line in listed)
+    assert any("recipes/gpt/gpt3_175b.yaml" in line and "refused by rule K28" in line for line in lines)
+
+
+def test_validate_shows_all_problems_of_a_file(tmp_path: Path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("name: bad\nfamily: mine\ntitle: Bad\nmodle: {}\npoints: []\n", encoding="utf-8")
+    with pytest.raises(BadRequestError) as caught:
+        run("validate", str(path))
+    assert [p.message.removeprefix(str(path)) for p in caught.value.problems] == [
+        ":4: modle: no such setting",
+        ":1: model: missing",
+        ":5: points: at least one operating point is needed",
+    ]
+
+
+def test_validate_as_json_exits_with_the_problems(tmp_path: Path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("a: yes\n", encoding="utf-8")
+    result = run("validate", str(path), "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["problems"][0]["message"].startswith(f"{path}:1: 'yes' is ambiguous")
+
+
+def test_suites_are_listed_with_their_titles():
+    lines = run("suites").stdout.splitlines()
+    row = next(line for line in lines if line.startswith("h100_nightly"))
+    assert row.split() == ["h100_nightly", "39", "h100", "Published", "H100", "performance", "points"]
+
+
+def test_the_cases_of_a_suite_are_shown_with_the_settings_of_their_operating_points():
+    text = run("suites", "cpu_smoke").stdout
+    assert "dense.core_attn,layernorm" in text
+    assert "oom until 2099-12-31: no recompute needs" in text
+    document = json.loads(run("suites", "cpu_smoke", "--json").stdout)
+    limited = document["cases"][-1]
+    assert (document["schema_version"], document["suite"]) == (1, "cpu_smoke")
+    assert (limited["case"], limited["recompute"], limited["num_gpus"], limited["expected"]["outcome"]) == (
+        "dense_under_a_limit", "none", 2, "oom",
+    )  # fmt: skip
+
+
+def test_a_suite_file_is_checked_by_showing_it(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("title: Mine\ncases:\n  - requests: {}\n", encoding="utf-8")
+    with pytest.raises(BadRequestError, match=r":3: cases\[0\]\.requests: no such setting"):
+        run("suites", str(path))
+
+
+def test_every_case_without_an_operating_point_is_named(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    asked = ("{model_recipe_name: mixtral_8x7b, gpu: h100}", "{model_recipe_name: llama3_8b, gpu: l40s}")
+    path.write_text(
+        "title: Mine\ncases:\n" + "".join(f"  - request: {request}\n" for request in asked), encoding="utf-8"
+    )
+    with pytest.raises(BadRequestError) as raised:
+        run("suites", str(path))
+    assert "suite mine: case mixtral_8x7b: recipe 'mixtral_8x7b' has no pretrain operating point" in str(raised.value)
+    assert "suite mine: case llama3_8b: " in str(raised.value)
+
+
+def test_a_pipe_is_refused_without_waiting(mbr_perf, tmp_path):
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    answer = mbr_perf("recipes", "validate", pipe)
+    assert answer.code == 2
+    assert "pipe.yaml: a pipe or a device, not a file" in answer.err

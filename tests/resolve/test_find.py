@@ -1,0 +1,134 @@
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError, closest
+from harness.resolve.find import all_recipe_files, find_recipe_file, open_recipe, recipes_dir
+from harness.resolve.recipe_file import load_recipe
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    root = tmp_path / "recipes"
+    for family, name in (("llama", "llama3_8b"), ("gpt", "gpt3_175b")):
+        (root / family).mkdir(parents=True)
+        shutil.copy(recipes_dir() / family / f"{name}.yaml", root / family)
+    return root
+
+
+def test_the_checkout_has_the_recipes():
+    assert recipes_dir() == Path(__file__).parents[2] / "recipes"
+
+
+def test_a_name_is_found_in_any_case():
+    assert find_recipe_file(" LLaMA3_8B ").label == "recipes/llama/llama3_8b.yaml"
+
+
+def test_finding_a_name_opens_no_file(directory: Path):
+    (directory / "llama" / "broken.yaml").write_text("a: [", encoding="utf-8")
+    assert find_recipe_file("gpt3_175b", directory).path == directory / "gpt" / "gpt3_175b.yaml"
+
+
+def test_suites_are_not_recipes(directory: Path):
+    (directory / "suites").mkdir()
+    (directory / "suites" / "nightly.yaml").write_text("a: 1\n", encoding="utf-8")
+    assert [f.name for f in all_recipe_files(directory)] == ["gpt3_175b", "llama3_8b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "problem"),
+    [
+        ("llama3_8", None, "unknown recipe 'llama3_8'\n  did you mean 'llama3_8b'?"),
+        ("llama3_8b", "lama", "unknown model family 'lama'\n  did you mean 'llama'?"),
+        ("llama3_8b", "gpt", "-m gpt: recipe 'llama3_8b' is of family 'llama'\n  -m llama"),
+        (
+            "../secret",
+            None,
+            "-mr ../secret: no such file\n  check the path, or give a name from `mbr-perf recipes list`",
+        ),
+    ],
+)
+def test_an_unknown_name_is_reported_with_its_nearest(directory: Path, name: str, family: str | None, problem: str):
+    with pytest.raises(BadRequestError) as caught:
+        open_recipe(name, directory, family)
+    assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("typed", "nearest"),
+    [
+        ("llama3_7b", ["llama3_8b", "llama3_70b"]),
+        ("llama3_75b", ["llama3_70b", "llama3_8b"]),
+        ("llama3_8bb", ["llama3_8b", "llama3_70b"]),
+        ("llama3_80b", ["llama3_70b", "llama3_8b"]),
+        ("llama31_4050b", ["llama31_405b"]),
+        ("mistral_8x7b", ["mixtral_8x7b"]),
+    ],
+)
+def test_numbers_are_near_by_their_size_and_words_by_their_letters(typed: str, nearest: list[str]):
+    known = ["llama31_405b", "llama3_70b", "llama3_8b", "mixtral_8x7b", "qwen3_30b_a3b"]
+    assert closest(typed, known, len(nearest)) == nearest
+
+
+@pytest.mark.parametrize("name", ["a b", "", "-x", "x" * 65, "naïve"])
+def test_a_name_has_one_alphabet(directory: Path, name: str):
+    with pytest.raises(BadRequestError, match="is not a recipe name"):
+        find_recipe_file(name, directory)
+
+
+def test_a_link_out_of_the_directory_is_refused(directory: Path, tmp_path: Path):
+    outside = tmp_path / "outside.yaml"
+    shutil.copy(directory / "llama" / "llama3_8b.yaml", outside)
+    (directory / "llama" / "linked.yaml").symlink_to(outside)
+    with pytest.raises(BadRequestError, match="is a link that leaves"):
+        find_recipe_file("linked", directory)
+
+
+def test_a_path_to_ones_own_file_works_and_its_family_is_checked(write):
+    path = write()
+    assert open_recipe(str(path)).header.name == "tiny"
+    with pytest.raises(BadRequestError, match="recipe 'tiny' is of family 'mine'"):
+        open_recipe(str(path), family="llama")
+
+
+def test_the_name_inside_a_shipped_file_is_its_own(directory: Path):
+    (directory / "llama" / "llama3_8b.yaml").rename(directory / "llama" / "other.yaml")
+    with pytest.raises(BadRequestError, match="name is 'llama3_8b', but its file or folder is named 'other'"):
+        open_recipe("other", directory)
+
+
+def test_a_missing_directory_is_reported(tmp_path: Path):
+    with pytest.raises(BadRequestError, match="no recipe directory at"):
+        recipes_dir(tmp_path / "none")
+
+
+# Points per model of Megatron-Bridge's H100 performance recipes at 067f987.
+BRIDGE_H100 = {
+    "qwen3_30b_a3b": 7, "deepseek_v3": 6, "llama3_70b": 6, "llama3_8b": 6, "llama31_405b": 4, "qwen3_235b_a22b": 4,
+    "kimi_k2": 3, "gpt_oss_120b": 2, "qwen3_next_80b_a3b": 2,
+    "nemotron_3_5_lightning": 2, "nemotron_3_nano": 2, "nemotron_3_super": 1, "nemotronh_56b": 1,
+    "qwen35_vl_122b_a10b": 2, "qwen35_vl_35b_a3b": 2, "qwen35_vl_397b_a17b": 2, "qwen3_vl_235b_a22b": 2,
+    "qwen3_vl_30b_a3b": 2, "glm51": 1, "glm52": 1, "wan_14b": 1,
+}  # fmt: skip
+
+
+def test_40_of_bridges_59_h100_performance_points_have_a_recipe_here():
+    shipped = Counter()
+    for file in all_recipe_files(recipes_dir()):
+        points = load_recipe(file.path, file.label).points
+        shipped[file.name] = sum(p.key.gpu == "h100" and "/perf_recipes/" in p.key.source for p in points)
+    covered = {name: count for name, count in shipped.items() if count}
+    assert covered == {name: count for name, count in BRIDGE_H100.items() if name in shipped}
+    assert (sum(covered.values()), sum(BRIDGE_H100.values())) == (40, 59)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("nemotron", "Mamba layers"), ("_vl_", "vision encoder"), ("glm", "sparse attention"), ("wan_", "diffusion")],
+)
+def test_models_that_cannot_be_built_are_refused_by_name_with_the_reason(name, reason):
+    for each in (each for each in BRIDGE_H100 if name in each):
+        with pytest.raises(BadRequestError, match=f"recipe '{each}': the model .*{reason}"):
+            find_recipe_file(each)

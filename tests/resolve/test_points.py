@@ -1,0 +1,214 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError, SeveralMatchError
+from harness.resolve.points import choose_point, only_gpu_point, weak_scaled
+from harness.resolve.recipe import Recipe, Request
+from harness.resolve.recipe_file import load_recipe
+from harness.resolve.resolve import resolve_recipe
+
+HEAD = """\
+name: many
+family: mine
+title: Many points
+model: {num_layers: 4, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4, vocab_size: 512}
+points:
+"""
+
+
+def point(gpu="h100", dtype="bf16", gpus=8, extra="", tp=2, gbs=32, task="pretrain") -> str:
+    return f"""\
+  - task: {task}
+    gpu: {gpu}
+    compute_dtype: {dtype}
+    num_gpus: {gpus}
+    parallelism: {{tensor_model_parallel_size: {tp}}}
+    batch: {{micro_batch_size: 1, global_batch_size: {gbs}, seq_length: 128}}
+    source: a test
+{extra}"""
+
+
+BROKEN = "    inconsistent: [world 64 not divisible by 512]\n"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Callable[..., Recipe]:
+    def _recipe(*points: str) -> Recipe:
+        path = tmp_path / "many.yaml"
+        path.write_text(HEAD + "".join(points), encoding="utf-8")
+        return load_recipe(path, "many.yaml")
+
+    return _recipe
+
+
+def ask(**options: object) -> Request:
+    return Request(**{"model_recipe_name": "many", "gpu": "h100", **options})
+
+
+def test_the_first_listed_count_is_the_default(recipe):
+    assert choose_point(recipe(point(gpus=16), point(gpus=8)), ask()).num_gpus == 16
+
+
+def test_a_point_that_cannot_run_is_passed_over_and_named(recipe):
+    choice = choose_point(recipe(point(gpus=64, extra=BROKEN), point(gpus=128)), ask())
+    assert choice.num_gpus == 128
+    assert choice.notes == ("pretrain h100 bf16 64 GPUs is listed first but cannot run: world 64 not divisible by 512",)
+
+
+@pytest.mark.parametrize("options", [{"num_gpus": 64}, {"num_gpus": 64, "tensor_model_parallel_size": 1}])
+def test_a_point_that_cannot_run_is_refused_with_the_reason(recipe, options):
+    with pytest.raises(BadRequestError, match="cannot run as published: world 64 not divisible by 512"):
+        choose_point(recipe(point(gpus=64, extra=BROKEN), point(gpus=128)), ask(**options))
+
+
+@pytest.mark.parametrize(("asked", "start", "scaled"), [(4, 8, 16), (12, 16, 48), (64, 16, 256), (8, 8, None)])
+def test_another_count_starts_from_the_next_larger_point_else_the_largest(recipe, asked, start, scaled):
+    resolved = resolve_recipe(recipe(point(gpus=8, gbs=32), point(gpus=16, gbs=64)), ask(num_gpus=asked))
+    assert resolved.spec.num_gpus == asked
+    assert resolved.spec.batch.global_batch_size == (scaled or 32)
+    assert [n for n in resolved.notes if "started from" in n] == (
+        [f"no operating point for {asked} GPUs: started from pretrain h100 bf16 {start} GPUs"] if scaled else []
+    )
+
+
+def test_a_batch_that_stays_the_same_is_no_note(recipe):
+    of_one_copy = recipe(point(gpus=8, gbs=32))
+    resolved = resolve_recipe(of_one_copy, ask(num_gpus=16, tensor_model_parallel_size=4))
+    assert resolved.spec.batch.global_batch_size == 32
+    assert resolved.sources["batch.global_batch_size"] != "--num_gpus"
+    assert not any("scaled" in note for note in resolved.notes)
+    assert any("32 scaled to 64" in note for note in resolve_recipe(of_one_copy, ask(num_gpus=16)).notes)
+
+
+@pytest.mark.parametrize(("gbs", "base", "now", "expected"), [(192, 32, 4, 24), (128, 8, 1, 16), (192, 32, 8, 48)])
+def test_the_global_batch_follows_the_data_parallel_copies_as_in_megatron_bridge(gbs, base, now, expected):
+    assert weak_scaled(gbs, base, now) == expected
+
+
+def test_a_global_batch_that_does_not_scale_is_an_error():
+    with pytest.raises(BadRequestError, match="is no whole number"):
+        weak_scaled(32, 3, 2)
+
+
+def test_an_asked_global_batch_is_not_scaled(recipe):
+    resolved = resolve_recipe(recipe(point()), ask(num_gpus=4, global_batch_size=6))
+    assert (resolved.spec.batch.global_batch_size, resolved.sources["batch.global_batch_size"]) == (
+        6,
+        "--global_batch_size",
+    )
+
+
+def test_scaling_uses_the_parallel_sizes_that_were_asked_for(recipe):
+    resolved = resolve_recipe(recipe(point()), ask(num_gpus=4, tensor_model_parallel_size=1))
+    assert resolved.spec.batch.global_batch_size == 32
+
+
+def test_a_count_that_the_parallel_sizes_do_not_divide_is_an_error(recipe):
+    with pytest.raises(BadRequestError, match=r"--num_gpus 3 is not divisible by TP x PP x CP = 2 x 1 x 1 = 2"):
+        resolve_recipe(recipe(point()), ask(num_gpus=3))
+
+
+def test_the_usual_precision_is_taken_when_there_else_the_first_with_a_note(recipe):
+    assert choose_point(recipe(point(dtype="fp8_cs"), point()), ask()).point.key.compute_dtype == "bf16"
+    choice = choose_point(recipe(point(dtype="fp8_cs"), point(dtype="fp8_sc")), ask())
+    assert choice.point.key.compute_dtype == "fp8_cs"
+    assert choice.notes == ("recipe 'many' on h100 has no bf16 point: using fp8_cs (-c chooses among fp8_cs, fp8_sc)",)
+
+
+def test_variants_are_chosen_by_name_only(recipe):
+    many = recipe(point(gpus=4, extra="    variant: large\n"), point(gpus=8))
+    assert choose_point(many, ask()).num_gpus == 8
+    assert choose_point(many, ask(variant="large")).num_gpus == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (
+            {"gpu": "h200"},
+            [
+                "no pretrain operating point for h200; it has points for h100",
+                "-g h100 takes its point",
+                "--point_gpu h100",
+            ],
+        ),
+        ({"gpu": "h1000"}, ["--gpu: no such value 'h1000'", "known: a100, h100"]),
+        ({"compute_dtype": "fp8_cs"}, ["no operating point for -c fp8_cs", "there is -c bf16"]),
+        ({"compute_dtype": "fp8"}, ["--compute_dtype: no such value 'fp8'", "fp8_cs"]),
+        ({"task": "peft"}, ["has no operating point for task 'peft'", "there is --task pretrain"]),
+        ({"task": "finetune"}, ["--task: no such value 'finetune'", "known: pretrain, sft, peft"]),
+        ({"variant": "large"}, ["has no variant 'large'", "there are none"]),
+        ({"num_gpus": 0}, ["--num_gpus: must be 1 or more, is 0"]),
+    ],
+)
+def test_what_is_not_there_is_reported_with_what_is(recipe, options, parts):
+    with pytest.raises(BadRequestError) as caught:
+        choose_point(recipe(point()), ask(**options))
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_the_only_variant_is_taken_with_and_without_a_gpu_type(recipe):
+    large = recipe(point(extra="    variant: large\n"))
+    chosen = choose_point(large, ask())
+    assert chosen.point.key.variant == "large"
+    assert chosen.notes == ("recipe 'many' on h100 has no point but those of --variant large: using them",)
+    assert only_gpu_point(large, ask(gpu="")) is chosen.point
+
+
+def test_one_of_several_variants_must_be_named(recipe):
+    several = recipe(point(extra="    variant: large\n"), point(extra="    variant: small\n"))
+    with pytest.raises(BadRequestError, match="has only variants\n  give --variant large or small"):
+        choose_point(several, ask())
+    with pytest.raises(BadRequestError, match="did you mean 'large'"):
+        only_gpu_point(several, ask(gpu="", variant="larg"))
+
+
+def test_the_point_of_another_gpu_type_is_used_only_when_asked_for(recipe):
+    resolved = resolve_recipe(recipe(point(gpu="gb200", gpus=4)), ask(gpu="h200", point_gpu="gb200"))
+    assert (resolved.spec.gpu, resolved.spec.num_gpus, resolved.spec.gpus_per_node) == ("h200", 4, 8)
+    assert resolved.notes == ("operating point of gb200 used on h200, as asked by --point_gpu",)
+
+
+CPU = point(gpu="cpu", dtype="fp32", gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        ({"num_gpus": 8}, "pretrain a100 bf16 8 GPUs"),
+        ({"compute_dtype": "fp8_cs"}, "pretrain h100 fp8_cs 16 GPUs"),
+        ({"point_gpu": "a100"}, "pretrain a100 bf16 8 GPUs"),
+        ({"task": "sft"}, "sft h100 bf16 8 GPUs"),
+        ({"variant": "far"}, "pretrain h100 bf16 64 GPUs (variant far)"),
+        ({"compute_dtype": "fp8_cs", "num_gpus": 12}, "pretrain h100 fp8_cs 16 GPUs"),
+    ],
+)
+def test_options_single_out_one_gpu_point_and_never_the_cpu_point(recipe, options, title):
+    many = recipe(CPU, point(gpus=16), point(gpu="a100"), point(dtype="fp8_cs", gpus=16), point(task="sft"),
+                  point(gpus=64, extra="    variant: far\n"), point(gpus=8, dtype="fp8_cs", extra=BROKEN))  # fmt: skip
+    assert only_gpu_point(many, ask(gpu="", **options)).title == title
+
+
+def test_several_gpu_points_are_each_reported_with_the_options_that_choose_it(recipe):
+    several = recipe(
+        CPU, point(task="sft", gpus=8), point(task="sft", dtype="fp8_cs", gpus=64, extra="    variant: far\n")
+    )
+    with pytest.raises(SeveralMatchError, match="2 GPU operating points") as error:
+        only_gpu_point(several, ask(gpu=""))
+    first, second = error.value.choices
+    assert first == ("-g", "h100", "--task", "sft", "-c", "bf16", "-ng", "8")
+    assert second == ("-g", "h100", "--task", "sft", "-c", "fp8_cs", "-ng", "64", "-cv", "far")
+    with pytest.raises(SeveralMatchError) as error:
+        only_gpu_point(several, ask(gpu="", task="sft", num_gpus=32))
+    assert error.value.choices == (("-g", "h100", "-c", "bf16"), ("-g", "h100", "-c", "fp8_cs", "-cv", "far"))
+
+
+def test_a_recipe_without_gpu_points_names_the_cpu_point(recipe):
+    with pytest.raises(
+        BadRequestError, match="no GPU operating point, and no -g was given\n  -g cpu takes its cpu point"
+    ):
+        only_gpu_point(recipe(CPU), ask(gpu=""))
+    with pytest.raises(BadRequestError, match="no GPU operating point for --task pretrain --compute_dtype nvfp4,"):
+        only_gpu_point(recipe(CPU, point()), ask(gpu="", compute_dtype="nvfp4"))

@@ -1,0 +1,83 @@
+"""Strict trees as models: one message for each wrong value, at its line, with what to write instead."""
+
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from harness.experiment.gpu import Frozen
+from harness.resolve.reading import Document, FileModel, one_of
+from harness.resolve.strict_yaml import parse_yaml
+
+
+class Round(Frozen):
+    kind: Literal["round"]
+    radius: int
+
+
+class Square(Frozen):
+    kind: Literal["square"]
+    side: int
+    turned: bool = False
+
+
+class Item(FileModel):
+    name: str
+    count: int | Literal["none"] = 1
+    parts: str | tuple[str, ...] = ()
+    share: Annotated[float, Field(gt=0)] = Field(default=1.0, description="share of the whole")
+    color: Annotated[str, one_of(("red", "green"))] = "red"
+    shape: Annotated[Round | Square, Field(discriminator="kind")] | None = None
+
+
+class Box(FileModel):
+    items: tuple[Item, ...]
+
+
+def problems_of(*lines):
+    """What is wrong in a box of one item."""
+    text = "items:\n- name: a\n" + "".join(f"  {line}\n" for line in lines)
+    document = Document("box.yaml", parse_yaml(text, "box.yaml"))
+    assert (document.read(Box) is None) == bool(document.problems.found)
+    return [str(problem) for problem in document.problems.found]
+
+
+def test_a_sound_file_becomes_its_model():
+    document = Document("box.yaml", parse_yaml("items:\n- name: a\n  shape: {kind: round, radius: 2}\n", "box.yaml"))
+    assert document.read(Box) == Box(items=(Item(name="a", shape=Round(kind="round", radius=2)),))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("cuont: 2", "items[0].cuont: no such setting\n  did you mean 'count'?"),
+        ("count: many", "items[0].count: must be an integer or 'none', is 'many'"),
+        ("count:", "items[0].count: has no value\n  give it a value, or leave the key out"),
+        ("parts: [x, 1]", "items[0].parts[1]: must be text, is 1\n  quote it"),
+        ("share: 0", "items[0].share: must be greater than 0, is 0\n  share of the whole"),
+        ("share: half", "items[0].share: must be a number, is 'half'\n  share of the whole"),
+        ("color: gren", "items[0].color: no such value 'gren'\n  did you mean 'green'?"),
+        ("shape: {kind: round}", "items[0].shape.radius: missing\n  add radius"),
+        ("shape: {radius: 1}", "items[0].shape.kind: missing\n  add kind"),
+        ("shape: {kind: oval, radius: 1}", "items[0].shape.kind: must be 'round', 'square', is 'oval'"),
+        ("shape: {kind: round, radius: 1, turned: true}", "items[0].shape.turned: kind 'round' has no turned\n  known: kind, radius"),
+        ("shape: round", "items[0].shape: must be a mapping, is 'round'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_one_problem_at_its_line(line, message):
+    [problem] = problems_of(line)
+    assert problem.startswith(f"box.yaml:3: {message}")
+
+
+def test_every_problem_is_reported_at_once_each_at_its_line():
+    lines = ("cuont: 2", "color: blue", "shape:", "  kind: square", "  side: wide")
+    assert [problem.split(": ")[0] for problem in sorted(problems_of(*lines))] == [
+        "box.yaml:3",
+        "box.yaml:4",
+        "box.yaml:7",
+    ]
+
+
+def test_a_long_text_is_not_printed_whole():
+    [problem] = problems_of(f"share: {'x' * 100}")
+    assert "is a text of 100 characters" in problem

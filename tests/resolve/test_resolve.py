@@ -1,0 +1,220 @@
+import pytest
+
+from harness.errors import BadRequestError, ManyProblemsError
+from harness.resolve.reading import HUGGING_FACE
+from harness.resolve.recipe import Request, settable_paths
+from harness.resolve.resolve import resolve, resolve_recipe
+
+
+def ask(**options: object) -> Request:
+    return Request(**{"model_recipe_name": "tiny", "gpu": "h100", **options})
+
+
+def test_default_recipe_point_and_option_win_in_that_order(load):
+    resolved = resolve_recipe(load(), ask(global_batch_size=64, env=("OWN=x=y",)))
+    assert resolved.spec.batch.global_batch_size == 64
+    assert resolved.spec.env == {"COMMON": "2", "OWN": "x=y"}
+    assert {path: resolved.sources[path] for path in (
+        "optimizer.lr", "ddp.overlap_grad_reduce", "env.COMMON", "kernels.tp_comm_overlap", "batch.seq_length",
+        "batch.global_batch_size", "env.OWN", "model.moe", "num_gpus", "gpu")} == {
+        "optimizer.lr": "default",
+        "ddp.overlap_grad_reduce": "tiny.yaml:11",
+        "env.COMMON": "tiny.yaml:15",
+        "kernels.tp_comm_overlap": "tiny.yaml:16",
+        "batch.seq_length": "tiny.yaml:24",
+        "batch.global_batch_size": "--global_batch_size",
+        "env.OWN": "--env",
+        "model.moe": "default",
+        "num_gpus": "tiny.yaml:21",
+        "gpu": "--gpu",
+    }  # fmt: skip
+
+
+def test_every_leaf_of_the_spec_has_a_source(load):
+    resolved = resolve_recipe(load(), ask())
+    leaves: set[str] = set()
+
+    def walk(value: object, path: str) -> None:
+        if isinstance(value, dict) and path not in ("recompute",):
+            for key, nested in value.items():
+                walk(nested, f"{path}.{key}" if path else key)
+        else:
+            leaves.add(path)
+
+    walk(resolved.spec.model_dump(), "")
+    assert leaves == set(resolved.sources)
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ({}, set()),
+        ({"task": "pretrain"}, {"task"}),
+        ({"micro_batch_size": 2}, {"batch.micro_batch_size"}),
+        ({"recompute_modules": "mlp"}, {"recompute"}),
+        ({"cuda_graph_impl": "local"}, {"cuda_graph.impl"}),
+        (
+            {"tensor_model_parallel_size": 4},
+            {"parallelism.tensor_model_parallel_size", "parallelism.sequence_parallel"},
+        ),
+        ({"env": ("A=1",)}, {"env.A"}),
+        ({"set_values": ("optimizer.lr=0.5",)}, {"optimizer.lr"}),
+    ],
+)
+def test_an_absent_flag_does_not_wipe_the_recipe(load, options, changed):
+    recipe = load()
+    alone, asked = resolve_recipe(recipe, ask()), resolve_recipe(recipe, ask(**options))
+    assert alone.spec.recompute.text == "full:block:2"
+    assert {path for path in asked.sources if asked.sources[path] != alone.sources.get(path)} == changed
+    assert asked.sources.keys() >= alone.sources.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "value"),
+    [
+        ({"virtual_pipeline_model_parallel_size": "none"}, "virtual_pipeline_model_parallel_size", None),
+        ({"tensor_model_parallel_size": 4}, "sequence_parallel", True),
+        ({"tensor_model_parallel_size": 1}, "sequence_parallel", False),
+        ({"tensor_model_parallel_size": 4, "set_values": ("parallelism.sequence_parallel=false",)}, "sequence_parallel", False),
+        ({"context_parallel_size": 2}, "context_parallel_size", 2),
+    ],
+)  # fmt: skip
+def test_parallel_options_mean_what_they_mean_in_megatron_bridge(load, options, path, value):
+    recipe = load(
+        ("{tensor_model_parallel_size: 2}", "{tensor_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 2}")
+    )
+    assert getattr(resolve_recipe(recipe, ask(**options)).spec.parallelism, path) == value
+
+
+def test_graphs_none_clears_the_scope_of_the_recipe(load):
+    recipe = load(("    source:", "    cuda_graph: {impl: transformer_engine, scope: [attn]}\n    source:"))
+    assert resolve_recipe(recipe, ask()).spec.cuda_graph.scope == ("attn",)
+    assert resolve_recipe(recipe, ask(cuda_graph_impl="none")).spec.cuda_graph.scope == ()
+    assert resolve_recipe(recipe, ask(cuda_graph_scope="attn, mlp")).spec.cuda_graph.scope == ("attn", "mlp")
+
+
+SET_VALUES = [
+    ("optimizer.lr=0.001", lambda s: s.optimizer.lr, 0.001),
+    ("kernels.attention_backend=unfused", lambda s: s.kernels.attention_backend, "unfused"),
+    ("recompute=full:uniform:1", lambda s: s.recompute.text, "full:uniform:1"),
+    ("recompute=none", lambda s: s.recompute.text, "none"),
+    ("env.NAME=0", lambda s: s.env["NAME"], "0"),
+    ("env.EMPTY=", lambda s: s.env["EMPTY"], ""),
+    ("cuda_graph.scope=[attn, mlp]", lambda s: s.cuda_graph.scope, ("attn", "mlp")),
+    ("parallelism.virtual_pipeline_model_parallel_size=null", lambda s: s.parallelism.num_virtual_stages, 1),
+    ("model.qk_layernorm=true", lambda s: s.model.qk_layernorm, True),
+]
+
+
+def test_a_name_of_hugging_face_leads_to_a_setting():
+    assert [path for path in HUGGING_FACE.values() if path not in settable_paths()] == []
+
+
+@pytest.mark.parametrize(("assignment", "read", "value"), SET_VALUES, ids=[c[0] for c in SET_VALUES])
+def test_set_reaches_any_field(load, assignment, read, value):
+    resolved = resolve_recipe(load(), ask(set_values=(assignment,)))
+    assert read(resolved.spec) == value
+    path = assignment.partition("=")[0]
+    assert resolved.sources.get(path, f"--set {path}") == f"--set {path}"
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"set_values": ("model.num_layer=3",)}, ["--set model.num_layer: no such setting", "did you mean 'model.num_layers'?"]),
+        ({"set_values": ("model.num_key_value_heads=3",)},
+         ["--set model.num_key_value_heads: no such setting", "did you mean 'model.num_query_groups'? Hugging Face calls it num_key_value_heads"]),
+        ({"set_values": ("max_position_embeddings=3",)}, ["did you mean 'batch.seq_length'? Hugging Face"]),
+        ({"set_values": ("hidden_size=3",)}, ["--set hidden_size: no such setting", "did you mean 'model.hidden_size'?"]),
+        ({"set_values": ("nothing=3",)}, ["--set nothing: no such setting"]),
+        ({"set_values": ("model=3",)}, ["--set model: a section cannot be set whole"]),
+        ({"set_values": ("kernels.tp_comm_overlap_cfg.qkv_dgrad.num_sm=4",)},
+         ["--set kernels.tp_comm_overlap_cfg.qkv_dgrad.num_sm: kernels.tp_comm_overlap_cfg is replaced whole",
+          "as in --set 'kernels.tp_comm_overlap_cfg={qkv_dgrad: {method: bulk, num_sm: 4}}'"]),
+        ({"set_values": ("recompute.granularity=full",)}, ["recompute is replaced whole", "--set 'recompute=full:block:4'"]),
+        ({"set_values": ("num_gpus=3",)}, ["--set num_gpus: no such setting"]),
+        ({"set_values": ("model.num_layers",)}, ["--set model.num_layers: no '='"]),
+        ({"set_values": ("model.num_layers=",)}, ["--set model.num_layers: a value is needed"]),
+        ({"set_values": ("optimizer.lr=1e-3",)}, ["--set optimizer.lr: '1e-3' is ambiguous", "1.0e-3"]),
+        ({"set_values": ("model.num_layers=four",)}, ["--set model.num_layers: must be an integer, is 'four'"]),
+        ({"set_values": ("optimizer.lr=0.1", "optimizer.lr=0.2")}, ["--set optimizer.lr is given twice: 0.1, 0.2"]),
+        ({"tensor_model_parallel_size": 4, "set_values": ("parallelism.tensor_model_parallel_size=2",)},
+         ["--tensor_model_parallel_size contradicts --set parallelism.tensor_model_parallel_size"]),
+        ({"env": ("1A=2",)}, ["--env 1A: no name of an environment variable"]),
+        ({"env": ("A",)}, ["--env A: no '='"]),
+        ({"cuda_graph_scope": "atn"}, ["--cuda_graph_scope: no such value 'atn'", "did you mean 'attn'?"]),
+        ({"cuda_graph_impl": "te"}, ["--cuda_graph_impl: no such value 'te'"]),
+        ({"cuda_graph_impl": "none", "cuda_graph_scope": "attn"}, ["--cuda_graph_impl none contradicts --cuda_graph_scope attn"]),
+        ({"seq_length": 1}, ["--seq_length: must be greater than or equal to 2, is 1"]),
+        ({"hidden_size": 66}, ["model: hidden_size 66 is not a multiple of num_attention_heads 4", "(given: --hidden_size)"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_named(load, options, parts):
+    with pytest.raises(BadRequestError) as caught:
+        resolve_recipe(load(), ask(**options))
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_problems_of_the_point_and_of_the_options_are_reported_together(load):
+    with pytest.raises(ManyProblemsError) as caught:
+        resolve_recipe(load(), ask(compute_dtype="fp8_cs", recompute_modules="mpl", env=("A",)))
+    assert len(caught.value.problems) == 3
+
+
+def test_an_unknown_setting_hides_no_wrong_value_of_the_others(load):
+    wrong = ("ddp.bucket_size=0", "parallelism.wgrad_deferral_limit=-1", "train.manual_gc_interval=1.5",
+             "train.manual_gcc=true", "kernels.tp_comm_overlap_cfg=5")  # fmt: skip
+    with pytest.raises(ManyProblemsError) as caught:
+        resolve_recipe(load(), ask(set_values=wrong, env=("A", "B=1")))
+    named = [str(problem).partition(":")[0] for problem in caught.value.problems]
+    assert sorted(named) == sorted(["--env A", *(f"--set {text.partition('=')[0]}" for text in wrong)])
+
+
+def test_what_is_wrong_beside_an_unknown_recipe_is_reported_with_it():
+    with pytest.raises(BadRequestError) as caught:
+        resolve(Request(model_recipe_name="lama3_8b", gpu="nonsense", recompute_modules="nonsense"))
+    message = str(caught.value)
+    assert message.startswith("unknown recipe 'lama3_8b'\n  did you mean 'llama3_8b'?\n--gpu: no such value 'nonsense'")
+    assert "unknown recompute module 'nonsense'" in message
+
+
+def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout():
+    resolved = resolve(Request(model_recipe_name="deepseek_v3", gpu="h100", num_layers=8))
+    assert resolved.spec.model.moe.moe_layer_freq == (0, 0, 0, 1, 1, 1, 1, 1)
+    assert resolved.spec.parallelism.pipeline_model_parallel_layout is None
+    assert resolved.sources["model.moe.moe_layer_freq"] == "--num_layers"
+    assert any("pipeline layout" in note for note in resolved.notes)
+
+
+@pytest.mark.parametrize("depth", [4, 5, 18])
+def test_patterns_of_attention_begin_anew_where_they_end(load, depth):
+    recipe = load(
+        ("vocab_size: 512", "vocab_size: 512\n  window_size: [127, 0]\n  window_attn_skip_freq: [1, 0, 1, 0]")
+    )
+    spec = resolve_recipe(recipe, ask(num_layers=depth)).spec
+    assert spec.model.window_attn_skip_freq == ((1, 0) * 9)[:depth]
+
+
+def test_fewer_layers_of_a_model_without_a_pattern_change_only_the_depth():
+    spec = resolve(Request(model_recipe_name="qwen3_30b_a3b", gpu="h100", num_layers=8)).spec
+    assert (spec.model.num_layers, spec.model.moe.moe_layer_freq) == (8, 1)
+
+
+def test_translations_and_notes_of_the_chosen_point_reach_the_user(load):
+    recipe = load(("recompute: full:block:2", "recompute_activations: true\n    note: mind the gap"))
+    assert resolve_recipe(recipe, ask()).notes == (
+        "tiny.yaml:18: points[0]: mind the gap",
+        "tiny.yaml:25: recompute_activations: true read as selective core_attn",
+    )
+
+
+def test_the_same_request_gives_the_same_fingerprint_and_a_changed_one_another(load):
+    first, again = (resolve_recipe(load(), ask()).spec.fingerprint for _ in range(2))
+    assert first == again
+    assert resolve_recipe(load(), ask(seq_length=256)).spec.fingerprint != first
+
+
+def test_offloading_and_measurement_options_reach_the_spec(load):
+    spec = resolve_recipe(load(), ask(activation_offload_layers=2, max_steps=7, eval_time_start_step=2, seed=9)).spec
+    assert (spec.offload.cpu_offloading_num_layers, spec.measure.max_steps, spec.measure.seed) == (2, 7, 9)
+    assert spec.measure.window == (2, 7)

@@ -1,0 +1,210 @@
+"""Suite files: read strictly, every fault at its line; what a case says is laid over the defaults."""
+
+from datetime import date
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.judge.metrics import METRICS
+from harness.resolve.recipe import Request
+from harness.resolve.suite import THRESHOLD_METRICS, ExpectedFailure
+from harness.resolve.suite_file import read_suite
+
+GOOD = """\
+title: Two models
+source: a test
+defaults:
+  repeats: 3
+  owner: team-x
+  thresholds: {tflops_per_gpu: 0.05}
+  golden: optional
+  timeout: 1800
+  request: {gpu: h100, task: pretrain, recompute: core_attn, env: ["A=1", "B=1"]}
+cases:
+  - name: dense
+    request: {model_recipe_name: llama3_8b, compute_dtype: bf16, num_gpus: 8}
+  - request:
+      model_recipe_name: llama3_8b
+      num_gpus: 8
+      recompute_granularity: full
+      recompute_method: block
+      recompute_num_layers: 5
+      env: ["B=2"]
+    repeats: 5
+    thresholds: {peak_allocated_bytes: 0.02}
+    owner: ""
+    golden: required
+    timeout: 60
+    expected: {outcome: oom, until: "2027-01-31", reason: the new allocator}
+  - name: moe
+    request: {model_recipe_name: qwen3_30b_a3b, recompute: [none, "mlp,core_attn", "full:uniform:1"]}
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read GOOD with texts replaced."""
+
+    def _read(*changes):
+        text = GOOD
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new, 1)
+        path = tmp_path / "mine.yaml"
+        path.write_text(text)
+        return read_suite(str(path))
+
+    return _read
+
+
+def refused(read, *changes):
+    with pytest.raises(HarnessError) as raised:
+        read(*changes)
+    return str(raised.value)
+
+
+def test_a_suite_is_called_like_its_file(read):
+    suite = read()
+    assert (suite.name, suite.title, suite.source) == ("mine", "Two models", "a test")
+
+
+def test_a_case_that_says_little_takes_the_defaults(read):
+    dense = read().cases[0]
+    assert dense.request == Request(
+        model_recipe_name="llama3_8b", gpu="h100", task="pretrain", compute_dtype="bf16", num_gpus=8,
+        recompute="core_attn", env=("A=1", "B=1"),
+    )  # fmt: skip
+    assert (dense.repeats, dense.owner, dense.thresholds) == (3, "team-x", {"tflops_per_gpu": 0.05})
+    assert (dense.is_golden_required, dense.timeout_s, dense.expected) == (False, 1800.0, None)
+
+
+def test_what_a_case_says_wins_and_its_recompute_replaces_all_of_the_default(read):
+    case = read().cases[1]
+    asked = case.request
+    assert (asked.recompute, asked.recompute_granularity, asked.recompute_method, asked.recompute_num_layers) == (
+        None, "full", "block", 5,
+    )  # fmt: skip
+    assert asked.env == ("A=1", "B=2")
+    assert (case.repeats, case.owner, case.is_golden_required, case.timeout_s) == (5, "", True, 60.0)
+    assert case.thresholds == {"tflops_per_gpu": 0.05, "peak_allocated_bytes": 0.02}
+    assert case.expected == ExpectedFailure(outcome="oom", until=date(2027, 1, 31), reason="the new allocator")
+
+
+def test_a_list_of_recompute_settings_is_one_case_each(read):
+    moe = read().cases[2:]
+    assert [case.name for case in moe] == ["moe.none", "moe.core_attn,mlp", "moe.full-uniform-1"]
+    assert [case.request.recompute for case in moe] == ["none", "mlp,core_attn", "full:uniform:1"]
+
+
+def test_a_name_is_made_from_what_the_request_says(read):
+    assert read().cases[1].name == "llama3_8b.pretrain.8gpu.full-block-5"
+    assert read(("  - name: moe\n    request", "  - request")).cases[2].name == "qwen3_30b_a3b.pretrain.none"
+
+
+def test_without_defaults_a_case_runs_once_and_needs_a_golden(tmp_path):
+    path = tmp_path / "short.yaml"
+    path.write_text("title: One\ncases:\n  - request: {model_recipe_name: llama3_8b}\n")
+    [case] = read_suite(str(path)).cases
+    assert (case.name, case.request.gpu, case.repeats, case.is_golden_required) == ("llama3_8b", "", 1, True)
+
+
+def test_thresholds_are_of_the_metrics_that_are_gated_by_a_fraction():
+    assert tuple(metric.name for metric in METRICS if metric.gate in ("time", "memory")) == THRESHOLD_METRICS
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title:", "titel:", ":1: titel: no such setting\n  did you mean 'title'?"),
+        ("title: Two models\n", "", "title: missing"),
+        ("title: Two models", "title: 7", ":1: title: must be text, is 7"),
+        ("  repeats: 3", "  repeat: 3", ":4: defaults.repeat: no such setting"),
+        ("  repeats: 3", "  repeats: 10001", ":4: defaults.repeats: must be less than or equal to 10000, is 10001\n  runs of the case"),
+        ("  repeats: 3", "  repeats: 0", ":4: defaults.repeats: must be greater than or equal to 1, is 0\n  runs of the case"),
+        ("  repeats: 3", "  num_gpus: 8", ":4: defaults.num_gpus: no such setting\n  write it under request"),
+        ("  repeats: 3", "  name: x", ":4: defaults.name: no such setting"),
+        ("team-x", "[a]", ":5: defaults.owner: must be text, is a list"),
+        ("{tflops_per_gpu: 0.05}", "{tflops: 0.05}", ":6: defaults.thresholds.tflops: no metric with a threshold"),
+        ("{tflops_per_gpu: 0.05}", "{step_time_s: 0.05}", ":6: defaults.thresholds.step_time_s: no metric"),
+        ("{tflops_per_gpu: 0.05}", "{tflops_per_gpu: 5}", "must be less than 1, is 5\n  allowed worsening by metric, a fraction"),
+        ("{tflops_per_gpu: 0.05}", "{tflops_per_gpu: 0.0}", "must be greater than 0, is 0.0"),
+        ("{tflops_per_gpu: 0.05}", "0.05", ":6: defaults.thresholds: must be a mapping"),
+        ("golden: optional", "golden: maybe", ":7: defaults.golden: must be 'required' or 'optional', is 'maybe'"),
+        ("timeout: 1800", "timeout: 30m", ":8: defaults.timeout: must be a number, is '30m'\n  seconds for one run"),
+        ("timeout: 60", "timeout: 0", ":24: cases[1].timeout: must be greater than 0, is 0\n  seconds for one run"),
+        ("gpu: h100", "gpu: h10", ":9: defaults.request.gpu: no such value 'h10'\n  did you mean 'h100'?"),
+        ("task: pretrain", "task: train", ":9: defaults.request.task: no such value 'train'"),
+        ("recompute: core_attn", "recompute: core_atn", "unknown recompute module 'core_atn'"),
+        ("recompute: core_attn", "recompute: [none]", "must be text: a list belongs to a case"),
+        ("name: dense", "name: a/b", ":11: cases[0].name: 'a/b' cannot be a folder's name"),
+        ("name: dense", "name: ..", "'..' cannot be a folder's name"),
+        ("name: dense", "name: .git", "'.git' cannot be a folder's name"),
+        ("name: dense", "name: -x", "'-x' cannot be a folder's name"),
+        ("name: dense", f"name: {'x' * 101}", "name: 101 characters\n  100 at most"),
+        ("name: dense", "nmae: dense", ":11: cases[0].nmae: no such setting\n  did you mean 'name'?"),
+        ("model_recipe_name: llama3_8b, c", "model_recipe_name: llama3_8, c",
+         ":12: cases[0].request.model_recipe_name: unknown recipe 'llama3_8'\n  did you mean 'llama3_8b'?"),
+        ("model_recipe_name: llama3_8b, c", "c", ":12: cases[0].request.model_recipe_name: missing"),
+        ("num_gpus: 8}", "num_gpus: eight}", ":12: cases[0].request.num_gpus: must be an integer, is 'eight'"),
+        ("compute_dtype: bf16", "compute_dtype: bf17", ":12: cases[0].request.compute_dtype: no such value 'bf17'"),
+        ("recompute_method: block", "recompute_modules: mlp", "--recompute_modules mlp contradicts"),
+        ("outcome: oom", "outcome: ooom", ":25: cases[1].expected.outcome: no such value 'ooom'"),
+        ('until: "2027-01-31"', 'until: "31.1.2027"', ":25: cases[1].expected.until: no date: '31.1.2027'"),
+        ('until: "2027-01-31"', "until: 2027-01-31", "YAML 1.1 reads it as a date"),
+        ('until: "2027-01-31", ', "", ":25: cases[1].expected.until: missing"),
+        ('until: "2027-01-31", ', 'until: "", ', ":25: cases[1].expected.until: no date: ''"),
+        ("outcome: oom", 'outcome: ""', ":25: cases[1].expected.outcome: must be 'oom', 'failed', 'regression' or 'inconclusive', is ''"),
+        ("reason: the new allocator", 'reason: ""', ":25: cases[1].expected.reason: must not be empty"),
+        ("reason: the new allocator", "because: x", ":25: cases[1].expected.because: no such setting"),
+        ('[none, "mlp,core_attn", "full:uniform:1"]', "[]", ":27: cases[2].request.recompute: must be text or a list"),
+        ('"full:uniform:1"]', '"full:uniform"]', "recompute 'full:uniform' is not full:uniform:N"),
+        ('"full:uniform:1"]', '"core_attn,mlp"]', ":26: cases[2].name: 'moe.core_attn,mlp' is that of the case on line 26"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_reported_at_its_line(read, old, new, message):
+    assert message in refused(read, (old, new))
+
+
+def test_two_cases_that_ask_for_the_same_are_refused_also_in_other_words(read):
+    message = refused(
+        read,
+        ("recompute_granularity: full\n      recompute_method: block\n      recompute_num_layers: 5", 'recompute: core_attn'),
+        ('env: ["B=2"]', 'env: ["B=1", "A=1"]\n      compute_dtype: bf16'),
+    )  # fmt: skip
+    assert "cases[1].request: the same as that of the case on line 11" in message
+
+
+def test_names_that_differ_in_case_only_are_one_folder_on_some_machines(read):
+    assert "cases[2].name: 'DENSE' is that of the case on line 11" in refused(
+        read, ("name: moe", "name: DENSE"), ('[none, "mlp,core_attn", "full:uniform:1"]', "none")
+    )
+
+
+def test_a_suite_without_cases_is_refused(tmp_path):
+    for text, message in (
+        ("title: x\n", "cases: missing"),
+        ("title: x\ncases: []\n", ":2: cases: must be a list of at"),
+    ):
+        (tmp_path / "x.yaml").write_text(text)
+        with pytest.raises(HarnessError, match=message):
+            read_suite(str(tmp_path / "x.yaml"))
+
+
+def test_every_fault_of_a_file_is_reported_at_once(read):
+    message = refused(read, ("repeats: 5", "repeats: none"), ("team-x", "7"), ("name: moe", "name: a b"))
+    assert all(place in message for place in (":5: defaults.owner", ":20: cases[1].repeats", ":26: cases[2].name"))
+
+
+def test_a_fault_reported_once_makes_no_others(read):
+    message = refused(read, ("recompute: core_attn", "recompute: core_atn"))
+    assert message.count("\n") <= 1
+
+
+def test_a_suite_is_found_by_its_name_and_its_requests_know_where_recipes_are(tmp_path):
+    for folder, name, text in (("suites", "mine", GOOD), ("llama", "llama3_8b", ""), ("qwen", "qwen3_30b_a3b", "")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.yaml").write_text(text)
+    assert {case.request.recipes_dir for case in read_suite("mine", tmp_path).cases} == {tmp_path}
+    with pytest.raises(HarnessError, match="suite mime: no such suite") as raised:
+        read_suite("mime", tmp_path)
+    assert "did you mean 'mine'?" in str(raised.value)

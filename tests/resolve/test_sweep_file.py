@@ -1,0 +1,166 @@
+"""Sweep files: read strictly, every fault at its line; found by name or by path."""
+
+import shutil
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.resolve.find import all_recipe_files, recipes_dir
+from harness.resolve.sweep_file import read_sweep_file, sweep_files
+
+GOOD = """\
+title: Two axes
+source: a test
+request:
+  model_recipe_name: llama3_8b
+  gpu: cpu
+  num_layers: 4
+  memory_limit: 1
+  env: ["A=1"]
+over:
+  recompute: [none, "mlp,core_attn", "full:uniform:1"]
+  mb: [1, 2]
+  vp: none
+  env.A: ["1", "2"]
+grid: true
+repeats: 3
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read GOOD with texts replaced."""
+
+    def _read(*changes):
+        text = GOOD
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        path = tmp_path / "mine.yaml"
+        path.write_text(text)
+        return read_sweep_file(str(path))
+
+    return _read
+
+
+def refused(read, *changes):
+    with pytest.raises(HarnessError) as raised:
+        read(*changes)
+    return str(raised.value)
+
+
+def test_a_file_is_what_the_command_line_would_say(read):
+    sweep = read()
+    assert (sweep.title, sweep.source, sweep.grid, sweep.repeats, sweep.control) == (
+        "Two axes",
+        "a test",
+        True,
+        3,
+        None,
+    )
+    assert sweep.request.given == {
+        "model_recipe_name": "llama3_8b", "gpu": "cpu", "num_layers": 4, "memory_limit": 1.0, "env": ("A=1",),
+    }  # fmt: skip
+    assert sweep.over == {
+        "recompute": ("none", "mlp,core_attn", "full:uniform:1"), "mb": ("1", "2"), "vp": ("none",), "env.A": ("1", "2"),
+    }  # fmt: skip
+
+
+def test_recompute_may_be_left_to_the_planner(read):
+    assert read(('[none, "mlp,core_attn", "full:uniform:1"]', "auto")).over["recompute"] == ("auto",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title: Two", "titel: Two", ":1: titel: no such setting"),
+        ("title: Two axes\n", "", "title: missing"),
+        ("  num_layers: 4", "  num_layer: 4", ":6: request.num_layer: no such setting\n  did you mean 'num_layers'?"),
+        ("  num_layers: 4", "  num_layers: four", ":6: request.num_layers: must be an integer, is 'four'"),
+        ("  num_layers: 4", "  num_layers: true", ":6: request.num_layers: must be an integer, is True"),
+        ('env: ["A=1"]', "env: {A: 1}", ":8: request.env: must be a list, is a mapping"),
+        ("  gpu: cpu", "  gpu: h101", ":5: request.gpu: no such value 'h101'\n  did you mean 'h100'?"),
+        ("memory_limit: 1", "memory_limit: much", ":7: request.memory_limit: must be a number, is 'much'"),
+        ("  model_recipe_name: llama3_8b\n", "", "request.model_recipe_name: missing"),
+        ("  mb: [1, 2]", "  mbs: [1, 2]", ":11: over.mbs: 'mbs' cannot be varied"),
+        ("  mb: [1, 2]", "  gpu: [h100, h200]", "one sweep runs on one kind of GPU"),
+        ("  mb: [1, 2]", "  env.1A: [1, 2]", "letters, digits and _"),
+        ("  mb: [1, 2]", "  batch.micro_batchsize: [1, 2]", "did you mean 'batch.micro_batch_size'?"),
+        ("  mb: [1, 2]", "  mb: []", ":11: over.mb: must be a list of values"),
+        ("  mb: [1, 2]", "  mb: [1, [2]]", ":11: over.mb: must be a list of values"),
+        ("  mb: [1, 2]", "  mb: [1, 1]", ":11: over.mb: '1' is given twice"),
+        ("  mb: [1, 2]", "  mb: [1]\n  micro_batch_size: [2]", ":11: over.mb: sets the same value as micro_batch_size"),
+        ('"mlp,core_attn"', "core_atn", ":10: over.recompute: unknown recompute module 'core_atn'"),
+        ('"mlp,core_attn"', "auto", "over.recompute: unknown recompute module 'auto'"),
+        ("grid: true", "grid: 1", ":14: grid: must be true or false, is 1"),
+        ("repeats: 3", "repeats: 10001", ":15: repeats: must be less than or equal to 10000, is 10001"),
+        ("repeats: 3", "repeats: 0", ":15: repeats: must be greater than or equal to 1, is 0"),
+        ("title: Two axes", "title: 7", ":1: title: must be text, is 7"),
+    ],
+)
+def test_a_fault_is_reported_at_its_line(read, old, new, message):
+    assert message in refused(read, (old, new))
+
+
+def test_every_fault_of_a_file_is_reported_at_once(read):
+    message = refused(read, ("repeats: 3", "repeats: none"), ("  mb:", "  mbb:"), ("num_layers", "num_layrs"))
+    assert all(place in message for place in (":6:", ":11:", ":15:"))
+
+
+def test_a_near_name_is_suggested(read):
+    assert "did you mean 'num_layers'?" in refused(read, ("num_layers", "num_layrs"))
+
+
+def test_a_file_is_found_by_its_name(tmp_path):
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "mine.yaml").write_text(GOOD)
+    assert read_sweep_file("mine", tmp_path).title == "Two axes"
+    with pytest.raises(HarnessError, match="no such sweep file") as raised:
+        read_sweep_file("mime", tmp_path)
+    assert "did you mean 'mine'?" in str(raised.value)
+
+
+def test_a_name_does_not_leave_the_recipe_directory(tmp_path):
+    inside, outside = tmp_path / "recipes" / "sweeps", tmp_path / "outside.yaml"
+    inside.mkdir(parents=True)
+    outside.write_text(GOOD)
+    (inside / "mine.yaml").symlink_to(outside)
+    with pytest.raises(HarnessError, match="is a link that leaves"):
+        read_sweep_file("mine", tmp_path / "recipes")
+
+
+def test_a_path_that_is_not_there_is_reported(tmp_path):
+    with pytest.raises(HarnessError, match=r"nowhere\.yaml: no such file"):
+        read_sweep_file(str(tmp_path / "nowhere.yaml"))
+
+
+def test_sweep_files_are_no_recipes(tmp_path):
+    shutil.copytree(recipes_dir(), tmp_path / "recipes")
+    assert all(file.family != "sweeps" for file in all_recipe_files(tmp_path / "recipes"))
+    assert len(sweep_files(tmp_path / "recipes")) >= 7
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "remedy"),
+    [
+        ("title: Two axes", "title: Two axes\nrecipe: llama3_8b", "write model_recipe_name under request"),
+        ("title: Two axes", "title: Two axes\nnum_gpus: 8", "write it under request"),
+        ("  model_recipe_name:", "  recipe:", "did you mean 'model_recipe_name'?"),
+    ],
+)
+def test_what_names_the_recipe_in_a_wrong_place_is_reported_with_its_right_place(read, old, new, remedy):
+    with pytest.raises(HarnessError) as refused:
+        read((old, new))
+    assert remedy in str(refused.value)
+
+
+def test_a_file_that_is_no_yaml_and_a_folder_are_distinguished_from_one_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.txt").write_text(GOOD)
+    for name, message in (
+        ("bad.txt", "the file exists, but a path without / ends in .yaml"),
+        (str(tmp_path), "a folder, not a sweep file"),
+    ):
+        with pytest.raises(HarnessError, match=message):
+            read_sweep_file(name)
+    assert read_sweep_file("./bad.txt").title == "Two axes"

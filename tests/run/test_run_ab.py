@@ -1,0 +1,92 @@
+"""`mbr-perf run --ab` as people call it, with recorded runs in place of training."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.launch.environment import this_host
+from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
+from harness.records.rank import Failure
+from harness.records.store import write_record
+from harness.records.sweep import run_dir_of
+from harness.resolve.recipe import Request
+from harness.run.ab import ab_request
+from harness.sweep.plan import plan_sweep
+from harness.sweep.request import SweepRequest
+from tests.conftest import layers_of
+from tests.diagnose.conftest import FRAGMENTED
+
+RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
+TEXT = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+@pytest.fixture(name="recorded")
+def _recorded(make_rank, make_record, tmp_path):
+    """A recorded A/B on two H100 whose A ran out of memory by fragmentation."""
+    asked = Request(model_recipe_name=str(RECIPE), gpu="h100")
+    sweep = SweepRequest(asked=asked, over=(), launch=BatchLaunch(launcher="replay"))
+    plan = plan_sweep(ab_request(TEXT, sweep, this_host()), this_host(), asks_megatron=False)
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    SWEEP_FOLDERS.write_plan(folder, plan)
+    for cell in plan.cells:
+        ranks = [make_rank(cell.spec, rank, recompute=layers_of(cell.spec, rank)) for rank in (0, 1)]
+        if cell.index == 0:
+            oom = Failure(kind="oom", message=FRAGMENTED, phase="forward_backward", step=2)
+            ranks[0] = ranks[0].model_copy(update={"failure": oom, "finished": False, "steps": ()})
+        run_dir = run_dir_of(folder, cell.index, 0)
+        (run_dir / "ranks").mkdir(parents=True)
+        (run_dir / "spec.json").write_text(cell.spec.model_dump_json())
+        for rank in ranks:
+            (run_dir / "ranks" / f"rank_{rank.rank:03d}.json").write_text(rank.model_dump_json())
+        write_record(run_dir, make_record(cell.spec, ranks=tuple(ranks)))
+    return folder
+
+
+@pytest.fixture(name="ab")
+def _ab(mbr_perf, recorded, tmp_path):
+    def run(*arguments):
+        return mbr_perf("run", "-mr", RECIPE, "-g", "h100", "--ab", TEXT, "--launcher", "replay", "--from", recorded,
+                        "--results_dir", tmp_path / "results", *arguments)  # fmt: skip
+
+    return run
+
+
+@pytest.mark.slow
+def test_an_a_b_says_how_both_ended_and_diagnose_confirms_it(ab, mbr_perf, tmp_path):
+    answer = ab()
+    assert answer.code == 0
+    assert "A and B ended differently." in answer.out.splitlines()
+    assert answer.out.splitlines()[-1].endswith("fragmentation is confirmed.")
+    (folder,) = (tmp_path / "results" / "sweeps").iterdir()
+    diagnosed = json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)
+    assert (diagnosed["verdict"]["class"], diagnosed["verdict"]["confirmed"]) == ("fragmentation", True)
+
+
+def test_the_document_holds_the_answer_of_the_a_b(ab):
+    document = json.loads(ab("--json").out)
+    assert (document["ab"]["differs"], document["ab"]["confirmed"]) == (True, True)
+    assert [cell["status"] for cell in document["cells"]] == ["oom", "ok"]
+
+
+def test_slurm_is_pointed_to_a_sweep(mbr_perf):
+    answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--ab", TEXT, "--launcher", "slurm")
+    assert answer.code == 2
+    assert f"mbr-perf sweep --launcher slurm --over {TEXT}" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("option", "message"), [("--partition=a", "--partition"), ("--explain", "--explain shows one run")]
+)
+def test_options_that_an_a_b_cannot_have_are_refused(mbr_perf, option, message):
+    answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--ab", TEXT, option)
+    assert answer.code == 2
+    assert message in answer.err
+
+
+def test_several_ab_are_refused_and_the_message_has_the_sweep(mbr_perf):
+    answer = mbr_perf("run", "-mr", "llama3_8b", "--ab", "env.A=1", "--ab", "recompute=mlp; none", "--dryrun")
+    assert (answer.code, answer.out) == (2, "")
+    assert "--ab is given 2 times" in answer.err
+    assert "mbr-perf sweep --over env.A=1 --over 'recompute=mlp; none'" in answer.err

@@ -1,0 +1,101 @@
+"""Findings as a reader sees them, and as programs do."""
+
+import io
+
+import pytest
+
+from harness.errors import ExitCode
+from harness.experiment.effective import effective_recompute
+from harness.experiment.rules.rule import Finding
+from harness.measure.document import CheckDocument
+from harness.show.request_text import check_page
+from harness.show.terminal import Console, print_page
+from tests.commands import json_of
+
+REFUSED = Finding(
+    id="R09", severity="error", message="mla_up_proj needs multi-latent attention", fix="drop mla_up_proj",
+    mcore_text="mla_up_proj in recompute_modules is only supported with multi_latent_attention.",
+)  # fmt: skip
+WASTEFUL = Finding(id="R10", severity="warning", message="frees almost nothing", fix="drop core_attn")
+KNOWN = Finding(id="ENV02", severity="note", message="megatron-core [bold]0.21[/bold] is newer", fix="")
+FORCED = REFUSED.model_copy(update={"overridden": True})
+
+
+@pytest.fixture
+def printed(make_spec):
+    """The lines of a printed check; colours and folding only at a ``terminal``."""
+
+    def lines(*findings, width=80, terminal=False, notes=(), sources=None):
+        spec, out = make_spec(), io.StringIO()
+        code = ExitCode.BAD_REQUEST if any(finding.blocks for finding in findings) else ExitCode.OK
+        console = Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False)
+        effective = effective_recompute(spec, "transformer_engine")
+        print_page(console, check_page(spec, effective, findings, code, notes=notes, sources=sources))
+        return out.getvalue().replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "").splitlines()
+
+    return lines
+
+
+def test_a_finding_is_its_id_the_fix_and_megatron_cores_words(printed):
+    lines = printed(REFUSED)
+    at = lines.index("error R09: mla_up_proj needs multi-latent attention")
+    assert lines[at + 1 : at + 3] == [
+        "  fix: drop mla_up_proj",
+        "  megatron-core: mla_up_proj in recompute_modules is only supported with multi_latent_attention.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("findings", "closing"),
+    [
+        ((), "LEGAL (exit 0)  0 errors, 0 warnings, 0 notes"),
+        ((REFUSED, WASTEFUL, KNOWN), "ILLEGAL (exit 2)  1 error, 1 warning, 1 note"),
+        ((FORCED, WASTEFUL), "LEGAL (exit 0)  1 forced error, 0 errors, 1 warning, 0 notes"),
+        ((FORCED, FORCED, REFUSED), "ILLEGAL (exit 2)  2 forced errors, 1 error, 0 warnings, 0 notes"),
+    ],
+)
+def test_the_last_line_is_the_verdict(printed, findings, closing):
+    assert printed(*findings)[-1] == closing
+
+
+def test_a_forced_error_is_called_forced(printed):
+    assert "forced R09: mla_up_proj needs multi-latent attention" in printed(FORCED)
+
+
+def test_brackets_are_text(printed):
+    assert "note ENV02: megatron-core [bold]0.21[/bold] is newer" in printed(KNOWN)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_at_a_terminal_nothing_is_wider_and_further_lines_are_indented(printed, width):
+    long = WASTEFUL.model_copy(update={"message": "word " * 60, "fix": "act " * 60})
+    lines = printed(long, REFUSED, width=width, terminal=True, notes=("seen " * 50,))
+    assert max(map(len, lines)) <= width
+    assert sum(line.startswith("      seen") for line in lines) == sum("seen" in line for line in lines) - 1
+    assert sum(line.startswith("       act") for line in lines) == sum("act " in line for line in lines) - 1
+
+
+def test_in_a_pipe_a_paragraph_is_one_line(printed):
+    long = WASTEFUL.model_copy(update={"message": "word " * 60})
+    assert any(line.count("word") == 60 for line in printed(long, width=40))
+
+
+def test_sources_are_shown_when_asked_for(printed):
+    sources = {"recompute": "--recompute_modules", "compute_dtype": "recipes/llama/llama3_70b.yaml:3", "gpu": "default"}
+    rows = [line.split() for line in printed(sources=sources)]
+    assert ["recompute", "--recompute_modules", "core_attn"] in rows
+    assert rows.index(["gpu", "default", "h100"]) > rows.index(["recompute", "--recompute_modules", "core_attn"])
+
+
+def test_the_document_holds_every_finding_with_its_override(make_spec):
+    spec = make_spec()
+    document = json_of(
+        CheckDocument.of(
+            spec=spec, effective=None, findings=(FORCED, WASTEFUL), exit_code=ExitCode.OK, sources={}, notes=("a note",)
+        )
+    )
+    assert document["findings"][0] == {
+        "id": "R09", "severity": "error", "message": REFUSED.message, "fix": REFUSED.fix,
+        "mcore_text": REFUSED.mcore_text, "overridden": True,
+    }  # fmt: skip
+    assert (document["effective"], document["exit_code"], document["notes"]) == (None, 0, ["a note"])

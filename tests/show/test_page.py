@@ -1,0 +1,250 @@
+"""One page, written for a terminal, a pipe, Markdown and HTML."""
+
+import io
+import re
+from dataclasses import replace
+
+from harness.show.html import html
+from harness.show.markup import markdown
+from harness.show.page import (
+    GAP,
+    Bars,
+    Code,
+    Column,
+    Facts,
+    Line,
+    Listing,
+    Only,
+    Page,
+    Picture,
+    Section,
+    Span,
+    Table,
+    plain,
+    style_of,
+    table,
+    tabled,
+)  # fmt: skip
+from harness.show.terminal import Console, print_page
+from tests.commands import piped
+
+HOSTILE = "a | `x` [b](c)<script>\x1b[2J\u202e</script>\nsecond line"
+PICTURE = Picture("trend", "Trend", "Higher is better.", None, "Nothing was measured.")
+PAGE = Page(
+    title="A sweep",
+    headline="2 cells",
+    about="On cpu.",
+    notes=("a note",),
+    answer="Use mlp.",
+    footer="mbr-perf sweep",
+    blocks=(
+        GAP,
+        table(("Cell", "Step"), [("none", "1.0 s"), ("mlp", Span("1.2 s", "worse"))], right=("Step",)),
+        Section("About", (Listing(("first", Line("second", "bad"))),)),
+        Code("mbr-perf diagnose 'a b'"),
+        PICTURE,
+        Only("terminal", ("at a terminal",)),
+        Only("html", ("in a browser",)),
+        Only("pages", ("on a page",)),
+    ),
+)
+
+
+def at_terminal(page: Page, width: int) -> str:
+    out = io.StringIO()
+    print_page(Console(file=out, force_terminal=True, color_system=None, width=width, highlight=False), page)
+    return out.getvalue()
+
+
+def cells(page: Page, width: int) -> list[list[str]]:
+    """The cells of each line at a terminal; how wide a table is drawn differs between releases of rich."""
+    return [re.split(r" {2,}", line.strip()) for line in at_terminal(page, width).splitlines()]
+
+
+def test_a_pipe_gets_the_title_first_and_the_answer_last():
+    assert piped(PAGE) == [
+        "A sweep: 2 cells", "On cpu.", "Note: a note", "", "Cell   Step", "none  1.0 s", "mlp   1.2 s", "", "About", "first",
+        "second", "mbr-perf diagnose 'a b'", "at a terminal", "", "Use mlp.",
+    ]  # fmt: skip
+
+
+def test_markdown_has_the_answer_below_the_title():
+    assert markdown(PAGE, level=2).split("\n\n") == [
+        "## A sweep", "**Use mlp.**", "2 cells. On cpu.", "- a note",
+        "| Cell | Step |\n| --- | ---: |\n| none | 1.0 s |\n| mlp | 1.2 s |", "### About", "- first\n- second",
+        "```\nmbr-perf diagnose 'a b'\n```", "### Trend", "Nothing was measured.", "on a page\n",
+    ]  # fmt: skip
+
+
+def test_html_has_the_answer_below_the_title_and_a_sign_beside_a_colour():
+    page = html(PAGE)
+
+    order = ["<h1>A sweep", "2 cells. On cpu.", 'class="answer">Use mlp.', "a note", "<table>", "<h2>About", "<footer>"]
+    assert sorted(order, key=page.index) == order
+    assert '<td class="right worse">▼ 1.2 s</td>' in page
+    assert '<li class="bad">second</li>' in page
+    assert "in a browser" in page
+    assert "at a terminal" not in page
+    assert "script" not in page
+
+
+def test_the_first_column_of_words_names_the_rows_of_a_table():
+    columns = ("", "#", "Cell", Column("Step", right=True))
+    page = html(Page((table(columns, [("*", "0", "none", "1.0 s"), ("", "1", "", "1.2 s")]),), title="A sweep"))
+    assert re.findall(r'<th scope="row"[^>]*>([^<]*)', page) == ["none"]
+    assert '<td class="left">0</td>' in page
+    assert '<td class="left"></td>' in page
+
+
+def test_bars_stand_on_an_axis_that_begins_at_zero():
+    page = html(Page((Bars("Peak", (("none", 2.0, "2 GiB"), ("mlp", 1.0, "1 GiB"))),), title="A sweep"))
+
+    assert '<svg width="700" height="60" viewBox="0 0 700 60" role="img" font-size="12" aria-label="Peak">' in page
+    assert [float(width) for width in re.findall(r'<rect x="250" y="\d+" width="([0-9.]+)"', page)] == [360, 180]
+    assert '<line x1="250" y1="0" x2="250" y2="44"/>' in page
+    assert '<text x="250" y="56" text-anchor="middle">0</text>' in page
+
+
+def test_a_line_through_values_is_interrupted_where_there_is_none():
+    page = html(Page((Line((Span("", trend=(1.0, 2.0, None, 4.0), trend_title="Peak"),)),), title="A case"))
+
+    assert 'role="img" aria-label="Peak"' in page
+    assert '<path d="M3.0 23.0L41.0 16.3M117.0 3.0"/><circle cx="117.0" cy="3.0" r="2.5"/>' in page
+
+
+def test_facts_without_a_name_belong_to_the_name_before_them():
+    page = html(Page((Facts((("Failure", "no memory"), ("", "fragmentation"), ("Next", "a test")), 10),), title="A"))
+
+    assert (
+        "<div><dt>Failure</dt><dd>no memory</dd><dd>fragmentation</dd></div><div><dt>Next</dt><dd>a test</dd>" in page
+    )
+
+
+def test_a_shell_command_does_not_break_after_the_hyphens_of_an_option():
+    page = html(Page((Code("mbr-perf sweep --no_prune -m 'a --b'"),), title="A"))
+
+    assert '<pre>mbr-perf sweep <span class="word">--no_prune</span> <span class="word">-m</span> &#x27;a ' in page
+
+
+def test_no_text_becomes_markup_or_steers_a_terminal():
+    blocks = (
+        HOSTILE, Line(HOSTILE), Listing((HOSTILE,)), Facts(((HOSTILE, HOSTILE),), 4), table((HOSTILE,), [(HOSTILE,)]),
+        Section(HOSTILE, (HOSTILE,), anchor=HOSTILE), Section(HOSTILE, (), folded=True), Code(HOSTILE),
+        replace(PICTURE, title=HOSTILE, missing=HOSTILE), Bars(HOSTILE, ((HOSTILE, 1.0, HOSTILE),)),
+        table(("A",), [(Span(HOSTILE, "good", link="x.html", beside=HOSTILE),)]),
+        table(("A",), [(Span("", trend=(1.0, 2.0), trend_title=f'">{HOSTILE}'),)]),
+    )  # fmt: skip
+    page = Page(blocks, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
+
+    assert "<script>" not in html(page)
+    fence = markdown(Page((Code(HOSTILE),)))
+    assert fence.startswith("```\n")
+    assert fence.endswith("\n```\n")
+    others = markdown(replace(page, blocks=tuple(block for block in blocks if not isinstance(block, Code))))
+    assert "<script>" not in others.replace("\\<script\\>", "")
+    for text in (html(page), markdown(page), "\n".join(piped(page)), at_terminal(page, 80)):
+        assert "\x1b[2J" not in text
+        assert "\u202e" not in text
+    lines = piped(replace(page, blocks=blocks[:-3]))
+    assert not [line for line in lines if line.startswith("second line") and line != "second line</script>"][1:]
+
+
+def test_code_that_holds_a_fence_stays_code():
+    assert markdown(Page((Code("```\nx"),))) == "````\n```\nx\n````\n"
+
+
+def test_a_terminal_drops_columns_before_it_breaks_figures_and_reports_it():
+    columns = (
+        Column("Cell"),
+        Column("Step", right=True),
+        Column("Rank", right=True, drop=1),
+        Column("Clock", drop=2, whole=True),
+    )
+    shown = at_terminal(
+        Page((Table(columns, (("full:uniform:1 (control)", "12.5 s", "3", "a clock of 1395 MHz"),)),)), 40
+    )
+
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        "Cell                        Step  Rank", "full:uniform:1 (control)  12.5 s     3", "Not shown at this width: Clock",
+    ]  # fmt: skip
+
+
+def test_a_dropped_column_that_the_table_instead_does_not_hold_is_named():
+    columns = (Column("Cell", whole=True), Column("Step", drop=1), Column("Stage", drop=1, lost=True))
+    made = Table(columns, (("full:uniform:1 (control)", "12.5 s", "0"),), instead=("Steps: 12.5 s",))
+
+    assert [line.rstrip() for line in at_terminal(Page((made,)), 32).splitlines()] == [
+        "Cell", "full:uniform:1 (control)", "Not shown at this width: Stage", "Steps: 12.5 s",
+    ]  # fmt: skip
+
+
+def test_names_are_folded_between_words_where_a_table_finds_no_room():
+    made = table(("Cell", "Step"), [("full:uniform:1 (control)", "12.5 s")], right=("Step",))
+
+    assert cells(Page((made,)), 24) == [["Cell", "Step"], ["full:uniform:1", "12.5 s"], ["(control)"]]
+
+
+def test_a_narrow_cell_is_folded_as_often_as_it_takes_and_no_figure_leaves_its_unit():
+    made = table(("Noise", "Steps"), [("drifts by 2 % over a month", "12 steps")], right=("Steps",))
+
+    assert cells(Page((made,)), 20) == [["Noise", "Steps"], ["drifts by", "12 steps"], ["2 % over a"], ["month"]]
+
+
+def test_settings_are_folded_after_commas_and_figures_stay_whole():
+    made = table(("Recompute", "Step"), [("layernorm,mlp,shared_experts", "12.5 s")], right=("Step",))
+
+    assert cells(Page((made,)), 24) == [["Recompute", "Step"], ["layernorm,mlp,", "12.5 s"], ["shared_experts"]]
+
+
+def test_what_stands_instead_of_dropped_columns_is_shown_only_then():
+    made = Table((Column("Case"), Column("Remark", drop=1, long=True)), (("a", "word " * 20),), ("a: word",))
+
+    assert at_terminal(Page((made,)), 20).splitlines()[-1] == "a: word"
+    assert "a: word" not in at_terminal(Page((made,)), 60)
+    assert "a: word" not in piped(Page((made,)))
+
+
+def test_an_optional_column_without_a_word_is_left_out():
+    made = tabled([1, 2], [(Column("N"), str), (Column("Empty", optional=True), lambda _: "-")])
+
+    assert [column.title for column in made.filled().columns] == ["N"]
+
+
+def test_a_line_to_copy_is_never_broken_and_others_are_indented():
+    page = Page((Line("word " * 8, hang=4), Code("word " * 8), Section("Title", ("inner",), indent=2)))
+
+    assert [line.rstrip() for line in at_terminal(page, 25).splitlines()] == [
+        "word word word word word", "    word word word", "word " * 7 + "word", "", "Title", "  inner",
+    ]  # fmt: skip
+
+
+def test_no_line_ends_within_a_path_a_command_or_between_a_figure_and_its_unit():
+    page = Page((Line("see results/golden/h100/a.json for `mbr-perf check` and 12.5 s more", hang=2),))
+
+    assert [line.rstrip() for line in at_terminal(page, 24).splitlines()] == [
+        "see", "  results/golden/h100/a.json", "  for `mbr-perf check`", "  and 12.5 s more",
+    ]  # fmt: skip
+
+
+def test_a_table_without_room_overruns_the_terminal_and_folds_no_path_and_no_figure():
+    made = table(("Path", "Step", "Why"), [("results/golden/h100/a.json", "12.5 s", "slow node")], right=("Step",))
+
+    assert [line.rstrip() for line in at_terminal(Page((made,)), 30).splitlines()] == [
+        "Path                          Step  Why", "results/golden/h100/a.json  12.5 s  slow", "                                    node",
+    ]  # fmt: skip
+
+
+def test_the_anchor_of_a_folded_section_lies_inside_it():
+    page = html(Page((Section("A case", ("told",), anchor="case-a", folded=True),)))
+
+    assert '<details><summary>A case</summary><div id="case-a"><p>told</p></div></details>' in page
+
+
+def test_words_know_their_style():
+    assert (style_of("PASS"), style_of("oom"), style_of("what"), style_of("what", "doubt")) == (
+        "good",
+        "oom",
+        "plain",
+        "doubt",
+    )
+    assert plain(("a", Span("b", beside="c"))) == "ab c"

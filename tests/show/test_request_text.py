@@ -1,0 +1,87 @@
+"""A request in words."""
+
+from harness.experiment.effective import effective_recompute, settled_implementation
+from harness.experiment.rules.rule import Finding
+from harness.show.request_text import effect_rows, explanation, finding_lines, request_facts, request_rows
+
+
+def effect_of(spec):
+    return effective_recompute(spec, settled_implementation(spec))
+
+
+def test_a_request_is_shown_in_five_lines(make_spec):
+    spec = make_spec()
+    assert request_rows(spec) == [
+        ("Recipe", "llama3_70b, sft, fp8_cs, 32 x H100 80GB SXM"),
+        ("Parallelism", "TP 4, PP 4, VP 5, CP 1, DP 2, sequence parallel"),
+        ("Batch", "micro 1, global 32 (16 micro-batches), sequence 4096, 50 steps"),
+        ("Recompute", "core_attn"),
+        ("Fingerprint", spec.fingerprint),
+    ]
+
+
+def test_rows_of_a_request_can_be_left_out(make_spec):
+    facts = request_facts(make_spec(), without=("Recompute", "Batch"))
+    assert [name for name, _ in facts.rows] == ["Recipe", "Parallelism", "Fingerprint"]
+
+
+def test_one_rank_is_not_shown_in_the_plural(make_spec):
+    rows = request_rows(make_spec(gpu="cpu", num_gpus=1))
+    assert rows[0] == ("Recipe", "llama3_8b, pretrain, fp32, 1 CPU rank")
+    assert request_rows(make_spec(gpu="cpu"))[0][1].endswith("2 CPU ranks")
+
+
+def test_the_effect_names_modules_with_their_layers(make_spec):
+    lines = effect_rows(effect_of(make_spec(recompute="core_attn,mlp")))
+    assert lines[0] == ("In effect", "core_attn: 80 of 80 layers")
+    assert lines[1] == ("In effect", "mlp: 80 of 80 layers")
+
+
+def test_modules_without_effect_are_reported_with_the_reason(make_spec):
+    lines = effect_rows(effect_of(make_spec(recompute="mlp,moe_act")))
+    assert ("Inert", "moe_act: the model has no MoE layer") in lines
+
+
+def test_full_recompute_is_shown_in_layers(make_spec):
+    lines = effect_rows(effect_of(make_spec(recompute="full:block:1")))
+    assert lines[0] == ("In effect", "20 of 80 layers recomputed whole")
+
+
+def test_a_setting_without_any_effect_has_a_line_about_it(make_spec):
+    lines = effect_rows(effect_of(make_spec(recompute="moe_act")))
+    assert lines[0] == ("In effect", "nothing: the run equals one without recompute")
+    assert effect_rows(effect_of(make_spec(recompute="none"))) == []
+
+
+def test_findings_are_shown_with_what_to_do():
+    found = [
+        Finding(id="R10", severity="warning", message="frees nothing", fix="drop it"),
+        Finding(id="A01", severity="error", message="does not divide", fix="use 6"),
+    ]
+    assert finding_lines(found).items == ("Warning: R10: frees nothing; drop it", "Forced: A01: does not divide; use 6")
+
+
+def test_every_setting_is_shown_with_its_source_and_defaults_come_last(make_spec):
+    sources = {
+        "recompute": "--recompute_modules",
+        "model.num_layers": "llama3_70b.yaml:12",
+        "parallelism": "default",
+        "env.NCCL_DEBUG": "-E",
+        "batch.seq_length": "llama3_70b.yaml:30",
+        "variant": "--variant fsdp",
+    }
+    rows = explanation(make_spec(env={"NCCL_DEBUG": "WARN"}), sources).rows
+    assert [row[0] for row in rows] == [
+        "batch.seq_length", "env.NCCL_DEBUG", "model.num_layers", "recompute", "variant", "parallelism",
+    ]  # fmt: skip
+    assert rows[0][1:] == ("llama3_70b.yaml:30", "4096")
+    assert rows[1][1:] == ("-E", "WARN")
+    assert rows[3][1:] == ("--recompute_modules", "core_attn")
+    assert rows[4][1:] == ("--variant fsdp", "fsdp")
+    assert rows[5][1] == "default"
+    assert "tensor_model_parallel_size 4" in rows[5][2]
+
+
+def test_without_room_for_sources_the_settings_of_each_source_are_listed(make_spec):
+    shown = explanation(make_spec(), {"recompute": "default", "gpu": "a.yaml:3", "task": "a.yaml:3"})
+    assert shown.instead[-1].items == ("a.yaml:3: gpu, task", "default: all others")

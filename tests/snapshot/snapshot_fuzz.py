@@ -1,0 +1,110 @@
+"""Damaged and hostile snapshots: each must be summarised or refused in words."""
+
+import gc
+import io
+import pickle
+import random
+import sys
+import time
+from typing import Any
+
+from harness.snapshot.child import RefusedPickleError, load_plain, summarise
+from harness.snapshot.fields import SnapshotFormatError
+from tests.snapshot_pickles import MLP, fragmented, trained
+
+_ODD: tuple[Any, ...] = (
+    None,
+    -1,
+    2**63,
+    10**40,
+    True,
+    1.5,
+    float("nan"),
+    "",
+    "\ud800",
+    b"x",
+    [],
+    {},
+    (),
+    [[]],
+    {"a": 1},
+)
+
+
+def damaged_snapshots(seconds: float, seed: int) -> int:
+    """The number of files that were tried until the time was over."""
+    small = trained(num_layers=1, num_steps=1)
+    small.oom(1 << 40, 0, MLP)
+    seeds = [small.snapshot(), trained(num_layers=2).snapshot(), {**fragmented().snapshot(), "device_traces": []}]
+    files = [pickle.dumps(seed, protocol=protocol) for seed in seeds for protocol in (2, 4)]
+    until, count, answers = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < until:
+        draw = random.Random(seed + count)
+        count += 1
+        try:
+            answers += _is_summarised(files, draw)
+        except BaseException:
+            sys.stderr.write(f"seed {seed + count - 1}\n")
+            raise
+        if count % 200 == 0:
+            gc.collect()
+    assert answers > 0, "every file was refused: nothing but the refusal was tried"
+    return count
+
+
+def _is_summarised(files: list[bytes], draw: random.Random) -> bool:
+    try:
+        if draw.random() < 0.5:
+            value = load_plain(io.BytesIO(_damaged(draw.choice(files), draw)))
+        else:
+            value = _altered(pickle.loads(draw.choice(files)), draw)
+        summarise(value, file="fuzzed", file_bytes=1).model_dump_json()
+    except (RefusedPickleError, SnapshotFormatError, MemoryError):
+        return False
+    return True
+
+
+def _damaged(content: bytes, draw: random.Random) -> bytes:
+    """A few bytes changed, put in or taken out; or the end lost."""
+    data = bytearray(content)
+    for _ in range(draw.choice((1, 1, 2, 5, 30))):
+        at = draw.randrange(len(data))
+        match draw.randrange(4):
+            case 0:
+                data[at] = draw.randrange(256)
+            case 1:
+                data[at:at] = draw.randbytes(draw.randrange(1, 6))
+            case 2:
+                del data[at : at + draw.randrange(1, 9)]
+            case _:
+                other = draw.randrange(len(data))
+                data[at : at + 20] = data[other : other + 20]
+        if not data:
+            return b""
+    return bytes(data[: draw.randrange(len(data))]) if draw.random() < 0.1 else bytes(data)
+
+
+def _altered(value: Any, draw: random.Random) -> Any:
+    """A snapshot of which something is another value, missing, or there twice."""
+    for _ in range(draw.choice((1, 1, 2, 4))):
+        at = value
+        while True:
+            keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+            if not keys:
+                break
+            key = draw.choice(keys)
+            below = at[key]
+            if isinstance(below, (dict, list)) and below and draw.random() < 0.9:
+                at = below
+                continue
+            if isinstance(at, (dict, list)):
+                _change(at, key, draw)
+            break
+    return value
+
+
+def _change(at: Any, key: Any, draw: random.Random) -> None:
+    if draw.random() < 0.2:
+        del at[key]
+    else:
+        at[key] = draw.choice((*_ODD, draw.randrange(2**40), at[key]))

@@ -1,0 +1,69 @@
+"""Stacks of megatron-core as names of its modules."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from harness.experiment.recompute import MODULES
+from harness.snapshot.stacks import BACKWARD, ROWS, UNKNOWN, Frame, module_of, site_of
+
+MCORE = "/v/lib/python3.12/site-packages/megatron/core/"
+
+
+def frames(*lines: tuple[str, str]) -> list[Frame]:
+    return [Frame(path if path.startswith("/") else MCORE + path, 7, function) for path, function in lines]
+
+
+@pytest.mark.parametrize(
+    ("stack", "module"),
+    [
+        ((("transformer/dot_product_attention.py", "forward"), ("transformer/attention.py", "forward")), "core_attn"),
+        ((("/v/site-packages/transformer_engine/pytorch/attention/backends.py", "forward"), ("transformer/attention.py", "forward")), "core_attn"),
+        ((("tensor_parallel/layers.py", "forward"), ("transformer/attention.py", "forward")), "attention"),
+        ((("fusions/fused_bias_swiglu.py", "forward"), ("transformer/mlp.py", "forward")), "mlp"),
+        ((("fusions/fused_bias_swiglu.py", "forward"), ("transformer/moe/experts.py", "bias_act_func")), "moe_act"),
+        ((("tensor_parallel/layers.py", "forward"), ("transformer/mlp.py", "forward"), ("transformer/moe/shared_experts.py", "forward")), "shared_experts"),
+        ((("transformer/mlp.py", "forward"), ("transformer/moe/experts.py", "forward"), ("transformer/moe/moe_layer.py", "forward")), "moe"),
+        ((("transformer/moe/token_dispatcher.py", "dispatch"),), "moe"),
+        ((("transformer/multi_latent_attention.py", "qkv_up_proj_and_rope_apply"),), "mla_up_proj"),
+        ((("tensor_parallel/layers.py", "__init__"), ("transformer/mlp.py", "__init__")), "mlp (weights)"),
+        ((("optimizer/distrib_optimizer.py", "__init__"),), "optimizer"),
+        ((("transformer/mlp.py", "forward"), ("tensor_parallel/random.py", "backward")), "mlp (recompute)"),
+        ((("fusions/fused_bias_swiglu.py", "swiglu_back"), ("fusions/fused_bias_swiglu.py", "backward")), BACKWARD),
+        ((("/v/site-packages/torch/nn/modules/normalization.py", "forward"), ("transformer/transformer_layer.py", "_forward_attention")), "layernorm"),
+        ((("models/common/embeddings/rope_utils.py", "_apply_rotary_pos_emb_bshd"), ("transformer/attention.py", "forward")), "attention"),
+        ((("distributed/distributed_data_parallel.py", "hook"), ("tensor_parallel/random.py", "backward")), "data parallelism"),
+        ((("/home/user/train.py", "main"),), UNKNOWN),
+    ],
+)  # fmt: skip
+def test_the_innermost_frame_that_is_in_the_table_names_the_module(stack: tuple[tuple[str, str], ...], module: str):
+    assert module_of(frames(*stack)) == module
+
+
+def test_a_site_is_the_innermost_line_above_torch_and_the_kernels():
+    stack = frames(
+        ("/v/lib/python3.12/site-packages/torch/nn/functional.py", "linear"),
+        ("/usr/lib/python3.12/contextlib.py", "inner"),
+        ("transformer/mlp.py", "forward"),
+        ("/home/user/train.py", "main"),
+    )
+    assert site_of(stack) == "megatron/core/transformer/mlp.py:7 forward"
+
+
+def test_modules_that_can_be_recomputed_are_spelt_as_on_the_command_line():
+    assert {row.module for row in ROWS} >= set(MODULES) - {"gdn_norm_out"}
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.path.startswith("megatron/core/")], ids=lambda row: row.path
+)
+def test_every_path_of_megatron_core_exists_where_it_is_installed(row: object):
+    found = find_spec("megatron")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("megatron-core is not installed")
+    roots = [Path(place).parent for place in found.submodule_search_locations]
+    path = row.path  # type: ignore[attr-defined]
+    assert any((root / path).exists() for root in roots), f"{path} is not in the installed megatron-core"
+    for function in row.functions:  # type: ignore[attr-defined]
+        assert any(f"def {function}(" in (root / path).read_text() for root in roots), function
