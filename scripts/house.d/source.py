@@ -1,87 +1,106 @@
-"""Figures of source files: sizes, circles of imports, copies of an option's default."""
+"""Figures of source files: lines, words that users read, functions, circles of imports."""
 
 import ast
+import re
 import subprocess
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
+import yaml
 
-Default = tuple[str, object]
-
-
-@dataclass(frozen=True)
-class Source:
-    """One module: its size, the lines of each function, and the defaults that its fields and parameters have."""
-
-    path: Path
-    num_lines: int
-    function_lines: tuple[int, ...]
-    option_defaults: tuple[Default, ...]
-    defaults: tuple[Default, ...]
+_DATA = (".json", ".yaml", ".yml", ".csv", ".txt")
+_WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+_BRANCH = ast.If | ast.IfExp | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.Assert | ast.match_case
+# Fields of failures.yaml that a user reads.
+_READ = ("cause", "next", "advice")
 
 
-def python_files(folder: Path) -> tuple[Path, ...]:
-    """Files that git tracks, or would track, below a folder."""
-    command = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "--", f"{folder}/*.py")
+def tracked(folder: str, *suffixes: str) -> tuple[Path, ...]:
+    """Files below ``folder`` that git tracks, or would track."""
+    command = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "--", folder)
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    return tuple(path for path in map(Path, sorted(set(listed))) if path.is_file())
+    return tuple(path for path in map(Path, sorted(set(listed))) if path.suffix in suffixes and path.is_file())
 
 
-def sources(folder: Path) -> tuple[Source, ...]:
-    """Return every module with code in it; an ``__init__.py`` with a docstring alone has none."""
-    read = ((path, path.read_text()) for path in python_files(folder))
-    parsed = ((path, text, ast.parse(text)) for path, text in read)
-    return tuple(_source(*each) for each in parsed if each[0].name != "__init__.py" or len(each[2].body) > 1)
+def lines_of(folder: str, *suffixes: str) -> int:
+    """Lines of the files below ``folder``."""
+    return sum(len(path.read_text().splitlines()) for path in tracked(folder, *suffixes))
 
 
-def _source(path: Path, text: str, tree: ast.Module) -> Source:
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    sizes = tuple((node.end_lineno or node.lineno) - node.lineno + 1 for node in functions)
-    found = tuple(_defaults(tree))
-    options = tuple(default for default, is_option in found if is_option)
-    return Source(path, len(text.splitlines()), sizes, options, tuple(default for default, _ in found))
+def data_lines(folder: str) -> int:
+    """Lines of data files. A line of JSON counts for each 120 characters: data does not shrink by being packed."""
+    texts = (path.read_text() for path in tracked(folder, *_DATA))
+    return sum(-(-len(line) // 120) or 1 for text in texts for line in text.splitlines())
 
 
-def _defaults(tree: ast.Module) -> Iterator[tuple[Default, bool]]:
-    """Yield each default that is a telling constant, with whether a command-line option has it."""
+def words_of_text(folder: str) -> int:
+    """Words of literals with a space, of docstrings that are a command's help, and of failure texts."""
+    return sum(
+        len(_WORD.findall(text)) for path in tracked(folder, ".py") for text in _texts(ast.parse(path.read_text()))
+    ) + sum(
+        len(_WORD.findall(str(entry.get(field, ""))))
+        for path in tracked(folder, ".yaml")
+        if path.name == "failures.yaml"
+        for entry in yaml.safe_load(path.read_text())
+        for field in _READ
+    )
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    documents = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | _FUNCTION) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    attributes = {
+        id(each.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef)
+        for each in node.body
+        if isinstance(each, ast.Expr)
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            pairs = [(node.target.id, node.value, "option(" in ast.unparse(node.annotation).lower())]
-        elif isinstance(node, ast.arguments):
-            positional = [*node.posonlyargs, *node.args]
-            given = [*zip(reversed(positional), reversed(node.defaults), strict=False)]
-            pairs = [
-                (a.arg, value, False) for a, value in (*given, *zip(node.kwonlyargs, node.kw_defaults, strict=True))
-            ]
-        else:
+        if isinstance(node, _FUNCTION) and _is_command(node):
+            yield ast.get_docstring(node) or ""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+            if id(node) not in documents | attributes:
+                yield node.value
+
+
+def _is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("command" in ast.unparse(each) for each in function.decorator_list)
+
+
+def functions(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each function's place, its lines and its complexity, nested functions within the outer one, too."""
+    for path in tracked(folder, ".py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, _FUNCTION):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                yield f"{path}:{node.lineno} {node.name}", size, complexity(node)
+
+
+def complexity(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Paths through a function: 1, and 1 for each branch, boolean operator, comprehension and its conditions."""
+    inner = (node for node in ast.walk(function) if isinstance(node, _FUNCTION) and node is not function)
+    nested = {id(node) for each in inner for node in ast.walk(each)}
+    count = 1
+    for node in ast.walk(function):
+        if id(node) in nested:
             continue
-        for name, value, is_option in pairs:
-            if isinstance(value, ast.Constant) and value.value not in (None, "", False, True, 0, 1):
-                yield (name.removesuffix("_s"), value.value), is_option
-
-
-def default_copies(found: Sequence[Source]) -> int:
-    """How often the default of an option is written out, for the option where that is most often."""
-    options = {default for source in found for default in source.option_defaults}
-    copies = Counter(default for source in found for default in source.defaults if default in options)
-    return max(copies.values(), default=0)
+        count += isinstance(node, _BRANCH)
+        count += len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
+        count += 1 + len(node.ifs) if isinstance(node, ast.comprehension) else 0
+    return count
 
 
 def import_circles() -> int:
     """Groups of modules that import each other in a circle, imports inside functions included."""
     graph = grimp.build_graph("harness", cache_dir=None)
-    found: list[set[str]] = []
-    seen: set[str] = set()
-    for module in sorted(graph.modules):
-        if module not in seen:
-            circle = {module} | {
-                other
-                for other in graph.find_downstream_modules(module)
-                if module in graph.find_downstream_modules(other)
-            }
-            seen |= circle
-            found.extend([circle] if len(circle) > 1 else [])
-    return len(found)
+    groups: set[frozenset[str]] = set()
+    for module in graph.modules:
+        below = graph.find_downstream_modules(module)
+        groups.add(frozenset(other for other in below if module in graph.find_downstream_modules(other)))
+    return len(groups - {frozenset()})

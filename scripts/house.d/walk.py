@@ -1,19 +1,25 @@
-"""How many files of the package a person must open to follow one command."""
+"""How many files, and lines of files, a person must open to follow one command; how many options a command has."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import Any
 
+_LLAMA = ("-m", "llama", "-mr", "llama3_8b", "-g", "cpu")
 COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "run_dryrun": ("run", "-m", "llama", "-mr", "llama3_8b", "--recompute_modules", "core_attn,layernorm", "--dryrun"),
-    "check": ("check", "-m", "llama", "-mr", "llama3_8b", "-g", "cpu", "--recompute_modules", "core_attn,layernorm"),
+    "run_dryrun": ("run", *_LLAMA, "--recompute_modules", "mlp", "--dryrun"),
+    "sweep_dryrun": ("sweep", *_LLAMA, "--over", "recompute=none; mlp", "--dryrun"),
+    "nightly_dryrun": ("nightly", "cpu_smoke", "--dryrun"),
+    "check": ("check", "-m", "llama", "-mr", "llama3_8b", "-g", "h100", "-c", "bf16", "--recompute_modules", "mlp"),
+    "plan": ("plan", "-m", "llama", "-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32"),
+    "diagnose": ("diagnose", "tests/data/logs/torchrun_oom.log", "-mr", "llama3_8b", "-g", "h100", "-c", "bf16"),
 }
 # Notes each file of the package in which a function is called; what runs while a module is imported does not count.
 _WALK = """
-import contextlib, importlib, io, json, sys
+import contextlib, importlib, io, json, pathlib, sys
 import harness
-app = importlib.import_module(sys.argv[1])
+app = importlib.import_module("harness.app")
 inside, entered, importing = harness.__path__[0], set(), 0
 def follow(frame, event, _):
     global importing
@@ -22,18 +28,40 @@ def follow(frame, event, _):
         importing += (event == "call") - (event == "return")
     elif event == "call" and not importing and code.co_flags & 1 and code.co_filename.startswith(inside):
         entered.add(code.co_filename)
+code = 1
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     sys.setprofile(follow)
     try:
-        app.main(json.loads(sys.argv[2]))
-    except SystemExit:
-        pass
+        code = app.main(json.loads(sys.argv[1]))
+    except SystemExit as ended:
+        code = ended.code
     sys.setprofile(None)
-print(len(entered))
+lines = sum(len(pathlib.Path(path).read_text().splitlines()) for path in entered)
+print(json.dumps([code or 0, len(entered), lines]))
+"""
+_OPTIONS = """
+import json, typer.main
+from harness.app import app
+commands = typer.main.get_command(app).commands
+print(json.dumps({name: sum(each.param_type_name == "option" for each in command.params)
+                  for name, command in commands.items()}))
 """
 
 
-def files_entered(command: tuple[str, ...]) -> int:
-    """Files in which the command calls a function."""
-    words = (sys.executable, "-c", _WALK, "harness.app", json.dumps(command))
-    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+def walked(command: tuple[str, ...]) -> tuple[int, int]:
+    """Files in which the command calls a function, and their lines. RuntimeError if it fails."""
+    code, files, lines = _answer(_WALK, json.dumps(command))
+    if code:
+        raise RuntimeError(f"{' '.join(command)}: exit {code}")
+    return files, lines
+
+
+def options() -> dict[str, int]:
+    """Options of each command, those in no help included."""
+    counted: dict[str, int] = _answer(_OPTIONS)
+    return counted
+
+
+def _answer(program: str, *arguments: str) -> Any:
+    done = subprocess.run((sys.executable, "-c", program, *arguments), check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
