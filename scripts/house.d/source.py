@@ -64,9 +64,8 @@ def _texts(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTION) and _is_command(node):
             yield ast.get_docstring(node) or ""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
-            if id(node) not in documents | attributes:
-                yield node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents | attributes:
+            yield node.value if " " in node.value.strip() else ""
 
 
 def _is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
