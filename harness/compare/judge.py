@@ -21,7 +21,7 @@ from harness.foreign.reader import opened_logs
 from harness.imports.job import failure_sentence
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import Comparison, Finding, Outcome, Verdict, compare_values, comparison_outcome, overall
-from harness.judge.plausible_golden import impossible_golden, impossible_series
+from harness.judge.plausible import impossible_golden, impossible_series
 from harness.measure.logged import contradictions_text, logged_arguments
 from harness.records.golden import spec_like
 from harness.records.goldens import golden_file

@@ -11,7 +11,7 @@ from harness.experiment.effective import (
 from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.explain.values import ABSENT, GROUPS, IMAGE, NONE_SEEN, Contrast, Departure, Group, Key, Side
-from harness.judge.plausible_golden import impossible_golden
+from harness.judge.plausible import impossible_golden
 from harness.predict import flops
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord, leaves, spec_like

@@ -10,8 +10,7 @@ from harness.experiment.experiment import MeasureSpec
 from harness.explain.references import named
 from harness.foreign.bridge_goldens import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS, Document, bridge_text
 from harness.judge.derive import derive
-from harness.judge.plausible import doubts_of
-from harness.judge.plausible_golden import impossible_golden
+from harness.judge.plausible import doubts_of, impossible_golden
 from harness.judge.readings import window_of
 from harness.predict.flops import achieved_tflops, model_flops_per_step
 from harness.records.golden import GoldenRecord

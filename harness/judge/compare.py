@@ -13,8 +13,7 @@ from harness.judge.derive import combine, derive
 from harness.judge.gate import Comparison, Outcome, comparison_outcome, default_thresholds, judge, no_golden
 from harness.judge.likeness import Likeness, likeness
 from harness.judge.metrics import Metrics
-from harness.judge.plausible import doubts_of, impossible, remarkable
-from harness.judge.plausible_golden import impossible_golden
+from harness.judge.plausible import doubts_of, impossible, impossible_golden
 from harness.judge.promotion import PromotionOptions, promote
 from harness.judge.readings import RunClocks
 from harness.predict import flops
@@ -149,7 +148,6 @@ def compare_runs(
         memory=options.memory_threshold,
     )
     alike = _likeness_of_all(records, search, options.accept_differences, metrics.clocks)
-    alike = replace(alike, caveats=(*alike.caveats, *_of_each(remarkable, records, each)))
     doubts = (*_of_each(_doubts, records, each), *impossible_golden(golden))
     comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
     if any(record.status != "ok" for record in records):  # these figures are incomplete, so that a change means nothing

@@ -1,20 +1,23 @@
-"""Finds figures of a run that cannot be true: such a run gets no verdict and is never promoted."""
+"""Finds figures that cannot be true: a run, golden or log with one gets no verdict and is never promoted."""
 
 import math
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Mapping
 
+from harness.experiment.gpu import GPUS, PRECISIONS, gpu_named
+from harness.judge import readings
 from harness.judge.metrics import Metrics
-from harness.judge.plausible_ranks import impossible_of_ranks, is_measured
+from harness.records.golden import GoldenRecord
+from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
-from harness.units import format_seconds, format_share, grouped, ranks_text, utc_time
+from harness.units import TERA, format_bytes, format_share, grouped, ranks_text
 
-_CLOCK_SLEW = timedelta(seconds=5)  # a clock may be set back by so much without a note
-USUAL_MFU = 0.75  # published training runs on H100 reach at most 60 %
+SHORTEST_STEP_S = 1e-6  # launching a single kernel takes longer
+_LARGER_CARDS = 1.5  # of a GPU's memory: some are sold with more, such as 94 and 96 GB instead of 80
+_LARGEST_HOST_BYTES = 2**46  # 64 TiB; the largest servers with one memory have less
 
 
 def doubts_of(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
-    """Return every reason not to trust a run: doubts from the run itself, then figures that cannot be true.
+    """Return every reason not to trust a run: its own doubts, then figures that cannot be true.
 
     ``metrics``: of this run. The figures of a failed run are partial and are not checked.
     """
@@ -25,62 +28,75 @@ def impossible(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     """Return the figures of a run that cannot be true, one sentence for each kind."""
     if record.status != "ok":
         return ()
-    problems = grouped((what, rank) for rank, what in impossible_of_ranks(record))
-    return (
-        *(f"{ranks_text(sorted(set(ranks)))}: {what}" for what, ranks in problems.items()),
-        *_too_fast(record, metrics),
-        *_too_short(record),
-        *_of_settings(record),
-        *_of_clock(record),
-    )
+    spec, mfu = record.spec, metrics.mfu
+    found = grouped((what, rank.rank) for rank in record.ranks for what in _of_rank(rank, record))
+    problems = [f"{ranks_text(sorted(set(ranks)))}: {what}" for what, ranks in found.items()]
+    if mfu is not None and not spec.gpu_type.is_cpu and not 0 < mfu <= 1:
+        problems.append(
+            f"an MFU of {format_share(mfu)} is not possible: the model FLOPs of a step are more than {spec.gpu} can do in "
+            f"that time at its dense {spec.precision.peak} peak; check the recipe and the number of GPUs"
+        )
+    return tuple(problems)
 
 
-def remarkable(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
-    """Return a note for a model FLOPs utilization that is possible and very unusual; empty for CPU runs."""
-    if metrics.mfu is None or record.spec.gpu_type.is_cpu or not USUAL_MFU < metrics.mfu <= 1:
-        return ()
-    return (
-        f"an MFU of {format_share(metrics.mfu)} is unusually high: check that the recipe and the number of GPUs are those "
-        "of this job",
-    )
+def _of_rank(rank: RankRecord, record: RunRecord) -> Iterator[str]:
+    expected, device, gpu = record.spec.num_gpus, rank.device, record.spec.gpu_type
+    if rank.world_size != expected:
+        yield f"world_size is {rank.world_size}, the run has {expected} GPUs"
+    if not rank.finished:
+        yield "did not finish (finished: false), although the run ended well"
+    if not all(SHORTEST_STEP_S <= step.seconds < math.inf for step in rank.steps):
+        yield "a step of less than 1 us is not possible"
+    if record.imported is None and device and device.kind == "cuda" and gpu_named(device.name) is not gpu:
+        yield f"ran on {device.name}, the run is of {gpu.name}"
+    readers = {"allocated": readings.allocated, "reserved": readings.reserved}
+    for name, read in {**readers, "device used": readings.device_used(record.nodes)}.items():
+        peak, total = read(rank), rank.memory.device_total_bytes if rank.memory else None
+        if peak is not None:
+            yield from _of_peak(f"peak {name}", peak, gpu.name, total)
 
 
-def _too_fast(record: RunRecord, metrics: Metrics) -> Iterable[str]:
-    spec = record.spec
-    if spec.gpu_type.is_cpu or metrics.mfu is None or metrics.mfu <= 1 or not math.isfinite(metrics.mfu):
-        return ()
-    return (
-        f"an MFU of {format_share(metrics.mfu)} is not possible: the model FLOPs of a step are more than "
-        f"{spec.gpu_type.name} can do in that time at its dense {spec.precision.peak} peak; check the recipe and the number of GPUs",
-    )
+def _of_peak(name: str, peak: float, gpu: str, total_bytes: int | None = None) -> Iterator[str]:
+    """Yield that a peak is not positive, or more than the device can have; ``total_bytes``: what the device reported."""
+    known = GPUS.get(gpu)
+    if known is not None and known.is_cpu:
+        most, whose = float(_LARGEST_HOST_BYTES), "the memory of any server"
+    elif total_bytes:
+        most, whose = total_bytes, "the device has"
+    else:
+        most = _LARGER_CARDS * (known.memory_bytes if known else max(row.memory_bytes for row in GPUS.values()))
+        whose = f"{_LARGER_CARDS:g} times the memory of {gpu if known else 'any GPU'}"
+    if not peak > 0:
+        yield f"{name} of {peak} bytes is not possible"
+    elif peak > most:
+        yield f"{name} of {format_bytes(round(peak))} is more than {whose}, {format_bytes(round(most))}"
 
 
-def _too_short(record: RunRecord) -> Iterable[str]:
-    """Return that the steps of a rank took longer than the run, as where milliseconds stand for seconds."""
-    if not is_measured(record):
-        return ()
-    steps_s = max((math.fsum(step.seconds for step in rank.steps) for rank in record.ranks), default=0.0)
-    if steps_s <= record.provenance.duration_s:
-        return ()
-    duration_s = record.provenance.duration_s
-    return (f"the steps take {format_seconds(steps_s)} together, the whole run took {format_seconds(duration_s)}",)
+def impossible_golden(golden: GoldenRecord) -> tuple[str, ...]:
+    """Return which figures of a golden cannot be true, one sentence each."""
+    values = {name: stored.value for name, stored in golden.metrics.items()}
+    mfu, steps = values.get("mfu", 0.0), [(values.get("step_time_s"), values.get("tflops_per_gpu"))]
+    peaks = {name: value for name, value in values.items() if name.startswith("peak_")}
+    found = impossible_series("the golden", steps, peaks, golden.gpu, golden.compute_dtype)
+    return (*found, f"the golden: an MFU of {format_share(mfu)} is not possible") if mfu > 1 else found
 
 
-def _of_clock(record: RunRecord) -> Iterable[str]:
-    """Return that the run ended before it began; a note says where the machine's clock was set back meanwhile."""
-    where = record.provenance
-    if not is_measured(record) or any("clock of this machine was set" in note for note in record.notes):
-        return ()
-    try:
-        backwards = utc_time(where.finished_at) - utc_time(where.started_at) < -_CLOCK_SLEW
-    except ValueError:
-        return (f"its times are not ISO-8601: started {where.started_at!r}, finished {where.finished_at!r}",)
-    return (f"it finished at {where.finished_at}, before its start at {where.started_at}",) if backwards else ()
+def impossible_series(
+    whose: str, steps: Iterable[tuple[float | None, float | None]], peaks: Mapping[str, float], gpu: str, dtype: str
+) -> tuple[str, ...]:
+    """Return the figures of a log or of golden values that cannot be true, one sentence for each kind.
 
-
-def _of_settings(record: RunRecord) -> Iterable[str]:
-    """Return that the settings are not those that the run was recorded with."""
-    own = record.spec.fingerprint
-    if record.fingerprint == own:
-        return ()
-    return (f"fingerprint: the record says {record.fingerprint}, its own settings have {own}",)
+    ``steps``: seconds and TFLOP/s/GPU. ``peaks``: bytes by name. ``gpu``, ``dtype``: of the job; where one of them is empty or
+    unknown, throughput is compared with the highest dense peak of all GPUs.
+    """
+    timed, known, precision = [*steps], GPUS.get(gpu), PRECISIONS.get(dtype)
+    seconds, speeds = ([value for pair in timed if (value := pair[at]) is not None] for at in (0, 1))
+    own_peak = known.peak_flops.get(precision.peak) if known and precision else None
+    peak = own_peak or max(flops for row in GPUS.values() for flops in row.peak_flops.values())
+    found = [what for name, value in peaks.items() for what in _of_peak(name, value, gpu)]
+    if any(value < SHORTEST_STEP_S for value in seconds):
+        found.append(f"step time of {min(seconds):g} s is not possible")
+    if any(value * TERA > peak for value in speeds):
+        name = f"{precision.peak} peak of {gpu}" if own_peak and precision else "peak of any GPU that mbr-perf knows"
+        found.append(f"{max(speeds):g} TFLOP/s/GPU are above the dense {name}, {peak / TERA:g} TFLOP/s")
+    return tuple(f"{whose}: {what}" for what in found)

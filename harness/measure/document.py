@@ -16,7 +16,7 @@ from harness.judge.coverage import OwnThroughput, OwnTime, own_throughput, own_t
 from harness.judge.gate import Comparison, Finding, Outcome
 from harness.judge.likeness import Difference
 from harness.judge.metrics import Metrics
-from harness.judge.plausible import doubts_of, remarkable
+from harness.judge.plausible import doubts_of
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm_job import SlurmJob
@@ -267,7 +267,7 @@ def run_document(
         record, metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1], run_dir=run_dir,
         prediction=prediction_document(record.prediction, record.no_prediction, whole_run(record, metrics)),
         out_of_memory=oom, imported=Imported(**dict(record.imported), own_throughput=own) if record.imported else None,
-        suspect=doubts_of(record, metrics), own_time=own_time(record, metrics), notes=(*record.notes, *remarkable(record, metrics)),
+        suspect=doubts_of(record, metrics), own_time=own_time(record, metrics), notes=record.notes,
         num_runs=len(run_ids), run_ids=run_ids,
     )  # fmt: skip
 

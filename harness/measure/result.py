@@ -10,7 +10,7 @@ from harness.judge.compare import is_reference_run
 from harness.judge.coverage import own_time_text, throughput_text
 from harness.judge.gate import Comparison, Finding, Outcome, Verdict
 from harness.judge.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metrics
-from harness.judge.plausible import doubts_of, remarkable
+from harness.judge.plausible import doubts_of
 from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line, whole_run
 from harness.records.golden import GoldenRecord
@@ -116,7 +116,7 @@ def run_page(
             *_by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems),
             listing(line for line in (figures.clock_line(metrics.clocks), predicted) if line),
             listing((f"Suspect: {why}" for why in doubts_of(record, metrics)), style="doubt"),
-            listing(f"Note: {note}" for note in (*record.notes, *remarkable(record, metrics), *own)),
+            listing(f"Note: {note}" for note in (*record.notes, *own)),
             listing([f"Failure: {record.failure}"] if record.failure else [], style="bad"),
             *_out_of_memory(record),
             GAP,

@@ -88,20 +88,6 @@ def _visible_pairs(spec: ExperimentSpec, kind: LayerKind) -> int:
     return length**2
 
 
-def layer_weights(model: ModelSpec, kind: LayerKind) -> tuple[int, int]:
-    """Return the elements of one layer's matrices: outside of the routed experts, and in all of them.
-
-    Leaves out norms, biases and the router. A dense layer of Llama-3 8B has (218_103_808, 0).
-    """
-    projections = _attention(model, kind)[0]
-    per_channel = model.hidden_size * (3 if model.gated_linear_unit else 2)
-    moe = model.moe if has_experts(kind) else None
-    if moe is None:
-        return projections + per_channel * model.ffn_hidden_size, 0
-    shared = per_channel * (moe.moe_shared_expert_intermediate_size or 0)
-    return projections + shared, per_channel * moe.moe_ffn_hidden_size * moe.num_moe_experts
-
-
 def model_flops_per_step(spec: ExperimentSpec) -> int:
     """Forward and backward FLOPs of one optimizer step over all GPUs, under :data:`FORMULA_VERSION`."""
     model, num_mtp = spec.model, spec.model.mtp_num_layers or 0
@@ -111,22 +97,6 @@ def model_flops_per_step(spec: ExperimentSpec) -> int:
     mtp_layers = num_mtp * (_mtp_layer(spec).total + per_token * (3 + 2 * model.hidden_size) * model.hidden_size)
     logits = per_token * model.hidden_size * vocab_size * (num_mtp + 1)
     return _FORWARD_AND_BACKWARD * (layers + mtp_layers + logits)
-
-
-def least_flops_by_stage(spec: ExperimentSpec) -> tuple[int, ...]:
-    """Return, for every pipeline stage, the least FLOPs that all its ranks together execute in one optimizer step.
-
-    Counts the projections around attention, dense MLPs and the output layer: every rank of a stage has an equal share, and
-    every tool counts them alike. LayoutError if the model cannot be cut.
-    """
-    model = spec.model
-    logits = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step * model.hidden_size * model.vocab_size
-    of_kind = {kind: layer_flops(spec, kind) for kind in set(model.layer_kinds)}
-    of_layer = [of_kind[kind].projections + of_kind[kind].mlp for kind in model.layer_kinds]
-    return tuple(
-        _FORWARD_AND_BACKWARD * sum(logits * chunk.has_loss + sum(of_layer[i] for i in chunk.layers) for chunk in stage)
-        for stage in chunks(model, spec.parallelism)
-    )
 
 
 def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute) -> int:

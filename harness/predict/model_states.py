@@ -4,10 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from harness.experiment.experiment import ExperimentSpec, StateDtype
-from harness.experiment.layout import Chunk, chunks
-from harness.experiment.model import LayerKind
 from harness.experiment.software import Software
-from harness.predict import flops
 from harness.predict.compose import Parameters
 
 _SMALLEST_UNIT = 1_000_000_000
@@ -133,47 +130,6 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bo
         fetched=fetched,
         queued=queued,
     )
-
-
-def least_weight_bytes(spec: ExperimentSpec) -> tuple[float, ...]:
-    """Return, for every pipeline stage, the least bytes of weights that each of its ranks holds on its device.
-
-    Counts the matrices of attention, MLP, experts, embedding and output layer, split over tensor and expert parallel ranks;
-    under Megatron-FSDP only the rank's shard. Leaves out layers that are offloaded, because a trainer may offload their
-    weights too. Llama-3 8B on one GPU in bf16: 2 * 8_029_995_008 bytes. LayoutError if the model cannot be cut.
-    """
-    kinds, num_offloaded = spec.model.layer_kinds, spec.offload.cpu_offloading_num_layers
-    return tuple(
-        sum(
-            _least_of_tables(spec, chunk)
-            + sum(_least_of_layer(spec, kinds[layer]) for layer in chunk.layers[num_offloaded:])
-            for chunk in stage
-        )
-        for stage in chunks(spec.model, spec.parallelism)
-    )
-
-
-def _least_of_tables(spec: ExperimentSpec, chunk: Chunk) -> float:
-    """Return the bytes of embedding and output layer, which stay in ``params_dtype``."""
-    model, sizes = spec.model, spec.parallelism
-    tables = chunk.has_embedding + chunk.has_loss
-    if sizes.pipeline_model_parallel_size == 1 and model.share_embeddings_and_output_weights:
-        tables = min(tables, 1)
-    elements = tables * model.vocab_size * model.hidden_size
-    return spec.precision.params_bytes * elements / _dense_share(spec)
-
-
-def _least_of_layer(spec: ExperimentSpec, kind: LayerKind) -> float:
-    sizes = spec.parallelism
-    dense, experts = flops.layer_weights(spec.model, kind)
-    sharded = _expert_data_parallel_size(spec) if spec.ddp.use_megatron_fsdp else 1
-    share = sizes.expert_model_parallel_size * sizes.expert_tensor_size * sharded
-    return spec.precision.weight_bytes * (dense / _dense_share(spec) + experts / share)
-
-
-def _dense_share(spec: ExperimentSpec) -> int:
-    sharded = _dense_data_parallel_size(spec) if spec.ddp.use_megatron_fsdp else 1
-    return spec.parallelism.tensor_model_parallel_size * sharded
 
 
 def _expert_data_parallel_size(spec: ExperimentSpec) -> int:

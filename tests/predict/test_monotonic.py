@@ -5,12 +5,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.software import Software
-from harness.predict.model_states import least_weight_bytes
 from harness.predict.prediction import predict
 from harness.predict.search import Candidates, Limits, Traces, candidates, plan, required_cases
 from harness.predict.shipped_traces import find_shipped
@@ -163,14 +160,3 @@ def test_a_larger_micro_batch_never_needs_less_memory(tmp_path, tracing):
 def _is_alone(row) -> bool:
     """Return whether the setting recomputes at most one module, or whole layers: combinations need many traces."""
     return len(getattr(row.spec.recompute, "modules", ())) < 2
-
-
-@given(st.data())
-@settings(max_examples=60, deadline=None)
-def test_more_tensor_or_expert_parallelism_never_leaves_more_weights_on_a_rank(data):
-    spec = POINTS[data.draw(st.sampled_from(sorted(POINTS)))]
-    p = spec.parallelism
-    name = data.draw(st.sampled_from(("tensor_model_parallel_size", "expert_model_parallel_size")))
-    twice = p.model_copy(update={name: 2 * getattr(p, name)})
-    more = spec.model_copy(update={"parallelism": twice, "num_gpus": 2 * spec.num_gpus})
-    assert all(b <= a for a, b in zip(least_weight_bytes(spec), least_weight_bytes(more), strict=True))
