@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
@@ -28,6 +29,8 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")  # on a busy machine a slow example says nothing
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -37,7 +37,7 @@ def generated(check: Callable[..., None], *strategies: st.SearchStrategy) -> Fuz
             count += 1
             check(*values)
 
-        batch = settings(max_examples=_BATCH, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        batch = settings(max_examples=_BATCH, database=None, suppress_health_check=list(HealthCheck))
         number = first_seed
         while time.monotonic() < until:
             try:

@@ -78,7 +78,7 @@ def squeezed(text: str | None) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     num_layers=st.integers(1, 48),
     pp=st.sampled_from([2, 3, 4, 8]),
@@ -96,7 +96,7 @@ def test_equal_stages_and_accounted_ends_are_cut_as_megatron_core_cuts_them(num_
     assert_same(num_layers, None, par)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     num_layers=st.integers(6, 40),
     pp=st.sampled_from([3, 4, 6]),
@@ -124,7 +124,7 @@ def layout_strings(draw) -> str:
     return draw(st.sampled_from(["E", "E", "E", "tE"])) + "|".join(parts) + ending
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     text=layout_strings(),
     pp=st.sampled_from([2, 3, 4]),

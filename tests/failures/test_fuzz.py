@@ -5,7 +5,7 @@ import time
 import tracemalloc
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.failures.allocator import EIB, allocator_figures
@@ -65,14 +65,14 @@ def single_rank_first(lines):
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(TEXTS, ENDINGS)
 def test_every_text_has_a_verdict(text, ending):
     judged_whole(text, ending)
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(LINES)
 def test_of_any_lines_one_failure_is_first_or_none(lines):
     single_rank_first(lines)

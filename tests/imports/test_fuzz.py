@@ -122,13 +122,13 @@ GOLDENS = st.one_of(DOCUMENTS.map(json.dumps), st.text(max_size=60))
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.data_too_large])
 @given(LOGS)
 def test_arbitrary_logs_are_judged(text):
     any_log(text)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.data_too_large])
 @given(DOCUMENTS.map(json.dumps))
 def test_arbitrary_golden_files_are_read_or_refused(text):
     any_golden(text)

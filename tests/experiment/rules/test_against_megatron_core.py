@@ -76,7 +76,7 @@ def some_changes(draw) -> dict:
     return {name: draw(st.sampled_from(CHANGES[name])) for name in names}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(kind=st.sampled_from(["dense", "moe", "deepseek"]), changes=some_changes())
 def test_what_the_config_refuses_is_refused_before_with_the_same_words(
     kind, changes, request_for, installed_mcore, transformer_config
@@ -88,7 +88,7 @@ def test_what_the_config_refuses_is_refused_before_with_the_same_words(
         assert any(f.mcore_text and " ".join(f.mcore_text.split()) in text for f in errors), (text, errors)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(kind=st.sampled_from(["dense", "moe", "deepseek"]), changes=some_changes())
 def test_errors_that_name_the_config_are_refusals_of_the_config(
     kind, changes, request_for, installed_mcore, transformer_config, raised_by_config

@@ -18,7 +18,7 @@ RECOMPUTE = ["none", "core_attn", "layernorm", "mlp,moe", "moe_act,shared_expert
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     kind=st.sampled_from(["dense", "moe", "deepseek", "cpu", "cpu moe"]),
     mcore=st.sampled_from(VERSIONS),

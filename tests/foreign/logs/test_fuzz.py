@@ -53,7 +53,7 @@ def any_bytes(content):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.data_too_large])
 @given(LOGS)
 def test_arbitrary_bytes_are_read_as_lines(content):
     any_bytes(content)
