@@ -8,116 +8,158 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MASK = "***"
+Rows = tuple[tuple[str, tuple[str, ...]], ...]
+
+# Other spellings of =, of & ? and ;, and of /: URL-encoded once or twice, or escaped in JSON. Then an ANSI colour, the
+# begin
+# of a word, possibly behind a colour, and what stands between the words of a shell's line or of a list.
+_EQUALS, _SEPARATOR = r"(?:=|%(?:25)?3D|\\{1,4}u003d)", r"(?:[?&;]|%(?:25)?(?:26|3F)|\\{1,4}u0026)"
+_SLASH = r"(?:\\{0,4}/|%(?:25)?2F)"
+_COLOUR, _START = r"\x1b\[[0-9;]{0,16}m", r"(?:\b|(?<=[\[;0-9]m))"
+_GAP = r"(?:[\"'],\s?[\"']|[\s\\]{1,8}[\"']?)"
+_ARGUMENT = r"(?![-\s])[^\s\"']+"
+_CHATS = (
+    r"discord(?:app)?\.com/api/(?:v\d{1,3}/)?webhooks|hooks\.slack\.com/(?:services|workflows|triggers)"
+    r"|webhook\.office\.com/webhookb2|outlook\.office\.com/webhook"
+)
+SHAPES: Rows = (
+    # Repetitions have limits, because the search would otherwise run from every letter of a long text to its end.
+    (r"(?i:[a-z][a-z0-9+.-]{0,30}://)\K[^\s/\"']+(?=@)",
+     ("git remote https://me:SECRET@github.com/x/y.git", "http://SECRET@proxy:3128", "mongodb://me:a@SECRET@host/x")),
+    (r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----\K(?:(?!-----END)[\s\S])+",
+     ("-----BEGIN RSA PRIVATE KEY-----\nSECRET\nSECRET\n-----END RSA PRIVATE KEY-----",
+      "-----BEGIN PRIVATE KEY-----\\nSECRET")),
+    # `Basic` is also an ordinary word. Only in a header do capitals, digits or `=` follow it.
+    (rf"(?i:{_START}(?:Bearer|Authorization[\"']?\s*[:=]\s*[\"']?(?:Basic|Token|ApiKey|Negotiate)"
+     r"|(?-i:Basic(?=\s+[A-Za-z0-9._~+/-]*[A-Z0-9=])))\s+)\K[A-Za-z0-9._~+/=-]{8,}",
+     ("Authorization: Bearer SECRET", "authorization: basic SECRET", "Basic SECRET", "Authorization: token SECRET")),
+    # Without a scheme, the secret is one word with a digit. With Digest or AWS4, mask all parameters that follow.
+    (r"(?i:Authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:(?:Digest|AWS4-[\w-]{1,20})\s{1,4}(?=\S)"
+     r"|(?=[A-Za-z0-9._~+/=-]{16})(?=[A-Za-z._~+/=-]{0,80}[0-9])))\K(?:(?<=\s)[^\n\"']+|[^\s\"',;]+)",
+     ("Authorization: SECRET", "'Authorization': 'AWS4-HMAC-SHA256 Credential=x/2026, Signature=SECRET'")),
+    # Query parameters that sign a URL: of S3, Google Cloud, CloudFront, Azure. `amp;` and a backslash come from HTML
+    # and JSON.
+    (r"(?i:(?:(?<![A-Za-z0-9])|(?<=%26)|(?<=%3F)|(?<=u0026))X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)"
+     rf"{_EQUALS}|{_SEPARATOR}(?:sig|signature){_EQUALS}"
+     rf"|(?<![A-Za-z0-9_])sig=(?=[A-Za-z0-9%+/_-]{{20}}))\K[^\s&\"'<>\\]+",
+     ("https://b.s3.amazonaws.com/a?X-Amz-Date=1&X-Amz-Signature=SECRET",
+      "?X-Amz-Credential=SECRET%2F2026&X-Amz-Date=1",
+      "https://storage.googleapis.com/a?X-Goog-Signature=SECRET",
+      "https://b.blob.core.windows.net/a?sv=1\\u0026sig=SECRET",
+      "https://a.blob.core.windows.net/a?sv=2026&amp;sig=SECRET%3D",
+      "https://d1.cloudfront.net/a?Expires=1&Signature=SECRET~_",
+      "https%3A%2F%2Fb.s3.amazonaws.com%2Fa%3FX-Amz-Date%3D1%26X-Amz-Signature%3DSECRET", "sv=1&sig\\u003dSECRET",
+      "sig=SECRET")),
+    (rf"(?i:{_START}(?:Set-)?Cookie(?:\s{{0,4}}(?::|%3A)\s{{0,4}}|[\"'],\s{{0,4}}[\"']))\K[^\s\"'][^\n\"']*",
+     ("Cookie: a=b; session=SECRET", "curl -H 'Cookie: a=b; session=SECRET' https://x",
+      "Set-Cookie: session=SECRET; Path=/",
+      "Cookie%3A%20a%3Db%3B%20session%3DSECRET", "('Cookie', 'session=SECRET')")),
+    # Webhook URLs of chats: anyone who knows the URL can post.
+    (rf"(?i:(?:{_CHATS})/)\K[^\s\"'<>]+".replace("/", _SLASH),
+     ("https://canary.discord.com/api/v10/webhooks/123/SECRET", "https://hooks.slack.com/services/T00/B00/SECRET",
+      "https://discordapp.com/api/webhooks/123/SECRET", "HTTPS://DISCORD.COM/API/WEBHOOKS/123/SECRET",
+      "https%3A%2F%2Fdiscord.com%2Fapi%2Fwebhooks%2F123%2FSECRET",
+      "https:\\/\\/discord.com\\/api\\/webhooks\\/1\\/SECRET",
+      "https://team.webhook.office.com/webhookb2/a@b/IncomingWebhook/SECRET/c",
+      "https://outlook.office.com/webhook/SECRET")),
+    # Commands whose argument is a secret without a name, as a line of shell or a list of words.
+    (rf"(?i:{_START}curl\b(?:[^\n]|(?<=\\)\n){{0,400}}?[\s\"'](?:-u(?:{_GAP}|=)?|-[a-z]{{1,6}}u{_GAP}"
+     rf"|-b{_GAP}(?=[^\s\"'=]{{1,80}}=)|--(?:proxy-)?user(?:{_GAP}|=))[\"']?)\K{_ARGUMENT}",
+     ("curl -sS -u me:SECRET https://x", "curl https://x --user 'me:SECRET'", "curl --user=me:SECRET https://x",
+      "curl --proxy-user me:SECRET https://x", "CURL -su me:SECRET https://x", "curl -b session=SECRET https://x",
+      "curl \\\n  -u me:SECRET \\\n  https://x", "['curl', '-u', 'me:SECRET', 'https://x']",
+      "\x1b[31mcurl -sS -u me:SECRET https://x\x1b[0m")),
+    (rf"(?:(?i:{_START}wandb{_GAP}login{_GAP}(?:--?[\w-]{{1,30}}(?:(?:=|\s{{1,4}})https?:\S{{1,200}})?{_GAP}){{0,4}})"
+     rf"|\bwandb\.login\((?:[^)]{{0,200}}?key\s?=\s{{0,20}})?[\"'])\K{_ARGUMENT}",
+     ("wandb login SECRET", "wandb login --relogin --verify SECRET", "wandb login --host https://w.example SECRET",
+      "wandb login \\\n  SECRET", "['wandb', 'login', 'SECRET']", 'wandb.login("SECRET")',
+      "wandb.login(key=\n    'SECRET')",
+      "wandb.login(relogin=True, key='SECRET')")),
+    (r"(?:\b(?:docker|podman)\s{1,4}login\b[^\n]{0,200}?\s-p\s{1,4}|\bsshpass\s{1,4}-p\s{0,4}[\"']?"
+     r"|\b(?:mysql|mariadb)(?:dump|admin|import)?\b[^\n]{0,400}?\s-p(?=[^\s-])[\"']?)\K" + _ARGUMENT,
+     ("docker login -u me -p SECRET registry.example", "sshpass -p SECRET ssh node07",
+      "mysql -h db -u me -pSECRET runs",
+      "mysqldump -p'SECRET' runs")),
+    (r"\b(?:setenv|set\s-[gUx]{1,3}|configure\sset)\s{1,4}"
+     r"(?=\w{0,60}(?i:token|key|secret|pass|auth|cookie|jwt|webhook))"
+     rf"\w{{1,80}}\s{{1,4}}[\"']?\K{_ARGUMENT}",
+     ("setenv HF_TOKEN SECRET",)),
+    (_START + r"\K(?:hf_[A-Za-z0-9]{8,}|gh[opusr]_[A-Za-z0-9]{8,}|github_pat_[A-Za-z0-9_]{8,}"
+     r"|(?:nvapi-|glpat-)[A-Za-z0-9_-]{8,})",
+     ("loading hf_SECRET failed", "ghp_SECRET", "github_pat_SECRET", "nvapi-SECRET", "GL=glpat-SECRET")),
+    (_START + r"\K(?:sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}|A(?:KIA|SIA)[A-Z0-9]{12,}"
+     r"|xox[abprs]-[A-Za-z0-9-]{8,}"
+     r"|xapp-[A-Za-z0-9-]{16,}|SG\.[\w-]{16,64}\.[\w-]{16,})",
+     ("sk-SECRET", "id AKIASECRET used", "ASIASECRET", "xoxb-SECRET", "xapp-SECRET", "SG.SECRET.SECRET")),
+    (_START + r"\K(?:AIza[A-Za-z0-9_-]{20,}|(?:npm_|pypi-|ya29\.|GOCSPX-|[sr]k_live_|wandb_v1_)[A-Za-z0-9_-]{20,}"
+     r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*)",
+     ("\x1b[31mAIzaSECRET\x1b[0m", "npm_SECRET", "pypi-SECRET", "ya29.SECRET", "GOCSPX-SECRET", "sk_live_SECRET",
+      "wandb_v1_SECRET",
+      "jwt eyJhbGciOiJIUzI1NiJ9.eyJSECRET.SECRET")),
+)  # fmt: skip
+"""Secrets that are known by their shape or place: what follows ``\\K`` is masked. Examples have SECRET in its place."""
+_SHAPES = tuple(re.compile("(?P<kept>{})(?:{})".format(*shape.split(r"\K"))) for shape, _ in SHAPES)
 
 _WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?|AUTH|COOKIES?|JWTS?|WEBHOOKS?"
+# The word is alone between underscores or at an end of the name, so that MONKEY=1 stays readable. Then as part of a
+# word:
+# PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE (alone, pass, pwd and private are ordinary words). Then as JavaScript and
+# connection
+# strings write it: accessToken, AccountKey; but not InvalidTokenError.
+_SECRET_NAME = re.compile(
+    rf"(?i:(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)\d*(?:[_-]|$))"
+    r"|(?:(?i:[A-Z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD)|PASSPHRASE)|[A-Za-z0-9_-]{1,40}PASS"
+    r"|[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE|[A-Z0-9]_PAT"
+    r"|[A-Za-z0-9_-]{0,40}[a-z0-9](?:Token|Key|Secret|Password|Credential|Cookie|Jwt|Webhook|AccessSignature)s?"
+    r"|(?:[A-Za-z0-9_-]{0,40}[a-z0-9]W|w)ebhookUr[il])\d*$"
+)
+_TYPED = r":\s?(?:[A-Za-z.]{0,20}\[)?(?:str|SecretStr|int|float|bool)\]?(?:\s?\|\s?None)?\s?="
+ASSIGNMENTS: Rows = (
+    # By =, a colon or a typed name, quotes perhaps escaped, as in JSON inside JSON; the value may be a YAML block or
+    # the next line.
+    (rf"\\{{0,8}}[\"']?\]?\s*(?:{_TYPED}|[=:]=?>?|%3[AD](?:%20)?|\\{{1,4}}u003d)\s*+"
+     r"(?:[|>][+-]?[ \t]*\n\s+|\\\n\s*|!!str\s+)?",
+     ("HF_TOKEN=SECRET", "--hf-token=SECRET", "x=HF_TOKEN=SECRET", "HF_TOKEN => SECRET", 'HF_TOKEN: str = "SECRET"',
+      "hf_token: Optional[str] = 'SECRET'", "token: SecretStr | None = 'SECRET'", '{"password": "SECRET"}',
+      "os.environ['HF_TOKEN'] = 'SECRET'", "\x1b[33mTOKEN\x1b[0m=\x1b[32m'SECRET'\x1b[0m", "%26token%3DSECRET",
+      "HF_TOKEN\\u003dSECRET",
+      '{"log": "{\\"token\\": \\"x SECRET\\", \\"n\\": 1}"}', "HF_TOKEN: |\n  SECRET", "hf_token: !!str SECRET",
+      "HF_TOKEN=\\\nSECRET")),
+    (r"(?:\\{0,8}[\"'],\s*\\{0,8}[\"']value\\{0,8}[\"']|[\"']?[ \t]*\n\s*value)\s*:\s*",
+     ('{"name": "HF_TOKEN", "value": "SECRET"}', "- name: HF_TOKEN\n  value: SECRET")),
+    (r"\s++(?=[\"']?(?i:hf_))", ("HF_TOKEN hf_SECRET",)),
+    (r"(?<=[A-Z0-9])\t(?=[A-Za-z0-9._~+/=-]{12})(?=[^\s\d]{0,80}\d)", ("HF_TOKEN\tSECRET",)),
+    (r"(?<=[A-Z0-9])[\"'],\s?(?=[\"'](?!-|[A-Z_0-9]{3,80}[\"']))", ("('HF_TOKEN', 'the SECRET')",)),
+    (r"(?(option)[ \t]++(?![-=:])|(?!))", ("torchrun train.py --password SECRET --lr 1", "--api-key 'SECRET x'")),
+)  # fmt: skip
+"""What stands between the name of a secret and its value; examples as above."""
 
-# Also as part of a word: PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE. Alone, pass, pwd and private are ordinary words.
-_JOINED = (
-    r"[A-Za-z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD|(?-i:PASS))|PASSPHRASE"
-    r"|(?-i:[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE)"
-)
-# As JavaScript and connection strings write it: accessToken, AccountKey; but not InvalidTokenError.
-_CAMEL = (
-    r"(?-i:[A-Za-z0-9_-]{0,40}[a-z0-9](?:Token|Key|Secret|Password|Credential|Cookie|Jwt|Webhook|AccessSignature)s?"
-    r"|(?:[A-Za-z0-9_-]{0,40}[a-z0-9]W|w)ebhookUr[il])"
-)
-# Other spellings of =, of & ? and ;, and of /: URL-encoded once or twice, or escaped in JSON.
-_EQUALS, _SEPARATOR, _SLASH = (
-    r"(?:=|%(?:25)?3D|\\{1,4}u003d)",
-    r"(?:[?&;]|%(?:25)?(?:26|3F)|\\{1,4}u0026)",
-    r"(?:\\{0,4}/|%(?:25)?2F)",
-)
-_COLOUR = r"\x1b\[[0-9;]{0,16}m"  # an ANSI colour sequence
-_START = r"(?:\b|(?<=[\[;0-9]m))"  # a word begins here, possibly behind a colour
-_TYPED = (
-    r":\s?(?:[A-Za-z.]{0,20}\[)?(?:str|SecretStr|int|float|bool)\]?(?:\s?\|\s?None)?\s?="  # as in `HF_TOKEN: str = ...`
-)
 # Whole names only, each tried once: trying every part of a long name would take hours for a line of a hostile log.
-# Quotes may be escaped, as in JSON inside JSON. An option is followed by its value, other names by = or a colon.
-# A value may be a YAML block, the second item of a pair ('NAME', 'value'), or the text of the next line.
 _ASSIGNED = re.compile(
     rf"(?<![A-Za-z0-9_-])(?:%[0-9A-Fa-f]{{2}}|{_COLOUR})*+(?P<name>(?P<option>--)?[A-Za-z0-9_-]++)(?:{_COLOUR})?"
-    rf"(?:\\{{0,8}}[\"']?\]?\s*(?:{_TYPED}"
-    r"|[=:]=?>?|%3[AD](?:%20)?|\\{1,4}u003d)\s*+(?:[|>][+-]?[ \t]*\n\s+|\\\n\s*|!!str\s+)?"
-    r"|(?:\\{0,8}[\"'],\s*\\{0,8}[\"']value\\{0,8}[\"']|[\"']?[ \t]*\n\s*value)\s*:\s*|\s++(?=[\"']?(?i:hf_))"
-    r"|(?<=[A-Z0-9])\t(?=[A-Za-z0-9._~+/=-]{12})(?=[^\s\d]{0,80}\d)"
-    r"|(?<=[A-Z0-9])[\"'],\s?(?=[\"'](?!-|[A-Z_0-9]{3,80}[\"']))"
-    rf"|(?(option)[ \t]++(?![-=:])|(?!)))(?:{_COLOUR})?(?P<quote>(?:\\{{0,8}}[\"'])?)"
+    rf"(?:{'|'.join(between for between, _ in ASSIGNMENTS)})(?:{_COLOUR})?(?P<quote>(?:\\{{0,8}}[\"'])?)"
 )
 _QUOTED = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\.)+") for quote in "\"'"}
 # Up to a quote that is not inside a word, or up to the next assigned name.
 _UNQUOTED = re.compile(r"(?:[^\s\"'\\,;&]|\\(?![\"'])|[\"'](?=\w)|[,;&](?![A-Za-z0-9_.-]{1,60}[=:]))+(?<![,;&])")
-# The word is alone between underscores or at an end of the name, so that MONKEY=1 stays readable.
-_SECRET_NAME = re.compile(
-    rf"(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)\d*(?:[_-]|$)|(?:{_JOINED}|{_CAMEL}|(?-i:[A-Z0-9]_PAT))\d*$",
-    re.IGNORECASE,
-)
-# The length is limited, because the search would otherwise run from every letter of a long text to its end.
-_URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/\"']+@", re.IGNORECASE)
-# `Basic` is also an ordinary word. Only in a header do capitals, digits or `=` follow it.
-_BEARER = re.compile(
-    rf"{_START}(?P<word>Bearer|Authorization[\"']?\s*[:=]\s*[\"']?(?:Basic|Token|ApiKey|Negotiate)"
-    r"|(?-i:Basic(?=\s+[A-Za-z0-9._~+/-]*[A-Z0-9=])))\s+[A-Za-z0-9._~+/=-]{8,}",
-    re.IGNORECASE,
-)
-# Without a scheme, the secret is one word with a digit. With Digest or AWS4, mask all parameters that follow.
-_AUTHORIZATION = re.compile(
-    r"(?P<name>Authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:(?:Digest|AWS4-[\w-]{1,20})\s{1,4}(?=\S)"
-    r"|(?=[A-Za-z0-9._~+/=-]{16})(?=[A-Za-z._~+/=-]{0,80}[0-9])))(?:(?<=\s)[^\n\"']+|[^\s\"',;]+)",
-    re.IGNORECASE,
-)
-_WELL_KNOWN = re.compile(
-    _START
-    + r"(?:hf_[A-Za-z0-9]{8,}|sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"
-    r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,}|xapp-[A-Za-z0-9-]{16,}"
-    r"|glpat-[A-Za-z0-9_-]{8,}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"
-    r"|AIza[A-Za-z0-9_-]{20,}|(?:npm_|pypi-|ya29\.|GOCSPX-|[sr]k_live_|wandb_v1_)[A-Za-z0-9_-]{20,}|SG\.[\w-]{16,64}\.[\w-]{16,})"
-)
-# Query parameters that sign a URL: of S3, Google Cloud, CloudFront, Azure. `amp;` and a backslash come from HTML and JSON.
-_SIGNED = re.compile(
-    rf"(?P<name>(?:(?<![A-Za-z0-9])|(?<=%26)|(?<=%3F)|(?<=u0026))X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token){_EQUALS}"
-    rf"|{_SEPARATOR}(?:sig|signature){_EQUALS}|(?<![A-Za-z0-9_])sig=(?=[A-Za-z0-9%+/_-]{{20}}))[^\s&\"'<>\\]+",
-    re.IGNORECASE,
-)
-_COOKIE = re.compile(
-    rf"(?P<name>{_START}(?:Set-)?Cookie(?:\s{{0,4}}(?::|%3A)\s{{0,4}}|[\"'],\s{{0,4}}[\"']))[^\s\"'][^\n\"']*",
-    re.IGNORECASE,
-)
-# Webhook URLs of chats: anyone who knows the URL can post.
-_HOOK = re.compile(
-    r"(?P<path>(?:discord(?:app)?\.com/api/(?:v\d{1,3}/)?webhooks|hooks\.slack\.com/(?:services|workflows|triggers)"
-    r"|webhook\.office\.com/webhookb2|outlook\.office\.com/webhook)/)[^\s\"'<>]+".replace("/", _SLASH),
-    re.IGNORECASE,
-)
-# Commands whose argument is a secret without a name. The command may be a line of shell or a list of words.
-_GAP = r"(?:[\"'],\s?[\"']|[\s\\]{1,8}[\"']?)"
-_ARGUMENT = re.compile(
-    rf"(?P<command>(?i:{_START}curl\b(?:[^\n]|(?<=\\)\n){{0,400}}?[\s\"'](?:-u(?:{_GAP}|=)?|-[a-z]{{1,6}}u{_GAP}|-b{_GAP}(?=[^\s\"'=]{{1,80}}=)|--(?:proxy-)?user(?:{_GAP}|=))[\"']?"
-    rf"|{_START}wandb{_GAP}login{_GAP}(?:--?[\w-]{{1,30}}(?:(?:=|\s{{1,4}})https?:\S{{1,200}})?{_GAP}){{0,4}})"
-    r"|\bwandb\.login\((?:[^)]{0,200}?key\s?=\s{0,20})?[\"']|\b(?:docker|podman)\s{1,4}login\b[^\n]{0,200}?\s-p\s{1,4}|\bsshpass\s{1,4}-p\s{0,4}[\"']?"
-    r"|\b(?:setenv|set\s-[gUx]{1,3}|configure\sset)\s{1,4}(?=\w{0,60}(?i:token|key|secret|pass|auth|cookie|jwt|webhook))\w{1,80}\s{1,4}[\"']?"
-    r"|\b(?:mysql|mariadb)(?:dump|admin|import)?\b[^\n]{0,400}?\s-p(?=[^\s-])[\"']?)"
-    r"(?![-\s])[^\s\"']+"
-)
-_PEM = re.compile(r"(?P<begin>-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?:(?!-----END)[\s\S])+")
 # Frequent in tracebacks: `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`.
 _ORDINARY_NAMES = frozenset({"key", "keys", "tokens"})
 _ORDINARY_PASS = re.compile(
-    r"(?:BY|COM|SUR|TRES|OVER|UNDER|LOW|HIGH|BAND|ONE|TWO|SINGLE|MULTI|ALL|TEST|PRE|POST|FORWARD|BACKWARD|FWD|BWD|FUSION)"
-    r"[_-]?PASS\d*$|OLD_?PWD$|(?:IS|MAP)_PRIVATE$",
-    re.IGNORECASE,
+    r"(?i:(?:BY|COM|SUR|TRES|OVER|UNDER|LOW|HIGH|BAND|ONE|TWO"
+    r"|SINGLE|MULTI|ALL|TEST|PRE|POST|FORWARD|BACKWARD|FWD|BWD|FUSION)"
+    r"[_-]?PASS\d*$|OLD_?PWD$|(?:IS|MAP)_PRIVATE$)"
 )
-_ORDINARY_VALUE = re.compile(r"(?:[Tt]rue|[Ff]alse|None|null)[)\]},;]*")
+_ORDINARY_VALUE = re.compile(r"(?:\*\*\*|(?:[Tt]rue|[Ff]alse|None|null)[)\]},;]*)")
 _NUMBER = re.compile(r"(?:\d{1,7}|\d+\.\d+)[)\]},;]*")
-_MAY_BE_COUNTED = re.compile(r"(?:TOKEN|KEY)S?", re.IGNORECASE)
+_MAY_BE_COUNTED = re.compile(r"(?i:(?:TOKEN|KEY)S?)")
 # Counts, such as HybridEP's NUM_OF_TOKENS_PER_CHUNK_COMBINE_API.
 _COUNT_NAME = re.compile(
-    r"(?:NUM|MAX|MIN)_(?:TOKENS?|(?:[A-Z0-9]{1,20}_){0,4}(?:TOKENS|KEYS))(?:_(?!.*(?:SECRET|PASSW))|$)", re.IGNORECASE
+    r"(?i:(?:NUM|MAX|MIN)_(?:TOKENS?|(?:[A-Z0-9]{1,20}_){0,4}(?:TOKENS|KEYS))(?:_(?!.*(?:SECRET|PASSW))|$))"
 )
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether the name is that of a secret: ``HF_TOKEN`` yes, ``MONKEY`` and ``MAX_TOKENS`` no."""
+    """Tell the name of a secret from others: ``HF_TOKEN`` yes, ``MONKEY`` and ``MAX_TOKENS`` no."""
     return not (_COUNT_NAME.match(name) or _ORDINARY_PASS.search(name)) and _SECRET_NAME.search(name) is not None
 
 
@@ -129,19 +171,21 @@ def own_command() -> tuple[str, ...]:
 def redact(text: str) -> str:
     """Replace the values of secrets by ``***``, and keep everything else unchanged.
 
-    A secret is found by name (``X_TOKEN=...``, ``"password": "..."``, ``--token ...``), by shape (``hf_``, ``sk-``,
-    ``AKIA``, ``ghp_``, ``Bearer``, JWT, PEM) and by place (user and password of a URL, its signature, path of a chat's
-    hook, a cookie, the argument of ``curl -u``, ``mysql -p`` and ``wandb login``). A quoted value ends at its closing quote or at the end of the line. Numbers after a
-    name of tokens or keys are kept: ``max_tokens=4096``.
+    A secret is found by its shape or place (:data:`SHAPES`),
+    or by a name that is assigned (:data:`ASSIGNMENTS`). A quoted
+    value ends at its closing quote or at the end of the line. Numbers after a name of tokens or keys are kept:
+    ``max_tokens=4096``.
     """
     text, at = redact_shapes(text), 0
     kept: list[str] = []
     for assigned in _ASSIGNED.finditer(text):
-        start = assigned.end()
-        if start < at or not _is_assigned_secret(assigned["name"]):
+        name, start = assigned["name"], assigned.end()
+        is_ordinary = name.lstrip("-_") in _ORDINARY_NAMES or _ORDINARY_PASS.search(name)
+        if start < at or is_ordinary or not _SECRET_NAME.search(name):
             continue
         end = _end_of_value(text, start, assigned["quote"])
-        if end > start and not _is_ordinary(assigned["name"], text[start:end]):
+        counts = _MAY_BE_COUNTED.search(name) and _NUMBER.fullmatch(text, start, end)
+        if end > start and not counts and not _ORDINARY_VALUE.fullmatch(text, start, end):
             kept += text[at:start], MASK
             at = end
     return "".join((*kept, text[at:]))
@@ -157,27 +201,9 @@ def _end_of_value(text: str, start: int, quote: str) -> int:
 
 def redact_shapes(text: str) -> str:
     """As :func:`redact`, by shape and place only: in messages, a colon after a name does not assign a value."""
-    text = _URL_USER.sub(rf"\g<scheme>{MASK}@", text)
-    text = _PEM.sub(rf"\g<begin>{MASK}", text)
-    text = _BEARER.sub(rf"\g<word> {MASK}", text)
-    text = _AUTHORIZATION.sub(rf"\g<name>{MASK}", text)
-    text = _SIGNED.sub(rf"\g<name>{MASK}", text)
-    text = _COOKIE.sub(rf"\g<name>{MASK}", text)
-    text = _HOOK.sub(rf"\g<path>{MASK}", text)
-    text = _ARGUMENT.sub(rf"\g<command>{MASK}", text)
-    return _WELL_KNOWN.sub(MASK, text)
-
-
-def _is_assigned_secret(name: str) -> bool:
-    """As :func:`is_secret_name`, for names in text, where some names are ordinary words."""
-    ordinary = name.lstrip("-_") in _ORDINARY_NAMES or _ORDINARY_PASS.search(name)
-    return not ordinary and _SECRET_NAME.search(name) is not None
-
-
-def _is_ordinary(name: str, value: str) -> bool:
-    if _NUMBER.fullmatch(value):
-        return _MAY_BE_COUNTED.search(name) is not None
-    return value == MASK or _ORDINARY_VALUE.fullmatch(value) is not None
+    for shape in _SHAPES:
+        text = shape.sub(rf"\g<kept>{MASK}", text)
+    return text
 
 
 # Home folders, also of other machines, as records contain them. The user's name goes, the rest of the path stays.
@@ -218,11 +244,8 @@ def shareable(name: str, text: str, places: Places) -> str:
     if suffix == ".json":
         return _json(text, places, indent=1)
     if suffix == ".jsonl":
-        lines = text.removesuffix("\n").split("\n")
-        return "".join(_json(line, places, indent=None).removesuffix("\n") + "\n" for line in lines)
-    if suffix == ".html":
-        return places.hidden(text)
-    return places.hidden(redact(text))
+        return "".join(_json(line, places, indent=None).removesuffix("\n") + "\n" for line in text.splitlines())
+    return places.hidden(text if suffix == ".html" else redact(text))
 
 
 def _json(text: str, places: Places, indent: int | None) -> str:
@@ -245,12 +268,12 @@ def _clean(value: object, places: Places, *, variables: bool = False) -> object:
         case list():
             return [_clean(item, places) for item in value]
         case dict():
-            name = value.get("name")
-            is_named = isinstance(name, str) and is_secret_name(name)  # {"name": "HF_TOKEN", "value": "..."}
+            is_pair = is_secret_name(str(value.get("name", "")))  # {"name": "HF_TOKEN", "value": "..."}
+            secret = {key for key in value if is_secret_name(key) and (variables or key.isupper())}
+            secret |= {"value"} if is_pair else set()
             return {
                 places.hidden(key): MASK
-                if isinstance(inner, str)
-                and ((is_named and key == "value") or (is_secret_name(key) and (variables or key.isupper())))
+                if isinstance(inner, str) and key in secret
                 else _clean(inner, places, variables=key in _OF_VARIABLES)
                 for key, inner in value.items()
             }
@@ -261,65 +284,37 @@ def _clean(value: object, places: Places, *, variables: bool = False) -> object:
 MAX_QUOTED = 300  # characters
 NO_ERROR_TEXT = "no error text"
 
-# torch puts this before every line of a traceback once a process group exists, as the tracer has one.
-_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-_TRACEBACK = "Traceback (most recent call last):"
-# Python prints these exceptions and continues: they do not end the process.
-_SURVIVED = re.compile(r"Exception ignored |Exception in thread |--- Logging error ---")
-# Warnings may come at any time. nanobind (torch, triton) counts leaked objects after the error, when Python unloads it.
+# Removed before the error is looked for: what torch puts before every line of a traceback once a process group exists,
+# exceptions that Python prints and survives, and warnings. nanobind (torch, triton) counts leaked objects at the very
+# end.
+_RANKS = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_FRAMES = r"Traceback \(most recent call last\):(?:\n[ \t].*)*"
 _NOISE = re.compile(
-    r"nanobind: |\s*- (?:leaked|\.\.\. skipped) |See https://nanobind|.*\b[A-Z]\w*Warning: |\s+warnings\.warn\("
+    rf"^(?:(?:Exception ignored |Exception in thread |--- Logging error ---).*(?:\n{_FRAMES}(?:\n\S.*)?)?"
+    r"|(?:nanobind: |\s*- (?:leaked|\.\.\. skipped) |See https://nanobind|.*\b[A-Z]\w*Warning: "
+    r"|\s+warnings\.warn\().*)(?:\n|\Z)",
+    re.MULTILINE,
 )
-_NAMED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)(?::|$)|(?:\S+: )?error: ")
-_CPP = re.compile(r"\s*what\(\):\s*(?P<text>\S.*)")
+_ERRORS = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        rf"^{_FRAMES}\n(\S.*(?:(?<=:)\n.*)?)",  # a line that ends with a colon only announces the next
+        r"^\s*what\(\):\s*(\S.*)",
+        r"^((?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)(?::|$)|(?:\S+: )?error: ).*(?:(?<=:)\n.*)?)",
+        r"^(.+)",
+    )
+)
 
 
 def quoted_error(stderr: bytes | str) -> str:
     """Return one line of at most ``MAX_QUOTED`` characters, without secrets, that says why the process failed.
 
-    It is the first of these that ``stderr`` holds: the exception below the last traceback that Python did not survive, the
-    text of a C++ exception, the last line that names an exception or begins with ``error:``, the last line. NO_ERROR_TEXT
-    when it holds no line.
+    It is the last of the first kind that ``stderr`` holds: an exception below a traceback that Python did not survive,
+    the text of a C++ exception, a line that names an exception or begins with ``error:``, any line. NO_ERROR_TEXT
+    without a line.
     """
     text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr
-    every = [line.rstrip() for line in _RANK.sub("", text).splitlines() if line.strip()]
-    lines = _without_noise(every)
-    found = _raised(lines) or _cpp(lines) or _named(lines) or " ".join((lines or every)[-1:]).strip()
-    return redact(found or NO_ERROR_TEXT)[:MAX_QUOTED]
-
-
-def _without_noise(lines: list[str]) -> list[str]:
-    kept, place = [], 0
-    while place < len(lines):
-        if _SURVIVED.match(lines[place]):
-            place += 1 + (lines[place + 1 : place + 2] == [_TRACEBACK])
-            place = _below_frames(lines, place)
-        elif not _NOISE.match(lines[place]):
-            kept.append(lines[place])
-        place += 1
-    return kept
-
-
-def _below_frames(lines: list[str], start: int) -> int:
-    """Return the line number of the exception, for a traceback whose first frame is line ``start``."""
-    return next((at for at in range(start, len(lines)) if not lines[at][0].isspace()), len(lines))
-
-
-def _raised(lines: list[str]) -> str:
-    tracebacks = [at for at, line in enumerate(lines) if line == _TRACEBACK]
-    return _whole(lines, _below_frames(lines, tracebacks[-1] + 1)) if tracebacks else ""
-
-
-def _named(lines: list[str]) -> str:
-    named = [at for at, line in enumerate(lines) if _NAMED.match(line)]
-    return _whole(lines, named[-1]) if named else ""
-
-
-def _whole(lines: list[str], at: int) -> str:
-    """Return line ``at``, joined with the next line if it only announces that line."""
-    num_lines = 2 if lines[at:] and lines[at].endswith(":") else 1
-    return " ".join(line.strip() for line in lines[at : at + num_lines])
-
-
-def _cpp(lines: list[str]) -> str:
-    return next((found["text"] for line in lines if (found := _CPP.match(line))), "")
+    text = "\n".join(line.rstrip() for line in _RANKS.sub("", text).splitlines() if line.strip())
+    text = _NOISE.sub("", text) or text
+    found = next((every[-1] for error in _ERRORS if (every := error.findall(text))), NO_ERROR_TEXT)
+    return redact(" ".join(line.strip() for line in found.splitlines()))[:MAX_QUOTED]

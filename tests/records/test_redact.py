@@ -5,139 +5,69 @@ import time
 
 import pytest
 
-from harness.records.redact import Places, is_secret_name, redact, shareable
+from harness.records.redact import ASSIGNMENTS, SHAPES, Places, is_secret_name, redact, shareable
 
-CANARY = "CANARYcanary0123456789"
+CANARY = "CANARY0123456789ABCDEF"
+
+
+EXAMPLES = [example for rows in (SHAPES, ASSIGNMENTS) for _, examples in rows for example in examples]
+NAMES = [
+    "WANDB_API_KEY",
+    "wandb_api_key",
+    "OPENAI_APIKEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "MY_CREDENTIALS",
+    "REGISTRY_AUTH",
+    "SESSION_COOKIE",
+    "A_JWT",
+    "TEAMS_WEBHOOK",
+    "DB_PASSWD",
+    "PGPASSWORD",
+    "MYSQL_PWD",
+    "DB_PWD",
+    "MYPASS",
+    "SMTP_PASS",
+    "SSH_PRIVATE",
+    "PRIVATE_KEY",
+    "MAX_MIND_LICENSE_KEY",
+    "API_KEY2",
+    "PGPASSWORD2",
+    "GITHUB_PAT",
+    "MAX_TOKEN_SECRET",
+    "NETRC_AUTH",
+    "accessToken",
+    "clientSecret",
+    "AccountKey",
+    "webhookUrl",
+    "sessionCookie",
+    "myJwt",
+    "SharedAccessSignature",
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_of_a_shape_is_masked(example: str) -> None:
+    secret = example.replace("SECRET", CANARY)
+    assert CANARY not in redact(secret)
+    assert redact(redact(secret)) == redact(secret)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        f"https://bucket.s3.amazonaws.com/a?X-Amz-Date=1&X-Amz-Signature={CANARY}",
-        f"https://bucket.s3.amazonaws.com/a?X-Amz-Credential={CANARY}%2F2026&X-Amz-Date=1",
-        f"https://storage.googleapis.com/a?X-Goog-Signature={CANARY}",
-        f"https://account.blob.core.windows.net/a?sv=2026&amp;sig={CANARY}%3D",
-        f"https://d1.cloudfront.net/a?Expires=1&Signature={CANARY}~_",
-        f"AIza{CANARY}0123456789",
-        f"https://discord.com/api/webhooks/123/{CANARY}",
-        f"https://discordapp.com/api/webhooks/123/{CANARY}",
-        f"https://canary.discord.com/api/v10/webhooks/123/{CANARY}",
-        f"curl --proxy-user me:{CANARY} https://x",
-        f"wandb.login(relogin=True, key='{CANARY}')",
-        f"docker login -u me -p {CANARY} registry.example",
-        f"sshpass -p {CANARY} ssh node07",
-        f"mysql -h db -u me -p{CANARY} runs",
-        f"mysqldump -p'{CANARY}' runs",
-        f"https://team.webhook.office.com/webhookb2/a@b/IncomingWebhook/{CANARY}/c",
-        f"https://outlook.office.com/webhook/{CANARY}",
-        f"curl -sS -u me:{CANARY} https://x",
-        f"curl https://x --user 'me:{CANARY}'",
-        f"curl --user=me:{CANARY} https://x",
-        f"wandb login {CANARY}",
-        f"wandb login --relogin --verify {CANARY}",
-        f"Cookie: a=b; session={CANARY}",
-        f"curl -H 'Cookie: a=b; session={CANARY}' https://x",
-        f"Set-Cookie: session={CANARY}; Path=/",
-        f"REGISTRY_AUTH={CANARY}",
-        f"SESSION_COOKIE={CANARY}",
-        f"A_JWT: {CANARY}",
-        f"TEAMS_WEBHOOK=https://hook/{CANARY}",
-        f"HF_TOKEN={CANARY}",
-        f"HF_TOKEN\t{CANARY}",
-        f'HF_TOKEN: str = "{CANARY}"',
-        f"hf_token: Optional[str] = '{CANARY}'",
-        f"token: SecretStr | None = '{CANARY}'",
-        f"WANDB_API_KEY={CANARY}",
-        f"wandb_api_key: {CANARY}",
-        f"OPENAI_APIKEY={CANARY}",
-        f'{{"password": "{CANARY}"}}',
-        f"DB_PASSWD='{CANARY}'",
-        f"--hf-token={CANARY}",
         f"--pwd={CANARY}",
-        f"x=HF_TOKEN={CANARY}",
-        f"--hf_token hf_{CANARY}",
-        f"AWS_SECRET_ACCESS_KEY={CANARY}",
-        f"export MY_CREDENTIALS={CANARY};",
-        f"loading hf_{CANARY} failed",
-        f"sk-{CANARY}",
-        f"ghp_{CANARY}",
-        f"Authorization: Bearer {CANARY}",
-        f"authorization: basic {CANARY}",
-        f"Basic {CANARY}",
-        f"git remote https://me:{CANARY}@github.com/x/y.git",
-        f"http://{CANARY}@proxy:3128",
-        f"TOKEN={CANARY} and KEY={CANARY}",
-        f"PGPASSWORD={CANARY}",
-        f"MYSQL_PWD={CANARY} DB_PWD='{CANARY}'",
         f"-E MYPASS={CANARY}",
-        f"SMTP_PASS={CANARY}",
-        f"SSH_PRIVATE={CANARY}",
-        f"GL=glpat-{CANARY}",
-        f"jwt eyJhbGciOiJIUzI1NiJ9.eyJ{CANARY}.{CANARY}",
-        f"https://hooks.slack.com/services/T00/B00/{CANARY}",
-        f"{{'password': 'my pass {CANARY}'}}",
+        f"TOKEN={CANARY} and KEY={CANARY}",
+        f"DefaultEndpointsProtocol=https;AccountName=me;AccountKey={CANARY}==;EndpointSuffix=core.windows.net",
         f'DB_PASSWORD="S3cr3t;Pass&1 {CANARY}"',
         f'{{"api_key": "a,b\\"c {CANARY}"}}',
         f"PASSWORD=abc,{CANARY}",
         f"PASSWORD=it's{CANARY}",
         f"PASSWORD='never closed {CANARY}",
-        f'{{"log": "{{\\"token\\": \\"x {CANARY}\\", \\"n\\": 1}}"}}',
-        f"os.environ['HF_TOKEN'] = '{CANARY}'",
-        f"torchrun train.py --password {CANARY} --lr 1",
-        f"--api-key '{CANARY} x'",
-        f"MAX_MIND_LICENSE_KEY={CANARY}",
-        f"API_KEY2={CANARY} PGPASSWORD2={CANARY}",
-        f"GITHUB_PAT={CANARY}",
-        f"accessToken: {CANARY}, clientSecret: {CANARY}",
-        f"DefaultEndpointsProtocol=https;AccountName=me;AccountKey={CANARY}==;EndpointSuffix=core.windows.net",
-        f"-----BEGIN RSA PRIVATE KEY-----\n{CANARY}\n{CANARY}\n-----END RSA PRIVATE KEY-----",
-        f"-----BEGIN PRIVATE KEY-----\\n{CANARY}",
-        f"https%3A%2F%2Fb.s3.amazonaws.com%2Fa%3FX-Amz-Date%3D1%26X-Amz-Signature%3D{CANARY}",
-        f"https://b.blob.core.windows.net/a?sv=1\\u0026sig={CANARY}",
-        f"sv=1&sig\\u003d{CANARY}",
-        f"sig={CANARY}",
-        f"HTTPS://DISCORD.COM/API/WEBHOOKS/123/{CANARY}",
-        f"https%3A%2F%2Fdiscord.com%2Fapi%2Fwebhooks%2F123%2F{CANARY}",
-        f"https:\\/\\/discord.com\\/api\\/webhooks\\/1\\/{CANARY}",
-        f"https:\\/\\/hooks.slack.com\\/services\\/T\\/B\\/{CANARY}",
-        f"\x1b[31mAIza{CANARY}0123456789\x1b[0m",
-        f"\x1b[31mcurl -sS -u me:{CANARY} https://x\x1b[0m",
-        f"\x1b[33mTOKEN\x1b[0m=\x1b[32m'{CANARY}'\x1b[0m",
-        f"CURL -su me:{CANARY} https://x",
-        f"curl -b session={CANARY} https://x",
-        f"curl \\\n  -u me:{CANARY} \\\n  https://x",
-        f"['curl', '-u', 'me:{CANARY}', 'https://x']",
-        f"['wandb', 'login', '{CANARY}']",
-        f"wandb login --host https://w.example {CANARY}",
-        f"wandb login \\\n  {CANARY}",
-        f'wandb.login("{CANARY}")',
-        f"wandb.login(key=\n    '{CANARY}')",
-        f"Cookie%3A%20a%3Db%3B%20session%3D{CANARY}",
-        f"('Cookie', 'session={CANARY}')",
-        f"('HF_TOKEN', '{CANARY}')",
-        f"- name: HF_TOKEN\n  value: {CANARY}",
-        f'{{"name": "HF_TOKEN", "value": "{CANARY}"}}',
-        f"HF_TOKEN: |\n  {CANARY}",
-        f"hf_token: !!str {CANARY}",
-        f"HF_TOKEN=\\\n{CANARY}",
-        f"HF_TOKEN => {CANARY}",
-        f"%26token%3D{CANARY}",
-        f"HF_TOKEN\\u003d{CANARY}",
-        f"setenv HF_TOKEN {CANARY}",
-        f"webhookUrl: https://x/{CANARY}, sessionCookie={CANARY}, myJwt={CANARY}, SharedAccessSignature={CANARY}",
-        f"Authorization: token {CANARY}",
-        f"Authorization: {CANARY}",
-        f"'Authorization': 'AWS4-HMAC-SHA256 Credential=x/2026, Signature={CANARY}'",
-        f"mongodb://me:a@{CANARY}@host/x",
     ],
 )
-def test_a_secret_is_masked(text: str) -> None:
+def test_a_value_ends_where_its_text_does(text: str) -> None:
     assert CANARY not in redact(text)
-    assert "***" in redact(text)
-
-
-def test_an_aws_key_id_is_masked() -> None:
-    assert redact("id AKIAIOSFODNN7EXAMPLE used") == "id *** used"
 
 
 @pytest.mark.parametrize(
@@ -208,70 +138,44 @@ def test_the_value_of_a_named_pair_is_masked_in_json() -> None:
     assert json.loads(shareable("a.json", json.dumps(pairs), Places.of(()))) == masked
 
 
-def test_redacting_twice_changes_nothing_more() -> None:
-    once = redact(f"HF_TOKEN={CANARY} https://u:{CANARY}@host/")
-    assert redact(once) == once
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_of_a_secret_name_is_masked(name: str) -> None:
+    assert is_secret_name(name)
+    assert redact(f"{name}={CANARY}") == f"{name}=***"
 
 
 @pytest.mark.parametrize(
-    ("name", "secret"),
-    [("HF_TOKEN", True), ("WANDB_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("MONKEY", False),
-     ("PGPASSWORD", True), ("MYSQL_PWD", True), ("MYPASS", True), ("SSH_PRIVATE", True), ("PRIVATE_KEY", True),
-     ("PWD", False), ("OLDPWD", False), ("BYPASS", False), ("COMPASS", False), ("NVTE_FORWARD_PASS", False),
-     ("TOKENIZERS_PARALLELISM", False), ("NCCL_DEBUG", False), ("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", False),
-     ("MAX_MIND_LICENSE_KEY", True), ("API_KEY2", True), ("GITHUB_PAT", True), ("accessToken", True), ("clientSecret", True),
-     ("AccountKey", True), ("MAX_TOKENS", False), ("MIN_TOKEN_LENGTH", False), ("MAX_TOKEN_SECRET", True), ("NETRC_AUTH", True),
-     ("COOKIE", True), ("MY_JWT", True), ("SLACK_WEBHOOK", True), ("AUTHOR", False), ("XAUTHORITY", False)],
-)  # fmt: skip
-def test_names_of_secrets_are_known(name: str, secret: bool) -> None:
-    assert is_secret_name(name) == secret
+    "name",
+    [
+        "MONKEY",
+        "PWD",
+        "OLDPWD",
+        "BYPASS",
+        "COMPASS",
+        "NVTE_FORWARD_PASS",
+        "TOKENIZERS_PARALLELISM",
+        "NCCL_DEBUG",
+        "MAX_TOKENS",
+        "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API",
+        "MIN_TOKEN_LENGTH",
+        "AUTHOR",
+        "XAUTHORITY",
+    ],
+)
+def test_other_names_are_no_secrets(name: str) -> None:
+    assert not is_secret_name(name)
 
 
 @pytest.mark.parametrize(
     "part",
     [
-        "a-",
-        "A_",
-        "key-",
-        "x=",
-        "token=",
-        "token='",
-        'keys="',
-        "aPASS",
-        "sk-",
-        "eyJ-",
-        "Basic ",
-        "Bearer ",
-        "curl -u ",
-        "curl ",
-        "wandb login --a ",
-        "Cookie: ",
-        "&sig=",
-        "a://",
-        "hf_ ",
-        "key ",
-        "--token ",
-        "token=,",
-        "token='\\",
-        'token=\\"',
-        "PRIVATE KEY-----",
-        "-----BEGIN PRIVATE KEY-----",
-        "aKey",
-        "wandb login ",
-        "'curl', '-u', ",
-        "curl \\\n",
-        "%26",
-        "\x1b[31m",
-        "a: |\n ",
-        "Authorization: ",
-        "Authorization: Digest ",
-        "wandb.login(",
-        "setenv A ",
-        "sig=",
-        "TOKEN, value",
-        "'A', ",
+        "a-", "A_", "key-", "x=", "token=", "token='", 'keys="', "aPASS", "sk-", "eyJ-", "Basic ", "Bearer ",
+        "curl -u ", "curl ", "wandb login --a ", "Cookie: ", "&sig=", "a://", "hf_ ", "key ", "--token ",
+        "token=,", "token='\\", 'token=\\"', "PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----", "aKey",
+        "wandb login ", "'curl', '-u', ", "curl \\\n", "%26", "\x1b[31m", "a: |\n ", "Authorization: ",
+        "Authorization: Digest ", "wandb.login(", "setenv A ", "sig=", "TOKEN, value", "'A', ",
     ],
-)
+)  # fmt: skip
 def test_a_long_line_takes_time_by_its_length(part: str) -> None:
     """Twenty times the text may take forty times as long: what grows with the square takes four hundred."""
 
