@@ -114,7 +114,7 @@ _NO_DATA = "leave it out: mbr-perf trains on random tokens, which take the same 
 _NO_CHECKPOINT = "leave it out: mbr-perf neither loads nor saves checkpoints"
 _NO_TOKENIZER = "leave it out and give --vocab_size N: random tokens need no tokenizer"
 _NO_KUBEFLOW = "mbr-perf starts ranks itself: run it in the pod with --nnodes, --node_rank and --master_addr, or use --launcher slurm"
-_TO_WANDB = "leave it out, and send the finished run with `mbr-perf results export RUN --to wandb`"
+_TO_WANDB = "leave it out, and send the finished run with the code in harness/results/README.md"
 _TO_COMPARE = "leave it out: `mbr-perf compare --log LOG --golden FILE` has this option and judges the loss"
 
 

@@ -114,10 +114,6 @@ history add RUN
 history add SWEEP NIGHT
 history add RUN --json
 
-jobs list
-jobs list --results_dir /scratch/results
-jobs list --json
-
 jobs submit JOB
 jobs submit JOB --results_dir /scratch/results
 jobs submit JOB --json
@@ -133,10 +129,6 @@ jobs wait JOB --json
 jobs cancel JOB
 jobs cancel 4711
 jobs cancel JOB --json
-
-jobs logs JOB
-jobs logs JOB --follow
-jobs logs JOB --rank 3
 
 recipes list
 recipes list --gpu h100
@@ -162,12 +154,8 @@ results show RUN
 results show SWEEP --results_dir /scratch/results
 results show RUN --json
 
-results export RUN --to mlflow
-results export SWEEP --to mlflow --uri http://mlflow:5000 --project recompute
-results export RUN --to wandb --json
-
 results doctor
-results doctor --fix
+results doctor --results_dir /scratch/results
 results doctor --json
 
 results archive RUN -o run.tar.gz

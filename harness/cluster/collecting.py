@@ -141,7 +141,7 @@ def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: Tas
     spec = run.spec
     collected = collect(Path(run.run_dir), spec.num_gpus)
     ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
-    status, failure, note = _ending(job, submitted, state, ranks, why)
+    status, failure, note = _ending(job, state, ranks, why)
     implementation = settled_implementation(spec)
     software, _ = software_for(spec.gpu, this_host())
     effective = effective_recompute(spec, implementation, software)
@@ -180,7 +180,7 @@ def slurm_failure(job: JobRecord, state: TaskState) -> str:
 
 
 def _ending(
-    job: JobRecord, submitted: SubmittedRecord, state: TaskState, ranks: tuple[RankRecord, ...], why: str
+    job: JobRecord, state: TaskState, ranks: tuple[RankRecord, ...], why: str
 ) -> tuple[Status, str, tuple[str, ...]]:
     """Status, failure and notes. Slurm's reason counts if Slurm ended the job; else the ranks' reason, if they left one."""
     reason = why or slurm_failure(job, state)
@@ -195,7 +195,7 @@ def _ending(
         return ("interrupted" if state.kind == "cancelled" and not why else "failed"), reason, also
     if failure and failure != reason:
         return status, failure, (reason,)
-    printed = before_python(job, submitted.job_id, state)
+    printed = before_python(job, state)
     return status, f"{reason}: {printed}" if printed else reason, ()
 
 
@@ -249,7 +249,7 @@ def log_ends(job: JobRecord, state: TaskState) -> Iterator[str]:
             yield stream.read().decode(errors="replace")
 
 
-def before_python(job: JobRecord, job_id: str, state: TaskState) -> str:
+def before_python(job: JobRecord, state: TaskState) -> str:
     """Return the last three lines, cut to 200 characters each, of a job that ended before its first node started.
 
     Empty if a node did start, or if the job printed nothing.
@@ -263,4 +263,4 @@ def before_python(job: JobRecord, job_id: str, state: TaskState) -> str:
     if not printed:
         return ""
     ends = " | ".join(redact(line)[:_LINE_CHARS] for line in printed[-_NUM_LINES:])
-    return f"mbr-perf did not start on the nodes; the job's log ends: {ends} (mbr-perf jobs logs {job_id})"
+    return f"mbr-perf did not start on the nodes; the job's log ends: {ends} (all of it: {Path(job.job_dir) / LOGS})"

@@ -1,6 +1,5 @@
-"""`mbr-perf jobs`: list, submit, inspect, await and cancel Slurm jobs, and read their logs."""
+"""`mbr-perf jobs`: submit, inspect, await and cancel Slurm jobs."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from harness.errors import ExitCode
     from harness.records.job import JobRecord
 
-app = App(no_args_is_help=True, help="Slurm jobs: list, submit, show status, wait, cancel, read logs.")
+app = App(no_args_is_help=True, help="Slurm jobs: submit, show status, wait, cancel.")
 
 Job = Annotated[
     str,
@@ -24,25 +23,6 @@ Job = Annotated[
         help="A job's folder, the start of its id, or its number in Slurm.",
     ),
 ]
-
-
-@app.command("list")
-def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
-    """List every job with its purpose, its runs and its state. Asks Slurm about unfinished jobs."""
-    from harness.jobs.show import jobs_page, standings
-    from harness.records import folders
-
-    results = folders.results_dir(results_dir)
-    found = standings(results, _slurm())
-    if as_json:
-        from harness.jobs.show import JobsDocument
-        from harness.show import json
-
-        json.answer(JobsDocument.of(results_dir=results, jobs=found))
-    else:
-        from harness.show.terminal import show_page
-
-        show_page(jobs_page(found, results))
 
 
 @app.command()
@@ -122,46 +102,6 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
 
         text = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
         show_blocks(Line(text, whole=True))
-
-
-@app.command()
-def logs(
-    job: Job,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep reading until the job has ended.")] = False,
-    rank: Annotated[
-        int | None, typer.Option("--rank", min=0, metavar="N", help="Show the logs of this rank, not those of the job.")
-    ] = None,
-    results_dir: Results = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The files and their sizes as one JSON document.")] = False,
-) -> None:
-    """Show the job's own log, or the logs of one rank. Prints the file name to stderr."""
-    from harness.errors import BadRequestError
-    from harness.jobs.show import follow_logs, log_files, require_rank, show_logs
-    from harness.records.job import job_dir_of, read_job
-
-    if as_json and follow:
-        raise BadRequestError("--json lists the files once, but --follow keeps reading", remedy="leave one of them out")
-
-    def write(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    def announce(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    job_dir = job_dir_of(job, results_dir)
-    record = read_job(job_dir)
-    if as_json:
-        from harness.jobs.show import LogFile, LogsDocument
-        from harness.show import json
-
-        require_rank(record, rank)
-        logs = [LogFile(path=path, num_bytes=path.stat().st_size) for path in log_files(record, rank)]
-        json.answer(LogsDocument.of(record, rank=rank, logs=logs))
-    elif follow:
-        follow_logs(job_dir, record, rank, _slurm(), write, announce)
-    else:
-        show_logs(record, rank, write, announce)
 
 
 def _slurm() -> "Slurm":

@@ -1,21 +1,19 @@
 """Shows Slurm jobs for people and as JSON: a table of all jobs, and one job with its runs and logs."""
 
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.cluster.collecting import TaskRuns, task_runs, without_steering
+from harness.cluster.collecting import TaskRuns, task_runs
 from harness.cluster.commands import Slurm
 from harness.cluster.following import watched
 from harness.cluster.state import Kind, TaskState, job_state
 from harness.errors import BadRequestError
 from harness.records.collect import read_heartbeats
-from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord, job_dirs, read_job, read_submitted
+from harness.records.job import JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
 from harness.records.run import RunRecord, Status
 from harness.show.json import Document, Shown, at
-from harness.show.page import GAP, Column, Facts, Page, Table, tabled
+from harness.show.page import GAP, Column, Facts, Page, Table
 
 
 @dataclass(frozen=True)
@@ -94,11 +92,6 @@ def _left_nothing(job: JobRecord, task: TaskRuns) -> tuple[JobRun, ...]:
     return tuple(of_task[len(task.committed) :]) if task.filled_by else ()
 
 
-def standings(results: Path, slurm: Slurm) -> tuple[JobStanding, ...]:
-    """Return every job, oldest first."""
-    return tuple(standing(job_dir, slurm) for job_dir in job_dirs(results))
-
-
 def cancel(job_dir: Path, slurm: Slurm) -> SubmittedRecord:
     """Ask Slurm to end the job. BadRequestError: it has already ended."""
     watch = watched(job_dir)
@@ -117,95 +110,6 @@ def _where(run: JobRun) -> str:
     steps = [beat.step for beat in beats if beat.step is not None and beat.seconds is not None]
     done = f" {steps[-1] + 1}/{run.spec.measure.max_steps}" if steps else ""
     return f"{beats[-1].phase}{done}"
-
-
-_LOOK_S, _ASK_EVERY = 0.5, 10
-_READ_BYTES = 1 << 20
-
-Write = Callable[[str], object]
-
-
-def log_files(job: JobRecord, rank: int | None) -> tuple[Path, ...]:
-    """Return the existing logs: the job's own, or those of one rank in all runs, oldest run first."""
-    if rank is None:
-        return tuple(sorted((Path(job.job_dir) / LOGS).glob("slurm-*.out")))
-    return tuple(log for run in job.runs if (log := Path(run.run_dir) / "logs" / f"rank_{rank:03d}.log").is_file())
-
-
-def require_rank(job: JobRecord, rank: int | None) -> None:
-    """BadRequestError: no run of the job has this rank."""
-    most = max((run.spec.num_gpus for run in job.runs), default=None)
-    if rank is not None and most is not None and rank >= most:
-        ranks = "only rank 0" if most == 1 else f"ranks 0 to {most - 1}"
-        raise BadRequestError(f"{job.job_dir}: no run of this job has rank {rank}", remedy=f"the job has {ranks}")
-
-
-def show_logs(job: JobRecord, rank: int | None, write: Write, announce: Write) -> None:
-    """Write every log once. ``announce`` gets the name of each file. BadRequestError: there is no log."""
-    require_rank(job, rank)
-    files = log_files(job, rank)
-    if not files:
-        whose = "of the job itself" if rank is None else f"of rank {rank}"
-        raise BadRequestError(f"{job.job_dir}: no log {whose} yet", remedy=f"mbr-perf jobs status {job.job_dir}")
-    reader = _Reader(write, announce)
-    for path in files:
-        while reader.read(path):
-            pass
-
-
-def follow_logs(job_dir: Path, job: JobRecord, rank: int | None, slurm: Slurm, write: Write, announce: Write) -> None:
-    """Write existing and new text of the logs until the job has ended."""
-    require_rank(job, rank)
-    reader, looks, ended = _Reader(write, announce), 0, False
-    while True:
-        for path in log_files(job, rank):
-            while reader.read(path):
-                pass
-        if ended:
-            return
-        if looks % _ASK_EVERY == 0:
-            now = standing(job_dir, slurm)
-            ended = now.is_settled or (bool(now.states) and all(state.has_ended for state in now.states))
-        looks += 1
-        if not ended:
-            time.sleep(_LOOK_S)
-
-
-class _Reader:
-    """Reads each file from where it stopped; names the file whenever it changes."""
-
-    def __init__(self, write: Write, announce: Write) -> None:
-        self._write, self._announce = write, announce
-        self._offsets: dict[Path, int] = {}
-        self._last: Path | None = None
-
-    def read(self, path: Path) -> bool:
-        """Write a piece of new text; True if there was any."""
-        with path.open("rb") as stream:
-            stream.seek(self._offsets.get(path, 0))
-            chunk = stream.read(_READ_BYTES)
-        if not chunk:
-            return False
-        if path != self._last:
-            self._announce(f"==> {path} <==")
-            self._last = path
-        self._offsets[path] = self._offsets.get(path, 0) + len(chunk)
-        self._write(without_steering(chunk.decode(errors="replace")))
-        return True
-
-
-def jobs_page(found: Sequence[JobStanding], results: Path) -> Page:
-    """Return a row per job."""
-    if not found:
-        return Page((f"No jobs in {results}",))
-    columns = [
-        (Column("Job", whole=True), lambda job: Path(job.job.job_dir).name),
-        (Column("Slurm", drop=1, whole=True), lambda job: job.submitted.job_id if job.submitted else "-"),
-        (Column("For", drop=2), lambda job: job.job.what),
-        (Column("Runs", right=True, drop=2), lambda job: str(len(job.job.runs)) if job.job.runs else "-"),
-        (Column("State", long=True), lambda job: job.text),
-    ]
-    return Page((tabled(found, columns),))
 
 
 def job_page(found: JobStanding) -> Page:
@@ -262,13 +166,6 @@ class JobRow(Shown):
     runs: tuple[RunRow, ...]
 
 
-class JobsDocument(Document):
-    """``mbr-perf jobs list --json``."""
-
-    results_dir: Path
-    jobs: tuple[JobRow, ...]
-
-
 class JobDocument(JobRow, Document):
     """``mbr-perf jobs status --json``."""
 
@@ -279,18 +176,3 @@ class CancelledDocument(Document):
     job_dir: str
     job_id: str
     is_cancelled: Literal[True] = True
-
-
-class LogFile(Shown):
-    """A log and its current size."""
-
-    path: Path
-    num_bytes: int
-
-
-class LogsDocument(Document):
-    """``mbr-perf jobs logs --json``. ``rank``: null for the logs of the job itself."""
-
-    job_dir: str
-    rank: int | None
-    logs: tuple[LogFile, ...]

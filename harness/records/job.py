@@ -183,7 +183,7 @@ def read_job(job_dir: Path) -> JobRecord:
     """Read ``job.json``. BadRequestError if the folder has none or it cannot be read."""
     if not (job_dir / JOB).is_file():
         raise BadRequestError(
-            f"{job_dir}: no {JOB}: not the folder of a job", remedy="mbr-perf jobs list prints the jobs"
+            f"{job_dir}: no {JOB}: not the folder of a job", remedy="the folders in results/jobs are jobs"
         )
     return read_document(job_dir / JOB, JobRecord)
 

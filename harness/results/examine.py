@@ -25,6 +25,7 @@ from harness.measure.software_fit import Declared, Line, State, lock_lines, soft
 from harness.records.folders import free_bytes
 from harness.records.store import write_atomically
 from harness.show import page
+from harness.show.json import Document
 from harness.units import GIB, format_bytes, parse_version
 
 SHARED_MEMORY_BYTES = GIB
@@ -34,6 +35,13 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (NCCL and torch put shared memory
 OLDEST_PYTHON = (3, 11)
 
 _NO_LIBRARY = "NVML Shared Library Not Found"
+
+
+class MachineDocument(Document):
+    """``mbr-perf doctor --json``."""
+
+    lines: tuple[Line, ...]
+    exit_code: int
 
 
 def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[Line, ...]:

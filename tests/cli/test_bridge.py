@@ -135,7 +135,7 @@ def test_a_flag_that_a_command_lacks_is_refused(mbr_perf, command):
         ("--data c4", "only mock here, not 'c4'", "random tokens"),
         ("--additional_slurm_params nodelist=a,b", "no option for Slurm's 'nodelist'", "--reservation"),
         ("-hf abc123", "-hf: an option of Megatron-Bridge", "needs no cache or token"),
-        ("--wandb_key abc123", "--wandb_key: an option", "results export RUN --to wandb"),
+        ("--wandb_key abc123", "--wandb_key: an option", "harness/results/README.md"),
         ("--num_moe_experts", "--num_moe_experts: a value is needed", "--set model.moe.num_moe_experts=N"),
         ("--lr fast", "--lr: 'fast' is not a number", "e.g. 3e-4"),
         ("-cb one two", "-cb: an option of Megatron-Bridge", "put the commands in the image"),

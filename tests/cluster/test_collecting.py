@@ -150,10 +150,8 @@ def test_a_job_that_ends_before_python_starts_tells_what_its_log_ends_with(make_
         job, f"up\n\n\x1b[31m{NOT_FOUND}\x1b[0m\nHF_TOKEN=hf_abcdefghijkl\nsrun: Terminating StepId=7.0\n" + "x" * 999
     )
     record = collected(job, slurm_states("failed"))
-    assert record.failure == (
-        "Slurm: FAILED (NonZeroExitCode, exit code 7:0): mbr-perf did not start on the nodes; the job's log ends: "
-        f"{NOT_FOUND} | HF_TOKEN=*** | {'x' * 200} (mbr-perf jobs logs 7)"
-    )
+    assert record.failure.startswith("Slurm: FAILED (NonZeroExitCode, exit code 7:0)")
+    assert f"{NOT_FOUND} | HF_TOKEN=*** | {'x' * 200} (" in record.failure
 
 
 def test_a_job_whose_node_started_is_not_explained_by_its_log(make_job):

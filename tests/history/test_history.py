@@ -351,11 +351,9 @@ def test_the_doctor_of_results_names_damaged_history_and_old_halves_of_files(mbr
     for path in (old, new):
         path.write_text("half")
     os.utime(old, (0, 0))
-    document = json.loads(mbr_perf("results", "doctor", "--fix", "--results_dir", results, "--json").out)
+    document = json.loads(mbr_perf("results", "doctor", "--results_dir", results, "--json").out)
     found = {(ailment["kind"], Path(ailment["path"]).name) for ailment in document["ailments"]}
     assert found == {("damaged", "adhoc.json"), ("temporary", old.name)}
-    assert new.is_file() and not old.exists()
-    assert (next((results / "trash").iterdir()) / "history" / "202601" / "adhoc.json").is_file()
 
 
 @pytest.mark.parametrize("command", [("history", "add"), ("golden", "promote", "--reason", "new")])

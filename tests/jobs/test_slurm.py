@@ -188,12 +188,6 @@ def test_a_job_that_slurm_refused_can_be_submitted_again(on_slurm, slurm, job_di
     assert (Path(read_job(job_dir()).runs[0].run_dir) / "ranks").is_dir()
 
 
-def test_jobs_are_listed_with_their_states(on_slurm, slurm, job_dir, jobs):
-    on_slurm("--no_submit")
-    (line,) = jobs("list").out.splitlines()[1:]
-    assert line.split() == [job_dir().name, "-", "run", "1", "prepared,", "not", "submitted"]
-
-
 def test_the_status_of_a_job_names_its_runs(on_slurm, slurm, job_dir, jobs):
     slurm.reports("never")
     on_slurm("--detach")
@@ -216,49 +210,6 @@ def test_a_finished_job_is_not_cancelled(on_slurm, slurm, job_dir, jobs, make_re
     commit(read_job(job_dir()).runs[0], make_record)
     assert jobs("cancel", "7").code == 2
     assert slurm.calls("scancel") == []
-
-
-def test_logs_of_a_rank_are_shown_without_control_characters(on_slurm, slurm, job_dir, jobs):
-    on_slurm("--detach")
-    log = Path(read_job(job_dir()).runs[0].run_dir) / "logs" / "rank_001.log"
-    log.write_bytes(b"\x1b[31mred\x1b[0m \xff\n")
-    answer = jobs("logs", "7", "--rank", "1")
-    assert (answer.out, answer.err) == ("red \ufffd\n", f"==> {log} <==\n")
-
-
-@pytest.mark.parametrize("more", [(), ("--json",), ("--follow",)])
-def test_logs_of_a_rank_that_the_job_does_not_have_are_refused(on_slurm, slurm, jobs, more):
-    on_slurm("--detach")
-    answer = jobs("logs", "7", "--rank", "9", *more)
-    assert (answer.code, "no run of this job has rank 9" in answer.err, "the job has ranks 0 to 1" in answer.err) == (
-        2,
-        True,
-        True,
-    )
-
-
-def test_logs_are_listed_for_programs(on_slurm, slurm, job_dir, jobs):
-    on_slurm("--detach")
-    log = Path(read_job(job_dir()).runs[0].run_dir) / "logs" / "rank_001.log"
-    log.write_bytes(b"trained\n")
-    document = json.loads(jobs("logs", "7", "--rank", "1", "--json").out)
-    assert (document["rank"], document["logs"]) == (1, [{"path": str(log), "num_bytes": 8}])
-    assert jobs("logs", "7", "--follow", "--json").code == 2
-
-
-def test_missing_logs_are_an_error(on_slurm, slurm, jobs):
-    on_slurm("--detach")
-    answer = jobs("logs", "7")
-    assert (answer.code, answer.out) == (2, "")
-    assert "no log of the job itself yet" in answer.err
-
-
-def test_logs_are_followed_until_the_job_has_ended(on_slurm, slurm, job_dir, jobs, make_record):
-    on_slurm("--detach")
-    (job_dir() / "logs" / "slurm-7.out").write_text("0: done\n")
-    commit(read_job(job_dir()).runs[0], make_record)
-    answer = jobs("logs", "7", "--follow")
-    assert (answer.code, answer.out) == (0, "0: done\n")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.records.redact import Places, shareable
-from harness.results.show import archive
+from harness.results.archive import archive
 
 NOWHERE = Places(())
 
@@ -37,7 +37,7 @@ def test_every_text_is_redacted_and_json_stays_json(folder, tmp_path):
         "environment": {"HF_TOKEN": "***", "HOME": "~"}, "n": 1.5,
     }  # fmt: skip
     assert files[f"{folder.name}/logs/rank_000.log"] == b"loading ~/data\nWANDB_API_KEY=***\n"
-    assert (written.num_files, written.left_out) == (2, ())
+    assert (written.files, written.left_out) == (2, ())
 
 
 def test_the_same_folder_gives_the_same_bytes(folder, tmp_path):
@@ -76,7 +76,7 @@ def test_links_to_no_file_are_left_out_and_named(folder, tmp_path):
     (folder / "ranks").symlink_to("gone")
     written = archive(folder, tmp_path / "a.tar.gz", NOWHERE)
     assert written.left_out == ("circle: a link to no file", "ranks: a link to no file")
-    assert written.num_files == 2
+    assert written.files == 2
 
 
 def test_more_than_the_limit_is_refused_with_the_largest_files(folder, tmp_path):
