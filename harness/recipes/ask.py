@@ -264,7 +264,7 @@ def list_rules(
         typer.Option(
             "--severity",
             metavar="NAME",
-            help="List only error, warning or note; closed: rules that no request can break.",
+            help="List only error, warning or note.",
         ),
     ] = None,
     as_json: Json = False,
@@ -285,7 +285,7 @@ def list_rules(
 
 
 def _rule_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids of all rules, closed ones too."""
+    """Ids of all rules."""
     from harness.experiment.rules.rulebook import every_id
 
     del ctx, incomplete

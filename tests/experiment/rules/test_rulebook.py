@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.rules.check import RULES
-from harness.experiment.rules.rulebook import CLOSED_BY_CONSTRUCTION, entries, entries_named, readable
+from harness.experiment.rules.rulebook import entries, entries_named, readable
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_values_of_a_request_are_shown_by_name(template, text):
 
 
 def test_no_template_reaches_a_reader():
-    texts = [(e.id, text) for e in (*entries(), *entries("closed")) for text in (e.message, e.fix, e.mcore_text or "")]
+    texts = [(e.id, text) for e in entries() for text in (e.message, e.fix, e.mcore_text or "")]
     assert [(rule, text) for rule, text in texts if "{" in text or "}" in text] == []
 
 
@@ -46,13 +46,12 @@ def test_rules_come_in_the_order_of_their_numbers():
 
 def test_rules_of_one_severity_are_picked():
     assert {e.severity for e in entries("note")} == {"note"}
-    assert len(entries("closed")) == len(CLOSED_BY_CONSTRUCTION)
 
 
 def test_a_severity_that_there_is_not_is_refused():
     with pytest.raises(BadRequestError, match="'fatal': no such severity") as caught:
         entries("fatal")
-    assert caught.value.remedy == "known: error, warning, note, closed"
+    assert caught.value.remedy == "known: error, warning, note"
 
 
 def test_a_rule_is_found_in_either_case_with_its_versions_and_evidence():
@@ -65,11 +64,6 @@ def test_a_rule_is_found_in_either_case_with_its_versions_and_evidence():
 
 def test_an_id_with_rows_for_several_releases_shows_them_all():
     assert [e.versions for e in entries_named("V04")] == ["before 0.18", "0.18 to before 0.19", "0.19 and later"]
-
-
-def test_a_closed_rule_says_why_no_request_can_break_it():
-    (entry,) = entries_named("A19")
-    assert (entry.severity, entry.message) == ("closed", "no request can break it: mbr-perf pads the vocabulary")
 
 
 def test_an_unknown_rule_gets_the_nearest_ids():
