@@ -6,9 +6,10 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.gpu import GPUS
-from harness.history.changes import Change, ChangePoint, Trend, changes, notable, trend
+from harness.history.changes import ChangePoint, Trend, changes, notable, trend
 from harness.history.record import LIMIT, HistoryRecord
 from harness.history.series import Night, Series, series_of
+from harness.judge.differences import Difference
 from harness.judge.gate import Thresholds
 from harness.judge.metrics import Metric
 from harness.records.golden import GoldenRecord
@@ -180,7 +181,7 @@ class LevelChange:
 
     point: ChangePoint
     night: Night
-    changed: tuple[Change, ...]
+    changed: tuple[Difference, ...]
     where: str = ""
 
 
@@ -220,5 +221,5 @@ def _explained(measured: Measured, point: ChangePoint) -> LevelChange:
     return LevelChange(point, nights[point.index], here)
 
 
-def _changes_at(nights: Sequence[Night], index: int) -> tuple[Change, ...]:
+def _changes_at(nights: Sequence[Night], index: int) -> tuple[Difference, ...]:
     return changes(nights[index - 1], nights[index]) if 0 < index < len(nights) else ()

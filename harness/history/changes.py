@@ -8,6 +8,7 @@ from typing import Literal
 
 from harness.history.series import Night
 from harness.judge import statistics
+from harness.judge.differences import Difference, differences
 from harness.judge.metrics import Better
 from harness.judge.statistics import t_quantile
 from harness.nightly.known_noise import known_noise
@@ -101,24 +102,6 @@ COMMIT, HOST = "commit", "host"
 EVERYDAY = (COMMIT, HOST)
 
 
-@dataclass(frozen=True)
-class Change:
-    """One difference between two nights.
-
-    ``name`` is that of a package, ``driver``, ``device``, ``container``, a variable with its ``$``, or of :data:`EVERYDAY`.
-    """
-
-    name: str
-    before: str | None
-    after: str | None
-
-    @property
-    def text(self) -> str:
-        """Return text such as ``torch 2.9.1 -> 2.10.0``."""
-        before, after = (_short(self.name, value) for value in (self.before, self.after))
-        return f"{self.name} {before} -> {after}"
-
-
 def setup_of(night: Night) -> dict[str, str | None]:
     """Return software, devices and variables of the night's measurement, by name."""
     last = night.last
@@ -134,14 +117,20 @@ def setup_of(night: Night) -> dict[str, str | None]:
     }
 
 
-def changes(before: Night, after: Night) -> tuple[Change, ...]:
+def changes(before: Night, after: Night) -> tuple[Difference, ...]:
     """Return the differences of two nights, software first, everyday ones last; skips facts that one did not record."""
-    old, new = setup_of(before), setup_of(after)
-    either = (*new, *(name for name in old if name not in new))
-    known = [name for name in either if _knows(before, name) and _knows(after, name)]
-    names = [name for name in known if old.get(name) != new.get(name)]
-    ordered = sorted(names, key=lambda name: (name in EVERYDAY, name.startswith("$")))
-    return tuple(Change(name, old.get(name), new.get(name)) for name in ordered)
+    found = differences(setup_of(before), setup_of(after))
+    known = [each for each in found if _knows(before, each.name) and _knows(after, each.name)]
+    return tuple(sorted(known, key=lambda each: (*_place(each.name), each.name)))
+
+
+def _place(name: str) -> tuple[bool, bool, bool]:
+    return name in EVERYDAY, name.startswith("$"), name in ("driver", "device", "container")
+
+
+def change_text(change: Difference) -> str:
+    """``torch 2.9.1 -> 2.10.0``."""
+    return f"{change.name} {_short(change.name, change.before)} -> {_short(change.name, change.after)}"
 
 
 def _knows(night: Night, name: str) -> bool:
@@ -151,7 +140,7 @@ def _knows(night: Night, name: str) -> bool:
     return bool(night.last.environment if name.startswith("$") else night.last.versions)
 
 
-def notable(found: Sequence[Change]) -> tuple[Change, ...]:
+def notable(found: Sequence[Difference]) -> tuple[Difference, ...]:
     """Return the changes other than commit and host."""
     return tuple(change for change in found if change.name not in EVERYDAY)
 

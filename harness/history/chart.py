@@ -9,7 +9,7 @@ from pathlib import Path
 import altair as alt
 
 from harness.history.cases import CaseHistory, GoldenBand, LevelChange
-from harness.history.changes import changes, notable, setup_of
+from harness.history.changes import change_text, changes, notable, setup_of
 from harness.history.files import started
 from harness.history.record import HistoryRecord
 from harness.history.series import Night
@@ -84,7 +84,7 @@ def _row(history: CaseHistory, night: Night, before: Night | None, scale: float)
         "outcome": night.outcome,
         "versions": ", ".join(f"{name} {text}" for name, text in night.last.versions.items() if text),
         **{name: setup[name] or "-" for name in ("driver", "device", "container", "commit", "host")},
-        "changed": "; ".join(change.text for change in notable(changes(before, night))) if before else "",
+        "changed": "; ".join(map(change_text, notable(changes(before, night)))) if before else "",
     }
 
 
@@ -182,7 +182,7 @@ def _edge(found: LevelChange) -> look.Row:
     return {
         "time": started(found.night.records[0]).isoformat(),
         "change": format_percent(found.point.fraction),
-        "changed": "; ".join(change.text for change in found.changed) or "no recorded change of software or machine",
+        "changed": "; ".join(map(change_text, found.changed)) or "no recorded change of software or machine",
     }
 
 

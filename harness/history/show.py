@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.history.cases import CaseHistory, CaseSummary, LevelChange
-from harness.history.changes import Change, Trend, changes, notable
+from harness.history.changes import Trend, change_text, changes, notable
 from harness.history.files import started
 from harness.history.series import Night
 from harness.history.store import Addition
+from harness.judge.differences import Difference
 from harness.judge.metrics import Metric
 from harness.show.figures import ABSENT, figure, sparkline
 from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, listing, style_of, table, tabled
@@ -159,8 +160,8 @@ def _styled(word: str) -> Span:
     return Span(word, style_of(word, "doubt"))
 
 
-def _listed(found: Sequence[Change]) -> str:
-    return "; ".join(change.text for change in found)
+def _listed(found: Sequence[Difference]) -> str:
+    return "; ".join(map(change_text, found))
 
 
 def added_page(rows: Sequence[Addition]) -> Page:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.judge.coverage import coverage_of, measured_device
+from harness.judge.differences import ALL_KINDS, TIME_ONLY, Difference
 from harness.judge.metrics import GateKind
 from harness.judge.readings import RunClocks, bare_uuid, combined_clocks, rank_clocks, run_clocks
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import (
     GoldenRecord,
     MeasuredOn,
-    difference_text,
     leaves,
     setting_differences,
     unstated_options,
@@ -21,34 +21,11 @@ from harness.records.golden import (
 from harness.records.run import DeviceSample, RunRecord
 
 SOFTWARE = ("torch", "megatron-core", "transformer-engine")
-ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
-TIME_ONLY: tuple[GateKind, ...] = ("time",)
 GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",)}
 SM_CLOCK = "sm_clock_mhz"
 _ENGINE = "engine.name"  # other loops do other work in a step: never compared
 CLOCK_TOLERANCE = 0.03  # of the golden's median; smaller differences occur from run to run
 _FIXED = (*SOFTWARE, *GROUPS, SM_CLOCK, "device_name", "driver_version", "formula_version", "fingerprint")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One difference. ``kinds``: the gates that it affects. ``blocks`` False: these gates are only left out.
-
-    ``name`` is a dotted path of the spec, a package, or ``device_name``, ``driver_version``, ``formula_version``,
-    ``sm_clock_mhz``.
-    """
-
-    name: str
-    golden: str | None
-    current: str | None
-    kinds: tuple[GateKind, ...] = ALL_KINDS
-    blocks: bool = True
-    accepted: bool = False
-
-    @property
-    def text(self) -> str:
-        """Return the difference as text: ``torch: golden 2.9.1, here 2.10.0``."""
-        return difference_text(self.name, self.golden, self.current)
 
 
 @dataclass(frozen=True)
@@ -74,7 +51,7 @@ def likeness(
     possible = possible_names(accept, record, golden)
     raise_all([_no_such(name) for name in accept if name not in possible])
     found = [*_settings(record, golden), *_environment(record, golden), *_clock(clocks, golden)]
-    unstated = [d.name for d in found if golden.kind == "external" and d.golden is None]
+    unstated = [d.name for d in found if golden.kind == "external" and d.before is None]
     differences = tuple(
         replace(d, accepted=d.name != _ENGINE and any(_covers(name, d.name) for name in accept))
         for d in found

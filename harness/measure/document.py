@@ -13,8 +13,8 @@ from harness.experiment.rules.rule import Finding as RuleFinding
 from harness.failures.classify import RankOom, oom_of_run
 from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
 from harness.judge.coverage import OwnThroughput, OwnTime, own_throughput, own_time
+from harness.judge.differences import Difference
 from harness.judge.gate import Comparison, Finding, Outcome
-from harness.judge.likeness import Difference
 from harness.judge.metrics import Metrics
 from harness.judge.plausible import doubts_of
 from harness.launch.plan import LaunchPlan

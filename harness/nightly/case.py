@@ -10,8 +10,9 @@ from harness.history.record import CaseOutcome, HistoryRecord
 from harness.judge.compare import compare_runs
 from harness.judge.coverage import measured_device
 from harness.judge.derive import derive
+from harness.judge.differences import Difference, differences
 from harness.judge.gate import Comparison, Finding, Verdict, default_thresholds
-from harness.judge.likeness import SOFTWARE, Difference, Likeness, possible_names
+from harness.judge.likeness import SOFTWARE, Likeness, possible_names
 from harness.judge.metrics import BY_NAME, Metric, Metrics, Speed, speed_of
 from harness.nightly.evidence import Reference
 from harness.nightly.known_noise import KnownNoise, known_noise
@@ -19,9 +20,9 @@ from harness.nightly.outcome import bad_end, effective_runs, exit_code_of, expec
 from harness.nightly.rules import NightBefore, TimeLimits, is_suspicious, judge_memory, judge_time
 from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
 from harness.predict.flops import FORMULA_VERSION
-from harness.records.golden import GoldenRecord
+from harness.records.golden import GoldenRecord, MeasuredOn
 from harness.records.goldens import GateOptions
-from harness.records.run import REPLAYED, RunRecord
+from harness.records.run import REPLAYED, Provenance, RunRecord
 from harness.units import first_line, utc_time
 
 MACHINE = (*SOFTWARE, "device_name", "driver_version")
@@ -31,25 +32,19 @@ MACHINE = (*SOFTWARE, "device_name", "driver_version")
 def drift_of(records: Sequence[RunRecord], golden: GoldenRecord, alike: Likeness) -> tuple[Difference, ...]:
     """Return differing devices, drivers and packages, then container and variables of the ranks; no settings.
 
-    Older goldens keep neither container nor variables: these are then no drift.
+    A replayed golden keeps neither container nor variables: these are then no drift.
     """
     found = [difference for difference in alike.differences if difference.name in MACHINE]
-    stored, image = golden.measured_on.environment, golden.measured_on.container
-    if stored is not None:
-        images = [record.provenance.container for record in records]
-        found += [Difference("container", image, here, blocks=False) for here in images if here != image]
-        found += [d for record in records for d in _variables(record, stored)]
-    return tuple(dict.fromkeys(found))
+    if golden.measured_on.environment is None:
+        return tuple(found)
+    there = _environment(golden.measured_on)
+    each = (differences(there, _environment(record.provenance), blocks=False) for record in records)
+    return tuple(dict.fromkeys((*found, *(difference for own in each for difference in own))))
 
 
-def _variables(record: RunRecord, stored: dict[str, str]) -> list[Difference]:
-    here = record.provenance.environment
-    names = sorted(here.keys() | stored.keys())
-    return [
-        Difference(f"environment.{name}", stored.get(name), here.get(name), blocks=False)
-        for name in names
-        if stored.get(name) != here.get(name)
-    ]
+def _environment(where: Provenance | MeasuredOn) -> dict[str, str | None]:
+    variables = {f"environment.{name}": value for name, value in (where.environment or {}).items()}
+    return {"container": where.container, **variables}
 
 
 _JUDGED = (Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator
 
 from harness.history.record import CaseOutcome
-from harness.judge.likeness import Difference
+from harness.judge.differences import Difference
 from harness.judge.metrics import GateKind, Metrics, Speed
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.document import SlurmSubmission

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, ExitCode
 from harness.history.record import CaseOutcome, HistoryRecord
+from harness.judge.differences import Difference
 from harness.judge.gate import Finding
-from harness.judge.likeness import Difference
 from harness.judge.metrics import GateKind, Metrics, Speed
 from harness.judge.promotion import PromotionOptions, promote
 from harness.records.batches import Purpose

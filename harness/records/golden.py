@@ -170,7 +170,9 @@ def leaves(value: object, path: str = "") -> dict[str, str]:
     return found
 
 
-def differing(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+def differing(
+    before: Mapping[str, str | None], after: Mapping[str, str | None]
+) -> dict[str, tuple[str | None, str | None]]:
     """Return both values of each path whose values differ, in the order of paths; None where a side lacks the path."""
     paths = sorted(before.keys() | after.keys())
     return {path: (before.get(path), after.get(path)) for path in paths if before.get(path) != after.get(path)}

@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.history.cases import case_summaries, named_case
-from harness.history.changes import changes, notable
+from harness.history.changes import change_text, changes, notable
 from harness.history.record import HistoryFigure
 from harness.history.series import nights_of, series_of
 from harness.judge.metrics import METRICS
@@ -110,7 +110,7 @@ def test_what_changed_between_nights_is_named_software_first(kept):
         [kept(1, versions={"torch": "2.10.0", "megatron-core": "0.16.1"}, hostname="node1", git_commit="b" * 40,
               driver_version="570.1", environment={"NCCL_ALGO": "Tree"})]
     )  # fmt: skip
-    assert [change.text for change in changes(before, after)] == [
+    assert [change_text(change) for change in changes(before, after)] == [
         "torch 2.9.1 -> 2.10.0",
         "driver 550.54.15 -> 570.1",
         "$NCCL_ALGO Ring -> Tree",
@@ -122,9 +122,9 @@ def test_what_changed_between_nights_is_named_software_first(kept):
 
 def test_what_came_or_went_is_a_change_too(kept):
     before, after = only([kept(0)]), only([kept(1, versions={"torch": "2.9.1"}, container="nemo:25.11")])
-    assert [change.text for change in changes(before, after)] == [
-        "container none -> nemo:25.11",
+    assert [change_text(change) for change in changes(before, after)] == [
         "megatron-core 0.16.1 -> none",
+        "container none -> nemo:25.11",
     ]
 
 

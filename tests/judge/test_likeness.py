@@ -44,7 +44,7 @@ def test_an_accepted_difference_is_kept_on_record_and_judged(make_spec, make_rec
     golden = make_golden(make_record(), VALUES)
     record = make_record(make_spec(recompute="mlp"), seconds=3.0)
     found = likeness(record, golden, ("recompute",))
-    assert [(d.name, d.golden, d.current, d.accepted) for d in found.differences] == [
+    assert [(d.name, d.before, d.after, d.accepted) for d in found.differences] == [
         ("recompute", "core_attn", "mlp", True)
     ]
     assert verdicts(record, golden, ("recompute",))["tflops_per_gpu"] == "regression"

@@ -9,8 +9,8 @@ import pytest
 
 from harness.errors import ExitCode
 from harness.judge.derive import combine, derive
+from harness.judge.differences import Difference
 from harness.judge.gate import Verdict
-from harness.judge.likeness import Difference
 from harness.judge.metrics import METRICS
 from harness.nightly.values import CaseFinding, CaseRun, CaseVerdict, Evidence, NightVerdict
 from harness.records.collect import collect

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from harness.errors import ExitCode
+from harness.judge.differences import Difference
 from harness.judge.gate import Verdict
-from harness.judge.likeness import Difference
 from harness.nightly.outcome import figures_outcome
 from harness.nightly.remarks import next_steps, story
 from harness.records.batches import BatchLaunch
