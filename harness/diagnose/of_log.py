@@ -8,14 +8,13 @@ from dataclasses import replace
 from harness.diagnose.symptoms import names_symptom
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
-from harness.failures.failure_scan import MAX_RANKS, expandable_segments_in
+from harness.failures.failure_scan import expandable_segments_in
 from harness.failures.first_failure import LOCAL_RANK, FirstFailure, RankFailure
 from harness.failures.known_ends import NOT_FINITE_ADVICE, is_non_finite
 from harness.failures.known_texts import SLURM_KILLS
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.foreign.log import ForeignLog, NotFinite
 from harness.foreign.logs.lines import LogLine
-from harness.foreign.logs.seams import joins
 from harness.judge.statistics import median
 from harness.records.redact import redact
 
@@ -68,7 +67,6 @@ class Listener:
         self.expandable_segments: bool | None = None
         self.num_lines = 0
         self.last = ""
-        self._errors: dict[int | None, LogLine] = {}  # the last line of each rank that begins an error's message
 
     def over(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Yield the same lines."""
@@ -77,22 +75,9 @@ class Listener:
             self.last = line.text or self.last
             setting = expandable_segments_in(line.text)
             self.expandable_segments = self.expandable_segments if setting is None else setting
-            if len(self.messages) < _MOST_MESSAGES and (found := self._symptom(line)):
-                self.messages.append(found)
+            if len(self.messages) < _MOST_MESSAGES and names_symptom(line.text):
+                self.messages.append(Message(redact(line.text[:_LONGEST]), line.where))
             yield line
-
-    def _symptom(self, line: LogLine) -> Message | None:
-        """Return the message of a line that names a symptom, also if srun broke it after its beginning."""
-        begun = self._errors.pop(line.rank, None)
-        if names_symptom(line.text):
-            return Message(redact(line.text[:_LONGEST]), line.where)
-        if "Error: " in line.text and len(self._errors) < MAX_RANKS:
-            self._errors[line.rank] = line
-        if begun is None:
-            return None
-        both = (whole[:_LONGEST] for whole in joins(begun.text, line.text))
-        found = next(filter(names_symptom, both), None)
-        return Message(redact(found), begun.where) if found else None
 
 
 def case_of_log(

@@ -19,7 +19,6 @@ from harness.failures.frames import Task, error_line, frame_of
 from harness.failures.known_ends import is_non_finite, known_end
 from harness.failures.mentions import mention_in
 from harness.foreign.logs.lines import LogLine
-from harness.foreign.logs.seams import joins
 from harness.records.rank import Phase
 
 # Of Megatron, NeMo 2, Nanotron and torchtitan.
@@ -64,9 +63,6 @@ _NOTHING_RAISED = re.compile(
     r"(?:[\w.]{1,200}\.)?(?:ChildFailedError|CalledProcessError|SystemExit|KeyboardInterrupt)\b"
 )
 _CAUSE = re.compile(r"[A-Z]\w{0,90}(?:Error|Exception)\(['\"]")  # such as ValueError("...")
-# A message that is a quotation, as of KeyError, which srun broke before its end; and the rest of it.
-_OPEN_QUOTATION = re.compile(r"Error: (?:'[^']{0,200}|\"[^\"]{0,200})$")
-_IN_QUOTATION = re.compile(r"[\w./:-]{0,200}['\"]?")
 _BARE_ASSERT = re.compile(r"(?:E {2,8})?AssertionError:?$")
 # glog, as torch's elastic writes it: E0821 14:03:27.481093; torch's C++ writes no zero before the month: [E821
 _GLOG_TIME = re.compile(r"\[?[IWEF](\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
@@ -106,8 +102,7 @@ class _Rank:
     """The state of a rank in a file. The place of a traceback is kept until training continues.
 
     ``code``: the last line of code in it. ``last``: the key of the last failure; ``chained``: of the one whose handling
-    raised the next. ``opened``: of the one whose message the next line continues; ``takes_any``: any next line. ``maybe_broken``:
-    of an unknown error, whose message srun may have broken; ``last_error``: of the latest error, below which Triton prints its cause.
+    raised the next. ``opened``: of the one whose message the next line continues; ``takes_any``: any next line. ``last_error``: of the latest error, below which Triton prints its cause.
     ``is_ignored``: Python said that it ignores the error that follows.
     """
 
@@ -116,7 +111,6 @@ class _Rank:
     chained: tuple[object, ...] | None = None
     opened: tuple[object, ...] | None = None
     takes_any: bool = False
-    maybe_broken: tuple[object, ...] | None = None
     last_error: tuple[object, ...] | None = None
     in_traceback: bool = False
     is_ignored: bool = False
@@ -171,8 +165,6 @@ class FailureScan:
         self.collectives.feed(line)
         state = self._state_of(line.rank)
         state.time = _comparable_time(line) or state.time
-        if state.maybe_broken and not self._mend(state.maybe_broken, line.text):
-            state.maybe_broken = None
         if state.opened and self._continue(state, state.opened, line):
             return
         if entry := self.summary.feed(line):
@@ -292,32 +284,12 @@ class FailureScan:
         state.last_error = key if sign.kind == "error" else None
         is_kept = self.found.get(key) is failure
         state.opened = key if is_open and is_kept else None
-        is_unknown = is_kept and sign.kind == "error" and sign.exit_code is None and known_end(failure.text) is None
-        state.maybe_broken = key if is_unknown else None
-
-    def _mend(self, key: tuple[object, ...], text: str) -> bool:
-        """Join a broken error message with the next line of its rank; return whether a quotation is still open.
-
-        Join if the two together match a known end, or if the message ends inside a quotation.
-        """
-        failure = self.found.get(key)
-        if failure is None or len(failure.text) >= MAX_TEXT or known_end(text[:MAX_TEXT]):
-            return False
-        if _OPEN_QUOTATION.search(failure.text) and _IN_QUOTATION.fullmatch(text):
-            self.found[key] = replace(failure, text=_from_message(failure.text + text))
-            return _OPEN_QUOTATION.search(failure.text + text) is not None
-        for whole in map(_from_message, joins(failure.text, text)):
-            if known_end(whole):
-                self.found[key] = replace(failure, text=whole)
-                break
-        return False
 
     def _continue(self, state: _Rank, key: tuple[object, ...], line: LogLine) -> bool:
         """Add the line to the text of a failure that goes on; return whether it is nothing but a part of NCCL's error."""
         is_nccl = _MORE_OF_NCCL.match(line.text) is not None
         if (state.takes_any or is_nccl) and key in self.found and not line.text.startswith((_TRACEBACK, *_CHAINED)):
             self.found[key] = replace(self.found[key], text=f"{self.found[key].text} {_from_message(line.text)}")
-            state.maybe_broken = key if not is_nccl and known_end(self.found[key].text) is None else None
         state.opened = key if is_nccl else None
         state.takes_any = line.text.rstrip() == "Last error:"
         return is_nccl

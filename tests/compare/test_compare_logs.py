@@ -50,15 +50,6 @@ def _compare(mbr_perf, tmp_path):
     return run
 
 
-def broken(text, *, label="", width=0):
-    """Break lines at ``width`` columns, or at places that move from line to line, and write ``label`` before every piece."""
-    pieces = []
-    for number, line in enumerate(text.splitlines()):
-        size = width or 31 + 37 * number % 200
-        pieces += [f"{label}{line[at : at + size]}" for at in range(0, len(line), size)]
-    return "\n".join(pieces) + "\n"
-
-
 def findings(answer):
     return {finding["metric"]: finding for finding in json.loads(answer.out)["comparison"]}
 
@@ -377,23 +368,3 @@ def test_a_wrong_request_is_refused(mbr_perf, options, message):
 )  # fmt: skip
 def test_a_window_out_of_range_is_a_wrong_request(compare, options):
     assert compare(bridge_log(TFLOPS), bridge_golden(), *options).code == 2
-
-
-@pytest.mark.parametrize("how", [{"label": "3: "}, {"label": "[rank3]: "}, {}, {"width": 80}, {"width": 132}])
-@pytest.mark.parametrize("tflops", [700.0, 650.0])
-def test_a_broken_log_is_compared_as_the_whole_one(compare, how, tflops):
-    text = bridge_log([tflops * value / 700.0 for value in TFLOPS], memory=MEMORY)
-    golden = bridge_golden(alloc=25.5, max_alloc=45.0, max_reserved=64.2)
-    whole, answer = (
-        compare(text, golden, "--check_loss", "--json"),
-        compare(broken(text, **how), golden, "--check_loss", "--json"),
-    )
-    assert (whole.code, answer.code) == ((0, 0) if tflops == 700.0 else (5, 5))
-    told = [
-        [finding[key] for key in ("metric", "current", "golden", "change", "verdict")]
-        for finding in findings(answer).values()
-    ]
-    assert told == [
-        [finding[key] for key in ("metric", "current", "golden", "change", "verdict")]
-        for finding in findings(whole).values()
-    ]

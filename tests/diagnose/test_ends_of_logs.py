@@ -110,15 +110,6 @@ def test_a_kill_in_a_training_that_did_not_end_or_of_a_task_is_the_failure(diagn
     assert diagnosed(*lines)["verdict"]["class"] == "host_memory"
 
 
-@pytest.mark.parametrize("label", ["0: ", ""])
-@pytest.mark.parametrize("cut", [15, 28, 33, 40, 48])
-def test_a_message_that_was_broken_keeps_its_cause_and_its_symptom(diagnosed, label, cut):
-    lines = ("begin", "Traceback (most recent call last):", '  File "/job/train.py", line 7, in main')
-    document = diagnosed(*(label + line for line in (*lines, UNEVEN[:cut], UNEVEN[cut:], "end")))
-    assert document["verdict"]["reason"].startswith("the number of ranks is not a multiple")
-    assert [symptom["id"] for symptom in document["symptoms"]] == ["A01"]
-
-
 def test_an_unknown_error_is_not_joined_with_a_cause_of_the_next_line(diagnosed):
     lines = ("Traceback (most recent call last):", '  File "/job/train.py", line 7, in main', "KeyError: 'a'")
     assert diagnosed(*lines, "Connection closed by peer")["verdict"]["reason"] == "the program raised KeyError: 'a'"

@@ -1,6 +1,5 @@
 """Of many ranks that failed, the one that failed by itself: kind of evidence first, then time."""
 
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -347,25 +346,6 @@ def test_a_failure_keeps_only_the_beginning_of_an_endless_text(tmp_path):
     first = found(tmp_path, TRACEBACK, "ValueError: " + "x" * 50_000)
     assert len(first.failure.text) == MAX_TEXT
     assert len(first.failure.evidence[0].text) == MAX_TEXT
-
-
-@pytest.mark.parametrize("width", [40, 80, 132])
-def test_a_pasted_message_is_read_over_breaks_between_its_words(tmp_path, width):
-    first = found(tmp_path, *textwrap.wrap(OOM, width, break_on_hyphens=False), "[rank0]: and so on")
-    assert first.failure.text == OOM
-    assert (first.verdict.oom_class, first.verdict.confidence) == ("capacity", "high")
-    assert first.failure.where.endswith("train.log:1")
-
-
-def test_lines_of_other_ranks_inside_a_broken_message_are_not_its(tmp_path):
-    head, tail = OOM[:200], OOM[200:]
-    first = found(tmp_path, f"[rank1]: {head}", "[rank0]: 1.00 GiB is free.", f"[rank1]: {tail}")
-    assert (first.failure.rank, first.failure.text) == (1, OOM)
-
-
-def test_a_message_that_never_ends_keeps_its_own_text(tmp_path):
-    first = found(tmp_path, OOM[:120], *(f"other line {number}" for number in range(50)))
-    assert first.failure.text == OOM[:120].strip()
 
 
 def test_a_message_far_inside_a_log_without_line_breaks_is_kept_whole(tmp_path):

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from harness.errors import BadRequestError, os_errors_reported
-from harness.foreign.logs.joining import Joiner
 from harness.foreign.logs.prefixes import PrefixReader
-from harness.foreign.logs.seams import unwrapped, wrapped_at
 from harness.foreign.logs.sources import (
     PEEK_BYTES,
     LogSource,
@@ -138,21 +136,10 @@ def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
     head = stream.peek(PEEK_BYTES)
     whole = [cleaned(line) for line in head[: head.rfind(b"\n") + 1].split(b"\n")]
     is_numbered = are_numbered(whole)
-    first_lines = [text for _, text in unpacked(enumerate(whole), is_numbered=is_numbered)]
-    width = wrapped_at(first_lines)
-    exact = any(line.endswith(" ") and not line.isspace() for line in first_lines)
-    prefixes = PrefixReader(source.rank, [text for _, text in unwrapped(enumerate(first_lines), width, exact=exact)])
-    joiner = Joiner(exact)
-    pieces = unpacked(((number, cleaned(piece)) for number, piece in numbered_pieces(stream)), is_numbered=is_numbered)
-    for number, text in unwrapped(pieces, width, exact=exact):
-        if not prefixes.is_labelled and joiner.passes(text):
-            yield from _records(prefixes, source.name, number, text)
-            continue
-        label, size = prefixes.label_of(text)
-        for of_label, (first, body) in joiner.add(number, label, text[size:]):
-            yield from _records(prefixes, source.name, first, of_label + body)
-    for of_label, (first, body) in joiner.rest():
-        yield from _records(prefixes, source.name, first, of_label + body)
+    prefixes = PrefixReader(source.rank, [text for _, text in unpacked(enumerate(whole), is_numbered=is_numbered)])
+    pieces = ((number, cleaned(piece)) for number, piece in numbered_pieces(stream))
+    for number, text in unpacked(pieces, is_numbered=is_numbered):
+        yield from _records(prefixes, source.name, number, text)
 
 
 def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> list[LogLine]:

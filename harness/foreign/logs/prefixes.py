@@ -54,24 +54,14 @@ class PrefixReader:
 
     def __init__(self, rank: int | None, head: list[str]) -> None:
         self._file_rank = rank
-        self.is_labelled = _is_labelled(head)
-        self._is_hosted = not self.is_labelled and _is_hosted(head)
+        self._is_labelled = _is_labelled(head)
+        self._is_hosted = not self._is_labelled and _is_hosted(head)
         self._tasks_are_nodes = False
-        self._last_label = ""
-
-    def label_of(self, line: str) -> tuple[str, int]:
-        """Return srun's label of the line, and its length there: a terminal breaks lines so that pieces have none."""
-        if not self.is_labelled:
-            return "", 0
-        match = _LABEL.match(line)
-        if match is not None:
-            self._last_label = match[0]
-        return self._last_label, len(match[0]) if match else 0
 
     def read(self, line: str, outer: Prefixed | None = None) -> Prefixed:
         """Remove and parse the prefixes. ``outer``: the prefixes of the line, if this record begins inside it."""
         text, label = line, None
-        if self.is_labelled and outer is None and (match := _LABEL.match(line)):
+        if self._is_labelled and outer is None and (match := _LABEL.match(line)):
             text, label = line[match.end() :], int(match[1])
         named = _HOST.match(line) if self._is_hosted and outer is None else None
         found = _peeled(text[named.end() :] if named else text)
@@ -184,12 +174,7 @@ def _is_hosted(lines: list[str]) -> bool:
 
 def _is_labelled(lines: list[str]) -> bool:
     """Return whether the first complete lines have a task's number. A list numbered from 1 is ordinary text."""
-    width = max(map(len, lines), default=0)  # what follows a line of it may be the rest of that line
-    whole = [
-        line
-        for before, line in zip(["", *lines], lines, strict=False)
-        if line.strip() and (_LABEL.match(line) or len(before) < width)
-    ]
+    whole = [line for line in lines if line.strip()]
     labels = [int(match[1]) for line in whole if (match := _LABEL.match(line))]
     is_list = len(labels) > 1 and labels == list(range(1, len(labels) + 1))
     return bool(whole) and len(labels) >= _MIN_LABELLED_SHARE * len(whole) and not is_list
