@@ -12,7 +12,7 @@ from typing import Generic, Protocol
 from harness.batch.launches import unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry, Shows
 from harness.errors import BadRequestError, HarnessError, RunFailedError
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.experiment.software import Software
 from harness.judge.derive import derive
 from harness.judge.metrics import BY_NAME

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 from harness.batch.launches import Predicting, fresh_folder, nodes_of, predicting_run, understood_again
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.launch.environment import Host

@@ -28,7 +28,7 @@ from harness.engine.process import (
     why_not_forkable,
 )
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.records.redact import quoted_error
 
 # Explanations of unclear exceptions: type, start of the text (None: no text), meaning.

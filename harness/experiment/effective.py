@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.experiment.layout import LayoutError, chunks
 from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import MODULES, FullRecompute, SelectiveRecompute

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import Field, model_validator
 
-from harness.experiment.gpu import GPUS, PRECISIONS, Former, Frozen, GpuType, Precision, former_values
+from harness.experiment.frozen import Former, Frozen, former_values
+from harness.experiment.gpu import GPUS, PRECISIONS, GpuType, Precision
 from harness.experiment.model import MOST, BatchSpec, Count, Gpus, ModelSpec, ParallelismSpec, Size
 from harness.experiment.recompute import NoRecompute, RecomputePolicy, canonical_text
 from harness.experiment.user_buffers import UserBufferConfig

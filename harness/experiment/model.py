@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import Field, model_validator
 
-from harness.experiment.gpu import Former, Frozen
+from harness.experiment.frozen import Former, Frozen
 
 # Not Field(ge=...): before 2.10 pydantic keeps the default of one field in a Field that others share.
 MOST = {

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The software that decides which rules apply, and what `--assume` says of it."""
 
 from harness.errors import BadRequestError, raise_all
-from harness.experiment.gpu import GPUS, Frozen
+from harness.experiment.frozen import Frozen
+from harness.experiment.gpu import GPUS
 from harness.units import parse_version
 
 # Rules of this release are assumed where megatron-core is not installed: the release that mbr-perf is tested with.

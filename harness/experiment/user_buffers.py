@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.experiment.model import Count
 
 

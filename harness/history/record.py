@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.judge.coverage import measured_device
 from harness.judge.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
 from harness.judge.plausible import doubts_of

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import GPUS, Frozen, GpuType, gpu_named
+from harness.experiment.frozen import Frozen
+from harness.experiment.gpu import GPUS, GpuType, gpu_named
 from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.redact import quoted_error

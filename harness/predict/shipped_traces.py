@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 import harness
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.experiment.software import Software
 from harness.predict.trace_cases import CachedTrace
 from harness.records.folders import checkout_dir

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.folders import folder_meant, new_folder, results_dir
 from harness.records.golden import differing, leaves

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.records.rank import SCHEMA_VERSION, Failure, Heartbeat, RankRecord, StepRecord
 from harness.records.run import NodeSample
 from harness.records.strict_json import Document, read_document

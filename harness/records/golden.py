@@ -11,7 +11,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from harness.errors import BadRequestError, closest, os_errors_reported
 from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, fingerprint_of
-from harness.experiment.gpu import GPUS, Frozen
+from harness.experiment.frozen import Frozen
+from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.records.rank import SCHEMA_VERSION

@@ -11,7 +11,7 @@ from pydantic import model_validator
 import harness
 from harness.errors import BadRequestError, ManyProblemsError, closest, os_errors_reported, raise_all
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.records.folders import checkout_dir
 from harness.records.golden import (
     GoldenRecord,

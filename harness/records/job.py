@@ -9,7 +9,7 @@ from pydantic import Field
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.records.batches import BatchLaunch
 from harness.records.folders import folder_named, folders, new_folder, results_dir
 from harness.records.goldens import GateOptions

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from harness.errors import HarnessError
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.experiment.software import Software
 from harness.records.batches import (
     NIGHT_FOLDERS,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.records.redact import redact
 
 # NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, user-set clocks and display do not disturb a run.

@@ -11,7 +11,7 @@ from pydantic import Field
 from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 from harness.records.rank import LONGEST_STEP_S, SCHEMA_VERSION, ClockSamples, Failure, MemorySeries, RankRecord

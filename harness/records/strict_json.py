@@ -12,7 +12,7 @@ from pydantic import PlainSerializer, ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import BadRequestError, ManyProblemsError
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.redact import redact_shapes
 from harness.units import counted

@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from harness.errors import BadRequestError, os_errors_reported
-from harness.experiment.gpu import MARGIN, Frozen
+from harness.experiment.frozen import Frozen
+from harness.experiment.gpu import MARGIN
 from harness.experiment.software import Software
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, read_events, read_run_of
 from harness.records.goldens import GateOptions

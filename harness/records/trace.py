@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import Frozen, PeakKey
+from harness.experiment.frozen import Frozen
+from harness.experiment.gpu import PeakKey
 from harness.experiment.model import LayerKind, Size, has_experts
 from harness.records.folders import results_dir
 from harness.records.rank import SCHEMA_VERSION as RECORD_VERSION

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from harness.errors import BadRequestError, Problems, nearest
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.resolve.strict_yaml import Items, Node, Scalar, Table, plain, read_yaml
 from harness.units import grouped
 

@@ -11,7 +11,8 @@ from pydantic.fields import FieldInfo
 
 from harness.errors import Problems, nearest
 from harness.experiment.experiment import NAME_PATTERN, BridgeEngine, ExperimentSpec, Task
-from harness.experiment.gpu import GPUS, PRECISIONS, Frozen
+from harness.experiment.frozen import Frozen
+from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.model import Gpus
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.user_buffers import NAMED, UserBuffers

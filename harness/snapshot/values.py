@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Literal, TypeVar
 
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 
 Of = TypeVar("Of")
 

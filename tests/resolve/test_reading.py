@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from harness.experiment.gpu import Frozen
+from harness.experiment.frozen import Frozen
 from harness.resolve.reading import Document, FileModel, one_of
 from harness.resolve.strict_yaml import parse_yaml
 

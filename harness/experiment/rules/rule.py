@@ -14,7 +14,8 @@ from harness.experiment.effective import (
     is_local,
 )
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
-from harness.experiment.gpu import GPUS, Frozen, GpuType
+from harness.experiment.frozen import Frozen
+from harness.experiment.gpu import GPUS, GpuType
 from harness.experiment.layout import LayoutError, chunks, layout_problem, num_virtual_stages
 from harness.experiment.model import MoeModel
 from harness.experiment.recompute import MODULES, FullRecompute, SelectiveRecompute
