@@ -60,7 +60,7 @@ explain RUN HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn
 
 diagnose train.log
 diagnose logs/ -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32
-diagnose RUN --against OTHER_RUN
+diagnose RUN
 
 import --log train.log -mr llama3_8b -g h100
 import --log none=a.log mlp=b.log -mr llama3_70b --task sft -g h100 -c fp8_cs

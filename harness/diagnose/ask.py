@@ -9,7 +9,6 @@ from harness.cli import completion
 from harness.cli.options import ExperimentOptions, Json, Results, takes
 
 if TYPE_CHECKING:
-    from harness.diagnose.of_sweep import SweepOverview
     from harness.diagnose.request import DiagnoseRequest
 
 
@@ -22,15 +21,9 @@ class DiagnoseOptions:
         typer.Argument(
             metavar="PATH...",
             autocompletion=completion.stored,
-            help="A run or sweep of mbr-perf (folder or id), logs of one job (files, folders, - for stdin), or memory snapshots.",
+            help="A run of mbr-perf (folder or id), logs of one job (files, folders, - for stdin), or a memory snapshot.",
         ),
     ]
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--against", metavar="PATH", help="Compare the job with this one: a run, or its logs. Repeatable."
-        ),
-    ] = None
     no_plan: Annotated[bool, typer.Option("--no_plan", help="Skip the prediction. Saves a second or two.")] = False
     results_dir: Results = None
     as_json: Json = False
@@ -43,61 +36,21 @@ def diagnose(what: DiagnoseOptions, asked: ExperimentOptions) -> None:
     Exit codes: 0 a diagnosis, also if memory is not the cause; 2 a wrong request; 6 no conclusion; 130 after Ctrl-C,
     with an answer from the logs read so far.
     """
-    from harness.diagnose.run import as_one_failure, sweep_of, sweep_overview
+    from harness.diagnose.document import DiagnosisDocument
+    from harness.diagnose.run import diagnosed, exit_code_of
+    from harness.diagnose.show import diagnosis_page
+    from harness.launch.environment import this_host
+    from harness.show import json
+    from harness.show.terminal import show_page
 
     request = _request(what, asked)
-    sweep, overview = sweep_of(request), None
-    if sweep is not None:
-        overview = sweep_overview(sweep)
-        single = as_one_failure(request, sweep, overview)
-        if single is None:
-            raise typer.Exit(_show_overview(overview, as_json=what.as_json))
-        request = single
-    raise typer.Exit(_show(request, overview, as_json=what.as_json))
-
-
-def _show_overview(overview: "SweepOverview", *, as_json: bool) -> int:
-    from harness.diagnose.run import exit_code_of
-
-    code = exit_code_of(overview)
-    if as_json:
-        from harness.diagnose.document import OverviewDocument
-        from harness.show import json
-
-        json.answer(OverviewDocument.of_sweep(overview, code))
-    else:
-        from harness.diagnose.show import overview_page
-        from harness.show.terminal import show_page
-
-        show_page(overview_page(overview))
-    return int(code)
-
-
-def _show(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_json: bool) -> int:
-    """Show the diagnosis of one job. For an A/B it also says how A and B ended."""
-    from dataclasses import replace
-
-    from harness.diagnose.run import diagnosed, exit_code_of
-    from harness.errors import ExitCode
-    from harness.launch.environment import this_host
-
     answer = diagnosed(request, this_host())
-    if overview is not None and overview.ab is not None:
-        endings = [line for line in overview.ab.lines if line not in answer.evidence]
-        answer = replace(answer, evidence=(*endings, *answer.evidence))
-    answer = replace(answer, evidence=(*request.passage.notes, *answer.evidence))
-    code = ExitCode.INTERRUPTED if request.passage.is_stopped else exit_code_of(answer)
-    if as_json:
-        from harness.diagnose.document import DiagnosisDocument
-        from harness.show import json
-
+    code = exit_code_of(answer, request)
+    if what.as_json:
         json.answer(DiagnosisDocument.of_answer(answer, code))
     else:
-        from harness.diagnose.show import diagnosis_page
-        from harness.show.terminal import show_page
-
         show_page(diagnosis_page(answer))
-    return int(code)
+    raise typer.Exit(int(code))
 
 
 def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseRequest":
@@ -124,11 +77,10 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
             recipe_of(request)
         options_layer(request, problems)
         with problems.collecting():
-            sorted_inputs((*what.paths, *(what.against or ())), what.results_dir)
+            sorted_inputs(what.paths, what.results_dir)
         problems.raise_if_any()
     return DiagnoseRequest(
         paths=tuple(what.paths),
-        against=tuple(what.against or ()),
         asked=request if given else None,
         results_dir=what.results_dir,
         plans=not what.no_plan,

@@ -1,11 +1,7 @@
-"""JSON of a diagnosis, of a sweep's failed runs, and of memory snapshots."""
+"""JSON of a diagnosis and of memory snapshots."""
 
-from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field
-
-from harness.diagnose.of_sweep import SweepOverview
 from harness.diagnose.stages import needed_bytes, stage_of_failure, unexplained_bytes
 from harness.diagnose.values import Case, Diagnosis, Recognised, Status
 from harness.errors import ExitCode
@@ -20,10 +16,8 @@ class VerdictPart(Shown):
 
     oom_class: str | None = at("oom_class", serialization_alias="class")
     confidence: Confidence | None
-    second_class: OomClass | None = at("case", "verdict", "second")
     reason: str
     is_oom: bool = at("case", "has_oom")
-    confirmed: bool | None
     rank: int | None = at("case", "failed", "rank")
     place: Text = at("case", "failed", "place")
     when: Text = at("case", "failed", "when")
@@ -83,7 +77,6 @@ class DiagnosisDocument(Document):
     symptoms: tuple[Recognised, ...]
     fixes: tuple[FixRow, ...]
     job: JobPart = at("case")
-    against: JobPart | None = at("reference")
     expected: ExpectedPart
     exit_code: int
 
@@ -93,49 +86,6 @@ class DiagnosisDocument(Document):
         certain = {} if answer.is_conclusive else {"oom_class": None, "confidence": None}
         verdict, expected = VerdictPart.of(answer, **certain), ExpectedPart.of_case(answer.case)
         return cls.of(answer, verdict=verdict, expected=expected, exit_code=exit_code)
-
-
-class OverviewVerdict(Shown):
-    """How the runs of a sweep ended. ``confirmed``: as in a trial of the allocator."""
-
-    oom_class: None = Field(None, serialization_alias="class")
-    confidence: None = None
-    reason: str
-    confirmed: bool | None
-
-
-class FailedRunRow(Shown):
-    """A run that did not end well; ``class`` by its record alone."""
-
-    run_dir: Path
-    cell: str
-    status: str
-    oom_class: str | None = at("oom_class", serialization_alias="class")
-    confidence: str | None
-    rank: int | None
-    told: str = at("summary")
-
-
-class OverviewDocument(Document):
-    """``mbr-perf diagnose SWEEP --json``, with the keys of every diagnosis."""
-
-    verdict: OverviewVerdict
-    evidence: tuple[str, ...]
-    fixes: tuple[FixRow, ...]
-    sweep_dir: Path
-    runs: tuple[FailedRunRow, ...] = at("failed")
-    exit_code: int
-
-    @classmethod
-    def of_sweep(cls, found: SweepOverview, exit_code: ExitCode) -> Self:
-        """Return every failed run with the command that diagnoses it."""
-        reason = f"{len(found.failed)} of {sum(count for _, count in found.counts)} runs did not end well"
-        fixes = [
-            FixRow(text=f"Diagnose run {run.run_dir.name} of {run.cell}.", command=run.command) for run in found.failed
-        ]
-        evidence = [*(found.ab.lines if found.ab else ()), *(run.line for run in found.failed)]
-        verdict = OverviewVerdict(reason=reason, confirmed=found.ab.confirmed if found.ab else None)
-        return cls.of(found, verdict=verdict, evidence=evidence, fixes=fixes, exit_code=exit_code)
 
 
 class OomPart(Shown):

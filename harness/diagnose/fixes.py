@@ -7,10 +7,10 @@ from functools import cached_property
 from harness.diagnose.commands import ask_again, can_be_named, changed, command, trial_command, trial_specs
 from harness.diagnose.plan import Outlook
 from harness.diagnose.seen import is_device_oom
-from harness.diagnose.stages import Trial, unexplained_bytes
+from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import Case, Fix, Recognised, Rulings, findings_text, is_doubted
 from harness.experiment.experiment import ExperimentSpec
-from harness.failures.verdict import NEXT_EXPERIMENT, OomClass, threshold
+from harness.failures.verdict import threshold
 from harness.foreign.exporting import ToPaste, to_paste
 from harness.units import GIB, format_bytes, format_percent
 
@@ -34,19 +34,18 @@ class Situation:
     oom_class: str
     symptoms: tuple[Recognised, ...]
     outlook: Outlook | None
-    trial: Trial | None
     rulings: Rulings
-
-    @property
-    def second(self) -> OomClass | None:
-        """Return the class that the figures also support, unless an A/B has decided."""
-        is_decided = self.trial is not None and self.trial.confirmed is not None
-        return None if is_decided else self.given.verdict.second
 
     @cached_property
     def case(self) -> Case:
         """Return the job; without its settings if the rules show that they are wrong."""
         return replace(self.given, spec=None) if is_doubted(self.given, self.rulings) else self.given
+
+    @property
+    def plan(self) -> Outlook | None:
+        """Return the outlook if something must change."""
+        is_open = self.outlook is not None and not self.outlook.fits_already
+        return self.outlook if is_open and self.case is self.given else None
 
 
 def fixes(known: Situation) -> tuple[Fix, ...]:
@@ -60,71 +59,41 @@ def _settings(known: Situation) -> list[Fix]:
     case = known.given
     if is_doubted(case, known.rulings):
         return [] if case.status == "ok" else [_other_settings(case, known.rulings)]
-    if known.oom_class == "capacity" and case.spec is None and can_be_named(case) and not case.verdict.is_in_setup:
-        return [_ask_for_settings(case)]
-    return []
-
-
-def _ask_for_settings(case: Case) -> Fix:
-    what = (
-        "GPU with the type of the job's GPUs, e.g. h100"
-        if case.prints_settings
-        else "the capitals with the job's settings"
-    )
-    return Fix(f"Replace {what}. The planner then names the cheapest setting that fits:", ask_again(case))
+    if known.oom_class != "capacity" or case.spec is not None or not can_be_named(case) or case.verdict.is_in_setup:
+        return []
+    what = "the capitals with the job's settings"
+    if case.prints_settings:
+        what = "GPU with the type of the job's GPUs, e.g. h100"
+    return [Fix(f"Replace {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
 
 
 def _other_settings(case: Case, rulings: Rulings) -> Fix:
-    text = f"The job cannot have run with the settings as given: {findings_text(rulings.job)}. Pass the settings that it ran with"
+    text = (
+        f"The job cannot have run with the settings as given: {findings_text(rulings.job)}. "
+        "Pass the settings that it ran with"
+    )
     if not _is_legal_without_graphs(case, rulings):
         return Fix(f"{text}.")
     if not can_be_named(case):
         return Fix(f"{text}. With --cuda_graph_impl none they are legal.")
-    return Fix(f"{text}. Without CUDA graphs they are legal:", legal_line(case, rulings))
-
-
-def legal_line(case: Case, rulings: Rulings) -> str:
-    """Return the same command without CUDA graphs; "" if that does not make the settings legal."""
-    if not can_be_named(case) or not _is_legal_without_graphs(case, rulings):
-        return ""
-    return command(case, "diagnose", *case.asked_with, graphs="none", paths=case.paths)
+    line = command(case, "diagnose", *case.asked_with, graphs="none", paths=case.paths)
+    return Fix(f"{text}. Without CUDA graphs they are legal:", line)
 
 
 def _is_legal_without_graphs(case: Case, rulings: Rulings) -> bool:
-    has_graphs = case.spec is not None and case.spec.cuda_graph.impl != "none"
-    return has_graphs and case.spec is not None and not rulings.refusal(changed(case.spec, graphs="none"))
+    if case.spec is None or case.spec.cuda_graph.impl == "none":
+        return False
+    return not rulings.refusal(changed(case.spec, graphs="none"))
 
 
 def _allocator(known: Situation) -> list[Fix]:
     """Offer the allocator's setting first, because it costs no time."""
     case = known.case
-    if known.trial is not None and known.trial.confirmed:
-        return [Fix("Keep expandable segments on. No other change is needed.", _EXPORT)]
     if known.oom_class != "fragmentation" or case.is_on_cpu:
         return []
     if case.verdict.is_in_setup:
         return [Fix("First run the same job with expandable segments, and change nothing else.", _EXPORT)]
     return [_try_allocator(case, known.rulings), *_without_graphs(case, known.rulings)]
-
-
-def _second(known: Situation) -> list[Fix]:
-    """Offer a remedy for the second class, after one for the first."""
-    case, second = known.case, known.second
-    if second is None or case.is_on_cpu:
-        return []
-    if second == "fragmentation":
-        remedies = [_try_allocator(case, known.rulings)]
-    elif second == "capacity" and case.spec is None and can_be_named(case):
-        remedies = [_ask_for_settings(case)]
-    else:
-        remedies = [] if second == "capacity" and _is_planned(known) else [Fix(NEXT_EXPERIMENT[second])]
-    has_own = _is_planned(known) or (case.spec is None and can_be_named(case))
-    is_missing = known.oom_class == "capacity" and not has_own
-    return [*([Fix(NEXT_EXPERIMENT["capacity"])] if is_missing else []), *remedies]
-
-
-def _is_planned(known: Situation) -> bool:
-    return known.outlook is not None and not known.outlook.fits_already and not is_doubted(known.given, known.rulings)
 
 
 def _try_allocator(case: Case, rulings: Rulings) -> Fix:
@@ -137,10 +106,7 @@ def _try_allocator(case: Case, rulings: Rulings) -> Fix:
     text = "Only an A/B proves it: run the same job without and with expandable segments, and change nothing else."
     if case.spec is not None:
         return _unless_refused(text, trial_command(case), rulings.refusal(*trial_specs(case.spec)))
-    then = "Then diagnose its logs, and name the logs of this job with --against."
-    if can_be_named(case):
-        then = f"Then diagnose its logs and add {' '.join(f'--against {path}' for path in case.paths)}."
-    return Fix(f"{text} With CUDA graphs, also set NCCL_GRAPH_REGISTER=0. {then}", _EXPORT)
+    return Fix(f"{text} With CUDA graphs, also set NCCL_GRAPH_REGISTER=0.", _EXPORT)
 
 
 def _unless_refused(text: str, line: str, refusal: str, what: str = "it") -> Fix:
@@ -161,7 +127,7 @@ def _without_graphs(case: Case, rulings: Rulings) -> list[Fix]:
 def _own_limit(known: Situation) -> list[Fix]:
     """Offer to raise the job's own `--memory_limit`, which is easier than another layout."""
     limit = known.case.spec.measure.memory_limit_bytes if known.case.spec else None
-    if limit is None or known.oom_class != "self_imposed_limit" or _is_confirmed(known):
+    if limit is None or known.oom_class != "self_imposed_limit":
         return []
     size = f"{limit / GIB:.6g}"
     text = f"The limit is the job's own (--memory_limit {size}): raise it, or see which settings are predicted to fit:"
@@ -170,10 +136,8 @@ def _own_limit(known: Situation) -> list[Fix]:
 
 def _planned(known: Situation) -> list[Fix]:
     """Offer the cheapest change that is predicted to fit; if none does, offer to spread the model over more GPUs."""
-    case, outlook = known.case, known.outlook
-    if outlook is None or not _is_planned(known):
-        return []
-    if not is_device_oom(case) or _is_confirmed(known):
+    case, outlook = known.case, known.plan
+    if outlook is None or not is_device_oom(case):
         return []
     if outlook.problem:
         return [Fix(f"No change was planned: {outlook.problem}")]
@@ -184,14 +148,11 @@ def _change(case: Case, outlook: Outlook, rulings: Rulings) -> Fix | None:
     change = outlook.change
     if change is None:
         return None
-    cost = (
-        ""
-        if change.overhead is None
-        else f", {format_percent(change.overhead)} {change.cost} compared with no recompute"
-    )
-    graphs = dict(change.changes).get("cuda_graph_impl")
-    what = f"recompute {change.text}{' without CUDA graphs' if graphs else ''}, peak {format_bytes(change.peak_bytes)}{cost}"
-    text = f"Cheapest change predicted to fit into {format_bytes(outlook.budget_bytes or 0)}: {what}."
+    cost, graphs = "", dict(change.changes).get("cuda_graph_impl")
+    if change.overhead is not None:
+        cost = f", {format_percent(change.overhead)} {change.cost} compared with no recompute"
+    what = f"recompute {change.text}{' without CUDA graphs' if graphs else ''}, peak {format_bytes(change.peak_bytes)}"
+    text = f"Cheapest change predicted to fit into {format_bytes(outlook.budget_bytes or 0)}: {what}{cost}."
     if (unexplained_bytes(case) or 0) > 0:
         text += " The memory that the prediction does not explain is already subtracted."
     if case.spec is None:
@@ -215,12 +176,11 @@ def _spread(case: Case, budget_bytes: int, rulings: Rulings) -> Fix:
     for more in (2 * stages, 4 * stages):
         layout = spec.parallelism.model_copy(update={"pipeline_model_parallel_size": more})
         if not rulings.refusal(spec.model_copy(update={"parallelism": layout})):
-            into = f"{budget_bytes / GIB:.4g}"
-            return Fix(
-                text, command(case, "plan", "--fit_into", into, "--margin", "0", "--over", f"pp={stages},{more}")
-            )
+            into = ("--fit_into", f"{budget_bytes / GIB:.4g}", "--margin", "0")
+            return Fix(text, command(case, "plan", *into, "--over", f"pp={stages},{more}"))
     return Fix(
-        f"{text} PP {2 * stages} is not legal with the other sizes as they are. Use more GPUs, or other sizes of TP and VPP."
+        f"{text} PP {2 * stages} is not legal with the other sizes as they are. "
+        "Use more GPUs, or other sizes of TP and VPP."
     )
 
 
@@ -236,9 +196,8 @@ def _next_of_class(known: Situation) -> list[Fix]:
 
 def _of_symptoms(known: Situation) -> list[Fix]:
     """Offer the fixes of the symptoms, except those that another fix already covers."""
-    outlook = None if is_doubted(known.given, known.rulings) else known.outlook
     left_out = {_ALLOCATOR_FIRST} if known.oom_class == "fragmentation" else set()
-    if outlook is not None and not outlook.problem and not outlook.fits_already:
+    if known.plan is not None and not known.plan.problem:
         left_out |= _ANSWERED_BY_PLAN
     return [
         Fix(_sentence(row.fix), setting=_setting(known, _CHANGES.get(row.id)))
@@ -296,7 +255,6 @@ _OFFERS: tuple[Callable[[Situation], list[Fix]], ...] = (
     _own_limit,
     _planned,
     _next_of_class,
-    _second,
     _of_symptoms,
     _of_refusals,
 )
@@ -309,10 +267,6 @@ def _last_resort(known: Situation) -> list[Fix]:
         return [Fix(own) if own else Fix(_NAN, setting=_setting(known, _core_attn_alone))]
     is_failed = known.oom_class == "capacity" or case.status not in ("ok", "unknown") or case.verdict.advice
     return [Fix(case.verdict.next_experiment)] if is_failed else []
-
-
-def _is_confirmed(known: Situation) -> bool:
-    return known.trial is not None and bool(known.trial.confirmed)
 
 
 def _sentence(text: str) -> str:

@@ -10,7 +10,8 @@ from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Stat
 from harness.errors import BadRequestError
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.failures.classify import Ending, classify, expandable_segments
+from harness.failures.classify import Ending, classify
+from harness.failures.of_run import has_expandable_segments, verdict_on
 from harness.failures.verdict import OomVerdict
 from harness.judge.derive import derive
 from harness.judge.plausible import doubts_of
@@ -41,16 +42,11 @@ def case_of_run(record: RunRecord) -> Case:
     failed = (rank for rank in record.ranks if rank.failure)
     rank = min(failed, key=lambda rank: (rank.rank != first, _order(rank)), default=None)
     metrics = derive(record) if record.status == "ok" else None
-    # An imported job was started elsewhere: the recipe's environment may not be its own.
-    environment = record.provenance.environment | ({} if record.imported else record.spec.env)
-    expandable = expandable_segments(environment)
-    if expandable is None and environment:
-        expandable = False
     return Case(
         name=record.run_id,
         origin="run",
         status=record.status,
-        verdict=_slurm_verdict(record, rank) or _verdict(record, rank, expandable_segments=expandable),
+        verdict=_slurm_verdict(record, rank) or _verdict(record, rank),
         failed=_failed(rank, record) if rank else None,
         spec=record.spec,
         ranks=tuple(_figures(rank) for rank in record.ranks),
@@ -59,7 +55,7 @@ def case_of_run(record: RunRecord) -> Case:
         tflops_per_gpu=metrics.tflops_per_gpu.median if metrics and metrics.tflops_per_gpu else None,
         step_time_s=metrics.step_time_s.median if metrics and metrics.step_time_s else None,
         has_nan=_has_nan(record),
-        expandable_segments=expandable,
+        expandable_segments=has_expandable_segments(record),
         messages=tuple(_messages(record)),
         sources=tuple(record.sources.items()),
         notes=doubts_of(record, metrics) if metrics else record.suspect,
@@ -86,31 +82,12 @@ def _failed(rank: RankRecord, record: RunRecord) -> FailedRank:
     )
 
 
-def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments: bool | None) -> OomVerdict:
-    """Return the class of the failure's text. A failure of kind "oom" is one even if its text is unknown."""
-    failure = rank.failure if rank else None
-    if failure is None:
-        if record.status == "ok":
-            return OomVerdict("not_oom", "high", "the run ended well")
-        return classify(record.failure or "", Ending(expandable_segments=expandable_segments))
-    gpu = record.spec.gpu_type
-    is_kill = failure.kind == "signal" and ("SIGKILL" in failure.message or "-9" in failure.message)
-    ending = Ending(
-        exit_code=-9 if is_kill else None,
-        expandable_segments=expandable_segments,
-        device_bytes=None if gpu.is_cpu else gpu.memory_bytes,
-        has_traceback=failure.kind == "error",
-        phase=failure.phase,
-    )
-    found, said = classify(failure.message, ending), first_line(failure.message, "no message")[:300]
-    if failure.kind != "oom":
-        plain = replace(found, confidence="high", reason=f"{failure.kind}: {said}")
-        return plain if found.oom_class == "not_oom" else found
-    if record.spec.measure.memory_limit_bytes is not None and found.oom_class in ("not_oom", "capacity"):
-        return OomVerdict("self_imposed_limit", "high", said, failure.request_bytes, found.figures)
-    if found.oom_class != "not_oom":
-        return found
-    return OomVerdict("capacity", "low", f"out of memory, by the rank's record: {said}", failure.request_bytes)
+def _verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict:
+    if rank is not None and rank.failure is not None:
+        return verdict_on(rank.failure, record)
+    if record.status == "ok":
+        return OomVerdict("not_oom", "high", "the run ended well")
+    return classify(record.failure or "", Ending(expandable_segments=has_expandable_segments(record)))
 
 
 def _slurm_verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict | None:

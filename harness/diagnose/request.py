@@ -1,4 +1,4 @@
-"""The request of `diagnose`, with its paths sorted into runs, sweeps, training logs and memory snapshots."""
+"""The request of `diagnose`, with its paths sorted into a run, training logs and memory snapshots."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,13 +20,12 @@ _SPEC, _PICKLE = "spec.json", ".pickle"
 
 @dataclass(frozen=True)
 class DiagnoseRequest:
-    """``asked``: the settings of a job that left only logs. ``against``: another job. ``plans``: whether to ask the planner.
+    """``asked``: the settings of a job that left only logs. ``plans``: whether to ask the planner.
 
     ``passage``: how far logs have been read, and whether to stop.
     """
 
     paths: tuple[str, ...]
-    against: tuple[str, ...] = ()
     asked: Request | None = None
     results_dir: Path | None = None
     plans: bool = True
@@ -35,10 +34,10 @@ class DiagnoseRequest:
 
 @dataclass(frozen=True)
 class Committed:
-    """A run with its record; ``folder`` is None if only the record was given."""
+    """A run with its record."""
 
     record: RunRecord
-    folder: Path | None
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,15 @@ class Inputs:
 
     @property
     def num_jobs(self) -> int:
-        """Return the number of runs, plus one if there are logs."""
+        """Count the runs, plus one if there are logs."""
         return len(self.runs) + len(self.unfinished) + bool(self.logs)
 
 
 def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inputs:
-    """Sort paths, ids of runs and sweeps, and ``-`` for standard input. BadRequestError names all unknown ones."""
+    """Sort paths, ids of runs, and ``-`` for standard input.
+
+    BadRequestError names all unknown ones, and refuses sweeps and more than one job.
+    """
     runs: list[Committed] = []
     unfinished: list[Path] = []
     logs: list[str] = []
@@ -69,7 +71,7 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
             if isinstance(path, str):
                 logs.append(path)
             elif path.is_dir() and (path / SWEEP).is_file():
-                runs += _of_sweep(path)
+                _refuse_sweep(path)
             elif path.name == RECORD or (path.is_dir() and is_committed(path)):
                 runs.append(Committed(read_run(path), path if path.is_dir() else path.parent))
             elif path.is_dir() and (path / _SPEC).is_file():
@@ -82,7 +84,12 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
         except BadRequestError as problem:
             problems.append(problem)
     raise_all(problems)
-    return Inputs(tuple(runs), tuple(unfinished), tuple(logs), tuple(snapshots))
+    found = Inputs(tuple(runs), tuple(unfinished), tuple(logs), tuple(snapshots))
+    if found.num_jobs > 1 or len(snapshots) > 1:
+        what = f"{found.num_jobs} jobs" if found.num_jobs > 1 else f"{len(snapshots)} snapshots"
+        remedy = "name one run, all logs of one job, or one snapshot; mbr-perf explain RUN OTHER_RUN compares two runs"
+        raise BadRequestError(f"{what}: diagnose takes one job", remedy=remedy)
+    return found
 
 
 def located(reference: str, results: Path | None) -> Path:
@@ -102,18 +109,20 @@ def located(reference: str, results: Path | None) -> Path:
         )
     refuse_other_kinds(reference, _TAKEN, results, failed=True)
     raise BadRequestError(
-        f"{reference}: no such file or folder, and no run or sweep with that id in {root}",
+        f"{reference}: no such file or folder, and no run with that id in {root}",
         remedy=nearest_folder(reference, every)
-        or "name a run, a sweep, a log, a folder of logs, a snapshot, or - for standard input",
+        or "name a run, a log, a folder of logs, a snapshot, or - for standard input",
     )
 
 
-def _of_sweep(folder: Path) -> list[Committed]:
+def _refuse_sweep(folder: Path) -> None:
+    """Refuse a sweep, and name its runs that did not end well."""
     data = read_sweep(folder)
-    begun = (run_dir_of(folder, cell.planned.index, n) for cell in data.cells for n in range(data.plan.repeats))
-    found = [Committed(read_run(run_dir), run_dir) for run_dir in begun if (run_dir / RECORD).is_file()]
-    if not found:
-        raise BadRequestError(
-            f"{folder}: this sweep has no finished run yet", remedy=f"mbr-perf sweep --resume {folder}"
-        )
-    return found
+    begun = [run_dir_of(folder, cell.planned.index, n) for cell in data.cells for n in range(data.plan.repeats)]
+    begun = [run_dir for run_dir in begun if run_dir.is_dir()]
+    bad = [run for run in begun if not (run / RECORD).is_file() or read_run(run).status != "ok"]
+    remedy = f"mbr-perf diagnose {bad[0]}" if bad else f"mbr-perf report {folder} shows its cells"
+    raise BadRequestError(
+        f"{folder}: a sweep; diagnose takes one run. {len(bad)} of the {len(begun)} runs that began did not end well",
+        remedy=remedy,
+    )

@@ -1,4 +1,4 @@
-"""Diagnoses a log, a run, a sweep or a snapshot."""
+"""Diagnoses a log, a run or a snapshot."""
 
 import signal
 import threading
@@ -11,11 +11,8 @@ from types import FrameType
 from harness.diagnose.judge import diagnose
 from harness.diagnose.of_log import Listener, case_of_log
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
-from harness.diagnose.of_sweep import SweepOverview, overview_of
 from harness.diagnose.plan import given_env, planned, rulings_on
-from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, located, sorted_inputs
-from harness.diagnose.seen import Facts, loss_of_speed
-from harness.diagnose.stages import Trial, allocator_trial
+from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, sorted_inputs
 from harness.diagnose.values import Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.experiment.experiment import ExperimentSpec
@@ -26,12 +23,9 @@ from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sources import Passage
 from harness.foreign.reader import LogReader
 from harness.launch.environment import Host
-from harness.launch.processes import life_of
 from harness.measure.logged import Logged, logged_arguments, with_logged
 from harness.measure.understanding import RunRequest, Settled, settle
-from harness.records.store import RECORD
 from harness.records.strict_json import read_document
-from harness.records.sweep import SWEEP, SweepData, read_sweep, run_dir_of
 from harness.snapshot.judge import added_evidence, of_snapshots_alone
 
 
@@ -60,40 +54,28 @@ def stopped_by_ctrl_c(passage: Passage) -> Iterator[None]:
 
 def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     """Diagnose the request. BadRequestError: a path cannot be read, or there are too many jobs."""
-    problems, inputs, other = Problems(), Inputs(), Inputs()
+    problems, inputs = Problems(), Inputs()
     with problems.collecting():
         inputs = sorted_inputs(request.paths, request.results_dir)
-    with problems.collecting():
-        other = sorted_inputs(request.against, request.results_dir)
     if problems.found and request.asked is not None:
         with problems.collecting():
             settle(RunRequest(asked=request.asked), host)
     problems.raise_if_any()
     logged = logged_arguments(inputs.logs) if request.asked is None else None
     given = _given(request, inputs, logged, host)
-    if not inputs.num_jobs and other.num_jobs:
-        raise BadRequestError(
-            "--against names a job, but PATH names only snapshots", remedy="name a job first: a run, or its logs"
-        )
     if not inputs.num_jobs:
-        return of_snapshots_alone((*inputs.snapshots, *other.snapshots))
-    cases = _cases(inputs, given, request.passage, host)
-    trial = allocator_trial(cases)
-    if trial is None:
-        cases = [*cases, *_cases(other, None, request.passage, host)]
-        trial = allocator_trial(cases) if len(cases) > 1 else None
-    case, reference = _chosen(cases, trial)
+        return of_snapshots_alone(inputs.snapshots)
+    case = _case(inputs, given, request.passage, host)
     prints = logged is not None and case.paths == inputs.logs
     case = replace(case, asked_with=_asked_with(request, case), prints_settings=prints)
     case = replace(case, verdict=for_precision(case.verdict, _precision(case, logged)))
     rulings, outlook = rulings_on(case, host), None
     if request.plans and case.spec is not None and not is_doubted(case, rulings):
         case, outlook = planned(case, host)
-    answer = diagnose(case, reference, outlook, trial, rulings)
-    snapshots = (*inputs.snapshots, *other.snapshots) or _own_snapshot(case, inputs)
-    if snapshots:
-        answer = replace(answer, evidence=(*answer.evidence, *added_evidence(case, snapshots)))
-    return answer
+    answer = diagnose(case, outlook, rulings)
+    snapshots = inputs.snapshots or _own_snapshot(case, inputs)
+    more = added_evidence(case, snapshots) if snapshots else ()
+    return replace(answer, evidence=(*request.passage.notes, *answer.evidence, *more))
 
 
 def _precision(case: Case, logged: Logged | None) -> str:
@@ -106,28 +88,23 @@ def _precision(case: Case, logged: Logged | None) -> str:
 
 def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:
     """Return the arguments of the request that a command must repeat, besides the case's logs and settings."""
-    is_main = set(case.paths) <= set(request.paths)
-    beside = [path for path in request.paths if path not in case.paths] if is_main else []
-    against = request.against if is_main else (*request.paths, *request.against)
-    options = (
-        ("--results_dir", request.results_dir),
-        *(("--against", path) for path in against if path not in case.paths),
-    )
-    words = [word for name, value in options if value is not None for word in (name, str(value))]
-    return (*beside, *words, *(() if request.plans else ("--no_plan",)))
+    snapshots = [path for path in request.paths if path not in case.paths]
+    results = () if request.results_dir is None else ("--results_dir", str(request.results_dir))
+    return (*snapshots, *results, *(() if request.plans else ("--no_plan",)))
 
 
 def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
     """Return the snapshot that the failed rank of a run left with `--snapshot_on_oom`."""
-    folder = next((run.folder for run in inputs.runs if run.record.run_id == case.name), None)
-    if folder is None or not case.has_oom or case.failed is None or case.failed.rank is None:
+    if not inputs.runs or not case.has_oom or case.failed is None or case.failed.rank is None:
         return ()
-    path = folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
+    path = inputs.runs[0].folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
     return (path,) if path.is_file() else ()
 
 
-def exit_code_of(answer: Diagnosis | SweepOverview) -> ExitCode:
-    """Return 0 for a conclusive diagnosis or overview, also if memory is not the cause; else 6."""
+def exit_code_of(answer: Diagnosis, request: DiagnoseRequest) -> ExitCode:
+    """Return 130 after Ctrl-C; else 0 for a conclusive diagnosis, also if memory is not the cause; else 6."""
+    if request.passage.is_stopped:
+        return ExitCode.INTERRUPTED
     return ExitCode.OK if answer.is_conclusive else ExitCode.INCONCLUSIVE
 
 
@@ -146,16 +123,15 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
     return settle(RunRequest(asked=asked), host)
 
 
-def _cases(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -> list[Case]:
-    found = [_of_run(run, passage) for run in inputs.runs]
+def _case(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -> Case:
+    for run in inputs.runs:
+        return _of_run(run, passage)
     for folder in inputs.unfinished:
         spec, logs = read_document(folder / "spec.json", ExperimentSpec), folder / "logs"
         logged = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
-        found.append(case_of_unfinished(folder, spec, logged, host))
-    if inputs.logs:
-        case = _of_logs(inputs.logs, given.spec if given else None, passage)
-        found.append(_with_settings(case, given) if given else case)
-    return found
+        return case_of_unfinished(folder, spec, logged, host)
+    case = _of_logs(inputs.logs, given.spec if given else None, passage)
+    return _with_settings(case, given) if given else case
 
 
 def _with_settings(case: Case, given: Settled) -> Case:
@@ -169,8 +145,8 @@ def _with_settings(case: Case, given: Settled) -> Case:
 def _of_run(run: Committed, passage: Passage) -> Case:
     """Return the case of a run's record; if that names no out-of-memory error, look for one in its logs."""
     case = case_of_run(run.record)
-    logs = run.folder / "logs" if run.folder else None
-    if case.status not in ("failed", "oom") or case.has_oom or logs is None or not _has_files(logs):
+    logs = run.folder / "logs"
+    if case.status not in ("failed", "oom") or case.has_oom or not _has_files(logs):
         return case
     logged = _of_logs((str(logs),), case.spec, passage)
     if not logged.has_oom:
@@ -196,66 +172,3 @@ def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage
     return replace(
         case_of_log(name, reader.finish(), first, listener, spec, survived_by(scan)), paths=tuple(map(str, paths))
     )
-
-
-def _chosen(cases: Sequence[Case], trial: Trial | None) -> tuple[Case, Case | None]:
-    """Return the job to diagnose, and the other: the failed job first, else the slower one."""
-    if trial is not None and (trial.confirmed is not None or len(cases) > 2):
-        failed = [case for case in cases if case.has_oom] or list(cases)
-        # After a refuted trial the run with expandable segments shows more: its memory is not fragmented.
-        best = max(failed, key=lambda case: bool(case.expandable_segments)) if trial.confirmed is False else failed[0]
-        return best, None
-    if len(cases) > 2:
-        raise BadRequestError(
-            f"{len(cases)} jobs: diagnose takes one job, and at most one other to compare it with",
-            remedy="name one or two runs; PATH... takes all logs of one job, --against LOG the logs of another",
-        )
-    if len(cases) == 1:
-        return cases[0], None
-    first, second = cases
-    if _has_failed(first) != _has_failed(second):
-        return (first, second) if _has_failed(first) else (second, first)
-    lost = loss_of_speed(Facts(first, second))
-    return (second, first) if lost is not None and lost < 0 else (first, second)
-
-
-def _has_failed(case: Case) -> bool:
-    return case.status not in ("ok", "unknown") or case.failed is not None
-
-
-def sweep_of(request: DiagnoseRequest) -> SweepData | None:
-    """Return the sweep if the request names only a sweep. BadRequestError: the path does not exist."""
-    if len(request.paths) != 1 or request.against or request.asked is not None or request.paths[0] == "-":
-        return None
-    folder = located(request.paths[0], request.results_dir)
-    return read_sweep(folder) if folder.is_dir() and (folder / SWEEP).is_file() else None
-
-
-def sweep_overview(data: SweepData) -> SweepOverview:
-    """Return how all runs ended. BadRequestError: none has started."""
-    found = overview_of(data, _killed(data))
-    if not found.counts:
-        problem = f"{data.sweep_dir}: no run of this sweep has started"
-        raise BadRequestError(problem, remedy=f"mbr-perf sweep --resume {data.sweep_dir}")
-    return found
-
-
-def as_one_failure(request: DiagnoseRequest, data: SweepData, found: SweepOverview) -> DiagnoseRequest | None:
-    """Return the only failed run, or a whole trial of the allocator, to diagnose; None if the runs are to be listed."""
-    if found.ab is not None:
-        trial = allocator_trial([case_of_run(run) for cell in data.cells for run in cell.runs])
-        return request if trial is not None and found.failed else None
-    return replace(request, paths=(str(found.failed[0].run_dir),)) if len(found.failed) == 1 else None
-
-
-def _killed(data: SweepData) -> list[tuple[Path, str, str]]:
-    """Return the runs without a record, each with the reason."""
-    found = []
-    for cell in data.cells:
-        for repeat in range(data.plan.repeats):
-            folder = run_dir_of(data.sweep_dir, cell.planned.index, repeat)
-            if (folder / "spec.json").is_file() and not (folder / RECORD).is_file():
-                life = life_of(folder)
-                killed = "mbr-perf was killed" if life.state == "dead" else "no record yet"
-                found.append((folder, cell.planned.name, f"{killed}: {life.reason}"))
-    return found

@@ -1,26 +1,14 @@
-"""Recognises symptoms by memory, speed and settings."""
+"""Recognises symptoms by memory, FLOPs and settings."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.diagnose.values import Case, Message, Recognised
+from harness.diagnose.values import Case, Recognised
 from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
 from harness.failures.classify import expandable_segments
-from harness.units import format_bytes, format_percent, shortened
-
-
-@dataclass(frozen=True)
-class Facts:
-    """One job, and a second one to compare it with if there is one."""
-
-    case: Case
-    reference: Case | None = None
-
-    def first_match(self, pattern: re.Pattern[str]) -> Message | None:
-        """Return the first message that matches."""
-        return next((message for message in self.case.messages if pattern.search(message.text)), None)
+from harness.units import format_bytes, shortened
 
 
 @dataclass(frozen=True)
@@ -36,15 +24,15 @@ class Symptom:
     cause: str
     confirm: str
     fix: str
-    seen: Callable[[Facts], str] = lambda _: ""
+    seen: Callable[[Case], str] = lambda _: ""
     text: re.Pattern[str] | None = None
     most: re.Pattern[str] | None = None
 
-    def recognised(self, facts: Facts) -> Recognised | None:
+    def recognised(self, case: Case) -> Recognised | None:
         """Return the row with its evidence, or None."""
-        message = facts.first_match(self.text) if self.text else None
+        message = next((m for m in case.messages if self.text.search(m.text)), None) if self.text else None
         quoted = f"{message.where}: {shortened(message.text, 160)}" if message else ""
-        evidence = "; ".join(part for part in (quoted, self.seen(facts)) if part)
+        evidence = "; ".join(part for part in (quoted, self.seen(case)) if part)
         if not evidence:
             return None
         most = self.most.search(message.text) if self.most and message else None
@@ -64,9 +52,8 @@ def is_device_oom(case: Case) -> bool:
     return case.verdict.oom_class in _ON_THE_DEVICE or (case.verdict.oom_class == "self_imposed_limit" and is_stand_in)
 
 
-def one_rank_beside_headroom(facts: Facts) -> str:
+def one_rank_beside_headroom(case: Case) -> str:
     """See exactly one rank out of memory while the others hold less; expandable segments are off or unknown."""
-    case = facts.case
     full = [rank for rank in case.ranks if rank.has_oom]
     if len(full) != 1 or not is_device_oom(case) or case.expandable_segments or case.is_on_cpu:
         return ""
@@ -84,17 +71,15 @@ def one_rank_beside_headroom(facts: Facts) -> str:
     return f"only rank {full[0].rank}; {rest}; {allocator}"
 
 
-def with_expandable_segments(facts: Facts) -> str:
+def with_expandable_segments(case: Case) -> str:
     """See a device that was full with expandable segments on."""
-    case = facts.case
     if case.verdict.oom_class not in ("capacity", "fragmentation") or not case.expandable_segments:
         return ""
     return "PYTORCH_CUDA_ALLOC_CONF has expandable_segments:True"
 
 
-def predicted_too_large(facts: Facts) -> str:
+def predicted_too_large(case: Case) -> str:
     """See a predicted peak that does not fit; name the worst stage's largest part. Empty for a job that ended well."""
-    case = facts.case
     capacity = case.spec.capacity_bytes if case.spec else None
     if case.prediction is None or capacity is None or case.status == "ok":
         return ""
@@ -106,21 +91,15 @@ def predicted_too_large(facts: Facts) -> str:
     return f"{peak}, most of it {largest} ({format_bytes(size)})"
 
 
-def layernorm_still_oom(facts: Facts) -> str:
+def layernorm_still_oom(case: Case) -> str:
     """See a job out of memory with layernorm among its modules and no module that frees much."""
-    case = facts.case
     if not is_device_oom(case) or "layernorm" not in case.modules or case.modules & {"mlp", "moe"}:
         return ""
-    text = f"recompute_modules are {','.join(sorted(case.modules))}"
-    reference = facts.reference
-    if reference is not None and "layernorm" not in reference.modules and reference.peak_bytes and case.peak_bytes:
-        text += f"; the peak moved from {format_bytes(reference.peak_bytes)} to {format_bytes(case.peak_bytes)}"
-    return text
+    return f"recompute_modules are {','.join(sorted(case.modules))}"
 
 
-def recompute_still_oom(facts: Facts) -> str:
+def recompute_still_oom(case: Case) -> str:
     """See a job out of memory for lack of capacity, although recompute is on."""
-    case = facts.case
     if case.spec is None or case.spec.recompute.text == "none" or not is_device_oom(case):
         return ""
     if case.verdict.oom_class not in ("capacity", "self_imposed_limit"):
@@ -130,30 +109,20 @@ def recompute_still_oom(facts: Facts) -> str:
 
 
 _DROP = 0.15  # of the utilization; above it mlp is named as the cause
-NOTICEABLE = 0.02  # equal runs differ by less
 
 
-def loss_of_speed(facts: Facts) -> float | None:
-    """Return by which fraction the job's TFLOP/s/GPU is below the other's; None if either is unknown."""
-    reference = facts.reference
-    if reference is None or not facts.case.tflops_per_gpu or not reference.tflops_per_gpu:
-        return None
-    return 1 - facts.case.tflops_per_gpu / reference.tflops_per_gpu
+def drop_with_mlp(case: Case) -> str:
+    """See that recompute, with mlp, adds too many FLOPs to a job that ended well."""
+    return _by_flops(case) if "mlp" in case.modules else ""
 
 
-def drop_with_mlp(facts: Facts) -> str:
-    """See a job slower than a job without mlp; without such a job, see that recompute adds too many FLOPs."""
-    case, reference = facts.case, facts.reference
-    if "mlp" not in case.modules or case.has_oom:
-        return ""
-    lost = loss_of_speed(facts)
-    if lost is not None and reference is not None and "mlp" not in reference.modules:
-        return _versus(case, reference) if lost > _DROP else ""
-    return _by_flops(case)
+def slow_with_full(case: Case) -> str:
+    """See that full recompute adds too many FLOPs to a job that ended well."""
+    return _by_flops(case) if case.spec and isinstance(case.spec.recompute, FullRecompute) else ""
 
 
 def _by_flops(case: Case) -> str:
-    """Return recompute's share of the FLOPs as text; only without a measured job to compare with."""
+    """Return recompute's share of the FLOPs as text."""
     if case.prediction is None or not case.prediction.model_flops or case.status != "ok":
         return ""
     executed = case.prediction.model_flops + case.prediction.recompute_flops
@@ -161,65 +130,16 @@ def _by_flops(case: Case) -> str:
     return f"{share:.0%} of the predicted FLOPs are recompute" if share > _DROP else ""
 
 
-def core_attn_beside_mlp(facts: Facts) -> str:
-    """See both modules recomputed; compare with a job with mlp alone, if given."""
-    case, reference = facts.case, facts.reference
+def core_attn_beside_mlp(case: Case) -> str:
+    """See both modules recomputed in a job that did not run out of memory."""
     if not {"mlp", "core_attn"} <= case.modules or case.has_oom:
         return ""
-    if reference is not None and reference.modules == case.modules - {"core_attn"}:
-        lost = loss_of_speed(facts)
-        return _versus(case, reference) if lost is not None and lost > 0 else ""
     return f"recompute_modules are {','.join(sorted(case.modules))}"
 
 
-def slow_with_full(facts: Facts) -> str:
-    """See a job slower than a job without full recompute; without such a job, judge by the FLOPs."""
-    case, reference = facts.case, facts.reference
-    if case.spec is None or not isinstance(case.spec.recompute, FullRecompute) or case.has_oom:
-        return ""
-    lost = loss_of_speed(facts)
-    if lost is not None and reference is not None:
-        is_other = reference.spec is None or not isinstance(reference.spec.recompute, FullRecompute)
-        return _versus(case, reference) if is_other and lost > NOTICEABLE else ""
-    return _by_flops(case)
-
-
-def more_tensor_parallelism(facts: Facts) -> str:
-    """See a job slower than a job with less TP."""
-    case, reference, lost = facts.case, facts.reference, loss_of_speed(facts)
-    if case.has_oom or case.spec is None or reference is None or reference.spec is None:
-        return ""
-    if lost is None or lost <= _DROP:
-        return ""
-    ours, theirs = (spec.parallelism.tensor_model_parallel_size for spec in (case.spec, reference.spec))
-    return f"TP {ours} compared with {theirs}: {_versus(case, reference)}" if ours > theirs else ""
-
-
-def virtual_stages(facts: Facts) -> str:
-    """See two jobs that differ in interleaving, of which only one ran out of memory."""
-    case, reference = facts.case, facts.reference
-    if case.spec is None or reference is None or reference.spec is None or case.has_oom == reference.has_oom:
-        return ""
-    ours, theirs = (spec.parallelism.virtual_pipeline_model_parallel_size for spec in (case.spec, reference.spec))
-    if ours == theirs:
-        return ""
-    text = f"VPP {ours} here, {theirs} in {reference.name}"
-    if case.peak_bytes is not None and reference.peak_bytes is not None:
-        text += f"; peaks {format_bytes(case.peak_bytes)} and {format_bytes(reference.peak_bytes)}"
-    if case.expandable_segments != reference.expandable_segments:
-        text += "; expandable segments differ too"
-    return text
-
-
-def _versus(case: Case, reference: Case) -> str:
-    ours, theirs = case.tflops_per_gpu, reference.tflops_per_gpu
-    assert ours is not None and theirs is not None
-    return f"{ours:.1f} TFLOP/s/GPU, {reference.name} {theirs:.1f} ({format_percent(ours / theirs - 1)})"
-
-
-def full_recompute_with_graphs(facts: Facts) -> str:
+def full_recompute_with_graphs(case: Case) -> str:
     """See whole layers recomputed, with graphs of parts of the iteration."""
-    spec = facts.case.spec
+    spec = case.spec
     if spec is None or not isinstance(spec.recompute, FullRecompute) or spec.cuda_graph.impl == "none":
         return ""
     if captures_iteration(spec.cuda_graph):
@@ -228,26 +148,25 @@ def full_recompute_with_graphs(facts: Facts) -> str:
     return f"recompute {spec.recompute.text} with cuda_graph_impl={spec.cuda_graph.impl} of {scope}"
 
 
-def pipeline_with_offloading(facts: Facts) -> str:
+def pipeline_with_offloading(case: Case) -> str:
     """See whole layers offloaded with several pipeline stages."""
-    spec = facts.case.spec
+    spec = case.spec
     if spec is None or not spec.offload.cpu_offloading_num_layers:
         return ""
     stages = spec.parallelism.pipeline_model_parallel_size
     return f"{spec.offload.cpu_offloading_num_layers} layers are offloaded with PP {stages}" if stages > 1 else ""
 
 
-def user_buffers_with_expandable_segments(facts: Facts) -> str:
+def user_buffers_with_expandable_segments(case: Case) -> str:
     """See both settings on."""
-    spec = facts.case.spec
-    if spec is None or not spec.ddp.nccl_ub or not facts.case.expandable_segments:
+    spec = case.spec
+    if spec is None or not spec.ddp.nccl_ub or not case.expandable_segments:
         return ""
     return "ddp.nccl_ub is on, and so are expandable segments"
 
 
-def nan_with_fp8(facts: Facts) -> str:
+def nan_with_fp8(case: Case) -> str:
     """See a loss or a gradient that is not finite, with FP8 and recompute."""
-    case = facts.case
     if case.spec is None or not case.has_nan or case.spec.recompute.text == "none":
         return ""
     if "fp8" not in case.spec.compute_dtype:

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator
 
-from harness.diagnose.of_sweep import SweepOverview
 from harness.diagnose.values import Case, Diagnosis
 from harness.failures.verdict import AllocatorFigures
-from harness.show.page import Facts, Line, Page, listing
+from harness.show.page import Facts, Line, Page
 from harness.show.request_text import paste_lines
 from harness.units import format_bytes, shortened
 
 _LABEL = 10
 _MOST_NOTES = 3
 _LONGEST = 240
-_VERDICTS = {True: "confirmed by an A/B", False: "an A/B refuted fragmentation"}
 
 
 def diagnosis_page(answer: Diagnosis) -> Page:
@@ -28,8 +26,6 @@ def diagnosis_page(answer: Diagnosis) -> Page:
 def _lines(answer: Diagnosis) -> Iterator[tuple[str, str] | Line]:
     """Yield facts, and commands to copy, which must stay on one line."""
     yield "Job", _title(answer.case)
-    if answer.reference is not None:
-        yield "Reference", _title(answer.reference)
     yield from _failure(answer)
     for label, texts in (("Evidence", answer.evidence), ("Notes", answer.case.notes[:_MOST_NOTES])):
         for number, text in enumerate(texts):
@@ -54,12 +50,7 @@ def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
     elif not answer.is_conclusive:
         yield "Failure", f"unknown: {answer.reason}"
     else:
-        proved = f", {_VERDICTS[answer.confirmed]}" if answer.confirmed is not None else ""
-        second = (
-            case.verdict.second if answer.oom_class == case.verdict.oom_class and answer.confirmed is None else None
-        )
-        then = f", then {second}" if second else ""
-        yield "Failure", f"{answer.oom_class} ({answer.confidence}{proved}){then}: {answer.reason}"
+        yield "Failure", f"{answer.oom_class} ({answer.confidence}): {answer.reason}"
     if case.failed is not None:
         failed = case.failed
         unnamed = "the whole job" if answer.oom_class in ("time_limit", "node_failure") else "unknown rank"
@@ -99,12 +90,3 @@ def _nothing(answer: Diagnosis) -> str:
             return "diagnose the run again when it has ended; until then, see the logs folder of the run"
         return answer.case.verdict.advice or "pass the logs of all ranks, from the start to the end of the job"
     return "nothing to do" if answer.case.status == "ok" else answer.case.verdict.next_experiment
-
-
-def overview_page(found: SweepOverview) -> Page:
-    """Return how the runs ended, the outcome of an A/B, and the command that diagnoses each failed run."""
-    counts = ", ".join(f"{count} {name}" for name, count in found.counts)
-    lines = [f"Sweep {found.sweep_dir.name} ({found.title}): {counts}"]
-    lines += list(found.ab.lines) if found.ab else []
-    failed = (line for run in found.failed for line in (run.line, Line(f"  {run.command}", whole=True)))
-    return Page((listing(lines, hang=0), *failed))

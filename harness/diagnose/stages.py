@@ -1,12 +1,7 @@
-"""Compares memory with the prediction per pipeline stage, and judges trials of the allocator."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+"""Compares memory with the prediction per pipeline stage."""
 
 from harness.diagnose.of_log import stage_of
-from harness.diagnose.seen import is_device_oom
 from harness.diagnose.values import Case
-from harness.experiment.experiment import ExperimentSpec
 from harness.records.run import StagePrediction
 from harness.units import format_bytes, format_percent
 
@@ -106,48 +101,3 @@ def _unevenness(kind: str, stages: dict[int, int]) -> str:
         return ""
     largest, smallest = format_bytes(stages[full]), format_bytes(stages[empty])
     return f"{kind} {largest} on stage {full}, {smallest} on stage {empty} ({format_percent(share)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """``confirmed``: whether fragmentation was the cause; None if the runs do not show it. ``text``: why, in one sentence."""
-
-    confirmed: bool | None
-    text: str
-
-
-def allocator_trial(cases: Sequence[Case]) -> Trial | None:
-    """Judge runs of one job, some without and some with expandable segments; None if they are not such a trial."""
-    without = [case for case in cases if case.expandable_segments is False]
-    with_them = [case for case in cases if case.expandable_segments is True]
-    if not without or not with_them or len(without) + len(with_them) != len(cases):
-        return None
-    if not _are_alike(cases):
-        return Trial(None, "The runs differ in more than the allocator, so they prove nothing about fragmentation.")
-    full = [case for case in without if is_device_oom(case)]
-    still = [case for case in with_them if is_device_oom(case)]
-    well = [case for case in with_them if case.status == "ok"]
-    before, after = f"{len(full)} of {len(without)} runs without", f"{len(still)} of {len(with_them)} with"
-    counts = f"{before} expandable segments ran out of memory, {after} them"
-    if not full:
-        return Trial(None, f"{counts}: without a failure the runs prove nothing.")
-    if len(full) == len(without) and len(well) == len(with_them):
-        return Trial(True, f"{counts}: fragmentation is confirmed.")
-    if len(still) == len(with_them):
-        return Trial(False, f"{counts}: fragmentation is refuted.")
-    return Trial(None, f"{counts}: no clear result; repeat the trial with --repeats 3.")
-
-
-def _are_alike(cases: Sequence[Case]) -> bool:
-    """Return whether all known settings agree, except the allocator's variables."""
-    known = [_but_allocator(case.spec) for case in cases if case.spec]
-    return len(known) in (0, len(cases)) and all(settings == known[0] for settings in known)
-
-
-def _but_allocator(spec: ExperimentSpec) -> dict[str, object]:
-    env = {
-        name: value
-        for name, value in spec.env.items()
-        if not name.endswith("_ALLOC_CONF") and name != "NCCL_GRAPH_REGISTER"
-    }
-    return spec.model_copy(update={"env": env}).identity()

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 
 from harness.diagnose import seen
-from harness.diagnose.seen import Facts, Symptom
-from harness.diagnose.values import Recognised
+from harness.diagnose.seen import Symptom
+from harness.diagnose.values import Case, Recognised
 
 _CHECK = "run `mbr-perf check` with the job's settings, which needs no GPU"
 
@@ -302,27 +302,15 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "run the same job with --recompute_modules core_attn",
         "recompute modules instead of layers, if they fit: `mbr-perf plan` shows which",
         seen.slow_with_full),
-    Symptom("more_tensor_parallelism",
-        "much slower with more tensor parallelism",
-        "every layer exchanges its activations over TP, and fewer data-parallel copies hide less of that time",
-        "run the same job with the smaller TP",
-        "go back to the smaller TP; more pipeline stages or recompute cost less for the same memory",
-        seen.more_tensor_parallelism),
-    Symptom("virtual_stages_against_out_of_memory",
-        "the number of virtual stages was changed to avoid running out of memory",
-        "interleaving shortens the pipeline's bubble; the memory of a GPU hardly changes",
-        "compare the peaks of both jobs",
-        "first look for another difference between the two jobs; keep the fastest interleaving",
-        seen.virtual_stages),
     *(row.symptom for row in (*MEGATRON_TEXTS, *LAYOUT_TEXTS)),
     RANKS,
 )
 # fmt: on
 
 
-def recognised(facts: Facts) -> tuple[Recognised, ...]:
+def recognised(case: Case) -> tuple[Recognised, ...]:
     """Return every row that applies."""
-    return tuple(found for row in SYMPTOMS if (found := row.recognised(facts)) is not None)
+    return tuple(found for row in SYMPTOMS if (found := row.recognised(case)) is not None)
 
 
 def names_symptom(text: str) -> bool:

@@ -140,12 +140,9 @@ class Fix:
     setting: "ToPaste | None" = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The answer. ``confirmed``: the result of an A/B of the allocator; None without one.
-
-    ``is_conclusive``: the kind of failure is known. ``evidence`` and ``fixes``: the most important first.
-    """
+    """The answer. ``is_conclusive``: the kind of failure is known. ``evidence`` and ``fixes``: the most important first."""
 
     case: Case
     oom_class: str
@@ -154,8 +151,6 @@ class Diagnosis:
     evidence: tuple[str, ...]
     symptoms: tuple[Recognised, ...]
     fixes: tuple[Fix, ...]
-    reference: Case | None = None
-    confirmed: bool | None = None
     is_conclusive: bool = True
 
 

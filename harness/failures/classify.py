@@ -11,7 +11,6 @@ from harness.failures.known_texts import known_text
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.records.rank import Phase
 from harness.records.redact import redact
-from harness.records.run import RunRecord
 from harness.units import counted, first_line
 
 # The rest of a message that was cut short. NCCL's "CUDA error 2 'out of memory'" is about its multicast memory.
@@ -143,24 +142,6 @@ def cut_traceback(task: Task | None) -> OomVerdict:
 
 # torch reads both; if both are set, the first counts.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-
-
-@dataclass(frozen=True, slots=True)
-class RankOom:
-    """The verdict on the message of the rank that ran out of memory first, as in the record's failure."""
-
-    rank: int
-    verdict: OomVerdict
-
-
-def oom_of_run(record: RunRecord) -> RankOom | None:
-    """Return the verdict on a run that ran out of memory; None for other runs, and if no rank left a message."""
-    rank = record.first_oom
-    if rank is None or rank.failure is None:
-        return None
-    expandable = expandable_segments(record.provenance.environment)
-    ending = Ending(expandable_segments=expandable, phase=rank.failure.phase)
-    return RankOom(rank.rank, classify(rank.failure.message, ending))
 
 
 def expandable_segments(environment: Mapping[str, str]) -> bool | None:

@@ -10,7 +10,7 @@ from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding as RuleFinding
-from harness.failures.classify import RankOom, oom_of_run
+from harness.failures.of_run import RankOom, oom_of_run
 from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
 from harness.judge.coverage import OwnThroughput, OwnTime, own_throughput, own_time
 from harness.judge.differences import Difference

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import ExitCode
-from harness.failures.classify import oom_of_run
+from harness.failures.of_run import oom_of_run
 from harness.judge import readings, statistics
 from harness.judge.compare import is_reference_run
 from harness.judge.coverage import own_time_text, throughput_text

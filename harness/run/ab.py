@@ -4,11 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from harness.diagnose.of_sweep import ab_outcome
 from harness.errors import BadRequestError, Problems
 from harness.launch.environment import Host
 from harness.measure.understanding import Settled, settle
-from harness.records.sweep import read_sweep
 from harness.show import json
 from harness.show.terminal import show_blocks
 from harness.sweep.axes import RECOMPUTE, SweptAxis
@@ -18,6 +16,7 @@ from harness.sweep.values import SweepVerdict
 
 # mbr-perf sets it if a request does not, so A lacks it only if the axis says so explicitly.
 _ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
+_ENDED = {"ok", "oom", "failed", "interrupted"}
 _SWEPT_EXAMPLE, _EXAMPLE = "--over tp=2,4", f"--ab recompute=mlp, or --ab {_ALLOCATOR}=expandable_segments:True"
 
 
@@ -76,17 +75,35 @@ def _axis(text: str) -> SweptAxis:
 
 
 @dataclass(frozen=True)
+class AbOutcome:
+    """``differs``: whether A and B ended differently; None if one of them did not run."""
+
+    differs: bool | None
+    told: tuple[str, ...]
+
+
+def ab_outcome(verdict: SweepVerdict) -> AbOutcome:
+    """Compare how A, the control, and B ended."""
+    a, b = sorted(verdict.cells, key=lambda cell: not cell.is_control)
+    told = [f"{letter} ({cell.name}): {cell.status}" for letter, cell in (("A", a), ("B", b))]
+    if not {a.status, b.status} <= _ENDED:
+        return AbOutcome(None, (*told, "A/B: no conclusion, because A or B has not run."))
+    differs = a.status != b.status
+    return AbOutcome(differs, (*told, f"A and B ended {'differently' if differs else 'in the same way'}."))
+
+
+@dataclass(frozen=True)
 class AbDisplay(SweepDisplay):
     """A sweep's display that also shows whether A and B ended differently."""
 
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
         """Show the report of the sweep and the result of the A/B."""
-        outcome = ab_outcome(read_sweep(sweep_dir))
-        if not self.as_json:
-            super().result(verdict, reports, sweep_dir, num_due)
-            show_blocks("", *outcome.lines)
-            return
-        from harness.sweep.document import AbDocument
+        outcome = ab_outcome(verdict)
+        if self.as_json:
+            from harness.sweep.document import AbDocument
 
-        more = {"sweep_dir": sweep_dir, "num_runs_due": num_due, "ab": outcome}
-        json.answer(AbDocument.of_verdict(verdict, reports, **more))
+            more = {"sweep_dir": sweep_dir, "num_runs_due": num_due, "ab": outcome}
+            json.answer(AbDocument.of_verdict(verdict, reports, **more))
+        else:
+            super().result(verdict, reports, sweep_dir, num_due)
+            show_blocks("", *outcome.told)

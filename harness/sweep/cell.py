@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.failures.classify import Ending, classify, expandable_segments
-from harness.failures.verdict import threshold
+from harness.failures.of_run import oom_of_run
 from harness.judge.compare import compare_runs
 from harness.judge.coverage import throughput_text
 from harness.judge.derive import combine, derive
@@ -17,7 +16,6 @@ from harness.judge.readings import allocated, worst_rank
 from harness.judge.saving import another_machine, memory_saving
 from harness.judge.statistics import time_change
 from harness.records.goldens import GateOptions, find_golden
-from harness.records.rank import RankRecord
 from harness.records.run import PredictionRecord, RunRecord
 from harness.records.sweep import CellData
 from harness.sweep.values import CellStatus, CellVerdict, OomLine, Predicted, VsControl, trade_off
@@ -51,68 +49,33 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
     run = next((run for run in runs if run.status == "oom"), None)
     if run is None:
         return None
-    rank = run.first_oom
+    rank, found = run.first_oom, oom_of_run(run)
     peak = worst_rank(run.ranks, run.spec.num_gpus, allocated)
-    peak_bytes = peak.value if peak else None
-    if rank is None or rank.failure is None:
-        limit, why = run.spec.measure.memory_limit_bytes, run.failure or "no rank recorded where"
-        return OomLine(None, None, "", None, limit, why, peak_bytes)
+    peak_bytes, limit = peak.value if peak else None, run.spec.measure.memory_limit_bytes
+    if rank is None or rank.failure is None or found is None:
+        return OomLine(None, None, "", None, limit, run.failure or "no rank recorded where", peak_bytes)
+    if rank.memory:
+        limit = rank.memory.limit_bytes or limit or rank.memory.device_total_bytes
     return OomLine(
         rank=rank.rank,
         stage=rank.coordinates.pp,
         when=run.when_failed(rank.failure),
         request_bytes=rank.failure.request_bytes,
-        limit_bytes=_limit(run, rank),
-        verdict=_why(run, rank),
+        limit_bytes=limit,
+        verdict=f"{found.verdict.oom_class.replace('_', ' ')} ({found.verdict.confidence}): {found.verdict.reason}",
         peak_allocated_bytes=peak_bytes,
     )
 
 
 def oom_text(line: OomLine) -> str:
-    """Return the line as a sentence: where, how much was asked for, and what the figures say."""
+    """Return the line as a sentence: where, how much was asked for, the cause, and what tensors held."""
     asked = f", asking for {format_bytes(line.request_bytes)}" if line.request_bytes is not None else ""
     when = f" {line.when}" if line.when else ""
     where = "" if line.rank is None else f" on rank {line.rank} (stage {line.stage})"
-    return f"out of memory{where}{when}{asked}: {line.verdict}"
-
-
-def _limit(run: RunRecord, rank: RankRecord) -> int | None:
-    if rank.memory and rank.memory.limit_bytes is not None:
-        return rank.memory.limit_bytes
-    if run.spec.measure.memory_limit_bytes is not None:
-        return run.spec.measure.memory_limit_bytes
-    return rank.memory.device_total_bytes if rank.memory else None
-
-
-def _why(run: RunRecord, rank: RankRecord) -> str:
-    """Name the simplest cause that the figures support: model states, torch's figures, fragmentation, or tensors."""
-    memory, limit = rank.memory, _limit(run, rank)
-    request = rank.failure.request_bytes if rank.failure else None
-    of = f" of {format_bytes(limit)}" if limit else ""
-    if memory is None:
-        return "the rank left no memory reading"
-    if limit and (memory.static_bytes or memory.after_setup_bytes or 0) >= limit:
-        return f"model states alone fill the memory{of}"
-    if by_text := _by_text(run, rank):
-        return by_text
-    allocated, reserved = memory.max_allocated_bytes, memory.max_reserved_bytes
-    if allocated is None:
-        return "the memory in use was not recorded"
-    spare = (reserved or 0) - allocated
-    if request is not None and spare >= max(request, threshold("fragmented_share") * (limit or 0)):
-        return f"fragmentation is likely: {format_bytes(spare)} reserved beside {format_bytes(allocated)} in tensors"
-    return f"tensors had taken {format_bytes(allocated)}{of}"
-
-
-def _by_text(run: RunRecord, rank: RankRecord) -> str | None:
-    """Return the class from torch's message. None where it lacks the device's figures, or the user set the limit."""
-    if rank.failure is None:
-        return None
-    expandable = expandable_segments(run.provenance.environment)
-    verdict = classify(rank.failure.message, Ending(expandable_segments=expandable, phase=rank.failure.phase))
-    if verdict.figures is None or verdict.figures.total_bytes is None or verdict.oom_class == "self_imposed_limit":
-        return None
-    return f"{verdict.oom_class.replace('_', ' ')} ({verdict.confidence} confidence): {verdict.reason}"
+    held = ""
+    if line.peak_allocated_bytes is not None and line.limit_bytes is not None:
+        held = f"; tensors held {format_bytes(line.peak_allocated_bytes)} of {format_bytes(line.limit_bytes)}"
+    return f"out of memory{where}{when}{asked}: {line.verdict}{held}"
 
 
 # A cell without these figures cannot be compared; a problem of another metric does not matter here.

@@ -170,8 +170,7 @@ class AbPart(Shown):
     """Whether A and B ended differently: null where one of them did not run."""
 
     differs: bool | None
-    confirmed: bool | None
-    told: tuple[str, ...] = at("lines")
+    told: tuple[str, ...]
 
 
 class AbDocument(SweepRunDocument):

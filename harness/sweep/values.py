@@ -62,7 +62,7 @@ CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal"
 
 @dataclass(frozen=True)
 class OomLine:
-    """Where a cell ran out of memory; ``rank`` and ``stage`` are None if unknown. ``verdict``: the cause by the recorded figures.
+    """Where a cell ran out of memory; ``rank`` and ``stage`` are None if unknown. ``verdict``: class and cause.
 
     ``peak_allocated_bytes``: of the worst rank, up to where the run ended; it wanted more.
     """

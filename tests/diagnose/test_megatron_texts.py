@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from harness.diagnose.judge import diagnose
-from harness.diagnose.seen import Facts
 from harness.diagnose.symptoms import LAYOUT_TEXTS, MEGATRON_TEXTS, RANKS, names_symptom, recognised
 from harness.diagnose.values import FailedRank
 from harness.experiment.rules.rulebook import entries
@@ -39,7 +38,7 @@ def test_the_text_is_in_megatron_cores_source(row):
 def test_an_error_names_its_own_cause_and_fix_only(case, row):
     line = f"[rank0]: ValueError: {row.text}"
     assert names_symptom(line)
-    (found,) = recognised(Facts(case(line, spec=None)))
+    (found,) = recognised(case(line, spec=None))
     assert (found.id, found.cause, found.fix) == (row.rule, row.cause, row.fix)
 
 
@@ -57,10 +56,10 @@ def test_a_number_of_layers_with_selective_recompute_is_diagnosed_by_its_message
 
 def test_a_number_of_layers_out_of_range_is_answered_with_the_largest(case):
     words = "ValueError: When using recompute_granularity: full recompute_num_layers must be between 1 and "
-    (row,) = recognised(Facts(case(f"{words}num_layers_per_pipeline_rank: 20", spec=None)))
+    (row,) = recognised(case(f"{words}num_layers_per_pipeline_rank: 20", spec=None))
     assert row.fix.endswith("from 1 to the layers of a pipeline rank, here 20")
 
 
 def test_a_wrong_number_of_ranks_is_known_by_its_message(case):
-    (row,) = recognised(Facts(case("RuntimeError: world_size (32) is not divisible by 48", spec=None)))
+    (row,) = recognised(case("RuntimeError: world_size (32) is not divisible by 48", spec=None))
     assert (row.id, row.cause) == ("A01", RANKS.cause)

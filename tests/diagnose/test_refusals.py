@@ -36,9 +36,9 @@ def test_a_job_that_ran_out_of_memory_cannot_have_settings_that_the_rules_refuse
 
 
 def test_the_line_that_the_rules_accept_keeps_all_that_was_given(case, answer):
-    options = ("--against", "fast.log", "--no_plan")
+    options = ("--results_dir", "r", "--no_plan")
     job = case(FULL, CAPTURED, has_given_settings=True, paths=("job.log",), asked_with=options)
-    assert answer(job).fixes[0].command.endswith("--recompute mlp --against fast.log --no_plan")
+    assert answer(job).fixes[0].command.endswith("--recompute mlp --results_dir r --no_plan")
 
 
 def test_refused_settings_of_a_job_that_ended_well_are_noted(case, answer):

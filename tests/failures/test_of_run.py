@@ -2,7 +2,8 @@
 
 import pytest
 
-from harness.failures.classify import expandable_segments, oom_of_run
+from harness.failures.classify import expandable_segments
+from harness.failures.of_run import oom_of_run
 from harness.records.rank import Failure
 
 FRAGMENTED = (

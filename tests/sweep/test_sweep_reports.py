@@ -63,7 +63,8 @@ def test_the_piped_table_is_never_cut(recorded):
 def test_the_terminal_says_where_memory_ran_out(recorded):
     assert (
         "none: out of memory on rank 0 (stage 0) in forward_backward of step 1, asking for 1.75 MiB: "
-        "tensors had taken 131.93 MiB of 133.12 MiB" in printed(recorded)
+        "self imposed limit (high): the run reached --memory_limit; tensors held 131.93 MiB of 133.12 MiB"
+        in printed(recorded)
     )
 
 
