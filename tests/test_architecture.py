@@ -1,6 +1,7 @@
 """The rules that hold the design up, on the source itself."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,11 @@ def test_every_package_is_in_the_guide():
     guide = (HARNESS / "README.md").read_text()
     packages = {path.parent.name for path in HARNESS.glob("*/__init__.py")}
     assert {name for name in packages if f"{name}/" not in guide} == set()
+
+
+def test_every_file_that_the_guide_of_the_tests_names_exists():
+    named = re.findall(r"`([\w/]+\.(?:py|c|sh))`", (ROOT / "tests" / "README.md").read_text())
+    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
 
 
 @pytest.mark.parametrize("folder", ["harness", "tests"])
