@@ -3,20 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import copysign
 from pathlib import Path
 from statistics import median
 from textwrap import wrap
-from typing import Literal
 
 import altair as alt
 
-from harness.plan.show import is_between
 from harness.predict.advice import dominated
 from harness.predict.prediction import Prediction
 from harness.predict.search import Plan, Row
 from harness.show.charts import drawing as look
-from harness.show.charts.drawing import Box, Placed, Spot, memory_unit, place, shortened
+from harness.show.charts.drawing import memory_unit, shortened
 from harness.show.html import html
 from harness.show.page import Page, Picture
 from harness.show.request_text import request_rows
@@ -208,20 +205,6 @@ class _Scene:
     top: float
     exponent: float
 
-    def pixels(self, x: float, y: float) -> tuple[float, float]:
-        """Return the pixels from the left and from the top."""
-        low, high = self._bent(self.bottom), self._bent(self.top)
-        return (x - self.left) / (self.right - self.left) * look.WIDTH, (high - self._bent(y)) / (high - low) * _HEIGHT
-
-    def values(self, x: float, y: float) -> tuple[float, float]:
-        """Return the values of :meth:`pixels` again: its inverse."""
-        low, high = self._bent(self.bottom), self._bent(self.top)
-        bent = high - y / _HEIGHT * (high - low)
-        return self.left + x / look.WIDTH * (self.right - self.left), copysign(abs(bent) ** (1 / self.exponent), bent)
-
-    def _bent(self, y: float) -> float:
-        return copysign(abs(y) ** self.exponent, y)
-
 
 def _scene(points: dict[str, tuple[float, float]], across: Sequence[float]) -> _Scene:
     """``across``: all that has to be in sight, in units of memory. The axis of time is bent for a few very slow settings."""
@@ -254,7 +237,7 @@ def _plane(plan: Plan) -> tuple[str, "look.Chart", str]:
         *_front([points[row.text] for row, _ in rows if row.text not in beaten]),
         _ranges(rows, scene, scale),
         _marks(plan, scene, beaten, f"Peak of the fullest stage ({unit})", title),
-        *_labels(plan, scene, beaten, limits),
+        _labels(plan, scene, beaten),
     ]
     chart = alt.layer(*layers).properties(width=look.WIDTH, height=_HEIGHT)
     caption = "Down and to the left is better. Horizontal lines are ranges of the peak. The stepped line joins the Pareto set."
@@ -288,42 +271,17 @@ def _ranges(rows: Sequence[tuple[Row, Prediction]], scene: _Scene, scale: float)
     return lines
 
 
-def _labels(plan: Plan, scene: _Scene, beaten: frozenset[str], limits: Sequence[look.Row]) -> list[alt.Chart]:
-    """Names of the settings of the Pareto set and of those that the answer names; where none fits, a point has none."""
-    first = [row.text for row in _named(plan)]
+def _labels(plan: Plan, scene: _Scene, beaten: frozenset[str]) -> alt.Chart:
+    """Return the names of the Pareto set and of the settings that have a panel; tooltips have the others."""
     best = plan.recommended.text if plan.recommended else ""
-    shown = [row.text for row in plan.rows if row.prediction and not is_between(row) and row.text not in beaten]
-    names = sorted(dict.fromkeys([*first, *shown]), key=lambda name: (name != best, name not in first))
-    spots = [_spot(scene, name, " (use this)" if name == best else "") for name in names]
-    at = [scene.pixels(float(str(row["at"])), scene.bottom)[0] for row in limits]
-    taken: list[Box] = [(x - 14, 0.0, x + 2, 110.0) for x in at]
-    for point in scene.points.values():
-        x, y = scene.pixels(*point)
-        taken.append((x - 6, y - 6, x + 6, y + 6))
-    placed = [label for label in place(spots, look.WIDTH, _HEIGHT, taken) if label.text]
-    leads = look.frame([_label(scene, label) for label in placed if label.is_far])
-    sides: tuple[tuple[bool, Literal["left", "right"]], ...] = ((False, "left"), (True, "right"))
-    texts: list[alt.Chart] = []
-    for is_left, align in sides:
-        base = look.frame([_label(scene, label) for label in placed if label.is_left is is_left])
-        halo = base.mark_text(align=align, baseline="middle", fontSize=look.LABEL_SIZE, stroke="white", strokeWidth=3)
-        words = base.mark_text(align=align, baseline="middle", fontSize=look.LABEL_SIZE)
-        texts += [mark.encode(x="x:Q", y="y:Q", text="text:N") for mark in (halo, words)]
-    return [
-        leads.mark_rule(color=look.PALE, strokeWidth=0.8).encode(x="x:Q", y="y:Q", x2="to_x:Q", y2="to_y:Q"),
-        *texts,
+    shown = [name for name in scene.points if name not in beaten]
+    rows: list[look.Row] = [
+        {"x": x, "y": y, "text": shortened(name) + (" (use this)" if name == best else "")}
+        for name in dict.fromkeys([*(row.text for row in _named(plan)), *shown])
+        for x, y in (scene.points[name],)
     ]
-
-
-def _spot(scene: _Scene, name: str, more: str) -> Spot:
-    x, y = scene.pixels(*scene.points[name])
-    return Spot(x, y, shortened(name) + more, more.strip())
-
-
-def _label(scene: _Scene, label: Placed) -> look.Row:
-    x, y = scene.values(label.x, label.y)
-    to_x, to_y = scene.values(label.spot.x, label.spot.y)
-    return {"x": x, "y": y, "to_x": to_x, "to_y": to_y, "text": label.text}
+    words: alt.Chart = look.frame(rows).mark_text(align="left", dx=9, dy=-9, fontSize=look.LABEL_SIZE)
+    return words.encode(x="x:Q", y="y:Q", text="text:N")
 
 
 def _marks(plan: Plan, scene: _Scene, beaten: frozenset[str], x_title: str, y_title: str) -> alt.Chart:

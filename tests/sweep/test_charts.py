@@ -1,10 +1,9 @@
-"""Pictures: where labels go, what each shows, what is said where there is none."""
+"""Pictures: what each shows, what is said where there is none."""
 
 import json
 import shutil
 import subprocess
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,55 +12,12 @@ import pytest
 from harness.records.rank import MemoryRecord, MemorySeries
 from harness.records.run import PredictionRecord, RunRecord
 from harness.records.sweep import SweepData, read_sweep
-from harness.show.charts.drawing import Placed, Spot, obstacle, place, text_width
+from harness.show.charts.drawing import obstacle
 from harness.sweep.judge import judge_sweep
 from tests.conftest import LLAMA3_70B
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 draws = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
-
-
-def box(label: Placed) -> tuple[float, float, float, float]:
-    left = label.x - text_width(label.text) if label.is_left else label.x
-    return left, label.y - 6.5, left + text_width(label.text), label.y + 6.5
-
-
-def overlapping(labels: tuple[Placed, ...]) -> list[tuple[str, str]]:
-    shown_labels = [label for label in labels if label.text]
-    return [
-        (label.text, other.text)
-        for label, other in combinations(shown_labels, 2)
-        if (a := box(label)) and (b := box(other)) and a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-    ]
-
-
-@pytest.mark.parametrize("count", [3, 12, 30, 100])
-def test_no_label_covers_another_or_leaves_the_picture(count: int):
-    spots = [Spot(100 + 37 * (n % 9), 60 + 23 * (n % 13), f"core_attn,layernorm,{n}", str(n)) for n in range(count)]
-    placed = place(spots, 760, 440)
-
-    assert overlapping(placed) == []
-    assert all(box(p)[0] >= 0 and box(p)[2] <= 760 for p in placed if p.text)
-
-
-def test_twelve_cells_in_the_shape_of_a_front_keep_their_names():
-    spots = [Spot(80 + 50 * n, 380 - 28 * n, "core_attn,layernorm", str(n)) for n in range(12)]
-
-    assert [label.text for label in place(spots, 760, 440)] == ["core_attn,layernorm"] * 12
-
-
-def test_a_label_without_room_becomes_the_cells_number():
-    crowd = [
-        Spot(300 + n % 4, 200 + n % 3, "a long name of a setting that is hard to place", f"{n}") for n in range(60)
-    ]
-
-    assert any(label.text.isdigit() for label in place(crowd, 760, 440))
-
-
-def test_what_is_taken_is_kept_free():
-    (label,) = place([Spot(100, 100, "mlp", "1")], 760, 440, [(101, 90, 200, 110)])
-
-    assert label.is_left
 
 
 @pytest.fixture(name="specs", scope="module")
@@ -93,11 +49,10 @@ def rows(spec: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_cell_that_ran_out_of_memory_stands_at_the_edge(specs):
-    marks = {row["cell"]: row for row in rows(specs["memory_throughput"]) if "state" in row}
+def test_every_point_has_its_cells_number(specs):
+    marks = {row["cell"]: row["number"] for row in rows(specs["memory_throughput"]) if "state" in row}
 
-    assert marks["none"]["state"] == "out of memory (at the edge)"
-    assert marks["none"]["x"] > marks["mlp"]["x"]
+    assert marks == {"mlp": "1", "full:uniform:1": "2 (use this)"}
 
 
 def test_the_memory_there_is_is_a_line(specs):
@@ -194,20 +149,6 @@ def test_the_line_of_the_pareto_set_only_rises_and_no_cell_stands_above_it(
         assert row["y"] <= max(y for x, y in front if x <= row["x"])
     (spread,) = [row for row in found if row.keys() == {"x", "low", "high"}]
     assert (spread["low"], spread["high"]) == (pytest.approx(4096 / 1.6), pytest.approx(4096 / 0.99))
-
-
-@draws
-def test_cells_that_find_no_room_at_the_edge_are_counted(make_spec, make_rank, make_record, make_cell, make_sweep):
-    cells = [measured(make_spec, make_rank, make_record, make_cell, "none", [1.0], 60)]
-    oom = make_record(make_spec(recompute="none"), status="oom", failure="rank 0: out of memory", ranks=())
-    cells += [make_cell(f"oom {number}", [oom]) for number in range(40)]
-    spec = drawn(make_sweep(cells))["memory_throughput"]
-    low, high = spec["layer"][-1]["encoding"]["y"]["scale"]["domain"]
-    texts = {row["text"]: row["y"] for row in rows(spec) if "text" in row}
-    edge = [row["y"] for row in rows(spec) if row.get("memory") == "did not fit"]
-
-    assert len(edge) == 27
-    assert low < texts["and 13 more"] < min(edge) <= max(edge) < high
 
 
 @draws

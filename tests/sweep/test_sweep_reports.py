@@ -307,7 +307,7 @@ class TestWithPictures:
 
         assert tags.tags.count("script") == 2 and "img" not in tags.tags
         assert visible(page) == page
-        assert r"\x1b[2J\u202e" in page.partition("<svg")[2].partition("</svg>")[0]
+        assert all("\x1b" not in drawn for drawn in page.split("<svg")[1:])
 
     def test_no_name_ends_the_script_early(self, hostile, tmp_path):
         (path,) = write_reports(judge_sweep(hostile), hostile, tmp_path, ("html",))
