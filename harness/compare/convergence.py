@@ -7,10 +7,9 @@ inconclusive, and there is no correlation of few points or a flat curve.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import pstdev
+from statistics import fmean, pstdev
 
 from harness.judge.gate import Finding, Verdict
-from harness.judge.statistics import mean
 from harness.units import counted
 
 LOSS_CHECKS = ("loss_correlation", "loss_points", "loss_final", "loss_outliers")
@@ -76,8 +75,8 @@ def _correlation(current: Sequence[float], golden: Sequence[float], limits: Loss
     why = ""
     if len(golden) < limits.min_points:
         why = f"undefined: {counted(len(golden), 'point')}, but at least {limits.min_points} are needed"
-    elif pstdev(golden) <= limits.flat * abs(mean(golden)):
-        why = f"undefined: the golden's curve is flat, its spread {pstdev(golden):.3g} at a mean of {mean(golden):.5g}"
+    elif pstdev(golden) <= limits.flat * abs(fmean(golden)):
+        why = f"undefined: the golden's curve is flat, its spread {pstdev(golden):.3g} at a mean of {fmean(golden):.5g}"
     value = pearson(current, golden) if not why else None
     if value is None:
         why = why or "undefined: the log's curve is flat"
@@ -109,7 +108,7 @@ def _final(current: float, golden: float, limits: LossLimits) -> Finding:
 
 def _outliers(current: Sequence[float], golden: Sequence[float], limits: LossLimits) -> Finding:
     residuals = [ours - theirs for ours, theirs in zip(current, golden, strict=True)]
-    middle, spread = mean(residuals), pstdev(residuals)
+    middle, spread = fmean(residuals), pstdev(residuals)
     floor = _ROUNDING * max(abs(value) for value in golden)
     count = sum(abs(value - middle) > max(limits.outlier_threshold * spread, floor) for value in residuals)
     share = count / len(residuals)
@@ -125,7 +124,7 @@ def _difference(current: float, golden: float) -> float:
 
 def pearson(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     """Return the correlation; None if either does not vary."""
-    middle, middle_theirs = mean(ours), mean(theirs)
+    middle, middle_theirs = fmean(ours), fmean(theirs)
     product = math.fsum((a - middle) * (b - middle_theirs) for a, b in zip(ours, theirs, strict=True))
     scale = len(ours) * pstdev(ours) * pstdev(theirs)
     return max(-1.0, min(1.0, product / scale)) if scale > 0 else None

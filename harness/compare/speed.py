@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median
 
 from harness.compare.values import METRIC, ForeignThresholds, Judged, Window
 from harness.errors import BadRequestError
@@ -11,7 +12,6 @@ from harness.foreign.golden import ForeignGolden, GoldenStep
 from harness.foreign.log import ForeignLog, Iteration
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import Verdict, compare_values
-from harness.judge.statistics import mean, median
 from harness.units import counted
 
 # The default of Megatron-Bridge's parser; its help text has 0.75.
@@ -188,5 +188,5 @@ def _far_off(speed: _Speed, side: _Side, iterations: Sequence[Iteration]) -> lis
     worst = max(far, key=lambda row: abs(values[row] - middle))
     return [
         f"{len(far)} of {len(iterations)} iterations differ from the median {middle:.5g} by more than 10 %; the farthest "
-        f"is iteration {worst.number} with {values[worst]:.5g} ({worst.where}); the mean is {mean(side.values):.5g}"
+        f"is iteration {worst.number} with {values[worst]:.5g} ({worst.where}); the mean is {fmean(side.values):.5g}"
     ]

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from statistics import median
 
 from harness.diagnose.symptoms import names_symptom
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
@@ -15,7 +16,6 @@ from harness.failures.known_texts import SLURM_KILLS
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.foreign.log import ForeignLog, NotFinite
 from harness.foreign.logs.lines import LogLine
-from harness.judge.statistics import median
 from harness.records.redact import redact
 
 _MOST_MESSAGES = 200

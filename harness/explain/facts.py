@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from statistics import median
 
 from harness.explain.values import ABSENT, IMAGE, NONE_SEEN, Group, Key, Side
 from harness.judge.coverage import measured_device
@@ -10,7 +11,6 @@ from harness.judge.likeness import SOFTWARE, hostnames, own_devices
 from harness.judge.metrics import METRICS, Metrics
 from harness.judge.plausible import doubts_of
 from harness.judge.readings import bare_uuid, rank_clocks
-from harness.judge.statistics import median
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import leaves
 from harness.records.run import IMPORTED, REPLAYED, RunRecord

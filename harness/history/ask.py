@@ -57,7 +57,7 @@ class HistoryOptions:
 def show(asked: HistoryOptions) -> None:
     """List all cases, one line each. For one case, show every night, its level changes and the newest night.
 
-    Change points need mbr-perf[stats] and three nights on either side. Change points do not judge the last night; its gate does.
+    Change points need three nights on either side. Change points do not judge the last night; its gate does.
     `mbr-perf history add RUN...` adds runs. You may leave out `show`.
     """
     _require_sense(asked)

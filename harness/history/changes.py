@@ -2,23 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
 from typing import Literal
 
 from harness.history.series import Night
-from harness.judge import statistics
 from harness.judge.differences import Difference, differences
 from harness.judge.metrics import Better
-from harness.judge.statistics import t_quantile
+from harness.judge.statistics import levels, t_quantile, welch
 from harness.nightly.known_noise import known_noise
 
 MIN_NIGHTS = 3
-MAX_NIGHTS = 400  # the search takes half a second for this many, and four times as long for twice as many
-MAX_P_VALUE = 0.01
-METHOD = "pelt-l2-1"  # raise it when the same values may give other points
-
-_PENALTY = 3.0
 
 
 @dataclass(frozen=True)
@@ -36,65 +31,17 @@ class ChangePoint:
         return (self.after - self.before) / self.before
 
 
-def obstacle() -> str:
-    """Say why change points cannot be searched, in one sentence; empty if they can. Imports nothing."""
-    missing = [name for name in ("ruptures", "scipy") if find_spec(name) is None]
-    if not missing:
-        return ""
-    return f"No change points: {' and '.join(missing)} not installed (pip install 'mbr-perf[stats]')."
-
-
 def change_points(values: Sequence[float]) -> tuple[ChangePoint, ...]:
-    """Find edges between levels in the newest :data:`MAX_NIGHTS` of ``values``, which are positive; returns them in order.
-
-    It drops edges whose sides do not differ by Welch's test at :data:`MAX_P_VALUE`, the weakest first. Needs
-    ruptures and scipy, see :func:`obstacle`.
-    """
-    if len(values) < 2 * MIN_NIGHTS:
-        return ()
-    passed_over = max(0, len(values) - MAX_NIGHTS)
-    points = _confirmed(values[passed_over:])
-    return tuple(replace(point, index=point.index + passed_over) for point in points)
+    """Return the steps of ``values``, one per night and positive, as the gate finds them; each level has three nights."""
+    places = [place for place in levels(values) if len(place) >= MIN_NIGHTS]
+    return tuple(
+        _point(after.start, [values[i] for i in before], [values[i] for i in after])
+        for before, after in pairwise(places)
+    )
 
 
-def _confirmed(values: Sequence[float]) -> list[ChangePoint]:
-    edges = _edges(values)
-    while True:
-        found = [_point(values, edges, number) for number in range(len(edges))]
-        weakest = max(found, key=lambda point: point.p_value, default=None)
-        if weakest is None or weakest.p_value <= MAX_P_VALUE:
-            return found
-        edges.remove(weakest.index)
-
-
-def _edges(values: Sequence[float]) -> list[int]:
-    import numpy as np
-    from ruptures import Pelt
-
-    signal = np.asarray(values, dtype=float) / statistics.median(values)
-    sigma = float(np.std(np.diff(signal))) / math.sqrt(2)
-    if sigma == 0:
-        return []
-    search = Pelt(model="l2", min_size=MIN_NIGHTS, jump=1).fit(signal.reshape(-1, 1))
-    return list(search.predict(pen=_PENALTY * math.log(len(values)) * sigma**2))[:-1]
-
-
-def _point(values: Sequence[float], edges: Sequence[int], number: int) -> ChangePoint:
-    start = edges[number - 1] if number else 0
-    end = edges[number + 1] if number + 1 < len(edges) else len(values)
-    before, after = values[start : edges[number]], values[edges[number] : end]
-    p_value = _p_value(before, after)
-    return ChangePoint(edges[number], statistics.mean(before), statistics.mean(after), p_value)
-
-
-def _p_value(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return the two-sided p-value of Welch's test; 0 for two different sides without spread."""
-    from scipy.stats import ttest_ind_from_stats
-
-    sides = [(statistics.mean(side), statistics.sample_stdev(side) or 0.0, len(side)) for side in (before, after)]
-    if all(spread == 0 for _, spread, _ in sides):
-        return 0.0 if sides[0][0] != sides[1][0] else 1.0
-    return float(ttest_ind_from_stats(*sides[0], *sides[1], equal_var=False).pvalue)
+def _point(index: int, before: Sequence[float], after: Sequence[float]) -> ChangePoint:
+    return ChangePoint(index, fmean(before), fmean(after), welch(before, after).p_value)
 
 
 COMMIT, HOST = "commit", "host"

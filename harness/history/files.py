@@ -104,13 +104,12 @@ def read_record(path: Path) -> HistoryRecord:
 
 INDEX = "index.sqlite"
 
-_LAYOUT = 2  # user_version of the file; counted up when the tables change
+_LAYOUT = 3  # user_version of the file; counted up when the tables change
 _TABLES = f"""
 PRAGMA user_version = {_LAYOUT};
 CREATE TABLE runs (name TEXT PRIMARY KEY, mtime_ns INTEGER, size INTEGER, place TEXT, fingerprint TEXT, packed BLOB);
 CREATE INDEX stamps ON runs (name, mtime_ns, size);
 CREATE INDEX places ON runs (place, fingerprint);
-CREATE TABLE kept (subject TEXT PRIMARY KEY, digest TEXT, text TEXT);
 """
 
 
@@ -159,24 +158,6 @@ def update_index(
         index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     _rewrite(folder, change, anew=anew)
-
-
-def kept_text(folder: Path, subject: str, digest: str) -> str | None:
-    """Return the text that :func:`keep_text` kept about ``subject`` for this digest of its input; None without one."""
-    try:
-        found = _rows(folder, "SELECT text FROM kept WHERE subject = ? AND digest = ?", subject, digest)
-    except NoIndexError:
-        return None
-    return str(found[0][0]) if found else None
-
-
-def keep_text(folder: Path, subject: str, digest: str, text: str) -> None:
-    """Keep a text that is costly to make; without a writable index it keeps nothing."""
-    try:
-        insert, row = "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (subject, digest, text)
-        _rewrite(folder, lambda index: index.execute(insert, row), anew=False)
-    except (OSError, sqlite3.Error):
-        return
 
 
 def _rows(folder: Path, query: str, *values: str) -> list[tuple[Any, ...]]:

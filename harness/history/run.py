@@ -1,7 +1,5 @@
 """Reads the history of cases, judges it, and writes CSV files."""
 
-import hashlib
-import json as plain_json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from harness.errors import BadRequestError, nearest, os_errors_reported
-from harness.history import changes as search
 from harness.history.cases import (
     CaseHistory,
     CaseSummary,
@@ -20,8 +17,8 @@ from harness.history.cases import (
     level_changes,
     named_case,
 )
-from harness.history.changes import ChangePoint, trend
-from harness.history.files import history_dir, is_ahead, keep_text, kept_text, started
+from harness.history.changes import MIN_NIGHTS, ChangePoint, change_points, trend
+from harness.history.files import is_ahead, started
 from harness.history.record import HistoryRecord
 from harness.history.series import Series, series_of
 from harness.history.store import HistoryReading, survey_history
@@ -76,7 +73,7 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
     series = series_of(reading.records, request.fingerprint, request.branch, meant.suite_case)
     whole = _since(series, request.since)
     measured = whole.measured(request.metric)
-    points, no_points = _points(request, whole, measured)
+    points, no_points = _points(measured)
     shown = replace(whole, nights=whole.nights[-request.last :] if request.last else whole.nights)
     in_sight = {night.id for night in shown.nights}
     band, no_band = golden_band(shown, request.metric, request.golden_dir)
@@ -91,9 +88,7 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
         golden=band,
         no_golden=no_band,
     )
-    rest = len(measured) - search.MAX_NIGHTS
-    older = f"change points of the newest {search.MAX_NIGHTS} nights only; {rest} are older"
-    return history, (*reading.notes, *_ahead(reading), *([older] if rest > 0 else []))
+    return history, (*reading.notes, *_ahead(reading))
 
 
 def _ahead(reading: HistoryReading) -> tuple[str, ...]:
@@ -128,24 +123,13 @@ def _since(series: Series, when: datetime | None) -> Series:
     return replace(series, nights=nights)
 
 
-def _points(request: HistoryRequest, series: Series, measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
-    """Return the points, or why no search was made. The index keeps them: the search takes a second to import."""
+def _points(measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
+    """Return the points, or why no search was made."""
     values = [value for _, value in measured]
-    least = 2 * search.MIN_NIGHTS
+    least = 2 * MIN_NIGHTS
     if len(values) < least:
         return (), f"No change points: {least} nights with this metric are needed; there are {len(values)}."
-    folder, subject = history_dir(request.results), f"{series.title} {series.fingerprint} {request.metric.name}"
-    digest = hashlib.sha256(plain_json.dumps([search.METHOD, values]).encode()).hexdigest()
-    kept = kept_text(folder, subject, digest)
-    if kept is not None:
-        return tuple(ChangePoint(*fields) for fields in plain_json.loads(kept)), ""
-    missing = search.obstacle()
-    if missing:
-        return (), missing
-    found = search.change_points(values)
-    fields = [[point.index, point.before, point.after, point.p_value] for point in found]
-    keep_text(folder, subject, digest, plain_json.dumps(fields))
-    return found, ""
+    return change_points(values), ""
 
 
 _Row = tuple[HistoryRecord, Callable[[str], float | None]]

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 from harness.errors import BadRequestError, nearest
 from harness.history.record import HistoryRecord
-from harness.judge import statistics
 from harness.judge.metrics import BY_NAME, Metric
+from harness.judge.statistics import relative_spread
 from harness.units import grouped
 
 _REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # runs of a sweep's cell, or of a night's case
@@ -63,12 +64,12 @@ class Night:
     def value(self, metric: str) -> float | None:
         """Return the median over the runs; None without any."""
         values = self.values(metric)
-        return statistics.median(values) if values else None
+        return median(values) if values else None
 
     def spread(self, metric: str) -> float | None:
         """Return the relative standard deviation between the runs; None for fewer than two."""
         values = self.values(metric)
-        return statistics.relative_spread(values) if values else None
+        return relative_spread(values) if values else None
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import median as median_of
 
-from harness.judge import statistics
 from harness.judge.metrics import Metrics
 from harness.judge.readings import Peak, Window, window_of, worst_rank
 from harness.records.rank import RankRecord
@@ -134,7 +134,7 @@ def own_throughput(record: RunRecord, metrics: Metrics) -> OwnThroughput | None:
     values = [logged.tflops_per_gpu for logged in record.imported.throughput if start <= logged.step < end]
     if not values:
         return None
-    median, ours = statistics.median(values), metrics.tflops_per_gpu
+    median, ours = median_of(values), metrics.tflops_per_gpu
     return OwnThroughput(median, len(values), median / ours.median - 1 if ours else None)
 
 
@@ -174,7 +174,7 @@ def own_time(record: RunRecord, metrics: Metrics) -> OwnTime | None:
     values = [max(seconds) for seconds in slowest if seconds]
     if not values:
         return None
-    median, ours = statistics.median(values), metrics.step_time_s
+    median, ours = median_of(values), metrics.step_time_s
     change = median / ours.median - 1 if ours else None
     return OwnTime(f"Megatron-Bridge {engine.version}", median, len(values), change)
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean, median
 
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec, MeasureSpec
-from harness.judge import readings, statistics
+from harness.judge import readings
 from harness.judge.coverage import Coverage, coverage_of
 from harness.judge.metrics import SUMMARY_METRICS, Metrics, Summary
 from harness.judge.readings import Peak, Window, combined_clocks, rank_clocks, run_clocks
+from harness.judge.statistics import sample_stdev
 from harness.predict import flops
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -77,8 +79,8 @@ def summarize(values: Sequence[float], window: tuple[int, int]) -> Summary | Non
     """Return median, mean and spread of per-step values; None without values."""
     if not values:
         return None
-    spread = statistics.sample_stdev(values)
-    return Summary(statistics.median(values), statistics.mean(values), spread, len(values), window)
+    spread = sample_stdev(values)
+    return Summary(median(values), fmean(values), spread, len(values), window)
 
 
 def _counted_flops(ranks: Sequence[RankRecord], world_size: int) -> int | None:
@@ -94,7 +96,7 @@ def _utilizations(
     peak = spec.gpu_type.peak_flops.get(spec.precision.peak)
     if peak is None or not seconds:
         return None, None
-    middle = statistics.median(seconds)
+    middle = median(seconds)
     mfu = flops.utilization(model_flops, middle, spec.num_gpus, peak)
     return mfu, flops.utilization(model_flops + recompute_flops, middle, spec.num_gpus, peak)
 
@@ -130,8 +132,8 @@ def _median_summary(summaries: Sequence[Summary | None]) -> Summary | None:
     if len(present) < len(summaries):
         return None
     medians = [s.median for s in present]
-    middle, spread = statistics.median(medians), statistics.sample_stdev(medians)
-    average = statistics.mean([s.mean for s in present])
+    middle, spread = median(medians), sample_stdev(medians)
+    average = fmean([s.mean for s in present])
     return Summary(middle, average, spread, sum(s.n for s in present), present[0].window)
 
 
@@ -142,4 +144,4 @@ def _highest(found: Sequence[Peak | None]) -> Peak | None:
 
 def _median_or_none(values: Sequence[float | None]) -> float | None:
     present = [value for value in values if value is not None]
-    return statistics.median(present) if len(present) == len(values) else None
+    return median(present) if len(present) == len(values) else None

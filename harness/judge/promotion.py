@@ -7,13 +7,13 @@ from datetime import datetime
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text
-from harness.judge import statistics
 from harness.judge.coverage import coverage_of, measured_device
 from harness.judge.derive import combine, derive
 from harness.judge.gate import default_thresholds
 from harness.judge.likeness import SOFTWARE, measured_on
 from harness.judge.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.judge.plausible import doubts_of
+from harness.judge.statistics import relative_spread
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import (
     LEAST_VALUE,
@@ -196,7 +196,7 @@ def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenM
         value = metric.read(together)
         if not _is_stored(metric) or (only and metric.name not in only) or value is None or not _fits(value):
             continue
-        spread = statistics.relative_spread([v for run in each if (v := metric.read(run)) is not None])
+        spread = relative_spread([v for run in each if (v := metric.read(run)) is not None])
         found[metric.name] = GoldenMetric(
             value=value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}"),
             relative_spread=None if spread is None else round(spread, 6),

@@ -1,109 +1,142 @@
-"""Means, medians, Welch's interval and Student's t distribution, without scipy."""
+"""Welch's test, the steps of a series, and the change of a cell's time against its control."""
 
 import math
-import statistics as stdlib_statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 from harness.units import counted
 
 
-def median(values: Sequence[float]) -> float:
-    """Return the median, which a single slow step does not change. ValueError without values."""
-    return stdlib_statistics.median(values)
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the arithmetic mean. ValueError without values."""
-    return stdlib_statistics.fmean(values)
-
-
 def sample_stdev(values: Sequence[float]) -> float | None:
     """Return the sample standard deviation; None for fewer than two values."""
-    return stdlib_statistics.stdev(values) if len(values) > 1 else None
+    return stdev(values) if len(values) > 1 else None
 
 
 def relative_spread(values: Sequence[float]) -> float | None:
     """Return sample standard deviation / mean; None for fewer than two values or a mean of zero."""
-    spread, middle = sample_stdev(values), mean(values)
-    return None if spread is None or middle == 0 else spread / abs(middle)
-
-
-_TINY = 1e-300
-_CONVERGED = 1e-15
-_MAX_TERMS = 500
+    spread = sample_stdev(values)
+    return None if spread is None or not (middle := fmean(values)) else spread / abs(middle)
 
 
 def t_quantile(probability: float, degrees: float) -> float:
-    """Return the t below which ``probability`` (0.5 to below 1) of the distribution is. ValueError out of range.
+    """Return the t below which ``probability`` of Student's distribution is: 2.228 at 0.975 with 10 degrees."""
+    from scipy.special import stdtrit
 
-    Uses bisection of the exact distribution function. Agrees with published tables to all their digits.
-    """
-    if not (0.5 <= probability < 1) or not degrees > 0:
-        raise ValueError(f"no quantile {probability} with {degrees} degrees of freedom")
-    low, high = 0.0, 1.0
-    while t_cumulative(high, degrees) < probability:
-        low, high = high, high * 2
-    while high - low > _CONVERGED * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if t_cumulative(middle, degrees) < probability else (low, middle)
-    return (low + high) / 2
-
-
-def t_cumulative(t: float, degrees: float) -> float:
-    """Return the share of the distribution below ``t`` >= 0."""
-    return 1 - t_upper_tail(t, degrees)
+    return float(stdtrit(degrees, probability))
 
 
 def t_upper_tail(t: float, degrees: float) -> float:
-    """Return the share above ``t`` >= 0, precise also for tiny values: 7.94e-5 at t = 4 with 68 degrees of freedom.
+    """Return the share above ``t``: 7.94e-5 at 4 with 68 degrees of freedom; infinite degrees are the normal distribution."""
+    from scipy.special import ndtr, stdtr
 
-    Infinite degrees are the normal distribution.
-    """
-    if math.isinf(degrees):
-        return math.erfc(t / math.sqrt(2)) / 2
-    return _incomplete_beta(degrees / (degrees + t * t), degrees / 2, 0.5) / 2
+    return float(ndtr(-t) if math.isinf(degrees) else stdtr(degrees, -t))
 
 
 def f_upper_tail(ratio: float, degrees: float, degrees_below: float) -> float:
-    """Return the share of the F distribution above ``ratio`` >= 0: 0.05 at 6.39 with 4 and 4 degrees of freedom."""
-    return _incomplete_beta(degrees_below / (degrees_below + degrees * ratio), degrees_below / 2, degrees / 2)
+    """Return the share of the F distribution above ``ratio``: 0.05 at 6.39 with 4 and 4 degrees of freedom."""
+    from scipy.special import fdtrc
 
-
-def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """Compute the regularized incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8)."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    ways = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    front = math.exp(ways + a * math.log(x) + b * math.log1p(-x))
-    if x < (a + 1) / (a + b + 2):
-        return front * _fraction(x, a, b) / a
-    return 1 - front * _fraction(1 - x, b, a) / b
-
-
-def _fraction(x: float, a: float, b: float) -> float:
-    """Evaluate the continued fraction from the front by Lentz's method."""
-    c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
-    value = d
-    for m in range(1, _MAX_TERMS):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            d, c = 1 / _nonzero(1 + term * d), _nonzero(1 + term / c)
-            value *= d * c
-        if abs(d * c - 1) < _CONVERGED:
-            break
-    return value
-
-
-def _nonzero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+    return float(fdtrc(degrees, degrees_below, ratio))
 
 
 MIN_RUNS = 3  # per side, for an interval: from two runs the 95 % quantile is 4 to 13 standard errors wide
 CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Welch:
+    """A difference of means, with its standard error and degrees of freedom: Welch (1947), Satterthwaite (1946).
+
+    Worked example: (1, 2, 3) and (2, 4, 6) differ by 2 with an error of 1.291 and 2.94 degrees of freedom; half of the 95 %
+    interval is 4.155.
+    """
+
+    difference: float
+    error: float
+    degrees: float
+
+    @property
+    def upper_tail(self) -> float:
+        """The one-sided p-value of a difference above 0."""
+        if self.error == 0:
+            return 0.0 if self.difference > 0 else 1.0
+        return t_upper_tail(self.difference / self.error, self.degrees)
+
+    @property
+    def p_value(self) -> float:
+        """The two-sided p-value; without spread 0 for a difference, else 1."""
+        if self.error == 0:
+            return float(self.difference == 0)
+        return 2 * t_upper_tail(abs(self.difference) / self.error, self.degrees)
+
+    def half_width(self, confidence: float = CONFIDENCE) -> float:
+        """Return half of the interval of the difference."""
+        return self.error * t_quantile((1 + confidence) / 2, self.degrees) if self.error else 0.0
+
+
+def welch(first: Sequence[float], second: Sequence[float]) -> Welch:
+    """Test second - first; at least two values on each side, whose variances may differ."""
+    sides = [((stdev(side)) ** 2 / len(side), len(side) - 1) for side in (first, second)]
+    return of_variances(fmean(second) - fmean(first), sides)
+
+
+def of_variances(difference: float, parts: Iterable[tuple[float, float]]) -> Welch:
+    """Test a difference whose variance is the sum of ``parts``: variances, each with its degrees of freedom."""
+    known = [(variance, degrees) for variance, degrees in parts if variance]
+    total = math.fsum(variance for variance, _ in known)
+    unknown = math.fsum(variance**2 / degrees for variance, degrees in known)
+    return Welch(difference, math.sqrt(total), total**2 / unknown if unknown else math.inf)
+
+
+def half_width(left: Sequence[float], right: Sequence[float]) -> float | None:
+    """Return half of Welch's 95 % interval of the difference of two means; None below :data:`MIN_RUNS` values on a side."""
+    return None if min(len(left), len(right)) < MIN_RUNS else welch(left, right).half_width()
+
+
+# Probability of finding a step in a series without one; the search tries every place, which share it.
+_STEP_ALPHA = 0.01
+_FURTHER_STEP_ALPHA = 0.0001  # drifting values look like many steps, which would hide their noise
+_MIN_FOR_STEP, _MIN_FOR_FURTHER_STEP = 4, 5
+
+
+def levels(values: Sequence[float]) -> list[range]:
+    """Return the places of each level, in order: one step as :func:`step_before` finds it, further ones only if clear."""
+    step = step_before(values)
+    if not step:
+        return [range(len(values))]
+    return [*_split(values, 0, step), *_split(values, step, len(values))]
+
+
+def _split(values: Sequence[float], start: int, end: int) -> list[range]:
+    step = step_before(values[start:end], _FURTHER_STEP_ALPHA)
+    if min(step, end - start - step) < _MIN_FOR_FURTHER_STEP:
+        return [range(start, end)]
+    return [*_split(values, start, start + step), *_split(values, start + step, end)]
+
+
+def step_before(values: Sequence[float], alpha: float = _STEP_ALPHA) -> int:
+    """Return the index of the first value after the one step in ``values``; 0 where there is none.
+
+    The split that leaves the least variance, by Student's t of its two sides (a side may have one value, of which Welch's
+    test knows no variance), at ``alpha`` over all splits (Bonferroni).
+    """
+    n = len(values)
+    if n < _MIN_FOR_STEP:
+        return 0
+    middle = math.fsum(values) / n
+    squares = math.fsum((x - middle) ** 2 for x in values)
+    best, explained, left = 0, 0.0, 0.0
+    for i in range(1, n):
+        left += values[i - 1] - middle
+        gain = left * left * n / (i * (n - i))
+        if gain > explained:
+            best, explained = i, gain
+    rest = squares - explained
+    if rest <= squares * 1e-12:
+        return best if explained > 0 else 0
+    t = math.sqrt(explained * (n - 2) / rest)
+    return best if 2 * t_upper_tail(t, n - 2) * (n - 1) <= alpha else 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +153,7 @@ class TimeChange:
 
     @property
     def is_settled(self) -> bool | None:
-        """Return whether the interval excludes 0; None without an interval."""
+        """Whether the interval excludes 0; None without an interval."""
         return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
 
 
@@ -135,27 +168,11 @@ def time_change(
     ``against``: the name of the control. ``steps``: relative spread of the steps of cell and control, shown if each has
     a single run. ValueError if a side is empty.
     """
-    ours, theirs = mean(cell), mean(control)
+    ours, theirs = fmean(cell), fmean(control)
     half = half_width(cell, control)
     change = (ours - theirs) / theirs
     interval = None if half is None else (change - half / theirs, change + half / theirs)
     return TimeChange(ours - theirs, change, interval, _basis(cell, control, steps, against))
-
-
-def half_width(left: Sequence[float], right: Sequence[float]) -> float | None:
-    """Return half of Welch's 95 % interval of the difference of two means; None below :data:`MIN_RUNS` values on a side.
-
-    Welch (1947): variances may differ; degrees of freedom by Satterthwaite. Worked example:
-    (1, 2, 3) and (2, 4, 6) have standard error 1.291 and 2.94 degrees of freedom, so the half width is 4.155.
-    """
-    if min(len(left), len(right)) < MIN_RUNS:
-        return None
-    parts = [((sample_stdev(side) or 0.0) ** 2 / len(side), len(side)) for side in (left, right)]
-    error = sum(part for part, _ in parts)
-    if error == 0:
-        return 0.0
-    degrees = error**2 / sum(part**2 / (n - 1) for part, n in parts)
-    return t_quantile((1 + CONFIDENCE) / 2, degrees) * math.sqrt(error)
 
 
 def _basis(
@@ -166,14 +183,11 @@ def _basis(
     runs = f"{counted(len(cell), 'run')} each" if len(cell) == len(control) else f"{len(cell)} and {len(control)} runs"
     sizes = f"{runs}; an interval needs at least {MIN_RUNS}{' each' * (len(cell) != len(control))}"
     spreads = [text for text in (_spread("this cell", cell, steps[0]), _spread(against, control, steps[1])) if text]
-    return f"{sizes}; {', '.join(spreads)}" if spreads else sizes
+    return "; ".join([sizes, *([", ".join(spreads)] if spreads else [])])
 
 
 def _spread(who: str, runs: Sequence[float], steps: float | None) -> str:
     if len(runs) > 1:
-        return f"runs of {who} differ by {(max(runs) - min(runs)) / mean(runs) * 100:.1f} %"
-    return (
-        ""
-        if steps is None
-        else f"steps of {'the ' * (who in ('control', 'reference'))}{who} spread by {steps * 100:.1f} % (standard deviation)"
-    )
+        return f"runs of {who} differ by {(max(runs) - min(runs)) / fmean(runs) * 100:.1f} %"
+    the = "the " * (who in ("control", "reference"))
+    return "" if steps is None else f"steps of {the}{who} spread by {steps * 100:.1f} % (standard deviation)"

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 from harness.errors import ExitCode
 from harness.failures.of_run import oom_of_run
-from harness.judge import readings, statistics
+from harness.judge import readings
 from harness.judge.compare import is_reference_run
 from harness.judge.coverage import own_time_text, throughput_text
 from harness.judge.gate import Comparison, Finding, Outcome, Verdict
@@ -79,7 +80,7 @@ def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
 def _step(rank: RankRecord, record: RunRecord) -> str:
     """Return the rank's own median over the window. The job's is higher: every step waits for the slowest rank."""
     seconds = window_of([rank], 1, *record.spec.measure.window).seconds
-    return format_seconds(statistics.median(seconds)) if seconds else ABSENT
+    return format_seconds(median(seconds)) if seconds else ABSENT
 
 
 def _state(rank: RankRecord, record: RunRecord) -> Words:

@@ -3,15 +3,15 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import MIN_STEPS
-from harness.judge import statistics
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Verdict, default_thresholds
 from harness.judge.metrics import BY_NAME, METRICS, GateKind, Metric, Metrics
 from harness.judge.plausible import doubts_of
-from harness.judge.statistics import t_quantile, t_upper_tail
+from harness.judge.statistics import t_quantile, welch
 from harness.nightly.rules import SMALLEST_EFFECT, judge_memory
 from harness.nightly.values import AaFinding, AaVerdict, CaseRun
 from harness.predict.flops import model_flops_per_step
@@ -95,43 +95,6 @@ def _cost(case: PlannedCase) -> float:
     return spec.measure.max_steps * model_flops_per_step(spec) / peak
 
 
-@dataclass(frozen=True)
-class TwoSampleT:
-    """Means of both sides, their relative change, and the probability of such a change by chance; ``noise`` of one run.
-
-    ``p_value`` is two-sided; ``noise`` is the standard deviation within the sides over the mean of all runs; ``error`` that of
-    ``change`` with its ``degrees`` of freedom.
-    """
-
-    first: float
-    second: float
-    change: float
-    p_value: float
-    noise: float
-    error: float
-    degrees: int
-
-    def visible(self, alpha: float) -> float:
-        """Return the smallest relative change whose p-value would be ``alpha``."""
-        return self.error * t_quantile(1 - alpha / 2, self.degrees)
-
-
-def two_sample_t(first: Sequence[float], second: Sequence[float]) -> TwoSampleT:
-    """Apply Student's t test to two samples with one variance: at least two runs on each side, values above 0.
-
-    Worked example: (100, 102) against (103, 105) differ by 3 with a standard error of 1.414: t = 2.12 with 2 degrees of
-    freedom, p = 0.168.
-    """
-    a, b = statistics.mean(first), statistics.mean(second)
-    squares = math.fsum((x - a) ** 2 for x in first) + math.fsum((x - b) ** 2 for x in second)
-    degrees = len(first) + len(second) - 2
-    variance = squares / degrees
-    error = math.sqrt(variance * (1 / len(first) + 1 / len(second)))
-    p_value = float(a == b) if error == 0 else min(1.0, 2 * t_upper_tail(abs(b - a) / error, degrees))
-    noise = math.sqrt(variance) / statistics.mean((*first, *second))
-    return TwoSampleT(a, b, b / a - 1, p_value, noise, error / a, degrees)
-
-
 def pairs_that_show(change: float, noise: float, alpha: float) -> int | None:
     """Return the fewest pairs that show ``change`` if one run varies by ``noise``; None if more than MAX_PAIRS."""
 
@@ -209,16 +172,17 @@ def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float 
     a, b = ([value for value in side if value is not None] for side in (first, second))
     if len(a) < len(first) or len(b) < len(second):
         return AaFinding(metric.name, None, None, None, None, None, limit, holds=False)
-    found = two_sample_t(a, b)
-    visible, differs = found.visible(AA_ALPHA), abs(found.change) > limit and found.p_value <= AA_ALPHA
+    found, base = welch(a, b), fmean(a)
+    change, visible = found.difference / base, found.half_width(1 - AA_ALPHA) / base
+    differs = abs(change) > limit and found.p_value <= AA_ALPHA
     is_blind = not differs and visible > threshold
     return AaFinding(
         metric.name,
-        found.first,
-        found.second,
-        found.change,
+        base,
+        fmean(b),
+        change,
         found.p_value,
-        found.noise,
+        found.error / math.sqrt(2 / len(a)) / fmean((*a, *b)),
         limit,
         not differs and not is_blind,
         visible=visible,

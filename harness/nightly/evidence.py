@@ -5,8 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.judge import statistics as sample_statistics
-from harness.judge.statistics import t_upper_tail
+from harness.judge.statistics import of_variances, sample_stdev
 from harness.nightly.known_noise import KnownNoise
 from harness.nightly.noise import UNKNOWN_NIGHTS, Noises, Variance, noises
 from harness.nightly.values import Evidence
@@ -62,7 +61,7 @@ def evidence_of(values: Sequence[float], golden: Reference, history: KnownNoise 
 
 
 def _tonight(changes: Sequence[float]) -> Variance | None:
-    spread = sample_statistics.sample_stdev(changes)
+    spread = sample_stdev(changes)
     return None if spread is None else Variance(spread**2, len(changes) - 1)
 
 
@@ -88,22 +87,13 @@ def _over_shapes(
 
 
 def _tail(change: float, shares: Sequence[tuple[float, Variance | None]]) -> float:
-    """Return the tail of Student's t for ``change``; ``shares`` add up to its variance, degrees by Satterthwaite (1946).
-
-    Shares of the same variance are added first: they are one estimate.
-    """
+    """Return Welch's tail for ``change``; ``shares`` of the same variance are added first: they are one estimate."""
     weights: dict[Variance, float] = {}
     for weight, variance in shares:
-        if variance and variance.value:
+        if variance:
             weights[variance] = weights.get(variance, 0.0) + weight
-    parts = [(weight * variance.value, variance.degrees) for variance, weight in weights.items()]
-    error = sum(part for part, _ in parts)
-    if error == 0:
-        return 0.0 if change > 0 else 1.0
-    t = change / math.sqrt(error)
-    unknown = sum(part**2 / degrees for part, degrees in parts)
-    tail = t_upper_tail(abs(t), error**2 / unknown if unknown else math.inf)
-    return tail if t >= 0 else 1 - tail
+    parts = ((weight * variance.value, variance.degrees) for variance, weight in weights.items())
+    return of_variances(change, parts).upper_tail
 
 
 def _basis(tonight: Variance | None, golden: Variance | None, history: KnownNoise | None) -> str:

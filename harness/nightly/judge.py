@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from statistics import median
 
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.experiment import ExperimentSpec
 from harness.history.record import CaseOutcome, HistoryRecord, case_of
 from harness.history.store import read_history
 from harness.judge.gate import Verdict
-from harness.judge.statistics import median
 from harness.nightly.aa import judge_aa
 from harness.nightly.case import MACHINE, judge_case, suspected
 from harness.nightly.outcome import WORST_FIRST, aa_runs, case_runs, exit_code_of, figures_outcome

@@ -4,21 +4,16 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 
-from harness.judge import statistics
-from harness.judge.statistics import t_upper_tail
+from harness.judge.statistics import levels as places_of_levels
 
 MIN_NIGHTS = 5
 """This many nights show how much nights differ."""
 
-# Probability of finding a step in a history without one; the search tries every night, which share it.
-_STEP_ALPHA = 0.01
-_FURTHER_STEP_ALPHA = 0.0001  # drifting nights look like many steps, which would hide their noise
-_MIN_NIGHTS_FOR_STEP = 4
-
 # An odd night is this many robust deviations from both sides, more in a short history, and at least so much of its level.
 _ODD_DEVIATIONS, _ODD_SHORT, _ODD_LEAST = 4.0, 16.0, 0.01
-_SIDE = 3
+_SIDE, _MIN_NIGHTS_FOR_ODD = 3, 4
 _MAD_TO_SD = 1.4826
 
 # What nights add: Student's t of these degrees, and how likely each is before any night was seen. Public histories of CI
@@ -112,8 +107,8 @@ def known_noise(nights: Sequence[Sequence[float]], num_before_golden: int = 0) -
     odd = _odd_nights(nights, means, runs_per_night)
     out = {night.index for night in odd}
     usual = [i for i in range(len(nights)) if i not in out]
-    sides = [[usual[i] for i in side] for side in _levels([means[i] for i in usual])]
-    levels = [statistics.mean([means[i] for i in side]) for side in sides]
+    sides = [[usual[i] for i in side] for side in places_of_levels([means[i] for i in usual])]
+    levels = [fmean([means[i] for i in side]) for side in sides]
     parts = [(i, level) for side, level in zip(sides, levels, strict=True) for i in side]
     within = math.fsum(((x - means[i]) / level) ** 2 for i, level in parts for x in nights[i])
     deviations = [[(means[i] - level) / level for i in side] for side, level in zip(sides, levels, strict=True)]
@@ -139,8 +134,8 @@ def known_noise(nights: Sequence[Sequence[float]], num_before_golden: int = 0) -
         odd=odd,
         drift=drift,
         levels=tuple(levels),
-        golden_level=statistics.median(around) if len(around) >= MIN_NIGHTS else None,
-        recent=statistics.mean([means[i] for i in usual[-_GROUP:]]) if len(usual) >= _GROUP else None,
+        golden_level=median(around) if len(around) >= MIN_NIGHTS else None,
+        recent=fmean([means[i] for i in usual[-_GROUP:]]) if len(usual) >= _GROUP else None,
         pair_sd=_pair_sd([means[i] for i in usual]),
     )
 
@@ -154,45 +149,7 @@ def _pair_sd(means: Sequence[float]) -> float | None:
         return None
     pairs = range(_GROUP, len(means) - 1)
     changes = [math.fsum(means[i : i + 2]) / math.fsum(means[i - _GROUP : i]) * _GROUP / 2 - 1 for i in pairs]
-    return _MAD_TO_SD * statistics.median([abs(change) for change in changes])
-
-
-def step_before(means: Sequence[float], alpha: float = _STEP_ALPHA) -> int:
-    """Return the index of the first night after the one step in ``means``; 0 where there is none.
-
-    The split that leaves the least variance, by Student's t of its two sides, at ``alpha`` over all splits (Bonferroni).
-    """
-    n = len(means)
-    if n < _MIN_NIGHTS_FOR_STEP:
-        return 0
-    middle = math.fsum(means) / n
-    squares = math.fsum((x - middle) ** 2 for x in means)
-    best, explained, left = 0, 0.0, 0.0
-    for i in range(1, n):
-        left += means[i - 1] - middle
-        gain = left * left * n / (i * (n - i))
-        if gain > explained:
-            best, explained = i, gain
-    rest = squares - explained
-    if rest <= squares * 1e-12:
-        return best if explained > 0 else 0
-    t = math.sqrt(explained * (n - 2) / rest)
-    return best if 2 * t_upper_tail(t, n - 2) * (n - 1) <= alpha else 0
-
-
-def _levels(means: Sequence[float]) -> list[range]:
-    """Return the nights of each level, in order: one step as :func:`step_before` finds it, further ones only if they are clear."""
-    step = step_before(means)
-    if not step:
-        return [range(len(means))]
-    return [*_split(means, 0, step), *_split(means, step, len(means))]
-
-
-def _split(means: Sequence[float], start: int, end: int) -> list[range]:
-    step = step_before(means[start:end], _FURTHER_STEP_ALPHA)
-    if min(step, end - start - step) < MIN_NIGHTS:
-        return [range(start, end)]
-    return [*_split(means, start, start + step), *_split(means, start + step, end)]
+    return _MAD_TO_SD * median([abs(change) for change in changes])
 
 
 def _odd_nights(
@@ -202,21 +159,21 @@ def _odd_nights(
 
     The measure is the median of the differences from night to night, which neither a step nor an odd night changes.
     """
-    if len(means) < _MIN_NIGHTS_FOR_STEP:
+    if len(means) < _MIN_NIGHTS_FOR_ODD:
         return ()
-    middle = statistics.median(means)
+    middle = median(means)
     steps = [abs(b - a) / middle for a, b in itertools.pairwise(means)]
     spreads = [_spread(night, mean) for night, mean in zip(nights, means, strict=True) if len(night) > 1]
-    of_runs = statistics.median(spreads) / math.sqrt(runs_per_night) if spreads else 0.0
-    scale = max(_MAD_TO_SD * statistics.median(steps) / math.sqrt(2), of_runs)
+    of_runs = median(spreads) / math.sqrt(runs_per_night) if spreads else 0.0
+    scale = max(_MAD_TO_SD * median(steps) / math.sqrt(2), of_runs)
     limit = max(_ODD_LEAST, scale * (_ODD_DEVIATIONS + _ODD_SHORT / len(means)))
     found = []
     for i, mean in enumerate(means):
         sides = [side for side in (means[max(0, i - _SIDE) : i], means[i + 1 : i + 1 + _SIDE]) if side]
-        changes = [mean / statistics.median(side) - 1 for side in sides]
+        changes = [mean / median(side) - 1 for side in sides]
         neighbours = [mean / means[k] - 1 for k in (i - 1, i + 1) if 0 <= k < len(means)]
         if all(abs(change) > limit for change in (*changes, *neighbours)) and len({x > 0 for x in changes}) == 1:
-            found.append(OddNight(i, statistics.mean(changes)))
+            found.append(OddNight(i, fmean(changes)))
     return tuple(found)
 
 

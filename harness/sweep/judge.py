@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
-from harness.judge import statistics
 from harness.judge.gate import default_thresholds
 from harness.judge.saving import first_run
 from harness.judge.statistics import half_width
@@ -63,7 +63,7 @@ def stand_in(cells: Sequence[MeasuredCell], control: MeasuredCell) -> MeasuredCe
         return None
     sure = (cell for cell in cells if cell.status == "ok" and not cell.doubts and cell.costs_s)
     able = [cell for cell in sure if cell.metrics and cell.metrics.peak_allocated_bytes]
-    return min(able, key=lambda cell: statistics.mean(cell.costs_s), default=None)
+    return min(able, key=lambda cell: fmean(cell.costs_s), default=None)
 
 
 def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Recommendation:

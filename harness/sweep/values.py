@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.judge import statistics
 from harness.judge.gate import Comparison
 from harness.judge.metrics import Metric, Metrics, Speed, cell_figure
 from harness.judge.saving import MemorySaving
@@ -142,7 +142,7 @@ class CellVerdict:
     @property
     def cost_s(self) -> float | None:
         """Return the mean of ``costs_s``; None without any."""
-        return statistics.mean(self.costs_s) if self.costs_s else None
+        return fmean(self.costs_s) if self.costs_s else None
 
     @property
     def versus(self) -> VsControl | None:

@@ -7,8 +7,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -244,20 +242,6 @@ def test_a_metric_that_some_nights_lack_is_no_column_and_is_reported(ask, result
     answer = ask(CASE, "--csv", "-")
     assert answer.out.splitlines()[0] == "time,commit,branch,tflops_per_gpu"
     assert "peak_allocated_bytes" in answer.err
-
-
-@pytest.mark.slow
-def test_without_the_extra_there_are_no_points_and_the_way_to_have_them(results):
-    """In a process of its own, in which neither ruptures nor scipy can be imported."""
-    program = (
-        "import sys; sys.modules['ruptures'] = None; sys.modules['scipy'] = None\n"
-        "from harness.app import main; main(sys.argv[1:])"
-    )
-    command = [sys.executable, "-c", program, "history", CASE, "--results_dir", str(results)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "No change points: ruptures and scipy not installed (pip install 'mbr-perf[stats]')." in done.stdout
-    assert "Newest night 2026-01-30T02:00Z: pass" in done.stdout
 
 
 def test_a_golden_of_the_same_settings_is_the_band(ask, tmp_path, make_golden, make_record, make_spec):

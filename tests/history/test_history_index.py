@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from harness.history.files import INDEX, indexed_stamps, keep_text, kept_text
+from harness.history.files import INDEX, indexed_stamps
 from harness.history.store import read_history, survey_history, write_history
 
 
@@ -86,19 +86,3 @@ def test_where_no_index_can_be_kept_the_answer_is_the_same_and_reports_it(result
     assert reading.records == (make_kept(0), make_kept(1), make_kept(2))
     assert len(reading.notes) == 1
     assert reading.notes[0].startswith("3 files read one by one, because mbr-perf cannot write an index in ")
-
-
-def test_what_was_worked_out_is_kept_until_its_material_changes(results):
-    folder = results / "history"
-    assert kept_text(folder, "trend of a case", "d1") is None
-    keep_text(folder, "trend of a case", "d1", "[7]")
-    assert kept_text(folder, "trend of a case", "d1") == "[7]"
-    assert kept_text(folder, "trend of a case", "d2") is None
-    keep_text(folder, "trend of a case", "d2", "[8]")
-    assert kept_text(folder, "trend of a case", "d1") is None
-    assert len(read_history(results)) == 3
-
-
-def test_without_an_index_nothing_is_kept_and_nothing_fails(tmp_path):
-    keep_text(tmp_path / "history", "trend", "d1", "[7]")
-    assert kept_text(tmp_path / "history", "trend", "d1") is None

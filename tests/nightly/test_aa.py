@@ -1,6 +1,5 @@
 """The A/A of a night: when two labels of one setting count as different, and what that leaves to be judged."""
 
-import random
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from harness.errors import ExitCode
 from harness.judge.derive import derive
 from harness.judge.gate import Verdict
-from harness.nightly.aa import AA_ALPHA, judge_aa, pairs_that_show, two_sample_t
+from harness.nightly.aa import AA_ALPHA, judge_aa, pairs_that_show
 from harness.nightly.judge import judge_night
 from harness.nightly.values import CaseMaterial, CaseRun
 from harness.records.goldens import GoldenSearch
@@ -74,24 +73,6 @@ def judged(case):
 
 def verdict_of(night, metric):
     return next(finding.verdict for finding in night.cases[0].findings if finding.metric == metric)
-
-
-def test_the_p_value_is_that_of_students_t():
-    found = two_sample_t((100, 102), (103, 105))
-    assert found.p_value == pytest.approx(0.16795, abs=1e-5)
-    assert found.visible(found.p_value) == pytest.approx(found.change)
-    assert (found.change, found.noise) == (pytest.approx(3 / 101), pytest.approx(2**0.5 / 102.5))
-
-
-@pytest.mark.parametrize("pairs", [3, 4])
-def test_one_in_a_hundred_equal_settings_looks_unequal(pairs):
-    draw = random.Random(5)
-
-    def side():
-        return [draw.gauss(700, 7) for _ in range(pairs)]
-
-    alarms = sum(two_sample_t(side(), side()).p_value <= AA_ALPHA for _ in range(4000))
-    assert 20 <= alarms <= 60  # 40 are expected, by three standard deviations
 
 
 def test_labels_take_turns_so_that_a_drift_falls_on_both_alike():

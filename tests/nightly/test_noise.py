@@ -8,7 +8,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.history.record import HistoryFigure, HistoryRecord
 from harness.nightly.case import noise_of
-from harness.nightly.known_noise import KnownNoise, Tail, known_noise, step_before
+from harness.nightly.known_noise import KnownNoise, Tail, known_noise
 from harness.nightly.noise import noises
 
 GOLDEN = "2026-01-03T00:00:00Z"
@@ -44,18 +44,6 @@ def test_a_step_between_nights_is_no_noise_and_the_level_is_that_after_it():
     assert (noise.num_nights, noise.level) == (10, without.level)
     assert noise.within_sd == pytest.approx(0.01, rel=0.25)
     assert noise.night_sd == pytest.approx(0.01 / 5**0.5, rel=0.5)
-
-
-def test_a_step_is_seldom_found_where_there_is_none():
-    draw = random.Random(1)
-    found = sum(step_before([draw.gauss(0, 1) for _ in range(20)]) > 0 for _ in range(1000))
-    assert found <= 20
-
-
-def test_a_step_between_nights_that_are_equal_otherwise_is_found():
-    assert step_before([700.0, 700.0, 680.0, 680.0]) == 2
-    assert step_before([700.0] * 5) == 0
-    assert step_before([700.0, 680.0, 680.0]) == 0
 
 
 def test_nights_before_the_golden_count_for_the_noise_and_not_for_the_level():
