@@ -67,8 +67,8 @@ import --log none=a.log mlp=b.log -mr llama3_70b --task sft -g h100 -c fp8_cs
 import --log logs/ -mr llama3_8b -g h100 --started_at 2026-01-31T22:00
 
 snapshot oom.pickle
-snapshot oom.pickle --timeline oom.html
-snapshot before.pickle after.pickle
+snapshot oom.pickle --json
+snapshot RUN/ranks/snapshot_000.pickle
 
 doctor
 doctor --results_dir /scratch/results

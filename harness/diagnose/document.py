@@ -1,14 +1,13 @@
-"""JSON of a diagnosis and of memory snapshots."""
+"""JSON of a diagnosis."""
 
 from typing import Literal, Self
 
 from harness.diagnose.stages import needed_bytes, stage_of_failure, unexplained_bytes
 from harness.diagnose.values import Case, Diagnosis, Recognised, Status
 from harness.errors import ExitCode
-from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
+from harness.failures.verdict import AllocatorFigures, Confidence
 from harness.records.run import StagePrediction
 from harness.show.json import Document, Shown, Text, at
-from harness.snapshot.values import DeviceMemory
 
 
 class VerdictPart(Shown):
@@ -86,51 +85,3 @@ class DiagnosisDocument(Document):
         certain = {} if answer.is_conclusive else {"oom_class": None, "confidence": None}
         verdict, expected = VerdictPart.of(answer, **certain), ExpectedPart.of_case(answer.case)
         return cls.of(answer, verdict=verdict, expected=expected, exit_code=exit_code)
-
-
-class OomPart(Shown):
-    """Why the last request failed."""
-
-    oom_class: OomClass = at("oom_class", serialization_alias="class")
-    confidence: Confidence
-    reason: str
-    next_experiment: str
-    request_bytes: int | None
-
-
-class SnapshotDocument(Document):
-    """``mbr-perf snapshot FILE --json``. ``device``: the device of ``verdict``, which is null if nothing failed."""
-
-    file: str
-    file_bytes: int
-    devices: tuple[DeviceMemory, ...]
-    device: int
-    verdict: OomPart | None
-
-
-class HeldMoreRow(Shown):
-    """How much more of one module or site the second snapshot holds; ``site`` is empty for a whole module."""
-
-    module: str
-    site: str
-    before_bytes: int
-    after_bytes: int
-    more_bytes: int
-
-
-class DifferencePart(Shown):
-    """Rows that differ, the largest difference first."""
-
-    at_peak: bool
-    before_bytes: int
-    after_bytes: int
-    modules: tuple[HeldMoreRow, ...]
-    sites: tuple[HeldMoreRow, ...]
-
-
-class SnapshotDifferenceDocument(Document):
-    """``mbr-perf snapshot FILE OTHER --json``."""
-
-    before: str
-    after: str
-    difference: DifferencePart

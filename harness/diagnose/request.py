@@ -42,17 +42,17 @@ class Committed:
 
 @dataclass(frozen=True)
 class Inputs:
-    """``unfinished``: run folders without a record. All ``logs`` belong to one job."""
+    """One job, and a snapshot. ``unfinished``: a run folder without a record. All ``logs`` belong to one job."""
 
-    runs: tuple[Committed, ...] = ()
-    unfinished: tuple[Path, ...] = ()
+    run: Committed | None = None
+    unfinished: Path | None = None
     logs: tuple[str, ...] = ()
-    snapshots: tuple[Path, ...] = ()
+    snapshot: Path | None = None
 
     @property
     def num_jobs(self) -> int:
-        """Count the runs, plus one if there are logs."""
-        return len(self.runs) + len(self.unfinished) + bool(self.logs)
+        """Return 0 for a snapshot alone."""
+        return bool(self.run) + bool(self.unfinished) + bool(self.logs)
 
 
 def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inputs:
@@ -84,12 +84,17 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
         except BadRequestError as problem:
             problems.append(problem)
     raise_all(problems)
-    found = Inputs(tuple(runs), tuple(unfinished), tuple(logs), tuple(snapshots))
-    if found.num_jobs > 1 or len(snapshots) > 1:
-        what = f"{found.num_jobs} jobs" if found.num_jobs > 1 else f"{len(snapshots)} snapshots"
+    num_jobs = len(runs) + len(unfinished) + bool(logs)
+    if num_jobs > 1 or len(snapshots) > 1:
+        what = f"{num_jobs} jobs" if num_jobs > 1 else f"{len(snapshots)} snapshots"
         remedy = "name one run, all logs of one job, or one snapshot; mbr-perf explain RUN OTHER_RUN compares two runs"
         raise BadRequestError(f"{what}: diagnose takes one job", remedy=remedy)
-    return found
+    return Inputs(
+        run=runs[0] if runs else None,
+        unfinished=unfinished[0] if unfinished else None,
+        logs=tuple(logs),
+        snapshot=snapshots[0] if snapshots else None,
+    )
 
 
 def located(reference: str, results: Path | None) -> Path:

@@ -11,6 +11,7 @@ from types import FrameType
 from harness.diagnose.judge import diagnose
 from harness.diagnose.of_log import Listener, case_of_log
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
+from harness.diagnose.of_snapshot import added_evidence, of_snapshot_alone
 from harness.diagnose.plan import given_env, planned, rulings_on
 from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, sorted_inputs
 from harness.diagnose.values import Case, Diagnosis, is_doubted
@@ -26,7 +27,6 @@ from harness.launch.environment import Host
 from harness.measure.logged import Logged, logged_arguments, with_logged
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.records.strict_json import read_document
-from harness.snapshot.judge import added_evidence, of_snapshots_alone
 
 
 @contextmanager
@@ -63,8 +63,8 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     problems.raise_if_any()
     logged = logged_arguments(inputs.logs) if request.asked is None else None
     given = _given(request, inputs, logged, host)
-    if not inputs.num_jobs:
-        return of_snapshots_alone(inputs.snapshots)
+    if inputs.snapshot is not None and not inputs.num_jobs:
+        return of_snapshot_alone(inputs.snapshot)
     case = _case(inputs, given, request.passage, host)
     prints = logged is not None and case.paths == inputs.logs
     case = replace(case, asked_with=_asked_with(request, case), prints_settings=prints)
@@ -73,8 +73,8 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     if request.plans and case.spec is not None and not is_doubted(case, rulings):
         case, outlook = planned(case, host)
     answer = diagnose(case, outlook, rulings)
-    snapshots = inputs.snapshots or _own_snapshot(case, inputs)
-    more = added_evidence(case, snapshots) if snapshots else ()
+    snapshot = inputs.snapshot or _own_snapshot(case, inputs)
+    more = added_evidence(case, snapshot) if snapshot else ()
     return replace(answer, evidence=(*request.passage.notes, *answer.evidence, *more))
 
 
@@ -93,12 +93,12 @@ def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:
     return (*snapshots, *results, *(() if request.plans else ("--no_plan",)))
 
 
-def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
+def _own_snapshot(case: Case, inputs: Inputs) -> Path | None:
     """Return the snapshot that the failed rank of a run left with `--snapshot_on_oom`."""
-    if not inputs.runs or not case.has_oom or case.failed is None or case.failed.rank is None:
-        return ()
-    path = inputs.runs[0].folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
-    return (path,) if path.is_file() else ()
+    if inputs.run is None or not case.has_oom or case.failed is None or case.failed.rank is None:
+        return None
+    path = inputs.run.folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
+    return path if path.is_file() else None
 
 
 def exit_code_of(answer: Diagnosis, request: DiagnoseRequest) -> ExitCode:
@@ -124,9 +124,9 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
 
 
 def _case(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -> Case:
-    for run in inputs.runs:
-        return _of_run(run, passage)
-    for folder in inputs.unfinished:
+    if inputs.run is not None:
+        return _of_run(inputs.run, passage)
+    if (folder := inputs.unfinished) is not None:
         spec, logs = read_document(folder / "spec.json", ExperimentSpec), folder / "logs"
         logged = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
         return case_of_unfinished(folder, spec, logged, host)

@@ -47,7 +47,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "rules show": ("recipes.show:RulesDocument",),
     "run": (*_RUN, "sweep.document:AbDocument", *_SWEEP[1:], *_JOB),
     "schema": ("recipes.show:CommandsDocument",),
-    "snapshot": ("diagnose.document:SnapshotDocument", "diagnose.document:SnapshotDifferenceDocument"),
+    "snapshot": ("snapshot.show:SnapshotDocument",),
     "sweep": (*_SWEEP, *_JOB),
 }
 """By command, the types of its documents below `harness`. Every command may also print an error."""

@@ -11,20 +11,9 @@ from harness.cli.options import Json, takes
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotOptions:
-    """Which files to read, and where to draw."""
+    """The file to read."""
 
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of torch.cuda.memory._dump_snapshot.")]
-    other: Annotated[
-        Path | None, typer.Argument(metavar="OTHER", help="A second snapshot, to compare with the first.")
-    ] = None
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            "--timeline",
-            metavar="FILE.html|png|svg",
-            help="Also draw memory over time; two files share one chart. Needs mbr-perf[report].",
-        ),
-    ] = None
     as_json: Json = False
 
 
@@ -32,12 +21,8 @@ class SnapshotOptions:
 def snapshot(asked: SnapshotOptions) -> None:
     """Explain a memory snapshot: where the reserved memory is, which modules hold it, and why the last request failed.
 
-    With two snapshots, show what the second holds more than the first, by module and by line. mbr-perf reads files as
-    plain values in a separate process and never runs code in them, unlike torch's own viewer.
+    mbr-perf reads files as plain values in a separate process and never runs code in them, unlike torch's own viewer.
     """
-    from harness.snapshot.show import show_difference, show_snapshot
+    from harness.snapshot.show import show_snapshot
 
-    if asked.other is None:
-        show_snapshot(asked.file, timeline=asked.timeline, as_json=asked.as_json)
-    else:
-        show_difference(asked.file, asked.other, timeline=asked.timeline, as_json=asked.as_json)
+    show_snapshot(asked.file, as_json=asked.as_json)

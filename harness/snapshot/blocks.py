@@ -43,8 +43,7 @@ class Blocks:
     has_expandable: bool = False
     pools: dict[str, list[int]] = field(default_factory=dict)
     live: dict[Owner, Live] = field(default_factory=dict)
-    # By address, for the history: requested bytes, and the owner.
-    standing: dict[int, tuple[int, Owner]] = field(default_factory=dict)
+    as_requested: int = 0  # as the history counts: the block's size where the request is unknown
 
     @property
     def stranded(self) -> int:
@@ -110,7 +109,7 @@ def _add(device: Blocks, entry: dict[Any, Any], segment: _Segment, stacks: Stack
         active += num_bytes
         if state == ALLOCATED:
             allocated += num_bytes
-            _count(device, address, num_bytes, block, where, stacks)
+            _count(device, num_bytes, block, where, stacks)
     device.num_segments += 1
     device.reserved += segment.total
     device.allocated += allocated
@@ -140,7 +139,7 @@ def _blocks(entry: dict[Any, Any], segment: _Segment) -> Iterator[tuple[int, int
         raise SnapshotFormatError(f"{segment.where}: its blocks reach beyond its end")
 
 
-def _count(device: Blocks, address: int, num_bytes: int, block: dict[Any, Any], where: str, stacks: Stacks) -> None:
+def _count(device: Blocks, num_bytes: int, block: dict[Any, Any], where: str, stacks: Stacks) -> None:
     owner = stacks.owner(block.get("frames"))
     live = device.live.setdefault(owner, Live())
     live.num_bytes += num_bytes
@@ -150,7 +149,7 @@ def _count(device: Blocks, address: int, num_bytes: int, block: dict[Any, Any], 
         device.requested = None
     elif device.requested is not None:
         device.requested += requested
-    device.standing[address] = (num_bytes if requested is None else requested, owner)
+    device.as_requested += num_bytes if requested is None else requested
 
 
 def _count_free(device: Blocks, segment: _Segment, free: list[tuple[int, int]], *, is_empty: bool) -> None:

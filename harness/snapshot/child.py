@@ -4,12 +4,12 @@ import gc
 import pickle
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, NoReturn
 
 from harness.snapshot.blocks import Blocks, Live, blocks_by_device
-from harness.snapshot.fields import SnapshotFormatError, mapping, sequence, spans_by_device
-from harness.snapshot.history import History, play
+from harness.snapshot.fields import SnapshotFormatError, mapping, sequence
+from harness.snapshot.requests import last_failure
 from harness.snapshot.stacks import Owner, Stacks
 from harness.snapshot.values import DeviceMemory, Holder, SnapshotSummary
 
@@ -66,22 +66,18 @@ def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummar
     content = mapping(snapshot, "the snapshot")
     if "segments" not in content:
         raise SnapshotFormatError("it has no 'segments'; every memory snapshot of torch has them")
-    stacks = Stacks()
-    blocks, phases = blocks_by_device(content, stacks), spans_by_device(content)
-    histories = {}
-    for device, entries in enumerate(sequence(content.get("device_traces") or (), "device_traces")):
-        if entries:
-            where, own = f"device_traces[{device}]", blocks.get(device, Blocks())
-            histories[device] = play(sequence(entries, where), own, phases.get(device, ()), stacks, where)
-    devices = sorted({*blocks, *histories})
-    return SnapshotSummary(
-        file=file,
-        file_bytes=file_bytes,
-        devices=tuple(_device(d, blocks.get(d, Blocks()), histories.get(d, History())) for d in devices),
-    )
+    blocks = blocks_by_device(content, Stacks())
+    traces = enumerate(sequence(content.get("device_traces") or (), "device_traces"))
+    histories = {device: sequence(entries, f"device_traces[{device}]") for device, entries in traces if entries}
+    devices = [
+        _device(device, blocks.get(device, Blocks()), histories.get(device, ()))
+        for device in sorted({*blocks, *histories})
+    ]
+    return SnapshotSummary(file=file, file_bytes=file_bytes, devices=tuple(devices))
 
 
-def _device(number: int, blocks: Blocks, history: History) -> DeviceMemory:
+def _device(number: int, blocks: Blocks, history: Sequence[Any]) -> DeviceMemory:
+    failure, num_failures, problem = last_failure(history, blocks, f"device_traces[{number}]")
     return DeviceMemory(
         device=number,
         num_segments=blocks.num_segments,
@@ -96,36 +92,23 @@ def _device(number: int, blocks: Blocks, history: History) -> DeviceMemory:
         largest_free_bytes=blocks.largest_free,
         has_expandable_segments=blocks.has_expandable,
         private_pools=blocks.private_pools,
-        holders=_holders(blocks.live, history.at_peak),
-        failure=history.failure,
-        num_failures=history.num_failures,
-        levels=history.levels,
-        history_problem=history.problem,
+        holders=_holders(blocks.live),
+        failure=failure,
+        num_failures=num_failures,
+        has_history=bool(history),
+        history_problem=problem,
     )
 
 
-def _holders(live: Mapping[Owner, Live], at_peak: Mapping[Owner, Live] | None) -> tuple[Holder, ...]:
-    """Return holders by the larger of their bytes now and at the peak, the largest first."""
-    peak = at_peak or {}
-    nothing = Live()
-
-    def weight(owner: Owner) -> int:
-        return max(live.get(owner, nothing).num_bytes, peak.get(owner, nothing).num_bytes)
-
-    owners = sorted({*live, *peak}, key=lambda owner: (-weight(owner), owner))
-    rows = [(owner, [live.get(owner, nothing)], [peak.get(owner, nothing)]) for owner in owners[:MOST_HOLDERS]]
-    if rest := owners[MOST_HOLDERS:]:
-        rows.append((REST, [live.get(o, nothing) for o in rest], [peak.get(o, nothing) for o in rest]))
+def _holders(live: Mapping[Owner, Live]) -> tuple[Holder, ...]:
+    """Return the holders, the largest first."""
+    owners = sorted(live.items(), key=lambda item: (-item[1].num_bytes, item[0]))
+    kept, rest = owners[:MOST_HOLDERS], [held for _, held in owners[MOST_HOLDERS:]]
+    if rest:
+        kept.append((REST, Live(sum(held.num_bytes for held in rest), sum(held.count for held in rest))))
     return tuple(
-        Holder(
-            module=owner.module,
-            site=owner.site,
-            live_bytes=sum(live.num_bytes for live in now),
-            num_live=sum(live.count for live in now),
-            peak_bytes=None if at_peak is None else sum(live.num_bytes for live in then),
-            num_peak=None if at_peak is None else sum(live.count for live in then),
-        )
-        for owner, now, then in rows
+        Holder(module=owner.module, site=owner.site, live_bytes=held.num_bytes, num_live=held.count)
+        for owner, held in kept
     )
 
 

@@ -3,13 +3,12 @@
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError
 from harness.records.redact import quoted_error
 from harness.snapshot.values import DeviceMemory, SnapshotSummary
 from harness.units import GIB
@@ -92,25 +91,13 @@ def _require_file(path: Path, mode: int) -> None:
     raise BadRequestError(f"{path}: a folder, not a file", remedy=f"{_NOT_A_SNAPSHOT}; {listed}")
 
 
-def snapshot_summaries(paths: Iterable[Path]) -> list[SnapshotSummary]:
-    """Return one summary per file. BadRequestError names all files that :func:`snapshot_summary` cannot read."""
-    found, problems = list[SnapshotSummary](), list[BadRequestError]()
-    for path in paths:
-        try:
-            found.append(snapshot_summary(path))
-        except BadRequestError as problem:
-            problems.append(problem)
-    raise_all(problems)
-    return found
-
-
 def fullest_device(summary: SnapshotSummary) -> DeviceMemory:
     """Return the device with the most reserved memory. BadRequestError for a snapshot without devices."""
     if not summary.devices:
         raise BadRequestError(
             f"{summary.file}: it holds no memory of any device", remedy="take the snapshot while tensors are in memory"
         )
-    return max(summary.devices, key=lambda device: (device.reserved_bytes, device.levels is not None))
+    return max(summary.devices, key=lambda device: (device.reserved_bytes, device.has_history))
 
 
 def _answer(path: Path, num_bytes: int, limits: SnapshotLimits) -> str:

@@ -50,7 +50,7 @@ def _states(runs: Runs, name: str, *, expandable: bool) -> Case:
     device = _read(program.folder / "snapshot.pickle")
     if isinstance(device, Check):
         return Case(name, checks=(device,), seconds=program.seconds, facts={"torch": stats})
-    read = device.model_dump(mode="json", exclude={"holders", "levels"})
+    read = device.model_dump(mode="json", exclude={"holders"})
     return Case(name, checks=tuple(_same_sums(device, stats)), seconds=program.seconds,
                 facts={"torch": stats, "reader": read})  # fmt: skip
 
@@ -84,16 +84,13 @@ def _of_run(runs: Runs, shape: Shape, name: str, asked: dict[str, Any], *, fails
 
 
 def _of_step(device: DeviceMemory, record: RunRecord) -> Iterator[Check]:
-    """Check that a step recorded after the measured ones stays within their peaks and has holders and phases."""
+    """Check that a step recorded after the measured ones stays within their peaks and has holders."""
     memory = record.ranks[0].memory
     reserved = memory.max_reserved_bytes if memory else None
     found = f"{format_bytes(device.reserved_bytes)} reserved, the run's most {format_bytes(reserved or 0)}"
     yield judged("within_peak", holds=0 < device.reserved_bytes <= (reserved or 0), found=found)
-    modules = sorted({holder.module for holder in device.holders if holder.peak_bytes})
+    modules = sorted({holder.module for holder in device.holders if holder.live_bytes})
     yield judged("has_holders", holds=len(modules) > 1, found=", ".join(modules) or "no holder has a stack")
-    phases = [phase.name for phase in device.levels.phases] if device.levels else []
-    holds = {"forward_backward", "optimizer_step"} <= set(phases)
-    yield judged("has_phases", holds=holds, found=", ".join(phases) or device.history_problem or "none")
 
 
 def _of_failure(device: DeviceMemory, record: RunRecord) -> Iterator[Check]:

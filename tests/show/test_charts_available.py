@@ -14,7 +14,7 @@ def test_a_limit_of_addresses_that_the_engine_dies_of_is_reported():
 
 def test_without_the_extra_report_commands_start_and_show_what_pictures_need():
     lacking = "import sys; sys.modules |= {'altair': None, 'vl_convert': None}"
-    users = "import harness.sweep.run, harness.snapshot.show"
+    users = "import harness.sweep.run"
     printed = subprocess.run(
         [sys.executable, "-c", f"{lacking}; {users}; {ASKED}"], capture_output=True, text=True, check=True
     ).stdout

@@ -1,7 +1,6 @@
 """Pages as their readers see them: in headless Chromium, from a wide screen to a phone, light and dark, without scripts."""
 
 import json
-import pickle
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,14 +17,12 @@ from harness.nightly.reports import write_night_reports
 from harness.records.rank import MemoryRecord, MemorySeries
 from harness.records.sweep import read_sweep
 from harness.show.charts.drawing import obstacle
-from harness.snapshot.show import show_difference
 from harness.sweep.judge import judge_sweep
 from harness.sweep.reports import write_reports
 from harness.units import GIB
 from tests.conftest import build_cell, build_kept, build_rank, build_record, build_spec, build_sweep
 from tests.nightly.conftest import build_night
 from tests.show.browser import Browser, axe_core, chromium
-from tests.snapshot_pickles import trained
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +32,7 @@ pytestmark = [
 ]
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 LONG = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,garbage_collection_threshold:0.8/core_attn,layernorm,mlp"
-PAGES = ("recorded", "sweep", "night", "index", "history", "snapshots")
+PAGES = ("recorded", "sweep", "night", "index", "history")
 WIDTHS = (1400, 1024, 390)
 
 
@@ -111,16 +108,8 @@ def history(folder: Path) -> Path:
     return write_trend(shown, folder / "trend.html")
 
 
-def snapshots(folder: Path) -> Path:
-    files = [folder / f"{name}_of_a_run_with_a_long_name_that_does_not_end_soon.pickle" for name in "ab"]
-    for path in files:
-        path.write_bytes(pickle.dumps(trained(keeps_scores=path.name[0] == "b").snapshot()))
-    show_difference(*files, timeline=folder / "timeline.html", as_json=False)
-    return folder / "timeline.html"
-
-
 MAKERS = {
-    "recorded": recorded, "sweep": sweep, "night": night, "index": index, "history": history, "snapshots": snapshots,
+    "recorded": recorded, "sweep": sweep, "night": night, "index": index, "history": history,
 }  # fmt: skip
 
 

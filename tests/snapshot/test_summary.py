@@ -1,14 +1,12 @@
 """What is read out of snapshots made by hand."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.snapshot.child import summarise
 from harness.snapshot.fields import SnapshotFormatError
-from harness.snapshot.values import DeviceMemory
+from harness.snapshot.values import DeviceMemory, by_module
 from harness.units import GIB, MIB
 from tests.snapshot_pickles import CORE_ATTN, MLP, WEIGHTS, Allocator, Block, fragmented, trained
 
@@ -88,83 +86,24 @@ def test_an_expandable_segment_gives_back_whole_pages():
     assert (device.releasable_bytes, device.stranded_bytes) == (80 * MIB, 10 * MIB)
 
 
-def test_holders_at_the_peak_are_named_by_module():
-    device = device_of(trained(keeps_scores=True).snapshot())
-    at_peak: dict[str, int] = {}
-    for holder in device.holders:
-        at_peak[holder.module] = at_peak.get(holder.module, 0) + (holder.peak_bytes or 0)
-    assert at_peak == {
-        "mlp (weights)": 8 * 64 * MIB, "optimizer": 8 * 128 * MIB, "core_attn": 8 * 48 * MIB,
-        "mlp": (8 * 144 + 96) * MIB,  # with the first gradient of the backward pass
+def test_holders_are_named_by_module():
+    assert dict(by_module(device_of(trained(keeps_scores=True).snapshot()).holders)) == {
+        "mlp (weights)": 8 * 64 * MIB, "optimizer": 8 * 128 * MIB
     }  # fmt: skip
-    assert device.levels is not None
-    assert sum(at_peak.values()) == device.levels.peak_allocated_bytes
-
-
-def test_a_ring_that_lost_its_beginning_still_ends_at_what_is_there():
-    snapshot = trained().snapshot()
-    whole = device_of(snapshot)
-    snapshot["device_traces"][0] = snapshot["device_traces"][0][60:]  # weights and states stood before
-    cut = device_of(snapshot)
-    assert cut.levels is not None and whole.levels is not None
-    assert cut.levels.peak_allocated_bytes == whole.levels.peak_allocated_bytes
-    assert cut.levels.allocated_bytes[-1] == whole.levels.allocated_bytes[-1]
-    assert sum(holder.peak_bytes or 0 for holder in cut.holders) == cut.levels.peak_allocated_bytes
-
-
-def test_a_history_without_its_frees_is_not_taken_for_levels():
-    snapshot = trained().snapshot()
-    snapshot["device_traces"][0] = [e for e in snapshot["device_traces"][0] if not e["action"].startswith("free")]
-    device = device_of(snapshot)
-    assert device.levels is None
-    assert "skip_actions" in device.history_problem
-    assert all(holder.peak_bytes is None for holder in device.holders)
-    assert device.failure is None
 
 
 @pytest.mark.parametrize("is_now", [True, False])
-def test_a_history_without_frees_reports_only_a_failure_at_its_end(is_now: bool):
-    oom = {"action": "oom", "addr": 0, "size": GIB, "device_free": 0, "stream": 0, "frames": []}
-    snapshot = events(("alloc", 1, MIB), ("alloc", 2, MIB))
-    snapshot["device_traces"][0].insert(2 if is_now else 0, oom)
+def test_a_history_without_its_frees_shows_only_a_failure_at_its_end(is_now: bool):
+    allocator = trained()
+    if is_now:
+        allocator.oom(GIB, 0, MLP)
+    snapshot = allocator.snapshot()
+    trace = [e for e in snapshot["device_traces"][0] if not e["action"].startswith("free")]
+    oom = {"action": "oom", "size": GIB, "device_free": 0}
+    snapshot["device_traces"][0] = trace if is_now else [oom, *trace]
     device = device_of(snapshot)
-    assert (device.levels, device.failure is not None) == (None, is_now)
-
-
-def test_phases_are_spans_since_the_history_begins():
-    device = device_of(trained(num_steps=1).snapshot())
-    assert device.levels is not None
-    assert [phase.name for phase in device.levels.phases] == ["step 0 forward", "step 0 backward", "step 0 optimizer"]
-    assert all(phase.start_s < phase.end_s for phase in device.levels.phases)
-
-
-def test_annotations_among_the_events_are_phases_too():
-    snapshot = trained(num_steps=1).snapshot()
-    younger = device_of(snapshot).levels
-    for annotation in snapshot.pop("external_annotations"):
-        frames = [{"name": annotation["stage"], "filename": annotation["name"], "line": 0}]
-        event = {
-            "action": "user_defined",
-            "addr": 0,
-            "size": 0,
-            "stream": 0,
-            "time_us": annotation["time_us"],
-            "frames": frames,
-        }
-        snapshot["device_traces"][0].append(event)
-    snapshot["device_traces"][0].sort(key=lambda event: event["time_us"])
-    older = device_of(snapshot).levels
-    assert younger is not None and older is not None
-    assert [phase.name for phase in older.phases] == [phase.name for phase in younger.phases]
-
-
-def test_events_without_times_are_counted_instead():
-    snapshot = trained().snapshot()
-    for entry in snapshot["device_traces"][0]:
-        del entry["time_us"]
-    levels = device_of(snapshot).levels
-    assert levels is not None
-    assert (levels.clock, levels.phases) == ("events", ())
+    assert (device.failure is not None, "skip_actions" in device.history_problem) == (is_now, not is_now)
+    assert device.num_failures == 1
 
 
 def test_what_failed_is_the_last_request_that_did():
@@ -187,66 +126,6 @@ def test_memory_freed_after_the_failure_counts_as_held_then():
     assert (failure.allocated_then_bytes, failure.is_now) == (10 * GIB, False)
 
 
-def events(*entries: tuple[str, int, int], times: tuple[int, ...] = ()) -> dict[str, Any]:
-    """A snapshot of nothing allocated whose history is these (action, address, bytes), a microsecond apart."""
-    clock = times or range(len(entries))
-    history = [
-        {"action": action, "addr": address, "size": size, "stream": 0, "frames": [], "time_us": time}
-        for (action, address, size), time in zip(entries, clock, strict=True)
-    ]
-    return {"segments": [], "device_traces": [history]}
-
-
-def test_a_history_without_time_between_its_events_counts_them():
-    pair = ("alloc", 1, MIB), ("free_requested", 1, MIB)
-    clocks = [device_of(events(*pair, times=times)).levels for times in ((5, 5), (5, 9))]
-    assert [levels and (levels.clock, levels.interval) for levels in clocks] == [("events", 1.0), ("s", 2e-6)]
-
-
-def test_sizes_that_sum_up_to_more_than_any_device_has_are_refused():
-    def pair(size: int) -> dict[str, Any]:
-        return events(*(("alloc", n, size) for n in (1, 2)), *(("free_requested", n, size) for n in (1, 2)))
-
-    assert device_of(pair(2**61 - 1)).levels is not None
-    with pytest.raises(SnapshotFormatError, match="more than any device has"):
-        device_of(pair(2**61))
-
-
-def test_what_was_freed_by_the_event_at_the_peak_is_not_held_there():
-    device = device_of(
-        events(("free_requested", 1, 4 * MIB), ("free_completed", 1, 4 * MIB), ("free_requested", 2, MIB))
-    )
-    assert [(holder.module, holder.peak_bytes) for holder in device.holders] == [("before the history", MIB)]
-
-
-def test_a_block_allocated_by_the_event_at_the_peak_is_held_there_and_a_later_one_is_not():
-    made = ("alloc", 1, 4 * MIB), ("free_requested", 1, 4 * MIB), ("alloc", 2, MIB), ("free_requested", 2, MIB)
-    device = device_of(events(*made))
-    assert [holder.peak_bytes for holder in device.holders] == [4 * MIB]
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "inside"),
-    [
-        (10, 20, (0.0, 10e-6)),
-        (20, 30, None),
-        (19, 30, (9e-6, 10e-6)),
-        (1, 10, None),
-        (1, 11, (0.0, 1e-6)),
-        (12, 17, (2e-6, 7e-6)),
-    ],
-)
-def test_a_phase_is_placed_within_the_history(begin: int, end: int, inside: tuple[float, float] | None):
-    snapshot = events(("alloc", 1, MIB), ("free_requested", 1, MIB), times=(10, 20))
-    snapshot["external_annotations"] = [
-        {"stage": stage, "name": "forward", "device": 0, "time_us": time}
-        for stage, time in (("START", begin), ("END", end))
-    ]
-    levels = device_of(snapshot).levels
-    assert levels is not None
-    assert [(phase.start_s, phase.end_s) for phase in levels.phases] == ([inside] if inside else [])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -257,6 +136,7 @@ def test_a_phase_is_placed_within_the_history(begin: int, end: int, inside: tupl
         ({"segments": [{"address": 1, "total_size": 5, "blocks": [{"size": 9, "state": "inactive"}]}]}, "beyond its end"),
         ({"segments": [{"address": 1, "total_size": 5, "blocks": [{"size": 5, "state": "??"}]}]}, r"blocks\[0\].state is"),
         ({"segments": [], "device_traces": [[{"action": "alloc"}]]}, r"device_traces\[0\]\[0\].size is absent"),
+        ({"segments": [], "device_traces": [[7]]}, r"device_traces\[0\]\[0\] is 7, expected a dict"),
         ({}, "no 'segments'"),
     ],
 )  # fmt: skip
@@ -276,23 +156,21 @@ def test_text_of_a_snapshot_cannot_steer_a_terminal():
 steps = st.lists(st.tuples(st.booleans(), st.integers(1, 40 * MIB), st.integers(0, 30)), min_size=1, max_size=80)
 
 
-@given(steps, st.integers(0, 40))
-def test_whatever_is_allocated_and_freed_the_sums_hold(moves: list[tuple[bool, int, int]], lost: int):
+@given(steps, st.integers(0, 80))
+def test_whatever_is_allocated_and_freed_the_sums_hold(moves: list[tuple[bool, int, int]], failed: int):
     allocator, live = Allocator(), list[Block]()
-    for is_alloc, size, which in moves:
+    held = reserved = None
+    for number, (is_alloc, size, which) in enumerate(moves):
+        if number == failed:
+            held, reserved = sum(b.requested for b in live), sum(segment.size for segment in allocator.segments)
+            allocator.oom(GIB, 0, MLP)
         if is_alloc or not live:
             live.append(allocator.alloc(size, (MLP, WEIGHTS, CORE_ATTN)[size % 3]))
         else:
             allocator.free(live.pop(which % len(live)))
-    snapshot = allocator.snapshot()
-    snapshot["device_traces"][0] = snapshot["device_traces"][0][lost:]
-    device = device_of(snapshot)
+    device = device_of(allocator.snapshot())
     assert device.reserved_bytes == sum(segment.size for segment in allocator.segments)
-    assert (
-        device.allocated_bytes
-        == sum(block.size for block in live)
-        == sum(holder.live_bytes for holder in device.holders)
-    )
-    if device.levels is not None:
-        assert device.levels.peak_allocated_bytes == sum(holder.peak_bytes or 0 for holder in device.holders)
-        assert device.levels.allocated_bytes[-1] >= sum(block.requested for block in live)
+    allocated = sum(block.size for block in live)
+    assert device.allocated_bytes == allocated == sum(holder.live_bytes for holder in device.holders)
+    then = device.failure and (device.failure.allocated_then_bytes, device.failure.reserved_then_bytes)
+    assert then == (None if held is None else (held, reserved))
