@@ -123,7 +123,10 @@ class LayoutRow(Shown):
 
     @classmethod
     def of_plan(cls, layout: str, plan: Plan, base: ExperimentSpec, *, with_sizes: bool) -> Self:
-        """Return the row, with advice if nothing fits. ``base``: the job without the advice; ``with_sizes``: as in `to_paste`."""
+        """Return the row, with advice if nothing fits.
+
+        ``base``: the job without the advice; ``with_sizes``: as in `to_paste`.
+        """
         pasted = [
             (row.text, to_paste(row.candidate.spec, base, with_sizes=with_sizes)) for row in recommendations(plan)
         ]
@@ -217,7 +220,8 @@ def plan_document(
 ) -> PlanDocument:
     """``layouts`` are name, plan and problem, ``best`` the name of the recommended one.
 
-    ``exact``: stages by setting, where whole steps were traced. ``base``: the job of a search, the first layout otherwise.
+    ``exact``: stages by setting, where whole steps were traced. ``base``: the job of a search, the first layout
+    otherwise.
     """
     plans = [(name, plan) for name, plan, _ in layouts if plan is not None]
     chosen = next((plan.recommended for name, plan in plans if name == best), None)

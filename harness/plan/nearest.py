@@ -24,7 +24,8 @@ from harness.resolve.resolve import resolve
 class Nearest:
     """The measurement with the fewest other settings than a planned one. Errors: predicted over measured, less 1.
 
-    ``differences``: settings that the measurement has otherwise or does not state. ``source``: who published it; empty for a golden.
+    ``differences``: settings that the measurement has otherwise or does not state. ``source``: who published it; empty
+    for a golden.
     """
 
     name: str
@@ -89,7 +90,7 @@ def published_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def published_spec(row: Mapping[str, Any]) -> ExperimentSpec:
-    """Return the operating point that a published row names, with what it sets. HarnessError where a recipe lacks it."""
+    """The operating point that a published row names, with what it sets. HarnessError where a recipe lacks it."""
     changed = resolve(Request(gpu="h100", **row["request"])).spec.model_dump()
     for path, value in row["set"].items():
         *sections, last = path.split(".")
@@ -120,8 +121,9 @@ def published_seconds(row: Mapping[str, Any], spec: ExperimentSpec) -> float:
 def nearest_published(plan: Plan, file: Path | None = None) -> Nearest | None:
     """Return the published throughput nearest to a predicted setting of the same recipe, layout and precision.
 
-    Its global batch may differ, because throughput hardly depends on it. Among equally near rows the first one counts, which
-    is the latest. The implementation of the layers is not compared, because no source states it. None without such a row.
+    Its global batch may differ, because throughput hardly depends on it. Among equally near rows the first one counts,
+    which is the latest. The implementation of the layers is not compared, because no source states it. None without
+    such a row.
     """
     spec, found = plan.spec, []
     rows, file = _predicted(plan), file or published_file()

@@ -30,7 +30,10 @@ _FAR = 2.5  # a limit that is this many times the highest peak would press all b
 
 
 def write_png(path: Path, plan: Plan, layout: str) -> None:
-    """Both pictures in one file. ``layout`` is its name where there are several. BadRequestError where it cannot be written."""
+    """Both pictures in one file. ``layout`` is its name where there are several.
+
+    BadRequestError where it cannot be written.
+    """
     parts = (_stages(plan), _plane(plan))
     charts = [chart.properties(title=_title(title, caption)) for title, chart, caption in parts]
     both = alt.vconcat(*charts, spacing=30).resolve_scale(color="independent", shape="independent")
@@ -207,7 +210,10 @@ class _Scene:
 
 
 def _scene(points: dict[str, tuple[float, float]], across: Sequence[float]) -> _Scene:
-    """``across``: all that has to be in sight, in units of memory. The axis of time is bent for a few very slow settings."""
+    """``across``: all that has to be in sight, in units of memory.
+
+    The axis of time is bent for a few very slow settings.
+    """
     costs = [y for _, y in points.values()]
     low, high = min(costs), max(costs)
     exponent = 0.5 if low >= -1 and median(costs) - low < (high - low) / 6 else 1.0

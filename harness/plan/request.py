@@ -14,8 +14,9 @@ from harness.units import GIB
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """All that `mbr-perf plan` asks for. ``over``: values by name of `harness.resolve.sweep_file.SWEPT`; None turns interleaving off.
+    """All that `mbr-perf plan` asks for.
 
+    ``over``: values by name of `harness.resolve.sweep_file.SWEPT`; None turns interleaving off.
     ``exact``: settings to trace whole, each for ``exact_timeout_s``. ``only``: settings to plan, empty for all.
     """
 
@@ -38,7 +39,10 @@ class PlanRequest:
         return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in self.over))]
 
     def capacity_bytes(self, spec: ExperimentSpec) -> int | None:
-        """`--fit_into`, else what programs can have of the GPU, or what of it a memory limit leaves; None where nothing is known."""
+        """`--fit_into`, else what programs can have of the GPU, or what of it a memory limit leaves.
+
+        None where nothing is known.
+        """
         if self.fit_into_gib is not None:
             return int(self.fit_into_gib * GIB)
         known = (spec.gpu_type.usable_bytes, spec.measure.memory_limit_bytes)

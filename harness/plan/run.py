@@ -46,13 +46,16 @@ class Planned:
 
     @property
     def best(self) -> Layout | None:
-        """The layout whose recommended setting takes the shortest time per token; of tight ones only where none fits."""
+        """The layout whose recommended setting takes the shortest time per token.
+
+        Of tight ones only where none fits.
+        """
         fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]
         return min(fitting, key=_seconds_per_token, default=None)
 
     @property
     def same_time(self) -> tuple[Layout, ...]:
-        """Return the other layouts that fit as surely as the best one and may be as fast, within the error of predictions."""
+        """The other layouts that fit as surely as the best one and may be as fast, within the error of predictions."""
         if self.best is None:
             return ()
         unsure, fastest, _ = _seconds_per_token(self.best)
@@ -64,7 +67,7 @@ class Planned:
 
     @property
     def nearest_golden(self) -> Nearest | None:
-        """Return the golden nearest to a setting of the best layout; without a best layout, of the first that is planned."""
+        """The golden nearest to a setting of the best layout; without a best layout, of the first that is planned."""
         layout = self._judged
         return (
             nearest_golden(layout.plan, layout.settled.sources) if layout and layout.plan and layout.settled else None

@@ -23,8 +23,8 @@ NUM_BEST, SLOWEST = 10, 1.5
 class Tried:
     """One layout and its plan.
 
-    ``settings``: what a request needs beside the sizes, as for `--set`. ``offload``: the modules, or the number of layers,
-    whose activations are in host memory.
+    ``settings``: what a request needs beside the sizes, as for `--set`. ``offload``: the modules, or the number of
+    layers, whose activations are in host memory.
     """
 
     sizes: Sizes
@@ -89,7 +89,10 @@ class Searched:
     fastest: float = inf
 
     def add(self, tried: Tried) -> None:
-        """Keep a layout and replace its earlier plan. Lower ``fastest`` if the layout fits with its whole range and is faster."""
+        """Keep a layout and replace its earlier plan.
+
+        Lower ``fastest`` if the layout fits with its whole range and is faster.
+        """
         self.tried[tried.sizes] = tried
         if not tried.rank[0]:
             self.fastest = min(self.fastest, tried.seconds)

@@ -68,7 +68,8 @@ def search(
     if run.known.counts.keys() <= {_NOT_LEGAL} and not run.known.interrupted:
         reasons = "; ".join(f"{text} ({count} layouts)" for text, count in run.known.reasons.most_common(3))
         raise BadRequestError(
-            f"--search: none of {run.known.num_layouts} layouts of {base.spec.num_gpus} GPUs can be planned: {reasons or 'no sizes divide them'}",
+            f"--search: none of {run.known.num_layouts} layouts of {base.spec.num_gpus} GPUs can be planned: "
+            f"{reasons or 'no sizes divide them'}",
             remedy="change -ng or -gb, or leave out sizes that pin the search",
         )
     return run.known
@@ -84,7 +85,8 @@ class _Run:
     """One search.
 
     ``open``: layouts that do not fit without recompute and are not tried with it yet. ``computing``: seconds of a step
-    without recompute and without the pipeline's bubble, of the predicted layouts; infinite for those left out as too slow.
+    without recompute and without the pipeline's bubble, of the predicted layouts; infinite for those left out as too
+    slow.
     """
 
     request: PlanRequest
@@ -107,8 +109,8 @@ class _Run:
         """Predict every layout without recompute, then the layouts that are not too slow with full recompute.
 
         The request's own shape comes first, because mbr-perf may bring its traces. Small micro-batches come first,
-        because a layout that is too large with one is too large with a larger one. Tracers make the traces of the next shapes
-        meanwhile.
+        because a layout that is too large with one is too large with a larger one. Tracers make the traces of the next
+        shapes meanwhile.
         """
         own, levels = _own(self.base.spec).shape, dict[int, dict[object, list[Sizes]]]()
         for sizes in self.space.sizes():
@@ -126,7 +128,8 @@ class _Run:
     def fine(self) -> None:
         """Predict more settings of layouts that are fast without recompute but do not fit then.
 
-        Whole layers need no further traces, so more such layouts get them; modules are traced for the most promising ones.
+        Whole layers need no further traces, so more such layouts get them; modules are traced for the most promising
+        ones.
         """
         self._pipelined(self._promising(_MOST_WITH_LAYERS), self._whole_layers)
         self._pipelined(self._promising(_MOST_WITH_MODULES), self._everything)
@@ -155,7 +158,7 @@ class _Run:
                 yield found
 
     def _offloaded(self, due: "_Due", what: str) -> "_Due | None":
-        """Return the layout with modules or a number of layers in host memory; None where that is illegal or has no effect."""
+        """The layout with modules or a number of layers in host memory; None where that is illegal or has no effect."""
         name = f"cpu_offloading_num_layers={what}" if what.isdigit() else f"offload_modules=[{what}]"
         found = self._resolved(due.sizes, (*due.settings, f"offload.{name}"), what)
         if found is None:

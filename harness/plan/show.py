@@ -44,15 +44,17 @@ _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transie
 _MANY_ROWS = 20
 _MOST_NAMED = 8
 _LEGEND = (
-    "*: recommended; asked: the setting of the request; Device: predicted memory in use on the GPU; Cost: compared with the step "
-    "without recompute; Transient: only during the running pass; Overhead: buffers that stay, and workspaces of libraries"
+    "*: recommended; asked: the setting of the request; Device: predicted memory in use on the GPU; Cost: compared "
+    "with the step "
+    "without recompute; Transient: only during the running pass; Overhead: buffers that stay, and workspaces of "
+    "libraries"
 )
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10
 
 
 def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose: str = "the recipe's") -> Page:
-    """Return the page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting."""
+    """The page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting."""
     rows = _shown(plan, show_all=show_all)
     num_folded = len([row for row in plan.rows if row.prediction]) - len(rows)
     steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
@@ -274,7 +276,8 @@ def assumptions(plan: Plan) -> Section:
         texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}{rows}")
         if time.host_bound:
             texts.append(
-                "host-bound: the host launches operations more slowly than the GPU runs them; recompute therefore costs time for each operation that runs again"
+                "host-bound: the host launches operations more slowly than the GPU runs them; recompute therefore "
+                "costs time for each operation that runs again"
             )
     return Section("Assumptions", (listing(f"- {text}" for text in texts),))
 

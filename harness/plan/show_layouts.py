@@ -41,7 +41,8 @@ def layouts_page(
 ) -> Page:
     """Return the page of several layouts. A layout that is illegal or that no setting fits shows the reason.
 
-    ``same``: names of layouts that are as fast as the ``best`` one, as far as predictions can tell. ``whose``: as in `plan_page`.
+    ``same``: names of layouts that are as fast as the ``best`` one, as far as predictions can tell. ``whose``: as in
+    `plan_page`.
     """
     unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
     peak, both = f"Peak {unit}", f"Range {unit}"
@@ -73,8 +74,10 @@ def same_time_lines(best: str | None, group: Sequence[tuple[str, Row]]) -> Itera
     smallest = min(sizes, key=lambda name: sizes[name])
     least = "the recommended one" if smallest == best else f"{smallest} ({format_bytes(sizes[smallest])})"
     yield Line(
-        f"{SAME}: as fast as the recommended layout, as far as predictions can tell: in 9 of 10 of {error.num_rows} measured pairs the "
-        f"predicted ratio of two layouts' times errs by up to {error.share * 100:.0f} %. Of these layouts {least} needs the least memory",
+        f"{SAME}: as fast as the recommended layout, as far as predictions can tell: in 9 of 10 of {error.num_rows} "
+        "measured pairs the "
+        f"predicted ratio of two layouts' times errs by up to {error.share * 100:.0f} %. Of these layouts {least} "
+        "needs the least memory",
         hang=4,
     )
 

@@ -110,13 +110,17 @@ def eager(plan: Plan) -> Row | None:
 
 
 def same_time_text(plan: Plan) -> str:
-    """Name the settings that are as fast as the recommended one, as far as a prediction can tell; empty without such settings."""
+    """Name the settings that are as fast as the recommended one, as far as a prediction can tell.
+
+    Empty without such settings.
+    """
     if not plan.same_time:
         return ""
     others = ", ".join(f"{row.text}{_at(row)}" for row in plan.same_time)
     error = cost_error()
     return (
-        f"the same time, as far as predictions can tell: {others}; the recommended setting needs the least memory of them "
+        f"the same time, as far as predictions can tell: {others}; the recommended setting needs the least memory of "
+        "them "
         f"(in {error.num_rows} measured cases, predicted costs err by {error.share * 100:.0f} % of the cost)"
     )
 
@@ -135,7 +139,7 @@ def asked_text(plan: Plan, whose: str) -> str:
 
 
 def unmodelled(plan: Plan) -> dict[str, str]:
-    """Return the assumptions about unmodelled effects, each with the bytes by which it may move the recommended peak."""
+    """The assumptions about unmodelled effects, each with the bytes by which it may move the recommended peak."""
     row = plan.recommended or plan.control
     if row is None or row.prediction is None:
         return {}

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 
-# Tokens of the busiest expert-parallel rank over the mean, for routing that nothing forces to be even. With a bias per expert,
-# which follows the load from step to step, published peaks of 100 steps stay below 1.25, the usual capacity factor of training
-# that drops what exceeds it (Fedus et al. 2021, arXiv 2101.03961). With an auxiliary loss alone they rose up to 1.8 times
-# (Megatron-LM's MoE proxies of DeepSeek-V3 and Qwen3, 16 layers, 32 experts, EP 8: a peak of 34.4 GB against 29.5 GB in the second step).
+# Tokens of the busiest expert-parallel rank over the mean, for routing that nothing forces to be even. With a bias per
+# expert, which follows the load from step to step, published peaks of 100 steps stay below 1.25, the usual capacity
+# factor of training that drops what exceeds it (Fedus et al. 2021, arXiv 2101.03961). With an auxiliary loss alone they
+# rose up to 1.8 times (Megatron-LM's MoE proxies of DeepSeek-V3 and Qwen3, 16 layers, 32 experts, EP 8: a peak of 34.4
+# GB against 29.5 GB in the second step).
 _BIASED, _UNBIASED = 1.25, 1.8
 # Tokens of the longest sequence in a step of H100 whose time is in `results/accuracy`.
 _LONGEST = 8192
@@ -54,7 +55,8 @@ def _offloads(spec: ExperimentSpec) -> bool:
 
 ASSUMPTIONS = (
     Assumption(
-        "CUDA graphs: what the captured parts of layers save lies in private pools; the peak is that of steps after the capture, "
+        "CUDA graphs: what the captured parts of layers save lies in private pools; the peak is that of steps after "
+        "the capture, "
         "which leaves the pools out, or of the capture itself; the device holds both",
         _graphs,
     ),
@@ -63,14 +65,17 @@ ASSUMPTIONS = (
         lambda spec, _: spec.makes_user_buffers, lower=0.005,
     ),
     Assumption(
-        "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0: predicted with cuDNN's attention; outside Hopper transformer-engine may use "
+        "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0: predicted with cuDNN's attention; outside Hopper transformer-engine may "
+        "use "
         "flash-attn instead (a few per cent more memory) or, without flash-attn, unfused attention (much more); "
         "kernels.attention_backend sets the backend",
         lambda spec, impl: impl == "transformer_engine" and _may_lose_cudnn(spec), higher=0.04,
     ),
     Assumption(
-        "context parallelism passes keys and values between neighbours (cp_comm_type p2p). Not modelled: a2a, which keeps the attention "
-        "output of each layer twice; all_gather, which holds the keys and values of the whole sequence during attention",
+        "context parallelism passes keys and values between neighbours (cp_comm_type p2p). Not modelled: a2a, which "
+        "keeps the attention "
+        "output of each layer twice; all_gather, which holds the keys and values of the whole sequence during "
+        "attention",
         lambda spec, _: spec.parallelism.context_parallel_size > 1,
     ),
     Assumption(
@@ -78,12 +83,14 @@ ASSUMPTIONS = (
         lambda spec, _: spec.ddp.nccl_ub, higher=0.02,
     ),
     Assumption(
-        "flex dispatcher: tensors are predicted as with alltoall; the buffers of DeepEP and HybridEP are beside tensors",
+        "flex dispatcher: tensors are predicted as with alltoall; the buffers of DeepEP and HybridEP are beside "
+        "tensors",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.has_flex_dispatcher,
         lower=0.05, higher=0.05,
     ),
     Assumption(
-        "overlapped expert-parallel communication: forward and backward passes of two micro-batches alternate layer by layer; "
+        "overlapped expert-parallel communication: forward and backward passes of two micro-batches alternate layer by "
+        "layer; "
         "memory counts one layer of each at once, seconds count the messages beside the computation",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.overlap_moe_expert_parallel_comm,
     ),
@@ -97,26 +104,31 @@ ASSUMPTIONS = (
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _BIASED,
     ),
     Assumption(
-        "expert routing without a bias per expert: every rank receives an equal share of the tokens; the upper end of the range "
+        "expert routing without a bias per expert: every rank receives an equal share of the tokens; the upper end of "
+        "the range "
         f"assumes {_UNBIASED:g} times that share on the busiest rank, the seconds the busiest rank's average load",
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _UNBIASED,
     ),
     Assumption(
-        "Megatron-FSDP: memory holds the shards, and the whole weights and gradients that megatron-core's rules allow in its "
+        "Megatron-FSDP: memory holds the shards, and the whole weights and gradients that megatron-core's rules allow "
+        "in its "
         "queues, none of the layers' at the loss; how far a slow link fills a queue is not known",
         lambda spec, _: spec.ddp.use_megatron_fsdp,
     ),
     Assumption(
-        "layer-wise offloading: copies end when transformer-engine 2.11 waits for them; the bytes leave out pinned host memory",
+        "layer-wise offloading: copies end when transformer-engine 2.11 waits for them; the bytes leave out pinned "
+        "host memory",
         lambda spec, _: spec.offload.cpu_offloading_num_layers > 0,
     ),
     Assumption(
-        "offload_modules: as in megatron-core 0.16.1; in memory copies are instant; the bytes leave out pinned host memory; MTP "
+        "offload_modules: as in megatron-core 0.16.1; in memory copies are instant; the bytes leave out pinned host "
+        "memory; MTP "
         "layers stay on the device",
         lambda spec, _: bool(spec.offload.offload_modules),
     ),
     Assumption(
-        "offloading: copies run beside the computation of a pass, at 80 % of the data sheet's rate of the link to the host",
+        "offloading: copies run beside the computation of a pass, at 80 % of the data sheet's rate of the link to the "
+        "host",
         lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is not None,
     ),
     Assumption(
@@ -136,17 +148,20 @@ ASSUMPTIONS = (
         lambda _, impl: impl == "transformer_engine",
     ),
     Assumption(
-        "peaks are bytes of tensors in torch's allocator; what the device holds beside them follows from NCCL's source and "
+        "peaks are bytes of tensors in torch's allocator; what the device holds beside them follows from NCCL's source "
+        "and "
         "from measured communicators and jobs of up to 64 GPUs, and decides what fits",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        "seconds: a roofline of operations and messages, and the host that launches them, with constants fitted on H100 steps; their "
+        "seconds: a roofline of operations and messages, and the host that launches them, with constants fitted on "
+        "H100 steps; their "
         "range is that of measured steps of the same class; trust the ratios between settings more than the seconds",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        f"sequences of more than {_LONGEST} tokens: longer than in every measured step behind the seconds and their range; "
+        f"sequences of more than {_LONGEST} tokens: longer than in every measured step behind the seconds and their "
+        "range; "
         "attention, whose share grows with the length, may take longer than predicted",
         lambda spec, _: spec.gpu_type.capability == (9, 0) and spec.batch.seq_length > _LONGEST,
     ),
@@ -162,7 +177,8 @@ ASSUMPTIONS = (
 
 
 TORCH_ADAM = Assumption(
-    "torch's AdamW steps, because transformer-engine is not installed: beside its states it holds the root of the second moment, "
+    "torch's AdamW steps, because transformer-engine is not installed: beside its states it holds the root of the "
+    "second moment, "
     "4 bytes per parameter, which the optimizer step counts; Apex's fused optimizer, if installed, does not",
     lambda _spec, _implementation: True,
 )

@@ -100,8 +100,9 @@ def determined(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the efficiencies that these runs determine, and for each other efficiency why they do not.
 
-    One run determines one efficiency. N runs determine at most N - 1, so that the fit still shows an error. The first is
-    the efficiency with the largest effect, then the one with the largest remaining effect (Gram-Schmidt with pivoting).
+    One run determines one efficiency. N runs determine at most N - 1, so that the fit still shows an error. The first
+    is the efficiency with the largest effect, then the one with the largest remaining effect (Gram-Schmidt with
+    pivoting).
     """
     if not num_runs:
         return (), dict.fromkeys(EFFICIENCIES, "no run has a step time that is predicted")
@@ -154,9 +155,10 @@ LEAST_SPREAD = 0.05
 class Observation:
     """One measured run.
 
-    ``peaks``: allocated bytes of the worst rank by pipeline stage. ``outside``: device less reserved bytes of every rank
-    that knows both. ``step_s`` is None where there is no time to compare. ``busiest``: the costs of the rank with the most
-    tokens on average (`at_pace`), which sets the pace; None where routing is even. ``torch_adam`` as in `model_states`.
+    ``peaks``: allocated bytes of the worst rank by pipeline stage. ``outside``: device less reserved bytes of every
+    rank that knows both. ``step_s`` is None where there is no time to compare. ``busiest``: the costs of the rank with
+    the most tokens on average (`at_pace`), which sets the pace; None where routing is even. ``torch_adam`` as in
+    `model_states`.
     """
 
     name: str

@@ -41,10 +41,10 @@ LINKS: dict[str, Links] = {
 
 
 def group_bandwidth(spec: ExperimentSpec, group: Group, link: float = 1.0, network: float = 1.0) -> float:
-    """Return the bytes/s at which one rank sends to the others of its group, where it reaches these shares of its links.
+    """The bytes/s at which one rank sends to the others of its group, where it reaches these shares of its links.
 
-    Ranks are numbered tp-cp-dp-pp and etp-ep-edp-pp (megatron-core `parallel_state`). What leaves the NVLink domain goes
-    over the network at the same time as the rest over NVLink. A flex dispatcher sends a token once to each domain.
+    Ranks are numbered tp-cp-dp-pp and etp-ep-edp-pp (megatron-core `parallel_state`). What leaves the NVLink domain
+    goes over the network at the same time as the rest over NVLink. A flex dispatcher sends a token once to each domain.
     """
     links = LINKS[spec.gpu]
     size, stride = _extent(spec, group)

@@ -10,7 +10,10 @@ from harness.records.trace import ChunkTrace, CommGroup, OpCost, OpKind, Phase
 
 
 class Op(NamedTuple):
-    """One execution of an operation of a trace; see `OpCost`. A plain tuple, because compositions read millions of them."""
+    """One execution of an operation of a trace; see `OpCost`.
+
+    A plain tuple, because compositions read millions of them.
+    """
 
     phase: Phase
     kind: OpKind
@@ -24,7 +27,10 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """How often each operation runs. Differences may hold negative counts, and work between two loads parts of counts."""
+    """How often each operation runs.
+
+    Differences may hold negative counts, and work between two loads parts of counts.
+    """
 
     counts: Mapping[Op, float] = field(default_factory=dict)
 
@@ -101,17 +107,17 @@ class Piece:
 
     ``saved``: bytes kept from forward to backward. ``forward_over``: peak of its forward pass above the state after it.
     ``backward_over``: peak of its backward pass above the state before it. ``persistent``: bytes that stay.
-    ``offloadable``: of ``saved``, what goes to the host where the layer is offloaded.
-    ``awaited``: what the layer saves beyond ``saved`` in modules that are offloaded, or the copies that return, if these are
-    more: a tensor that two operations save returns twice. A rank holds it for one layer at a time: of the chunk that runs backward next, the last layer is on the device.
-    ``leaving``: what its forward peak is higher, above the state after it, where its modules leave as it runs.
-    ``received``: of what its modules offload, the input that the schedule keeps where the chunk received it.
-    ``lingering``: bytes that its backward pass leaves behind until it runs again (`ChunkTrace.lingering_bytes`).
-    ``runs_again``: its backward pass runs what lingers a second time, and so replaces what an earlier one left.
-    ``captured``: what its captured parts save in the private pools of CUDA graphs; not in ``saved``.
-    ``copied``: bytes that its offloaded modules copy to the host and back.
-    ``shared_behind``: what lingers of it and is also among the ``backward_over`` of the layer before: a gradient of its
-    input, which is that layer's output gradient.
+    ``offloadable``: of ``saved``, what goes to the host where the layer is offloaded. ``awaited``: what the layer saves
+    beyond ``saved`` in modules that are offloaded, or the copies that return, if these are more: a tensor that two
+    operations save returns twice. A rank holds it for one layer at a time: of the chunk that runs backward next, the
+    last layer is on the device. ``leaving``: what its forward peak is higher, above the state after it, where its
+    modules leave as it runs. ``received``: of what its modules offload, the input that the schedule keeps where the
+    chunk received it. ``lingering``: bytes that its backward pass leaves behind until it runs again
+    (`ChunkTrace.lingering_bytes`). ``runs_again``: its backward pass runs what lingers a second time, and so replaces
+    what an earlier one left. ``captured``: what its captured parts save in the private pools of CUDA graphs; not in
+    ``saved``. ``copied``: bytes that its offloaded modules copy to the host and back. ``shared_behind``: what lingers
+    of it and is also among the ``backward_over`` of the layer before: a gradient of its input, which is that layer's
+    output gradient.
     """
 
     saved: int
@@ -234,9 +240,9 @@ def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -
 class PassSizes:
     """Bytes of one micro-batch: kept between its passes, and the peaks above the state before and after forward.
 
-    ``forward_again``, ``backward_again``: those peaks where the chunk's latest pass was a backward one, whose leftovers go
-    layer by layer. ``lingering``: all that a backward pass leaves; ``replaced``: of it, what the next backward pass would
-    replace too, because it runs the layer again.
+    ``forward_again``, ``backward_again``: those peaks where the chunk's latest pass was a backward one, whose leftovers
+    go layer by layer. ``lingering``: all that a backward pass leaves; ``replaced``: of it, what the next backward pass
+    would replace too, because it runs the layer again.
     """
 
     saved: int
@@ -253,8 +259,8 @@ class ChunkCost:
     """One model chunk of a rank. ``sizes`` holds everything, ``body`` leaves the output layer and loss out.
 
     ``persistent`` belongs to the chunk's layers and ends; ``shared`` is kept once per rank by all its chunks.
-    ``largest_unit``: what the largest of its layers saves. ``captured``: what its layers save in private pools of CUDA graphs.
-    ``copied``: bytes of a micro-batch that go to the host and come back.
+    ``largest_unit``: what the largest of its layers saves. ``captured``: what its layers save in private pools of CUDA
+    graphs. ``copied``: bytes of a micro-batch that go to the host and come back.
     """
 
     sizes: PassSizes

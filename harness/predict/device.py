@@ -13,16 +13,18 @@ from harness.predict.ledger import KIB, user_buffer_bytes
 from harness.predict.schedule import schedule_of
 from harness.units import MIB, format_bytes
 
-# A CUDA context with the kernels of torch, cuBLAS, cuDNN and transformer-engine; about 1.06 GB on an H100 before the first
-# communicator (NVIDIA/nccl issue 1685). A run records it: peak_device_bytes less peak_reserved_bytes and the parts below.
+# A CUDA context with the kernels of torch, cuBLAS, cuDNN and transformer-engine; about 1.06 GB on an H100 before the
+# first communicator (NVIDIA/nccl issue 1685). A run records it: peak_device_bytes less peak_reserved_bytes and the
+# parts below.
 OUTSIDE_ALLOCATOR_BYTES = 1_000_000_000
 
-# Bytes that torch's allocator reserves per allocated byte, measured on 64 H100 (NVIDIA/Megatron-LM pull request 6429). Blocks
-# belong to the stream that asked for them: with overlapped expert-parallel communication two streams keep blocks of their own.
+# Bytes that torch's allocator reserves per allocated byte, measured on 64 H100 (NVIDIA/Megatron-LM pull request 6429).
+# Blocks belong to the stream that asked for them: with overlapped expert-parallel communication two streams keep blocks
+# of their own.
 RESERVED_RATIO, RESERVED_RATIO_TWO_STREAMS = 1.04, 1.13
 
-# NCCL 2.18 to 2.28. A connection over NVLink allocates its three protocols' buffers at the receiver (LL 512 KiB, LL128 4.7 MiB,
-# Simple 4 MiB) and flags at the sender, both rounded up to 2 MiB.
+# NCCL 2.18 to 2.28. A connection over NVLink allocates its three protocols' buffers at the receiver (LL 512 KiB, LL128
+# 4.7 MiB, Simple 4 MiB) and flags at the sender, both rounded up to 2 MiB.
 _CONNECTION_BYTES = (10 + 2) * MIB
 _NETWORK_CONNECTION_BYTES = 2 * 9 * MIB
 _CHANNELS = {True: 24, False: 16}  # of collectives, by whether the group is inside one node
@@ -32,8 +34,8 @@ _PEER_CHANNELS = {True: 32, False: 4}  # of messages to one peer, likewise
 _POOL_BYTES = {True: 32 * 16 * 512 * KIB, False: 2 * 16 * 16 * 128 * KIB}
 _NVLS_BYTES_PER_RANK = 16 * 2 * MIB
 
-# DeepEP (`csrc/config.hpp`, `deep_ep/buffer.py`): half of 20 SMs are channels; tokens that one channel may receive, by the size
-# of the group; of each token also 128 experts' indices, weights and scales.
+# DeepEP (`csrc/config.hpp`, `deep_ep/buffer.py`): half of 20 SMs are channels; tokens that one channel may receive, by
+# the size of the group; of each token also 128 experts' indices, weights and scales.
 _DEEPEP_CHANNELS, _DEEPEP_NVLINK_RANKS, _DEEPEP_NETWORK_TOKENS = 10, 8, 128
 _DEEPEP_TOKENS = ((8, 256), (64, 288), (128, 560))
 _DEEPEP_MOST_TOKENS = 720
@@ -73,7 +75,7 @@ class Communicator:
         return found
 
     def _collective_bytes(self, local: int, *, is_inside: bool) -> int:
-        """Return the buffers of rings, and of trees, which have half as many connections more; two ranks need no tree."""
+        """The buffers of rings, and of trees, which have half as many connections more; two ranks need no tree."""
         if local == 1:
             return _NETWORK_CHANNELS * _NETWORK_CONNECTION_BYTES
         ring = _CHANNELS[is_inside] * _CONNECTION_BYTES
@@ -83,8 +85,8 @@ class Communicator:
 def communicators(spec: ExperimentSpec) -> tuple[Communicator, ...]:
     """Return the communicators that a step of ``spec`` uses (megatron-core 0.16 `parallel_state.py`); none on a CPU.
 
-    Also those of Megatron-LM's and Megatron-Bridge's training loops, which agree on success and reduce the losses they log.
-    A group of one rank sends nothing. torch makes a communicator when a group is used first.
+    Also those of Megatron-LM's and Megatron-Bridge's training loops, which agree on success and reduce the losses they
+    log. A group of one rank sends nothing. torch makes a communicator when a group is used first.
     """
     if spec.gpu_type.is_cpu:
         return ()
@@ -122,8 +124,8 @@ def _groups(spec: ExperimentSpec) -> Iterator[Communicator]:
 def _neighbours(spec: ExperimentSpec) -> Iterator[Communicator]:
     """Return those of messages between pipeline stages.
 
-    Messages that overlap are not batched (`p2p_communication.py` `_p2p_ops`): torch makes a communicator for each peer, and
-    with two stages, of which messages in one direction go through the group of all ranks, another one.
+    Messages that overlap are not batched (`p2p_communication.py` `_p2p_ops`): torch makes a communicator for each peer,
+    and with two stages, of which messages in one direction go through the group of all ranks, another one.
     """
     pp = spec.parallelism.pipeline_model_parallel_size
     if schedule_of(spec, 0).vp_size == 1:
@@ -144,7 +146,8 @@ def dispatcher_bytes(spec: ExperimentSpec) -> int:
     tokens, hidden = spec.user_buffer_shape
     num_nodes = ceil(ep / spec.gpus_per_node)
     if spec.kernels.moe_flex_dispatcher_backend == "hybridep":
-        # Every rank may receive all tokens of the group (`NVLCoordinator`); messages between nodes are held three times.
+        # Every rank may receive all tokens of the group (`NVLCoordinator`); messages between nodes are held three
+        # times.
         experts_of_node = moe.num_moe_experts // num_nodes
         received = tokens * ep * (2 * hidden + 4 * experts_of_node)
         return received + tokens * hidden * 2 * (1 + 3 * (num_nodes - 1) if num_nodes > 1 else 0)
@@ -159,7 +162,10 @@ def dispatcher_bytes(spec: ExperimentSpec) -> int:
 
 @dataclass(frozen=True)
 class DeviceNeeds:
-    """What a rank's device holds for each allocated byte, and beside torch's allocator. The default is a CPU's: nothing."""
+    """What a rank's device holds for each allocated byte, and beside torch's allocator.
+
+    The default is a CPU's: nothing.
+    """
 
     reserved_over_allocated: float = 1.0
     context_bytes: int = 0

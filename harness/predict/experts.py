@@ -12,29 +12,31 @@ from harness.records.trace import Phase
 
 Costs = tuple[tuple[ChunkCost, ...], ...]  # [pp_rank][vp_stage]
 
-# Tokens choose their experts alike: the correlation of two tokens' choices in one layer. It follows from how much more than the mean
-# the busiest of 64 experts gets, of which a token takes 6: 0.52 with an auxiliary loss, 0.04 with a bias per expert (Wang et al.
-# 2024, arXiv 2408.15664, table 2: models of 3B parameters, a sigmoid gate, loads summed over the validation set, so batches may differ
-# more, and a softmax gate is less even). A router that nothing balances counts as one with an auxiliary loss.
+# Tokens choose their experts alike: the correlation of two tokens' choices in one layer. It follows from how much more
+# than the mean the busiest of 64 experts gets, of which a token takes 6: 0.52 with an auxiliary loss, 0.04 with a bias
+# per expert (Wang et al. 2024, arXiv 2408.15664, table 2: models of 3B parameters, a sigmoid gate, loads summed over
+# the validation set, so batches may differ more, and a softmax gate is less even). A router that nothing balances
+# counts as one with an auxiliary loss.
 _ALIKE, _ALIKE_WITH_BIAS = 5.1e-3, 3.0e-5
 
-# Host time in seconds to launch each matrix product of a grouped GEMM after the first. transformer-engine launches them in a C++
-# loop. An estimate: not fitted, not measured.
+# Host time in seconds to launch each matrix product of a grouped GEMM after the first. transformer-engine launches them
+# in a C++ loop. An estimate: not fitted, not measured.
 GROUPED_LAUNCH_S = 8e-6
 
-# Kernels that quantize one expert's tensor with current scaling: absolute maximum, scale, cast. transformer-engine 2.2 to 2.18 runs
-# them for each expert (split_quantize in transformer_engine/pytorch/csrc/extensions/cast.cpp). Its other scalings quantize, or at least
-# allocate, once for all experts.
+# Kernels that quantize one expert's tensor with current scaling: absolute maximum, scale, cast. transformer-engine 2.2
+# to 2.18 runs them for each expert (split_quantize in transformer_engine/pytorch/csrc/extensions/cast.cpp). Its other
+# scalings quantize, or at least allocate, once for all experts.
 NUM_QUANTIZE_KERNELS = 3
 
 
 def pace_of(spec: ExperimentSpec) -> float:
-    """Return the load of the busiest rank over the mean, averaged over layers and micro-batches; 1 where the share is fixed.
+    """The load of the busiest rank over the mean, averaged over layers and micro-batches; 1 where the share is fixed.
 
-    Each of N tokens takes k of E experts. The variance of an expert's load, as a share of the mean squared, is ``(E/k - 1) (1/N + alike)``:
-    1/N is for independent choices, ``alike`` is the addition for correlated choices (design effect, Kish 1965). The loads of a rank's E/EP experts average
-    out. The highest of EP normal values is at Blom's quantile (1958). The memory's bound and the capacity limit the result.
-    Example: Mixtral 8x7B, EP 8, 1.18; DeepSeek-V3 with a bias per expert, EP 64, 1.04.
+    Each of N tokens takes k of E experts. The variance of an expert's load, as a share of the mean squared, is ``(E/k -
+    1) (1/N + alike)``: 1/N is for independent choices, ``alike`` is the addition for correlated choices (design effect,
+    Kish 1965). The loads of a rank's E/EP experts average out. The highest of EP normal values is at Blom's quantile
+    (1958). The memory's bound and the capacity limit the result. Example: Mixtral 8x7B, EP 8, 1.18; DeepSeek-V3 with a
+    bias per expert, EP 64, 1.04.
     """
     moe, bound = spec.model.moe, _traced_imbalance(spec)
     if moe is None or bound == 1:
@@ -54,7 +56,7 @@ def _num_tokens(spec: ExperimentSpec) -> float:
 
 
 def _traced_imbalance(spec: ExperimentSpec) -> float:
-    """Return the imbalance in uneven traces: the bound of the memory, or the capacity, above which tokens are dropped."""
+    """The imbalance in uneven traces: the bound of the memory, or the capacity, above which tokens are dropped."""
     capacity = spec.kernels.moe_expert_capacity_factor
     if capacity is not None and spec.kernels.moe_pad_expert_input_to_capacity:
         return 1.0
@@ -105,11 +107,11 @@ def additional_products(spec: ExperimentSpec, chunk: ChunkCost) -> dict[Phase, f
 
 
 def expert_launch_s(spec: ExperimentSpec, chunk: ChunkCost, launch_s: float) -> dict[Phase, float]:
-    """Return the additional host time per micro-batch in seconds, by phase: a trace records once what runs once per expert.
+    """The additional host time per micro-batch in seconds, by phase: a trace records once what runs once per expert.
 
-    ``launch_s``: host time of one simple operation in seconds. With current scaling (``fp8_cs``) transformer-engine also
-    quantizes each expert's tensor separately: two tensors per MoE layer in each phase.
-    Example: 8 local experts, fp8_cs, launch_s 35e-6: forward 14 x (8e-6 + 3 x 35e-6) s = 1.6 ms.
+    ``launch_s``: host time of one simple operation in seconds. With current scaling (``fp8_cs``) transformer-engine
+    also quantizes each expert's tensor separately: two tensors per MoE layer in each phase. Example: 8 local experts,
+    fp8_cs, launch_s 35e-6: forward 14 x (8e-6 + 3 x 35e-6) s = 1.6 ms.
     """
     products = additional_products(spec, chunk)
     each = NUM_QUANTIZE_KERNELS * launch_s if spec.compute_dtype == "fp8_cs" else 0.0

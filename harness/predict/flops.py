@@ -25,10 +25,10 @@ _FORWARD_AND_BACKWARD = 3
 class LayerFlops:
     """Forward FLOPs of one transformer layer over all tokens of one step.
 
-    ``projections`` are the linear layers around attention and contain ``mla_up_proj``; ``delta_rule`` is the convolution
-    and the recurrence of a gated delta net, which has no ``core_attn``; ``mlp`` is the dense block, ``experts`` the routed
-    and ``shared_experts`` the shared part of an MoE block. Router, norms, softmax and activation functions count as
-    nothing, as in the model formula.
+    ``projections`` are the linear layers around attention and contain ``mla_up_proj``; ``delta_rule`` is the
+    convolution and the recurrence of a gated delta net, which has no ``core_attn``; ``mlp`` is the dense block,
+    ``experts`` the routed and ``shared_experts`` the shared part of an MoE block. Router, norms, softmax and activation
+    functions count as nothing, as in the model formula.
     """
 
     projections: int
@@ -77,8 +77,8 @@ def layer_flops(spec: ExperimentSpec, kind: LayerKind) -> LayerFlops:
 def _visible_pairs(spec: ExperimentSpec, kind: LayerKind) -> int:
     """Return twice the pairs of a query and a key that it sees, in one sequence.
 
-    Scores and context each cost one multiply-add per pair and channel. The causal mask halves the square; inside a window
-    of w tokens the formula counts its edge, too: 2 w s - w (w - 1).
+    Scores and context each cost one multiply-add per pair and channel. The causal mask halves the square; inside a
+    window of w tokens the formula counts its edge, too: 2 w s - w (w - 1).
     """
     length = spec.batch.seq_length
     if kind.startswith("window") and spec.model.window_size:

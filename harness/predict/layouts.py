@@ -46,7 +46,10 @@ class Space:
     pinned: Mapping[str, int | None]
 
     def sizes(self) -> Iterator[Sizes]:
-        """Yield layouts that divide GPUs, layers and batch evenly, small micro-batches first. Rules may still forbid one."""
+        """Yield layouts that divide GPUs, layers and batch evenly, small micro-batches first.
+
+        Rules may still forbid one.
+        """
         found = (self._with_experts(tp, pp, vp, cp) for tp, pp, vp, cp in self._dense())
         yield from sorted((each for group in found for each in group), key=lambda each: (each.mb, each.cp, each.tp))
 

@@ -93,7 +93,8 @@ class Moment(NamedTuple):
     """Live bytes at one moment of the schedule, without model states.
 
     ``activations``: saved of all micro-batches in flight, and hidden states between stages. ``logits``: what the output
-    layer, the loss and MTP layers add, deferred weight gradients included. ``transient``: the running pass, and what Megatron-FSDP gathers for it.
+    layer, the loss and MTP layers add, deferred weight gradients included. ``transient``: the running pass, and what
+    Megatron-FSDP gathers for it.
     """
 
     activations: int
@@ -112,8 +113,8 @@ class Moment(NamedTuple):
 class StageMemory:
     """Peak of one pipeline stage. The parts add up to ``total``; ``peaks`` holds all three candidates.
 
-    ``passes``: the fullest moment of all forward passes, and of all backward passes. ``pool``: what captured layers save in
-    private pools of CUDA graphs, which torch counts as reserved and not as allocated once they are captured.
+    ``passes``: the fullest moment of all forward passes, and of all backward passes. ``pool``: what captured layers
+    save in private pools of CUDA graphs, which torch counts as reserved and not as allocated once they are captured.
     """
 
     pp_rank: int
@@ -222,8 +223,8 @@ def _moments(
 ) -> tuple[Moment, ...]:
     """Return the instants of a step that may be the fullest. ``states``: of them, what Megatron-FSDP adds to each pass.
 
-    Where a forward and a backward pass take turns layer by layer, one layer of each is saved at once. Beside the loss no
-    layer runs.
+    Where a forward and a backward pass take turns layer by layer, one layer of each is saved at once. Beside the loss
+    no layer runs.
     """
     beside = max(chunk.largest_unit for chunk in chunks) if schedule.extra_warmup else 0
     waiting = deferred_bytes(spec) if schedule.num_deferred else 0
@@ -262,8 +263,8 @@ def deferred_bytes(spec: ExperimentSpec) -> int:
     """Return the bytes that a micro-batch keeps after its backward pass for the output layer's weight gradient.
 
     The gradient of its logits and the hidden states that went into the output layer, both in the weights' precision
-    (megatron-core 0.16 `tensor_parallel/layers.py`, `grad_output_buffer` and `embedding_activation_buffer`). The graph behind
-    these hidden states keeps those that the stage received, and their gradient.
+    (megatron-core 0.16 `tensor_parallel/layers.py`, `grad_output_buffer` and `embedding_activation_buffer`). The graph
+    behind these hidden states keeps those that the stage received, and their gradient.
     """
     tp = spec.parallelism.tensor_model_parallel_size
     logits = _tokens(spec) * spec.model.padded_vocab_size(tp) // tp

@@ -11,12 +11,12 @@ _SMALLEST_UNIT = 1_000_000_000
 
 
 def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes: int) -> tuple[int, int, int]:
-    """Return the most bytes of whole weights outside of layers and in layers, and of whole gradients in layers, on one rank.
+    """The most bytes of whole weights outside of layers and in layers, and of whole gradients in layers, on one rank.
 
-    ``parameters``: of its unsharded stage. ``gradient_bytes``: of one element of a gradient. Weights are fetched ahead in every
-    pass. A layer gives its weights back after its forward pass, and gets them again when the output layer runs backward: at
-    the loss none is whole (Megatron-FSDP 0.2 `_post_forward`, `_pre_backward_param_unshard`). The queue of gradients fills
-    in the backward pass.
+    ``parameters``: of its unsharded stage. ``gradient_bytes``: of one element of a gradient. Weights are fetched ahead
+    in every pass. A layer gives its weights back after its forward pass, and gets them again when the output layer runs
+    backward: at the loss none is whole (Megatron-FSDP 0.2 `_post_forward`, `_pre_backward_param_unshard`). The queue of
+    gradients fills in the backward pass.
     """
     total = parameters.dense + parameters.expert
     num_layers = max(1, spec.model.num_layers // spec.parallelism.pipeline_model_parallel_size)
@@ -47,8 +47,8 @@ _SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 class ModelStates:
     """Bytes on one rank. ``step_transient`` is alive inside the optimizer step only.
 
-    What Megatron-FSDP holds while passes run, beside its shards: ``gathered``, whole weights outside of layers; ``fetched``, those
-    of layers; ``queued``, whole gradients. The last two are nothing at the loss.
+    What Megatron-FSDP holds while passes run, beside its shards: ``gathered``, whole weights outside of layers;
+    ``fetched``, those of layers; ``queued``, whole gradients. The last two are nothing at the loss.
     """
 
     weights: int
@@ -69,8 +69,8 @@ class ModelStates:
 class StateBytes:
     """Bytes per parameter: gradient buffer (never sharded), optimizer state and what its step adds (sharded).
 
-    ``cast``: gradients in fp32, of all parameters before any optimizer steps. ``widened``: states in fp32, of the parameters
-    that are stepped at once.
+    ``cast``: gradients in fp32, of all parameters before any optimizer steps. ``widened``: states in fp32, of the
+    parameters that are stepped at once.
     """
 
     gradient: int
@@ -84,8 +84,9 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
 
     transformer-engine's FusedAdam, used with ``use_precision_aware_optimizer``, stores only the lower 16 bits beside a
     bf16 weight where its own fp32 master weight is asked for (`store_param_remainders`), and reads gradients where they
-    are; moments and master weights below fp32 are widened to fp32 for the step, group by group of each optimizer. With quantised weights megatron-core keeps the fp32 master
-    itself, except under delayed scaling (`OptimizerConfig.__post_init__`).
+    are; moments and master weights below fp32 are widened to fp32 for the step, group by group of each optimizer. With
+    quantised weights megatron-core keeps the fp32 master itself, except under delayed scaling
+    (`OptimizerConfig.__post_init__`).
     """
     optimizer, widened = spec.optimizer, 0
     trains_fp32 = spec.precision.params_dtype == "fp32"
@@ -170,8 +171,9 @@ def steps_with_torch_adam(spec: ExperimentSpec, software: Software | None) -> bo
 def _stepped_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:
     """Return the number of parameters whose temporaries are alive together: those of one optimizer.
 
-    transformer-engine's FusedAdam widens the states of one group of parameters at a time. torch's AdamW on CUDA holds the
-    root of the second moment, in fp32, of all parameters (`foreach`, torch/optim/adam.py `_multi_tensor_adam`), but not of the
-    DTensors of Megatron-FSDP. Experts that are spread over ranks have an optimizer of their own, which steps after the other.
+    transformer-engine's FusedAdam widens the states of one group of parameters at a time. torch's AdamW on CUDA holds
+    the root of the second moment, in fp32, of all parameters (`foreach`, torch/optim/adam.py `_multi_tensor_adam`), but
+    not of the DTensors of Megatron-FSDP. Experts that are spread over ranks have an optimizer of their own, which steps
+    after the other.
     """
     return max(owned) if spec.parallelism.expert_model_parallel_size > 1 else sum(owned)

@@ -24,8 +24,9 @@ from harness.units import GIB, MIB, counted
 
 EFFICIENCIES = ("gemm_bf16", "gemm_low_precision", "attention", "memory", "link")
 
-# Between which values a calibration may move a constant. Beyond them it is not the constant that is wrong: kernels reach
-# neither a tenth nor all of a data sheet's peak, and memory that a rank takes beside its model is a few GiB at most.
+# Between which values a calibration may move a constant. Beyond them it is not the constant that is wrong: kernels
+# reach neither a tenth nor all of a data sheet's peak, and memory that a rank takes beside its model is a few GiB at
+# most.
 BOUNDS: dict[str, tuple[float, float]] = {
     "allocator_bytes": (-256 * MIB, 4 * GIB),
     "outside_allocator_bytes": (0, 8 * GIB),
@@ -35,10 +36,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Constants:
-    """``allocator_bytes``: in torch's allocator beside everything modelled. ``outside_allocator_bytes``: context and libraries.
+    """``allocator_bytes``: in torch's allocator beside everything modelled.
 
-    ``speeds``: efficiencies that replace those built in for the GPU. ``time_spread``: by which share a step may take more or
-    less; None: what residuals of measured steps say.
+    ``outside_allocator_bytes``: context and libraries. ``speeds``: efficiencies that replace those built in for the
+    GPU. ``time_spread``: by which share a step may take more or less; None: what residuals of measured steps say.
     ``origin``: what they were calibrated on, empty for those built in.
     """
 
@@ -80,10 +81,9 @@ Verdict = Literal["FITS", "TIGHT", "OOM"]
 class Prediction:
     """All bytes are of the worst rank of a stage; ``range_bytes`` holds nine of ten peaks of its class.
 
-    ``uneven_bytes``: the peak with uneven routing. ``job_class``, ``num_rows``: the class of jobs behind the range, and how many
-    measured cases it has.
-    ``time`` is None where seconds are not predicted (cpu). ``recompute_flops`` is per step over all GPUs. ``torch_adam`` as in
-    `model_states`.
+    ``uneven_bytes``: the peak with uneven routing. ``job_class``, ``num_rows``: the class of jobs behind the range, and
+    how many measured cases it has. ``time`` is None where seconds are not predicted (cpu). ``recompute_flops`` is per
+    step over all GPUs. ``torch_adam`` as in `model_states`.
     """
 
     spec: ExperimentSpec
@@ -122,7 +122,7 @@ class Prediction:
 
     @property
     def mfu(self) -> float | None:
-        """Return the model FLOP/s as a share of the GPU's peak at the likely step time; None where either is unknown."""
+        """The model FLOP/s as a share of the GPU's peak at the likely step time; None where either is unknown."""
         return self._utilization(self.model_flops)
 
     @property
@@ -194,8 +194,9 @@ def predict(
     constants: Constants = BUILT_IN,
     composer: Composer | None = None,
 ) -> Prediction:
-    """Compose ``traces``; ``imbalanced`` are the same cases with uneven routing, for the upper end of the range and, in part, the seconds.
+    """Compose ``traces``.
 
+    ``imbalanced`` are the same cases with uneven routing, for the upper end of the range and, in part, the seconds.
     ``composer``: of this request, where it shares with those of other settings. MissingTraceError where a trace is
     missing, LayoutError where the model cannot be cut.
     """
@@ -286,7 +287,8 @@ def exact_peaks(
 ) -> tuple[ExactPeak, ...]:
     """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problems``: by rank, why a stage is not in ``traced``.
 
-    ``torch_adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a schedule sees them.
+    ``torch_adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a
+    schedule sees them.
     """
     stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
     return tuple(

@@ -1,7 +1,7 @@
 """The range of a predicted peak, by class of job, and the error of predicted costs: where nine of ten measured ones lie.
 
-The figures are in `ranges.json`, which `scripts/accuracy ranges` writes from the comparisons in `results/accuracy`. The file
-stands apart from `assumptions.py` because nothing in it is a judgement: it reads what was measured.
+The figures are in `ranges.json`, which `scripts/accuracy ranges` writes from the comparisons in `results/accuracy`. The
+file stands apart from `assumptions.py` because nothing in it is a judgement: it reads what was measured.
 """
 
 import json
@@ -29,7 +29,10 @@ ClassName = Literal[
 
 @dataclass(frozen=True)
 class JobClass:
-    """A class of jobs; of those that apply the first counts. ``nearest``: whose errors stand in where it has few rows."""
+    """A class of jobs; of those that apply the first counts.
+
+    ``nearest``: whose errors stand in where it has few rows.
+    """
 
     name: ClassName
     applies: Callable[[ExperimentSpec, int], bool]
@@ -69,8 +72,8 @@ def class_of(spec: ExperimentSpec, peak_bytes: int) -> JobClass:
 class Spread:
     """Where measured peaks of a class lie, as shares: of the predicted peak, and of the one with uneven routing.
 
-    ``num_rows``: measured cases of the class itself. ``tenths``: below which parts of the way from the predicted peak to the upper
-    end of the range one, two, up to nine of ten measured peaks lie.
+    ``num_rows``: measured cases of the class itself. ``tenths``: below which parts of the way from the predicted peak
+    to the upper end of the range one, two, up to nine of ten measured peaks lie.
     """
 
     num_rows: int
@@ -108,7 +111,8 @@ def spread_of(spec: ExperimentSpec, peak_bytes: int) -> tuple[ClassName, Spread]
 class CostError:
     """How far predicted costs of settings are from measured ones, both as shares of a step's time.
 
-    ``share``: of the cost itself. ``least``: for settings that cost almost nothing. ``num_rows``: measured costs of both kinds.
+    ``share``: of the cost itself. ``least``: for settings that cost almost nothing. ``num_rows``: measured costs of
+    both kinds.
     """
 
     share: float
@@ -128,7 +132,10 @@ def cost_error() -> CostError:
 
 @dataclass(frozen=True)
 class RatioError:
-    """How far the predicted ratio of two layouts' times is from the measured one, as a share; ``num_rows``: measured pairs."""
+    """How far the predicted ratio of two layouts' times is from the measured one, as a share.
+
+    ``num_rows``: measured pairs.
+    """
 
     share: float
     num_rows: int

@@ -32,9 +32,10 @@ class Event(NamedTuple):
 class Schedule:
     """The settings that decide the order on one pipeline rank. ``group_size`` is `microbatch_group_size_per_vp_stage`.
 
-    ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch: a backward pass and the
-    forward pass beside it then take turns layer by layer (`TransformerModelChunkSchedulePlan.run`). ``num_deferred``:
-    micro-batches whose weight gradients of the output layer wait on this rank until all passes are over.
+    ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch: a backward pass and
+    the forward pass beside it then take turns layer by layer (`TransformerModelChunkSchedulePlan.run`).
+    ``num_deferred``: micro-batches whose weight gradients of the output layer wait on this rank until all passes are
+    over.
     """
 
     pp_size: int
@@ -149,7 +150,7 @@ _Held = tuple[int, ...]
 
 
 def _held(instant: Instant, alike: tuple[int, ...]) -> tuple[object, _Held]:
-    """Return the kind of an instant, and what it holds: micro-batches in flight count together in chunks that are alike."""
+    """The kind of an instant, and what it holds: micro-batches in flight count together in chunks that are alike."""
     event, in_flight, idle = instant.event, dict.fromkeys(alike, 0), []
     for chunk, (like, num, ended) in enumerate(zip(alike, instant.in_flight, instant.ended, strict=True)):
         in_flight[like] += num
@@ -188,9 +189,9 @@ def _no_pipelining(schedule: Schedule) -> Iterator[Event]:
 def _one_forward_one_backward(schedule: Schedule) -> Iterator[Event]:
     """1F1B. Local variables of megatron-core's loop keep tensors of the previous micro-batch alive.
 
-    These are the gradient that the stage received, the gradient that it sent and, until the next forward pass returns, its
-    output. The output's graph keeps the input that the stage received. `deferred_bytes` already counts the input and the
-    gradient of a micro-batch that waits.
+    These are the gradient that the stage received, the gradient that it sent and, until the next forward pass returns,
+    its output. The output's graph keeps the input that the stage received. `deferred_bytes` already counts the input
+    and the gradient of a micro-batch that waits.
     """
     received_grad, sent_grad = int(not schedule.is_last), int(not schedule.is_first)
     for _ in range(schedule.num_warmup):
@@ -238,8 +239,8 @@ class _Interleaved:
         self._gradients += int(not s.is_last)
         for k in range(num_steady):
             if s.extra_warmup:
-                # The loss goes backward first, layers are freed as those of the forward pass are saved, and the new logits
-                # come last: as if the backward pass were over before the forward pass began.
+                # The loss goes backward first, layers are freed as those of the forward pass are saved, and the new
+                # logits come last: as if the backward pass were over before the forward pass began.
                 yield self._backward(k, unsent_output=0)
             forward = self._forward(num_warmup + k)
             yield forward
@@ -298,7 +299,7 @@ class _Interleaved:
         return chunk, self._s.chunk_of[:k].count(chunk)
 
     def _receives(self, k: int, *, forward: bool) -> bool:
-        """Return whether the rank awaits a message for a later pass after pass ``k`` (`recv_tensor_from_previous_stage`).
+        """Whether the rank awaits a message for a later pass after pass ``k`` (`recv_tensor_from_previous_stage`).
 
         The leading rank of a direction receives from the rank at the other end. That rank is PP - 1 passes behind, and
         its last chunk sends nothing on.

@@ -85,7 +85,8 @@ def candidates(spec: ExperimentSpec, software: Software, implementation: Impleme
         effect = effective_recompute(asked, implementation, software)
         findings = tuple(f for f in check(asked, software, implementation=implementation) if f.id not in _OF_MEASURING)
         rows.append(Candidate(asked, findings, effect.inert_modules))
-        # A request that the rules refuse must not hide the setting that computes the same: ``layernorm`` without effect hides ``none``.
+        # A request that the rules refuse must not hide the setting that computes the same: ``layernorm`` without effect
+        # hides ``none``.
         if rows[-1].is_legal or policy in policies:
             seen.append(what)
     rows.sort(key=lambda row: _place(row.spec.recompute, policies))
@@ -111,7 +112,10 @@ def _selective(modules: tuple[str, ...], weak: frozenset[str]) -> Iterator[Selec
 
 
 def _subsets(modules: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield non-empty subsets, small ones first; no parts of `moe` beside `moe`, which would run a third time for nothing."""
+    """Yield non-empty subsets, small ones first.
+
+    No parts of `moe` beside `moe`, which would run a third time for nothing.
+    """
     for size in range(1, len(modules) + 1):
         for subset in combinations(modules, size):
             if "moe" not in subset or not {"moe_act", "shared_experts"} & set(subset):
@@ -119,7 +123,10 @@ def _subsets(modules: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _full(spec: ExperimentSpec) -> Iterator[FullRecompute]:
-    """Yield uniform N for every N that divides some chunk, block N up to the largest chunk; the rules forbid the rest."""
+    """Yield uniform N for every N that divides some chunk, block N up to the largest chunk.
+
+    The rules forbid the rest.
+    """
     sizes = {len(chunk.layers) for stage in chunks(spec.model, spec.parallelism) for chunk in stage if chunk.layers}
     for n in sorted({n for size in sizes for n in range(1, size + 1) if size % n == 0}):
         yield FullRecompute(method="uniform", num_layers=n)
@@ -235,7 +242,7 @@ class Plan:
 
     @property
     def safe(self) -> Row | None:
-        """Return the cheapest setting within the limit of cost whose whole range fits; None also if nothing is judged."""
+        """The cheapest setting within the limit of cost whose whole range fits; None also if nothing is judged."""
         return self.recommended if self.recommended and self.recommended.verdict == "FITS" else None
 
     @property
@@ -271,7 +278,10 @@ def required_cases(found: Candidates, implementation: Implementation) -> tuple[T
 
 
 def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
-    """Yield all traces for the settings of ``spec`` under any pipeline layout and number of GPUs; some of them several times."""
+    """Yield all traces for the settings of ``spec`` under any pipeline layout and number of GPUs.
+
+    Some of them several times.
+    """
     make, kinds, offload = CaseMaker(spec, implementation), spec.model.layer_kinds, spec.offload
     for kind, policy in product(sorted(set(kinds)), _traced_policies(spec, implementation)):
         yield from (make.layers(kind, policy, n) for n in (1, 2))
@@ -363,7 +373,7 @@ def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:
 
 
 def same_time(rows: tuple[Row, ...], limits: Limits) -> tuple[Row, ...]:
-    """Return the cheapest setting whose whole range fits, or else the cheapest tight one, with all that may be as fast."""
+    """The cheapest setting whose whole range fits, or else the cheapest tight one, with all that may be as fast."""
     affordable = [row for row in rows if _is_affordable(row, limits)]
     for wanted in ("FITS", "TIGHT"):
         fitting = [row for row in affordable if row.verdict == wanted]
@@ -385,7 +395,7 @@ def _is_affordable(row: Row, limits: Limits) -> bool:
 
 
 def cost_of(row: Row) -> tuple[float, int]:
-    """Return the share by which a step is longer than without recompute, and the peak in bytes; only with a prediction."""
+    """The share by which a step is longer than without recompute, and the peak in bytes; only with a prediction."""
     assert row.prediction is not None
     overhead = row.overhead if row.overhead is not None else row.prediction.recompute_flops / row.prediction.model_flops
     return round(overhead, 4), row.prediction.peak_bytes

@@ -1,7 +1,8 @@
 """Reads and writes the traces that travel with mbr-perf: a machine without torch can plan with them.
 
-There is one zip file per release of megatron-core. ``about.json`` says what made the traces. Every other member holds all traces of one reduced request:
-all recompute settings, kinds of layers and ends of the model. Equal operations are stored once.
+There is one zip file per release of megatron-core. ``about.json`` says what made the traces. Every other member holds
+all traces of one reduced request: all recompute settings, kinds of layers and ends of the model. Equal operations are
+stored once.
 """
 
 import ast
@@ -41,8 +42,8 @@ _OF_PRECISION = ("peak", "params_dtype", "transformer_config", "fp8_param_gather
 class About(Frozen):
     """What made the traces of a file: releases, and fingerprints of sources.
 
-    ``tracer`` and ``stand_in``: of their code, without comments, docstrings and texts of errors. ``layers``: of the files of
-    megatron-core's own layers.
+    ``tracer`` and ``stand_in``: of their code, without comments, docstrings and texts of errors. ``layers``: of the
+    files of megatron-core's own layers.
     """
 
     megatron_core: str
@@ -53,7 +54,7 @@ class About(Frozen):
 
 
 def made_here() -> About:
-    """Return the description of traces that this interpreter makes; PackageNotFoundError without torch and megatron-core."""
+    """The description of traces that this interpreter makes; PackageNotFoundError without torch and megatron-core."""
     version = metadata.version
     return About(
         megatron_core=version("megatron-core"),
@@ -182,7 +183,10 @@ class Address:
 
 
 def address_of(case: TraceCase, imbalance: float) -> Address:
-    """Return the address of a case, equal for equal cases. A field that a later version adds changes no address while it has its default."""
+    """Return the address of a case, equal for equal cases.
+
+    A field that a later version adds changes no address while it has its default.
+    """
     spec = case.spec
     dump = spec.model_dump(mode="json", exclude_defaults=True)
     recompute, offload = dump.pop("recompute", None), dump.pop("offload", None)
@@ -230,7 +234,10 @@ class ShippedTraces:
     _members: dict[str, dict[str, CachedTrace]] = field(default_factory=dict, repr=False, compare=False)
 
     def read(self, case: TraceCase, imbalance: float) -> CachedTrace | None:
-        """Return the trace of ``case``; None if the file has none, or if a default of the request's fields has changed since."""
+        """Return the trace of ``case``.
+
+        None if the file has none, or if a default of the request's fields has changed since.
+        """
         address = address_of(case, imbalance)
         if address.member not in self._members:
             self._members[address.member] = self._read(address.member, case)
@@ -268,7 +275,8 @@ def find_shipped(megatron_core: str, installed: Software) -> tuple[ShippedTraces
     except FileNotFoundError:
         return (
             None,
-            f"mbr-perf brings traces for megatron-core {' and '.join(shipped_releases()) or '(none)'}, not for {megatron_core}",
+            f"mbr-perf brings traces for megatron-core {' and '.join(shipped_releases()) or '(none)'}, not for "
+            f"{megatron_core}",
         )
     except (OSError, KeyError, zipfile.BadZipFile, ValidationError):
         return None, f"{path} cannot be read"

@@ -121,7 +121,10 @@ class Composer:
         return modules_piece(kept, single.saved_bytes - frame.saved, single, double, triple)
 
     def _captured(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
-        """The layer with what its captured parts save in private pools; their outputs are static buffers and stay counted."""
+        """The layer with what its captured parts save in private pools.
+
+        Their outputs are static buffers and stay counted.
+        """
         single, scope = book[self._make.layers(kind, policy, 1)], self.spec.cuda_graph.scope
         parts = [single.attention_bytes] if not scope or "attn" in scope else []
         if not scope or ("moe" if has_experts(kind) else "mlp") in scope:
@@ -132,8 +135,9 @@ class Composer:
     def _overlapped(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
         """Return the layer cut into nodes that overlap with another micro-batch (megatron-core 0.16 `fine_grained_callables.py`).
 
-        A node detaches what it hands on: the output of shared experts lives until the backward pass. Backward, the gradients of
-        the dispatched tokens and of that output live on beside attention, also those of the layer that ran before.
+        A node detaches what it hands on: the output of shared experts lives until the backward pass. Backward, the
+        gradients of the dispatched tokens and of that output live on beside attention, also those of the layer that ran
+        before.
         """
         moe = self.spec.model.moe
         if moe is None or not has_experts(kind):

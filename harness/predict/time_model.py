@@ -22,11 +22,12 @@ from harness.records.trace import OpKind, Phase
 class Efficiency:
     """Shares of data-sheet rates that operations reach, and the seconds of the host.
 
-    ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a communication beside computation that makes the
-    computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one simple operation of a
-    trace; ``call_s``: for a matrix product or attention, which a module starts from Python, with its checks and autograd node.
-    ``norm``: the seconds of GPU and host make those of a pass as ``(gpu^norm + host^norm)^(1/norm)``. A large norm leaves the
-    slower of the two. ``step_s``: of the host, for one step: data, logging, the norm of the gradients.
+    ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a communication beside computation that makes
+    the computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one simple
+    operation of a trace; ``call_s``: for a matrix product or attention, which a module starts from Python, with its
+    checks and autograd node. ``norm``: the seconds of GPU and host make those of a pass as ``(gpu^norm +
+    host^norm)^(1/norm)``. A large norm leaves the slower of the two. ``step_s``: of the host, for one step: data,
+    logging, the norm of the gradients.
     """
 
     gemm_bf16: float
@@ -42,8 +43,9 @@ class Efficiency:
     step_s: float = 0.02
 
 
-# Fixed before any comparison: a 22B layer on A100 comes out at 19.22 ms where Korthikanti et al. 2022 (arXiv 2205.05198, table 4)
-# measured 19.6, and at 26.82 for 27.2 with full recompute. From Hopper on, the fit replaces the shares that it names.
+# Fixed before any comparison: a 22B layer on A100 comes out at 19.22 ms where Korthikanti et al. 2022 (arXiv
+# 2205.05198, table 4) measured 19.6, and at 26.82 for 27.2 with full recompute. From Hopper on, the fit replaces the
+# shares that it names.
 LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
 
 # The host's part of the fit goes for the hosts of all GPUs.
@@ -54,8 +56,8 @@ _OF_THE_HOST = ("launch_s", "call_s", "norm")
 class Fitted:
     """What `scripts/accuracy time --fit` wrote.
 
-    ``constants``: those of H100, by field of :class:`Efficiency`. ``spreads``: by class of rows, between which multiples of
-    the predicted seconds nine of ten measured ones are, and the number of rows.
+    ``constants``: those of H100, by field of :class:`Efficiency`. ``spreads``: by class of rows, between which
+    multiples of the predicted seconds nine of ten measured ones are, and the number of rows.
     """
 
     constants: Mapping[str, float]
@@ -71,7 +73,7 @@ def fitted() -> Fitted:
 
 @cache
 def typical(gpu: str) -> Efficiency:
-    """Return the efficiencies of a GPU type: fitted on Hopper, whose shares later GPUs take too, and fixed before it."""
+    """The efficiencies of a GPU type: fitted on Hopper, whose shares later GPUs take too, and fixed before it."""
     constants = fitted().constants
     if (GPUS[gpu].capability or (0, 0)) >= (9, 0):
         return replace(LIKELY, **constants)
@@ -88,7 +90,8 @@ def kind_of_step(spec: ExperimentSpec, *, host_bound: bool) -> str:
 def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
     """Return how far the seconds of a class of steps go, low and high, and the number of rows that say so.
 
-    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others, widened.
+    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others,
+    widened.
     """
     generation, _, own = kind.partition(" ")
     found = spreads.get(kind, (1.0, 1.0, 0))
@@ -100,18 +103,20 @@ def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tup
     return 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1), found[2]
 
 
-# From so many rows on a class has a range of its own. A smaller class takes that of its neighbours, so many times as wide.
+# From so many rows on a class has a range of its own. A smaller class takes that of its neighbours, so many times as
+# wide.
 LEAST_ROWS = 10
 WIDENED = 1.25
 
 
-# Share of the link to the host that copies of pinned memory reach. Chosen by hand, with the only published H100 row of offloading
-# in view: with 0.80 that row is predicted 4 % too fast. NVLink's fitted share does not serve here; collectives without NVLS lower it.
+# Share of the link to the host that copies of pinned memory reach. Chosen by hand, with the only published H100 row of
+# offloading in view: with 0.80 that row is predicted 4 % too fast. NVLink's fitted share does not serve here;
+# collectives without NVLS lower it.
 COPY = 0.80
 
 
-# A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs, 2019:
-# 3.8 us from kernel to kernel of 2.9 us each).
+# A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs,
+# 2019: 3.8 us from kernel to kernel of 2.9 us each).
 KERNEL_S = 0.9e-6
 
 
@@ -136,9 +141,9 @@ def captured(spec: ExperimentSpec) -> float:
 class StepTime:
     """Seconds of one optimizer step, and what they consist of at the likely efficiencies.
 
-    ``low_s`` and ``high_s`` hold 90 of 100 steps of its class, by residuals of ``range_rows`` measured steps. ``compute_s`` is
-    the slowest pipeline stage without waiting, ``recompute_s`` the part of it that runs a second time. ``host_bound``: the
-    host does not launch kernels as fast as the GPU finishes them.
+    ``low_s`` and ``high_s`` hold 90 of 100 steps of its class, by residuals of ``range_rows`` measured steps.
+    ``compute_s`` is the slowest pipeline stage without waiting, ``recompute_s`` the part of it that runs a second time.
+    ``host_bound``: the host does not launch kernels as fast as the GPU finishes them.
     """
 
     likely_s: float
@@ -166,8 +171,8 @@ def step_time(
 ) -> StepTime:
     """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
 
-    ``efficiency``: None for the GPU's own. ``spread``: by which share a step may take more or less, where it is known; else
-    residuals of steps of the same class give the range.
+    ``efficiency``: None for the GPU's own. ``spread``: by which share a step may take more or less, where it is known;
+    else residuals of steps of the same class give the range.
     """
     likely = _Clock(spec, efficiency or typical(spec.gpu)).step(stages)
     low, high, rows = spread_of(kind_of_step(spec, host_bound=likely.host_bound), fitted().spreads)
@@ -200,7 +205,10 @@ class _Passes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of both. Neither hides the other fully: the GPU waits for launches, and ranks for the slowest host."""
+        """Return the seconds of both.
+
+        Neither hides the other fully: the GPU waits for launches, and ranks for the slowest host.
+        """
         return max(self.gpu, self.host) * self._longer
 
     @property
@@ -243,7 +251,10 @@ class _Clock:
     efficiency: Efficiency
 
     def step(self, stages: tuple[tuple[ChunkCost, ...], ...]) -> _Step:
-        """Time a step of 1F1B: every stage runs M micro-batches; first and last wait PP - 1 micro-batches of one chunk."""
+        """Time a step of 1F1B: every stage runs M micro-batches.
+
+        First and last wait PP - 1 micro-batches of one chunk.
+        """
         schedule = schedule_of(self.spec, 0)
         chunks = {id(chunk): chunk for stage in stages for chunk in stage}  # stages share chunks that are alike
         passes = {key: self.passes(chunk) for key, chunk in chunks.items()}
@@ -346,7 +357,7 @@ class _Clock:
         return 2 * self.spec.num_microbatches * stage[0].hidden_bytes / self._sent_per_s["dp"]
 
     def _reduction(self, parameters: Parameters, backward_s: float, forward_s: float) -> float:
-        """Return the seconds to reduce gradients and gather parameters; overlapped, what one micro-batch does not hide."""
+        """The seconds to reduce gradients and gather parameters; overlapped, what one micro-batch does not hide."""
         ddp = self.spec.ddp
         per_gradient = state_bytes(self.spec).gradient
         per_weight = 1 if self.spec.precision.fp8_param_gather and not self._quantises_on_arrival else 2
@@ -378,7 +389,8 @@ class _Clock:
     def _optimizer(self, parameters: Parameters) -> float:
         """Return Adam's seconds: it reads and writes its state, reads gradients, writes weights; bound by memory.
 
-        Weights that are quantised on arrival are read, written for both directions of a product, and their buffer is cleared.
+        Weights that are quantised on arrival are read, written for both directions of a product, and their buffer is
+        cleared.
         """
         per = state_bytes(self.spec)
         moved = owned_parameters(self.spec, parameters) * (

@@ -142,7 +142,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
 
 
 def _alike(spec: ExperimentSpec) -> str:
-    """Return the first GPU type of the same compute capability: a trace of a layer depends on nothing else of its GPU."""
+    """The first GPU type of the same compute capability: a trace of a layer depends on nothing else of its GPU."""
     return next(name for name, row in GPUS.items() if row.capability == spec.gpu_type.capability)
 
 
@@ -203,7 +203,10 @@ class TraceCache:
             return None
 
     def write(self, key: str, imbalance: float, trace: CachedTrace) -> None:
-        """Keep one trace. If the folder is not writable, the next request traces again; this one still gets its answer."""
+        """Keep one trace.
+
+        If the folder is not writable, the next request traces again; this one still gets its answer.
+        """
         file = self._file(key, imbalance)
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)

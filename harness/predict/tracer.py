@@ -98,8 +98,9 @@ class Tracing:
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, imbalance: float = 1.0) -> Traces:
         """Trace all ``cases``. An ``imbalance`` above 1 adds traces of ranks with so many times their share of tokens.
 
-        Only chunks with experts depend on it. BadRequestError where all traces are missing and none can be made, RunFailedError when no tracer answers. Single cases
-        that nothing traced, or that kill the tracer, are refused with the reason, which is not cached.
+        Only chunks with experts depend on it. BadRequestError where all traces are missing and none can be made,
+        RunFailedError when no tracer answers. Single cases that nothing traced, or that kill the tracer, are refused
+        with the reason, which is not cached.
         """
         experts = tuple(case for case in cases if case.has_experts and imbalance > 1)
         even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)
@@ -243,8 +244,9 @@ def in_halves(
 
 @dataclass(frozen=True)
 class _Source:
-    """Where traces come from besides the cache. ``shipped``: those that mbr-perf brings for the release, if they hold here.
+    """Where traces come from besides the cache.
 
+    ``shipped``: those that mbr-perf brings for the release, if they hold here.
     ``cannot_trace``: why no tracer can make the missing ones, else empty. ``is_other``: another release is installed.
     """
 

@@ -62,7 +62,7 @@ class TracerProcess:
     progress: Callable[[int], None] | None = None
 
     def answer(self, request: str, *flags: str) -> bytes:
-        """Return the answer file. TracerLateError after ``timeout_s`` or ``stop``; RunFailedError when the tracer dies."""
+        """The answer file. TracerLateError after ``timeout_s`` or ``stop``; RunFailedError when the tracer dies."""
         with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as folder:
             asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
             asked.write_text(request)
@@ -77,8 +77,8 @@ class TracerProcess:
     def _run(self, command: tuple[str, ...], env: Mapping[str, str], done: Path) -> str:
         """Run the tracer. Return why it was ended early, or nothing.
 
-        It has its own session: Ctrl-C reaches only this process, which sets ``stop``. The kernel ends the tracer together
-        with this thread, which waits for it.
+        It has its own session: Ctrl-C reaches only this process, which sets ``stop``. The kernel ends the tracer
+        together with this thread, which waits for it.
         """
         process = subprocess.Popen(
             command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -157,7 +157,10 @@ class _Process:
 
 @dataclass(frozen=True)
 class WarmTracers:
-    """A tracer process for each implementation of layers, started by its first request. Leave the context to end them."""
+    """A tracer process for each implementation of layers, started by its first request.
+
+    Leave the context to end them.
+    """
 
     host: Host
     timeout_s: float
@@ -173,7 +176,7 @@ class WarmTracers:
             process.end()
 
     def answer(self, request: TraceRequest, progress: Callable[[int], None]) -> bytes:
-        """Return the answer file. TracerLateError after the time limit or ``stop``, TracerDiedError when the tracer dies."""
+        """The answer file. TracerLateError after the time limit or ``stop``, TracerDiedError when the tracer dies."""
         process = self._process(request.implementation)
         with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as name:
             folder = Path(name)

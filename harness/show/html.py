@@ -211,7 +211,10 @@ def _heads_rows(column: Column) -> bool:
 
 
 def _cell(words: Words, kind: str, *, is_heading: bool = False) -> str:
-    """Return a cell; one span with a style is tinted and signed as a whole. A heading names its row for a screen reader."""
+    """Return a cell; one span with a style is tinted and signed as a whole.
+
+    A heading names its row for a screen reader.
+    """
     opening, closing = ('th scope="row"', "th") if is_heading else ("td", "td")
     if kind == "left" and max((len(span.text) for span in spans(words)), default=0) > _LONGEST_WHOLE:
         kind = "long"

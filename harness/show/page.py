@@ -69,7 +69,10 @@ def plain(words: Words) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A paragraph. A terminal indents its further lines by ``hang`` columns, and never breaks one that is ``whole``, to copy."""
+    """A paragraph.
+
+    A terminal indents its further lines by ``hang`` columns, and never breaks one that is ``whole``, to copy.
+    """
 
     words: Words
     style: Style = "plain"
@@ -87,7 +90,10 @@ class Listing:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and values below each other; values begin in column ``width``. An equal name is not repeated by its caller."""
+    """Names and values below each other; values begin in column ``width``.
+
+    An equal name is not repeated by its caller.
+    """
 
     rows: tuple[tuple[str, Words], ...]
     width: int
@@ -96,10 +102,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Column:
-    """``drop``: a terminal on which the table finds no room leaves out the columns with the highest number first; 0 stays.
+    """``drop``: a terminal on which the table finds no room leaves out the columns with the highest number first.
 
-    ``optional``: left out where no cell says anything. ``long``: HTML and terminals may fold its cells. ``whole``: nobody may.
-    ``lost``: the table's ``instead`` does not show it either, so a terminal that drops it names it.
+    0 stays. ``optional``: left out where no cell says anything. ``long``: HTML and terminals may fold its cells.
+    ``whole``: nobody may. ``lost``: the table's ``instead`` does not show it either, so a terminal that drops it names
+    it.
     """
 
     title: str
@@ -115,8 +122,8 @@ class Column:
 class Table:
     """Cells are texts, or spans whose style holds for the whole cell. A short row ends in empty cells.
 
-    A terminal that has to drop columns shows ``instead`` below. ``whole``: never folded, also at a terminal. ``sticks``:
-    a page keeps the first row and the first column in sight.
+    A terminal that has to drop columns shows ``instead`` below. ``whole``: never folded, also at a terminal.
+    ``sticks``: a page keeps the first row and the first column in sight.
     """
 
     columns: tuple[Column, ...]
@@ -179,7 +186,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars of (name, value, value as text) from zero; HTML alone has them, where pictures cannot be drawn."""
+    """Horizontal bars of (name, value, value as text) from zero.
+
+    HTML alone has them, where pictures cannot be drawn.
+    """
 
     title: str
     bars: tuple[tuple[str, float, str], ...]

@@ -93,7 +93,8 @@ def described_buffers(buffers: UserBuffers) -> str:
 def _batch(spec: ExperimentSpec) -> str:
     batch = spec.batch
     return (
-        f"micro {batch.micro_batch_size}, global {batch.global_batch_size} ({counted(spec.num_microbatches, 'micro-batch', 'es')}), "
+        f"micro {batch.micro_batch_size}, global {batch.global_batch_size} "
+        f"({counted(spec.num_microbatches, 'micro-batch', 'es')}), "
         f"sequence {batch.seq_length}, {counted(spec.measure.max_steps, 'step')}"
     )
 

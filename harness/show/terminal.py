@@ -225,7 +225,7 @@ class _Writer:
 
 
 def _least(table: Table, at: int, least_long: int = _LEAST_LONG) -> int:
-    """Return the width below which a column reads badly: whole figures, the longest part of a name, a start of sentences."""
+    """The width below which a column reads badly: whole figures, the longest part of a name, a start of sentences."""
     column, texts = table.columns[at], [plain(row[at]) for row in table.rows]
     words = texts if column.right or column.whole else [word for text in texts for word in _ITEM.findall(text)]
     widest = _widest([*column.title.split(), *words])

@@ -35,7 +35,8 @@ class SweepOptions:
 
     over: Annotated[list[str] | None, typer.Option("--over", metavar="AXIS=V,V,...", rich_help_panel=_SWEEP,
         help="Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, sl, ng, any long option, env.NAME or section.field. "
-        "Separate values that contain commas with ';', and values of recompute always: recompute='none; mlp; core_attn,layernorm'. "
+        "Separate values that contain commas with ';', and values of recompute always: recompute='none; mlp; "
+        "core_attn,layernorm'. "
         "recompute=auto: every setting that differs in effect. One --over takes several axes; repeatable.")] = None
     file: Annotated[str | None, typer.Option("--file", metavar="NAME|PATH", rich_help_panel=_SWEEP,
         autocompletion=completion.sweep_files, help="A sweep file: a name in recipes/sweeps or a path. The command line overrides it.")] = None

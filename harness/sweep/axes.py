@@ -37,7 +37,7 @@ class SweptAxis:
 
     @property
     def leaf(self) -> str:
-        """Return the path in an ExperimentSpec that it sets; the target itself if that is no leaf, such as ``variant``."""
+        """The path in an ExperimentSpec that it sets; the target itself if that is no leaf, such as ``variant``."""
         return _LEAVES.get(self.target, self.target)
 
     def ask(self, asked: Request, value: str) -> Request:
@@ -139,7 +139,10 @@ class Expansion:
         return tuple(AskedCell(values, self._asked(values)) for values in found.values())
 
     def _grid(self) -> Iterator[Mapping[str, str]]:
-        """Yield every combination. Recompute varies fastest, because the settings of `auto` depend on the other values."""
+        """Yield every combination.
+
+        Recompute varies fastest, because the settings of `auto` depend on the other values.
+        """
         others = [axis for axis in self.axes if axis.target != RECOMPUTE]
         recompute = [axis for axis in self.axes if axis.target == RECOMPUTE]
         for chosen in product(*(axis.values for axis in others)):

@@ -20,8 +20,8 @@ from harness.units import format_bytes, format_percent
 class Times:
     """Decides which of two comparable cells is faster, as far as their runs establish it.
 
-    From three repeats on both sides a cell is faster where Welch's 95 % interval of the difference leaves 0 out; with fewer,
-    where the difference exceeds ``threshold``, the fraction by which single runs of one setting may differ.
+    From three repeats on both sides a cell is faster where Welch's 95 % interval of the difference leaves 0 out; with
+    fewer, where the difference exceeds ``threshold``, the fraction by which single runs of one setting may differ.
     """
 
     threshold: float

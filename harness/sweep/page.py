@@ -230,7 +230,7 @@ _DECISIONS = {"run": "run", "pruned": "pruned", "skipped_inert": "skipped, inert
 
 
 def plan_page(plan: SweepPlan) -> Page:
-    """Return the page of `sweep --dryrun`: every cell with its prediction, what mbr-perf decided, and why cells do not run."""
+    """The page of `sweep --dryrun`: every cell with its prediction, what mbr-perf decided, and why cells do not run."""
     cells = tabled(
         plan.cells,
         [

@@ -48,7 +48,8 @@ def headline(verdict: SweepVerdict) -> str:
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
     """Return lines on memory, the computation of figures, the Pareto set and the recommendation."""
     memory = (
-        f"Memory per rank: differs between cells, {capacities_text(verdict.capacities)}; {verdict.plan.margin * 100:g} % of it must stay free"
+        f"Memory per rank: differs between cells, {capacities_text(verdict.capacities)}; {verdict.plan.margin * 100:g} "
+        "% of it must stay free"
         if len(verdict.capacities) > 1
         else f"Memory: {format_bytes(verdict.plan.capacity_bytes)} per rank; {verdict.plan.margin * 100:g} % of it must stay free"
         if verdict.plan.capacity_bytes is not None

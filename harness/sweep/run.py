@@ -45,7 +45,10 @@ class Sitting:
 
 
 def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequest | None = None) -> None:
-    """Print the cells with their predictions and fates, and the batch file of a job. Starts tracers only, writes no results."""
+    """Print the cells with their predictions and fates, and the batch file of a job.
+
+    Starts tracers only, writes no results.
+    """
     host = this_host()
     if slurm is None:
         display.plan(plan_sweep(request, host, asks_megatron=False, narrate=display.narrate))

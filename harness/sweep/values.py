@@ -109,10 +109,11 @@ class Predicted:
 class CellVerdict:
     """One cell. ``costs_s``: seconds of a step of each run, for the control's tokens per GPU.
 
-    ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared. ``reason`` says why a cell is not ok, or what
-    the reader should know of an ok cell. ``doubts`` keep a cell out of the Pareto set. ``fits``: None where no memory is known.
-    ``log_remarks``: what the log of an imported cell has and lacks.
-    ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that cell.
+    ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared.
+    ``reason`` says why a cell is not ok, or what the reader should know of an ok cell. ``doubts`` keep a cell out of
+    the Pareto set. ``fits``: None where no memory is known. ``log_remarks``: what the log of an imported cell has and
+    lacks. ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that
+    cell.
     """
 
     index: int
@@ -184,8 +185,9 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class SweepVerdict:
-    """A whole sweep. ``pareto``: names of cells, cheapest first. ``num_due``: runs still to do. ``notes``: the plan's and more.
+    """A whole sweep. ``pareto``: names of cells, cheapest first. ``num_due``: runs still to do.
 
+    ``notes``: the plan's and more.
     ``reference``: the cell that the others are compared with, or None; ``reference_why``: why it is not the control.
     """
 
@@ -207,7 +209,10 @@ class SweepVerdict:
 
     @cached_property
     def to_paste(self) -> "ToPaste | None":
-        """Return the recommended cell in words of other programs; None without one, or where they have no words for a change."""
+        """Return the recommended cell in words of other programs.
+
+        None without one, or where they have no words for a change.
+        """
         from harness.foreign.exporting import sayable, to_paste
 
         control = self.cell(self.plan.control).spec

@@ -97,7 +97,10 @@ def _untitled(drawn: Picture) -> dict[str, object]:
 
 @cache
 def library() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script that fetches nothing, made once; ``window.vegaEmbed`` is its only name."""
+    """Return Vega, Vega-Lite and vega-embed as one script that fetches nothing, made once.
+
+    ``window.vegaEmbed`` is its only name.
+    """
     import vl_convert
 
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")

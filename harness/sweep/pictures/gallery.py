@@ -42,7 +42,8 @@ def predicted_and_measured(verdict: SweepVerdict) -> Picture:
     right = _panel(times, order, "Change of step time from the control (%)", names=False)
     chart = alt.hconcat(left, right) if times else left
     caption = (
-        "Wide lines show predicted ranges. Thin lines show 95 % intervals of the measured change, where there are enough "
+        "Wide lines show predicted ranges. Thin lines show 95 % intervals of the measured change, where there are "
+        "enough "
         "repeats. A cell without a measured mark did not finish. Changes of time are predicted from the GPU's speed, "
         "on a CPU from FLOPs alone."
     )

@@ -129,7 +129,8 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
     layers = [*_limit_layers(scene), _front(scene), *_spreads(scene), *_points(scene)]
     chart = alt.layer(*layers).properties(width=look.WIDTH, height=HEIGHT)
     caption = (
-        "Up and to the left is better. The numbers are those of the table. No other cell is shown to be faster than a cell "
+        "Up and to the left is better. The numbers are those of the table. No other cell is shown to be faster than a "
+        "cell "
         "of the Pareto set without using more memory. "
         + ("Vertical lines reach from the slowest to the fastest repeat. " if verdict.has_repeats else "")
         + _not_shown(scene)
