@@ -32,28 +32,40 @@ class PlanOptions:
     max_overhead: Annotated[float | None, typer.Option("--max_overhead", rich_help_panel=_PLAN, metavar="FRACTION",
         help="Recommend no setting that makes a step longer by more than this share.")] = None
     over: Annotated[list[str] | None, typer.Option("--over", rich_help_panel=_PLAN, metavar="NAME=N,N...",
-        help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
+        help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 pp=4,8 "
+        "vp=none,5.")] = None
     search: Annotated[bool, typer.Option("--search", rich_help_panel=_PLAN,
-        help="Search all legal layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes that you give stay fixed.")] = False
+        help="Search all legal layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes that you give "
+        "stay fixed.")] = False
     assume: Annotated[str | None, typer.Option("--assume", rich_help_panel=_PLAN, metavar="NAME=VERSION,...",
         help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
-    no_cache: Annotated[bool, typer.Option("--no_cache", rich_help_panel=_PLAN, help="Trace again, without the cache.")] = False
+    no_cache: Annotated[bool, typer.Option("--no_cache", rich_help_panel=_PLAN,
+        help="Trace again, without the cache.")] = False
     only: Annotated[list[str] | None, typer.Option("--only", rich_help_panel=_PLAN, metavar="SETTING...",
-        autocompletion=completion.settings, help="Plan only these settings, e.g. mlp full:uniform:1. The plan always includes none.")] = None
+        autocompletion=completion.settings,
+        help="Plan only these settings, e.g. mlp full:uniform:1. The plan always includes none.")] = None
     exact: Annotated[list[str] | None, typer.Option("--exact", rich_help_panel=_PLAN, metavar="[SETTING...]",
-        help="Also trace whole steps of these settings over megatron-core's own schedule, e.g. mlp full:uniform:1; asked: the setting of the request. "
+        help="Also trace whole steps of these settings over megatron-core's own schedule, e.g. mlp full:uniform:1; "
+        "asked: the setting of the request. "
         "Default: the recommended setting.")] = None
     exact_timeout_s: Annotated[float, typer.Option("--exact_timeout", rich_help_panel=_PLAN, metavar="SECONDS",
         help="Time limit for tracing the whole step of one setting.")] = 300.0
     calibrate: Annotated[list[str] | None, typer.Option("--calibrate", rich_help_panel=_CAL, metavar="RUN...",
-        autocompletion=completion.stored, help="Instead of planning: fit the planner's constants to these runs (folders, ids, sweeps) of one GPU type.")] = None
+        autocompletion=completion.stored,
+        help="Instead of planning: fit the planner's constants to these runs (folders, ids, sweeps) of one GPU "
+        "type.")] = None
     out: Annotated[Path | None, typer.Option("--out", rich_help_panel=_CAL, metavar="PATH",
-        help="File for the result of --calibrate. Default: results/calibration/<gpu>.json, which plans and runs use.")] = None
-    no_calibration: Annotated[bool, typer.Option("--no_calibration", rich_help_panel=_CAL, help="Plan with the built-in constants.")] = False
-    show_all: Annotated[bool, typer.Option("--all", rich_help_panel=_PLAN, help="Also print settings that are worse than another in memory and time.")] = False
+        help="File for the result of --calibrate. Default: results/calibration/<gpu>.json, which plans and runs "
+        "use.")] = None
+    no_calibration: Annotated[bool, typer.Option("--no_calibration", rich_help_panel=_CAL,
+        help="Plan with the built-in constants.")] = False
+    show_all: Annotated[bool, typer.Option("--all", rich_help_panel=_PLAN,
+        help="Also print settings that are worse than another in memory and time.")] = False
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE",
-        help="Also write the answer as a page, with pictures: memory by stage and part, settings by memory and time.")] = None
-    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Also write both pictures, as *.png or *.svg.")] = None
+        help="Also write the answer as a page, with pictures: memory by stage and part, settings by memory and "
+        "time.")] = None
+    png: Annotated[Path | None, typer.Option("--png", metavar="FILE",
+        help="Also write both pictures, as *.png or *.svg.")] = None
     explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
     as_json: Json = False
 # fmt: on

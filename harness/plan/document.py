@@ -131,8 +131,9 @@ class LayoutRow(Shown):
             (row.text, to_paste(row.candidate.spec, base, with_sizes=with_sizes)) for row in recommendations(plan)
         ]
         return cls.of(
-            plan, layout=layout, not_recommended_because=why_none(plan), safe_instead=safe_instead(plan), riskier_because=riskier_text(plan),
-            modules_by_price=module_worths(plan), advice=advice(plan), same_time=tuple(row.text for row in plan.same_time),
+            plan, layout=layout, not_recommended_because=why_none(plan), safe_instead=safe_instead(plan),
+            riskier_because=riskier_text(plan), modules_by_price=module_worths(plan), advice=advice(plan),
+            same_time=tuple(row.text for row in plan.same_time),
             to_paste=[PasteRow.of(each, recompute=text) for text, each in pasted],
         )  # fmt: skip
 
@@ -178,7 +179,7 @@ class SearchedRow(Shown):
 
 
 class SearchDocument(Shown):
-    """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set of memory and time."""
+    """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set."""
 
     num_layouts: int
     interrupted: bool

@@ -44,7 +44,7 @@ _PUBLISHED = "accuracy/inputs/h100_times.json"
 
 
 def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path | None = None) -> Nearest | None:
-    """Return the golden of ``folder`` nearest to a predicted setting with the same recipe, task, GPU, precision, layout and batch, or None."""
+    """Return the golden of ``folder`` nearest to a predicted setting of the same job and layout, or None."""
     spec, found = plan.spec, []
     rows = _predicted(plan)
     for path, golden in list_goldens(folder or golden_dir())[0].items():

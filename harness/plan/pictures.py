@@ -246,7 +246,7 @@ def _plane(plan: Plan) -> tuple[str, "look.Chart", str]:
         _labels(plan, scene, beaten),
     ]
     chart = alt.layer(*layers).properties(width=look.WIDTH, height=_HEIGHT)
-    caption = "Down and to the left is better. Horizontal lines are ranges of the peak. The stepped line joins the Pareto set."
+    caption = "Down and to the left is better. Horizontal lines are ranges of the peak. The steps join the Pareto set."
     if scene.exponent < 1:
         caption += " The axis of time is compressed upwards."
     if time:

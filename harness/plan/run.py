@@ -85,7 +85,7 @@ class Planned:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return notes on the first layout: its operating point, scaled values, assumptions, and the source of its traces."""
+        """Notes on the first layout: its operating point, scaled values, assumptions, and the source of its traces."""
         settled = next((layout.settled.notes for layout in self.layouts if layout.settled), ())
         return (*settled, self.traced_with) if self.traced_with else settled
 
@@ -237,7 +237,7 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
 
 
 def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:
-    """Return a sort key: fitting before tight, then throughput, or the smallest overhead if no seconds are predicted."""
+    """A sort key: fitting before tight, then throughput, or the smallest overhead if no seconds are predicted."""
     assert layout.plan is not None and layout.plan.recommended is not None
     row = layout.plan.recommended
     return row.verdict != "FITS", layout.plan.seconds_per_token(row), row.overhead or 0.0

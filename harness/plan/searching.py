@@ -135,7 +135,7 @@ class _Run:
         self._pipelined(self._promising(_MOST_WITH_MODULES), self._everything)
 
     def offloads(self) -> None:
-        """Predict the most promising layouts with activations in host memory, where the speed of copies to it is known."""
+        """Predict the best layouts with activations in host memory, where the speed of copies to it is known."""
         spec = self.base.spec
         if spec.offload == OffloadSpec() and spec.gpu_type.host_bandwidth:
             most = self._promising(_MOST_WITH_OFFLOAD)

@@ -96,20 +96,31 @@ def _table(plan: Plan, rows: Sequence[Row]) -> Table:
     unit = size_unit(plan.rows)
     parts = f"What the peak of the worst stage consists of, {unit}"
     speed = any(row.prediction and row.prediction.hfu for row in rows)
+
+    def device(found: Prediction) -> int:
+        return plan.limits.needs.device_bytes(found.peak_bytes + found.pool_bytes)
+
+    def rate(title: str) -> Column:
+        return Column(title, right=True, drop=3, lost=True)
+
     columns: list[tuple[Column, Callable[[Row], Words]]] = [
         (Column("Recompute"), lambda row: _name(plan, row)),
         (Column(f"Peak {unit}", right=True), _of(lambda found: peak_text(found, unit))),
         (Column(f"Range {unit}", right=True), _of(lambda found: range_text(found, unit))),
-        (Column(f"Device {unit}", right=True, drop=3, lost=True), _of(lambda found: _size(plan.limits.needs.device_bytes(found.peak_bytes + found.pool_bytes), unit))),
+        (Column(f"Device {unit}", right=True, drop=3, lost=True), _of(lambda found: _size(device(found), unit))),
         (Column("Stage", drop=2, lost=True), _of(lambda found: str(found.worst.pp_rank))),
         (Column("Peak at", drop=4), _of(lambda found: found.worst.peak)),
-        (Column("Step", right=True, drop=1), _of(lambda found: format_seconds(found.time.likely_s) if found.time else "-")),
+        (Column("Step", right=True, drop=1), _of(_step)),
         (Column("Cost", right=True), lambda row: "-" if row.overhead is None else format_percent(row.overhead)),
-        *(((Column("TFLOP/s/GPU", right=True, drop=3, lost=True), _of(tflops)), (Column("HFU", right=True, drop=3, lost=True), _of(_hfu))) if speed else ()),
+        *([(rate("TFLOP/s/GPU"), _of(tflops)), (rate("HFU"), _of(_hfu))] if speed else []),
         *((Column(name.capitalize(), right=True, drop=4), _part(name, unit)) for name in _PARTS),
         (Column(""), verdict_text),
     ]  # fmt: skip
     return tabled(rows, columns, instead=(Section(parts, (_parts_table(rows, unit),)), GAP))
+
+
+def _step(found: Prediction) -> str:
+    return format_seconds(found.time.likely_s) if found.time else "-"
 
 
 def _of(read: Callable[[Prediction], str]) -> Callable[[Row], str]:
@@ -191,7 +202,7 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     if any(row.verdict == "OOM" and not row.is_certain for row in plan.rows):
         yield "?: the predicted peak does not fit, the lower end of its range does"
     if num_folded:
-        yield f"Not shown: {counted(num_folded, 'setting')}; another setting is better, or they lie between two better ones (--all shows them)"
+        yield f"Not shown: {counted(num_folded, 'setting')} that others beat, or between two better ones (--all)"
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
     # The answer says why the setting of the request is missing.
     in_answer = plan.spec.recompute.text if plan.recommended else ""
@@ -288,7 +299,7 @@ def calibration_page(calibration: Calibration, path: Path) -> Page:
     constants = table(
         ("Constant", *built_in, Column("", long=True)),
         [
-            (constant.name, _value(constant, constant.built_in), "-" if constant.value is None else _value(constant, constant.value),
+            (constant.name, *(_value(constant, value) for value in (constant.built_in, constant.value)),
              Span(constant.reason, "dim"))
             for constant in calibration.constants
         ],
@@ -298,10 +309,10 @@ def calibration_page(calibration: Calibration, path: Path) -> Page:
         constants,
         GAP,
         _errors(calibration.runs),
-        Line("Error: predicted / measured - 1. Left out: predicted with constants fitted to the other runs", "dim", hang=2),
+        Line("Error: predicted / measured - 1. Left out: predicted with a fit to the other runs", "dim", hang=2),
         listing((f"Ignored: {run}: {why}" for run, why in calibration.refused.items()), style="doubt"),
         GAP,
-        Line(f"Kept in {path}; `plan` and `run` for {calibration.gpu} use it if it is results/calibration/<gpu>.json", hang=2),
+        Line(f"Kept in {path}; `plan` and `run` use results/calibration/{calibration.gpu}.json", hang=2),
     ))  # fmt: skip
 
 
@@ -322,7 +333,9 @@ def _errors(runs: Sequence[RunErrors]) -> Table:
     )
 
 
-def _value(constant: FittedConstant, value: float) -> str:
+def _value(constant: FittedConstant, value: float | None) -> str:
+    if value is None:
+        return "-"
     return format_bytes(value) if constant.name.endswith("_bytes") else f"{value:.3f}"
 
 
@@ -340,7 +353,7 @@ def nearest_line(nearest: Nearest) -> Line:
 
 
 def nearest_lines(golden: Nearest | None, published: Nearest | None) -> list[Line]:
-    """Return a line for the nearest golden, or that there is none, and one for the nearest published figure if there is one."""
+    """Return a line for the nearest golden, or that there is none, and one for the nearest published figure."""
     lines = [nearest_line(each) for each in (golden, published) if each]
     missing = Line("Nearest golden: none with this recipe, task, GPU, precision, layout and batch", hang=4)
     return lines if golden else [missing, *lines]

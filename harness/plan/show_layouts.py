@@ -63,7 +63,7 @@ SAME = "="
 
 
 def same_time_lines(best: str | None, group: Sequence[tuple[str, Row]]) -> Iterator[Line]:
-    """Say which layouts are as fast as the ``best`` one, as far as predictions can tell, and which needs the least memory.
+    """Say which layouts are as fast as the ``best`` one, as far as predictions tell, and which needs the least memory.
 
     ``group``: all of them with their setting, the best one included; no line if it is alone.
     """
@@ -107,7 +107,7 @@ def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
 def _chosen(
     layouts: Sequence[Layout], name: str, chosen: Plan | None, same: Sequence[Line], whose: str
 ) -> Iterator[Block]:
-    """Yield the recommended setting, equally fast layouts, the request's own setting, and a faster one that may not fit."""
+    """Yield the recommended setting, equally fast layouts, the request's setting, and a faster one that may not fit."""
     if chosen is None or chosen.recommended is None:
         return
     best = chosen.recommended
@@ -208,7 +208,7 @@ def search_page(found: Searched, request: PlanRequest) -> Page:
 
 
 def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list[tuple[Tried, Row]]:
-    """Return at most ``_MOST_PARETO`` rows of a Pareto set in its order: both ends, ``keep``, and rows far apart in memory."""
+    """Return at most ``_MOST_PARETO`` rows of a Pareto set in its order: both ends, ``keep``, and rows far apart."""
     rows = list(front)
     while len(rows) > _MOST_PARETO:
         sizes = [row.prediction.peak_bytes if row.prediction else 0 for _, row in rows]
@@ -235,6 +235,6 @@ def _table(rows: Sequence[tuple[Tried, Row]], marks: Mapping[str, str] | None = 
     columns = [Column(title, right=title not in ("Layout", "Recompute", "")) for title in (
         "Layout", "Recompute", f"Peak {unit}", f"Range {unit}", "Step", "TFLOP/s/GPU", "")]  # fmt: skip
     return table(columns, [
-        [*layout_cells(f"{tried.name}{(marks or {}).get(tried.name, '')}", row, row.prediction, unit), verdict_text(row)]
+        [*layout_cells(tried.name + (marks or {}).get(tried.name, ""), row, row.prediction, unit), verdict_text(row)]
         for tried, row in rows if row.prediction
     ])  # fmt: skip

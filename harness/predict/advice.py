@@ -97,7 +97,7 @@ def safe_instead(plan: Plan) -> str:
 
 
 def recommendations(plan: Plan) -> tuple[Row, ...]:
-    """Return the settings that the answer tells to use: recommended, without CUDA graphs where none is safe with them, riskier."""
+    """The settings that the answer advises: recommended, without CUDA graphs if none is safe with them, riskier."""
     return tuple(row for row in (plan.recommended, eager(plan), plan.riskier) if row)
 
 
@@ -177,7 +177,9 @@ def _allocator(plan: Plan, control: Row) -> Advice:
     is_set = _EXPANDABLE in plan.spec.env.get(_ALLOCATOR, "")
     if control.verdict == "TIGHT":
         have = "already set" if is_set else "try it first, it costs nothing"
-        text = f"{_ALLOCATOR}={_EXPANDABLE} ({have}): without recompute the predicted peak fits, the upper end of its range does not"
+        text = (
+            f"{_ALLOCATOR}={_EXPANDABLE} ({have}): without recompute the peak fits, the upper end of its range does not"
+        )
     else:
         text = f"{_ALLOCATOR}={_EXPANDABLE} is not enough: without recompute the predicted peak alone does not fit"
     return Advice("allocator", text, settles=False)
@@ -226,7 +228,7 @@ def _graphs(plan: Plan) -> tuple[Advice, ...]:
     best = other.recommended
     if best is None or best.verdict != "FITS":
         return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why_none(other) or 'no setting fits either'}", settles=False),)
-    text = f"{WITHOUT_GRAPHS}: {best.text} fits{_at(best)} of recompute; mbr-perf does not predict the time that graphs save"
+    text = f"{WITHOUT_GRAPHS}: {best.text} fits{_at(best)} of recompute; the time that graphs save is not predicted"
     return (Advice("graphs", text, settles=plan.recommended is None),)
 
 

@@ -12,7 +12,7 @@ Group = Literal["tp", "cp", "ep", "etp", "dp", "edp"]
 
 @dataclass(frozen=True)
 class Links:
-    """Bytes/s in one direction of one GPU: inside its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""
+    """Bytes/s in one direction of a GPU: in its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""
 
     nvlink: float
     network: float
@@ -58,7 +58,9 @@ def group_bandwidth(spec: ExperimentSpec, group: Group, link: float = 1.0, netwo
 
 
 def _copies(spec: ExperimentSpec, num_domains: int) -> float:
-    """Return the copies of a token that reach domains, over its experts: DeepEP and HybridEP send one to each domain with any of them.
+    """Return the copies of a token that reach domains, over its experts.
+
+    DeepEP and HybridEP send one copy to each domain with any of them.
 
     With the experts of a token spread evenly over domains, k of them are in ``n (1 - (1 - 1/n)^k)`` domains on average.
     Routing by groups leaves ``moe_router_group_topk`` groups of neighbouring experts to choose from.

@@ -1,4 +1,4 @@
-"""Memory that a rank needs on its device beside the tensors of torch's allocator, modelled from NCCL's and DeepEP's sources.
+"""Memory that a rank needs beside the tensors of torch's allocator, modelled from NCCL's and DeepEP's sources.
 
 This file stands beside the ledger, which books tensors: none of what it counts appears in `max_memory_allocated`.
 """

@@ -1,4 +1,4 @@
-"""Costs of experts in the step time: the load of the busiest rank (pace_of, at_pace), and the host's launches per expert."""
+"""Costs of experts in the step time: the load of the busiest rank, and the host's launches per expert."""
 
 from dataclasses import replace
 from math import sqrt

@@ -136,7 +136,7 @@ def _mtp_layer(spec: ExperimentSpec) -> LayerFlops:
 
 
 def _attention(model: ModelSpec, kind: LayerKind) -> tuple[int, int, int, int]:
-    """Return multiply-adds per token: of projections, of their MLA up-projections, attention channels, of the delta rule."""
+    """Multiply-adds per token: of projections, of their MLA up-projections, attention channels, of the delta rule."""
     if kind.startswith("delta"):
         projections, delta_rule = _delta_net(model)
         return projections, 0, 0, delta_rule
@@ -176,7 +176,7 @@ def _mla(model: ModelSpec) -> tuple[int, int, int]:
 
 
 def _full_recompute_flops(spec: ExperimentSpec, policy: FullRecompute, effective: EffectiveRecompute) -> int:
-    """Whole layers: all of them (uniform), or the first ``num_layers`` of every model chunk (block, never MTP layers)."""
+    """Whole layers: all of them (uniform), or the first ``num_layers`` of every chunk (block, never MTP layers)."""
     if not effective.full_layers:
         return 0
     totals = _layer_totals(spec)

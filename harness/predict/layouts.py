@@ -1,4 +1,4 @@
-"""Lists every way to divide a model, a number of GPUs and a global batch size, as sizes and as settings of a request."""
+"""Lists every way to divide a model, a number of GPUs and a global batch size."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class Space:
         return self.spec.model_copy(update={"parallelism": parallelism, "batch": batch})
 
     def settings(self, sizes: Sizes) -> tuple[str, ...]:
-        """Return what a request must set beside the sizes: a layout of stages, and settings to switch off that these sizes cannot use."""
+        """What a request must set beside the sizes: a layout of stages, and settings that these sizes cannot use."""
         p = self.spec.parallelism
         uneven = self._uneven_layout(sizes.pp, sizes.vp)
         settings: dict[str, str] = {}
@@ -165,7 +165,7 @@ def _powers(most: int) -> Iterator[int]:
 
 
 def least_bytes(spec: ExperimentSpec) -> int:
-    """Return bytes of model states that some rank holds at least: attention and feed-forward weights of a stage's layers.
+    """Bytes of model states that some rank holds at least: attention and feed-forward weights of a stage's layers.
 
     A stage holds at least the mean number of layers. Norms, embeddings, the output layer and activations come on top.
     """

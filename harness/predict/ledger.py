@@ -178,7 +178,7 @@ def stage_memory(
 
 
 def _pool_bytes(schedule: Schedule, chunks: tuple[ChunkCost, ...]) -> int:
-    """Return the most bytes in private pools: graphs are captured, and run, in the order of the schedule, and hold what is in flight."""
+    """The most bytes in private pools. Graphs are captured in the order of the schedule and hold what is in flight."""
     captured = [chunk.captured for chunk in chunks]
     if not any(captured):
         return 0
@@ -254,7 +254,7 @@ def _moments(
 
 
 def _alike(chunks: tuple[ChunkCost, ...]) -> tuple[int, ...]:
-    """Return, for every chunk, the number of the first one of equal cost: a composition makes one object for all of them."""
+    """For every chunk, the number of the first one of equal cost: a composition makes one object for all of them."""
     first = {id(chunk): i for i, chunk in reversed([*enumerate(chunks)])}
     return tuple(first[id(chunk)] for chunk in chunks)
 
@@ -305,7 +305,7 @@ def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
 
 
 def _keeps_outputs(spec: ExperimentSpec) -> bool:
-    """Return whether sent outputs live until their backward pass: by request, and interleaving over gloo, see `harness/engine/config`."""
+    """Sent outputs live until their backward pass by request, and when interleaving over gloo (`engine/config.py`)."""
     kept = not spec.parallelism.deallocate_pipeline_outputs and spec.parallelism.pipeline_model_parallel_size > 1
     return kept or (spec.gpu_type.is_cpu and schedule_of(spec, 0).vp_size > 1)
 

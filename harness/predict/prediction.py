@@ -153,10 +153,11 @@ class Prediction:
         if self.num_rows >= ENOUGH_ROWS:
             return f"Range: holds nine of ten measured peaks of {self.job_class} ({self.num_rows} cases)"
         nearest = next(row.nearest for row in CLASSES if row.name == self.job_class)
-        return f"Range: {counted(self.num_rows, 'row')} measured of {self.job_class}, so the widest errors of these and of {nearest}, times {WIDENED:g}"
+        few = f"{counted(self.num_rows, 'row')} measured of {self.job_class}"
+        return f"Range: {few}, so the widest errors of these and of {nearest}, times {WIDENED:g}"
 
     def num_of_ten_within(self, budget_bytes: int) -> int:
-        """Return in how many of ten jobs of its class the peak keeps a budget between the predicted peak and its upper end."""
+        """In how many of ten jobs of its class the peak keeps a budget between the predicted peak and its upper end."""
         room, reach = budget_bytes - self.pool_bytes - self.peak_bytes, self.range_bytes[1] - self.peak_bytes
         return spreads()[self.job_class].num_of_ten(room / reach if reach else 1.0)
 

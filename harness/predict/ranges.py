@@ -1,4 +1,4 @@
-"""The range of a predicted peak, by class of job, and the error of predicted costs: where nine of ten measured ones lie.
+"""The range of a predicted peak, by class of job, and the error of predicted costs: nine of ten lie in it.
 
 The figures are in `ranges.json`, which `scripts/accuracy ranges` writes from the comparisons in `results/accuracy`. The
 file stands apart from `assumptions.py` because nothing in it is a judgement: it reads what was measured.
@@ -90,7 +90,7 @@ class Spread:
         return round(low), round(peak_bytes * (1 + self.higher))
 
     def num_of_ten(self, part: float) -> int:
-        """Return how many of ten measured peaks lie below ``part`` of the way from the predicted peak to the upper end."""
+        """How many of ten measured peaks lie below ``part`` of the way from the predicted peak to the upper end."""
         return sum(each <= part for each in self.tenths)
 
 

@@ -35,7 +35,7 @@ _OF_MEASURING = frozenset({"CPU17"})
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting: the request with it, the findings of the rules, and its modules without effect, each with the reason."""
+    """One setting: the request with it, the findings of the rules, and its modules without effect, with reasons."""
 
     spec: ExperimentSpec
     findings: tuple[Finding, ...]
@@ -194,10 +194,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Row:
-    """One setting. ``prediction`` is None if it is illegal or the tracer declined; ``reason``: which of them.
-
-    ``is_certain``: both ends of the range deserve the same verdict.
-    """
+    """One setting. ``prediction`` is None for the ``reason``. ``is_certain``: the whole range has the same verdict."""
 
     candidate: Candidate
     prediction: Prediction | None
@@ -208,7 +205,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """Return the setting as text."""
+        """The setting."""
         return self.candidate.text
 
 

@@ -60,7 +60,7 @@ class Composer:
 
     @cached_property
     def _policy(self) -> RecomputePolicy:
-        """Return the recompute without modules that do nothing: traces are eager, and CUDA graphs keep some modules from it."""
+        """The recompute without modules that do nothing: traces are eager; CUDA graphs keep some modules from it."""
         return in_effect(self.spec, self.spec.recompute, self.implementation)
 
     @cached_property
@@ -133,7 +133,7 @@ class Composer:
         return replace(piece, saved=piece.saved - captured, captured=captured)
 
     def _overlapped(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
-        """Return the layer cut into nodes that overlap with another micro-batch (megatron-core 0.16 `fine_grained_callables.py`).
+        """The layer as nodes that overlap with another micro-batch (megatron-core 0.16 `fine_grained_callables.py`).
 
         A node detaches what it hands on: the output of shared experts lives until the backward pass. Backward, the
         gradients of the dispatched tokens and of that output live on beside attention, also those of the layer that ran

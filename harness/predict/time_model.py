@@ -193,7 +193,7 @@ def step_time(
 
 
 class _Passes(NamedTuple):
-    """Seconds of one micro-batch through one chunk: ``gpu`` without waiting for the host, and ``host`` to launch everything.
+    """Seconds of a micro-batch through a chunk: ``gpu`` without waiting for the host, ``host`` to launch everything.
 
     ``phases``: forward, backward and recompute of the slower of the two.
     """
@@ -205,10 +205,7 @@ class _Passes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of both.
-
-        Neither hides the other fully: the GPU waits for launches, and ranks for the slowest host.
-        """
+        """Seconds of both. Neither hides the other: the GPU waits for launches, and ranks for the slowest host."""
         return max(self.gpu, self.host) * self._longer
 
     @property
@@ -371,7 +368,7 @@ class _Clock:
 
     @property
     def _quantises_on_arrival(self) -> bool:
-        """Return whether weights are gathered in BF16, and every rank quantises all of its stage (MXFP8, `param_and_grad_buffer.py`)."""
+        """MXFP8 weights are gathered in BF16, and every rank quantises its stage (`param_and_grad_buffer.py`)."""
         spec = self.spec
         in_buffer = spec.optimizer.use_distributed_optimizer and not spec.ddp.use_megatron_fsdp
         return in_buffer and spec.precision.transformer_config.get("fp8_recipe") == "mxfp8"

@@ -273,7 +273,7 @@ def _source(release: str | None, installed: Software) -> _Source:
 
 
 def traces_note(release: str | None) -> str:
-    """Return a note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
+    """A note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
     installed = installed_software()
     source, wanted = _source(release, installed), release or installed.megatron_core or ASSUMED_MEGATRON_CORE
     if source.shipped and source.cannot_trace:
@@ -282,7 +282,8 @@ def traces_note(release: str | None) -> str:
         hint = f" (--assume megatron-core={other} for another release)" if other else ""
         return f"{here}predicted for megatron-core {wanted} from traces that mbr-perf brings{hint}"
     if wanted != installed.megatron_core and not source.cannot_trace:
-        return f"the layers are those of the installed megatron-core {installed.megatron_core}; mbr-perf brings no traces for {wanted}"
+        have = f"the layers are those of the installed megatron-core {installed.megatron_core}"
+        return f"{have}; mbr-perf brings no traces for {wanted}"
     return ""
 
 

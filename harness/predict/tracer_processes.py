@@ -1,4 +1,4 @@
-"""Tracer processes: a new one for each request, or one that stays between the requests of a command that traces many times."""
+"""Tracer processes: a new one for each request, or one that stays for a command that traces many times."""
 
 import os
 import subprocess
@@ -109,7 +109,7 @@ class TracerProcess:
 
 
 class _Process:
-    """One process, started by a thread that lives as long: the kernel ends a tracer together with the thread that started it."""
+    """One process, started by a thread that lives as long: the kernel ends a tracer with the thread that started it."""
 
     def __init__(self, host: Host, implementation: Implementation) -> None:
         self._command = (host.python, "-m", "harness.engine.warm_trace", implementation)

@@ -4,6 +4,7 @@ import html as html_entities
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from harness.show.page import (
     Bars,
@@ -29,39 +30,7 @@ from harness.show.page import (
 
 # Tints of the palette of Okabe and Ito; every text on them has a contrast of 4.5 or more. Red texts are also bold.
 # Pictures are drawn dark on white: turning lightness round and the hue back keeps their colours apart on a dark page.
-_STYLE = """
-:root { color-scheme: light dark; --ink: #16191d; --soft: #50565e; --paper: #fff; --band: #f1f5f9; --line: #d5dae0; --mark: #005f96;
- --bad: #a13300; --good: #d5efe5; --better: #d3ebf9; --doubt: #fbf6c1; --worse: #f6b98f; --failed: #f2b5b5; --oom: #e7bcd3; --expected: #e4e4e4; }
-@media (prefers-color-scheme: dark) {
- :root { --ink: #e3e7ec; --soft: #a9b2bd; --paper: #14171b; --band: #1f252c; --line: #39414b; --mark: #6cc0f5;
- --bad: #ffa270; --good: #12402f; --better: #133c57; --doubt: #4a4410; --worse: #6b3410; --failed: #672325; --oom: #582c49; --expected: #33383e; }
- .chart svg { filter: invert(.915) hue-rotate(180deg); } }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, Arial, Helvetica, sans-serif; color: var(--ink); background: var(--paper); margin: 0;
- padding: 1.2rem clamp(.8rem, 2.5vw, 2.5rem) 2.5rem; overflow-wrap: anywhere; }
-h1 { font-size: clamp(1.2rem, 4vw, 1.6rem); line-height: 1.25; margin: .2em 0; } h2 { font-size: 1.25em; margin: 1.8em 0 .5em; } h3 { font-size: 1.05em; margin: 1.3em 0 .3em; }
-p, ul, figcaption, summary { max-width: 60rem; } ul { padding-left: 1.3em; }
-.answer { font-size: 1.07em; border-left: 4px solid var(--mark); padding: .5em .9em; background: var(--band); max-width: 70rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); gap: .5em 1.6em; margin: 1em 0; }
-dt { font-size: 12px; color: var(--soft); } dd { margin: 0; } dl .full { grid-column: 1 / -1; }
-table { border-collapse: collapse; font-size: 13px; overflow-wrap: normal; } .wide, .chart { overflow-x: auto; max-width: 100%; }
-th, td { padding: 4px 7px; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap; vertical-align: top; }
-thead th, thead td { vertical-align: bottom; border-bottom: 2px solid var(--line); } tbody th { font-weight: normal; }
-th.right, td.right { text-align: right; font-variant-numeric: tabular-nums; } th.long, td.long { white-space: normal; min-width: 16em; overflow-wrap: anywhere; }
-.good { background: var(--good); } .better { background: var(--better); } .doubt { background: var(--doubt); }
-.expected { background: var(--expected); } .worse { background: var(--worse); font-weight: bold; }
-.failed { background: var(--failed); font-weight: bold; } .oom { background: var(--oom); font-weight: bold; }
-.strong, .chosen { font-weight: bold; } .dim, small { color: var(--soft); } td small, th small { color: inherit; } li.bad, p.bad, span.bad { color: var(--bad); }
-.sticks { max-height: 85vh; overflow: auto; } .sticks thead th { position: sticky; top: 0; background: var(--paper); z-index: 1; }
-.sticks thead th:first-child { left: 0; z-index: 2; } .sticks tbody :is(th, td):first-child { position: sticky; left: 0; background: var(--paper); }
-figure { margin: 0; } figcaption { color: var(--soft); font-size: 13.5px; margin-top: .5em; } .chart .vega-embed { display: block; width: 100%; }
-.chart svg { display: block; width: 100%; max-width: calc(var(--wide) * 1.3); min-width: min(38rem, var(--wide)); height: auto; }
-.bars svg { fill: currentColor; } .bars rect { fill: var(--mark); } .bars line { stroke: currentColor; } .chart.bars svg { filter: none; }
-.trend { display: inline-block; vertical-align: middle; } .trend path { fill: none; stroke: var(--mark); stroke-width: 1.5; } .trend circle { fill: var(--mark); }
-a { color: inherit; text-decoration-color: var(--mark); } :focus-visible { outline: 2px solid var(--mark); }
-details { margin: .6em 0; } summary { cursor: pointer; } [id] { scroll-margin-top: 3em; }
-footer { color: var(--soft); font-size: 12.5px; margin-top: 2.5em; } pre { white-space: pre-wrap; background: var(--band); padding: .6em .9em; font-size: 13px; } .word { white-space: nowrap; }
-"""
+_STYLE = Path(__file__).with_name("page.css")
 _SIGNS: dict[Style, str] = {
     "good": "\N{CHECK MARK} ", "better": "\N{BLACK UP-POINTING TRIANGLE} ", "doubt": "? ",
     "worse": "\N{BLACK DOWN-POINTING TRIANGLE} ", "failed": "\N{MULTIPLICATION X} ", "oom": "\N{BLACK SQUARE} ",
@@ -101,7 +70,7 @@ def html(page: Page) -> str:
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
         f'content="{_POLICY}{_SCRIPTS if scripts else ""}img-src data:">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{escape(title)}</title><style>\n{_STYLE.read_text()}</style></head>\n<body>\n"
         + "\n".join(part for part in parts if part)
         + "\n</body></html>\n"
     )

@@ -17,7 +17,7 @@ Text = Annotated[str | None, BeforeValidator(lambda text: text or None)]
 
 
 class Shown(BaseModel):
-    """A part of a document: every field has the value of the attribute of its name, or of the path that :func:`at` gives."""
+    """A part of a document: every field has the value of the attribute of its name, or of the path of :func:`at`."""
 
     model_config = ConfigDict(frozen=True, from_attributes=True, protected_namespaces=())
 

@@ -25,7 +25,7 @@ Show = Callable[[str, int | None, float | None, float | None], None]
 
 @contextmanager
 def step_progress(console: Console, num_steps: int, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Show]:
-    """Yields ``show(phase, last finished step or None, seconds of it, seconds left)``, to be called as often as one likes.
+    """Yield ``show(phase, last finished step or None, seconds of it, seconds left)``, to be called often.
 
     ``clock`` (seconds) decides when a pipe has waited long enough for another line.
     """

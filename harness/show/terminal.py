@@ -196,7 +196,7 @@ class _Writer:
             self._blocks(asked.instead)
 
     def _whole(self, table: rich.table.Table) -> None:
-        """Draw it as wide as its columns, without trailing blanks: rich would fold figures and paths to fit a terminal."""
+        """Draw it as wide as its columns, without trailing blanks: rich would fold figures and paths."""
         before, self._console.width = self._console.width, _WIDEST
         self._console.width = max(before, self._console.measure(table).maximum)
         try:

@@ -1,4 +1,4 @@
-"""`mbr-perf sweep`, several settings measured against one control, and `mbr-perf report`, which judges a sweep again."""
+"""`mbr-perf sweep`: settings measured against one control. `mbr-perf report` judges a sweep again."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,31 +34,38 @@ class SweepOptions:
     """What to vary, and how often."""
 
     over: Annotated[list[str] | None, typer.Option("--over", metavar="AXIS=V,V,...", rich_help_panel=_SWEEP,
-        help="Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, sl, ng, any long option, env.NAME or section.field. "
+        help="Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, sl, ng, any long option, env.NAME or "
+        "section.field. "
         "Separate values that contain commas with ';', and values of recompute always: recompute='none; mlp; "
         "core_attn,layernorm'. "
         "recompute=auto: every setting that differs in effect. One --over takes several axes; repeatable.")] = None
     file: Annotated[str | None, typer.Option("--file", metavar="NAME|PATH", rich_help_panel=_SWEEP,
-        autocompletion=completion.sweep_files, help="A sweep file: a name in recipes/sweeps or a path. The command line overrides it.")] = None
+        autocompletion=completion.sweep_files,
+        help="A sweep file: a name in recipes/sweeps or a path. The command line overrides it.")] = None
     grid: Annotated[bool, typer.Option("--grid", rich_help_panel=_SWEEP,
         help="Run every combination of the axes, instead of one change at a time from the control.")] = False
     control: Annotated[str | None, typer.Option("--control", metavar="'AXIS=VALUE ...'", rich_help_panel=_SWEEP,
-        help="The cell that all others are compared with. Default: no recompute if recompute is varied, else the request as it is.")] = None
+        help="The cell that all others are compared with. Default: no recompute if recompute is varied, else the "
+        "request as it is.")] = None
     repeats: Annotated[int | None, typer.Option("--repeats", metavar="N", rich_help_panel=_SWEEP,
         help="Run every cell N times, interleaved (A B C A B C). Confidence intervals need 3.")] = None
     max_minutes: Annotated[float | None, typer.Option("--max_minutes", metavar="MINUTES", rich_help_panel=_SWEEP,
         help="Start no run that would end after this time; --resume does the rest.")] = None
     no_prune: Annotated[bool, typer.Option("--no_prune", rich_help_panel=_SWEEP,
-        help="Also run cells that are predicted to run out of memory, by themselves or after the OOM of a smaller cell.")] = False
+        help="Also run cells that are predicted to run out of memory, by themselves or after the OOM of a smaller "
+        "cell.")] = False
     margin: Annotated[float, typer.Option("--margin", metavar="FRACTION", rich_help_panel=_SWEEP,
         help="Share of the memory that a recommended setting leaves free.")] = 0.06
     no_warm: Annotated[bool, typer.Option("--no_warm", rich_help_panel=_SWEEP,
         help="Start every run in new processes that import everything again, instead of from a warm parent.")] = False
     resume: Annotated[str | None, typer.Option("--resume", metavar="SWEEP", rich_help_panel=_SWEEP,
-        autocompletion=completion.sweeps, help="Do the missing runs of a sweep: its folder or the start of its id. All other settings come from the sweep.")] = None
+        autocompletion=completion.sweeps,
+        help="Do the missing runs of a sweep: its folder or the start of its id. All other settings come from the "
+        "sweep.")] = None
     dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SWEEP,
         help="Print the cells, their predictions and which of them would run; run nothing.")] = False
-    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_SWEEP, help="One JSON document on stdout.")] = False
+    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_SWEEP,
+        help="One JSON document on stdout.")] = False
 # fmt: on
 
 
@@ -112,10 +119,12 @@ def sweep(
 class ReportOptions:
     """Which sweep, which formats, which folder."""
 
-    sweep: Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=completion.sweeps, help="A sweep's folder, its sweep.json, or the start of its id.")]
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=completion.sweeps,
+        help="A sweep's folder, its sweep.json, or the start of its id.")]
     formats: Annotated[list[str] | None, typer.Option("--format", metavar="NAME,NAME,...",
         help="html, md, csv, json, png. Default: all of them. Repeatable.")] = None
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The output folder. Default: the sweep's report folder.")] = None
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR",
+        help="The output folder. Default: the sweep's report folder.")] = None
     results_dir: Results = None
     as_json: Json = False
 # fmt: on

@@ -94,7 +94,8 @@ def _by_memory(
     use, names = _smallest(tied), "; ".join(cell.name for cell in tied)
     slower = len(fitting) - len(tied)
     rest = f"; {slower} of them {'is' if slower == 1 else 'are'} slower" if slower else ""
-    why = f"It takes the least memory of these: {_own(use, reference, with_time=False)}. {len(fitting)} cells {room}{rest}."
+    least = _own(use, reference, with_time=False)
+    why = f"It takes the least memory of these: {least}. {len(fitting)} cells {room}{rest}."
     return Recommendation(use.name, why, f"No difference in time is established between {names}: {times.noise(tied)}")
 
 
@@ -156,13 +157,14 @@ def _next(best: CellVerdict, rest: Sequence[CellVerdict], times: Times) -> str:
     )
     if half_width(second.costs_s, best.costs_s) is not None:
         return text
-    return f"{text} (more than the {times.threshold * 100:g} % by which single runs may differ; 3 runs of each cell give an interval)"
+    return f"{text} (more than the {times.threshold * 100:g} % of single runs; 3 runs of each cell give an interval)"
 
 
 def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: float) -> str:
     if able:
         least = min(able, key=lambda cell: cell.peak_bytes or 0)
-        return f"No cell leaves {margin * 100:g} % of {_memory(cells)} free; the smallest is {least.name} with {format_bytes(least.peak_bytes or 0)}."
+        smallest = f"{least.name} with {format_bytes(least.peak_bytes or 0)}"
+        return f"No cell leaves {margin * 100:g} % of {_memory(cells)} free; the smallest is {smallest}."
     ended = [f"{count} {state}" for state, count in Counter(map(_state, cells)).items()]
     return f"No cell was measured well enough to recommend: {', '.join(ended)}."
 

@@ -83,6 +83,7 @@ def sweep_page(
 ) -> Page:
     """Return the judged sweep, finished or not. ``undrawn``: why small bars replace the pictures."""
     *basis, answer = closing_lines(verdict)
+    started = verdict.plan.started_at[:16].replace("T", " ")
     found, origin = remarks(verdict), origin or Origin()
     about = Section(
         "About the cells",
@@ -92,7 +93,7 @@ def sweep_page(
     return Page(
         title=verdict.plan.title,
         headline=headline(verdict),
-        about=f"Recipe {verdict.plan.recipe} on {verdict.plan.gpu}, {verdict.plan.started_at[:16].replace('T', ' ')} UTC.",
+        about=f"Recipe {verdict.plan.recipe} on {verdict.plan.gpu}, {started} UTC.",
         notes=verdict.notes,
         answer=answer,
         blocks=(

@@ -283,5 +283,5 @@ def _notes(cells: Sequence[Cell], notes: Sequence[str]) -> tuple[str, ...]:
     control = cells[0]
     if not isinstance(control, RefusedCell):
         return tuple(notes)
-    lost = f"the control {control.name} does not run, so the other cells are compared with the fastest of them: {control.reason}"
+    lost = f"the control {control.name} does not run ({control.reason}); the fastest cell takes its place"
     return (*notes, lost)

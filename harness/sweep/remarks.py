@@ -51,7 +51,7 @@ def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
         f"Memory per rank: differs between cells, {capacities_text(verdict.capacities)}; {verdict.plan.margin * 100:g} "
         "% of it must stay free"
         if len(verdict.capacities) > 1
-        else f"Memory: {format_bytes(verdict.plan.capacity_bytes)} per rank; {verdict.plan.margin * 100:g} % of it must stay free"
+        else f"Memory: {format_bytes(verdict.plan.capacity_bytes)} per rank; keep {verdict.plan.margin * 100:g} % free"
         if verdict.plan.capacity_bytes is not None
         else "Memory: no limit is known on this machine, so every cell that ran fits"
     )
@@ -82,13 +82,13 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
     if rescaled:
         yield f"Time is scaled to the tokens per GPU and step of the {against} for: {'; '.join(rescaled)}"
     if verdict.has_repeats:
-        yield "Mean step: the mean over repeats of each run's median step. TFLOP/s/GPU, the Pareto set and the pictures use it"
+        yield "Mean step: the mean over repeats of each run's median step, as in TFLOP/s/GPU, Pareto set and pictures"
     if not changes:
         return
     if all(time.interval for time in changes):
         yield f"Time vs {against}: difference of the means over repeats, 95 % interval by Welch's t"
     elif verdict.plan.repeats >= MIN_RUNS:
-        yield f"Time vs {against}: cells with fewer than {MIN_RUNS} finished runs have no interval; the spreads are below"
+        yield f"Time vs {against}: cells with fewer than {MIN_RUNS} runs have no interval; the spreads are below"
     else:
         how = f"--repeats {MIN_RUNS}, or {MIN_RUNS} logs of each setting"
         yield f"Time vs {against}: intervals need {MIN_RUNS} runs of each cell ({how}); the spreads are below"
@@ -127,4 +127,5 @@ def _versus(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
 def _golden(comparison: Comparison) -> str:
     gated = [f for f in comparison.findings if f.change is not None]
     text = ", ".join(f"{BY_NAME[f.metric].title} {figure(BY_NAME[f.metric], f.current)} ({change(f)})" for f in gated)
-    return f"compared with golden {redact_shapes(comparison.golden_path or '')}: {comparison.outcome.value}{f': {text}' if text else ''}"
+    golden = redact_shapes(comparison.golden_path or "")
+    return f"compared with golden {golden}: {comparison.outcome.value}{f': {text}' if text else ''}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import grimp
 import yaml
 
-_DATA = (".json", ".yaml", ".yml", ".csv", ".txt")
+_DATA = (".json", ".yaml", ".yml", ".csv", ".css", ".txt")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _BRANCH = ast.If | ast.IfExp | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.Assert | ast.match_case

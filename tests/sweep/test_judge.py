@@ -124,7 +124,7 @@ def test_a_sweep_with_three_repeats_is_not_asked_for_three(runs, make_cell, make
     ], repeats=3))  # fmt: skip
 
     (about,) = [line for line in closing_lines(verdict) if line.startswith("Time vs control")]
-    assert about == "Time vs control: cells with fewer than 3 finished runs have no interval; the spreads are below"
+    assert about == "Time vs control: cells with fewer than 3 runs have no interval; the spreads are below"
 
 
 def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, make_sweep):
@@ -159,7 +159,7 @@ def test_one_repeat_has_no_interval_and_says_so(runs, make_cell, make_sweep):
     assert verdict.cell("mlp").vs_control.time.interval is None
     assert verdict.recommendation.cell == "none"
     assert verdict.recommendation.why.endswith(
-        "(more than the 5 % by which single runs may differ; 3 runs of each cell give an interval)."
+        "(more than the 5 % of single runs; 3 runs of each cell give an interval)."
     )
 
 
