@@ -93,8 +93,8 @@ def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly,
     night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
     slurm.reports("nodefail")
     nightly("--resume", night_dir)
-    listed = json.loads(mbr_perf("jobs", "list", "--results_dir", results, "--json").out)["jobs"]
-    assert [(job["job_id"], job["state"]) for job in listed] == [("1", "interrupted"), ("2", "failed")]
+    jobs = [json.loads(mbr_perf("jobs", "status", job, "--json").out) for job in sorted((results / "jobs").iterdir())]
+    assert [(job["job_id"], job["state"]) for job in jobs] == [("1", "interrupted"), ("2", "failed")]
 
 
 def test_a_resumed_night_submits_what_was_cancelled_by_hand_with_the_reason(nightly, slurm):
