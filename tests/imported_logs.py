@@ -1,7 +1,6 @@
 """The published jobs of Llama 3 70B on 32 H100 as logs in the words of Megatron-Bridge, with the table's figures."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.imports.logs import memory_gb, step_time
 
@@ -77,16 +76,6 @@ def _memory(job, number):
             rank = stage * job.tp * copies + place
             peak = job.gigabytes - 2.0 * stage - 0.01 * place
             yield memory_gb(rank, number, max_allocated=round(peak, 3), max_reserved=round(peak + 4, 3))
-
-
-def write_table(folder: Path):
-    """The eight logs, and the options of `import` that name them with their settings."""
-    options = []
-    for place, job in enumerate(TABLE):
-        path = folder / f"job_{place}.log"
-        path.write_text(job_log(job))
-        options += ["--log", f"{job.label}={path}"]
-    return options
 
 
 MEGATRON_LM = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
 import harness
@@ -172,9 +171,6 @@ def _with_figures(
     return before.model_copy(update=added) if any(value is not None for value in added.values()) else memory
 
 
-REFUSED = "these settings are refused by rule "
-
-
 @dataclass(frozen=True)
 class ReadLog:
     """A job's log, and the failure in it."""
@@ -202,7 +198,9 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
     found = read(request.logs)
     draft = drafted(found, *with_logged(request.asked, request.logs, host), host, request.started_at)
     run_dir = new_run_dir(results_dir(request.results_dir), f"{draft.settled.spec.recipe}-imported")
-    record = committed(recorded(draft, run_dir.name), run_dir)
+    record = recorded(draft, run_dir.name)
+    write_atomically(run_dir / "spec.json", record.spec.model_dump_json(indent=1) + "\n")
+    write_record(run_dir, record)
     return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
 
 
@@ -238,13 +236,6 @@ def drafted(found: ReadLog, asked: Request, notes: tuple[str, ...], host: Host, 
     return Draft(found, replace(settled, sources=sources, notes=(*settled.notes, *notes)), host, times)
 
 
-def committed(record: RunRecord, run_dir: Path) -> RunRecord:
-    """Write the record into an existing folder without a run, and return it."""
-    write_atomically(run_dir / "spec.json", record.spec.model_dump_json(indent=1) + "\n")
-    write_record(run_dir, record)
-    return record
-
-
 def recorded(draft: Draft, run_id: str) -> RunRecord:
     """Return the log as a run's record. BadRequestError: the layers do not fit the pipeline layout."""
     log, failure, spec = draft.read.log, draft.read.failure, draft.settled.spec
@@ -274,7 +265,7 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
             *_left_out(log.iterations),
             draft.times.note,
             *draft.settled.notes,
-            *refusals(draft.settled),
+            *_refusals(draft.settled),
             *ended.notes,
         ),
         prediction=prediction.kept.prediction,
@@ -293,11 +284,11 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
     )
 
 
-def refusals(settled: Settled) -> tuple[str, ...]:
+def _refusals(settled: Settled) -> tuple[str, ...]:
     """Return the rules that refuse the settings as notes: the job did run, maybe with other settings."""
     found = check(settled.spec, settled.software, implementation=settled_implementation(settled.spec))
     return tuple(
-        f"{REFUSED}{finding.id}: {finding.message} (fix: {finding.fix}); check that the job ran with them"
+        f"these settings are refused by rule {finding.id}: {finding.message} (fix: {finding.fix}); check that the job ran with them"
         for finding in found
         if finding.blocks
     )

@@ -50,12 +50,12 @@ class MemorySaving:
 def memory_saving(
     cell: tuple[Sequence[RunRecord], Metrics], control: tuple[Sequence[RunRecord], Metrics]
 ) -> MemorySaving | None:
-    """Return the saving; None if a side lacks a rank's allocated peak. Logs only need the same ranks on both sides."""
+    """Return the saving; None if a side lacks a rank's allocated peak."""
     (runs, metrics), (control_runs, control_metrics) = cell, control
     ours, theirs = metrics.peak_allocated_bytes, control_metrics.peak_allocated_bytes
     if ours is None or theirs is None:
         return None
-    if (ours.missing_ranks or theirs.missing_ranks) and not _same_ranks_logged(runs, control_runs):
+    if ours.missing_ranks or theirs.missing_ranks:
         return None
     return MemorySaving(
         saved_bytes=theirs.value - ours.value,
@@ -67,12 +67,6 @@ def memory_saving(
             if here is not None and (there := control_metrics.peaks[name]) is not None
         },
     )
-
-
-def _same_ranks_logged(runs: Sequence[RunRecord], control_runs: Sequence[RunRecord]) -> bool:
-    """Return whether all runs are from training logs that have the memory of the same ranks."""
-    rank_sets = {frozenset(rank.rank for rank in run.ranks if rank.memory) for run in (*runs, *control_runs)}
-    return len(rank_sets) == 1 and all(run.imported is not None for run in (*runs, *control_runs))
 
 
 def highest_per_rank(runs: Sequence[RunRecord], read: Callable[[RankRecord], int | None]) -> dict[int, int]:

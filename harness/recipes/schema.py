@@ -25,7 +25,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "golden show": ("golden.document:GoldenDocument",),
     "history": ("history.document:HistoryDocument", "history.document:CaseDocument"),
     "history add": ("history.document:AddedDocument",),
-    "import": ("measure.document:RunDocument", "sweep.document:SweepRunDocument"),
+    "import": ("measure.document:RunDocument",),
     "jobs cancel": ("jobs.show:CancelledDocument",),
     "jobs status": ("jobs.show:JobDocument",),
     "jobs submit": ("measure.document:SubmittedDocument",),

@@ -170,11 +170,7 @@ def _sweep_state(path: Path) -> _Read:
     def read() -> _Read:
         data = read_sweep(path)
         state: State = "unfinished" if data.num_due else "finished"
-        detail = _states_text("cell", map(outcome_of, data.cells))
-        if not data.plan.is_imported:
-            return _Read(state, detail)
-        sources = [run.imported.start_source for cell in data.cells for run in cell.runs if run.imported]
-        return _Read(state, detail, _utc(path / SWEEP, data.plan.started_at), "unknown" not in sources)
+        return _Read(state, _states_text("cell", map(outcome_of, data.cells)))
 
     return _state(path / SWEEP, read)
 

@@ -55,7 +55,6 @@ class LaunchSettings(Frozen, allow_inf_nan=True):
 StartSource = Literal["log", "told", "unknown"]  # the source of the job's start time
 
 IMPORTED = "imported from "  # how the first note of an imported run begins
-LAUNCHER = "import"  # the launcher in the plan of an imported sweep
 
 
 class LogFile(Frozen):

@@ -18,7 +18,6 @@ from harness.experiment.software import Software
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, read_events, read_run_of
 from harness.records.goldens import GateOptions
 from harness.records.rank import SCHEMA_VERSION
-from harness.records.run import LAUNCHER as IMPORT
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
@@ -97,11 +96,6 @@ class SweepPlan(Frozen):
         return tuple(cell for cell in self.cells if isinstance(cell, PlannedCell))
 
     @property
-    def is_imported(self) -> bool:
-        """Return whether the runs were imported from training logs. An imported sweep starts no runs."""
-        return self.launch.launcher == IMPORT
-
-    @property
     def capacities(self) -> frozenset[int | None]:
         """Return the cells' memory per rank in bytes: several values if the limit is varied."""
         return frozenset(cell.spec.capacity_bytes for cell in self.cells if cell.spec)
@@ -157,8 +151,8 @@ class SweepData:
 
     @property
     def num_due(self) -> int:
-        """Return the number of runs that a resumed sweep would start; 0 for an imported sweep."""
-        return 0 if self.plan.is_imported else sum(num_missing(cell, self.plan.repeats) for cell in self.cells)
+        """Return the number of runs that a resumed sweep would start."""
+        return sum(num_missing(cell, self.plan.repeats) for cell in self.cells)
 
 
 def made_sweep_dir(sweep_dir: Path) -> Path:
@@ -201,7 +195,7 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: Cell, events: Iterable[Swee
     runs = tuple(read_run_of(planned, path) for path in records if path.is_file())
     last = next((event for event in reversed(tuple(events)) if event.cell == planned.name), None)
     if runs:
-        fewer = "" if plan.is_imported else _fewer(runs, plan.repeats, last)
+        fewer = _fewer(runs, plan.repeats, last)
         return CellData(planned, runs, "run", fewer)
     if last and last.kind == "taught":
         return CellData(planned, (), "pruned", last.reason)

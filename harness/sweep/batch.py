@@ -34,9 +34,7 @@ class SweepBatch(Batch[PlannedCell]):
     _taught: set[str] = field(default_factory=set)
 
     def every_run(self) -> tuple[DueCell, ...]:
-        """Return the cells once per repeat, round by round; nothing for an imported sweep, whose runs are its logs."""
-        if self.plan.is_imported:
-            return ()
+        """Return the cells once per repeat, round by round."""
         return tuple(DueRun(cell, repeat) for repeat in range(self.plan.repeats) for cell in self.plan.planned)
 
     @override

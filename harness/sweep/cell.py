@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.of_run import oom_of_run
 from harness.judge.compare import compare_runs
-from harness.judge.coverage import throughput_text
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Comparison
 from harness.judge.likeness import is_for
@@ -145,9 +144,7 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     each = [derive(run) for run in runs]
     suspect = (f"suspect: {why}" for run, own in zip(runs, each, strict=True) for why in doubts_of(run, own))
     metrics = combine(each) if each else None
-    # Logs have the memory of some ranks, or none; cells with the same known ranks can be compared, and times always.
-    required = (_TIME,) if all(run.imported for run in runs) else (_TIME, _MEMORY)
-    problems = (metrics.problems.get(name) for name in required) if metrics else ()
+    problems = (metrics.problems.get(name) for name in (_TIME, _MEMORY)) if metrics else ()
     return MeasuredCell(
         data=cell,
         status=status,
@@ -190,18 +187,7 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         predicted=_predicted(cell, frame.control, versus),
         no_prediction="" if cell.prediction else planned.no_prediction or reason,
         golden=_golden(cell.runs, frame.gate),
-        log_remarks=_log_remarks(cell),
     )
-
-
-def _log_remarks(cell: MeasuredCell) -> tuple[str, ...]:
-    if cell.metrics is None or not any(run.imported for run in cell.runs):
-        return ()
-    memory = cell.metrics.problems.get(_MEMORY)
-    if memory and not cell.metrics.peak_allocated_bytes:
-        memory = f"{memory}, so only times are compared (Megatron-LM writes memory with --log-memory-interval 1)"
-    throughput = throughput_text(cell.runs[0], derive(cell.runs[0]))
-    return tuple(text for text in (throughput, f"allocated: {memory}" if memory else None) if text)
 
 
 def _costs(runs: Sequence[RunRecord], each: Sequence[Metrics], reference: ExperimentSpec | None) -> tuple[float, ...]:

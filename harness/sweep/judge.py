@@ -120,11 +120,7 @@ def _cost(cell: CellVerdict) -> tuple[float, int]:
 def _room(cells: Sequence[CellVerdict], margin: float, leaves: str) -> str:
     if not any(cell.capacity_bytes for cell in cells):
         return "ran (no memory limit is known)"
-    sure = [cell.metrics.peak_allocated_bytes for cell in cells if cell.is_comparable and cell.metrics]
-    # Only cells from training logs lack ranks and are still without doubt.
-    lacks_ranks = any(peak and peak.missing_ranks for peak in sure)
-    known = " on the ranks whose memory is known" if lacks_ranks else ""
-    return f"{leaves} {margin * 100:g} % of {_memory(cells)} free{known}"
+    return f"{leaves} {margin * 100:g} % of {_memory(cells)} free"
 
 
 def _memory(cells: Sequence[CellVerdict]) -> str:

@@ -101,8 +101,6 @@ def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
         yield f"{cell.status.replace('_', ' ')}: {cell.reason}" if cell.reason else cell.status, cell.status == "failed"
     elif cell.reason:
         yield cell.reason, False
-    for remark in cell.log_remarks:
-        yield remark, False
     for doubt in cell.doubts:
         yield f"not judged: {doubt}", True
     if cell.no_comparison and not cell.is_reference and cell.vs_reference is None:

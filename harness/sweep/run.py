@@ -98,11 +98,6 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
     BadRequestError for a sweep that another process works on, and where the software is no longer the same.
     """
     host, data = this_host(), read_sweep(reference, results)
-    if data.plan.is_imported:
-        raise BadRequestError(
-            f"{data.sweep_dir}: imported from training logs, so mbr-perf cannot run it",
-            remedy=f"mbr-perf report {data.sweep_dir}",
-        )
     with holding(data.sweep_dir, "sweep"):
         plan = meeting_at(data.plan, sitting.meeting)
         before = {plan.gpu: plan.software} if plan.software else {}

@@ -111,9 +111,8 @@ class CellVerdict:
 
     ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared.
     ``reason`` says why a cell is not ok, or what the reader should know of an ok cell. ``doubts`` keep a cell out of
-    the Pareto set. ``fits``: None where no memory is known. ``log_remarks``: what the log of an imported cell has and
-    lacks. ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that
-    cell.
+    the Pareto set. ``fits``: None where no memory is known. ``vs_reference``: against the cell that stands in for
+    a control without figures; ``is_reference``: it is that cell.
     """
 
     index: int
@@ -138,7 +137,6 @@ class CellVerdict:
     predicted: Predicted | None
     no_prediction: str
     golden: Comparison | None
-    log_remarks: tuple[str, ...] = ()
 
     @property
     def cost_s(self) -> float | None:

@@ -1,4 +1,4 @@
-"""`mbr-perf import`: training logs as runs and sweeps that every other command reads."""
+"""`mbr-perf import`: training logs as runs that every other command reads."""
 
 import hashlib
 import json
@@ -7,12 +7,11 @@ import pytest
 
 from harness.foreign.golden_file import read_foreign_golden
 from harness.records.store import read_run
-from tests.imported_logs import EXPANDABLE, TABLE, Job, iteration, job_log, write_table
+from tests.imported_logs import TABLE, Job, iteration, job_log
 from tests.imports import logs
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "--cuda_graph_impl", "none")
-NOT_EXPANDABLE = ("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False")
 
 
 @pytest.fixture(name="results")
@@ -259,139 +258,3 @@ def test_a_golden_from_a_log_is_marked_and_a_measured_golden_does_not_judge_it(m
     judged = mbr_perf("compare", run, path, "--results_dir", results)
     assert judged.code == 6
     assert "driver_version: golden none, here not in the log" in judged.out
-
-
-@pytest.mark.slow
-def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path, results):
-    imported = mbr_perf("import", *write_table(tmp_path), *SFT, *NOT_EXPANDABLE, "--control", "core_attn",
-                        "--results_dir", results)  # fmt: skip
-    sweep = next((results / "sweeps").iterdir())
-    report = mbr_perf("report", sweep, "--format", "json", "--out", tmp_path / "out", "--json")
-    document = json.loads(report.out)
-    cells = document["cells"]
-
-    assert (imported.code, report.code) == (0, 0)
-    assert "8 cells: 2 OOM, 6 ok" in imported.out
-    assert "the logs do not contain software, driver and device" in imported.out
-    assert imported.out.count("54.76 GiB (OOM)") == 1
-    assert [cell["status"] for cell in cells] == ["oom" if job.is_oom else "ok" for job in TABLE]
-    for cell, job in zip(cells, TABLE, strict=True):
-        if not job.is_oom:
-            assert cell["metrics"]["tflops_per_gpu"]["median"] == pytest.approx(job.tflops, rel=1e-3)
-            assert cell["metrics"]["peak_allocated_bytes"]["value"] == round(job.gigabytes * 1e9)
-    assert document["pareto"] == ["vp=10", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "pp=8", "tp=8"]
-    # vp=10 is 0.1 % faster, which single runs do not establish; expandable segments take less memory.
-    assert document["recommended"] == "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "reason", "remedy"),
-    [
-        (
-            ("core_attn", f"core_attn {EXPANDABLE}"),
-            f"recipes/llama/llama3_70b.yaml:45 sets {EXPANDABLE}",
-            "if the job core_attn ran with another value: -E PYTORCH_CUDA_ALLOC_CONF=",
-        ),
-        (("mlp", "mlp tp=4"), "sets tp=4", "--log 'mlp tp=VALUE'=PATH"),
-        (("mlp c=fp8_cs", "mlp"), "--compute_dtype sets compute_dtype=fp8_cs", "if the job mlp ran with another value"),
-    ],
-)
-def test_different_labels_of_the_same_settings_are_refused(mbr_perf, tmp_path, results, settings, reason, remedy):
-    options = []
-    for place, label in enumerate(settings):
-        (tmp_path / f"{place}.log").write_text(job_log(TABLE[1]))
-        options += ["--log", f"{label}={tmp_path / f'{place}.log'}"]
-    answer = mbr_perf("import", *options, *SFT, "--results_dir", results)
-
-    assert answer.code == 2
-    assert "are the same settings" in answer.err
-    assert reason in answer.err
-    assert remedy in answer.err
-    assert not results.exists()
-
-
-@pytest.mark.slow
-def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
-    options = []
-    for place, (label, tflops) in enumerate([("none", 700.0), ("none", 704.0), ("mlp", 593.6)]):
-        (tmp_path / f"{place}.log").write_text(job_log(Job(label, tflops, 50.0)))
-        options += ["--log", f"{label}={tmp_path / f'{place}.log'}"]
-    answer = mbr_perf("import", *options, *SFT, "--results_dir", results, "--json")
-    document = json.loads(answer.out)
-
-    assert answer.code == 0
-    assert document["control"] == "none"
-    assert [cell["num_runs"] for cell in document["cells"]] == [2, 1]
-    assert document["num_runs_due"] == 0
-    exported = mbr_perf("golden", "export", document["sweep_id"], "--results_dir", results)
-    assert (exported.code, "is a sweep, not a run" in exported.err, "cells/000/0" in exported.err) == (2, True, True)
-    assert " finished " in mbr_perf("results", "list", "--results_dir", results).out
-    assert "no problems" in mbr_perf("results", "doctor", "--results_dir", results).out
-
-
-@pytest.mark.slow
-def test_cells_with_the_memory_of_the_same_rank_are_compared(mbr_perf, tmp_path, results):
-    options = []
-    for label, tflops, peak in (("none", 700.0, 60.0), ("mlp", 593.6, 55.6)):
-        lines = job_log(Job(label, tflops, peak)).splitlines()
-        (tmp_path / f"{label}.log").write_text("\n".join(x for x in lines if "[Rank " not in x or "[Rank 0]" in x))
-        options += ["--log", f"{label}={tmp_path / f'{label}.log'}"]
-    answer = mbr_perf("import", *options, *SFT, "--results_dir", results)
-
-    assert answer.code == 0
-    assert "+4.10 GiB" in answer.out
-    assert "the logs do not contain the memory of 31 of 32 ranks; only that of rank 0" in answer.out
-    assert "none; mlp: allocated: no reading from 31 of 32 ranks (1 of them is a copy of a reported rank)" in answer.out
-    assert "leave 6 % of 80.00 GiB free on the ranks whose memory is known" in answer.out
-
-
-@pytest.mark.slow
-def test_an_imported_sweep_cannot_be_resumed(mbr_perf, tmp_path, results):
-    (tmp_path / "a.log").write_text(job_log(TABLE[1]))
-    assert mbr_perf("import", "--log", f"mlp={tmp_path / 'a.log'}", *SFT, "--results_dir", results).code == 0
-    answer = mbr_perf("sweep", "--resume", next((results / "sweeps").iterdir()))
-
-    assert answer.code == 2
-    assert "imported from training logs" in answer.err
-
-
-@pytest.mark.parametrize(
-    ("logs", "messages"),
-    [
-        (("none=",), ["--log none=: no file"]),
-        (("none={log}", "none={log}"), ["is named twice"]),
-        (("tp=banana={log}", "gpu=b200={log}x"), ["--log tp: 'banana' is not a whole number", "--log gpu: cannot be"]),
-        (("mlp={log}", "--sweep", "nosuch"), ["--sweep nosuch: no such sweep file"]),
-    ],
-)
-def test_wrong_options_are_refused_by_their_own_names(mbr_perf, tmp_path, results, logs, messages):
-    (tmp_path / "a.log").write_text(job_log(TABLE[1]))
-    words = [word.format(log=tmp_path / "a.log") for word in logs]
-    options = [part for word in words for part in (("--log", word) if "=" in word else (word,))]
-    answer = mbr_perf("import", *options, *SFT, "--results_dir", results)
-
-    assert (answer.code, results.exists()) == (2, False)
-    assert [text for text in messages if text not in answer.err] == []
-
-
-@pytest.mark.slow
-def test_a_sweep_file_contains_the_common_settings(mbr_perf, tmp_path, results):
-    (tmp_path / "a.log").write_text(job_log(TABLE[1]))
-    options = ("--sweep", "llama3_70b_modules", "--log", f"mlp={tmp_path / 'a.log'}", "--results_dir", results)
-    answer = mbr_perf("import", *options)
-
-    assert answer.code == 0
-    assert "Which modules Llama 3 70B should recompute on 32 H100" in answer.out
-
-
-def test_all_problems_of_all_jobs_are_shown_before_anything_is_written(mbr_perf, tmp_path, results):
-    (tmp_path / "a.log").write_text("nothing\n")
-    (tmp_path / "b.log").write_text(job_log(TABLE[1]).replace("global batch size:    32", "global batch size:    64"))
-    logs = ("--log", f"none={tmp_path / 'a.log'}", "--log", f"mlp={tmp_path / 'b.log'}")
-    answer = mbr_perf("import", *logs, *SFT, "--results_dir", results)
-
-    assert answer.code == 2
-    assert "none: " in answer.err
-    assert "mlp: the log has a global batch size of 64" in answer.err
-    assert not results.exists()

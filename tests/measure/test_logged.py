@@ -127,12 +127,6 @@ def test_what_the_log_contradicts_is_an_error_at_its_line(refused, words, messag
     assert "job.log:" in text or "the log's" in text
 
 
-def test_the_setting_of_one_of_several_logs_must_be_that_of_its_arguments(mbr_perf, log):
-    answer = mbr_perf("import", "--log", "none=job.log", "-mr", "llama3_8b", "-g", "h100", "--results_dir", "results")
-    assert answer.code == 2
-    assert "is full:uniform:1, but --recompute sets none" in answer.err
-
-
 def test_the_next_command_for_a_log_with_arguments_asks_for_the_gpu_type_alone(mbr_perf, log):
     log.write_text(arguments() + OOM.replace("70.00", "76.00"))
     answer = mbr_perf("diagnose", "job.log")
@@ -170,37 +164,6 @@ def test_a_log_with_arguments_needs_only_the_gpu_type(mbr_perf, log):
     assert answer.code == 2
     assert "a log does not contain its GPU type; name it with -g (job.log prints all other settings)" in answer.err
     assert "mbr-perf import --log job.log -g GPU" in answer.err
-
-
-@pytest.mark.slow
-def test_several_logs_with_arguments_need_no_recipe(mbr_perf, log):
-    text = log.read_text()
-    log.with_name("none.log").write_text(
-        text.replace(
-            "recompute_granularity ........................... full",
-            "recompute_granularity ........................... None",
-        )
-    )
-    labels = ("full:uniform:1=job.log", "none=none.log")
-    answer = mbr_perf("import", "--log", *labels, "-g", "h100", "--results_dir", "results", "--json")
-    assert [cell["recompute"] for cell in json.loads(answer.out)["cells"]] == ["none", "full:uniform:1"]
-
-
-@pytest.mark.slow
-def test_logs_without_memory_are_compared_by_their_times(mbr_perf, log):
-    text = arguments() + megatron_lm_log([9.0] * 20)
-    log.write_text(text)
-    faster = text.replace(
-        "recompute_granularity ........................... full",
-        "recompute_granularity ........................... None",
-    )
-    log.with_name("none.log").write_text(faster.replace("(ms): 9000.0", "(ms): 8000.0"))
-    labels = ("full:uniform:1=job.log", "none=none.log")
-    answer = mbr_perf("import", "--log", *labels, "-g", "h100", "--results_dir", "results")
-    assert "allocated: not in the log, so only times are compared" in answer.out
-    assert "+12.5 %" in answer.out
-    assert "No cell was measured well enough to recommend: 2 without memory." in answer.out
-    assert "in doubt" not in answer.out
 
 
 def test_a_log_with_other_arguments_than_a_golden_gets_no_verdict(mbr_perf, log, make_golden, make_record):
