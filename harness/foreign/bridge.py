@@ -13,8 +13,8 @@ from harness.foreign.container_file import Container, Found, flat, read_containe
 from harness.foreign.container_known import KNOWN, OFF, SECTIONS, Known
 from harness.foreign.container_values import layout
 from harness.foreign.megatron_refusals import DETERMINISTIC_NETS
+from harness.records.reading import PlainValue
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value, build_spec, merge
-from harness.resolve.strict_yaml import PlainValue
 from harness.units import shortened
 
 _PARTS = ("model", "train", "optimizer", "ddp")

@@ -13,8 +13,8 @@ from harness.experiment.recompute import megatron_fields
 from harness.foreign.bridge import read
 from harness.foreign.container_fields import FIELDS, as_written, field_settings
 from harness.foreign.container_file import Container, flat, read_container
+from harness.records.reading import PlainValue
 from harness.resolve.recipe import IDENTITY, SECTION_MODELS, ForeignSource, Layer, Request, Setting, at_path, nested
-from harness.resolve.strict_yaml import PlainValue
 
 GPT_STEP = "megatron.bridge.training.gpt_step:forward_step"
 _STEPS = (  # by a part of the name of the model's module, as in Bridge's own launcher

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError
-from harness.resolve.strict_yaml import Items, Node, PlainValue, Scalar, Table, parse_yaml, read_yaml
+from harness.records.reading import Document, Keys, PlainValue
+from harness.records.strict_yaml import Parsed, parse_yaml, read_yaml
 
 _ROOT = "megatron.bridge.training.config.ConfigContainer"
 _SETTINGS = ("_target_", "_builder_")  # name the classes that Bridge instantiates; they are not settings
@@ -30,10 +31,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Container:
-    """A `ConfigContainer` file; ``label`` opens messages about it."""
+    """A `ConfigContainer` file."""
 
-    label: str
-    root: Table
+    file: Document
+
+    @property
+    def label(self) -> str:
+        """The name that opens messages about the file."""
+        return self.file.label
 
     def find(self, *paths: str) -> Found | None:
         """Return the first of ``paths``, such as ``ddp.bucket_size``, that has a value, else the first null one, else None.
@@ -58,7 +63,7 @@ class Container:
     @property
     def plain(self) -> PlainValue:
         """Return all settings in plain Python."""
-        return _plain(self.root, self.label)
+        return self._plain(())
 
     def place(self, path: str) -> str:
         """Return ``file:line: path`` for messages."""
@@ -67,33 +72,53 @@ class Container:
 
     def target(self, section: str) -> str:
         """Return the class that Bridge instantiates for a section; empty if the file names none."""
-        node = self.root.entries.get(section)
-        found = node.entries.get("_target_") if isinstance(node, Table) else None
-        return found.value if isinstance(found, Scalar) and isinstance(found.value, str) else ""
+        found = self.file.at((section, "_target_"))
+        return found if isinstance(found, str) else ""
 
     def settings(self) -> Iterator[Found]:
         """Yield every setting of every section, those of `model.transformer` as those of `model`."""
-        for section, node in self.root.entries.items():
-            if isinstance(node, Table) and section not in _SETTINGS:
-                yield from self._settings(section, node)
+        root = self.file.at(())
+        for section in root if isinstance(root, dict) else ():
+            if section not in _SETTINGS:
+                yield from self._settings(section, (section,))
 
-    def _settings(self, section: str, table: Table) -> Iterator[Found]:
-        for key, node in table.entries.items():
-            path = f"{section}.{key}"
-            if path == _NESTED and isinstance(node, Table):
-                yield from self._settings(section, node)
+    def _settings(self, section: str, keys: Keys) -> Iterator[Found]:
+        table = self.file.at(keys)
+        for key in table if isinstance(table, dict) else ():
+            path, inner = f"{section}.{key}", (*keys, key)
+            if path == _NESTED and isinstance(self.file.at(inner), dict):
+                yield from self._settings(section, inner)
             elif not key.startswith("_"):
-                yield Found(_plain(node, self.label), path, table.key_lines[key])
+                yield Found(self._plain(inner), path, self.file.line(inner))
 
     def _at(self, path: str) -> Found | None:
-        node: Node = self.root
-        line = self.root.line
-        for key in path.split("."):
-            if not isinstance(node, Table) or key not in node.entries:
-                return None
-            line = node.key_lines[key]
-            node = node.entries[key]
-        return Found(_plain(node, self.label), path, line)
+        *way, key = path.split(".")
+        holder = self.file.at(tuple(way))
+        if not isinstance(holder, dict) or key not in holder:
+            return None
+        return Found(self._plain((*way, key)), path, self.file.line((*way, key)))
+
+    def _plain(self, keys: Keys) -> PlainValue:
+        """Return the value; an enum becomes the name of its member, a class or function its dotted path."""
+        value = self.file.at(keys)
+        if isinstance(value, tuple):
+            return tuple(self._plain((*keys, place)) for place in range(len(value)))
+        if not isinstance(value, dict):
+            return value
+        if "_call_" in value or "_partial_" in value:
+            return self._named(value, keys)
+        return {key: self._plain((*keys, key)) for key in value if key not in _SETTINGS}
+
+    def _named(self, value: dict[str, PlainValue], keys: Keys) -> str:
+        is_enum = value.get("_call_") is True and "_name_" in value
+        key = "_name_" if is_enum else "_target_"
+        named = value.get(key)
+        if not isinstance(named, str):
+            raise BadRequestError(
+                f"{self.label}:{self.file.line(keys)}: a value with _call_ or _partial_ needs {key} as text",
+                remedy="write the file with Megatron-Bridge's to_yaml, not by hand",
+            )
+        return named if is_enum else _member(named, value.get("_args_"))
 
 
 def flat(path: str) -> str:
@@ -111,46 +136,18 @@ def parse_container(text: str, label: str) -> Container:
     return _container(parse_yaml(text, label, by_pyyaml=True), label)
 
 
-def _container(root: Node, label: str) -> Container:
-    target = root.entries.get("_target_") if isinstance(root, Table) else None
-    if not isinstance(root, Table) or not isinstance(target, Scalar) or target.value != _ROOT:
+def _container(parsed: Parsed, label: str) -> Container:
+    file = Document(label, parsed.value, parsed.lines)
+    if file.at(("_target_",)) != _ROOT:
         raise BadRequestError(
             f"{label}: not a ConfigContainer of Megatron-Bridge: _target_ is not {_ROOT}",
             remedy="give the file that `run_script.py --dryrun` writes, or the run_config.yaml of a run",
         )
-    return Container(label, root)
+    return Container(file)
 
 
-def _plain(node: Node, label: str) -> PlainValue:
-    """Return the value; an enum becomes the name of its member, a class or function its dotted path."""
-    match node:
-        case Scalar(value=value):
-            return value
-        case Items(nodes=nodes):
-            return tuple(_plain(n, label) for n in nodes)
-        case Table(entries=entries) if "_call_" in entries or "_partial_" in entries:
-            return _named(node, label)
-        case Table(entries=entries):
-            return {key: _plain(n, label) for key, n in entries.items() if key not in _SETTINGS}
-
-
-def _named(node: Table, label: str) -> str:
-    target, call, name = (node.entries.get(key) for key in ("_target_", "_call_", "_name_"))
-    is_enum = isinstance(call, Scalar) and call.value is True and name is not None
-    named = name if is_enum else target
-    if not isinstance(named, Scalar) or not isinstance(named.value, str):
-        key = "_name_" if is_enum else "_target_"
-        raise BadRequestError(
-            f"{label}:{node.line}: a value with _call_ or _partial_ needs {key} as text",
-            remedy="write the file with Megatron-Bridge's to_yaml, not by hand",
-        )
-    return named.value if is_enum else _member(named.value, node.entries.get("_args_"))
-
-
-def _member(target: str, numbers: Node | None) -> str:
+def _member(target: str, numbers: PlainValue) -> str:
     """Return the member that a number names in an enum of megatron-core; ``target`` where there is none."""
-    members = _MEMBERS.get(target.rpartition(".")[2], ())
-    number = numbers.nodes[0] if isinstance(numbers, Items) and numbers.nodes else None
-    known = dict(enumerate(members, 1))
-    value = number.value if isinstance(number, Scalar) else None
-    return known.get(value, target) if isinstance(value, int) else target
+    known = dict(enumerate(_MEMBERS.get(target.rpartition(".")[2], ()), 1))
+    number = numbers[0] if isinstance(numbers, tuple) and numbers else None
+    return known.get(number, target) if isinstance(number, int) else target

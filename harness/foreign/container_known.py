@@ -7,7 +7,7 @@ that each of them pins.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.resolve.strict_yaml import PlainValue
+from harness.records.reading import PlainValue
 
 OFF: tuple[PlainValue, ...] = (None, False, 0, "", (), {}, "none")
 """Values that switch a setting off."""

@@ -6,10 +6,10 @@ Each function takes the container and the path of the setting that its row in `c
 from harness.errors import BadRequestError
 from harness.experiment.recompute import NoRecompute
 from harness.foreign.container_file import Container
+from harness.records.reading import PlainValue
 from harness.resolve.recipe import Value
 from harness.resolve.recompute import Field as RecomputeField
 from harness.resolve.recompute import policy_from_fields
-from harness.resolve.strict_yaml import PlainValue
 
 _DTYPES = {
     "torch.float32": "fp32",

@@ -12,7 +12,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.foreign.log import LogFormat
 from harness.foreign.logs.sources import open_file_or_pipe
 from harness.records.golden import GoldenRecord
-from harness.records.strict_json import an_object, once_each, unreadable
+from harness.records.strict_json import parse_json
 from harness.units import shortened
 
 _MAX_BYTES = 256 * 1024**2
@@ -47,13 +47,7 @@ def read_plain(path: Path, may_be_nan: Collection[str] = ()) -> dict[str, object
         raise BadRequestError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadRequestError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
-    try:
-        value = json.loads(text, object_pairs_hook=once_each, parse_constant=NotANumber)
-    except json.JSONDecodeError as error:
-        raise BadRequestError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError(unreadable(path, text, error)) from error
-    document = an_object(path, value)
+    document = parse_json(text, str(path), parse_constant=NotANumber)
     refuse_non_numbers(path, document, may_be_nan)
     return document
 

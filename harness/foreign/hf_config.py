@@ -1,15 +1,15 @@
 """Reads a Hugging Face `config.json` strictly: typed values by key, the config class's defaults for absent keys."""
 
 import json
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from harness.errors import BadRequestError, Problems
+from harness.records.reading import read_text
+from harness.records.strict_json import parse_json
 from harness.resolve.recipe import Setting, Value
-from harness.resolve.strict_yaml import MAX_DIGITS, read_text
 from harness.units import shortened
 
 _Kind = TypeVar("_Kind")
@@ -120,45 +120,9 @@ def read_config(path: Path, label: str) -> HfConfig:
         )
     text = read_text(path, label).removeprefix("\ufeff")
     try:
-        values = json.loads(
-            text, object_pairs_hook=_once_each, parse_constant=_no_constant, parse_int=_whole, parse_float=_finite
-        )
-    except json.JSONDecodeError as error:
-        raise BadRequestError(
-            f"{label}:{error.lineno}: not JSON: {error.msg}", remedy="give a model's config.json"
-        ) from error
-    except RecursionError as error:
-        raise BadRequestError(f"{label}: nested too deep", remedy="give a model's config.json") from error
-    except ValueError as error:
-        raise BadRequestError(f"{label}: {error}", remedy="write every key once, with a finite value") from error
-    if not isinstance(values, dict):
-        raise BadRequestError(f"{label}: must be a JSON object", remedy="give a model's config.json")
-    return HfConfig(label, values)
-
-
-def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"{key}: is written twice")
-        found[key] = value
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-def _whole(text: str) -> int:
-    if len(text) > MAX_DIGITS:  # far more than any size, and few enough for a float
-        raise ValueError(f"{text[:20]}...: a number of {len(text)} digits")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(float(text)):
-        raise ValueError(f"{text[:20]} is not a finite number")
-    return float(text)
+        return HfConfig(label, parse_json(text, label))
+    except BadRequestError as error:
+        raise BadRequestError(error.message, remedy="give a model's config.json, with every key once") from error
 
 
 def _shown(value: object) -> str:

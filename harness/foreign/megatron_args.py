@@ -23,8 +23,8 @@ from harness.foreign.megatron_arguments import (
 )
 from harness.foreign.megatron_fields import arguments_layer, require_sizes
 from harness.foreign.shell_script import Script, Word, read_script
+from harness.records.reading import read_text
 from harness.resolve.recipe import STDIN, ForeignSource, Layer, Request, Setting
-from harness.resolve.strict_yaml import read_text
 
 MOST_BYTES = 8 << 20
 _FEWEST_OPTIONS = 2

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from harness.errors import BadRequestError, Problems, closest
 from harness.foreign.shell_script import Word
-from harness.resolve.strict_yaml import PlainValue
+from harness.records.reading import PlainValue
 from harness.units import shortened
 
 _TABLE = Path(__file__).with_name("megatron_arguments.json")

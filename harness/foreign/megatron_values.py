@@ -6,6 +6,7 @@ learned positions, biases, tied embeddings, gradients accumulated in FP32 for BF
 
 from collections.abc import Callable
 
+from harness.errors import BadRequestError
 from harness.experiment.layout import LayoutSyntaxError, chunks_of_layout, parse_layout
 from harness.experiment.recompute import NoRecompute
 from harness.foreign.megatron_arguments import Arguments
@@ -111,8 +112,8 @@ def pattern(name: str) -> Read:
             return own(a, name)
         try:
             return read_layer_freq(value)
-        except ValueError as error:
-            a.refuse(name, f"layer pattern: {error}", "write an integer or ([0]*3+[1]*58)")
+        except BadRequestError as error:
+            a.refuse(name, f"layer pattern: {error.message}", "write an integer or ([0]*3+[1]*58)")
             return None
 
     return read

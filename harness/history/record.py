@@ -13,7 +13,7 @@ from harness.judge.coverage import measured_device
 from harness.judge.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
 from harness.judge.plausible import doubts_of
 from harness.records.batches import Purpose
-from harness.records.rank import SCHEMA_VERSION
+from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import REPLAYED, RunRecord, Status
 from harness.units import GIB, first_line
 
@@ -43,7 +43,7 @@ class HistoryRecord(Frozen):
     ``voided``: metrics, by name, that the night's A/A put in doubt, with the reason.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     run_id: str
     case: str
     fingerprint: str

@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import PlainSerializer
 
 from harness.errors import ExitCode
 from harness.experiment.experiment import ExperimentSpec
@@ -12,7 +14,9 @@ from harness.judge.metrics import METRICS, GateKind, Metric, Metrics
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import require_fractions
 from harness.records.run import Status
-from harness.records.strict_json import OptionalText
+
+OptionalText = Annotated[str, PlainSerializer(lambda text: text or None, return_type=str | None)]
+"""A text that becomes null in JSON when it is empty."""
 
 # A change equal to the threshold passes, despite binary rounding (709.93 * 0.95).
 _ROUNDING = 1e-9

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.experiment.frozen import Frozen
-from harness.records.rank import SCHEMA_VERSION, Failure, Heartbeat, RankRecord, StepRecord
+from harness.records.rank import SCHEMA_VERSION, Failure, Heartbeat, RankRecord, SchemaVersion, StepRecord
+from harness.records.reading import Model
 from harness.records.run import NodeSample
-from harness.records.strict_json import Document, read_document
+from harness.records.strict_json import read_document
 
 LaunchStatus = Literal["ok", "failed", "hang", "timeout", "interrupted"]
 
@@ -33,7 +34,7 @@ class AgentRecord(Frozen):
     found, before any start, that ranks forked from it would differ from fresh processes; ``error`` says why.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     status: Literal["ok", "failed", "signalled", "error", "unforkable"]
     node_rank: int = 0
     first_rank: int | None = None
@@ -53,7 +54,7 @@ class LaunchOutcome(Frozen):
     before the end.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     status: LaunchStatus
     exit_code: int | None = None
     agent: AgentRecord | None = None
@@ -138,7 +139,7 @@ def read_heartbeats(path: Path) -> tuple[tuple[Heartbeat, ...], int]:
     return tuple(beats), bad
 
 
-def _read(path: Path, schema: type[Document], notes: list[str]) -> Document | None:
+def _read(path: Path, schema: type[Model], notes: list[str]) -> Model | None:
     if not path.is_file():
         return None
     try:

@@ -2,20 +2,21 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from harness.errors import BadRequestError, closest, os_errors_reported
+from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, fingerprint_of
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute
-from harness.records.rank import SCHEMA_VERSION
+from harness.records.rank import SCHEMA_VERSION, SchemaVersion
+from harness.records.reading import Keys, RefusedError, one_of
 from harness.records.redact import redact
 from harness.records.store import write_once
 from harness.records.strict_json import read_document, read_each
@@ -25,8 +26,7 @@ METRIC_NAMES = (
     "tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes",
     "peak_device_bytes", "counted_flops_per_step", "mfu", "hfu",
 )  # fmt: skip
-"""The metrics that a golden may hold: those of the table `judging.metrics.METRICS`."""
-
+"""The metrics that a golden may hold: those of the table `judge.metrics.METRICS`."""
 
 LEAST_VALUE, MOST_VALUE = 1e-12, 1e30
 """The values that a golden may hold: from the MFU of a toy to the FLOPs of a step of the largest job."""
@@ -68,7 +68,7 @@ class GoldenRecord(Frozen):
     nothing is compared.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     kind: Literal["measured", "external"]
     recipe: str
     task: str
@@ -78,7 +78,7 @@ class GoldenRecord(Frozen):
     recompute: str
     fingerprint: str | None = None
     spec: dict[str, object] = Field(default_factory=dict)
-    metrics: dict[str, GoldenMetric]
+    metrics: dict[Annotated[str, one_of(METRIC_NAMES, "no such metric")], GoldenMetric]
     measured_on: MeasuredOn
     formula_version: str | None = None
     run_ids: tuple[str, ...] = ()
@@ -98,51 +98,36 @@ class GoldenRecord(Frozen):
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
-        problems = [*_unknown_metrics(self.metrics), *_contradictions(self)]
-        if problems:
-            raise ValueError("; ".join(problems))
+        if problems := [(keys, BadRequestError(message)) for keys, message in _contradictions(self)]:
+            raise RefusedError(problems)
         return self
 
 
-def _unknown_metrics(names: Iterable[str]) -> list[str]:
-    unknown = [name for name in names if name not in METRIC_NAMES]
-    near = {name: closest(name, METRIC_NAMES)[:1] for name in unknown}
-    return [
-        f"metrics.{name}: no such metric{f', did you mean {near[name][0]!r}' if near[name] else ''}" for name in unknown
-    ]
-
-
-def _contradictions(golden: GoldenRecord) -> list[str]:
-    """Return where the header contradicts the golden's settings: a label, or the fingerprint of all settings."""
-    found = []
+def _contradictions(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
+    """Yield where the header contradicts the golden's settings: a label, or the fingerprint of all settings."""
     for label in LABELS:
         stated, header = golden.spec.get(label), getattr(golden, label)
         if label == "recompute":
             try:
                 header = canonical_text(parse_recompute(header))
             except ValueError as error:
-                found.append(f"recompute: {error}")
+                yield (label,), str(error)
             stated = _canonical(stated) if isinstance(stated, str) else stated
         if stated is not None and stated != header:
-            found.append(f"{label}: the header says {header}, the golden's own settings say {stated}")
+            yield (label,), f"the header says {header}, the golden's own settings say {stated}"
     if golden.measured_on.gpu != golden.gpu:
-        found.append(f"measured_on.gpu: {golden.measured_on.gpu}, the header says {golden.gpu}")
+        yield ("measured_on", "gpu"), f"{golden.measured_on.gpu}, the header says {golden.gpu}"
     if golden.fingerprint is not None and golden.fingerprint != (own := fingerprint_of(golden.spec)):
-        found.append(f"fingerprint: the header says {golden.fingerprint}, the golden's own settings have {own}")
+        yield ("fingerprint",), f"the header says {golden.fingerprint}, the golden's own settings have {own}"
     if golden.run_ids and len(golden.run_ids) != golden.num_runs:
-        found.append(f"num_runs: {golden.num_runs}, but {counted(len(golden.run_ids), 'run')} in run_ids")
+        yield ("num_runs",), f"{golden.num_runs}, but {counted(len(golden.run_ids), 'run')} in run_ids"
     start, end = golden.window or (0, 1)
     if not 0 <= start < end <= (golden.max_steps or end):
-        found.append(f"window: [{start}, {end}) is no window of {golden.max_steps or 'the'} steps")
-    return [*found, *_no_time(golden.promoted_at)]
-
-
-def _no_time(promoted_at: str) -> list[str]:
+        yield ("window",), f"[{start}, {end}) is no window of {golden.max_steps or 'the'} steps"
     try:
-        utc_time(promoted_at)
+        utc_time(golden.promoted_at)
     except ValueError:
-        return [f"promoted_at: {promoted_at!r} is no ISO-8601 time"]
-    return []
+        yield ("promoted_at",), f"{golden.promoted_at!r} is no ISO-8601 time"
 
 
 def _canonical(text: str) -> str:

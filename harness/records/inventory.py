@@ -13,7 +13,7 @@ from harness.records.night import NIGHT, NIGHTS, NightCase, read_night, verdict_
 from harness.records.rank import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
-from harness.records.strict_json import OtherVersionError, RejectedError, read_document
+from harness.records.strict_json import RejectedError, read_document
 from harness.records.sweep import SWEEP, CellData, read_sweep
 from harness.units import counted, utc_time
 
@@ -29,7 +29,6 @@ State = Literal[
     "unfinished",
     "incomplete",
     "damaged",
-    "newer",
     "rejected",
 ]
 
@@ -55,8 +54,7 @@ class Stored:
     ``when``: start as UTC ISO-8601, empty if the folder's name does not have it. An imported run started when its job
     started; ``is_start_known`` False: that time is unknown, and ``when`` is the time of the import.
     ``state``: for a committed run, the state in its record. ``incomplete``: nothing was committed. ``damaged``: the file
-    cannot be read. ``newer``: another version of mbr-perf can read it. ``rejected``: the file is whole, but has values
-    that are not accepted. ``detail``: a further explanation.
+    cannot be read. ``rejected``: the file is whole, but has values that are not accepted. ``detail``: a further explanation.
     """
 
     kind: Literal["run", "sweep", "night"]
@@ -158,8 +156,6 @@ def _state(file: Path, read: Callable[[], _Read]) -> _Read:
         return _Read("incomplete", f"no {file.name}")
     try:
         return read()
-    except OtherVersionError as error:
-        return _Read("newer", error.message)
     except RejectedError as error:
         return _Read("rejected", error.message)
     except BadRequestError as error:

@@ -13,7 +13,7 @@ from harness.experiment.frozen import Frozen
 from harness.records.batches import BatchLaunch
 from harness.records.folders import folder_named, folders, new_folder, results_dir
 from harness.records.goldens import GateOptions
-from harness.records.rank import SCHEMA_VERSION
+from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import PredictionRecord
 from harness.records.store import write_once
 from harness.records.strict_json import read_document
@@ -86,7 +86,7 @@ class JobRecord(Frozen):
     Slurm, 0 for a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     job_dir: str
     name: str
     what: Literal["run", "sweep", "nightly"]
@@ -108,7 +108,7 @@ class JobRecord(Frozen):
 class SubmittedRecord(Frozen):
     """``submitted.json``: the answer of sbatch. ``cluster``: set if Slurm serves several clusters."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     job_id: str
     cluster: str | None = None
     submitted_at: str
@@ -121,7 +121,7 @@ class JobAttempt(Frozen):
     ``refused``: why this attempt runs nothing, or empty. ``master_port``: where the nodes of a sweep meet.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     job_id: str
     task: int
     restart_count: int
@@ -135,7 +135,7 @@ class JobAttempt(Frozen):
 class Meeting(Frozen):
     """``meeting.json`` of a run on several nodes: the first node has begun, and this is where its ranks meet."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     master_addr: str
     master_port: int
 

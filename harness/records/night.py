@@ -27,7 +27,7 @@ from harness.records.batches import (
 )
 from harness.records.folders import folders, in_folder_name
 from harness.records.job import SlurmOptions
-from harness.records.rank import SCHEMA_VERSION
+from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
@@ -99,7 +99,7 @@ class NightPlan(Frozen):
     previous complete night that are no longer in the suite.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     night_id: str
     suite: str
     title: str

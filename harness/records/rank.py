@@ -89,6 +89,7 @@ class MemorySeries(Frozen):
 
 
 SCHEMA_VERSION = 1
+SchemaVersion = Annotated[int, Field(ge=1, le=SCHEMA_VERSION)]
 
 Phase = Literal[
     "start", "import", "init_process_group", "build_model", "build_optimizer", "load_checkpoint", "forward_backward",
@@ -204,7 +205,7 @@ class RankRecord(Frozen):
     ``clocks`` is None in the rank's file. The harness adds it to the run's record from the NVML samples.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     rank: int
     world_size: int
     hostname: str
@@ -266,7 +267,7 @@ OWNER, RELEASED = "harness.json", "released.json"
 class Owner(Frozen):
     """A process of one machine and one boot. ``start_ticks``: since boot. Kernel ids identify the boot and container."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     hostname: str
     boot_id: str
     pid_namespace: str

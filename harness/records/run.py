@@ -14,7 +14,15 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
-from harness.records.rank import LONGEST_STEP_S, SCHEMA_VERSION, ClockSamples, Failure, MemorySeries, RankRecord
+from harness.records.rank import (
+    LONGEST_STEP_S,
+    SCHEMA_VERSION,
+    ClockSamples,
+    Failure,
+    MemorySeries,
+    RankRecord,
+    SchemaVersion,
+)
 
 
 class LaunchSettings(Frozen, allow_inf_nan=True):
@@ -187,7 +195,7 @@ class DeviceSample(Frozen):
 class NodeSample(Frozen):
     """``ranks/nvml_<node>.json``: the sampler's record. ``error``: why there are no devices."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     hostname: str
     driver_version: str | None = None
     devices: tuple[DeviceSample, ...] = ()
@@ -228,7 +236,7 @@ class RunRecord(Frozen):
     imported run; None for a run by mbr-perf.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     run_id: str
     status: Status
     spec: ExperimentSpec

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, RunFailedError
 from harness.records.folders import folder_named, is_full_error, new_folder, results_dir
 from harness.records.run import RunRecord
-from harness.records.strict_json import OtherVersionError, RejectedError, read_document
+from harness.records.strict_json import RejectedError, read_document
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 
@@ -99,19 +99,18 @@ def write_record(run_dir: Path, record: RunRecord) -> Path:
 def read_run(reference: str | Path, results: Path | None = None) -> RunRecord:
     """Read the record of a run. ``reference``: its folder, its ``record.json``, or the start of an id under ``results/runs``.
 
-    BadRequestError if no run or several runs match, if the run was never committed, or if the file is damaged or newer
-    than this program.
+    BadRequestError if no run or several runs match, if the run was never committed, or if the file is damaged.
     """
     return read_record(record_path(reference, results))
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read a ``record.json``. BadRequestError, with a remedy, if it is damaged or newer than this program."""
+    """Read a ``record.json``. BadRequestError, with a remedy, if it is damaged."""
     try:
         return read_document(path, RunRecord)
-    except (OtherVersionError, RejectedError) as error:
+    except RejectedError as error:
         *others, last = error.problems
-        raise type(error)([*others, BadRequestError(last.message, remedy=last.remedy or MEND_RECORD)]) from error
+        raise RejectedError([*others, BadRequestError(last.message, remedy=MEND_RECORD)]) from error
     except BadRequestError as error:
         raise BadRequestError(error.message, remedy=MEND_RECORD) from error
 

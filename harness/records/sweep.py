@@ -17,7 +17,7 @@ from harness.experiment.gpu import MARGIN
 from harness.experiment.software import Software
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, read_events, read_run_of
 from harness.records.goldens import GateOptions
-from harness.records.rank import SCHEMA_VERSION
+from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
@@ -68,7 +68,7 @@ class SweepPlan(Frozen):
     assumed and the cells must run with.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     sweep_id: str
     title: str
     recipe: str

@@ -14,10 +14,8 @@ from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import PeakKey
 from harness.experiment.model import LayerKind, Size, has_experts
 from harness.records.folders import results_dir
-from harness.records.rank import SCHEMA_VERSION as RECORD_VERSION
+from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.strict_json import read_document
-
-SCHEMA_VERSION = 1
 
 Phase = Literal["forward", "backward", "recompute"]
 OpKind = Literal["gemm", "attention", "elementwise", "comm"]
@@ -68,7 +66,7 @@ class TraceRequest(Frozen):
     allows meta only.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     cases: tuple[TraceCase, ...]
     implementation: Implementation
     imbalance: float = Field(default=1.0, ge=1.0)
@@ -140,7 +138,7 @@ class ChunkTrace(Frozen):
 class TraceFile(Frozen):
     """The tracer's answer. ``refused``: cases that could not be traced, with the reason."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     megatron_core: str
     torch: str
     stand_in: str | None = None
@@ -152,7 +150,7 @@ class TraceFile(Frozen):
 class ExactRequest(Frozen):
     """Input of ``python -m harness.engine.trace --exact``: a job, and its pipeline ranks to trace, in this order."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     spec: ExperimentSpec
     implementation: Implementation
     pp_ranks: tuple[Size, ...]
@@ -173,7 +171,7 @@ class ExactStage(Frozen):
 class ExactFile(Frozen):
     """The answer, written again after every rank. ``refused``: why megatron-core or the tracer declined."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     stages: tuple[ExactStage, ...] = ()
     refused: str | None = Field(default=None)
 
@@ -236,7 +234,7 @@ class Calibration(Frozen):
     files. ``traced_with``: software versions of the tracer. ``versions``: software versions of the runs.
     """
 
-    schema_version: int = RECORD_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     gpu: str
     constants: tuple[FittedConstant, ...]
     runs: tuple[RunErrors, ...]

@@ -2,15 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import get_args
 
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.experiment import CudaGraphSpec
-from harness.resolve.reading import nearest_setting
+from harness.records.strict_yaml import parse_yaml
 from harness.resolve.recipe import LEAVES, SECTION_MODELS, Layer, Request, Setting, Value, merge, settable_paths
 from harness.resolve.recompute import policy_from_text, recompute_setting
-from harness.resolve.strict_yaml import Table, parse_yaml, plain
 from harness.units import GIB
 
 LEAF_OF_OPTION = {
@@ -174,7 +173,7 @@ _TERM = re.compile(r"\[([01])\]\*([1-9][0-9]{0,3})")
 
 
 def read_layer_freq(text: str) -> tuple[int, ...]:
-    """Expand a pattern to one 0 or 1 per layer.
+    """Expand a pattern to one 0 or 1 per layer; BadRequestError for other text.
 
     >>> read_layer_freq("[0]*1+[1]*3")
     (0, 1, 1, 1)
@@ -183,7 +182,10 @@ def read_layer_freq(text: str) -> tuple[int, ...]:
     for term in text.replace(" ", "").strip("()").split("+"):
         match = _TERM.fullmatch(term)
         if match is None:
-            raise ValueError(f"{text!r} is not a layer pattern such as [0]*3+[1]*58")
+            raise BadRequestError(
+                f"{text!r} is not a layer pattern such as [0]*3+[1]*58",
+                remedy="write an integer, a list of 0 and 1, or [0]*3+[1]*58",
+            )
         pattern += (int(match[1]),) * int(match[2])
     return pattern
 
@@ -254,13 +256,47 @@ def _set_value(path: str, text: str, place: str) -> tuple[str, Value]:
     if path not in settable_paths():
         raise BadRequestError(f"{place}: no such setting", remedy=_nearest_path(path))
     if path == "model.moe.moe_layer_freq" and "*" in text:
-        return path, _layer_freq(text, place)
-    node = parse_yaml(text, place, with_lines=False) if text.strip() else None
-    if node is None or (isinstance(node, Table) and path != _USER_BUFFERS):
+        try:
+            return path, read_layer_freq(text)
+        except BadRequestError as error:
+            raise BadRequestError(f"{place}: {error.message}", remedy=error.remedy) from error
+    value = parse_yaml(text, place, with_lines=False).value if text.strip() else {}
+    if isinstance(value, dict) and not (value and path == _USER_BUFFERS):
         raise BadRequestError(
             f"{place}: a value is needed, is {text!r}", remedy="write a number, text, true, false, null or a list"
         )
-    return path, plain(node)
+    return path, value
+
+
+# Names in a config.json of Hugging Face, by the setting that they are here.
+_HUGGING_FACE = {
+    "model.num_layers": "num_hidden_layers n_layer n_layers", "model.hidden_size": "hidden_size n_embd d_model",
+    "model.ffn_hidden_size": "intermediate_size n_inner", "model.num_attention_heads": "num_attention_heads n_head",
+    "model.num_query_groups": "num_key_value_heads", "model.kv_channels": "head_dim", "model.vocab_size": "vocab_size",
+    "batch.seq_length": "max_position_embeddings n_positions", "model.rotary_base": "rope_theta",
+    "model.layernorm_epsilon": "rms_norm_eps layer_norm_eps layer_norm_epsilon",
+    "model.rotary_percent": "partial_rotary_factor", "model.activation_func": "hidden_act",
+    "model.share_embeddings_and_output_weights": "tie_word_embeddings", "model.qk_layernorm": "use_qk_norm",
+    "model.add_bias_linear": "attention_bias mlp_bias", "model.mtp_num_layers": "num_nextn_predict_layers",
+    "model.moe.num_moe_experts": "num_experts num_local_experts n_routed_experts",
+    "model.moe.moe_router_topk": "num_experts_per_tok", "model.moe.moe_ffn_hidden_size": "moe_intermediate_size",
+    "model.moe.moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
+    "model.moe.moe_router_num_groups": "n_group", "model.moe.moe_router_group_topk": "topk_group",
+    "model.moe.moe_router_topk_scaling_factor": "routed_scaling_factor", "model.moe.moe_router_score_function": "scoring_func",
+    "model.moe.moe_aux_loss_coeff": "router_aux_loss_coef", "model.mla.qk_head_dim": "qk_nope_head_dim",
+    "model.mla.qk_pos_emb_head_dim": "qk_rope_head_dim",
+}  # fmt: skip
+
+
+def nearest_setting(name: str, known: Collection[str]) -> str:
+    """As :func:`nearest`, but a name of Hugging Face's gives the setting that it is here, in whichever section."""
+    last = name.rpartition(".")[2]
+    path = next((path for path, names in _HUGGING_FACE.items() if last in names.split()), None)
+    if path is None:
+        return nearest(name, known)
+    own = path.rpartition(".")[2]
+    whose = "" if own == last else f" Hugging Face calls it {last}"
+    return f"did you mean '{own if own in known else path}'?{whose}"
 
 
 def _nearest_path(path: str) -> str:
@@ -271,10 +307,3 @@ def _nearest_path(path: str) -> str:
     if near.startswith("did you mean"):
         return near
     return f"sections: {', '.join((*SECTION_MODELS, 'env', 'recompute'))}"
-
-
-def _layer_freq(text: str, place: str) -> tuple[int, ...]:
-    try:
-        return read_layer_freq(text)
-    except ValueError as error:
-        raise BadRequestError(f"{place}: {error}", remedy="as in [0]*3+[1]*58") from error

@@ -16,8 +16,7 @@ from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.model import Gpus
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.user_buffers import NAMED, UserBuffers
-from harness.resolve.reading import TYPES, Fault, faults, models_in, one_of, path_text
-from harness.resolve.strict_yaml import PlainValue
+from harness.records.reading import TYPES, Fault, PlainValue, faults, models_in, one_of, path_text
 from harness.units import counted
 
 TASKS: tuple[str, ...] = get_args(Task)

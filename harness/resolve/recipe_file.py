@@ -1,12 +1,12 @@
 """Reads a recipe file strictly: header, model, shared settings, operating points. Each problem has its line."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from harness.errors import nearest
 from harness.experiment.gpu import GPUS
-from harness.resolve.options import read_layer_freq
-from harness.resolve.reading import Document, Keys, in_words, path_text
+from harness.records.reading import Document, Keys, in_words, path_text
+from harness.resolve.options import nearest_setting, read_layer_freq
 from harness.resolve.recipe import (
     LEAVES,
     SECTION_MODELS,
@@ -24,30 +24,94 @@ from harness.resolve.recipe import (
 from harness.resolve.recompute import (
     TOP_LEVEL_NAMES,
     Field,
-    Policy,
     canonical_fields,
     policy_from_fields,
     read_recompute_text,
 )
-from harness.resolve.strict_yaml import Items, Node, PlainValue, Table, plain
 
 _REFUSED = "refused"  # replaces a name that was refused already
+_OF_HEADER, _OF_POINT = tuple(RecipeHeader.model_fields), tuple(PointKey.model_fields)
 
 
 def load_recipe(path: Path, label: str) -> Recipe:
     """Read and check a whole file; raises BadRequestError with every problem, each at its ``file:line``."""
     file = Document.open(path, label)
-    recipe = _RecipeReader(file).recipe(path)
+    recipe = _Reader(file).recipe(path)
     file.problems.raise_if_any()
     assert recipe is not None  # a file without a recipe has problems
     return recipe
 
 
-class _LayerReader:
-    """Reads sections of a file (`model`, `parallelism`, ...) as flat layers of settings with lines."""
+class _Reader:
+    """One pass over a recipe file. Sections (`model`, `parallelism`, ...) become flat layers of settings with lines."""
 
     def __init__(self, file: Document) -> None:
         self.file = file
+        self.header: RecipeHeader | None = None
+        self.shared: Layer = {}
+        self.profiles: dict[str, Layer] = {}
+
+    def recipe(self, path: Path) -> Recipe | None:
+        root = self.known((), (*_OF_HEADER, "model", "defaults", "profiles", "points"))
+        if self.file.problems.found and not root:
+            return None
+        self.header = self.file.read(RecipeHeader, (), {name: root[name] for name in _OF_HEADER if name in root})
+        if "model" not in root:
+            self.file.refuse(("model",), "missing", "describe the model")
+        self.shared = merge(self.section("model", ("model",)), self.layer(("defaults",)))
+        self.profiles = {name: self.layer(("profiles", name)) for name in self.file.table(("profiles",))}
+        points = self.points()
+        return Recipe(self.header, path, self.file.label, points) if self.header else None
+
+    def known(self, keys: Keys, known: Collection[str]) -> dict[str, Value]:
+        """Return the mapping at ``keys``; refuse its keys that are not in ``known``."""
+        table = self.file.table(keys)
+        for key in table:
+            if key not in known:
+                self.file.refuse((*keys, key), "no such setting", nearest_setting(key, known))
+        return dict(table)
+
+    def points(self) -> tuple[OperatingPoint, ...]:
+        listed = self.file.at(("points",))
+        if not isinstance(listed, tuple) or not listed:
+            self.file.refuse(("points",), "at least one operating point is needed", "write a list")
+            return ()
+        points: dict[str, OperatingPoint] = {}
+        for point in (point for place in range(len(listed)) for point in self.point(("points", place))):
+            first = points.setdefault(point.title, point)
+            if first is not point:
+                message = f"{point.place}: the same task, GPU, precision and number of GPUs as {first.place}"
+                self.file.problems.add(message, "give one of them a variant")
+        return tuple(points.values())
+
+    def point(self, keys: Keys) -> Iterator[OperatingPoint]:
+        """Yield the point, once per task: ``task`` may be a list."""
+        own, table = self.layer(keys, _OF_POINT), self.file.table(keys)
+        fields = {name: value for name, value in table.items() if name in _OF_POINT}
+        tasks = fields.get("task")
+        for task in (tasks if isinstance(tasks, tuple) and tasks else (tasks,)) if table else ():
+            key = self.file.read(PointKey, keys, fields if task is None else {**fields, "task": task})
+            unknown = [name for name in key.profiles if name not in self.profiles] if key else []
+            for name in unknown:
+                self.file.refuse((*keys, "profile"), f"no such profile '{name}'", nearest(name, self.profiles))
+            if key is None or unknown:
+                continue
+            profiles = (self.profiles[name] for name in key.profiles)
+            layer = merge(self.shared, *profiles, own, self.identity(key, keys))
+            with self.file.problems.collecting():
+                build_spec(layer, self.file.place(keys))
+            yield OperatingPoint(key, layer, self.file.place(keys))
+
+    def identity(self, key: PointKey, keys: Keys) -> Layer:
+        """Return the leaves that the header and the key of the point set."""
+        header, nodes = self.header, key.gpus_per_node
+        names = ("task", "gpu", "compute_dtype", "num_gpus", *(("gpus_per_node",) if nodes else ()))
+        return {
+            "recipe": self.setting(header.name if header else _REFUSED, ("name",)),
+            "family": self.setting(header.family if header else _REFUSED, ("family",)),
+            "gpus_per_node": Setting(GPUS[key.gpu].gpus_per_node, "default"),
+            **{name: self.setting(getattr(key, name), (*keys, name)) for name in names},
+        }
 
     def setting(self, value: Value, keys: Keys, note: str = "") -> Setting:
         source = f"{self.file.label}:{self.file.line(keys)}"
@@ -55,163 +119,59 @@ class _LayerReader:
 
     def layer(self, keys: Keys, own_keys: tuple[str, ...] = ()) -> Layer:
         """Read all sections of a mapping; skip ``own_keys``, which the caller reads."""
-        table = self.file.table(keys)
-        if table is None:
-            return {}
-        self.file.require_known(keys, (*own_keys, *TOP_SECTIONS, *sorted(TOP_LEVEL_NAMES)))
-        settings: dict[str, Setting] = {}
-        for key in table.entries:
-            if key in TOP_SECTIONS:
-                settings.update(self.section(key, (*keys, key)))
-        loose = [key for key in table.entries if key in TOP_LEVEL_NAMES]
-        if loose and "recompute" in table.entries:
-            self.file.refuse((*keys, loose[0]), f"recompute is given twice, as recompute and as {loose[0]}", "keep one")
+        table = self.known(keys, (*own_keys, *TOP_SECTIONS, *sorted(TOP_LEVEL_NAMES)))
+        layers = [self.section(name, (*keys, name)) for name in table if name in TOP_SECTIONS]
+        loose = [name for name in table if name in TOP_LEVEL_NAMES]
+        if loose and "recompute" in table:
+            message = f"recompute is given twice, as recompute and as {loose[0]}"
+            self.file.refuse((*keys, loose[0]), message, "keep one")
         elif loose:
-            settings.update(self.recompute_of(loose, keys, (*keys, loose[0])))
-        return settings
+            layers.append(self.recompute_of(loose, keys, (*keys, loose[0])))
+        return merge(*layers)
 
     def section(self, name: str, keys: Keys) -> Layer:
         """Read one section: ``recompute`` is one leaf, ``env`` takes any name, the others follow the ExperimentSpec."""
-        node = self.file.at(keys)
-        if name == "recompute" and isinstance(node, Table):
-            return self.recompute_of(list(node.entries), keys, keys)
         if name == "recompute":
-            return self.recompute_text(plain(node) if node else None, keys)
-        table = self.file.table(keys)
-        if table is None:
-            return {}
-        return dict(self.env(table, keys) if name == "env" else self.leaves(table, name, keys))
+            value = self.file.at(keys)
+            return self.recompute_of(list(value), keys, keys) if isinstance(value, dict) else self.recompute_text(keys)
+        return dict(self.env(keys) if name == "env" else self.leaves(name, keys))
 
-    def leaves(self, table: Table, section: str, keys: Keys) -> Iterator[tuple[str, Setting]]:
+    def leaves(self, section: str, keys: Keys) -> Iterator[tuple[str, Setting]]:
         """Yield leaves of a modelled section by full path. Their values are checked where a whole spec is built."""
-        self.file.require_known(keys, SECTION_MODELS[section].model_fields)
-        label, where = self.file.label, path_text(keys)
-        for key, node in table.entries.items():
-            path = f"{section}.{key}"
+        for key, value in self.known(keys, SECTION_MODELS[section].model_fields).items():
+            path, inner = f"{section}.{key}", (*keys, key)
             if path in SECTION_MODELS:
-                nested = self.file.table((*keys, key))
-                yield from self.leaves(nested, path, (*keys, key)) if nested else ()
+                yield from self.leaves(path, inner)
+            elif path == "model.moe.moe_layer_freq" and isinstance(value, str):
+                with self.file.collecting(inner):
+                    yield path, self.setting(read_layer_freq(value), inner)
             elif path in LEAVES:
-                value = self.leaf_value(path, node, (*keys, key))
-                yield path, Setting(value, f"{label}:{table.key_lines[key]}", f"{where}.{key}")
+                yield path, self.setting(value, inner)
 
-    def leaf_value(self, path: str, node: Node, keys: Keys) -> Value:
-        """Read the value of one leaf; layer patterns may be written short."""
-        value = plain(node)
-        if path == "model.moe.moe_layer_freq" and isinstance(value, str):
-            try:
-                return read_layer_freq(value)
-            except ValueError as error:
-                self.file.refuse(keys, str(error), "write an integer, a list of 0 and 1, or [0]*3+[1]*58")
-        return value
-
-    def env(self, table: Table, keys: Keys) -> Iterator[tuple[str, Setting]]:
+    def env(self, keys: Keys) -> Iterator[tuple[str, Setting]]:
         """Yield environment variables: text, or whole numbers taken as text; null removes a variable."""
-        for name, node in table.entries.items():
-            value = plain(node)
+        for name, value in self.file.table(keys).items():
             text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
             if text is None or isinstance(text, str):
                 yield f"env.{name}", self.setting(text, (*keys, name))
             else:
                 self.file.refuse((*keys, name), f"must be text, is {in_words(value)}", "quote the value")
 
-    def recompute_text(self, value: PlainValue, keys: Keys) -> Layer:
+    def recompute_text(self, keys: Keys) -> Layer:
         """Read the policy of a text or a list."""
         settings: dict[str, Setting] = {}
         with self.file.problems.collecting():
-            settings["recompute"] = self.setting(read_recompute_text(value, self.file.place(keys)), keys)
+            policy = read_recompute_text(self.file.at(keys), self.file.place(keys))
+            settings["recompute"] = self.setting(policy, keys)
         return settings
 
     def recompute_of(self, names: list[str], keys: Keys, place: Keys) -> Layer:
         """Read the policy from fields of the mapping at ``keys``; ``place`` opens messages."""
-        nodes = {name: self.file.at((*keys, name)) for name in names}
-        written = [Field(name, plain(node), self.file.place((*keys, name))) for name, node in nodes.items() if node]
-        policy: Policy | None = None
+        written = [Field(name, self.file.at((*keys, name)), self.file.place((*keys, name))) for name in names]
+        settings: dict[str, Setting] = {}
         with self.file.problems.collecting():
             fields = canonical_fields(written, self.file.problems)
             if fields is not None:
                 policy, note = policy_from_fields(fields, self.file.place(place))
-        return {"recompute": self.setting(policy, place, note)} if policy else {}
-
-
-class _RecipeReader:
-    """One pass over the tree of a recipe file."""
-
-    def __init__(self, file: Document) -> None:
-        self.file, self.layers = file, _LayerReader(file)
-
-    def recipe(self, path: Path) -> Recipe | None:
-        table = self.file.table(())
-        if table is None:
-            return None
-        own = tuple(RecipeHeader.model_fields)
-        self.file.require_known((), (*own, "model", "defaults", "profiles", "points"))
-        header = self.file.read(RecipeHeader, (), _only(table, own))
-        if "model" not in table.entries:
-            self.file.refuse(("model",), "missing", "describe the model")
-        model = self.layers.section("model", ("model",))
-        shared = merge(model, self.layers.layer(("defaults",)))
-        names = self.file.table(("profiles",))
-        profiles = {name: self.layers.layer(("profiles", name)) for name in (names.entries if names else ())}
-        points = self.points(header, shared, profiles)
-        return Recipe(header, path, self.file.label, points) if header else None
-
-    def points(
-        self, header: RecipeHeader | None, shared: Layer, profiles: dict[str, Layer]
-    ) -> tuple[OperatingPoint, ...]:
-        node = self.file.at(("points",))
-        if not isinstance(node, Items) or not node.nodes:
-            self.file.refuse(("points",), "at least one operating point is needed", "write a list")
-            return ()
-        points: dict[str, OperatingPoint] = {}
-        for index in range(len(node.nodes)):
-            for point in self.point(("points", index), header, shared, profiles):
-                first = points.setdefault(point.title, point)
-                if first is not point:
-                    message = f"{point.place}: the same task, GPU, precision and number of GPUs as {first.place}"
-                    self.file.problems.add(message, "give one of them a variant")
-        return tuple(points.values())
-
-    def point(
-        self, keys: Keys, header: RecipeHeader | None, shared: Layer, profiles: dict[str, Layer]
-    ) -> Iterator[OperatingPoint]:
-        """Yield the point, once per task: ``task`` may be a list."""
-        table = self.file.table(keys)
-        if table is None:
-            return
-        names = tuple(PointKey.model_fields)
-        own, fields = self.layers.layer(keys, names), _only(table, names)
-        tasks = fields.get("task")
-        for task in tasks if isinstance(tasks, tuple) and tasks else (tasks,):
-            key = self.file.read(PointKey, keys, fields if task is None else {**fields, "task": task})
-            if key is None or not self.has_profiles(key, keys, profiles):
-                continue
-            layer = merge(shared, *(profiles[name] for name in key.profiles), own, self.identity(key, header, keys))
-            with self.file.problems.collecting():
-                build_spec(layer, self.file.place(keys))
-            yield OperatingPoint(key, layer, self.file.place(keys))
-
-    def has_profiles(self, key: PointKey, keys: Keys, profiles: dict[str, Layer]) -> bool:
-        unknown = [name for name in key.profiles if name not in profiles]
-        for name in unknown:
-            self.file.refuse((*keys, "profile"), f"no such profile '{name}'", nearest(name, profiles))
-        return not unknown
-
-    def identity(self, key: PointKey, header: RecipeHeader | None, keys: Keys) -> Layer:
-        """Return the leaves that the header and the key of the point set."""
-        setting, nodes = self.layers.setting, key.gpus_per_node
-        own = {
-            name: setting(getattr(key, name), (*keys, name)) for name in ("task", "gpu", "compute_dtype", "num_gpus")
-        }
-        return {
-            "recipe": setting(header.name if header else _REFUSED, ("name",)),
-            "family": setting(header.family if header else _REFUSED, ("family",)),
-            **own,
-            "gpus_per_node": setting(nodes, (*keys, "gpus_per_node"))
-            if nodes
-            else Setting(GPUS[key.gpu].gpus_per_node, "default"),
-        }
-
-
-def _only(table: Table, names: tuple[str, ...]) -> dict[str, object]:
-    return {name: plain(node) for name, node in table.entries.items() if name in names}
+                settings["recompute"] = self.setting(policy, place, note)
+        return settings

@@ -14,9 +14,8 @@ from harness.experiment.recompute import (
     SelectiveRecompute,
     parse_recompute,
 )
-from harness.resolve.reading import faults, in_words
+from harness.records.reading import PlainValue, faults, in_words
 from harness.resolve.recipe import Request, Setting
-from harness.resolve.strict_yaml import PlainValue
 
 Policy = NoRecompute | SelectiveRecompute | FullRecompute
 

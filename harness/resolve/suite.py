@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import canonical_text
-from harness.resolve.reading import FileModel, RefusedError
+from harness.records.reading import FileModel, RefusedError
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import recompute_policy
 from harness.units import grouped

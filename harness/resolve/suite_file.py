@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.experiment.model import Repeats
+from harness.records.reading import Document, FileModel, Keys, RefusedError, one_of, path_text, refusing
 from harness.resolve.find import SUITES, NamedFiles, find_recipe_file
-from harness.resolve.reading import Document, FileModel, Keys, RefusedError, one_of, path_text, refusing
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
-from harness.resolve.strict_yaml import Items, Scalar
 from harness.resolve.suite import (
     THRESHOLD_METRICS,
     ExpectedFailure,
@@ -128,13 +127,10 @@ def suite_files(directory: Path | None = None) -> tuple[Path, ...]:
 
 def _require_recipes(file: Document, directory: Path | None) -> None:
     """Refuse each unknown recipe, at its line."""
-    cases = file.at(("cases",))
-    places = [("cases", place) for place in range(len(cases.nodes) if isinstance(cases, Items) else 0)]
-    for keys in (("defaults",), *places):
-        recipe_name = file.at((*keys, "request", "model_recipe_name"))
-        if isinstance(recipe_name, Scalar) and isinstance(recipe_name.value, str):
-            with file.collecting((*keys, "request", "model_recipe_name")):
-                find_recipe_file(recipe_name.value, directory)
+    for keys in (keys for keys in file.lines if keys[-2:] == ("request", "model_recipe_name")):
+        if isinstance(name := file.at(keys), str):
+            with file.collecting(keys):
+                find_recipe_file(name, directory)
 
 
 def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator[SuiteCase]:

@@ -11,9 +11,10 @@ from pydantic import BeforeValidator, Field, create_model
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.model import Repeats
+from harness.records.reading import Document, FileModel, Keys, RefusedError, one_of
 from harness.resolve.find import SWEEPS, NamedFiles
+from harness.resolve.options import nearest_setting
 from harness.resolve.points import KNOWN_NAMES
-from harness.resolve.reading import Document, FileModel, Keys, RefusedError, nearest_setting, one_of
 from harness.resolve.recipe import Request, settable_paths
 from harness.resolve.recompute import policy_from_text
 

@@ -86,7 +86,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
         json.answer(document)
         return
     facts = [("Process", f"{document.process.state}: {document.process.reason}")] if document.process else []
-    if entry.state in ("damaged", "newer", "rejected"):
+    if entry.state in ("damaged", "rejected"):
         facts = [("To do", MEND_RECORD)]
     if entry.kind == "run" and entry.is_committed:
         facts = run_figures(read_run(entry.path))

@@ -17,7 +17,7 @@ from harness.records.job import JOBS, unsubmitted_job_of
 from harness.records.night import CASES
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
-from harness.records.strict_json import OtherVersionError, RejectedError, read_document
+from harness.records.strict_json import RejectedError, read_document
 from harness.records.sweep import CELLS
 from harness.show.json import Document, Shown
 
@@ -29,7 +29,7 @@ _WRITING_TAKES_S = 3600.0  # upper limit for a small file of history
 _ATTEMPT = re.compile(r"\d+\.incomplete-\d+")
 _DELETE = "delete it if you do not need it"
 
-Kind = Literal["incomplete", "damaged", "newer", "rejected", "unfinished", "temporary", "attempt", "stray"]
+Kind = Literal["incomplete", "damaged", "rejected", "unfinished", "temporary", "attempt", "stray"]
 
 
 class Ailment(Shown):
@@ -79,17 +79,14 @@ def _inside(folder: Path) -> list[Path]:
 
 def _ailment(kind: str, path: Path, message: str, remedy: str) -> Ailment:
     """Return the problem. ``remedy`` is replaced for files of other versions, whose measurements are complete."""
-    elsewhere = "read it with the mbr-perf that wrote it"
-    if kind == "newer":
-        remedy = f"{elsewhere}, or upgrade"
-    elif kind == "rejected":
-        remedy = f"{elsewhere}: its measurements are complete"
+    if kind == "rejected":
+        remedy = "read it with the mbr-perf that wrote it: its measurements are complete"
     return Ailment.of(kind=kind, path=path, message=message, remedy=remedy)
 
 
 def _unread(path: Path, error: BadRequestError, remedy: str) -> Ailment:
-    newer, rejected = isinstance(error, OtherVersionError), isinstance(error, RejectedError)
-    return _ailment("newer" if newer else "rejected" if rejected else "damaged", path, error.message, remedy)
+    kind: Kind = "rejected" if isinstance(error, RejectedError) else "damaged"
+    return _ailment(kind, path, error.message, remedy)
 
 
 def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
@@ -98,7 +95,7 @@ def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
         yield _ailment("unfinished", entry.path, "not submitted yet", f"mbr-perf jobs submit {job_dir}")
     elif entry.state == "incomplete":
         yield _incomplete(entry, life)
-    elif entry.state in ("newer", "rejected", "damaged"):
+    elif entry.state in ("rejected", "damaged"):
         yield _ailment(entry.state, entry.path, entry.detail, "its ranks folder still contains the measurements")
     else:
         yield from _temporaries(entry.path)
@@ -130,7 +127,7 @@ def _of_many(entry: Stored, life: Life) -> Iterator[Ailment]:
         except BadRequestError as error:
             damaged.append(_unread(record.parent, error, f"delete it; {resume} {entry.path} then runs it again"))
     yield from damaged
-    if entry.state in ("newer", "rejected", "damaged") and not damaged:
+    if entry.state in ("rejected", "damaged") and not damaged:
         yield _ailment(entry.state, entry.path, entry.detail, "you can still read its runs one by one")
     for attempt in (attempt for part in folders(entry.path / inner) for attempt in folders(part)):
         if _ATTEMPT.fullmatch(attempt.name):
@@ -142,8 +139,7 @@ def _of_many(entry: Stored, life: Life) -> Iterator[Ailment]:
 def _of_goldens(folder: Path) -> Iterator[Ailment]:
     for listed in (list_goldens, list_retired):
         for path, error in listed(folder)[1].items():
-            kind = "newer" if isinstance(error, OtherVersionError) else "damaged"
-            yield _ailment(kind, path, error.message, MEND_GOLDEN)
+            yield _ailment("damaged", path, error.message, MEND_GOLDEN)
 
 
 def _of_history(folder: Path) -> Iterator[Ailment]:

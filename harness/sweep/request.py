@@ -13,8 +13,7 @@ from harness.records.batches import BatchLaunch
 from harness.records.goldens import GateOptions
 from harness.records.redact import redact
 from harness.records.run import LaunchSettings
-from harness.resolve.options import set_settings
-from harness.resolve.reading import nearest_setting
+from harness.resolve.options import nearest_setting, set_settings
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
 from harness.resolve.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, SweepFile

@@ -14,7 +14,6 @@ from phases import markdown
 from harness.errors import BadRequestError, ExitCode, raise_all
 from harness.measure.provenance import git_commit
 from harness.records.store import write_atomically
-from harness.records.strict_json import once_each
 from harness.show.figures import ABSENT
 from harness.show.page import Column, Page, listing, table
 from harness.units import format_bytes, format_seconds
@@ -99,7 +98,7 @@ def earlier_cases(folder: Path, target: Target) -> Earlier:
     earlier, problems = Earlier(), list[BadRequestError]()
     for path in sorted(path for path in folder.glob("*.json") if path.name != SUMMARY):
         try:
-            document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once_each)
+            document = json.loads(path.read_text(encoding="utf-8"))
             if reason := _difference(document, target):
                 earlier.left_out.setdefault(reason, []).append(path.stem)
             else:

@@ -14,11 +14,11 @@ from harness.foreign.container_fields import FIELDS, container_layer, disagreeme
 from harness.foreign.container_file import parse_container
 from harness.foreign.exporting import _ELSEWHERE, _WRITERS, as_bridge, exported, point_options, to_paste
 from harness.foreign.megatron_writing import as_megatron, left_out
+from harness.records.strict_yaml import parse_yaml
 from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe import ForeignSource, Request, Setting, build_spec, merge
 from harness.resolve.recipe_file import load_recipe
 from harness.resolve.resolve import resolve, resolve_point
-from harness.resolve.strict_yaml import parse_yaml, plain
 from tests.conftest import build_spec as small_spec
 
 CONTAINERS = Path(__file__).parents[1] / "data" / "bridge" / "containers_067f987.tar.xz"
@@ -57,7 +57,7 @@ def overridden(base, words):
     document = copy.deepcopy(base)
     for word in words:
         path, _, text = word.partition("=")
-        value = None if text == "null" else plain(parse_yaml(text, word, with_lines=False))
+        value = None if text == "null" else parse_yaml(text, word, with_lines=False).value
         *sections, leaf = path.lstrip("+").split(".")
         at = document
         for name in sections:

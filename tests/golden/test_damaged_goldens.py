@@ -36,7 +36,7 @@ def test_a_night_with_a_damaged_golden_is_inconclusive_even_if_none_is_required(
     answer = mbr_perf(*stage.arguments("--json"))
     case = json.loads(answer.out)["cases"][0]
     assert (answer.code, case["outcome"]) == (6, "inconclusive")
-    assert f"{golden_of(stage)}:{line}: metrics.tflops_per_gpu.value: NaN" in case["reason"]
+    assert f"{golden_of(stage)}:{line}: metrics.tflops_per_gpu.value: " in case["reason"]
     shown = mbr_perf(*stage.arguments())
     assert "golden cannot be read" in shown.out
     assert "no golden" not in shown.out

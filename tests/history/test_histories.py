@@ -89,7 +89,7 @@ def test_a_damaged_and_a_newer_file_are_named_and_skipped(tmp_path, make_kept):
     assert [record.run_id for record in reading.records] == [good.stem]
     assert len(reading.notes) == 2
     assert str(damaged) in reading.notes[0] and "not JSON" in reading.notes[0]
-    assert str(newer) in reading.notes[1] and "schema_version 99" in reading.notes[1]
+    assert str(newer) in reading.notes[1] and "schema_version" in reading.notes[1]
 
 
 def test_what_a_writer_has_not_finished_is_no_record(tmp_path, make_kept):

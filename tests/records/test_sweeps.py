@@ -130,7 +130,7 @@ def test_a_reference_that_names_no_sweep_or_several_is_a_bad_request(sweep, tmp_
 def test_a_corrupt_sweep_names_file_and_key(sweep):
     text = (sweep / "sweep.json").read_text()
     (sweep / "sweep.json").write_text(text.replace('"repeats": 2', '"repeats": "two"'))
-    with pytest.raises(BadRequestError, match=r"sweep\.json: repeats: must be a valid integer"):
+    with pytest.raises(BadRequestError, match=r"sweep\.json:\d+: repeats: "):
         read_sweep(sweep)
 
 

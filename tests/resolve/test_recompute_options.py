@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
+from harness.records.strict_yaml import read_yaml
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import recompute_setting
 from harness.resolve.resolve import resolve_recipe
-from harness.resolve.strict_yaml import plain, read_yaml
 
-CASES = plain(read_yaml(Path(__file__).parents[1] / "data" / "recipes" / "bridge_recompute_overrides.yaml", "cases"))
+CASES = read_yaml(Path(__file__).parents[1] / "data" / "recipes" / "bridge_recompute_overrides.yaml", "cases").value
 
 
 def request(**options: object) -> Request:

@@ -150,7 +150,7 @@ def test_thresholds_are_of_the_metrics_that_are_gated_by_a_fraction():
         ("recompute_method: block", "recompute_modules: mlp", "--recompute_modules mlp contradicts"),
         ("outcome: oom", "outcome: ooom", ":25: cases[1].expected.outcome: no such value 'ooom'"),
         ('until: "2027-01-31"', 'until: "31.1.2027"', ":25: cases[1].expected.until: no date: '31.1.2027'"),
-        ('until: "2027-01-31"', "until: 2027-01-31", "YAML 1.1 reads it as a date"),
+        ('until: "2027-01-31"', "until: 2027-01-31", "'2027-01-31' is ambiguous"),
         ('until: "2027-01-31", ', "", ":25: cases[1].expected.until: missing"),
         ('until: "2027-01-31", ', 'until: "", ', ":25: cases[1].expected.until: no date: ''"),
         ("outcome: oom", 'outcome: ""', ":25: cases[1].expected.outcome: must be 'oom', 'failed', 'regression' or 'inconclusive', is ''"),

@@ -48,8 +48,8 @@ def without_steps_in_the_window(document):
 
 UNREADABLE = [
     (lambda _: [], "damaged"),
-    (lambda document: document | {"schema_version": 99}, "newer"),
-    (lambda document: document | {"a_key_of_tomorrow": 1}, "newer"),
+    (lambda document: document | {"schema_version": 99}, "rejected"),
+    (lambda document: document | {"a_key_of_tomorrow": 1}, "rejected"),
     (without_steps_in_the_window, "rejected"),
 ]
 

@@ -32,8 +32,8 @@ def test_every_fault_of_a_golden_is_reported_with_the_run_that_is_kept(replay, t
     assert answer.code == 2
     (kept,) = (tmp_path / "results" / "runs").iterdir()
     assert f"the run is kept in {kept}" in answer.err
-    assert "golden.json: recipe: " in answer.err
-    assert "golden.json: metrics: " in answer.err
+    assert "golden.json:1: recipe: " in answer.err
+    assert "golden.json:1: metrics: " in answer.err
     assert read_run(kept).status == "ok"
 
 

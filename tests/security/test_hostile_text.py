@@ -145,7 +145,7 @@ def test_what_a_file_says_on_one_line_breaks_no_line_and_steers_nothing(mbr_perf
     path.write_text(changed)
     errors = harmless(mbr_perf(*asks, tmp_path), code=2)
     line = 1 + changed[: changed.index(f"{key}: ")].count("\n")
-    assert f"mine.yaml:{line}: {key}: holds a " in errors
+    assert re.search(rf"mine.yaml:{line}: [^:]*{key}: holds a ", errors)
     assert not [line for line in errors.splitlines() if line.startswith("PASS")]
 
 
