@@ -36,21 +36,18 @@ def diagnose(what: DiagnoseOptions, asked: ExperimentOptions) -> None:
     Exit codes: 0 a diagnosis, also if memory is not the cause; 2 a wrong request; 6 no conclusion; 130 after Ctrl-C,
     with an answer from the logs read so far.
     """
-    from harness.diagnose.document import DiagnosisDocument
-    from harness.diagnose.run import diagnosed, exit_code_of
+    from harness.diagnose.run import diagnosed
     from harness.diagnose.show import diagnosis_page
     from harness.launch.environment import this_host
     from harness.show import json
     from harness.show.terminal import show_page
 
-    request = _request(what, asked)
-    answer = diagnosed(request, this_host())
-    code = exit_code_of(answer, request)
+    answer = diagnosed(_request(what, asked), this_host())
     if what.as_json:
-        json.answer(DiagnosisDocument.of_answer(answer, code))
+        json.answer(answer)
     else:
         show_page(diagnosis_page(answer))
-    raise typer.Exit(int(code))
+    raise typer.Exit(answer.exit_code)
 
 
 def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseRequest":

@@ -5,11 +5,23 @@ from dataclasses import replace
 from harness.diagnose.fixes import Situation, fixes
 from harness.diagnose.plan import Outlook
 from harness.diagnose.seen import is_device_oom
-from harness.diagnose.stages import stage_evidence, unexplained_bytes
+from harness.diagnose.stages import expected, stage_evidence, unexplained_bytes
 from harness.diagnose.symptoms import recognised
-from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, Recognised, Rulings, findings_text, is_doubted
+from harness.diagnose.values import (
+    NO_RULINGS,
+    Case,
+    Diagnosis,
+    Job,
+    Recognised,
+    Rulings,
+    Verdict,
+    findings_text,
+    is_doubted,
+)
 from harness.failures.verdict import Confidence
 from harness.units import format_bytes
+
+UNKNOWN = {"oom_class": None, "confidence": None}
 
 
 def diagnose(case: Case, outlook: Outlook | None = None, rulings: Rulings = NO_RULINGS) -> Diagnosis:
@@ -18,20 +30,23 @@ def diagnose(case: Case, outlook: Outlook | None = None, rulings: Rulings = NO_R
     known = replace(case, spec=None) if doubted else case
     symptoms = recognised(known)
     oom_class, confidence, reason = _class(case, symptoms)
-    return Diagnosis(
-        case=case,
-        oom_class=oom_class,
-        confidence=confidence,
-        reason=reason,
-        evidence=(*([_doubt(rulings)] if doubted and case.status == "ok" else []), *_evidence(known, outlook, rulings)),
-        symptoms=symptoms,
-        fixes=fixes(Situation(case, oom_class, symptoms, outlook, rulings)),
-        is_conclusive=bool(symptoms)
+    is_conclusive = (
+        bool(symptoms)
         or (case.failed is not None and case.verdict.oom_class != "unknown")
         or case.status == "ok"
         or case.has_oom
         or case.has_nan
-        or case.verdict.confidence == "high",
+        or case.verdict.confidence == "high"
+    )
+    certain = {"oom_class": oom_class, "confidence": confidence} if is_conclusive else UNKNOWN
+    return Diagnosis(
+        case=case,
+        verdict=Verdict.of(case, reason=reason, **certain),
+        evidence=(*([_doubt(rulings)] if doubted and case.status == "ok" else []), *_evidence(known, outlook, rulings)),
+        symptoms=symptoms,
+        fixes=fixes(Situation(case, oom_class, symptoms, outlook, rulings)),
+        job=Job.of(case),
+        expected=expected(case),
     )
 
 

@@ -1,10 +1,9 @@
 """Diagnoses a memory snapshot, alone or beside its job."""
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
-from harness.diagnose.judge import diagnose
+from harness.diagnose.judge import UNKNOWN, diagnose
 from harness.diagnose.values import Case, Diagnosis, Fix
 from harness.failures.verdict import OomVerdict
 from harness.snapshot.judge import verdict
@@ -31,12 +30,13 @@ def of_snapshot_alone(path: Path) -> Diagnosis:
         expandable_segments=device.has_expandable_segments or None,
     )
     answer = diagnose(case)
-    answer = replace(answer, evidence=(*_lines(path, device), *answer.evidence), is_conclusive=found is not None)
+    evidence = (*_lines(path, device), *answer.evidence)
     if found is not None:
-        return answer
+        return answer.model_copy(update={"evidence": evidence})
     look = Fix("See which modules hold the memory.", shlex.join(["mbr-perf", "snapshot", str(path)]))
     again = Fix("For a verdict, give the job's log, or record the job again.", _RECORD)
-    return replace(answer, symptoms=(), fixes=(look, again))
+    unknown = answer.verdict.model_copy(update=UNKNOWN)
+    return answer.model_copy(update={"verdict": unknown, "evidence": evidence, "symptoms": (), "fixes": (look, again)})
 
 
 def added_evidence(case: Case, path: Path) -> tuple[str, ...]:

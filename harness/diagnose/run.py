@@ -15,7 +15,7 @@ from harness.diagnose.of_snapshot import added_evidence, of_snapshot_alone
 from harness.diagnose.plan import given_env, planned, rulings_on
 from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, sorted_inputs
 from harness.diagnose.values import Case, Diagnosis, is_doubted
-from harness.errors import BadRequestError, ExitCode, Problems
+from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.classify import expandable_segments
 from harness.failures.first_failure import FailureScan, failure_of, survived_by
@@ -75,7 +75,8 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     answer = diagnose(case, outlook, rulings)
     snapshot = inputs.snapshot or _own_snapshot(case, inputs)
     more = added_evidence(case, snapshot) if snapshot else ()
-    return replace(answer, evidence=(*request.passage.notes, *answer.evidence, *more))
+    evidence = (*request.passage.notes, *answer.evidence, *more)
+    return answer.model_copy(update={"evidence": evidence, "is_interrupted": request.passage.is_stopped})
 
 
 def _precision(case: Case, logged: Logged | None) -> str:
@@ -99,13 +100,6 @@ def _own_snapshot(case: Case, inputs: Inputs) -> Path | None:
         return None
     path = inputs.run.folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
     return path if path.is_file() else None
-
-
-def exit_code_of(answer: Diagnosis, request: DiagnoseRequest) -> ExitCode:
-    """Return 130 after Ctrl-C; else 0 for a conclusive diagnosis, also if memory is not the cause; else 6."""
-    if request.passage.is_stopped:
-        return ExitCode.INTERRUPTED
-    return ExitCode.OK if answer.is_conclusive else ExitCode.INCONCLUSIVE
 
 
 def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host: Host) -> Settled | None:

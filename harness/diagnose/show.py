@@ -48,12 +48,12 @@ def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
     if case.status == "ok" and case.failed is None and not case.has_nan:
         yield "Failure", "none: the job ended well"
     elif not answer.is_conclusive:
-        yield "Failure", f"unknown: {answer.reason}"
+        yield "Failure", f"unknown: {answer.verdict.reason}"
     else:
-        yield "Failure", f"{answer.oom_class} ({answer.confidence}): {answer.reason}"
+        yield "Failure", f"{answer.verdict.oom_class} ({answer.verdict.confidence}): {answer.verdict.reason}"
     if case.failed is not None:
         failed = case.failed
-        unnamed = "the whole job" if answer.oom_class in ("time_limit", "node_failure") else "unknown rank"
+        unnamed = "the whole job" if answer.verdict.oom_class in ("time_limit", "node_failure") else "unknown rank"
         rank = unnamed if failed.rank is None else f"rank {failed.rank}"
         known = ", ".join(part for part in (rank, failed.place, failed.when) if part)
         yield "Where", f"{known} ({failed.where})"

@@ -1,7 +1,7 @@
 """Compares memory with the prediction per pipeline stage."""
 
 from harness.diagnose.of_log import stage_of
-from harness.diagnose.values import Case
+from harness.diagnose.values import Case, Expected
 from harness.records.run import StagePrediction
 from harness.units import format_bytes, format_percent
 
@@ -44,6 +44,15 @@ def unexplained_bytes(case: Case) -> int | None:
         return None
     needed, stage = needed_bytes(case), stage_of_failure(case)
     return None if needed is None or stage is None else needed - stage.total
+
+
+def expected(case: Case) -> Expected:
+    """Return the prediction for the stage that failed, with what the rank needed."""
+    stage = stage_of_failure(case)
+    problem = "" if stage else case.no_prediction
+    return Expected(
+        stage=stage, needed_bytes=needed_bytes(case), unexplained_bytes=unexplained_bytes(case), problem=problem
+    )
 
 
 def stage_evidence(case: Case) -> tuple[str, ...]:

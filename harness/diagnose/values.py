@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Literal
 
+from pydantic import Field, InstanceOf, PlainSerializer, computed_field
+
+from harness.errors import ExitCode
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
-from harness.failures.verdict import Confidence, OomVerdict
-from harness.records.run import PredictionRecord
+from harness.failures.verdict import AllocatorFigures, Confidence, OomVerdict
+from harness.foreign.exporting import ToPaste
+from harness.records.run import PredictionRecord, StagePrediction
+from harness.show.json import Document, Shown, Text, at
 
-if TYPE_CHECKING:
-    from harness.foreign.exporting import ToPaste
-
+Origin = Literal["run", "log", "snapshot"]
 Status = Literal["ok", "oom", "failed", "interrupted", "unknown"]
 
 
@@ -59,12 +62,12 @@ class Case:
     """One job. ``expandable_segments``: None if unknown. ``messages``: lines that may name a symptom.
 
     ``sources``: the source of each setting. ``paths``: the files read; ``asked_with``: the other arguments of a command
-    that diagnoses it again. ``prints_settings``: its log shows all settings but the GPU type. ``has_given_settings``: its settings come from the user, not from its own record. ``forced``:
-    ids of the rules that the user overrode.
+    that diagnoses it again. ``prints_settings``: its log shows all settings but the GPU type. ``has_given_settings``:
+    they come from the user, not from its own record. ``forced``: ids of the rules that the user overrode.
     """
 
     name: str
-    origin: Literal["run", "log", "snapshot"]
+    origin: Origin
     status: Status
     verdict: OomVerdict
     failed: FailedRank | None = None
@@ -136,22 +139,91 @@ class Fix:
     """The next step. ``command``: to paste, or empty. ``setting``: the same change for other programs."""
 
     text: str
-    command: str = ""
-    setting: "ToPaste | None" = None
+    command: Annotated[str, PlainSerializer(lambda text: text or None, return_type=str | None)] = ""
+    setting: Annotated[ToPaste | None, Field(exclude=True)] = None
+
+    @computed_field
+    @property
+    def bridge(self) -> str | None:
+        """Overrides of Megatron-Bridge."""
+        return self.setting.bridge if self.setting else None
+
+    @computed_field
+    @property
+    def megatron_lm(self) -> str | None:
+        """Arguments of Megatron-LM."""
+        return self.setting.megatron_lm if self.setting else None
+
+    @computed_field
+    @property
+    def without(self) -> tuple[str, ...] | None:
+        """Arguments of Megatron-LM that the job must no longer have."""
+        return self.setting.without if self.setting else None
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The answer. ``is_conclusive``: the kind of failure is known. ``evidence`` and ``fixes``: the most important first."""
+class Verdict(Shown):
+    """The kind of failure; ``oom_class`` and ``confidence`` are None if it is unknown."""
 
-    case: Case
-    oom_class: str
-    confidence: Confidence
+    oom_class: str | None = at("oom_class", serialization_alias="class")
+    confidence: Confidence | None
     reason: str
+    is_oom: bool = at("has_oom")
+    rank: int | None = at("failed", "rank")
+    place: Text = at("failed", "place")
+    when: Text = at("failed", "when")
+    where: str | None = at("failed", "where")
+    message: str | None = at("failed", "message")
+    request_bytes: int | None = at("verdict", "request_bytes")
+    figures: AllocatorFigures | None = at("verdict", "figures")
+
+
+class Job(Shown):
+    """The job, as far as it is known."""
+
+    name: str
+    origin: Origin
+    status: Status
+    recompute: str | None = at("spec", "recompute", "text")
+    expandable_segments: bool | None
+    tflops_per_gpu: float | None
+    step_time_s: float | None
+    peak_allocated_bytes: int | None = at("peak_bytes")
+    notes: tuple[str, ...]
+
+
+class Expected(Shown):
+    """The prediction for the pipeline stage that failed, or why there is none."""
+
+    stage: StagePrediction | None = None
+    needed_bytes: int | None = None
+    unexplained_bytes: int | None = None
+    problem: Text = None
+
+
+class Diagnosis(Document):
+    """``mbr-perf diagnose --json``. ``evidence`` and ``fixes``: the most important first. Sizes are bytes."""
+
+    case: InstanceOf[Case] = Field(exclude=True)
+    verdict: Verdict
     evidence: tuple[str, ...]
     symptoms: tuple[Recognised, ...]
     fixes: tuple[Fix, ...]
-    is_conclusive: bool = True
+    job: Job
+    expected: Expected
+    is_interrupted: bool = Field(False, exclude=True)
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Return whether the kind of failure is known."""
+        return self.verdict.oom_class is not None
+
+    @computed_field
+    @property
+    def exit_code(self) -> int:
+        """Return 130 after Ctrl-C; else 0 for a conclusive diagnosis, also if memory is not the cause; else 6."""
+        if self.is_interrupted:
+            return ExitCode.INTERRUPTED
+        return ExitCode.OK if self.is_conclusive else ExitCode.INCONCLUSIVE
 
 
 Judge = Callable[[ExperimentSpec], tuple[Finding, ...]]

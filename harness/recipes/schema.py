@@ -14,7 +14,7 @@ _JOB = tuple(f"measure.document:{name}Document" for name in ("Submitted", "Prepa
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "check": ("measure.document:CheckDocument",),
     "compare": ("measure.document:CompareDocument", "compare.document:ForeignDocument"),
-    "diagnose": ("diagnose.document:DiagnosisDocument",),
+    "diagnose": ("diagnose.values:Diagnosis",),
     "doctor": ("results.examine:MachineDocument",),
     "explain": ("explain.show:ExplainDocument",),
     "golden diff": ("golden.document:DifferenceDocument",),

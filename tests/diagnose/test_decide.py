@@ -20,7 +20,7 @@ MLP = Outlook(Change("mlp", (("recompute", "mlp"),), 60 * GIB, 0.16), budget_byt
 
 def test_for_fragmentation_the_first_fix_is_an_a_b(case):
     answer = diagnose(case(FRAGMENTED, expandable_segments=False), outlook=MLP)
-    assert (answer.oom_class, answer.confidence) == ("fragmentation", "high")
+    assert (answer.verdict.oom_class, answer.verdict.confidence) == ("fragmentation", "high")
     first, second = answer.fixes[:2]
     assert first.command.endswith(f"--recompute core_attn {A_B}")
     assert second.text.startswith(
@@ -83,7 +83,7 @@ def test_fragmentation_beside_private_pools_is_also_tried_without_graphs(case):
     )
     graphs = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
     answer = diagnose(case(text, graphs, expandable_segments=False))
-    assert "20.57 GiB (26%) are in private pools" in answer.reason
+    assert "20.57 GiB (26%) are in private pools" in answer.verdict.reason
     assert answer.fixes[1].text.startswith("Private pools hold 20.57 GiB (26% of the device). The same job without")
     assert answer.fixes[1].command.endswith("--cuda_graph_impl none --recompute core_attn")
 
@@ -95,13 +95,13 @@ def test_without_settings_the_fix_is_a_variable_to_set(case):
 
 def test_where_expandable_segments_were_on_a_snapshot_is_the_next_experiment(case):
     answer = diagnose(case(FRAGMENTED, expandable_segments=True))
-    assert (answer.oom_class, answer.confidence) == ("fragmentation", "low")
+    assert (answer.verdict.oom_class, answer.verdict.confidence) == ("fragmentation", "low")
     assert answer.fixes[0].command.endswith("--snapshot_on_oom")
 
 
 def test_where_nothing_fits_more_stages_are_planned(case):
     answer = diagnose(case(FULL), outlook=Outlook(budget_bytes=74 * GIB))
-    assert answer.oom_class == "capacity"
+    assert answer.verdict.oom_class == "capacity"
     assert answer.fixes[0].text.startswith("No recompute setting is predicted to fit into 74.00 GiB")
     assert answer.fixes[0].command.endswith("--over pp=4,8")
     assert "--fit_into" in answer.fixes[0].command
@@ -146,21 +146,21 @@ def test_memory_of_others_is_answered_by_its_own_experiment(case):
         "PyTorch but unallocated."
     )
     answer = diagnose(case(text), outlook=MLP)
-    assert answer.oom_class == "other_process"
+    assert answer.verdict.oom_class == "other_process"
     assert [fix.text for fix in answer.fixes] == [case(text).verdict.next_experiment]
 
 
 def test_a_refused_setting_is_no_out_of_memory_and_says_why(case):
     words = "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"
     answer = diagnose(case(words, failed=FailedRank(0, "error", words, where="rank.log:1")))
-    assert (answer.oom_class, answer.confidence) == ("not_oom", "high")
-    assert answer.reason == "activations of whole layers are offloaded to the host while PP is above 1"
+    assert (answer.verdict.oom_class, answer.verdict.confidence) == ("not_oom", "high")
+    assert answer.verdict.reason == "activations of whole layers are offloaded to the host while PP is above 1"
     assert answer.fixes[0].text == "Use no offloading (--activation_offload_layers 0), or one pipeline stage (-pp 1)."
 
 
 def test_settings_explain_no_crash(case):
     answer = diagnose(case("Fatal Python error: Segmentation fault", {"recompute": "mlp,core_attn"}))
-    assert (answer.oom_class, answer.reason) == ("not_oom", "native code crashed (SIGSEGV)")
+    assert (answer.verdict.oom_class, answer.verdict.reason) == ("not_oom", "native code crashed (SIGSEGV)")
     assert "PYTHONFAULTHANDLER" in answer.fixes[0].text
 
 
@@ -172,15 +172,15 @@ def test_a_job_without_evidence_is_inconclusive(case):
 
 def test_a_loss_that_is_not_finite_is_a_failure_also_without_settings(case):
     answer = diagnose(replace(case("", spec=None, has_nan=True), status="unknown"))
-    assert (answer.is_conclusive, answer.reason) == (True, "the loss is not finite")
+    assert (answer.is_conclusive, answer.verdict.reason) == (True, "the loss is not finite")
     assert answer.fixes[0].text.startswith("With FP8 and recompute: recompute core_attn only")
 
 
 def test_a_cause_suggested_by_settings_is_less_certain_than_a_cause_in_the_message(case):
     words = "AssertionError: full recompute is only supported with full iteration CUDA graph."
     failed = FailedRank(0, "error", words, where="rank.log:1")
-    assert diagnose(case(words, failed=failed)).confidence == "high"
-    assert diagnose(case("", has_nan=True, status="unknown")).confidence == "medium"
+    assert diagnose(case(words, failed=failed)).verdict.confidence == "high"
+    assert diagnose(case("", has_nan=True, status="unknown")).verdict.confidence == "medium"
 
 
 @pytest.mark.parametrize("settings", [{}, {"recompute": "layernorm"}])

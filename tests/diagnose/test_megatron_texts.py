@@ -49,8 +49,8 @@ def test_every_row_belongs_to_a_rule():
 def test_a_number_of_layers_with_selective_recompute_is_diagnosed_by_its_message(case):
     words = "ValueError: When using recompute_granularity: selective recompute_num_layers must be None."
     answer = diagnose(case(words, spec=None, failed=FailedRank(0, "error", words, where="rank.log:1")))
-    assert (answer.oom_class, answer.confidence) == ("not_oom", "high")
-    assert answer.reason.startswith("recompute_num_layers belongs to full recompute")
+    assert (answer.verdict.oom_class, answer.verdict.confidence) == ("not_oom", "high")
+    assert answer.verdict.reason.startswith("recompute_num_layers belongs to full recompute")
     assert answer.fixes[0].text.startswith("Drop --recompute_num_layers")
 
 
