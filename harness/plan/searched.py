@@ -23,20 +23,18 @@ NUM_BEST, SLOWEST = 10, 1.5
 class Tried:
     """One layout and its plan.
 
-    ``settings``: what a request needs beside the sizes, as for `--set`. ``offload``: the modules, or the number of
-    layers, whose activations are in host memory.
+    ``settings``: what a request needs beside the sizes, as for `--set`.
     """
 
     sizes: Sizes
     settings: tuple[str, ...]
     settled: Settled
     plan: Plan
-    offload: str = ""
 
     @property
     def name(self) -> str:
         """Return the layout in one line."""
-        return f"{self.sizes.name} offload={self.offload}" if self.offload else self.sizes.name
+        return self.sizes.name
 
     @property
     def row(self) -> Row | None:
@@ -74,13 +72,11 @@ def _seconds(row: Row) -> float:
 class Searched:
     """What a search knows so far.
 
-    ``offloaded``: some of the layouts again, with activations in host memory. ``counts``: layouts by how they ended.
-    ``interrupted``: the user stopped it early.
+    ``counts``: layouts by how they ended. ``interrupted``: the user stopped it early.
     """
 
     base: Settled
     tried: dict[Sizes, Tried] = field(default_factory=dict)
-    offloaded: list[Tried] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     num_layouts: int = 0
@@ -100,11 +96,7 @@ class Searched:
     @property
     def best(self) -> list[Tried]:
         """Return the layouts with the fastest fitting settings, fastest first."""
-        found: dict[Sizes, Tried] = {}
-        for each in sorted((*self.tried.values(), *self.offloaded), key=lambda each: each.rank):
-            if each.row:
-                found.setdefault(each.sizes, each)
-        return [*found.values()][:NUM_BEST]
+        return [each for each in sorted(self.tried.values(), key=lambda each: each.rank) if each.row][:NUM_BEST]
 
     @property
     def worst_of_best(self) -> float:
@@ -118,7 +110,7 @@ class Searched:
         slowest = SLOWEST * self.fastest
         rows = [
             (row.prediction.peak_bytes, _seconds(row), each, row)
-            for each in (*self.tried.values(), *self.offloaded)
+            for each in self.tried.values()
             for row in each.plan.rows
             if row.prediction and row.verdict != "OOM" and _seconds(row) <= slowest
         ]

@@ -9,11 +9,10 @@ from threading import Event
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
-from harness.experiment.experiment import ExperimentSpec, OffloadSpec
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
-from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
+from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.experiment.rules.check import check
-from harness.experiment.rules.offload import OFFLOADABLE
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle
@@ -31,9 +30,9 @@ from harness.resolve.sweep_file import SIZES
 
 # Shapes that are traced together: few at first, so that the first answers come early.
 _AT_ONCE = (1, 4, 16, 48)
-_FINE_AT_ONCE, _MOST_WITH_LAYERS, _MOST_WITH_MODULES, _MOST_WITH_OFFLOAD = 4, 48, 10, 4
+_FINE_AT_ONCE, _MOST_FINE = 4, 10
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
-_OF_MEASURING, _WITHOUT_EFFECT = "CPU17", "F12"
+_OF_MEASURING = "CPU17"
 _NOT_LEGAL = "not legal"
 _SLOW = f"over {SLOWEST:g} times the fastest step"
 
@@ -61,7 +60,6 @@ def search(
         try:
             run.coarse()
             run.fine()
-            run.offloads()
         except KeyboardInterrupt:
             stop.set()
             run.known.interrupted = True
@@ -126,48 +124,11 @@ class _Run:
                 self._too_slow(sizes)
 
     def fine(self) -> None:
-        """Predict more settings of layouts that are fast without recompute but do not fit then.
+        """Predict all settings of the layouts that are fastest without recompute but do not fit then."""
+        self._pipelined(self._promising(), self._everything)
 
-        Whole layers need no further traces, so more such layouts get them; modules are traced for the most promising
-        ones.
-        """
-        self._pipelined(self._promising(_MOST_WITH_LAYERS), self._whole_layers)
-        self._pipelined(self._promising(_MOST_WITH_MODULES), self._everything)
-
-    def offloads(self) -> None:
-        """Predict the best layouts with activations in host memory, where the speed of copies to it is known."""
-        spec = self.base.spec
-        if spec.offload == OffloadSpec() and spec.gpu_type.host_bandwidth:
-            most = self._promising(_MOST_WITH_OFFLOAD)
-            batches = ([found for due in batch for found in self._offloading(due)] for batch in most)
-            self._pipelined(batches, lambda due: self._settings(due, _ENDS[:1]))
-
-    def _offloading(self, due: "_Due") -> "Iterator[_Due]":
-        """Yield the layout with each legal way to offload that has an effect, then with all these modules."""
-        modules: list[str] = []
-        for module in OFFLOADABLE:
-            needed = ("core_attn", module) if module == "attn_proj" else (module,)
-            if found := self._offloaded(due, ",".join(needed)):
-                modules.append(module)
-                yield found
-        if len(modules) > 1 and (found := self._offloaded(due, ",".join(modules))):
-            yield found
-        layers = due.settled.spec.model.num_layers
-        for num in sorted({layers // 4, layers // 2, layers - 1} - {0}) if due.sizes.pp == 1 else ():
-            if found := self._offloaded(due, str(num)):
-                yield found
-
-    def _offloaded(self, due: "_Due", what: str) -> "_Due | None":
-        """The layout with modules or a number of layers in host memory; None where that is illegal or has no effect."""
-        name = f"cpu_offloading_num_layers={what}" if what.isdigit() else f"offload_modules=[{what}]"
-        found = self._resolved(due.sizes, (*due.settings, f"offload.{name}"), what)
-        if found is None:
-            return None
-        (row,) = self._settings(found, _ENDS[:1]).rows
-        return found if row.is_legal and all(finding.id != _WITHOUT_EFFECT for finding in row.findings) else None
-
-    def _promising(self, most: int) -> "Iterator[list[_Due]]":
-        due = sorted(filter(_may_gain, self.known.tried.values()), key=lambda each: each.least_seconds)[:most]
+    def _promising(self) -> "Iterator[list[_Due]]":
+        due = sorted(filter(_may_gain, self.known.tried.values()), key=lambda each: each.least_seconds)[:_MOST_FINE]
         for at in range(0, len(due), _FINE_AT_ONCE):
             batch = [each for each in due[at : at + _FINE_AT_ONCE] if each.least_seconds < self.known.worst_of_best]
             if batch:
@@ -181,11 +142,6 @@ class _Run:
             findings = check(asked, software, implementation=settled_implementation(spec))
             rows.append(Candidate(asked, tuple(each for each in findings if each.id != _OF_MEASURING), {}))
         return Candidates(tuple(rows), {})
-
-    def _whole_layers(self, due: "_Due") -> Candidates:
-        found = self._everything(due)
-        kept = (row for row in found.rows if not isinstance(row.spec.recompute, SelectiveRecompute))
-        return replace(found, rows=tuple(kept))
 
     def _everything(self, due: "_Due") -> Candidates:
         return candidates(due.settled.spec, due.settled.software, settled_implementation(due.settled.spec))
@@ -238,7 +194,7 @@ class _Run:
             return None
         return self._resolved(sizes, self.space.settings(sizes))
 
-    def _resolved(self, sizes: Sizes, settings: tuple[str, ...], offload: str = "") -> "_Due | None":
+    def _resolved(self, sizes: Sizes, settings: tuple[str, ...]) -> "_Due | None":
         sized = {SIZES[name]: value for name, value in sizes._asdict().items() if value is not None or name == "vp"}
         changes = {**self.base.from_point, **sized, "gpu": self.base.spec.gpu}
         if sizes.vp is None:
@@ -248,12 +204,11 @@ class _Run:
         try:
             spec = resolve_recipe(self.recipe, asked).spec
         except BadRequestError as error:
-            if not offload:
-                self._illegal(error.message)
+            self._illegal(error.message)
             return None
         implementation = settled_implementation(self.base.spec)
         spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": implementation})})
-        return _Due(sizes, settings, replace(self.base, spec=spec), offload)
+        return _Due(sizes, settings, replace(self.base, spec=spec))
 
     def _due_again(self, sizes: Sizes) -> "_Due | None":
         """Return the layout for another prediction, with recompute; None if it is too slow without."""
@@ -306,14 +261,11 @@ class _Run:
                 due.settled.software,
                 self.constants,
             )
-            self._keep(Tried(due.sizes, due.settings, due.settled, made, due.offload))
+            self._keep(Tried(due.sizes, due.settings, due.settled, made))
         self.news(self.known)
 
     def _keep(self, tried: Tried) -> None:
         predicted = [row for row in tried.plan.rows if row.prediction]
-        if tried.offload:
-            self.known.offloaded += [tried] if predicted else []
-            return
         if not predicted:
             why = next((row.reason for row in tried.plan.rows if row.reason), "not traced")
             self._illegal(why)
@@ -337,7 +289,6 @@ class _Due:
     sizes: Sizes
     settings: tuple[str, ...]
     settled: Settled
-    offload: str = ""
 
 
 def _needed(settings: list[tuple[_Due, Candidates]]) -> Iterator[tuple[TraceKind, tuple[TraceCase, ...]]]:
