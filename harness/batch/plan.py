@@ -138,8 +138,8 @@ class Batch(ABC, Generic[Entry]):
         following = self.following(due, launch, progress)
         return launched(launch, progress=following, prediction=lambda: self.prediction(due, launch), parents=parents)
 
-    def job_run(self, due: DueRun[Entry], task: int = 0) -> JobRun:
-        """Return the run as a Slurm job takes it; ``task``: its index in an array."""
+    def job_run(self, due: DueRun[Entry]) -> JobRun:
+        """Return the run as a Slurm job takes it."""
         entry, planned = due.entry, self.planned(due)
         return JobRun(
             run_dir=str(planned.run_dir),
@@ -148,7 +148,6 @@ class Batch(ABC, Generic[Entry]):
             sources=entry.sources,
             notes=entry.notes,
             force=entry.force,
-            task=task,
             prediction=entry.prediction,
             no_prediction=entry.no_prediction,
         )

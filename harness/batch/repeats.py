@@ -11,7 +11,7 @@ from typing_extensions import override
 from harness.batch.engine import LocalRuns, play
 from harness.batch.launches import num_nodes
 from harness.batch.plan import Batch, DueRun, PlannedRun
-from harness.cluster.collecting import committed_runs, drop_unstarted, task_runs
+from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import JobRequest, hand_over, require_gpu_named
 from harness.errors import BadRequestError, ExitCode, Problems
@@ -171,14 +171,14 @@ def dry_run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDispl
     names = ["RUN"] if request.repeats == 1 else [f"RUN{number}" for number in range(1, request.repeats + 1)]
     folders = [runs / name for name in names] if request.run_dir is None else [request.run_dir.absolute()]
     job = _job(request, slurm, understood, folders).checked(understood.host)
-    display.plan(understood, cached_prediction(understood), job)
+    display.run.plan(understood, cached_prediction(understood), job)
 
 
 def run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) -> ExitCode:
     """Submit one job for all repeats. Wait for it and judge it, unless the request says not to wait."""
     understood = _understood(request, slurm)
     _job(request, slurm, understood, [Path("RUN").absolute()] * request.repeats).checked(understood.host)
-    display.understood(understood)
+    display.run.understood(understood)
     absolute = replace(request, results_dir=results_dir(request.results_dir).absolute())
     folders = [run_folder(absolute).absolute() for _ in range(request.repeats)]
 
@@ -192,11 +192,11 @@ def run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) 
 
 def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
     """Judge the runs of a job and return the exit code. A night judges its own cases."""
-    filled_by = next((task.filled_by for task in task_runs(job) if task.filled_by), "")
-    if filled_by:
-        problem = f"{job.job_dir}: this job left no run; its folder holds the run of job {filled_by}"
-        raise BadRequestError(problem, remedy=f"judge that run with mbr-perf jobs wait {filled_by}")
-    runs = [Ran(record, Path(run.run_dir), None) for run, record in committed_runs(job)]
+    found = runs_of(job)
+    if found.filled_by:
+        problem = f"{job.job_dir}: this job left no run; its folder holds the run of job {found.filled_by}"
+        raise BadRequestError(problem, remedy=f"judge that run with mbr-perf jobs wait {found.filled_by}")
+    runs = [Ran(record, Path(run.run_dir), None) for run, record in found.committed]
     if job.what == "run":
         results = Path(job.results_dir) if job.results_dir else None
         return judge(runs, job.gate, results, display.run)

@@ -266,15 +266,6 @@ class SlurmLaunchOptions:
         help="Cancel a job that has not started by then. Default: wait.")] = None
     detach: Annotated[bool, _slurm("--detach", help="Submit and return; `mbr-perf jobs wait` collects and judges.")] = False
     no_submit: Annotated[bool, _slurm("--no_submit", help="Write the job's files and stop; `mbr-perf jobs submit` submits them.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmArrayOptions(SlurmLaunchOptions):
-    """Those of a sweep: also one task of an array per cell."""
-
-    array: Annotated[bool, _slurm("--array", help="One task of a job array per cell, instead of one job for all.")] = (
-        False
-    )
 # fmt: on
 
 

@@ -16,7 +16,6 @@ from harness.cli.options import (
     JudgeOptions,
     LaunchOptions,
     LocalLaunchOptions,
-    SlurmArrayOptions,
     SlurmLaunchOptions,
     SweepNodes,
 )
@@ -226,8 +225,7 @@ def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, 
         problems.append(error)
     raise_all(problems)
     options = read(SlurmOptions, given, time_limit_minutes=minutes, exclusive=not given.no_exclusive)
-    array = isinstance(given, SlurmArrayOptions) and given.array
-    return SlurmRequest(options=options, submit=not given.no_submit, detach=given.detach, array=array)
+    return SlurmRequest(options=options, submit=not given.no_submit, detach=given.detach)
 
 
 def limit_minutes(text: str | None) -> int:

@@ -7,47 +7,51 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import harness
-from harness.batch.launches import asides
-from harness.cluster.state import SLURM_ENDED_IT, TaskState
-from harness.experiment.effective import effective_recompute, settled_implementation
+from harness.batch.launches import asides, unstarted_record
+from harness.cluster.state import SLURM_ENDED_IT, JobState
 from harness.judge.readings import with_clocks
 from harness.launch.environment import this_host
-from harness.launch.machine import software_for
-from harness.measure.provenance import git_branch, git_commit
 from harness.measure.ranks import status_of, suspicions
 from harness.records.collect import LaunchOutcome, collect
-from harness.records.job import ATTEMPTS, LOGS, JobAttempt, JobRecord, JobRun, SubmittedRecord, read_submitted
+from harness.records.job import ATTEMPTS, LOGS, JobRecord, JobRun, SubmittedRecord, read_submitted
 from harness.records.rank import RankRecord, placed
 from harness.records.redact import redact
-from harness.records.run import NodeSample, Provenance, RunRecord, Status
+from harness.records.run import Provenance, RunRecord, Status
 from harness.records.store import RECORD, write_record
 from harness.records.strict_json import read_document
 
 
 @dataclass(frozen=True)
-class TaskRuns:
-    """The runs of one task in order. ``due``: the next run to commit; None when the task has no more.
+class JobRuns:
+    """The runs of a job in order. ``due``: the next run to commit; None when the job has no more.
 
-    A failed run is the last run of its task; ``dropped`` are the runs after it. ``filled_by``: the Slurm id of another job
-    whose run is in a folder of this task. Nothing is left of this task's own run there; then nothing is due.
+    A failed run is the last run of its job; ``dropped`` are the runs after it. ``filled_by``: the Slurm id of another job
+    whose run is in a folder of this job. Nothing is left of this job's own run there; then nothing is due.
     """
 
-    task: int
     committed: tuple[tuple[JobRun, RunRecord], ...]
-    due: JobRun | None
-    dropped: tuple[JobRun, ...]
+    due: JobRun | None = None
+    dropped: tuple[JobRun, ...] = ()
     filled_by: str = ""
 
 
-def task_runs(job: JobRecord) -> tuple[TaskRuns, ...]:
-    """Return every task of the job. BadRequestError if a record cannot be read."""
-    return tuple(_task(job, task) for task in range(job.num_tasks))
-
-
-def committed_runs(job: JobRecord) -> tuple[tuple[JobRun, RunRecord], ...]:
-    """Return all committed runs, task by task."""
-    return tuple(pair for task in task_runs(job) for pair in task.committed)
+def runs_of(job: JobRecord) -> JobRuns:
+    """Return the runs of a job. BadRequestError if a record cannot be read."""
+    submitted = read_submitted(Path(job.job_dir))
+    committed: list[tuple[JobRun, RunRecord]] = []
+    for place, run in enumerate(job.runs):
+        later = job.runs[place + 1 :]
+        record = read_document(Path(run.run_dir) / RECORD, RunRecord) if is_committed(run) else None
+        if record is None or not _is_of(record, submitted):
+            if aside := _kept_aside(run, submitted):  # the other folders now belong to another job, too
+                return JobRuns((*committed, (run, aside)))
+            if record is None:
+                return JobRuns(tuple(committed), run, later)
+            return JobRuns(tuple(committed), filled_by=record.provenance.job_id or "")
+        committed.append((run, record))
+        if record.status != "ok":
+            return JobRuns(tuple(committed), dropped=later)
+    return JobRuns(tuple(committed))
 
 
 def is_committed(run: JobRun) -> bool:
@@ -55,7 +59,7 @@ def is_committed(run: JobRun) -> bool:
     return (Path(run.run_dir) / RECORD).is_file()
 
 
-def drop_unstarted(runs: Iterator[JobRun] | tuple[JobRun, ...]) -> None:
+def drop_unstarted(runs: tuple[JobRun, ...]) -> None:
     """Remove the empty folders of runs. A folder with files stays."""
     for run in runs:
         folder = Path(run.run_dir)
@@ -63,28 +67,6 @@ def drop_unstarted(runs: Iterator[JobRun] | tuple[JobRun, ...]) -> None:
             for inner in ("ranks", "logs"):
                 (folder / inner).rmdir()
             folder.rmdir()
-
-
-def _task(job: JobRecord, number: int) -> TaskRuns:
-    runs = [run for run in job.runs if run.task == number]
-    submitted = read_submitted(Path(job.job_dir))
-    committed: list[tuple[JobRun, RunRecord]] = []
-    for place, run in enumerate(runs):
-        if not is_committed(run):
-            aside = _kept_aside(run, submitted)
-            if aside is None:
-                return TaskRuns(number, tuple(committed), run, tuple(runs[place + 1 :]))
-            return TaskRuns(number, (*committed, (run, aside)), None, ())  # the other folders now belong to another job
-        record = read_document(Path(run.run_dir) / RECORD, RunRecord)
-        if not _is_of(record, submitted):
-            aside = _kept_aside(run, submitted)
-            own = () if aside is None else ((run, aside),)
-            other = "" if own else record.provenance.job_id or ""
-            return TaskRuns(number, (*committed, *own), None, (), other)
-        committed.append((run, record))
-        if record.status != "ok":
-            return TaskRuns(number, tuple(committed), None, tuple(runs[place + 1 :]))
-    return TaskRuns(number, tuple(committed), None, ())
 
 
 def _is_of(record: RunRecord, submitted: SubmittedRecord | None) -> bool:
@@ -98,8 +80,7 @@ def _kept_aside(run: JobRun, submitted: SubmittedRecord | None) -> RunRecord | N
 
     Slurm can reuse job ids: a record from before the submission belongs to another job.
     """
-    run_dir = Path(run.run_dir)
-    for folder in asides(run_dir):
+    for folder in asides(Path(run.run_dir)):
         path = folder / RECORD
         if submitted is not None and path.is_file():
             record = read_document(path, RunRecord)
@@ -115,58 +96,40 @@ UNKNOWN = "unknown"
 _HOST_MEMORY = re.compile(r"oom[-_]kill event|task \d+: Out Of Memory|\bOut Of Memory\b")
 
 
-def collect_ended(job: JobRecord, submitted: SubmittedRecord, states: tuple[TaskState, ...], why: str = "") -> None:
-    """Commit the due run of every ended task that has no record. Drop the runs that never started.
+def collect_ended(job: JobRecord, submitted: SubmittedRecord, state: JobState, why: str = "") -> None:
+    """Commit the due run of an ended job. Drop the runs that never started.
 
     ``why``: replaces Slurm's state if mbr-perf ended the job. A record that appears meanwhile stays.
     """
-    for task in task_runs(job):
-        state = state_of(states, task.task)
-        if not state.has_ended:
-            continue
-        if task.due is not None and not is_committed(task.due):
-            record = lost_run(job, submitted, task.due, state, why)
-            Path(task.due.run_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
-            write_record(Path(task.due.run_dir), record)
-        drop_unstarted(task.dropped)
+    runs = runs_of(job)
+    if runs.due is not None and not is_committed(runs.due):
+        record = lost_run(job, submitted, runs.due, state, why)
+        Path(runs.due.run_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
+        write_record(Path(runs.due.run_dir), record)
+    drop_unstarted(runs.dropped)
 
 
-def state_of(states: tuple[TaskState, ...], task: int) -> TaskState:
-    """Return the state of one task; the state of the job if Slurm reports only the whole job."""
-    return next((state for state in states if task in state.tasks), states[-1])
-
-
-def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: TaskState, why: str = "") -> RunRecord:
+def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: JobState, why: str = "") -> RunRecord:
     """Return the record of a run that ended before its job could write one."""
-    spec = run.spec
-    collected = collect(Path(run.run_dir), spec.num_gpus)
+    spec, collected = run.spec, collect(Path(run.run_dir), run.spec.num_gpus)
     ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
     status, failure, note = _ending(job, state, ranks, why)
-    implementation = settled_implementation(spec)
-    software, _ = software_for(spec.gpu, this_host())
-    effective = effective_recompute(spec, implementation, software)
-    return RunRecord(
-        run_id=run.run_id,
-        status=status,
-        spec=spec,
-        sources=run.sources,
-        fingerprint=spec.fingerprint,
-        effective=effective,
-        ranks=ranks,
-        nodes=collected.nodes,
-        failure=failure,
-        suspect=suspicions(spec, effective, collected, ranks),
-        notes=(*run.notes, f"Slurm job {submitted.job_id} wrote no record for this run", *note, *collected.notes),
-        no_prediction="the job ended before the run was committed",
-        provenance=_provenance(job, submitted, ranks, collected.nodes),
-    )
+    record = unstarted_record(run, failure, this_host())
+    return record.model_copy(update={
+        "status": status,
+        "ranks": ranks,
+        "suspect": suspicions(spec, record.effective, collected, ranks),
+        "notes": (*run.notes, f"Slurm job {submitted.job_id} wrote no record for this run", *note, *collected.notes),
+        "no_prediction": "the job ended before the run was committed",
+        "provenance": _provenance(record.provenance, job, submitted, ranks),
+    })  # fmt: skip
 
 
-def slurm_failure(job: JobRecord, state: TaskState) -> str:
+def slurm_failure(job: JobRecord, state: JobState) -> str:
     """Say why the job ended, in Slurm's words, for the ``failure`` of its run."""
     if state.kind == "purged":
         return "Slurm: UNKNOWN: Slurm no longer knows the job, and the run left no record"
-    word = state.slurm
+    word = state.state
     if state.kind == "launch_failed" and "LAUNCH" not in word:
         word = "LAUNCH_FAILED"
     after = f" after {job.slurm.time_limit_minutes} min" if word == "TIMEOUT" else ""
@@ -180,14 +143,14 @@ def slurm_failure(job: JobRecord, state: TaskState) -> str:
 
 
 def _ending(
-    job: JobRecord, state: TaskState, ranks: tuple[RankRecord, ...], why: str
+    job: JobRecord, state: JobState, ranks: tuple[RankRecord, ...], why: str
 ) -> tuple[Status, str, tuple[str, ...]]:
-    """Status, failure and notes. Slurm's reason counts if Slurm ended the job; else the ranks' reason, if they left one."""
+    """Status, failure and notes. Slurm's reason counts if Slurm ended the job; else the ranks' reason, if there is one."""
     reason = why or slurm_failure(job, state)
     # If the step, not the script, exhausted the host's memory, only the job's log shows it, not Slurm's state.
     is_own_end = state.kind in ("failed", "finished") and not why
-    if is_own_end and any(_HOST_MEMORY.search(text) for text in log_ends(job, state)):
-        state_word = f"Slurm state {state.slurm}; the job's log shows that the kernel killed it"
+    if is_own_end and any(_HOST_MEMORY.search(text) for text in log_ends(job)):
+        state_word = f"Slurm state {state.state}; the job's log shows that the kernel killed it"
         return "failed", f"Slurm: OUT_OF_MEMORY of a node's host memory ({state_word})", ()
     status, failure = status_of(LaunchOutcome(status="failed", reason=reason), ranks)
     if why or state.kind in SLURM_ENDED_IT:
@@ -195,34 +158,27 @@ def _ending(
         return ("interrupted" if state.kind == "cancelled" and not why else "failed"), reason, also
     if failure and failure != reason:
         return status, failure, (reason,)
-    printed = before_python(job, state)
+    printed = before_python(job)
     return status, f"{reason}: {printed}" if printed else reason, ()
 
 
 def _provenance(
-    job: JobRecord, submitted: SubmittedRecord, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...]
+    here: Provenance, job: JobRecord, submitted: SubmittedRecord, ranks: tuple[RankRecord, ...]
 ) -> Provenance:
-    """Provenance as far as it is known here: the ranks' records of their nodes. The time runs from submission."""
+    """``here``, with what is known of the nodes: the ranks' records. The time runs from submission."""
     first = next((rank for rank in ranks if rank.device), None)
-    finished = datetime.now(UTC)
-    waited = finished - datetime.fromisoformat(submitted.submitted_at)
-    return Provenance(
-        started_at=submitted.submitted_at,
-        finished_at=finished.isoformat(timespec="seconds"),
-        duration_s=max(0.0, round(waited.total_seconds(), 3)),
-        command=job.command,
-        mbr_perf=harness.__version__,
-        git_commit=git_commit(),
-        git_branch=git_branch(),
-        container=job.slurm.container_image,
-        job_id=submitted.job_id,
-        hostname=first.hostname if first else UNKNOWN,
-        platform=UNKNOWN,
-        processor=UNKNOWN,
-        device_name=first.device.name if first and first.device else None,
-        driver_version=next((node.driver_version for node in nodes if node.driver_version), None),
-        versions=first.versions if first else {},
-    )
+    waited = datetime.now(UTC) - datetime.fromisoformat(submitted.submitted_at)
+    return here.model_copy(update={
+        "started_at": submitted.submitted_at,
+        "duration_s": max(0.0, round(waited.total_seconds(), 3)),
+        "command": job.command,
+        "container": job.slurm.container_image,
+        "job_id": submitted.job_id,
+        "hostname": first.hostname if first else UNKNOWN,
+        "platform": UNKNOWN,
+        "processor": UNKNOWN,
+        "num_cpus": None,
+    })  # fmt: skip
 
 
 _TAIL_BYTES = 1 << 16
@@ -233,32 +189,22 @@ _STEERING = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1
 _CONSEQUENCE = re.compile(r"srun: (Job step aborted|Terminating|Waiting|error: .*(Exited with exit code|Terminated))")
 
 
-def without_steering(text: str) -> str:
-    """Text from a log without control characters, for a terminal and a record."""
-    return _STEERING.sub("", text.replace("\r\n", "\n"))
-
-
-def log_ends(job: JobRecord, state: TaskState) -> Iterator[str]:
-    """Yield the last 64 KiB of every log of these tasks."""
-    tasks = {f"_{task}.out" for task in state.tasks}
+def log_ends(job: JobRecord) -> Iterator[str]:
+    """Yield the last 64 KiB of every log of the job."""
     for log in sorted((Path(job.job_dir) / LOGS).glob("slurm-*.out")):
-        if job.num_tasks > 1 and not any(log.name.endswith(end) for end in tasks):
-            continue
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             yield stream.read().decode(errors="replace")
 
 
-def before_python(job: JobRecord, state: TaskState) -> str:
+def before_python(job: JobRecord) -> str:
     """Return the last three lines, cut to 200 characters each, of a job that ended before its first node started.
 
     Empty if a node did start, or if the job printed nothing.
     """
-    if any(
-        read_document(path, JobAttempt).task in state.tasks for path in (Path(job.job_dir) / ATTEMPTS).glob("*.json")
-    ):
+    if any((Path(job.job_dir) / ATTEMPTS).glob("*.json")):
         return ""
-    lines = [line.strip() for text in log_ends(job, state) for line in without_steering(text).splitlines()]
+    lines = [line.strip() for text in log_ends(job) for line in _STEERING.sub("", text).splitlines()]
     printed = [line for line in lines if line and not _CONSEQUENCE.match(line)]
     if not printed:
         return ""

@@ -129,14 +129,14 @@ class Slurm:
         return self.call(("scontrol", *_cluster(job), "-o", "show", "job", job.job_id))
 
     def queue(self, job: SubmittedRecord) -> Answer:
-        """``squeue``: one line per task, ``task|state|reason|nodes``."""
-        words = ("--noheader", "--states=all", f"--jobs={job.job_id}", "--format=%K|%T|%r|%N")
+        """``squeue``: ``state|reason|nodes``."""
+        words = ("--noheader", "--states=all", f"--jobs={job.job_id}", "--format=%T|%r|%N")
         return self.call(("squeue", *_cluster(job), *words))
 
     def account(self, job: SubmittedRecord) -> Answer:
-        """``sacct``: one line per task, ``id|state|exit code|nodes``, where accounting is kept."""
+        """``sacct``: ``state|exit code|nodes``, where accounting is kept."""
         words = ("--noheader", "--parsable2", "--allocations", f"--jobs={job.job_id}")
-        return self.call(("sacct", *_cluster(job), *words, "--format=JobID,State,ExitCode,NodeList"))
+        return self.call(("sacct", *_cluster(job), *words, "--format=State,ExitCode,NodeList"))
 
     def cancel(self, job: SubmittedRecord) -> None:
         """Run ``scancel``; no error for a job that has ended. RunFailedError if Slurm does not do it."""

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.cluster.collecting import collect_ended, drop_unstarted, state_of, task_runs
+from harness.cluster.collecting import collect_ended, drop_unstarted, runs_of
 from harness.cluster.commands import Slurm
 from harness.cluster.showing import JobDisplay
-from harness.cluster.state import TaskState, job_state
+from harness.cluster.state import JobState, job_state
 from harness.errors import BadRequestError, ExitCode, RunFailedError
 from harness.judge.gate import status_exit_code
 from harness.launch.crew import interruption
 from harness.launch.heartbeats import Heartbeats
 from harness.records.folders import require_kept
 from harness.records.job import JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
+from harness.show.terminal import narrate
 
 LOOK_S = 0.5
 _ASK_S = (1.0, 5.0, 15.0)  # ask the controller every second at first, then less often
@@ -31,7 +32,7 @@ Sleep = Callable[[float], None]
 
 @dataclass
 class Watched:
-    """One job to wait for. ``states``: the latest. ``queued_before_s``: from submission until the wait began.
+    """One job to wait for. ``state``: the latest. ``queued_before_s``: from submission until the wait began.
 
     The other times are clock readings at which something was first seen.
     """
@@ -40,7 +41,7 @@ class Watched:
     submitted: SubmittedRecord
     queued_before_s: float = 0.0
     began_s: float | None = None
-    states: tuple[TaskState, ...] = ()
+    state: JobState | None = None
     shown: str = ""
     asked_s: float | None = None
     ended_s: float | None = None
@@ -49,9 +50,9 @@ class Watched:
     heartbeats: dict[str, Heartbeats] = field(default_factory=dict)
 
     @property
-    def has_ended(self) -> bool:
-        """Return whether Slurm reports the end of every task."""
-        return bool(self.states) and all(state.has_ended for state in self.states)
+    def is_open(self) -> bool:
+        """A run of the job is not committed yet."""
+        return runs_of(self.job).due is not None
 
 
 @dataclass(frozen=True)
@@ -124,39 +125,38 @@ class _Look:
         """Return whether the job is collected. Records of its runs count more than Slurm's state."""
         now = self._clock()
         watch.began_s = now if watch.began_s is None else watch.began_s
-        job_dir, job_id = Path(watch.job.job_dir), watch.submitted.job_id
-        require_kept(job_dir, then=f"mbr-perf waits no longer; `scancel {job_id}` ends the job")
-        tasks = task_runs(watch.job)
-        if watch.job.runs and all(task.due is None for task in tasks):
-            for task in tasks:
-                drop_unstarted(task.dropped)
+        then = f"mbr-perf waits no longer; `scancel {watch.submitted.job_id}` ends the job"
+        require_kept(Path(watch.job.job_dir), then=then)
+        runs = runs_of(watch.job)
+        if watch.job.runs and runs.due is None:
+            drop_unstarted(runs.dropped)
             return True
-        for task in tasks:
-            if task.due is not None:
-                folder = Path(task.due.run_dir)
-                require_kept(folder, then=f"mbr-perf waits no longer; `scancel {job_id}` ends the job")
-                self._show_steps(watch, task.due, now)
+        if runs.due is not None:
+            require_kept(Path(runs.due.run_dir), then=then)
+            self._show_steps(watch, runs.due, now)
         interval_s = _ASK_S[sum(now - watch.began_s > limit for limit in _PATIENT_AFTER_S)]
-        if watch.asked_s is None or now - watch.asked_s > interval_s:
-            self._ask(watch)
-        return self._has_ended(watch, now) if watch.has_ended else self._is_given_up(watch, now)
+        if watch.state is None or watch.asked_s is None or now - watch.asked_s > interval_s:
+            watch.state = self._ask(watch)
+        if watch.state.has_ended:
+            return self._has_settled(watch, watch.state, now)
+        return self._is_given_up(watch, watch.state, now)
 
-    def _has_ended(self, watch: Watched, now: float) -> bool:
+    def _has_settled(self, watch: Watched, state: JobState, now: float) -> bool:
         watch.ended_s = now if watch.ended_s is None else watch.ended_s
         if now - watch.ended_s < SETTLE_S and watch.job.runs:
             return False
-        collect_ended(watch.job, watch.submitted, watch.states)
+        collect_ended(watch.job, watch.submitted, state)
         return True
 
-    def _ask(self, watch: Watched) -> None:
-        watch.states = job_state(self._slurm, watch.submitted)
+    def _ask(self, watch: Watched) -> JobState:
+        state = job_state(self._slurm, watch.submitted)
         now = watch.asked_s = self._clock()
-        text = "; ".join(dict.fromkeys(state.text for state in watch.states))
-        if text != watch.shown:
-            self._display.narrate(f"job {watch.submitted.job_id}: {text}")
-            watch.shown = text
-        watch.stuck_s = (watch.stuck_s or now) if any(state.never_starts for state in watch.states) else None
-        watch.silent_s = (watch.silent_s or now) if any(state.kind == "unreachable" for state in watch.states) else None
+        if state.text != watch.shown:
+            narrate(f"job {watch.submitted.job_id}: {state.text}")
+            watch.shown = state.text
+        watch.stuck_s = (watch.stuck_s or now) if state.never_starts else None
+        watch.silent_s = (watch.silent_s or now) if state.kind == "unreachable" else None
+        return state
 
     def _show_steps(self, watch: Watched, run: JobRun, now: float) -> None:
         """Show the steps that the ranks of every node report in the shared folder."""
@@ -166,30 +166,28 @@ class _Look:
             watch.heartbeats[run.run_id] = Heartbeats(Path(run.run_dir), ranks, spec.measure.max_steps, now)
         beats = watch.heartbeats[run.run_id]
         if beats.read(now):
-            alone = self._alone and watch.job.num_tasks == 1
-            self._display.step(run.run_id, beats.progress(now), alone=alone)
+            self._display.step(run.run_id, beats.progress(now), alone=self._alone)
 
-    def _is_given_up(self, watch: Watched, now: float) -> bool:
+    def _is_given_up(self, watch: Watched, state: JobState, now: float) -> bool:
         """Cancel a job that cannot start or did not start in time. Its runs are recorded as failed for that reason."""
-        why = _reason_to_give_up(watch, now)
+        why = _reason_to_give_up(watch, state, now)
         if not why:
-            _require_word(watch, now)
+            _require_word(watch, state, now)
             return False
         self._slurm.cancel(watch.submitted)
-        watch.states = tuple(TaskState("cancelled", "CANCELLED", tasks=state.tasks) for state in watch.states)
-        collect_ended(watch.job, watch.submitted, watch.states, why)
+        watch.state = JobState(kind="cancelled", state="CANCELLED")
+        collect_ended(watch.job, watch.submitted, watch.state, why)
         return True
 
 
-def _reason_to_give_up(watch: Watched, now: float) -> str:
-    """Say why to give up, else empty. Empty too if a part of the job has started."""
-    if not watch.states or not all(state.kind == "queued" for state in watch.states):
+def _reason_to_give_up(watch: Watched, state: JobState, now: float) -> str:
+    """Say why to give up, else empty. Empty too if the job has started."""
+    if state.kind != "queued":
         return ""
-    state = watch.states[0]
     reason = state.reason or "no reason given"
-    if watch.stuck_s is not None and now - watch.stuck_s > _NEVER_S and state.restarts:
-        return f"Slurm: REQUEUED and held: {reason}; mbr-perf cancelled it, because it does not continue half a run"
     if watch.stuck_s is not None and now - watch.stuck_s > _NEVER_S:
+        if state.restarts:
+            return f"Slurm: REQUEUED and held: {reason}; mbr-perf cancelled it, because it does not continue half a run"
         return f"Slurm: never started: {reason}; cancelled by mbr-perf"
     limit = watch.job.slurm.pending_timeout_minutes
     waited_s = watch.queued_before_s + now - (watch.began_s or now)
@@ -198,11 +196,10 @@ def _reason_to_give_up(watch: Watched, now: float) -> str:
     return ""
 
 
-def _require_word(watch: Watched, now: float) -> None:
+def _require_word(watch: Watched, state: JobState, now: float) -> None:
     if watch.silent_s is None or now - watch.silent_s < _UNREACHABLE_S + watch.job.slurm.time_limit_minutes * 60:
         return
-    text = state_of(watch.states, 0).text
     raise RunFailedError(
-        f"job {watch.submitted.job_id}: {text}; it must have ended by now, but wrote no record",
+        f"job {watch.submitted.job_id}: {state.text}; it must have ended by now, but wrote no record",
         remedy=f"when Slurm answers again, collect it with mbr-perf jobs wait {watch.job.job_dir}",
     )

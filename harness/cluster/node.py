@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.batch.launches import make_folder, predicting_run, understood_again, unstarted_record
 from harness.cluster.commands import Slurm
-from harness.cluster.state import TaskState, from_scontrol
+from harness.cluster.state import JobState, from_scontrol
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.launch.crew import Interruption
 from harness.launch.environment import Host
@@ -28,10 +28,9 @@ from harness.records.strict_json import read_document
 
 @dataclass(frozen=True)
 class SlurmPlace:
-    """Read from Slurm's variables. ``task``: index in the array, else 0. ``restart_count``: number of requeues."""
+    """Read from Slurm's variables. ``restart_count``: number of requeues."""
 
     job_id: str
-    task: int
     restart_count: int
     node_rank: int
     nnodes: int
@@ -55,7 +54,6 @@ def slurm_place(shell: Mapping[str, str]) -> SlurmPlace:
     job = number("SLURM_JOB_ID")
     place = SlurmPlace(
         job_id=str(job),
-        task=number("SLURM_ARRAY_TASK_ID", 0),
         restart_count=number("SLURM_RESTART_COUNT", 0),
         node_rank=number("SLURM_NODEID"),
         nnodes=number("SLURM_NNODES"),
@@ -79,21 +77,21 @@ _BY_STATE = frozenset({"NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "BO
 
 def why_slurm_ended_it(job: JobRecord, place: SlurmPlace, host: Host) -> str:
     """Return the failure of an interrupted run; empty if someone cancelled it or the reason is unknown."""
-    if time_limit_note(Path(job.job_dir), place.task).exists():
+    if time_limit_note(Path(job.job_dir)).exists():
         return f"Slurm: TIMEOUT: the time limit of {job.slurm.time_limit_minutes} min was about to expire"
     asked = SubmittedRecord(job_id=place.job_id, submitted_at="", sbatch=())
     answer = Slurm(host.shell).show(asked)
-    states = from_scontrol(answer.out) if answer.code == 0 else ()
-    return ending_of(states[0], place.nnodes) if states else ""
+    state = from_scontrol(answer.out) if answer.code == 0 else None
+    return ending_of(state, place.nnodes) if state else ""
 
 
-def ending_of(state: TaskState, nnodes: int) -> str:
+def ending_of(state: JobState, nnodes: int) -> str:
     """Return the same, from the state that the controller reports at that moment."""
-    name = _BY_REASON.get(state.reason) or (state.slurm if state.slurm in _BY_STATE else "")
+    name = _BY_REASON.get(state.reason) or (state.state if state.state in _BY_STATE else "")
     if name:
         reason = f" ({state.reason})" if state.reason else ""
         return f"Slurm: {name}{reason} on {state.nodes}"
-    if state.slurm == "RUNNING" and nnodes > 1:
+    if state.state == "RUNNING" and nnodes > 1:
         return "Slurm: STEP ENDED, but not the job: its task on another node failed; see the job's log"
     return ""
 
@@ -190,8 +188,7 @@ class NodeOfJob:
     def _amended(self, record: RunRecord) -> RunRecord:
         """Add the job's id to the record, and Slurm's reason if Slurm ended the run."""
         place = self.place
-        task = f", task {place.task}" if self.job.num_tasks > 1 else ""
-        known: dict[str, object] = {"notes": (*record.notes, f"Slurm job {place.job_id}{task} on {place.nodes}")}
+        known: dict[str, object] = {"notes": (*record.notes, f"Slurm job {place.job_id} on {place.nodes}")}
         image = self.job.slurm.container_image
         if image is not None:
             known["provenance"] = record.provenance.model_copy(update={"container": image})

@@ -9,17 +9,18 @@ from typing import Generic
 from harness.batch.engine import Round
 from harness.batch.launches import num_nodes, unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry
-from harness.cluster.collecting import committed_runs, drop_unstarted, task_runs
+from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.commands import NotSubmittedError, Slurm, names_wrong_option
 from harness.cluster.following import Watched, wait_for, watched
 from harness.cluster.showing import JobDisplay
 from harness.cluster.state import job_state
-from harness.cluster.submission import JobRequest, found_again, prepare, submit
+from harness.cluster.submission import JobRequest, found_again, narrate_submitted, prepare, submit
 from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.launch.slurm_job import slurm_job
 from harness.records.job import SCRIPT, JobRecord, SlurmOptions, job_dirs, new_job_dir, read_job, read_submitted
 from harness.records.run import RunRecord
 from harness.records.store import write_record
+from harness.show.terminal import narrate
 
 _CANCEL_PATIENCE_S = 60.0
 
@@ -45,9 +46,7 @@ class JobPerEntry(Generic[Entry]):
         controller, watching = Slurm(self.batch.host.shell), list[Watched]()
         at_work = self._jobs_at_work()
         was_over = {
-            folder
-            for folder, job_dir in at_work.items()
-            if all(state.has_ended for state in job_state(controller, watched(job_dir).submitted))
+            folder for folder, job_dir in at_work.items() if job_state(controller, watched(job_dir).submitted).has_ended
         }
         for of_entry in by_entry(due):
             folder = self._folder(of_entry[0])
@@ -93,18 +92,18 @@ class JobPerEntry(Generic[Entry]):
         except RunFailedError as error:
             self._leave_alone(due[0], str(error))
             return None
-        self.display.submitted(record, submitted)
+        narrate_submitted(record, submitted)
         return Path(record.job_dir)
 
     def _leave_alone(self, due: DueRun[Entry], why: str) -> None:
         self._left_alone.add(self._folder(due))
-        self.display.narrate(f"{due.entry.name}: {why}")
+        narrate(f"{due.entry.name}: {why}")
 
     def _unstarted(self, job: JobRecord, error: HarnessError) -> None:
         run = job.runs[0]
         write_record(Path(run.run_dir), unstarted_record(run, error.message, self.batch.host))
         drop_unstarted(job.runs[1:])
-        self.display.narrate(f"{run.run_id}: {error}")
+        narrate(f"{run.run_id}: {error}")
 
     def _jobs_at_work(self) -> dict[Path, Path]:
         """Return the newest submitted job of each entry that still has a run to commit."""
@@ -115,37 +114,36 @@ class JobPerEntry(Generic[Entry]):
                 continue
             folder = Path(job.runs[0].run_dir).parent
             if read_submitted(job_dir) or self._taken_up(job, folder):
-                is_open = any(task.due is not None for task in task_runs(job))
-                found[folder] = job_dir if is_open else None
+                found[folder] = job_dir if runs_of(job).due else None
         return {folder: job_dir for folder, job_dir in found.items() if job_dir is not None}
 
     def _taken_up(self, job: JobRecord, folder: Path) -> bool:
         """Return whether Slurm accepted the job unconfirmed. Leaves the entry alone if Slurm does not answer now."""
-        if not (Path(job.job_dir) / SCRIPT).exists() or all(task.due is None for task in task_runs(job)):
+        if not (Path(job.job_dir) / SCRIPT).exists() or runs_of(job).due is None:
             return False
         host = self.batch.host
         try:
             return found_again(slurm_job(job, host), Slurm(host.shell)) is not None
         except RunFailedError as error:
             self._left_alone.add(folder)
-            self.display.narrate(f"{folder.name}: {error}")
+            narrate(f"{folder.name}: {error}")
             return False
 
     def _cancel(self, watching: Sequence[Watched], controller: Slurm) -> None:
         """Cancel the jobs and collect their runs. The wait is bounded."""
-        still_open = [watch for watch in watching if _is_open(watch)]
+        still_open = [watch for watch in watching if watch.is_open]
         for watch in still_open:
             controller.cancel(watch.submitted)
             watch.asked_s = None  # ask again at once
         deadline = time.monotonic() + _CANCEL_PATIENCE_S
         while still_open and time.monotonic() < deadline:
             wait_for(still_open, controller, self.display, timeout_s=0.0)
-            still_open = [watch for watch in still_open if _is_open(watch)]
+            still_open = [watch for watch in still_open if watch.is_open]
             time.sleep(0.5)
 
     def _note_committed(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched]) -> None:
         """Note the later runs of a job once they are committed, because the job decides whether they start."""
-        done = {run.run_dir for watch in watching for run, _ in committed_runs(watch.job)}
+        done = {run.run_dir for watch in watching for run, _ in runs_of(watch.job).committed}
         for item in due:
             if str(self.batch.planned(item).run_dir) in done:
                 self.batch.starts(item)
@@ -158,7 +156,7 @@ class JobPerEntry(Generic[Entry]):
         ended = {
             run.run_dir: (watch, record)
             for watch in watching
-            for run, record in committed_runs(watch.job)
+            for run, record in runs_of(watch.job).committed
             if record.status == "interrupted"
         }
         for item in due:
@@ -197,7 +195,3 @@ def _by_hand(watch: Watched, record: RunRecord) -> str:
     failure = record.failure or ""
     detail = failure.removeprefix("Slurm: CANCELLED") if failure.startswith("Slurm: CANCELLED") else ""
     return f"Slurm: CANCELLED by hand (job {watch.submitted.job_id}{f':{detail}' if detail else ''})"
-
-
-def _is_open(watch: Watched) -> bool:
-    return any(task.due is not None for task in task_runs(watch.job))

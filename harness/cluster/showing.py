@@ -1,21 +1,55 @@
-"""Shows a job: its submission, its state, its steps, and what to do next. The report goes to stdout, messages to stderr."""
+"""Shows a job: its submission, its steps, and what to do next. The report goes to stdout, messages to stderr."""
 
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Self
 
 from harness.launch.heartbeats import Progress
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.experiment import Display
-from harness.measure.prediction import RunPrediction
-from harness.measure.understanding import Understood
 from harness.records.job import JobRecord, SubmittedRecord
-from harness.records.run import RunRecord
+from harness.records.run import RunRecord, Status
 from harness.show import json
-from harness.show.page import Block, Line
+from harness.show.page import Line
 from harness.show.progress import PlainLines, Show, step_progress
 from harness.show.terminal import narrate, narration, show_blocks
+
+
+class SubmittedDocument(json.Document):
+    """``run`` and ``sweep`` with ``--detach --json``, and ``mbr-perf jobs submit --json``."""
+
+    job_dir: str
+    job_id: str | None
+    run_ids: tuple[str, ...]
+    run_dirs: tuple[str, ...]
+
+    @classmethod
+    def of_job(cls, job: JobRecord, submitted: SubmittedRecord | None = None, **more: object) -> Self:
+        """Document of a job. ``more``: further fields of a subclass."""
+        runs = {"run_ids": [run.run_id for run in job.runs], "run_dirs": [run.run_dir for run in job.runs]}
+        return cls.of(job, job_id=submitted.job_id if submitted else None, **runs, **more)
+
+
+class PreparedDocument(SubmittedDocument):
+    """``--no_submit --json``: the batch file that was written, and the command that submits it."""
+
+    script: Path
+    sbatch: tuple[str, ...]
+
+
+class WaitingDocument(SubmittedDocument):
+    """mbr-perf stopped waiting before the job ended."""
+
+    is_done: Literal[False] = False
+
+
+class CaseJobDocument(SubmittedDocument):
+    """``mbr-perf jobs wait --json`` for a case of a night."""
+
+    statuses: tuple[Status, ...]
 
 
 @dataclass
@@ -28,68 +62,49 @@ class JobDisplay:
     _show: Show | None = None
     _lines: dict[str, PlainLines] = field(default_factory=dict)
 
-    @property
-    def as_json(self) -> bool:
-        """Return whether the answer is one JSON document."""
-        return self.run.as_json
-
-    def plan(self, understood: Understood, prediction: RunPrediction, job: SlurmJob) -> None:
-        """Show a dry run: the batch file and the command that would submit it."""
-        self.run.plan(understood, prediction, job)
-
-    def understood(self, understood: Understood) -> None:
-        """Before anything is submitted, show the resolved request and every warning."""
-        self.run.understood(understood)
-
-    def ignored(self, names: Sequence[str]) -> None:
-        """Name the variables of the shell that would change the batch file's options."""
-        if names:
-            self.narrate(
-                f"Note: mbr-perf ignores {', '.join(names)} of your shell. Use the options of mbr-perf instead"
-            )
-
-    def narrate(self, line: Block) -> None:
-        """Show one message."""
-        narrate(line)
+    def _answer(self, document: SubmittedDocument, *lines: str) -> None:
+        if self.run.as_json:
+            json.answer(document)
+        else:
+            show_blocks(*(Line(line, whole=True) for line in lines))
 
     def prepared(self, job: SlurmJob) -> None:
         """Show a job that was written but not submitted."""
-        record = job.record
-        if self.as_json:
-            from harness.measure.document import PreparedDocument
-
-            json.answer(PreparedDocument.of_job(record, script=job.script_path, sbatch=job.sbatch))
-        else:
-            self._answer([f"prepared {job.script_path}", f"submit it: mbr-perf jobs submit {record.job_dir}"])
-
-    def submitted(self, job: JobRecord, submitted: SubmittedRecord) -> None:
-        """Show that the job is in the queue."""
-        self.narrate(f"job {submitted.job_id} submitted: {job.job_dir}")
+        self._answer(
+            PreparedDocument.of_job(job.record, script=job.script_path, sbatch=job.sbatch),
+            f"prepared {job.script_path}",
+            f"submit it: mbr-perf jobs submit {job.record.job_dir}",
+        )
 
     def detached(self, job: JobRecord, submitted: SubmittedRecord) -> None:
         """Show the ids and the command that collects the job."""
-        if self.as_json:
-            from harness.measure.document import SubmittedDocument
-
-            json.answer(SubmittedDocument.of_job(job, submitted))
-            return
-        self._answer([
+        self._answer(
+            SubmittedDocument.of_job(job, submitted),
             f"job {submitted.job_id}: {job.job_dir}",
             *(f"run {run.run_id}" for run in job.runs),
             f"collect and judge it: mbr-perf jobs wait {job.job_dir}",
-        ])  # fmt: skip
+        )
 
     def left_alone(self, job: JobRecord, submitted: SubmittedRecord, signal: int | None) -> None:
         """Show that the wait ended before the job."""
         self.close()
         why = "mbr-perf stopped waiting" if signal is not None else "it has not finished yet"
-        self.narrate(f"job {submitted.job_id} continues: {why}")
-        self.narrate(Line(f"  collect it: mbr-perf jobs wait {job.job_dir}", whole=True))
-        self.narrate(Line(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}", whole=True))
-        if self.as_json:
-            from harness.measure.document import WaitingDocument
-
+        narrate(
+            f"job {submitted.job_id} continues: {why}",
+            Line(f"  collect it: mbr-perf jobs wait {job.job_dir}", whole=True),
+            Line(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}", whole=True),
+        )
+        if self.run.as_json:
             json.answer(WaitingDocument.of_job(job, submitted))
+
+    def of_a_night(self, job: JobRecord, records: Sequence[RunRecord]) -> None:
+        """Show how the runs of a night's case ended, and the command that judges them."""
+        statuses = [record.status for record in records]
+        self._answer(
+            CaseJobDocument.of_job(job, statuses=statuses),
+            f"runs: {', '.join(statuses)}",
+            f"judge them: mbr-perf nightly --resume {job.subject}",
+        )
 
     def step(self, run_id: str, progress: Progress, *, alone: bool) -> None:
         """Show a live bar on a terminal, lines elsewhere. Lines name their run if it is not ``alone``."""
@@ -108,21 +123,7 @@ class JobDisplay:
             self._lines[run_id] = PlainLines(narration(), progress.num_steps, time.monotonic, label=f"{run_id}: ")
         return self._lines[run_id].show
 
-    def of_a_night(self, job: JobRecord, records: Sequence[RunRecord]) -> None:
-        """Show how the runs of a night's case ended, and the command that judges them."""
-        statuses = [record.status for record in records]
-        if self.as_json:
-            from harness.measure.document import CaseJobDocument
-
-            json.answer(CaseJobDocument.of_job(job, statuses=statuses))
-        else:
-            self._answer([f"runs: {', '.join(statuses)}", f"judge them: mbr-perf nightly --resume {job.subject}"])
-
     def close(self) -> None:
         """Remove the bar from the terminal."""
         self._steps.close()
         self._shown, self._show = "", None
-
-    @staticmethod
-    def _answer(lines: Sequence[str]) -> None:
-        show_blocks(*(Line(line, whole=True) for line in lines))

@@ -32,6 +32,7 @@ from harness.records.job import (
 )
 from harness.records.redact import own_command
 from harness.records.store import write_atomically
+from harness.show.terminal import narrate
 from harness.units import utc_now
 
 
@@ -39,8 +40,7 @@ from harness.units import utc_now
 class JobRequest:
     """A job without a folder. ``label``: names folder and job; ``subject`` None: the job's own folder.
 
-    ``specs``: the experiments, for the needed nodes. ``resumes``: the folder of a whole sweep, in place of ``runs``.
-    ``results``: the folder of jobs, absolute because nodes read it.
+    ``specs``: the experiments, for the needed nodes. ``results``: the folder of jobs, absolute because nodes read it.
     """
 
     what: Literal["run", "sweep", "nightly"]
@@ -51,8 +51,6 @@ class JobRequest:
     results: Path
     subject: Path | None = None
     runs: tuple[JobRun, ...] = ()
-    num_tasks: int = 1
-    resumes: Path | None = None
     gate: GateOptions = field(default_factory=GateOptions)
 
     def record(self, job_dir: Path) -> JobRecord:
@@ -65,9 +63,7 @@ class JobRequest:
             subject=str(self.subject or job_dir),
             nnodes=self.launch.nnodes,
             gpus_per_node=max(gpus),
-            num_tasks=self.num_tasks,
             runs=self.runs,
-            sweep_dir=str(self.resumes) if self.resumes else None,
             launch=self.launch,
             gate=self.gate,
             results_dir=str(self.results),
@@ -79,7 +75,7 @@ class JobRequest:
 
     def checked(self, host: Host) -> SlurmJob:
         """Return the job in a folder that does not exist yet. BadRequestError for values that no batch file can hold."""
-        return require_submittable(self.record(self.results / JOBS / "JOB"), host)
+        return submittable(self.record(self.results / JOBS / "JOB"), host)
 
 
 def _job_name(label: str) -> str:
@@ -101,7 +97,9 @@ def hand_over(
     ``refused``: makes the error to raise if Slurm refuses the job.
     """
     controller = Slurm(host.shell)
-    display.ignored(controller.ignored)
+    if controller.ignored:
+        names = ", ".join(controller.ignored)
+        narrate(f"Note: mbr-perf ignores {names} of your shell. Use the options of mbr-perf instead")
     job = prepare(asked.record(new_job_dir(asked.results, asked.label)), host)
     if not slurm.submit:
         display.prepared(job)
@@ -110,11 +108,16 @@ def hand_over(
         submitted = submit(job, controller)
     except BadRequestError as error:
         raise refused(job.record, error) from error
-    display.submitted(job.record, submitted)
+    narrate_submitted(job.record, submitted)
     if slurm.detach:
         display.detached(job.record, submitted)
         return ExitCode.OK
     return wait_and_judge(Path(job.record.job_dir), controller, display, judge)
+
+
+def narrate_submitted(job: JobRecord, submitted: SubmittedRecord) -> None:
+    """Show that the job is in the queue."""
+    narrate(f"job {submitted.job_id} submitted: {job.job_dir}")
 
 
 def require_gpu_named(gpu: str) -> None:
@@ -126,7 +129,7 @@ def require_gpu_named(gpu: str) -> None:
         )
 
 
-def require_submittable(record: JobRecord, host: Host) -> SlurmJob:
+def submittable(record: JobRecord, host: Host) -> SlurmJob:
     """Return the job. One BadRequestError for all values that the batch file or ``job.json`` cannot hold."""
     job = slurm_job(record, host)
     job_text(record)
@@ -135,7 +138,7 @@ def require_submittable(record: JobRecord, host: Host) -> SlurmJob:
 
 def prepare(record: JobRecord, host: Host) -> SlurmJob:
     """Write ``job.json`` and the batch file into the job's existing folder. Submits nothing."""
-    job = require_submittable(record, host)
+    job = submittable(record, host)
     write_job(record)
     # Variables of the shell may hold bytes that are not UTF-8. They stay as they are.
     write_atomically(job.script_path, job.render().encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""srun starts this once on every node of a Slurm job. It does the runs of this task, one after the other."""
+"""srun starts this once on every node of a Slurm job. It does the runs of the job, one after the other."""
 
 import signal
 import sys
@@ -28,7 +28,7 @@ Part = Callable[["NodeOfJob", JobAttempt], ExitCode]
 
 
 def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
-    """Do this node's part of the job. Slurm takes the exit code. ``part`` None: the runs of this task."""
+    """Do this node's part of the job. Slurm takes the exit code. ``part`` None: the runs of the job."""
     parser = ArgumentParser(prog="slurm_task", description=__doc__)
     parser.add_argument("--job_dir", type=Path, required=True)
     parser.add_argument("--master_addr", required=True, help="the first node of the job")
@@ -53,9 +53,8 @@ def run_task(job_dir: Path, master_addr: str, part: Part) -> ExitCode:
         if attempt.refused:
             raise RunFailedError("; ".join(attempt.refused), remedy="nothing was run or overwritten; submit a new job")
         wrong_nodes = node_count_problem(job, place)
-        runs = _runs_of(job, place)
-        if wrong_nodes and place.node_rank == 0 and runs:
-            node.refuse(runs[0], wrong_nodes)
+        if wrong_nodes and place.node_rank == 0 and job.runs:
+            node.refuse(job.runs[0], wrong_nodes)
         if wrong_nodes:
             raise RunFailedError(wrong_nodes)
         return part(node, attempt)
@@ -66,7 +65,6 @@ def _begin(node: NodeOfJob) -> JobAttempt:
     job, place = node.job, node.place
     attempt = JobAttempt(
         job_id=place.job_id,
-        task=place.task,
         restart_count=place.restart_count,
         nodes=place.nodes,
         hostname=node.host.hostname,
@@ -90,9 +88,9 @@ def _reasons_to_refuse(job: JobRecord, place: SlurmPlace) -> tuple[str, ...]:
     before = Path(job.job_dir) / ATTEMPTS
     for path in sorted(before.glob("*.json")):
         attempt = read_document(path, JobAttempt)
-        if attempt.task == place.task and not attempt.refused:
+        if not attempt.refused:
             reasons.append(f"job {attempt.job_id} already ran it at {attempt.started_at} on {attempt.nodes}")
-    for run in _runs_of(job, place):
+    for run in job.runs:
         if (Path(run.run_dir) / RECORD).exists() or any(Path(run.run_dir, "ranks").glob("*")):
             reasons.append(f"{run.run_dir} already holds a run")
     return tuple(reasons)
@@ -105,13 +103,9 @@ def _await_attempt(node: NodeOfJob) -> JobAttempt:
     return read_document(path, JobAttempt)
 
 
-def _runs_of(job: JobRecord, place: SlurmPlace) -> tuple[JobRun, ...]:
-    return tuple(run for run in job.runs if run.task == place.task)
-
-
 def _runs(node: NodeOfJob, _: JobAttempt) -> ExitCode:
     """Do the runs until one fails or a signal comes. Only the first node returns their exit code."""
-    runs, leads = _runs_of(node.job, node.place), node.place.node_rank == 0
+    runs, leads = node.job.runs, node.place.node_rank == 0
     code = ExitCode.OK
     with ExitStack() as stack:
         if len(runs) > 1 and not node.job.launch.replay_from:

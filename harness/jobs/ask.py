@@ -44,17 +44,11 @@ def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """Show the state of a job: Slurm's state and reason, and each of its runs."""
     from harness.jobs.show import job_page, standing
     from harness.records.job import job_dir_of
+    from harness.show import json
+    from harness.show.terminal import show_page
 
     found = standing(job_dir_of(job, results_dir), _slurm())
-    if as_json:
-        from harness.jobs.show import JobDocument
-        from harness.show import json
-
-        json.answer(JobDocument.of(found))
-    else:
-        from harness.show.terminal import show_page
-
-        show_page(job_page(found))
+    json.answer(found) if as_json else show_page(job_page(found))
 
 
 @app.command()
@@ -86,20 +80,18 @@ def wait(
 @app.command()
 def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
     """Cancel a job. Its ranks stop and keep what they measured; `jobs wait` collects it."""
+    from harness.jobs.show import CancelledDocument
     from harness.jobs.show import cancel as cancel_job
     from harness.records.job import job_dir_of
+    from harness.show import json
+    from harness.show.page import Line
+    from harness.show.terminal import show_blocks
 
     job_dir = job_dir_of(job, results_dir)
     submitted = cancel_job(job_dir, _slurm())
     if as_json:
-        from harness.jobs.show import CancelledDocument
-        from harness.show import json
-
         json.answer(CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id))
     else:
-        from harness.show.page import Line
-        from harness.show.terminal import show_blocks
-
         text = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
         show_blocks(Line(text, whole=True))
 

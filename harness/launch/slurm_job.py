@@ -146,19 +146,16 @@ class SlurmJob:
         return _TEMPLATE.format(
             directives=directives,
             exports=exports + left_out,
-            note=self._note(),
+            note=shlex.quote(str(time_limit_note(Path(self.record.job_dir)))),
             srun=" \\\n  ".join(self._srun()),
             warning_s=self.warning_s,
         )
 
     def _directives(self) -> list[str]:
         record, asked = self.record, self.record.slurm
-        is_array = record.num_tasks > 1
-        log = Path(record.job_dir) / LOGS / ("slurm-%A_%a.out" if is_array else "slurm-%j.out")
         maybe = (
             ("partition", asked.partition), ("account", asked.account), ("qos", asked.qos),
             ("reservation", asked.reservation), ("constraint", asked.constraint), ("segment", asked.segment),
-            ("array", f"0-{record.num_tasks - 1}" if is_array else None),
         )  # fmt: skip
         return [
             f"job-name={record.name}",
@@ -168,7 +165,7 @@ class SlurmJob:
             *(("exclusive", "mem=0") if asked.exclusive else ()),
             f"time={asked.time_limit_minutes}",
             *(f"{name}={value}" for name, value in maybe if value is not None),
-            f"output={log}",
+            f"output={Path(record.job_dir) / LOGS / 'slurm-%j.out'}",
             "open-mode=append",
             "no-requeue",
             f"signal=B:USR1@{self.warning_s}",
@@ -180,11 +177,6 @@ class SlurmJob:
             return ()
         return (f"gres=gpu:{num}",) if how == "gres" else (f"gpus-per-node={num}",)
 
-    def _note(self) -> str:
-        """Return the path of the note; the task's number is only known in the job."""
-        path = shlex.quote(str(time_limit_note(Path(self.record.job_dir))).removesuffix("0"))
-        return path + '"${SLURM_ARRAY_TASK_ID:-0}"'
-
     def _srun(self) -> list[str]:
         record, asked = self.record, self.record.slurm
         container = []
@@ -194,7 +186,7 @@ class SlurmJob:
                 f"--container-image={shlex.quote(asked.container_image)}",
                 f"--container-mounts={shlex.quote(mounts)}",
             ]
-        module = "harness.sweep.run" if record.sweep_dir else "harness.cluster.task"
+        module = "harness.sweep.run" if record.what == "sweep" else "harness.cluster.task"
         words = (self.python, "-m", module, "--job_dir", record.job_dir)
         return [
             f"srun --nodes={record.nnodes} --ntasks={record.nnodes} --ntasks-per-node=1 --export=ALL",

@@ -22,7 +22,6 @@ from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.prediction import RunPrediction, error_of, whole_run
 from harness.measure.understanding import Understood
-from harness.records.job import JobRecord, SubmittedRecord
 from harness.records.rank import RankRecord
 from harness.records.run import (
     ImportedLog,
@@ -143,7 +142,6 @@ class SlurmSubmission(Shown):
     launcher: Literal["slurm"] = "slurm"
     job_dir: str = at("record", "job_dir")
     nnodes: int = at("record", "nnodes")
-    num_tasks: int = at("record", "num_tasks")
     script: str
     sbatch: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -325,37 +323,3 @@ class RecordedRun(Document):
     def rows(self) -> list[Mapping[str, object]]:
         """One row for each step of each rank."""
         return [{"rank": rank.rank, **step.model_dump()} for rank in self.ranks for step in rank.steps]
-
-
-class SubmittedDocument(Document):
-    """``run`` and ``sweep`` with ``--detach --json``, and ``mbr-perf jobs submit --json``."""
-
-    job_dir: str
-    job_id: str | None
-    run_ids: tuple[str, ...]
-    run_dirs: tuple[str, ...]
-
-    @classmethod
-    def of_job(cls, job: JobRecord, submitted: SubmittedRecord | None = None, **more: object) -> Self:
-        """Document of a job. ``more``: further fields of a subclass."""
-        runs = {"run_ids": [run.run_id for run in job.runs], "run_dirs": [run.run_dir for run in job.runs]}
-        return cls.of(job, job_id=submitted.job_id if submitted else None, **runs, **more)
-
-
-class PreparedDocument(SubmittedDocument):
-    """``--no_submit --json``: the batch file that was written, and the command that submits it."""
-
-    script: Path
-    sbatch: tuple[str, ...]
-
-
-class WaitingDocument(SubmittedDocument):
-    """mbr-perf stopped waiting before the job ended."""
-
-    is_done: Literal[False] = False
-
-
-class CaseJobDocument(SubmittedDocument):
-    """``mbr-perf jobs wait --json`` for a case of a night."""
-
-    statuses: tuple[Status, ...]

@@ -9,7 +9,7 @@ from harness.cli.options import Json
 
 _RUN = ("measure.document:RunDocument", "measure.document:RunPlanDocument")
 _SWEEP = ("sweep.document:SweepRunDocument", "sweep.document:SweepPlanDocument", "sweep.document:SweepJobPlanDocument")
-_JOB = tuple(f"measure.document:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
+_JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "check": ("measure.document:CheckDocument",),
@@ -28,8 +28,8 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "import": ("measure.document:RunDocument",),
     "jobs cancel": ("jobs.show:CancelledDocument",),
     "jobs status": ("jobs.show:JobDocument",),
-    "jobs submit": ("measure.document:SubmittedDocument",),
-    "jobs wait": (_RUN[0], _SWEEP[0], "measure.document:WaitingDocument", "measure.document:CaseJobDocument"),
+    "jobs submit": ("cluster.showing:SubmittedDocument",),
+    "jobs wait": (_RUN[0], _SWEEP[0], "cluster.showing:WaitingDocument", "cluster.showing:CaseJobDocument"),
     "nightly": tuple(f"nightly.document:{name}Document" for name in ("Night", "NightPlan", "NightJobPlan")),
     "plan": ("plan.document:PlanDocument", "plan.document:CalibrationDocument"),
     "recipes list": ("recipes.show:RecipesDocument",),

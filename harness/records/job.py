@@ -22,9 +22,9 @@ JOB, SCRIPT, SUBMITTED, LOGS = "job.json", "job.sbatch", "submitted.json", "logs
 ATTEMPTS, MEETING = "attempts", "meeting.json"
 
 
-def time_limit_note(job_dir: Path, task: int = 0) -> Path:
+def time_limit_note(job_dir: Path) -> Path:
     """Return the file that the job's script makes when Slurm warns it of the time limit, before the ranks end."""
-    return job_dir / f"time_limit_{task}"
+    return job_dir / "time_limit"
 
 
 class SlurmOptions(Frozen):
@@ -53,17 +53,16 @@ class SlurmOptions(Frozen):
 class SlurmRequest:
     """The options of `--launcher slurm` beyond those of a run. ``submit`` False: prepare the job and stop.
 
-    ``detach``: submit the job and do not wait. ``array``: one task per cell.
+    ``detach``: submit the job and do not wait.
     """
 
     options: SlurmOptions
     submit: bool = True
     detach: bool = False
-    array: bool = False
 
 
 class JobRun(Frozen):
-    """One run of a job. ``run_dir``: absolute, without a run. ``task``: its index in the array, else 0.
+    """One run of a job. ``run_dir``: absolute, without a run.
 
     ``prediction`` and ``no_prediction``: set if the run was predicted when it was planned; otherwise the node predicts.
     """
@@ -74,7 +73,6 @@ class JobRun(Frozen):
     sources: dict[str, str] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     force: tuple[str, ...] = ()
-    task: int = 0
     prediction: PredictionRecord | None = None
     no_prediction: str = ""
 
@@ -82,8 +80,8 @@ class JobRun(Frozen):
 class JobRecord(Frozen):
     """``job.json``. ``what``: run, sweep or nightly case. ``subject``: the folder that the runs belong to.
 
-    ``sweep_dir``: a whole sweep that the job resumes on its nodes; ``runs`` is then empty. ``gpus_per_node``: asked of
-    Slurm, 0 for a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
+    A job of a sweep resumes the whole sweep on its nodes; ``runs`` is then empty. ``gpus_per_node``: asked of Slurm, 0 for
+    a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -93,9 +91,7 @@ class JobRecord(Frozen):
     subject: str
     nnodes: int
     gpus_per_node: int = 0
-    num_tasks: int = 1
     runs: tuple[JobRun, ...] = ()
-    sweep_dir: str | None = None
     launch: BatchLaunch = BatchLaunch()
     gate: GateOptions = GateOptions()
     results_dir: str | None = None
@@ -116,14 +112,13 @@ class SubmittedRecord(Frozen):
 
 
 class JobAttempt(Frozen):
-    """``attempts/<job id>.<restart>.json``: written by the first node of a job, or of a task of an array, as it starts.
+    """``attempts/<job id>.<restart>.json``: written by the first node of a job as it starts.
 
     ``refused``: why this attempt runs nothing, or empty. ``master_port``: where the nodes of a sweep meet.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     job_id: str
-    task: int
     restart_count: int
     nodes: str
     hostname: str

@@ -14,7 +14,7 @@ from harness.cli.options import (
     JudgeOptions,
     LocalLaunchOptions,
     Results,
-    SlurmArrayOptions,
+    SlurmLaunchOptions,
     SweepNodes,
     takes,
 )
@@ -69,7 +69,7 @@ class SweepOptions:
 # fmt: on
 
 
-@takes(ExperimentOptions, EngineOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmArrayOptions)
+@takes(ExperimentOptions, EngineOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmLaunchOptions)
 def sweep(
     asked: ExperimentOptions,
     engine: EngineOptions,
@@ -77,7 +77,7 @@ def sweep(
     judge: JudgeOptions,
     launch: LocalLaunchOptions,
     nodes: SweepNodes,
-    slurm: SlurmArrayOptions,
+    slurm: SlurmLaunchOptions,
 ) -> None:
     """Train several settings and say which one to use: time, memory and ms per GiB saved against a control.
 
@@ -189,7 +189,7 @@ def sweep_request(
 
 
 def slurm_sweep_request(
-    how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmArrayOptions
+    how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmLaunchOptions
 ) -> "SlurmRequest | None":
     """Return the request of `--launcher slurm`; None for another launcher. BadRequestError with all problems."""
     from harness.cli.requests import nodes_said, slurm_request
@@ -199,9 +199,9 @@ def slurm_sweep_request(
         asked = slurm_request(launch.launcher, given, nodes_said(nodes, launch.replay_from))
     if launch.launcher == "slurm" and how.no_warm:
         problems.add("--no_warm cannot be used with --launcher slurm", "leave it out")
-    if launch.launcher == "slurm" and how.max_minutes is not None and (given.array or how.resume is not None):
-        remedy = "leave it out: --time_limit ends each task or the job"
-        problems.add("--max_minutes cannot be used with an array or a resumed sweep on Slurm", remedy)
+    if launch.launcher == "slurm" and how.max_minutes is not None and how.resume is not None:
+        remedy = "leave it out: --time_limit ends the job"
+        problems.add("--max_minutes cannot be used with a resumed sweep on Slurm", remedy)
     problems.raise_if_any()
     return asked
 

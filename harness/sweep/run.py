@@ -1,4 +1,4 @@
-"""Starts and resumes a sweep: on this machine, inside a Slurm job, or as a job with one task or an array."""
+"""Starts and resumes a sweep: on this machine, inside a Slurm job, or as a job."""
 
 import sys
 from dataclasses import dataclass, field
@@ -7,7 +7,6 @@ from pathlib import Path
 from harness.batch.engine import TimeLimit, begun, holding, play_here
 from harness.batch.launches import num_nodes, require_same_software
 from harness.batch.nodes import Follower, Meeting, follow
-from harness.cluster.collecting import collect_ended
 from harness.cluster.commands import Slurm
 from harness.cluster.node import NodeOfJob
 from harness.cluster.showing import JobDisplay
@@ -55,7 +54,7 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequ
         return
     plan, results = _planned(request, host, display), results_dir(request.results_dir).absolute()
     batch = _unstarted(plan, host, results)
-    job = sweep_job(batch, batch.every_run(), slurm, results).checked(host)
+    job = sweep_job(batch, slurm, results).checked(host)
     if display.as_json:
         from harness.measure.document import launch_document
         from harness.sweep.document import SweepJobPlanDocument
@@ -144,19 +143,14 @@ def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
     return follow_sweep(Follower(sweep_dir, node.place.node_rank, meeting), SweepDisplay())
 
 
-def sweep_job(batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path) -> JobRequest:
-    """Return one job for all cells, or with an array one task per cell with its repeats."""
-    plan, cells = batch.plan, list(dict.fromkeys(item.entry.index for item in due))
-    in_order = sorted(due, key=lambda item: (item.entry.index, item.number))
-    runs = tuple(batch.job_run(item, task=cells.index(item.entry.index)) for item in in_order)
+def sweep_job(batch: SweepBatch, slurm: SlurmRequest, results: Path) -> JobRequest:
+    """Return the job that resumes the sweep on its nodes."""
+    plan = batch.plan
     return JobRequest(
         what="sweep",
         subject=batch.folder,
         label=plan.recipe,
         specs=tuple(cell.spec for cell in plan.planned),
-        runs=runs if slurm.array else (),
-        num_tasks=max(1, len(cells)) if slurm.array else 1,
-        resumes=None if slurm.array else batch.folder,
         launch=plan.launch,
         gate=plan.gate,
         options=slurm.options,
@@ -172,24 +166,24 @@ def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: Sw
     host, results = this_host(), results_dir(request.results_dir).absolute()
     plan = _planned(request, host, display)
     batch = _unstarted(plan, host, results)
-    sweep_job(batch, batch.every_run(), slurm, results).checked(host)
+    sweep_job(batch, slurm, results).checked(host)
     named = request.sweep_dir
     sweep_dir = made_sweep_dir(named.absolute()) if named else SWEEP_FOLDERS.new_dir(results, plan.recipe)
     batch = SweepBatch(sweep_dir, host, plan.model_copy(update={"sweep_id": sweep_dir.name}))
     with begun(SWEEP_FOLDERS, sweep_dir, batch.plan):
         display.begins(batch.plan, sweep_dir, len(batch.every_run()))
-    return _submitted(batch, batch.every_run(), slurm, results, display)
+    return _submitted(batch, slurm, results, display)
 
 
 def resume_sweep_on_slurm(reference: str, results: Path | None, slurm: SlurmRequest, display: SweepDisplay) -> ExitCode:
-    """Collect the results of earlier jobs, then submit a job for the missing runs."""
-    batch = _collected(reference, results, this_host())
+    """Submit a job for the missing runs. BadRequestError while an earlier job is at work on the sweep."""
+    batch = _without_jobs(reference, results, this_host())
     with holding(batch.folder, "sweep"):  # no other process runs it here
         due = batch.due()
     display.begins(batch.plan, batch.folder, len(due))
     if not due:
         return answer(batch, display)
-    return _submitted(batch, due, slurm, SWEEP_FOLDERS.home(batch.folder, results), display)
+    return _submitted(batch, slurm, SWEEP_FOLDERS.home(batch.folder, results), display)
 
 
 def answered_from_jobs(reference: str, results: Path | None, display: SweepDisplay) -> ExitCode | None:
@@ -197,7 +191,7 @@ def answered_from_jobs(reference: str, results: Path | None, display: SweepDispl
 
     BadRequestError while a job is at work on it.
     """
-    batch = _collected(reference, results, this_host())
+    batch = _without_jobs(reference, results, this_host())
     return None if batch.due() or not _jobs_of(batch.folder, results) else answer(batch, display)
 
 
@@ -213,24 +207,19 @@ def _jobs_of(sweep_dir: Path, results: Path | None) -> list[Path]:
     return [folder for folder in folders if read_job(folder).subject == str(sweep_dir) and read_submitted(folder)]
 
 
-def _collected(reference: str, results: Path | None, host: Host) -> SweepBatch:
-    """Return the sweep, with the runs that its jobs did not commit recorded as failed once these have ended.
-
-    BadRequestError while a job is still at work on it.
-    """
+def _without_jobs(reference: str, results: Path | None, host: Host) -> SweepBatch:
+    """Return the sweep. BadRequestError while a job is still at work on it."""
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results).absolute()
     batch, controller = SweepBatch(sweep_dir, host, read_sweep(sweep_dir).plan), Slurm(host.shell)
     for job_dir in _jobs_of(sweep_dir, results) if batch.due() else ():
-        job, submitted = read_job(job_dir), read_submitted(job_dir)
+        submitted = read_submitted(job_dir)
         assert submitted is not None  # of those that were
-        states = job_state(controller, submitted)
-        if not all(state.has_ended for state in states):
-            text = "; ".join(dict.fromkeys(state.text for state in states))
+        state = job_state(controller, submitted)
+        if not state.has_ended:
             raise BadRequestError(
-                f"{sweep_dir}: Slurm job {submitted.job_id} is at work on it: {text}",
+                f"{sweep_dir}: Slurm job {submitted.job_id} is at work on it: {state.text}",
                 remedy=f"mbr-perf jobs wait {job_dir}, or jobs cancel {job_dir}",
             )
-        collect_ended(job, submitted, states)
     return batch
 
 
@@ -238,14 +227,12 @@ def _unstarted(plan: SweepPlan, host: Host, results: Path) -> SweepBatch:
     return SweepBatch(results / SWEEP_FOLDERS.parent / "SWEEP", host, plan)
 
 
-def _submitted(
-    batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path, display: SweepDisplay
-) -> ExitCode:
+def _submitted(batch: SweepBatch, slurm: SlurmRequest, results: Path, display: SweepDisplay) -> ExitCode:
     def refused(_: JobRecord, error: BadRequestError) -> BadRequestError:
         remedy = f"its plan is kept: mbr-perf sweep --resume {batch.folder} --launcher slurm ... submits it again"
         return BadRequestError(str(error), remedy=remedy)
 
-    asked, of_job = sweep_job(batch, due, slurm, results), JobDisplay(Display(as_json=display.as_json))
+    asked, of_job = sweep_job(batch, slurm, results), JobDisplay(Display(as_json=display.as_json))
     return hand_over(asked, slurm, batch.host, of_job, lambda _: answer(batch, display), refused)
 
 

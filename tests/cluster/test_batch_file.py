@@ -18,7 +18,7 @@ SHELL = {"HOME": "/home/ann", "PATH": "/usr/bin:/bin", "NCCL_DEBUG": "WARN", "SL
 
 @pytest.fixture
 def make_job():
-    def make(shell=None, launch=None, num_tasks=1, job_dir="/scratch/results/jobs/JOB", **options):
+    def make(shell=None, launch=None, job_dir="/scratch/results/jobs/JOB", **options):
         options = {"time_limit_minutes": 30} | options
         record = JobRecord(
             job_dir=job_dir,
@@ -27,7 +27,6 @@ def make_job():
             subject=job_dir,
             nnodes=4,
             gpus_per_node=8,
-            num_tasks=num_tasks,
             launch=launch or BatchLaunch(),
             results_dir="/scratch/results",
             slurm=SlurmOptions(**options),
@@ -118,12 +117,6 @@ def test_a_cluster_without_gpus_is_not_asked_for_them(make_job):
 def test_nodes_are_whole_unless_they_are_to_be_shared(make_job):
     assert {"exclusive", "mem=0"} <= set(directives(make_job()))
     assert not {"exclusive", "mem=0"} & set(directives(make_job(exclusive=False)))
-
-
-def test_an_array_has_a_task_and_a_log_for_each(make_job):
-    lines = directives(make_job(num_tasks=5))
-    assert "array=0-4" in lines
-    assert "output=/scratch/results/jobs/JOB/logs/slurm-%A_%a.out" in lines
 
 
 @pytest.mark.parametrize(("minutes", "seconds"), [(1, 15), (5, 75), (6, 90), (600, 90)])

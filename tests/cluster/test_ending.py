@@ -8,7 +8,7 @@ from harness.cluster.state import from_scontrol
 
 def ending(state: str, reason: str, nnodes: int = 2) -> str:
     line = f"JobId=8 JobName=mbr-perf JobState={state} Reason={reason} Restarts=0 ExitCode=0:15 NodeList=n[1-2]"
-    return ending_of(from_scontrol(line)[0], nnodes)
+    return ending_of(from_scontrol(line), nnodes)
 
 
 @pytest.mark.parametrize(("reason", "name"), [("NodeDown", "NODE_FAIL"), ("TimeLimit", "TIMEOUT")])

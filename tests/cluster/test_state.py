@@ -51,75 +51,63 @@ def test_slurm_commands_are_looked_up_where_the_shell_says(slurm):
     ],
 )
 def test_what_the_controller_says_of_a_job(name, kind, text):
-    (state,) = from_scontrol(recorded(name))
-    assert (state.kind, state.text, state.tasks) == (kind, text, (0,))
+    state = from_scontrol(recorded(name))
+    assert (state.kind, state.text) == (kind, text)
 
 
 @pytest.mark.parametrize("name", ["held", "never", "cancelled", "failed", "nolog", "timeout", "nodefail"])
 def test_the_queue_says_the_same_as_the_controller(name):
-    (shown,), (queued,) = from_scontrol(recorded(name)), from_squeue(recorded(name, "squeue"))
+    shown, queued = from_scontrol(recorded(name)), from_squeue(recorded(name, "squeue"))
     assert (queued.kind, queued.text) == (shown.kind, shown.text)
-
-
-def test_every_task_of_an_array_has_its_state():
-    states = from_scontrol(recorded("array"))
-    assert sorted(state.tasks for state in states) == [(0,), (1,), (2,), (3,)]
-    assert {state.text for state in states} == {"RUNNING on n2"}
-
-
-def test_a_waiting_array_is_one_state_of_many_tasks():
-    (state,) = from_squeue("0-2,5,7-9:2%4|PENDING|Resources|\n")
-    assert state.tasks == (0, 1, 2, 5, 7, 9)
 
 
 @pytest.mark.parametrize(
     ("line", "kind", "text"),
     [
-        ("7|COMPLETED|0:0|n[1-2]", "finished", "COMPLETED on n[1-2]"),
-        ("7|CANCELLED by 1000|0:0|None assigned", "cancelled", "CANCELLED by 1000"),
-        ("7|OUT_OF_MEMORY|0:125|n1", "out_of_memory", "OUT_OF_MEMORY on n1"),
-        ("7|PREEMPTED|0:0|n1", "preempted", "PREEMPTED on n1"),
-        ("7|BOOT_FAIL|0:0|n1", "node_fail", "BOOT_FAIL on n1"),
-        ("7|DEADLINE|0:0|n1", "timeout", "DEADLINE on n1"),
-        ("7_[1-2]|PENDING|0:0|None assigned", "queued", "PENDING"),
+        ("COMPLETED|0:0|n[1-2]", "finished", "COMPLETED on n[1-2]"),
+        ("CANCELLED by 1000|0:0|None assigned", "cancelled", "CANCELLED by 1000"),
+        ("OUT_OF_MEMORY|0:125|n1", "out_of_memory", "OUT_OF_MEMORY on n1"),
+        ("PREEMPTED|0:0|n1", "preempted", "PREEMPTED on n1"),
+        ("BOOT_FAIL|0:0|n1", "node_fail", "BOOT_FAIL on n1"),
+        ("DEADLINE|0:0|n1", "timeout", "DEADLINE on n1"),
     ],
 )
 def test_what_accounting_says_of_a_job(line, kind, text):
-    (state,) = from_sacct(line + "\n")
+    state = from_sacct(line + "\n")
     assert (state.kind, state.text) == (kind, text)
 
 
 def test_the_controller_is_asked_first_and_nobody_after_it(slurm, tmp_path):
-    (state,) = job_state(slurm(scontrol=f"cat {ANSWERS}/failed.scontrol", squeue="exit 1", sacct="exit 1"), JOB)
+    state = job_state(slurm(scontrol=f"cat {ANSWERS}/failed.scontrol", squeue="exit 1", sacct="exit 1"), JOB)
     assert (state.kind, state.source) == ("failed", "scontrol")
     assert (tmp_path / "asked").read_text() == "scontrol\n"
 
 
 def test_accounting_knows_what_the_controller_has_forgotten(slurm):
-    (state,) = job_state(slurm(scontrol=GONE, squeue=GONE, sacct="echo '7|TIMEOUT|0:0|n1'"), JOB)
+    state = job_state(slurm(scontrol=GONE, squeue=GONE, sacct="echo 'TIMEOUT|0:0|n1'"), JOB)
     assert (state.kind, state.source) == ("timeout", "sacct")
 
 
 def test_a_forgotten_job_without_accounting_is_gone_and_has_ended(slurm):
-    (state,) = job_state(slurm(scontrol=GONE, squeue=GONE, sacct=NO_ACCOUNTING), JOB)
+    state = job_state(slurm(scontrol=GONE, squeue=GONE, sacct=NO_ACCOUNTING), JOB)
     assert (state.kind, state.has_ended) == ("purged", True)
 
 
 def test_a_controller_that_does_not_answer_says_nothing_about_the_job(slurm, tmp_path):
-    (state,) = job_state(slurm(scontrol=DOWN, squeue=DOWN, sacct=NO_ACCOUNTING), JOB)
+    state = job_state(slurm(scontrol=DOWN, squeue=DOWN, sacct=NO_ACCOUNTING), JOB)
     assert (state.kind, state.has_ended) == ("unreachable", False)
     assert "Unable to contact slurm controller" in state.text
     assert (tmp_path / "asked").read_text() == "scontrol\n"
 
 
 def test_without_slurm_nothing_is_known(tmp_path):
-    (state,) = job_state(Slurm({"PATH": str(tmp_path)}), JOB)
+    state = job_state(Slurm({"PATH": str(tmp_path)}), JOB)
     assert (state.kind, state.has_ended) == ("unreachable", False)
     assert "not installed here" in state.text
 
 
 def test_a_word_that_no_table_has_concludes_nothing():
-    (state,) = from_scontrol("JobId=7 JobState=TELEPORTED Reason=None")
+    state = from_scontrol("JobId=7 JobState=TELEPORTED Reason=None")
     assert (state.kind, state.has_ended) == ("unreachable", False)
     assert "TELEPORTED" in state.text
 

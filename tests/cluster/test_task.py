@@ -27,7 +27,6 @@ def in_job(monkeypatch):
         for name, value in variables.items():
             monkeypatch.setenv(f"SLURM_{name}", str(value))
 
-    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     enter()
     before = signal.getsignal(signal.SIGTERM)
@@ -37,16 +36,16 @@ def in_job(monkeypatch):
 
 @pytest.fixture
 def make_job(tmp_path):
-    """A job folder with runs that replay a recorded one; ``tasks`` gives each run's task, in order."""
+    """A job folder with ``num_runs`` runs that replay a recorded one."""
 
-    def make(recorded="ok", tasks=(0, 0), nnodes=1, launch=None, **changes):
+    def make(recorded="ok", num_runs=2, nnodes=1, launch=None, **changes):
         spec = ExperimentSpec.model_validate_json((REPLAYS / recorded / "spec.json").read_text())
         spec = spec.model_copy(update=changes)
         job_dir = tmp_path / "jobs" / "JOB"
         job_dir.mkdir(parents=True)
         runs = [
-            JobRun(run_dir=str(tmp_path / "runs" / str(number)), run_id=f"run-{number}", spec=spec, task=task)
-            for number, task in enumerate(tasks)
+            JobRun(run_dir=str(tmp_path / "runs" / str(number)), run_id=f"run-{number}", spec=spec)
+            for number in range(num_runs)
         ]
         for run in runs:
             for inner in ("ranks", "logs"):
@@ -57,7 +56,6 @@ def make_job(tmp_path):
             what="run",
             subject=str(job_dir),
             nnodes=nnodes,
-            num_tasks=max(tasks) + 1,
             runs=tuple(runs),
             launch=launch or BatchLaunch(replay_from=REPLAYS / recorded),
             slurm=SlurmOptions(time_limit_minutes=5),
@@ -92,23 +90,14 @@ def test_every_run_is_committed_and_names_the_job(make_job, in_job):
     assert record.run_id == "run-1"
     assert record.notes[-1] == "Slurm job 7 on n1"
     assert record.provenance.command == job.command
-    assert (attempt(job).refused, attempt(job).task) == ((), 0)
+    assert attempt(job).refused == ()
 
 
 @pytest.mark.parametrize(("recorded", "code", "how"), [("killed", 3, "failed"), ("oom", 4, "oom")])
-def test_a_run_that_ends_badly_is_the_last_of_its_task_and_is_the_exit_code(make_job, in_job, recorded, code, how):
+def test_a_run_that_ends_badly_is_the_last_of_its_job_and_is_the_exit_code(make_job, in_job, recorded, code, how):
     job = make_job(recorded)
     assert (run_task(job), status(job)) == (code, [how, None])
     assert not Path(job.runs[1].run_dir).exists()
-
-
-def test_a_task_of_an_array_runs_its_own_and_a_bad_one_ends_no_other(make_job, in_job):
-    job = make_job("killed", tasks=(0, 1, 1))
-    in_job(ARRAY_TASK_ID=1, JOB_ID=9)
-    assert (run_task(job), status(job)) == (3, [None, "failed", None])
-    in_job(ARRAY_TASK_ID=0, JOB_ID=8)
-    assert (run_task(job), status(job)) == (3, ["failed", "failed", None])
-    assert read_run(job.runs[1].run_dir).notes[-1] == "Slurm job 9, task 1 on n1"
 
 
 def test_a_requeued_job_runs_nothing_and_writes_nothing_over(make_job, in_job):
@@ -162,7 +151,7 @@ def test_what_a_rule_forbids_on_the_node_is_a_failed_run_that_says_so(make_job, 
 
 
 def test_what_was_predicted_with_the_plan_is_kept(make_job, in_job):
-    job = make_job(tasks=(0,))
+    job = make_job(num_runs=1)
     run = job.runs[0].model_copy(update={"no_prediction": "said before"})
     Path(job.job_dir, JOB).write_text(job.model_copy(update={"runs": (run,)}).model_dump_json())
     assert run_task(job) == 0
@@ -182,7 +171,7 @@ def test_outside_a_job_every_missing_variable_is_named_at_once():
 
 
 def test_attempts_are_json_that_others_can_read(make_job, in_job):
-    job = make_job(tasks=(0,))
+    job = make_job(num_runs=1)
     run_task(job)
     document = json.loads(attempt_path(Path(job.job_dir), "7", 0).read_text())
     assert (document["job_id"], document["nodes"], document["restart_count"]) == ("7", "n1", 0)

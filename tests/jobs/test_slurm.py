@@ -282,7 +282,7 @@ def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     job_dir.mkdir(parents=True)
     write_job(
         JobRecord(
-            job_dir=str(job_dir), name="job", what="sweep", subject=str(sweep_dir), nnodes=1, sweep_dir=str(sweep_dir),
+            job_dir=str(job_dir), name="job", what="sweep", subject=str(sweep_dir), nnodes=1,
             slurm=SlurmOptions(time_limit_minutes=5), command=("mbr-perf", "sweep"), created_at="x", mbr_perf="0.1.0",
         )
     )  # fmt: skip
