@@ -216,7 +216,7 @@ def _once(
     finally:
         crew.kill()
     folders.require_kept(*_folders(plan))
-    outcome = _outcome(plan, crew, stop, time.monotonic() - began)
+    outcome = _outcome(plan, crew, stop, time.monotonic() - began, caught)
     notes = (*started.notes, *([stop.note] if stop and stop.note else []), *_suspension(heartbeats.excluded_s))
     return outcome.model_copy(update={"warm": started.warm, "notes": notes})
 
@@ -263,9 +263,15 @@ def _follow(
     return None
 
 
+def _interrupted(caught: Interruption) -> Ending | None:
+    if caught.signal is None:
+        return None
+    return Ending("interrupted", f"interrupted by {caught.signal.name}", signal=int(caught.signal))
+
+
 def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught: Interruption) -> Ending | None:
-    if caught.signal is not None:
-        return Ending("interrupted", f"interrupted by {caught.signal.name}", signal=int(caught.signal))
+    if interrupted := _interrupted(caught):
+        return interrupted
     elapsed = now - heartbeats.began
     stop: Ending | None = None
     if plan.settings.timeout_s is not None and elapsed > plan.settings.timeout_s:
@@ -277,9 +283,11 @@ def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught
     return UNENDED if all(path.is_file() for path in plan.rank_files) else stop
 
 
-def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float) -> LaunchOutcome:
+def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float, caught: Interruption) -> LaunchOutcome:
     agent, unreadable = read_agent_record(plan.agent_file)
     exit_code = crew.agent.wait()
+    if stop is None and agent is not None and agent.status == "signalled":
+        stop = _interrupted(caught)  # Slurm signals the agent, too, and the agent may end first
     if stop is None:
         stop = verdict(agent, exit_code, unreadable)
     full = stop.status != "ok" and any(folders.is_full(folders.free_bytes(folder)) for folder in _folders(plan))
