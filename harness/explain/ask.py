@@ -59,10 +59,9 @@ def explain(what: ExplainOptions) -> None:
     theirs = theirs or stored_golden(ours.run, what.golden_dir)
     found = explained(with_history(ours.side(), ours.run, what.results_dir), theirs.side(ours.run.spec))
     if what.as_json:
-        from harness.explain.show import ExplainDocument
         from harness.show import json
 
-        json.answer(ExplainDocument.of(found))
+        json.answer(found)
     else:
         from harness.explain.show import explanation_page
         from harness.judge.derive import derive

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.explain.values import NONE_SEEN, Departure, Group, Key, Side
+from harness.explain.values import NONE_SEEN, Key, Side
+from harness.judge.differences import Difference, Group
 from harness.predict import flops
 from harness.units import format_percent, grouped
 
@@ -146,7 +147,7 @@ WORK = ("counted_flops_per_step", *BOTH)
 
 @dataclass(frozen=True)
 class Effect:
-    """One row. It takes the departures of ``group`` whose name matches ``names`` and no earlier row.
+    """One row. It takes the differences of ``group`` whose name matches ``names`` and no earlier row.
 
     ``moves``: metrics. ``size``: the usual effect. ``why``: the mechanism. ``estimate``: calculates the effect.
     """
@@ -262,16 +263,16 @@ EFFECTS: tuple[Effect, ...] = (
 )  # fmt: skip
 
 
-def by_effect(departures: Iterable[Departure]) -> list[tuple[Effect, tuple[Departure, ...]]]:
-    """Return the rows that take departures, in the table's order; each departure is in exactly one row."""
-    taken = grouped((effect_of(departure).name, departure) for departure in departures)
+def by_effect(differences: Iterable[Difference]) -> list[tuple[Effect, tuple[Difference, ...]]]:
+    """Return the rows that take differences, in the table's order; each difference is in exactly one row."""
+    taken = grouped((effect_of(each).name, each) for each in differences)
     requested, acting = (effect.name for effect in EFFECTS if effect.estimate is recompute)
     if requested in taken and acting in taken:  # the second follows from the first
         taken[requested] += taken.pop(acting)
     return [(effect, tuple(taken[effect.name])) for effect in EFFECTS if effect.name in taken]
 
 
-def effect_of(departure: Departure) -> Effect:
+def effect_of(difference: Difference) -> Effect:
     """Return the first row that takes it; every group has one."""
-    rows = (effect for effect in EFFECTS if effect.group == departure.group)
-    return next(effect for effect in rows if any(fnmatchcase(departure.name, name) for name in effect.names))
+    rows = (effect for effect in EFFECTS if effect.group == difference.group)
+    return next(effect for effect in rows if any(fnmatchcase(difference.name, name) for name in effect.names))

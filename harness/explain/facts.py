@@ -1,21 +1,27 @@
-"""Makes a side of a comparison from all that a run recorded."""
+"""Makes a side of a comparison from all that a run or a golden recorded."""
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from statistics import median
 
-from harness.explain.values import ABSENT, IMAGE, NONE_SEEN, Group, Key, Side
-from harness.judge.coverage import measured_device
+from harness.experiment.effective import effective_if_cut
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import canonical_text, parse_recompute
+from harness.explain.values import ABSENT, IMAGE, NONE_SEEN, Key, Side
 from harness.judge.derive import derive
-from harness.judge.likeness import SOFTWARE, hostnames, own_devices
+from harness.judge.differences import Group
+from harness.judge.likeness import SOFTWARE, measured_on, own_devices
 from harness.judge.metrics import METRICS, Metrics
-from harness.judge.plausible import doubts_of
+from harness.judge.plausible import doubts_of, impossible_golden
 from harness.judge.readings import bare_uuid, rank_clocks
+from harness.predict import flops
 from harness.predict.flops import FORMULA_VERSION
-from harness.records.golden import leaves
+from harness.records.golden import GoldenRecord, MeasuredOn, leaves, spec_like
 from harness.records.run import IMPORTED, REPLAYED, RunRecord
 from harness.units import counted
 
+Facts = Mapping[str, str | None]
 _ALWAYS: tuple[Group, ...] = ("settings", "recompute", "software")
 _OF_THE_IMPORT: frozenset[Key] = frozenset(
     {
@@ -36,8 +42,7 @@ def run_side(record: RunRecord, name: str = "") -> Side:
     numbers, steps = _numbers(record), metrics.step_time_s
     if steps and steps.relative_spread is not None:
         numbers["spread_of_steps"] = steps.relative_spread
-    found = _facts(record, metrics, numbers)
-    facts: dict[Key, str] = {(group, key): value for group, texts in found.items() for key, value in texts.items()}
+    facts = _flat(_of_run(record, metrics, numbers))
     closed = {*_ALWAYS, *(("environment",) if record.provenance.environment else ())}
     if record.imported is not None:  # its log does not describe the machine or its software
         facts = {key: value for key, value in facts.items() if key not in _OF_THE_IMPORT}
@@ -54,6 +59,86 @@ def run_side(record: RunRecord, name: str = "") -> Side:
         effective=record.effective,
         caveats=_caveats(record, metrics),
     )
+
+
+_BORROWED = "the source does not state all settings; calculations use the run's settings for the missing ones"
+_LABELS = ("recipe", "task", "compute_dtype", "num_gpus")
+
+
+def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = None) -> Side:
+    """Return the golden as a side; ``like`` supplies the settings that a published source does not state.
+
+    A missing step time is calculated from the throughput, unless that uses another formula.
+    """
+    spec, clock = spec_like(golden, like), golden.measured_on.sm_clock_mhz
+    stored = {name: metric.value for name, metric in golden.metrics.items()}
+    derived = _step_time(golden, spec)
+    closed: set[Group] = {"settings"} if golden.fingerprint else set()
+    if golden.measured_on.environment is not None:
+        closed.add("environment")
+    return Side(
+        name=name,
+        kind="golden" if golden.kind == "measured" else "published",
+        metrics=stored | derived,
+        facts=_flat(_of_golden(golden)),
+        closed=frozenset(closed),
+        num_runs=golden.num_runs,
+        spreads={n: m.relative_spread for n, m in golden.metrics.items() if m.relative_spread is not None},
+        numbers={} if clock is None else {"sm_clock_min_mhz": clock},
+        spec=spec,
+        effective=effective_if_cut(spec) if spec else None,
+        derived=frozenset(derived),
+        caveats=(
+            *golden.caveats,
+            *(f"suspect: {why}" for why in impossible_golden(golden)),
+            *(f"promoted in spite of {why}" for why in golden.overridden),
+            *([] if golden.fingerprint is not None or spec is None else [_BORROWED]),
+        ),
+    )
+
+
+def _flat(found: Mapping[Group, Facts]) -> dict[Key, str]:
+    return {
+        (group, name): value for group, facts in found.items() for name, value in facts.items() if value is not None
+    }
+
+
+def _of_golden(golden: GoldenRecord) -> dict[Group, Facts]:
+    where, window = golden.measured_on, golden.window
+    asked = leaves(golden.spec) | {name: str(getattr(golden, name)) for name in _LABELS}
+    asked["recompute"] = canonical_text(parse_recompute(golden.recompute))
+    # Promotion refuses throttled and shared GPUs, if clocks were read.
+    is_healthy = golden.kind == "measured" and where.sm_clock_mhz is not None
+    return {
+        **_machine(where, where.versions, has_image=where.environment is not None),
+        "device": {"gpu": golden.gpu, "device_name": where.device_name},
+        "settings": {name: value for name, value in asked.items() if name != "gpu"},
+        "window": {
+            "max_steps": None if golden.max_steps is None else str(golden.max_steps),
+            "window": None if window is None else f"[{window[0]}, {window[1]})",
+        },
+        "formula": {"formula_version": golden.formula_version},
+        "clocks": {"throttling": NONE_SEEN, "sm_clock_min_mhz": f"{where.sm_clock_mhz:.0f} MHz"} if is_healthy else {},
+        "processes": {"foreign_processes": NONE_SEEN} if is_healthy else {},
+    }
+
+
+def _machine(where: MeasuredOn, versions: Facts, *, has_image: bool = True) -> dict[Group, Facts]:
+    image = {IMAGE: where.container or ABSENT} if has_image else {}
+    return {
+        "environment": where.environment or {},
+        "software": {name: version or ABSENT for name, version in versions.items()} | image,
+        "driver": {"driver_version": where.driver_version},
+        "place": {"hosts": ", ".join(where.hostnames) or None},
+    }
+
+
+def _step_time(golden: GoldenRecord, spec: ExperimentSpec | None) -> dict[str, float]:
+    throughput = golden.metrics.get("tflops_per_gpu")
+    formula_is_ours = golden.formula_version in (None, FORMULA_VERSION)
+    if spec is None or throughput is None or "step_time_s" in golden.metrics or not formula_is_ours:
+        return {}
+    return {"step_time_s": flops.model_flops_per_step(spec) / (throughput.value * spec.num_gpus * 1e12)}
 
 
 def _figures(record: RunRecord, metrics: Metrics) -> dict[str, float]:
@@ -74,58 +159,59 @@ def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     )
 
 
-def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> dict[Group, dict[str, str]]:
-    spec, where = record.spec, record.provenance
+def _of_run(record: RunRecord, metrics: Metrics, numbers: Mapping[str, float]) -> dict[Group, Facts]:
+    spec, origin, where = record.spec, record.provenance, measured_on([record])
     asked, (start, end) = leaves(spec.identity()), spec.measure.window
+    spread, machine = numbers.get("spread_of_steps"), _machine(where, origin.versions)
     return {
-        "device": {"gpu": spec.gpu, "device_name": measured_device(record) or ABSENT},
+        **machine,
+        "device": {"gpu": spec.gpu, "device_name": where.device_name or ABSENT},
         "settings": {name: value for name, value in asked.items() if name != "gpu"},
         "recompute": _recompute(record),
         "clocks": _clocks(record, numbers),
         "processes": _processes(record),
         "memory": _memory(record, metrics),
         "ranks": _ranks(record, numbers),
-        "environment": where.environment,
-        "software": {name: version or ABSENT for name, version in {**where.versions, IMAGE: where.container}.items()},
-        "driver": {"driver_version": where.driver_version} if where.driver_version else {},
         "window": {
             "max_steps": str(spec.measure.max_steps),
             "window": f"[{start}, {end})",
-            **(
-                {"spread_of_steps": f"{numbers['spread_of_steps'] * 100:.1f} %"} if "spread_of_steps" in numbers else {}
-            ),
+            "spread_of_steps": None if spread is None else f"{spread * 100:.1f} %",
         },
         "place": {
-            "hosts": ", ".join(hostnames(record)),
+            **machine["place"],
             "gpus_per_node": str(spec.gpus_per_node),
-            **({"cpus": str(where.num_cpus)} if where.num_cpus else {}),
+            "cpus": str(origin.num_cpus) if origin.num_cpus else None,
         },
         "formula": {"formula_version": FORMULA_VERSION},
         "harness": {
-            "mbr_perf": where.mbr_perf,
-            **({"git_commit": where.git_commit} if where.git_commit else {}),
-            "command": " ".join(where.command),
+            "mbr_perf": origin.mbr_perf,
+            "git_commit": origin.git_commit,
+            "command": " ".join(origin.command),
         },
     }
 
 
-def _recompute(record: RunRecord) -> dict[str, str]:
+def _recompute(record: RunRecord) -> Facts:
     """Return what the layers recompute: the calculation and, if ranks read it back, the built model of every stage."""
     effect = record.effective
-    acting = {f"acts.{name}": f"{count} of {effect.num_layers} layers" for name, count in effect.modules.items()}
-    inert = {f"inert.{name}": reason for name, reason in effect.inert_modules.items()}
-    full = {"full_layers": f"{effect.full_layers} of {effect.num_layers}"} if effect.full_layers else {}
     built: Counter[str] = Counter()
     for rank in record.ranks:
         if rank.recompute and rank.coordinates.is_first_copy:
             built.update(rank.recompute.modules)
     return {
         "implementation": effect.implementation,
-        **acting,
-        **inert,
-        **full,
+        **{f"acts.{name}": f"{count} of {effect.num_layers} layers" for name, count in effect.modules.items()},
+        **{f"inert.{name}": reason for name, reason in effect.inert_modules.items()},
+        "full_layers": f"{effect.full_layers} of {effect.num_layers}" if effect.full_layers else None,
         **{f"built.{name}": counted(count, "layer") for name, count in built.items()},
     }
+
+
+def _own_times(record: RunRecord) -> dict[int, float]:
+    """Return the median of each rank's own steps in the window, by the rank's place among the records."""
+    start, end = record.spec.measure.window
+    each = ([s.seconds for s in rank.steps if start <= s.step < end and s.seconds > 0] for rank in record.ranks)
+    return {place: median(own) for place, own in enumerate(each) if own}
 
 
 def _numbers(record: RunRecord) -> dict[str, float]:
@@ -135,15 +221,13 @@ def _numbers(record: RunRecord) -> dict[str, float]:
     numbers = {"sm_clock_min_mhz": min(clocks), "sm_clock_max_mhz": max(clocks)} if clocks else {}
     if power:
         numbers["max_power_w"] = max(power)
-    start, end = record.spec.measure.window
-    each_s = ([s.seconds for s in rank.steps if start <= s.step < end and s.seconds > 0] for rank in record.ranks)
-    times = [median(own) for own in each_s if own]
+    times = list(_own_times(record).values())
     if len(times) > 1:
         numbers["imbalance"] = max(times) / median(times) - 1
     return numbers
 
 
-def _clocks(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
+def _clocks(record: RunRecord, numbers: Mapping[str, float]) -> Facts:
     devices = own_devices(record)
     if not devices:
         return {}
@@ -165,7 +249,7 @@ def _clocks(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
     }
 
 
-def _processes(record: RunRecord) -> dict[str, str]:
+def _processes(record: RunRecord) -> Facts:
     devices = own_devices(record)
     if not devices:
         return {}
@@ -175,28 +259,29 @@ def _processes(record: RunRecord) -> dict[str, str]:
         if device.foreign_processes
     ]
     unknown = sum(device.num_unidentified_processes for _, device in devices)
-    unidentified = {"unidentified_processes": str(unknown)} if unknown else {}
-    return {"foreign_processes": "; ".join(foreign) or NONE_SEEN, **unidentified}
+    return {
+        "foreign_processes": "; ".join(foreign) or NONE_SEEN,
+        "unidentified_processes": str(unknown) if unknown else None,
+    }
 
 
-def _memory(record: RunRecord, metrics: Metrics) -> dict[str, str]:
-    retries = [rank.memory.num_alloc_retries for rank in record.ranks if rank.memory]
-    known = [count for count in retries if count is not None]
-    found = {"alloc_retries": str(sum(known)) if sum(known) else NONE_SEEN} if known else {}
-    for name, peak in metrics.peaks.items():
-        if peak is not None:
-            found[f"worst_rank.{name}"] = f"rank {peak.rank} (stage {peak.stage})"
-    return found
+def _memory(record: RunRecord, metrics: Metrics) -> Facts:
+    known = [rank.memory.num_alloc_retries for rank in record.ranks if rank.memory]
+    retries = [count for count in known if count is not None]
+    peaks = {name: peak for name, peak in metrics.peaks.items() if peak is not None}
+    return {
+        "alloc_retries": (str(sum(retries)) if sum(retries) else NONE_SEEN) if retries else None,
+        **{f"worst_rank.{name}": f"rank {peak.rank} (stage {peak.stage})" for name, peak in peaks.items()},
+    }
 
 
-def _ranks(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
+def _ranks(record: RunRecord, numbers: Mapping[str, float]) -> Facts:
     """Return the rank with the longest own steps. Every rank's steps include waiting, so differences look small."""
     if "imbalance" not in numbers:
         return {}
     if numbers["imbalance"] < SLOW_RANK:
         return {"slow_rank": NONE_SEEN}
-    start, end = record.spec.measure.window
-    own = [(rank, [s.seconds for s in rank.steps if start <= s.step < end]) for rank in record.ranks]
-    slowest, _ = max(((rank, times) for rank, times in own if times), key=lambda timed: median(timed[1]))
+    own = _own_times(record)
+    slowest = record.ranks[max(own, key=lambda place: own[place])]
     who = f"rank {slowest.rank} (stage {slowest.coordinates.pp}, {slowest.hostname})"
     return {"slow_rank": f"{who}: {numbers['imbalance'] * 100:.1f} % longer than the median rank"}

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from harness.explain.contrast import contrast
 from harness.explain.effects import Effect, Estimate, by_effect
-from harness.explain.values import Cause, Change, Departure, Explanation, Fit, MetricFit, Side
+from harness.explain.values import Cause, Change, Explanation, Fit, MetricFit, Side, SideRow
+from harness.judge.differences import Difference
 from harness.judge.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.units import format_percent, grouped
 
@@ -123,21 +123,29 @@ _SCALES_WITH_WORK = ("step_time_s", "counted_flops_per_step")
 
 def explain(ours: Side, theirs: Side) -> Explanation:
     """Return the changes of the metrics, their causes, the likeliest first, and the next steps."""
-    compared, side_by_side = changes(ours, theirs), contrast(ours, theirs)
+    compared, found = changes(ours, theirs), contrast(ours, theirs)
     changed = {change.metric: change for change in compared}
-    found = [_cause(effect, here, (ours, theirs), changed) for effect, here in by_effect(side_by_side.departures)]
-    ordered = sorted(found, key=lambda cause: not cause.can_explain)  # stable: the table's order within each
-    causes = tuple(replace(cause, rank=rank) for rank, cause in enumerate(ordered, 1))
-    todo = advice(compared, causes, is_published=theirs.kind == "published")
-    return Explanation(ours, theirs, compared, side_by_side, causes, verdict(compared, causes), todo)
+    each = [_cause(effect, here, (ours, theirs), changed) for effect, here in by_effect(found.differences)]
+    ordered = sorted(each, key=lambda cause: not cause.can_explain)  # stable: the table's order within each
+    causes = tuple(cause.model_copy(update={"rank": rank}) for rank, cause in enumerate(ordered, 1))
+    return Explanation(
+        run=SideRow.of(ours),
+        reference=SideRow.of(theirs),
+        metrics=compared,
+        verdict=verdict(compared, causes),
+        causes=causes,
+        same=dict(found.same),
+        not_recorded=found.not_recorded,
+        advice=advice(compared, causes, is_published=theirs.kind == "published"),
+    )
 
 
 def _cause(
-    effect: Effect, departures: tuple[Departure, ...], sides: tuple[Side, Side], changed: dict[str, Change]
+    effect: Effect, differences: tuple[Difference, ...], sides: tuple[Side, Side], changed: dict[str, Change]
 ) -> Cause:
     estimate = effect.estimate(*sides)
     fits = tuple(_metric_fit(metric, estimate, changed.get(metric)) for metric in _shown(effect.moves, changed))
-    return Cause(0, effect.name, departures, fits, effect.size, effect.why)
+    return Cause.of(effect, differences=differences, says=fits, rank=0)
 
 
 def _shown(moves: tuple[str, ...], changed: dict[str, Change]) -> tuple[str, ...]:

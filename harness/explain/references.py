@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.explain.contrast import golden_side
-from harness.explain.facts import run_side
+from harness.explain.facts import golden_side, run_side
 from harness.explain.values import Side
 from harness.history.record import case_of
 from harness.history.store import read_history

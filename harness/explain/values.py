@@ -1,16 +1,16 @@
-"""The values of an explanation: sides, departures, changes and causes."""
+"""The values of an explanation, which are its JSON: sides, changes and causes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, computed_field
 
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
+from harness.judge.differences import Difference, Group
+from harness.show.json import Document, Shown, Text, at
 
-Group = Literal[
-    "device", "settings", "recompute", "clocks", "processes", "memory", "ranks", "environment", "software", "driver",
-    "window", "place", "formula", "harness",
-]  # fmt: skip
 GROUPS: Mapping[Group, str] = {
     "device": "device",
     "settings": "settings",
@@ -28,6 +28,7 @@ GROUPS: Mapping[Group, str] = {
     "harness": "harness and command",
 }
 Key = tuple[Group, str]
+Kind = Literal["run", "golden", "published"]
 Fit = Literal["all", "part", "direction", "possible", "unmeasured", "nothing", "no"]
 
 NONE_SEEN = "none seen"  # checked for and not found
@@ -46,7 +47,7 @@ class Side:
     """
 
     name: str
-    kind: Literal["run", "golden", "published"]
+    kind: Kind
     metrics: Mapping[str, float]
     facts: Mapping[Key, str]
     closed: frozenset[Group]
@@ -61,46 +62,49 @@ class Side:
     caveats: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Departure:
-    """One recorded value that differs. ``theirs`` (or ``ours``) None: that side did not record it.
+class SideRow(Shown):
+    """The run or golden, and how far to trust it."""
 
-    ``source``: where our value of a setting comes from.
-    """
-
-    group: Group
     name: str
-    ours: str | None
-    theirs: str | None
-    source: str = ""
+    kind: Kind
+    num_runs: int
+    derived: Annotated[tuple[str, ...], BeforeValidator(sorted)]
+    caveats: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """Two sides compared. ``same``: how many facts agree, by group; ``unrecorded_*``: facts of one side only."""
+class NotRecorded(Shown):
+    """Facts that only the other side, or neither side, recorded."""
 
-    departures: tuple[Departure, ...]
-    same: Mapping[Group, int]
-    unrecorded_ours: tuple[Key, ...]
-    unrecorded_theirs: tuple[Key, ...]
+    run: dict[Group, list[str]]
+    reference: dict[Group, list[str]]
     neither: tuple[Group, ...]
 
 
 @dataclass(frozen=True)
+class Contrast:
+    """Two sides compared. ``same``: how many facts agree, by group."""
+
+    differences: tuple[Difference, ...]
+    same: Mapping[Group, int]
+    not_recorded: NotRecorded
+
+
+@dataclass(frozen=True)
 class Change:
-    """One metric on both sides. ``change`` is (ours - theirs) / theirs, None without two values.
+    """One metric on both sides. ``change``: relative to the reference; None without two values.
 
     ``noise``: how much equal runs may differ (two standard deviations of the difference), None if unknown; ``basis``: its
     source.
     """
 
     metric: str
-    ours: float | None
-    theirs: float | None
+    run: float | None
+    reference: float | None
     change: float | None
     noise: float | None = None
-    basis: str = ""
+    basis: Annotated[str, PlainSerializer(lambda text: text or None, return_type=str | None)] = ""
 
+    @computed_field
     @property
     def is_noise(self) -> bool:
         """Return whether equal runs may differ by as much."""
@@ -117,31 +121,42 @@ class MetricFit:
     expected: float | None = None
 
 
-@dataclass(frozen=True)
-class Cause:
-    """Departures with the same effect, and the metrics that they can have changed. ``rank`` counts from 1."""
+class DifferenceRow(Shown):
+    """One recorded value that differs. ``source``: where the run's value of a setting comes from."""
 
-    rank: int
+    group: Group
     name: str
-    departures: tuple[Departure, ...]
-    fits: tuple[MetricFit, ...]
+    run: str | None = at("after")
+    reference: str | None = at("before")
+    source: Text
+
+
+class Cause(Shown):
+    """Differences with the same effect, and the metrics that they can have changed. ``rank`` counts from 1."""
+
+    rank: int = 0
+    name: str
+    differences: tuple[DifferenceRow, ...]
+    says: tuple[MetricFit, ...]
     size: str
     why: str
 
+    @computed_field
     @property
     def can_explain(self) -> bool:
         """Return whether it can explain the change of any metric."""
-        return any(each.fit in ("all", "part", "direction", "possible", "unmeasured") for each in self.fits)
+        return any(each.fit not in ("nothing", "no") for each in self.says)
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """Why a run differs from its reference. ``verdict``: the summary; ``advice``: what to do next."""
+class Explanation(Document):
+    """``mbr-perf explain --json``. ``verdict``: the summary; ``same``: how many facts agree; ``advice``: what to do next."""
 
-    ours: Side
-    theirs: Side
-    changes: tuple[Change, ...]
-    contrast: Contrast
-    causes: tuple[Cause, ...]
+    run: SideRow
+    reference: SideRow
+    metrics: tuple[Change, ...]
     verdict: tuple[str, ...]
+    causes: tuple[Cause, ...]
+    same: dict[Group, int]
+    not_recorded: NotRecorded
     advice: tuple[str, ...]
+    exit_code: int = 0

@@ -7,9 +7,9 @@ from typing import Self
 from harness.errors import BadRequestError
 from harness.explain.contrast import contrast
 from harness.explain.judge import changes
-from harness.explain.show import SideRow, Unrecorded
-from harness.explain.values import Group, Side
+from harness.explain.values import Side, SideRow
 from harness.golden.plan import Promotions
+from harness.judge.differences import Group
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import GoldenChange
 from harness.show.json import Document, Shown, at
@@ -113,8 +113,8 @@ class MetricRow(Shown):
     """One value of both goldens; spreads are relative standard deviations of one run."""
 
     metric: str
-    before: float | None = at("theirs")
-    after: float | None = at("ours")
+    before: float | None = at("reference")
+    after: float | None = at("run")
     change: float | None
     spread_before: float | None
     spread_after: float | None
@@ -125,15 +125,15 @@ class DifferenceRow(Shown):
 
     group: Group
     name: str
-    before: str | None = at("theirs")
-    after: str | None = at("ours")
+    before: str | None
+    after: str | None
 
 
 class NotRecorded(Shown):
     """Facts that only the other golden, or neither golden, recorded."""
 
-    after: Unrecorded = at("unrecorded_ours")
-    before: Unrecorded = at("unrecorded_theirs")
+    after: dict[Group, list[str]] = at("run")
+    before: dict[Group, list[str]] = at("reference")
     neither: tuple[Group, ...]
 
 
@@ -143,7 +143,7 @@ class DifferenceDocument(Document):
     before: SideRow
     after: SideRow
     metrics: tuple[MetricRow, ...]
-    differences: tuple[DifferenceRow, ...] = at("departures")
+    differences: tuple[DifferenceRow, ...]
     same: dict[Group, int]
     not_recorded: NotRecorded
     exit_code: int = 0
@@ -160,4 +160,4 @@ class DifferenceDocument(Document):
             )
             for change in changes(after, before)
         )
-        return cls.of(found, before=before, after=after, metrics=tuple(rows), not_recorded=found)
+        return cls.of(found, before=before, after=after, metrics=tuple(rows))

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError
-from harness.explain.contrast import contrast, golden_side
+from harness.explain.contrast import contrast
+from harness.explain.facts import golden_side
 from harness.explain.judge import changes
 from harness.explain.show import coverage, title
-from harness.explain.values import ABSENT, Change, Departure, Side
+from harness.explain.values import ABSENT, Change, Side
+from harness.judge.differences import Difference
 from harness.judge.metrics import BY_NAME
 from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text
 from harness.records.goldens import MEND_GOLDEN
@@ -88,9 +90,9 @@ def difference_page(before: Side, after: Side) -> Page:
             GAP,
             _values(after, before),
             GAP,
-            _departures(found.departures),
+            _differences(found.differences),
             GAP,
-            listing(coverage(found, ours="after", theirs="before")),
+            listing(coverage(found.same, found.not_recorded, ours="after", theirs="before")),
         ),
         title=f"{after.name} compared with {before.name}",
     )
@@ -114,7 +116,7 @@ def _promotion(new: "Prepared") -> Iterator[Block]:
     yield f"Promoted by {golden.promoted_by}, {golden.promoted_at}, from {', '.join(golden.run_ids)}{night}."
     yield GAP
     yield _values(after, before)
-    yield _departures(contrast(after, before).departures) if before else "This is the first golden of these settings."
+    yield _differences(contrast(after, before).differences) if before else "This is the first golden of these settings."
     yield listing(f"Accepted: {why}" for why in golden.overridden)
 
 
@@ -130,7 +132,7 @@ def _value(change: Change, after: Side, before: Side | None) -> tuple[str, ...]:
     name, sides = change.metric, (before, after)
     shown = [
         figures.figure(BY_NAME[name], value) + " (calculated)" * (side is not None and name in side.derived)
-        for value, side in zip((change.theirs, change.ours), sides, strict=True)
+        for value, side in zip((change.reference, change.run), sides, strict=True)
     ]
     moved = figures.ABSENT if change.change is None else format_percent(change.change)
     return (
@@ -145,16 +147,16 @@ def _percent(spread: float | None) -> str:
     return figures.ABSENT if spread is None else f"{spread * 100:.2f} %"
 
 
-def _departures(departures: Sequence[Departure]) -> Block:
+def _differences(found: Sequence[Difference]) -> Block:
     """Return the settings, machine and software that differ."""
-    if not departures:
+    if not found:
         return "Everything else that both recorded is equal."
     return tabled(
-        departures,
+        found,
         [
             (Column("Differs"), lambda each: each.name),
-            (Column("Before", long=True), lambda each: _text(each.theirs)),
-            (Column("After", long=True), lambda each: _text(each.ours)),
+            (Column("Before", long=True), lambda each: _text(each.before)),
+            (Column("After", long=True), lambda each: _text(each.after)),
         ],
     )
 

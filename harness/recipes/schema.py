@@ -16,7 +16,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "compare": ("measure.document:CompareDocument", "compare.document:ForeignDocument"),
     "diagnose": ("diagnose.values:Diagnosis",),
     "doctor": ("results.examine:MachineDocument",),
-    "explain": ("explain.show:ExplainDocument",),
+    "explain": ("explain.values:Explanation",),
     "golden diff": ("golden.document:DifferenceDocument",),
     "golden export": ("golden.document:ExportDocument",),
     "golden list": ("golden.document:GoldensDocument",),

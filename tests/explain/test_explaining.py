@@ -35,7 +35,7 @@ def test_a_change_that_nights_show_too_is_called_noise(history, make_record):
     record = later(make_record, 2.54)
     side = with_history(run_side(record), record, history)
     found = explain(side, run_side(make_record(seconds=2.5), name="other"))
-    (step,) = [change for change in found.changes if change.metric == "step_time_s"]
+    (step,) = [change for change in found.metrics if change.metric == "step_time_s"]
     assert 0.02 < step.noise < 0.05
     assert step.is_noise
     assert "about 6 runs of earlier nights vary by" in found.verdict[0]

@@ -6,9 +6,8 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from harness.explain.contrast import golden_side
 from harness.explain.effects import EFFECTS
-from harness.explain.facts import run_side
+from harness.explain.facts import golden_side, run_side
 from harness.explain.judge import explain
 from harness.explain.values import GROUPS
 from harness.judge.promotion import promote
@@ -61,13 +60,13 @@ def cause(found, name):
 
 
 def fit_of(found, name, metric="step_time_s"):
-    return next(fit for fit in cause(found, name).fits if fit.metric == metric)
+    return next(fit for fit in cause(found, name).says if fit.metric == metric)
 
 
 def test_equal_runs_differ_in_nothing(make_record):
     found = runs(make_record(seconds=2.5), make_record(seconds=2.5))
     assert (found.causes, found.advice) == ((), ())
-    assert found.contrast.same["settings"] > 50
+    assert found.same["settings"] > 50
     assert found.verdict[-1].startswith("No change in TFLOP/s/GPU, Step time, Tokens/s/GPU, Peak allocated")
 
 
@@ -113,7 +112,7 @@ def test_recompute_explains_time_by_flops_and_memory_by_direction(sampled, make_
     fit = fit_of(found, "another recompute setting")
     assert fit.fit == "all"
     assert 0.29 < fit.expected < 0.33
-    assert {d.group for d in cause(found, "another recompute setting").departures} == {"settings", "recompute"}
+    assert {d.group for d in cause(found, "another recompute setting").differences} == {"settings", "recompute"}
     assert fit_of(found, "another recompute setting", "peak_allocated_bytes").fit == "nothing"
 
 
@@ -154,16 +153,16 @@ def test_a_change_beyond_the_spread_without_a_cause_is_marked(make_record, make_
 def test_a_fact_of_one_side_only_is_listed_but_is_no_difference(make_record, make_golden):
     record = make_record(provenance={"environment": {"NCCL_NVLS_ENABLE": "0"}})
     found = explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0})))
-    assert ("environment", "NCCL_NVLS_ENABLE") in found.contrast.unrecorded_theirs
+    assert "NCCL_NVLS_ENABLE" in found.not_recorded.reference["environment"]
     assert found.causes == ()
-    assert set(found.contrast.neither) == {"clocks", "processes"}
+    assert set(found.not_recorded.neither) == {"clocks", "processes"}
 
 
 def test_a_variable_missing_from_a_recorded_environment_is_a_difference(make_record):
     ours = make_record(provenance={"environment": {"A": "1", "NCCL_ALGO": "Ring"}})
     found = runs(ours, make_record(provenance={"environment": {"A": "1"}}))
-    (departure,) = cause(found, "other communication settings").departures
-    assert (departure.ours, departure.theirs) == ("Ring", "none")
+    (departure,) = cause(found, "other communication settings").differences
+    assert (departure.run, departure.reference) == ("Ring", "none")
 
 
 def test_throttling_counts_although_the_other_side_recorded_no_clocks(sampled):
@@ -171,7 +170,7 @@ def test_throttling_counts_although_the_other_side_recorded_no_clocks(sampled):
     found = explain(run_side(slow), golden_side("published", published(), slow.spec))
     fit = fit_of(found, "throttling or other clocks")
     assert fit.text.startswith("slowest SM clock 1500 MHz here, 1980 MHz on the fastest GPU of this run: up to +32.0 %")
-    assert cause(found, "throttling or other clocks").departures[0].theirs is None
+    assert cause(found, "throttling or other clocks").differences[0].reference is None
 
 
 def test_a_published_throughput_is_turned_into_a_step_time(make_record, make_spec):
@@ -187,22 +186,22 @@ def test_another_formula_explains_throughput_and_no_time(make_record, make_golde
     record = make_record(seconds=2.5)
     golden = make_golden(record, {"step_time_s": 2.5, "tflops_per_gpu": 650.0}, formula_version="model-flops-0")
     found = explain(run_side(record), golden_side("golden", golden))
-    assert [fit.metric for fit in cause(found, "another formula").fits] == ["tflops_per_gpu"]
+    assert [fit.metric for fit in cause(found, "another formula").says] == ["tflops_per_gpu"]
     assert cause(found, "another formula").can_explain
 
 
 def test_a_run_that_ended_badly_has_no_figures_to_explain(make_record):
     found = runs(make_record(status="oom", failure="rank 0 ran out of memory"), make_record())
-    assert all(change.change is None for change in found.changes)
-    assert found.ours.caveats[0] == "the run ended as oom: rank 0 ran out of memory"
+    assert all(change.change is None for change in found.metrics)
+    assert found.run.caveats[0] == "the run ended as oom: rank 0 ran out of memory"
 
 
 def test_a_slow_rank_is_named_with_its_excess(make_spec, make_rank, make_record):
     spec = make_spec(gpu="cpu", num_gpus=3)
     ranks = tuple(make_rank(spec, rank, 1.1 if rank == 2 else 1.0) for rank in range(3))
     found = runs(make_record(spec, ranks=ranks), make_record(spec))
-    (departure,) = cause(found, "a slow rank").departures
-    assert departure.ours.startswith("rank 2 (stage 0, node0): 10.0 % longer")
+    (departure,) = cause(found, "a slow rank").differences
+    assert departure.run.startswith("rank 2 (stage 0, node0): 10.0 % longer")
     assert fit_of(found, "a slow rank").expected == pytest.approx(0.1)
 
 
@@ -219,38 +218,38 @@ def test_a_golden_whose_clocks_were_read_is_known_to_be_undisturbed(sampled):
     golden = promote([sampled()], reason="first", author="someone", now=datetime(2026, 3, 4, tzinfo=UTC)).golden
     slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_slowdown",))
     found = explain(run_side(slow), golden_side("golden", golden))
-    throttling = next(d for d in found.causes[0].departures if d.name == "throttling")
-    assert throttling.theirs == "none seen"
+    throttling = next(d for d in found.causes[0].differences if d.name == "throttling")
+    assert throttling.reference == "none seen"
     assert fit_of(found, "throttling or other clocks").fit == "all"
 
 
 def test_a_requested_variable_is_listed_once(make_record, make_spec, make_golden):
     asked = make_record(make_spec(env={"NCCL_ALGO": "Ring"}), provenance={"environment": {"NCCL_ALGO": "Ring"}})
     bare = make_record(provenance={"environment": {"A": "1"}})
-    assert len(cause(runs(asked, bare), "other communication settings").departures) == 1
+    assert len(cause(runs(asked, bare), "other communication settings").differences) == 1
     golden = golden_side("golden", make_golden(bare, {"step_time_s": 1.0}))  # from before goldens kept variables
-    (departure,) = cause(explain(run_side(asked), golden), "other communication settings").departures
-    assert (departure.group, departure.name, departure.theirs) == ("environment", "NCCL_ALGO", "none")
+    (departure,) = cause(explain(run_side(asked), golden), "other communication settings").differences
+    assert (departure.group, departure.name, departure.reference) == ("environment", "NCCL_ALGO", "none")
 
 
 def test_a_setting_older_than_its_field_has_its_former_value(make_record, make_spec):
     found = runs(make_record(make_spec(train={"manual_gc": True})), make_record())
-    (departure,) = (d for each in found.causes for d in each.departures if d.name == "train.manual_gc")
-    assert (departure.ours, departure.theirs) == ("True", "False")
+    (departure,) = (d for each in found.causes for d in each.differences if d.name == "train.manual_gc")
+    assert (departure.run, departure.reference) == ("True", "False")
 
 
 def test_an_inert_module_is_listed_only_if_the_reference_is_a_published_figure(make_record, make_spec, make_golden):
     record = make_record(make_spec(recompute="layernorm"))
     assert record.effective.inert_modules
     found = explain(run_side(record), golden_side("published", published(recompute="layernorm"), record.spec))
-    assert cause(found, "other recompute in effect").departures[0].name == "inert.layernorm"
+    assert cause(found, "other recompute in effect").differences[0].name == "inert.layernorm"
     assert explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0}))).causes == ()
 
 
 def test_steady_steps_are_no_difference_and_unsteady_ones_are(make_record):
     steady = make_record(seconds=[2.5 + 0.01 * (i % 2) for i in range(50)])
     unsteady = make_record(seconds=[2.5 + 0.3 * (i % 2) for i in range(50)])
-    assert cause(runs(unsteady, steady), "less steady steps").departures[0].ours == "5.8 %"
+    assert cause(runs(unsteady, steady), "less steady steps").differences[0].run == "5.8 %"
     flat = make_record(seconds=2.505)
     assert "less steady steps" not in [cause.name for cause in runs(steady, flat).causes]
 
@@ -276,23 +275,23 @@ def test_if_only_throughput_is_known_on_both_sides_causes_are_judged_by_it(make_
     found = explain(run_side(make_record()), theirs)
     assert "step_time_s" not in theirs.metrics
     likely = [
-        cause for cause in found.causes if cause.can_explain and "tflops_per_gpu" in {fit.metric for fit in cause.fits}
+        cause for cause in found.causes if cause.can_explain and "tflops_per_gpu" in {fit.metric for fit in cause.says}
     ]
     assert likely
     assert "No recorded difference explains the change." not in found.verdict
 
 
 def changes_of(found):
-    return {change.metric: change for change in found.changes}
+    return {change.metric: change for change in found.metrics}
 
 
 def test_a_metric_is_listed_if_either_side_has_it(make_record, make_spec, make_golden):
     record = make_record(make_spec(gpu="cpu"))
     golden = golden_side("golden", make_golden(record, {"step_time_s": 2.5, "peak_device_bytes": 60e9}))
     found = changes_of(explain(run_side(record), golden))
-    assert (found["peak_allocated_bytes"].ours, found["peak_allocated_bytes"].theirs) == (58_000_000_000, None)
-    assert (found["peak_device_bytes"].ours, found["peak_device_bytes"].theirs) == (None, 60e9)
-    assert (found["step_time_s"].ours, found["step_time_s"].theirs) == (1.0, 2.5)
+    assert (found["peak_allocated_bytes"].run, found["peak_allocated_bytes"].reference) == (58_000_000_000, None)
+    assert (found["peak_device_bytes"].run, found["peak_device_bytes"].reference) == (None, 60e9)
+    assert (found["step_time_s"].run, found["step_time_s"].reference) == (1.0, 2.5)
     assert "peak_device_bytes" not in changes_of(runs(record, record))
 
 

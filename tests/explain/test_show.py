@@ -5,7 +5,7 @@ import pytest
 from harness.explain.facts import run_side
 from harness.explain.judge import explain
 from harness.explain.show import change_blocks, coverage, explanation_page
-from harness.explain.values import Change, Contrast, Side
+from harness.explain.values import Change, NotRecorded, Side
 from harness.show.page import Page
 from tests.commands import piped
 
@@ -59,10 +59,10 @@ def test_causes_come_in_two_parts_after_the_verdict(make_record):
 
 @pytest.mark.parametrize(("num", "text"), [(3, "(a0, a1, a2)"), (4, "(4)")])
 def test_up_to_three_facts_that_one_side_did_not_record_are_named(num, text):
-    keys = tuple(("environment", f"a{number}") for number in range(num))
-    (line,) = (row for row in coverage(contrast(keys)) if row.startswith("Not recorded by the reference"))
+    names = [f"a{number}" for number in range(num)]
+    (line,) = (
+        row
+        for row in coverage({}, NotRecorded(run={}, reference={"environment": names}, neither=()))
+        if row.startswith("Not recorded by the reference")
+    )
     assert line.endswith(f"{text}.")
-
-
-def contrast(unrecorded):
-    return Contrast((), {}, unrecorded_ours=(), unrecorded_theirs=unrecorded, neither=())

@@ -5,7 +5,8 @@ import pytest
 from harness.explain.effects import clocks, imbalance, recompute, threads, unsteadiness
 from harness.explain.facts import run_side
 from harness.explain.judge import NOTHING, advice, moved
-from harness.explain.values import Cause, Change, Departure, MetricFit, Side
+from harness.explain.values import Cause, Change, MetricFit, Side
+from harness.judge.differences import Difference
 
 
 def side(*, num_threads=None, **numbers):
@@ -70,7 +71,8 @@ def test_two_thousandths_are_a_change(change, is_moved):
 
 
 def cause(name, fit):
-    return Cause(1, name, (Departure("environment", name, "a", "b"),), (MetricFit("step_time_s", fit, ""),), "", "")
+    differences, fits = (Difference(name, "b", "a", group="environment"),), (MetricFit("step_time_s", fit, ""),)
+    return Cause(name=name, differences=differences, says=fits, size="", why="")
 
 
 SLOWER = (Change("step_time_s", 1.1, 1.0, 0.1, noise=0.01),)
