@@ -34,7 +34,7 @@ _PHRASES = {
     "float_type": ("must be a number", TYPES),
     "bool_type": ("must be true or false", "write true or false"),
     "tuple_type": ("must be a list", "write a list, as in [a, b]"),
-    "too_short": ("must be a list of at least one item", "write a list, as in [a, b]"),
+    "too_short": ("must not be empty", "write at least one item"),
     "dict_type": ("must be a mapping", "write key: value pairs"),
     "model_type": ("must be a mapping", "write key: value pairs"),
     "model_attributes_type": ("must be a mapping", "write key: value pairs"),

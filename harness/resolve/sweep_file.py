@@ -1,22 +1,17 @@
 """Sweep files, the axes that a sweep can vary, and the `request` that sweep and suite files share; each fault at its line."""
 
-import re
 import types
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, PrivateAttr, create_model
 
-from harness.errors import BadRequestError, Problems
 from harness.experiment.model import Repeats
-from harness.records.reading import Document, FileModel, Keys, RefusedError, one_of
+from harness.records.reading import Document, FileModel, RefusedError, one_of
 from harness.resolve.find import SWEEPS, NamedFiles
-from harness.resolve.options import nearest_setting
 from harness.resolve.points import KNOWN_NAMES
-from harness.resolve.recipe import Request, settable_paths
-from harness.resolve.recompute import policy_from_text
+from harness.resolve.recipe import Request
 
 SHORT_NAMES = {
     "tp": "tensor_model_parallel_size",
@@ -65,40 +60,22 @@ RECOMPUTE_OPTIONS = ("recompute", *(name for name, instead in NO_AXIS.items() if
 OPTION_NAMES = tuple(field.name for field in fields(Request) if field.name not in NO_AXIS)
 """Long names of the options that can be varied."""
 
-_ENV = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
-
-
-def require_axis(name: str) -> None:
-    """Raise BadRequestError with the nearest name for an unknown axis."""
-    known = (*SHORT_NAMES, *OPTION_NAMES, *settable_paths())
-    if name not in known and not _ENV.fullmatch(name):
-        raise BadRequestError(f"{name!r} cannot be varied", remedy=_remedy(name))
-
-
-def _remedy(name: str) -> str:
-    if name in NO_AXIS:
-        return NO_AXIS[name]
-    if name.startswith("env."):
-        return "after env. comes the name of a variable: letters, digits and _"
-    if "." in name:
-        near = nearest_setting(name, settable_paths())
-        return near if near.startswith("did you mean") else "recipes/README.md names all settings"
-    return nearest_setting(name, (*SHORT_NAMES, *OPTION_NAMES))
-
-
 # Names of `--over`, each with its option.
 SIZES = {name: SHORT_NAMES[name] for name in ("tp", "pp", "vp", "cp", "ep", "et", "mb", "gb", "sl", "ng")}
 SWEPT = SIZES | {"vpp": SIZES["vp"], "mbs": SIZES["mb"], "gbs": SIZES["gb"]}
 
 
+class Over(NamedTuple):
+    """An axis as given: by any of its names. ``place`` opens messages."""
+
+    name: str
+    values: tuple[str, ...]
+    place: str
+
+
 OptionValue = str | int | float | bool | tuple[str, ...]
 
-_FOR_RECIPE = (
-    "recipe",
-    "recipe_name",
-    "model_recipe",
-    "model_recipe_name",
-)  # users write `recipe` for the recipe's name
+_FOR_RECIPE = ("recipe", "recipe_name", "model_recipe", "model_recipe_name")  # users write `recipe` for its name
 
 
 class _Options(FileModel):
@@ -178,35 +155,14 @@ def _assignments(base: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ..
     return (*(text for text in base if text.partition("=")[0].strip() not in names), *given)
 
 
-AUTO = "auto"
 _FILES = NamedFiles(SWEEPS, "sweep file", "--file")
 
 
-def _axes(value: object) -> object:
-    """Return the values of every axis as text. RefusedError with every fault at its axis."""
-    if not isinstance(value, Mapping):
-        return value
-    if not value:
-        raise RefusedError.at((), "nothing to vary", "e.g. recompute: [none, core_attn]")
-    found: list[tuple[Keys, BadRequestError]] = []
-    axes = {name: as_texts(values) for name, values in value.items()}
-    for name, texts in axes.items():
-        problems = Problems()
-        with problems.collecting():
-            require_axis(name)
-        if (twice := SHORT_NAMES.get(name)) in axes:
-            problems.add(f"sets the same value as {twice}", "keep one of them")
-        if not texts:
-            problems.add("must be a list of values", f"e.g. {name}: [..., ...]")
-        for text in sorted({text for text in texts if texts.count(text) > 1}):
-            problems.add(f"{text!r} is given twice", "keep one of them")
-        for text in texts if name == "recompute" and texts != (AUTO,) else ():
-            with problems.collecting():
-                policy_from_text(text)
-        found += [((name,), problem) for problem in problems.found]
-    if found:
-        raise RefusedError(found)
-    return axes
+def _texts(value: object) -> tuple[str, ...]:
+    """Return the values of an axis as text."""
+    if texts := as_texts(value):
+        return texts
+    raise RefusedError.at((), "must be a list of values", "as in [1, 2]")
 
 
 class SweepFile(FileWithRequest):
@@ -217,8 +173,9 @@ class SweepFile(FileWithRequest):
     request: Options = Field(
         description="long names of `mbr-perf run`'s options and their values; `model_recipe_name` is needed"
     )
-    over: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_axes)] = Field(
-        description="the values of every axis; `recompute: auto` stands for every setting that differs in effect"
+    over: dict[str, Annotated[tuple[str, ...], BeforeValidator(_texts)]] = Field(
+        min_length=1,
+        description="the values of every axis; `recompute: auto` stands for every setting that differs in effect",
     )
     grid: bool = Field(
         default=False, description="`true`: every combination; else one change at a time from the control"
@@ -231,6 +188,12 @@ class SweepFile(FileWithRequest):
         description="`AXIS=VALUE ...` of the cell that the others are compared with; else the request itself, "
         "without recompute where it is varied",
     )
+    _places: dict[str, str] = PrivateAttr({})
+
+    @property
+    def axes(self) -> tuple["Over", ...]:
+        """The axes, each with its ``file:line: over.NAME``."""
+        return tuple(Over(name, values, self._places[name]) for name, values in self.over.items())
 
 
 def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFile:
@@ -244,6 +207,7 @@ def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFi
         file.refuse(("request", "model_recipe_name"), "missing", "name a recipe")
     file.problems.raise_if_any()
     assert sweep is not None  # a file without a sweep has problems
+    sweep._places.update({name: file.place(("over", name)) for name in sweep.over})
     return sweep
 
 

@@ -7,6 +7,7 @@ from shlex import quote
 from harness.errors import BadRequestError, Problems
 from harness.launch.environment import Host
 from harness.measure.understanding import Settled, settle
+from harness.resolve.sweep_file import Over
 from harness.show import json
 from harness.show.terminal import show_blocks
 from harness.sweep.axes import RECOMPUTE, SweptAxis
@@ -49,7 +50,7 @@ def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
     return replace(
         sweep,
         asked=asked,
-        over=((axis.name, (a, b) if is_explicit else (b,)),),
+        over=(Over(axis.name, (a, b) if is_explicit else (b,), "--ab"),),
         control=f"{axis.name}={quote(a) if a else ''}" if is_explicit else "",
         prune=False,
         title=f"A/B of {axis.name}: A {a or 'without'}, B {b or 'without'}",
@@ -59,15 +60,15 @@ def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
 def _axis(text: str) -> SweptAxis:
     """Return the axis with the one value of B, which may contain commas."""
     try:
-        name, values = split_over(text if ";" in text or "=" not in text else f"{text};")
-        axes = read_axes([(name, values)])
+        over = split_over(text if ";" in text or "=" not in text else f"{text};")
+        axes = read_axes([over])
     except BadRequestError as problem:  # with the message of --over
         texts = [
             part.replace(_SWEPT_EXAMPLE, _EXAMPLE).replace("--over", "--ab")
             for part in (problem.message, problem.remedy)
         ]
         raise BadRequestError(texts[0].replace("--ab :", f"--ab {text}:"), remedy=texts[1]) from problem
-    if len(values) != 1 or ";" in text:
+    if len(over.values) != 1 or ";" in text:
         raise BadRequestError(
             f"--ab {text}: name one value, that of B", remedy=f"A is the request as it is; e.g. {_EXAMPLE}"
         )

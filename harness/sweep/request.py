@@ -16,10 +16,8 @@ from harness.records.run import LaunchSettings
 from harness.resolve.options import nearest_setting, set_settings
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
-from harness.resolve.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, SweepFile
+from harness.resolve.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, Over, SweepFile
 from harness.sweep.axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
-
-Over = tuple[str, tuple[str, ...]]
 
 
 def split_over(text: str) -> Over:
@@ -32,19 +30,20 @@ def split_over(text: str) -> Over:
         raise BadRequestError(f"--over {text}: no '='", remedy="e.g. --over tp=2,4")
     separator = ";" if ";" in values or _plain(name.strip()) == RECOMPUTE else ","
     parts = [part.strip() for part in values.split(separator)]
-    return name.strip(), tuple(parts[:-1] if separator == ";" and len(parts) > 1 and not parts[-1] else parts)
+    values_of = tuple(parts[:-1] if separator == ";" and len(parts) > 1 and not parts[-1] else parts)
+    return Over(name.strip(), values_of, f"--over {name.strip()}")
 
 
 def read_axes(asked: Iterable[Over]) -> tuple[SweptAxis, ...]:
     """Read axes from the given names and values. BadRequestError with all problems."""
     problems = Problems()
     axes: list[SweptAxis] = []
-    for name, values in asked:
+    for over in asked:
         with problems.collecting():
-            axis = _axis(name, values)
+            axis = _axis(over)
             twin = next((other for other in axes if other.leaf == axis.leaf), None)
             if twin:
-                raise BadRequestError(f"--over {name}: {twin.name} is varied already", remedy="give its values once")
+                raise BadRequestError(f"{over.place}: {twin.name} is varied already", remedy="give its values once")
             axes.append(axis)
     problems.raise_if_any()
     return tuple(axes)
@@ -93,17 +92,17 @@ def _canonical(name: str) -> str:
     return next((short for short, option in SIZES.items() if option == target), target)
 
 
-def _axis(name: str, values: tuple[str, ...]) -> SweptAxis:
-    canonical = _canonical(name)
+def _axis(over: Over) -> SweptAxis:
+    canonical = _canonical(over.name)
     target = SWEPT.get(canonical, canonical)
     if "." not in target and target not in OPTION_NAMES:
-        raise BadRequestError(f"--over {name}: cannot be varied", remedy=_instead(target))
+        raise BadRequestError(f"{over.place}: cannot be varied", remedy=_instead(target))
     problems, read = Problems(), list[str]()
-    for value in values:
+    for value in over.values:
         with problems.collecting():
-            checked = _checked(target, value, f"--over {name}")
+            checked = _checked(target, value, over.place)
             if checked in read:
-                raise BadRequestError(f"--over {name}: {value} is given twice", remedy="give each value once")
+                raise BadRequestError(f"{over.place}: {value} is given twice", remedy="give each value once")
             read.append(checked)
     problems.raise_if_any()
     return SweptAxis(canonical, target, tuple(read))
@@ -193,5 +192,5 @@ def all_over(file: SweepFile | None, texts: "list[str] | tuple[str, ...]") -> tu
         with problems.collecting():
             given.append(split_over(text))
     problems.raise_if_any()
-    kept = [axis for axis in (file.over.items() if file else ()) if not any(same_axis(axis[0], g[0]) for g in given)]
+    kept = [over for over in (file.axes if file else ()) if not any(same_axis(over.name, g.name) for g in given)]
     return (*kept, *given)

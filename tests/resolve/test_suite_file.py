@@ -183,7 +183,7 @@ def test_names_that_differ_in_case_only_are_one_folder_on_some_machines(read):
 def test_a_suite_without_cases_is_refused(tmp_path):
     for text, message in (
         ("title: x\n", "cases: missing"),
-        ("title: x\ncases: []\n", ":2: cases: must be a list of at"),
+        ("title: x\ncases: []\n", ":2: cases: must not be empty"),
     ):
         (tmp_path / "x.yaml").write_text(text)
         with pytest.raises(HarnessError, match=message):

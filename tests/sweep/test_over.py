@@ -5,6 +5,7 @@ import pytest
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
+from harness.resolve.sweep_file import read_sweep_file
 from harness.sweep.request import read_axes, read_control, same_axis, split_over
 
 ASKED = Request(model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32)
@@ -53,9 +54,12 @@ def test_a_value_that_is_asked_for_is_read_back(text, value, before, after):
 def test_a_varied_setting_replaces_that_of_the_request():
     asked = Request(model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32,
                     recompute_modules="mlp", env=("A=1", "B=2"), set_values=("ddp.nccl_ub=true",))  # fmt: skip
-    for text, value in (("recompute=x", "full:uniform:1"), ("env.A=x", "3"), ("ddp.nccl_ub=x", "false")):
-        name, _ = split_over(text)
-        asked = read_axes([(name, (value,))])[0].ask(asked, value)
+    for text, value in (
+        ("recompute=full:uniform:1", "full:uniform:1"),
+        ("env.A=3", "3"),
+        ("ddp.nccl_ub=false", "false"),
+    ):
+        asked = read_axes([split_over(text)])[0].ask(asked, value)
     spec = resolve(asked).spec
     assert (spec.recompute.text, spec.env["A"], spec.env["B"], spec.ddp.nccl_ub) == ("full:uniform:1", "3", "2", False)
 
@@ -123,3 +127,15 @@ def test_settings_that_commas_separate_are_refused_with_the_semicolon_as_remedy(
     with pytest.raises(BadRequestError, match="commas join the modules") as refused:
         axis(text)
     assert refused.value.remedy.startswith("separate settings with ';': recompute='")
+
+
+def test_an_axis_of_a_file_is_read_as_one_of_the_command_line_with_its_line(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "title: x\nrequest: {model_recipe_name: llama3_8b}\nover:\n  mbx: [1]\n  env.1A: [1]\n  tp: [1, 1]\n  mb: [1]\n"
+        "  micro_batch_size: [2]\n  recompute: [core_atn]\n  gpu: h100\n"
+    )
+    with pytest.raises(BadRequestError) as caught:
+        read_axes(read_sweep_file(str(path)).axes)
+    places = [problem.message.partition(f"{path}:")[2].partition(": ")[0] for problem in caught.value.problems]
+    assert places == ["4", "5", "6", "8", "9", "10"]

@@ -43,7 +43,7 @@ def _drafts():
 
     def drafted(name):
         sweep = read_sweep_file(name)
-        request = SweepRequest(asked=Request(**{"gpu": "", **sweep.request.given}), over=tuple(sweep.over.items()))
+        request = SweepRequest(asked=Request(**{"gpu": "", **sweep.request.given}), over=sweep.axes)
         axes = read_axes(request.over)
         control = control_values(axes, read_control(sweep.control or "", axes))
         cells = Expansion(request.asked, axes, control, lambda _asked: ()).cells(grid=sweep.grid)
