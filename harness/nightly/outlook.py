@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.experiment.experiment import ExperimentSpec
 from harness.history.record import HistoryRecord
 from harness.records.night import Case, NightPlan
-from harness.resolve.suite import leaves_figures, shared_golden_lines
+from harness.resolve.suite import shared_golden_lines
 from harness.show.figures import ABSENT
 from harness.show.page import GAP, Column, Page, listing, tabled
 from harness.units import format_bytes
@@ -119,11 +119,9 @@ def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
 def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
     """Lines on cases that share one golden."""
     return shared_golden_lines(
-        (item.case.name, f"{item.case.spec.gpu}/{item.case.spec.slug}", item.case.is_golden_required)
-        for item in cases
-        if item.case.spec
-        and not item.case.refused
-        and leaves_figures(item.case.expected.outcome if item.case.expected else None)
+        (case.name, f"{case.spec.gpu}/{case.spec.slug}", case.expected.outcome if case.expected else None)
+        for case in (item.case for item in cases)
+        if case.spec and not case.refused
     )
 
 

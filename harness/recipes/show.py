@@ -7,7 +7,7 @@ from harness.experiment.model import BatchSpec, ParallelismSpec
 from harness.experiment.rules.rulebook import Entry
 from harness.resolve.listing import CheckedFile, GpuRow, RecipeRow, model_settings, point_row, refusals, summary
 from harness.resolve.recipe import OperatingPoint, Recipe
-from harness.resolve.suite import Suite, leaves_figures, shared_golden_lines
+from harness.resolve.suite import Suite, shared_golden_lines
 from harness.resolve.suite_listing import CaseRow, SuiteRow, case_rows
 from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown
@@ -91,9 +91,7 @@ def suite_page(suite: Suite) -> Page:
     rows = case_rows(suite)
     columns = ("case", "task", "GPU", "precision", "GPUs", "recompute", "repeats", "golden", "owner", "expected")
     shared = shared_golden_lines(
-        (row["case"], row["golden_name"], row["golden"] == "required")
-        for row in rows
-        if row["golden_name"] and leaves_figures(row["expected"].outcome if row["expected"] else None)
+        (row["case"], row["golden_name"], row["expected"].outcome if row["expected"] else None) for row in rows
     )
     return Page(
         (

@@ -1,7 +1,7 @@
 """A suite of cases and the names in it."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -42,7 +42,7 @@ class ExpectedFailure(FileModel):
 class SuiteCase:
     """One case. ``name`` is unique in the suite and safe as a folder's; ``request.gpu`` may be empty.
 
-    ``thresholds``: allowed relative worsening by metric name (a row of `analysis.metrics` that is gated), where it is
+    ``thresholds``: allowed relative worsening by metric name (a gated row of `judge.metrics`), where it is
     not the GPU row's. ``is_golden_required``: without a golden the case is inconclusive, else it passes and says so.
     """
 
@@ -106,34 +106,21 @@ def require_safe(name: str) -> str:
 
 
 def leaves_figures(expected: ExpectedOutcome | None) -> bool:
-    """Return whether a case with this expected outcome can end with figures, from which a golden can come."""
+    """Tell whether a case with this expected outcome can end with figures, from which a golden can come."""
     return expected not in ("oom", "failed")
 
 
-def shared_golden_lines(places: Iterable[tuple[str, str, bool]]) -> list[str]:
-    """Describe cases that share a golden, from each case's name, the golden's path, and whether it is required.
+def shared_golden_lines(cases: Iterable[tuple[str, str | None, ExpectedOutcome | None]]) -> list[str]:
+    """Describe cases that share a golden, from each case's name, its golden's path if known, and its expected outcome.
 
-    The caller leaves out cases that never make a golden (:func:`leaves_figures`).
-
-    >>> cases = [("free", "cpu/a", True), ("limited", "cpu/a", False), ("b", "cpu/b", True)]
-    >>> shared_golden_lines(cases)[0].partition("; ")[2]
-    'that of limited is optional: it passes without one'
+    >>> cases = [("free", "cpu/a", None), ("limited", "cpu/a", None), ("tried", "cpu/a", "oom"), ("b", "cpu/b", None)]
+    >>> shared_golden_lines(cases)[0].partition(":")[0]
+    'free and limited share a golden name, cpu/a'
     """
-    by_place = grouped((place, (name, is_required)) for name, place, is_required in places)
-    return [_shared_line(place, cases) for place, cases in by_place.items() if len(cases) > 1]
-
-
-def _shared_line(place: str, cases: Sequence[tuple[str, bool]]) -> str:
-    optional = [name for name, is_required in cases if not is_required]
-    what_to_do = "write `golden: optional` for all but one of them, or put them into separate suites, each with its own --golden_dir"
-    if len(cases) - len(optional) <= 1:
-        passes = "it passes" if len(optional) == 1 else "they pass"
-        what_to_do = f"that of {_listed(optional)} is optional: {passes} without one"
-    return (
-        f"{_listed([name for name, _ in cases])} share a golden name, {place}: only one of them can have it in one "
-        f"--golden_dir, by `mbr-perf golden promote NIGHT --case NAME`; {what_to_do}"
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    by_place = grouped((place, name) for name, place, expected in cases if place and leaves_figures(expected))
+    return [
+        f"{' and '.join(names)} share a golden name, {place}: only one of them can have it in one --golden_dir; write "
+        "`golden: optional` for the others, or put them into separate suites"
+        for place, names in by_place.items()
+        if len(names) > 1
+    ]

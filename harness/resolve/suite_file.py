@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.experiment.model import Repeats
-from harness.records.reading import Document, FileModel, Keys, RefusedError, one_of, path_text, refusing
+from harness.records.reading import Document, FileModel, Keys, RefusedError, one_of, refusing
 from harness.resolve.find import SUITES, NamedFiles, find_recipe_file
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
@@ -149,12 +149,10 @@ def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator
 
 
 def _cases_of(entry: CaseEntry, defaults: SuiteDefaults) -> Iterator[SuiteCase]:
-    options, settings = entry.request, entry.request.recompute
+    settings = entry.request.recompute
     for text in settings or (None,):
-        own = Options(**{name: value for name, value in options.given.items() if name != "recompute"})
-        if text is not None:
-            own = own.model_copy(update={"recompute": text})
-        request = laid_over(request_of(defaults.request), request_of(own))
+        own = replace(request_of(entry.request), recompute=text)
+        request = laid_over(request_of(defaults.request), own)
         recompute = recompute_of(request)
         is_listed = len(settings) > 1 or not entry.name
         yield SuiteCase(
@@ -171,15 +169,13 @@ def _cases_of(entry: CaseEntry, defaults: SuiteDefaults) -> Iterator[SuiteCase]:
 
 def _require_new(case: SuiteCase, seen: dict[object, int], file: Document, keys: Keys) -> None:
     """Refuse the name or the request of an earlier case; ``seen`` is keyed by both."""
-    line = file.line(keys)
     for key, identity, what, fix in (
         ("name", case.name.casefold(), f"{case.name!r} is", "give each its own name"),
         ("request", _identity(case.request), "the same as", "keep one of them"),
     ):
         if identity in seen:
-            message = f"{path_text((*keys, key))}: {what} that of the case on line {seen[identity]}"
-            file.problems.add(f"{file.label}:{line}: {message}", fix)
-        seen.setdefault(identity, line)
+            file.refuse((*keys, key), f"{what} that of the case on line {seen[identity]}", fix)
+        seen.setdefault(identity, file.line(keys))
 
 
 def _identity(request: Request) -> Request:
