@@ -21,13 +21,7 @@ from harness.resolve.recipe import (
     build_spec,
     merge,
 )
-from harness.resolve.recompute import (
-    TOP_LEVEL_NAMES,
-    Field,
-    canonical_fields,
-    policy_from_fields,
-    read_recompute_text,
-)
+from harness.resolve.recompute import Field, canonical_fields, policy_from_fields, read_recompute_text
 
 _REFUSED = "refused"  # replaces a name that was refused already
 _OF_HEADER, _OF_POINT = tuple(RecipeHeader.model_fields), tuple(PointKey.model_fields)
@@ -119,21 +113,13 @@ class _Reader:
 
     def layer(self, keys: Keys, own_keys: tuple[str, ...] = ()) -> Layer:
         """Read all sections of a mapping; skip ``own_keys``, which the caller reads."""
-        table = self.known(keys, (*own_keys, *TOP_SECTIONS, *sorted(TOP_LEVEL_NAMES)))
-        layers = [self.section(name, (*keys, name)) for name in table if name in TOP_SECTIONS]
-        loose = [name for name in table if name in TOP_LEVEL_NAMES]
-        if loose and "recompute" in table:
-            message = f"recompute is given twice, as recompute and as {loose[0]}"
-            self.file.refuse((*keys, loose[0]), message, "keep one")
-        elif loose:
-            layers.append(self.recompute_of(loose, keys, (*keys, loose[0])))
-        return merge(*layers)
+        table = self.known(keys, (*own_keys, *TOP_SECTIONS))
+        return merge(*(self.section(name, (*keys, name)) for name in table if name in TOP_SECTIONS))
 
     def section(self, name: str, keys: Keys) -> Layer:
         """Read one section: ``recompute`` is one leaf, ``env`` takes any name, the others follow the ExperimentSpec."""
         if name == "recompute":
-            value = self.file.at(keys)
-            return self.recompute_of(list(value), keys, keys) if isinstance(value, dict) else self.recompute_text(keys)
+            return self.recompute(keys)
         return dict(self.env(keys) if name == "env" else self.leaves(name, keys))
 
     def leaves(self, section: str, keys: Keys) -> Iterator[tuple[str, Setting]]:
@@ -157,21 +143,15 @@ class _Reader:
             else:
                 self.file.refuse((*keys, name), f"must be text, is {in_words(value)}", "quote the value")
 
-    def recompute_text(self, keys: Keys) -> Layer:
-        """Read the policy of a text or a list."""
-        settings: dict[str, Setting] = {}
+    def recompute(self, keys: Keys) -> Layer:
+        """Read the policy of a text, a list of modules, or a mapping of megatron-core's fields."""
+        value, place, settings = self.file.at(keys), self.file.place(keys), dict[str, Setting]()
         with self.file.problems.collecting():
-            policy = read_recompute_text(self.file.at(keys), self.file.place(keys))
-            settings["recompute"] = self.setting(policy, keys)
-        return settings
-
-    def recompute_of(self, names: list[str], keys: Keys, place: Keys) -> Layer:
-        """Read the policy from fields of the mapping at ``keys``; ``place`` opens messages."""
-        written = [Field(name, self.file.at((*keys, name)), self.file.place((*keys, name))) for name in names]
-        settings: dict[str, Setting] = {}
-        with self.file.problems.collecting():
+            if not isinstance(value, dict):
+                return {"recompute": self.setting(read_recompute_text(value, place), keys)}
+            written = [Field(name, each, self.file.place((*keys, name))) for name, each in value.items()]
             fields = canonical_fields(written, self.file.problems)
             if fields is not None:
-                policy, note = policy_from_fields(fields, self.file.place(place))
-                settings["recompute"] = self.setting(policy, place, note)
+                policy, note = policy_from_fields(fields, place)
+                settings["recompute"] = self.setting(policy, keys, note)
         return settings

@@ -54,21 +54,8 @@ def policy_from_text(text: str, where: str = "") -> Policy:
         ) from error
 
 
-_FIELDS = {
-    name: field
-    for field, names in {
-        "granularity": ("granularity", "recompute_granularity", "activations_checkpoint_granularity"),
-        "method": ("method", "recompute_method", "activations_checkpoint_method"),
-        "num_layers": ("num_layers", "recompute_num_layers", "activations_checkpoint_num_layers"),
-        "modules": ("modules", "recompute_modules"),
-        "distribute_saved_activations": ("distribute_saved_activations",),
-        "recompute_activations": ("recompute_activations",),
-        "checkpoint_activations": ("checkpoint_activations",),
-    }.items()
-    for name in names
-}
-TOP_LEVEL_NAMES = frozenset(name for name in _FIELDS if "_" in name and name != "num_layers")
-"""Spellings of other frameworks that a file may use beside the sections."""
+_NAMES = ("granularity", "method", "num_layers", "modules", "distribute_saved_activations")
+_FIELDS = {name: name for name in _NAMES} | {f"recompute_{name}": name for name in _NAMES[:-1]}
 
 
 @dataclass(frozen=True)
@@ -95,17 +82,10 @@ def canonical_fields(written: Sequence[Field], problems: Problems) -> dict[str, 
 
 
 def policy_from_fields(fields: Mapping[str, Field], place: str) -> tuple[Policy, str]:
-    """Return the policy of canonical fields, and a note if a spelling was translated.
+    """Return the policy of canonical fields, and a note if it is not what the fields say at first sight.
 
     Raises BadRequestError for a combination that megatron-core refuses or silently ignores.
     """
-    if "checkpoint_activations" in fields:
-        raise BadRequestError(
-            f"{fields['checkpoint_activations'].place}: Megatron-LM removed checkpoint_activations",
-            remedy="write recompute: full:uniform:1 for what it did, or recompute: core_attn",
-        )
-    if "recompute_activations" in fields:
-        return _from_recompute_activations(fields)
     granularity, modules = fields.get("granularity"), fields.get("modules")
     if granularity is None:
         first = next(iter(fields.values()), None)
@@ -131,9 +111,6 @@ def policy_from_fields(fields: Mapping[str, Field], place: str) -> tuple[Policy,
     elif is_selective:
         values["modules"] = ("core_attn",)
         note = "recompute_modules absent: megatron-core recomputes core_attn"
-    if granularity.name == "activations_checkpoint_granularity" and (note or not is_selective):
-        meaning = "selective core_attn" if is_selective else granularity.value
-        note = f"NeMo's activations_checkpoint_granularity: {granularity.value} read as {meaning}"
     return _validated(values, fields), note
 
 
@@ -156,20 +133,6 @@ def _validated(values: Mapping[str, PlainValue], fields: Mapping[str, Field]) ->
                 problems.add(f"{fields[name].place}: {fault.message}", fault.remedy)
         problems.raise_if_any()
         raise
-
-
-def _from_recompute_activations(fields: Mapping[str, Field]) -> tuple[Policy, str]:
-    flag = fields["recompute_activations"]
-    if not isinstance(flag.value, bool):
-        raise BadRequestError(f"{flag.place}: must be true or false, is {flag.value!r}", remedy="write true or false")
-    for other in (field for field in fields.values() if field is not flag):
-        raise BadRequestError(
-            f"{other.place}: {other.name} contradicts recompute_activations",
-            remedy=f"remove {other.name}, or choose another granularity",
-        )
-    if not flag.value:
-        return NoRecompute(), ""
-    return selective(["core_attn"], flag.place), "recompute_activations: true read as selective core_attn"
 
 
 def _names(modules: Field) -> list[str]:

@@ -154,12 +154,6 @@ POLICIES = [
     ("recompute: {granularity: full, method: uniform, num_layers: 1}", "full:uniform:1", ""),
     ("recompute: {granularity: full, method: block, num_layers: 3, distribute_saved_activations: true}",
      "full:block:3:distributed", ""),
-    ("recompute_activations: true", "core_attn", "read as selective core_attn"),
-    ("recompute_activations: false", "none", ""),
-    ("activations_checkpoint_granularity: selective", "core_attn", "NeMo"),
-    ("activations_checkpoint_granularity: full\n    activations_checkpoint_method: uniform\n"
-     "    activations_checkpoint_num_layers: 2", "full:uniform:2", "NeMo"),
-    ("recompute_granularity: selective\n    recompute_modules: [moe_act]", "moe_act", ""),
 ]  # fmt: skip
 
 
@@ -182,11 +176,6 @@ WRONG_POLICIES = [
     ("recompute: {modules: [mlp]}", "tiny.yaml:25: points[0].recompute.modules: recompute fields without recompute_granularity do nothing"),
     ("recompute: {granularity: half}", "tiny.yaml:25: points[0].recompute.granularity: must be 'none', 'selective', 'full', is 'half'"),
     ("recompute: 3", "tiny.yaml:25: points[0].recompute: must be text or a mapping, is 3"),
-    ("checkpoint_activations: true", "tiny.yaml:25: points[0].checkpoint_activations: Megatron-LM removed checkpoint_activations"),
-    ("recompute_activations: true\n    recompute_method: block",
-     "tiny.yaml:26: points[0].recompute_method: recompute_method contradicts recompute_activations"),
-    ("recompute: mlp\n    recompute_activations: true",
-     "tiny.yaml:26: points[0].recompute_activations: recompute is given twice, as recompute and as recompute_activations"),
     ("recompute: {granularity: selective, recompute_granularity: selective}",
      "tiny.yaml:25: points[0].recompute.recompute_granularity: sets the same value as granularity"),
 ]  # fmt: skip

@@ -201,10 +201,10 @@ def test_fewer_layers_of_a_model_without_a_pattern_change_only_the_depth():
 
 
 def test_translations_and_notes_of_the_chosen_point_reach_the_user(load):
-    recipe = load(("recompute: full:block:2", "recompute_activations: true\n    note: mind the gap"))
+    recipe = load(("recompute: full:block:2", "recompute: {granularity: selective}\n    note: mind the gap"))
     assert resolve_recipe(recipe, ask()).notes == (
         "tiny.yaml:18: points[0]: mind the gap",
-        "tiny.yaml:25: recompute_activations: true read as selective core_attn",
+        "tiny.yaml:25: recompute_modules absent: megatron-core recomputes core_attn",
     )
 
 
