@@ -46,9 +46,7 @@ def export(
     if output is not None:
         write_export(output, exported)
     if as_json:
-        from harness.golden.document import ExportDocument
-
-        json.answer(ExportDocument.of(exported, format=form, path=output))
+        json.answer(exported.model_copy(update={"path": output}))
         return
     for note in exported.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -83,7 +81,7 @@ def list_goldens(
     Exits 6 if a file cannot be read; still lists the others.
     """
     from harness.errors import ExitCode
-    from harness.golden.show import goldens_page
+    from harness.golden.show import GoldensDocument, goldens_page
     from harness.records import golden as golden_records
     from harness.records import goldens
     from harness.show import json
@@ -93,9 +91,9 @@ def list_goldens(
     folder = goldens.golden_dir(golden_dir)
     found, unread = golden_records.list_retired(folder) if retired else goldens.list_goldens(folder)
     if as_json:
-        from harness.golden.document import GoldensDocument
-
-        json.answer(GoldensDocument.listed(found, unread))
+        rows = [{"path": path, "golden": golden} for path, golden in found.items()]
+        damaged = [{"path": path, "message": error.message} for path, error in unread.items()]
+        json.answer(GoldensDocument.of(goldens=rows, damaged=damaged))
     else:
         show_page(goldens_page(found, folder, retired=retired, unread=unread))
     if unread:
@@ -109,15 +107,13 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the values of a golden, where they were measured, and who promoted them and why."""
-    from harness.golden.show import golden_page
+    from harness.golden.show import GoldenDocument, golden_page
     from harness.records.goldens import named_golden
     from harness.show import json
     from harness.show.terminal import show_page
 
     path, golden = named_golden(name, golden_dir)
     if as_json:
-        from harness.golden.document import GoldenDocument
-
         json.answer(GoldenDocument(path=path, golden=golden))
     else:
         show_page(golden_page(path, golden))
@@ -153,7 +149,7 @@ def diff(
     from harness.errors import BadRequestError, Problems
     from harness.explain.references import named
     from harness.golden.promote import leave_markdown
-    from harness.golden.show import difference_page
+    from harness.golden.show import DifferenceDocument, difference_page
     from harness.show import json
     from harness.show.terminal import show_page
 
@@ -170,8 +166,6 @@ def diff(
     if markdown:
         leave_markdown(markdown, page, level=3)
     if as_json:
-        from harness.golden.document import DifferenceDocument
-
         json.answer(DifferenceDocument.between(*sides))
     elif markdown != "-":
         show_page(page)
@@ -191,6 +185,7 @@ def retire(
     from datetime import UTC, datetime
 
     from harness.golden.promote import author_or_default
+    from harness.golden.show import RetiredDocument
     from harness.records import golden as golden_records
     from harness.records.goldens import named_golden, read_golden, writable_golden_dir
     from harness.show import json
@@ -202,8 +197,6 @@ def retire(
     now, who = datetime.now(UTC), author_or_default(author)
     target = golden_records.retire(folder, path, golden, reason=reason, author=who, now=now)
     if as_json:
-        from harness.golden.document import RetiredDocument
-
         json.answer(RetiredDocument(path=target, golden=read_golden(target), retired_from=path))
     else:
         show_page(Page((f"Retired: {path}", f"It is now {target}. Commit both changes.")))

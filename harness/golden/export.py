@@ -2,7 +2,6 @@
 
 import math
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError, os_errors_reported
@@ -16,6 +15,7 @@ from harness.predict.flops import achieved_tflops, model_flops_per_step
 from harness.records.golden import GoldenRecord
 from harness.records.run import ImportedLog, RunRecord
 from harness.records.store import write_atomically
+from harness.show import json
 from harness.units import GB, counted
 
 _PEAKS = {"max_alloc": "peak_allocated_bytes", "max_reserved": "peak_reserved_bytes"}
@@ -25,20 +25,21 @@ _NO_ALLOC = (
 )
 
 
-@dataclass(frozen=True)
-class Exported:
-    """The document, and notes for its users."""
+class ExportDocument(json.Document):
+    """``mbr-perf golden export --json``. ``document``: golden values of Megatron-Bridge by step; ``notes`` for its users."""
 
-    document: Document
+    format: str = "bridge"
+    path: Path | None = None
+    document: dict[str, object]
     notes: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """Return the text of the file."""
+        """The text of the file."""
         return bridge_text(self.document)
 
 
-def export_bridge(reference: str, results: Path | None = None, goldens: Path | None = None) -> Exported:
+def export_bridge(reference: str, results: Path | None = None, goldens: Path | None = None) -> ExportDocument:
     """Export the golden or run that ``reference`` names. BadRequestError: it has no step time."""
     found = named(reference, results, goldens)
     if found.run is not None:
@@ -47,7 +48,7 @@ def export_bridge(reference: str, results: Path | None = None, goldens: Path | N
     return of_golden(found.name, found.golden)
 
 
-def of_golden(name: str, golden: GoldenRecord) -> Exported:
+def of_golden(name: str, golden: GoldenRecord) -> ExportDocument:
     """Export a golden. It stores no steps, so every step carries its medians. BadRequestError: a figure cannot be true."""
     if wrong := impossible_golden(golden):
         raise BadRequestError(
@@ -75,7 +76,7 @@ def of_golden(name: str, golden: GoldenRecord) -> Exported:
     return _with_memory(document, {key: stored.get(metric) for key, metric in _PEAKS.items()}, notes)
 
 
-def of_run(run: RunRecord) -> Exported:
+def of_run(run: RunRecord) -> ExportDocument:
     """Export the steps of a run and the loss of its last stage; for an imported log, the steps that it contains."""
     if run.status != "ok":
         raise BadRequestError(f"{run.run_id}: ended as {run.status}, so it cannot become a golden", remedy=_remedy(run))
@@ -135,17 +136,17 @@ def _remedy(run: RunRecord) -> str:
     return f"mbr-perf compare --log {logs} --actuals FILE writes the values that the log has"
 
 
-def write_export(path: Path, exported: Exported) -> None:
+def write_export(path: Path, exported: ExportDocument) -> None:
     """Write the file. BadRequestError: it cannot be written; an existing file stays as it is."""
     with os_errors_reported(f"{path}: cannot be written", "name a file in a writable folder with -o"):
         write_atomically(path, exported.text)
 
 
-def _with_memory(document: Document, values: dict[str, int | float | None], notes: list[str]) -> Exported:
+def _with_memory(document: Document, values: dict[str, int | float | None], notes: list[str]) -> ExportDocument:
     known = {key: value / GB for key, value in values.items() if value is not None}
     if not known:
-        return Exported(document, (*notes, "no memory"))
-    return Exported(document | known | {OF_WHOLE_RUN: 1}, (*notes, _NO_ALLOC))
+        return ExportDocument(document=document, notes=(*notes, "no memory"))
+    return ExportDocument(document=document | known | {OF_WHOLE_RUN: 1}, notes=(*notes, _NO_ALLOC))
 
 
 def _losses(run: RunRecord) -> dict[int, float]:

@@ -4,19 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
+
+from pydantic import Field
 
 from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
+from harness.golden.show import GoldenDocument
 from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.processes import life_of
 from harness.nightly.aa import judge_aa
 from harness.nightly.outcome import aa_runs, bad_end, case_runs, effective_runs, expectation
 from harness.nightly.values import CaseRun
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import GoldenChange, golden_path, read_golden, write_golden
+from harness.records.goldens import golden_changes, golden_path, read_golden, write_golden
 from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
+from harness.show.json import Document, Shown
 from harness.units import grouped
 
 
@@ -42,69 +47,88 @@ class Signature:
     now: datetime
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A golden that is ready to be written, and the golden that it replaces."""
+class Prepared(GoldenDocument):
+    """A golden of ``case`` that is ready to be written, and the golden that it replaces; ``case`` is empty for runs."""
 
-    name: str
-    path: Path
-    spec: ExperimentSpec
-    golden: GoldenRecord
-    before: GoldenRecord | None
-    changes: tuple[GoldenChange, ...]
+    case: str
+    spec: ExperimentSpec = Field(exclude=True)
+    before: GoldenRecord | None = Field(exclude=True)
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(Shown):
     """A case that cannot be promoted, with every reason."""
 
-    name: str
-    problems: tuple[BadRequestError, ...]
+    case: str
+    problems: tuple[str, ...]
+    errors: tuple[Any, ...] = Field(exclude=True)  # BadRequestErrors: the same reasons with remedies
 
 
-@dataclass(frozen=True)
-class Promotions:
-    """The goldens to write, the refused cases, and the skipped cases with the reason."""
+class LeftOut(Shown):
+    """A case that was skipped, and why."""
 
-    prepared: tuple[Prepared, ...]
+    case: str
+    reason: str
+
+
+class PromotionsDocument(Document):
+    """The goldens to write, and the other cases: ``mbr-perf golden promote NIGHT --json``."""
+
+    is_written: bool
+    promoted: tuple[Prepared, ...]
     refused: tuple[Refused, ...]
-    left_out: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    exit_code: int = 0
 
     def require(self, *, keep_going: bool) -> None:
         """Raise BadRequestError with all refusals; with ``keep_going`` only if there is nothing to write."""
-        if keep_going and self.prepared:
+        if keep_going and self.promoted:
             return
-        cases = grouped(((each.message, each.remedy), case.name) for case in self.refused for each in case.problems)
+        cases = grouped(((each.message, each.remedy), case.case) for case in self.refused for each in case.errors)
         problems = [
             BadRequestError(f"{f'{self._named(names)}: ' * any(names)}{message}", remedy=remedy)
             for (message, remedy), names in cases.items()
         ]
-        if not self.refused and not self.prepared:
+        if not self.refused and not self.promoted:
             problems.append(BadRequestError("no case to promote", remedy="mbr-perf results show NIGHT lists them"))
-        if problems and self.prepared:
-            remedy = f"--keep_going writes the other {len(self.prepared)} without these"
+        if problems and self.promoted:
+            remedy = f"--keep_going writes the other {len(self.promoted)} without these"
             problems.append(BadRequestError("nothing was written", remedy=remedy))
         raise_all(problems)
 
     def _named(self, names: Sequence[str]) -> str:
         """Name the cases that share a reason, each once; ``every case`` if these are all and several."""
         each = tuple(dict.fromkeys(names))
-        is_all = not self.prepared and 1 < len(each) == len({case.name for case in self.refused})
+        is_all = not self.promoted and 1 < len(each) == len({case.case for case in self.refused})
         return "every case" if is_all else ", ".join(each)
 
 
-def prepare(candidates: Sequence[Candidate], folder: Path, signature: Signature) -> Promotions:
+def prepare(
+    candidates: Sequence[Candidate],
+    folder: Path,
+    signature: Signature,
+    left_out: Sequence[LeftOut] = (),
+    *,
+    is_written: bool = True,
+) -> PromotionsDocument:
     """Make a golden or a refusal of every candidate; writes nothing. Refuses candidates that share a golden."""
-    prepared, refused = list[Prepared](), list[Refused]()
+    prepared, refused = list[Prepared](), dict[str, Sequence[BadRequestError]]()
     for candidate in candidates:
         try:
             prepared.append(_prepared(candidate, folder, signature))
         except BadRequestError as error:
-            refused.append(Refused(candidate.name, tuple(error.problems)))
+            refused[candidate.name] = error.problems
     paths = [golden.path for golden in prepared]
     doubled = [golden for golden in prepared if paths.count(golden.path) > 1]
-    refused += [Refused(golden.name, (_doubled(golden, doubled),)) for golden in doubled]
-    return Promotions(tuple(golden for golden in prepared if golden not in doubled), tuple(refused))
+    refused |= {golden.case: [_doubled(golden, doubled)] for golden in doubled}
+    return PromotionsDocument(
+        is_written=is_written,
+        promoted=tuple(golden for golden in prepared if golden not in doubled),
+        refused=tuple(
+            Refused(case=case, problems=tuple(error.message for error in errors), errors=tuple(errors))
+            for case, errors in refused.items()
+        ),
+        left_out=tuple(left_out),
+    )
 
 
 def _prepared(candidate: Candidate, folder: Path, signature: Signature) -> Prepared:
@@ -115,7 +139,7 @@ def _prepared(candidate: Candidate, folder: Path, signature: Signature) -> Prepa
     path = golden_path(folder, spec)
     before = read_golden(path) if path.is_file() else None
     try:
-        promoted = promote(
+        golden = promote(
             candidate.records,
             reason=signature.reason,
             author=signature.author,
@@ -126,23 +150,24 @@ def _prepared(candidate: Candidate, folder: Path, signature: Signature) -> Prepa
     except BadRequestError as error:
         raise ManyProblemsError([*problems, *error.problems]) from error
     raise_all(problems)
-    return Prepared(candidate.name, path, spec, promoted.golden, before, promoted.changes)
+    changes = golden_changes(before, golden)
+    return Prepared(case=candidate.name, path=path, spec=spec, golden=golden, before=before, changes=changes)
 
 
 def _doubled(golden: Prepared, doubled: Sequence[Prepared]) -> BadRequestError:
-    others = ", ".join(other.name for other in doubled if other.path == golden.path and other is not golden)
+    others = ", ".join(other.case for other in doubled if other.path == golden.path and other is not golden)
     return BadRequestError(f"has the same golden as {others}: {golden.path}", remedy="promote one of them with --case")
 
 
-def write(promotions: Promotions, folder: Path) -> None:
+def write(promotions: PromotionsDocument, folder: Path) -> None:
     """Write every prepared golden. BadRequestError: a file cannot be written; the files before it are written."""
-    for prepared in promotions.prepared:
+    for prepared in promotions.promoted:
         write_golden(folder, prepared.spec, prepared.golden)
 
 
 def night_candidates(
     night: NightData, names: Sequence[str], options: PromotionOptions, today: date
-) -> tuple[list[Candidate], list[tuple[str, str]]]:
+) -> tuple[list[Candidate], list[LeftOut]]:
     """Return the named cases, or all but those whose failure the suite expects; and these, with the reason.
 
     Repeats and confirmations count; a run that a retry replaced does not. BadRequestError: a name is unknown, or the
@@ -158,7 +183,9 @@ def night_candidates(
         )
     expected = {name: reason for name, case in known.items() if not names and (reason := _expected(case, today))}
     chosen = [known[name] for name in names or known if name not in expected]
-    return [_candidate(night, case, options, doubts) for case in chosen], list(expected.items())
+    return [_candidate(night, case, options, doubts) for case in chosen], [
+        LeftOut(case=name, reason=reason) for name, reason in expected.items()
+    ]
 
 
 def doubts_of_nights(references: Sequence[str], results: Path | None) -> tuple[str, ...]:

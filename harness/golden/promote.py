@@ -1,6 +1,6 @@
 """The `golden promote` command, and its Markdown for a pull request."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ from harness.cli import completion
 from harness.cli.options import GoldenDir, Json, Results, takes
 
 if TYPE_CHECKING:
-    from harness.golden.plan import Candidate, Promotions
+    from harness.golden.plan import Candidate, LeftOut, PromotionsDocument
     from harness.records.run import RunRecord
     from harness.show.page import Page
 
@@ -86,14 +86,14 @@ def promote(asked: PromoteOptions) -> None:
     now, folder = datetime.now(UTC), writable_golden_dir(asked.golden_dir)
     candidates, left_out = _candidates(asked, now)
     signature = Signature(asked.reason, author_or_default(asked.author), now)
-    found = replace(prepare(candidates, folder, signature), left_out=tuple(left_out))
+    found = prepare(candidates, folder, signature, left_out, is_written=not asked.dryrun)
     found.require(keep_going=asked.keep_going)
     if not asked.dryrun:
         write(found, folder)
     _show(asked, found)
 
 
-def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[tuple[str, str]]]":
+def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[LeftOut]]":
     from harness.errors import BadRequestError
     from harness.golden.plan import Candidate, doubts_of_nights, night_candidates
     from harness.judge.promotion import PromotionOptions
@@ -141,14 +141,13 @@ def _run(reference: str, results: Path | None) -> "RunRecord":
     raise BadRequestError(f"{night}: a night, not a run", remedy="choose cases with --case NAME, or all with --every")
 
 
-def _show(asked: PromoteOptions, found: "Promotions") -> None:
+def _show(asked: PromoteOptions, found: "PromotionsDocument") -> None:
     """Print the answer: JSON, Markdown, or tables. Markdown for a file comes in addition."""
-    from harness.golden.document import PromotedDocument, PromotionsDocument
-    from harness.golden.show import promotions_page
+    from harness.golden.show import PromotedDocument, promotions_page
     from harness.show import json
     from harness.show.terminal import show_page
 
-    page = promotions_page(found.prepared, _refusals(found), is_written=not asked.dryrun)
+    page = promotions_page(found)
     if asked.markdown:
         leave_markdown(asked.markdown, page, level=2)
     if asked.markdown == "-":
@@ -156,15 +155,9 @@ def _show(asked: PromoteOptions, found: "Promotions") -> None:
     if not asked.as_json:
         show_page(page)
     elif asked.case or asked.every:
-        json.answer(PromotionsDocument.of_night(found, is_written=not asked.dryrun))
+        json.answer(found)
     else:
-        (only,) = found.prepared
-        json.answer(PromotedDocument.of(only, is_written=not asked.dryrun))
-
-
-def _refusals(found: "Promotions") -> list[tuple[str, str]]:
-    refused = [(case.name, problem.message) for case in found.refused for problem in case.problems]
-    return [*refused, *((name, f"skipped: {why}") for name, why in found.left_out)]
+        json.answer(PromotedDocument.of(found.promoted[0], is_written=found.is_written))
 
 
 def author_or_default(author: str | None) -> str:

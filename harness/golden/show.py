@@ -1,25 +1,26 @@
-"""Shows goldens, their differences, and what a promotion changes."""
+"""Shows goldens, their differences, and what a promotion changes, for people and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from harness.errors import BadRequestError
 from harness.explain.contrast import contrast
 from harness.explain.facts import golden_side
 from harness.explain.judge import changes
 from harness.explain.show import coverage, title
-from harness.explain.values import ABSENT, Change, Side
-from harness.judge.differences import Difference
+from harness.explain.values import ABSENT, Change, Side, SideRow
+from harness.judge.differences import Difference, Group
 from harness.judge.metrics import BY_NAME
 from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text
-from harness.records.goldens import MEND_GOLDEN
+from harness.records.goldens import MEND_GOLDEN, GoldenChange
 from harness.show import figures
+from harness.show.json import Document, Shown, at
 from harness.show.page import GAP, Block, Column, Facts, Line, Only, Page, Section, Table, listing, table, tabled
 from harness.units import format_percent
 
 if TYPE_CHECKING:
-    from harness.golden.plan import Prepared
+    from harness.golden.plan import Prepared, PromotionsDocument
 
 _SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread after", right=True, optional=True))
 
@@ -29,8 +30,12 @@ def goldens_page(
 ) -> Page:
     """Return a row per golden; for retired ones also who retired them and why. ``unread`` files come last."""
     columns: list[str | Column] = [
-        Column("Golden", whole=True), Column("Kind", drop=1), Column("Runs", right=True, drop=2), Column("Values", drop=3), Column("Promoted", drop=1)
-    ]  # fmt: skip
+        Column("Golden", whole=True),
+        Column("Kind", drop=1),
+        Column("Runs", right=True, drop=2),
+        Column("Values", drop=3),
+        Column("Promoted", drop=1),
+    ]
     if retired:
         columns += ["Retired", "By", "Reason"]
     rows = []
@@ -98,13 +103,16 @@ def difference_page(before: Side, after: Side) -> Page:
     )
 
 
-def promotions_page(promoted: "Sequence[Prepared]", refused: Sequence[tuple[str, str]], *, is_written: bool) -> Page:
+def promotions_page(found: "PromotionsDocument") -> Page:
     """Return every promoted golden, before and after; then what was not promoted, with the reason."""
-    sections = (Section(f"{new.path.parent.name}/{new.path.stem}", tuple(_promotion(new))) for new in promoted)
+    sections = (Section(f"{new.path.parent.name}/{new.path.stem}", tuple(_promotion(new))) for new in found.promoted)
     written = [
-        f"Written: {new.path}. Commit the file." if is_written else f"Not written: {new.path}" for new in promoted
+        f"Written: {new.path}. Commit the file." if found.is_written else f"Not written: {new.path}"
+        for new in found.promoted
     ]
-    left = listing((f"Not promoted: {name}: {why}" for name, why in refused), style="doubt")
+    refused = [(case.case, problem) for case in found.refused for problem in case.problems]
+    skipped = [(each.case, f"skipped: {each.reason}") for each in found.left_out]
+    left = listing((f"Not promoted: {name}: {why}" for name, why in (*refused, *skipped)), style="doubt")
     return Page((*sections, Only("terminal", (GAP, listing(written))), left))
 
 
@@ -163,3 +171,92 @@ def _differences(found: Sequence[Difference]) -> Block:
 
 def _text(value: str | None) -> str:
     return "not recorded" if value is None else value or ABSENT
+
+
+class GoldenRow(Shown):
+    """One golden and its file."""
+
+    path: Path
+    golden: GoldenRecord
+
+
+class DamagedRow(Shown):
+    """A file that cannot be read, and why."""
+
+    path: Path
+    message: str
+
+
+class GoldensDocument(Document):
+    """``mbr-perf golden list --json``."""
+
+    goldens: tuple[GoldenRow, ...]
+    damaged: tuple[DamagedRow, ...]
+
+
+class GoldenDocument(GoldenRow, Document):
+    """``mbr-perf golden show --json``. ``changes``: the values that its promotion replaced."""
+
+    changes: tuple[GoldenChange, ...] = ()
+
+
+class PromotedDocument(GoldenDocument):
+    """``mbr-perf golden promote RUN --json``."""
+
+    is_written: bool
+
+
+class RetiredDocument(GoldenDocument):
+    """``mbr-perf golden retire --json``: its new path, and its path before."""
+
+    retired_from: Path
+
+
+class MetricRow(Shown):
+    """One value of both goldens; spreads are relative standard deviations of one run."""
+
+    metric: str
+    before: float | None = at("reference")
+    after: float | None = at("run")
+    change: float | None
+    spread_before: float | None
+    spread_after: float | None
+
+
+class DifferenceRow(Shown):
+    """A setting, or a fact about machine and software, that differs."""
+
+    group: Group
+    name: str
+    before: str | None
+    after: str | None
+
+
+class NotRecorded(Shown):
+    """Facts that only the other golden, or neither golden, recorded."""
+
+    after: dict[Group, list[str]] = at("run")
+    before: dict[Group, list[str]] = at("reference")
+    neither: tuple[Group, ...]
+
+
+class DifferenceDocument(Document):
+    """``mbr-perf golden diff --json``. ``same``: how many facts agree, by group."""
+
+    before: SideRow
+    after: SideRow
+    metrics: tuple[MetricRow, ...]
+    differences: tuple[DifferenceRow, ...]
+    same: dict[Group, int]
+    not_recorded: NotRecorded
+    exit_code: int = 0
+
+    @classmethod
+    def between(cls, before: Side, after: Side) -> Self:
+        """Return the differences of two goldens or runs."""
+        spreads = before.spreads, after.spreads
+        rows = [
+            MetricRow.of(each, spread_before=spreads[0].get(each.metric), spread_after=spreads[1].get(each.metric))
+            for each in changes(after, before)
+        ]
+        return cls.of(contrast(after, before), before=before, after=after, metrics=rows)

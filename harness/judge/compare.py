@@ -110,7 +110,7 @@ def find_reference(
         author=_REFERENCE_RUN[1],
         now=datetime.now(UTC),
         options=_FOR_ONE_COMPARISON,
-    ).golden
+    )
     return GoldenSearch(golden, path if path.exists() else Path(other.run_id))
 
 

@@ -23,7 +23,6 @@ from harness.records.golden import (
     differences_text,
     setting_differences,
 )
-from harness.records.goldens import GoldenChange, golden_changes
 from harness.records.redact import redact
 from harness.records.run import REPLAYED, RunRecord
 from harness.units import format_percent
@@ -32,66 +31,12 @@ from harness.units import format_percent
 MOST_OF_THRESHOLD = 0.5
 
 
-def wide_spreads(
-    spec: ExperimentSpec, metrics: Mapping[str, GoldenMetric], num_runs: int, thresholds: Mapping[str, float]
-) -> tuple[str, ...]:
-    """Return a sentence for each gated time metric whose repeats differ by more than half its threshold.
-
-    ``thresholds``: by metric name, if not the GPU's. The gate itself checks repeats of memory metrics.
-    """
-    row = default_thresholds(spec, num_runs).time
-    found = []
-    for metric in METRICS:
-        stored = metrics.get(metric.name)
-        if metric.gate != "time" or stored is None or stored.relative_spread is None:
-            continue
-        threshold = thresholds.get(metric.name, row)
-        if stored.relative_spread > MOST_OF_THRESHOLD * threshold:
-            most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
-            found.append(
-                f"{metric.name}: {num_runs} runs spread by {stored.relative_spread * 100:.1f} % (standard deviation), more "
-                f"than {most}, which is half the threshold of {threshold * 100:g} %"
-            )
-    return tuple(found)
-
-
-def wide_steps(spec: ExperimentSpec, run: Metrics, thresholds: Mapping[str, float]) -> tuple[str, ...]:
-    """Return a sentence if the steps of a single run differ by more than half the threshold of its throughput.
-
-    A single run has no spread over runs; its steps show how noisy it was. ``thresholds`` as for :func:`wide_spreads`.
-    """
-    steps = run.tflops_per_gpu
-    spread = steps.relative_spread if steps else None
-    if steps is None or spread is None:
-        return ()
-    threshold = thresholds.get("tflops_per_gpu", default_thresholds(spec).time)
-    if spread <= MOST_OF_THRESHOLD * threshold:
-        return ()
-    most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
-    return (
-        f"tflops_per_gpu: {steps.n} steps of the only run spread by {spread * 100:.1f} % (standard deviation), more than "
-        f"{most}, which is half the threshold of {threshold * 100:g} %",
-    )
-
-
-def spread_problems(wide: Sequence[str]) -> list[BadRequestError]:
-    """Turn the sentences of :func:`wide_spreads` and :func:`wide_steps` into errors."""
-    remedy = (
-        "find out what disturbs the runs and repeat them, or store other metrics with --only; "
-        "--accept_spread promotes them anyway, and the golden records it"
-    )
-    return [BadRequestError(each, remedy=remedy) for each in wide]
-
-
+_OF_SPREAD = (
+    "find out what disturbs the runs and repeat them, or store other metrics with --only; "
+    "--accept_spread promotes them anyway, and the golden records it"
+)
 _SIGNIFICANT_DIGITS = 6
-
-
-@dataclass(frozen=True)
-class Promotion:
-    """A new golden, and its changes from the golden that it replaces."""
-
-    golden: GoldenRecord
-    changes: tuple[GoldenChange, ...]
+_SPEED = "tflops_per_gpu"
 
 
 @dataclass(frozen=True)
@@ -120,7 +65,7 @@ def promote(
     now: datetime,
     before: GoldenRecord | None = None,
     options: PromotionOptions = _PLAIN,
-) -> Promotion:
+) -> GoldenRecord:
     """Make golden values from a run or its repeats: medians of run medians, highest peaks, spread over the runs.
 
     BadRequestError lists every reason against it: a failed, suspect, short or unfinished run; a run named twice; runs
@@ -142,7 +87,7 @@ def promote(
             ),
             *(_other_settings(records[0], before) if records and not options.replace_other else []),
             *_unknown_metrics(options.only),
-            *([] if options.accept_spread else spread_problems(wide)),
+            *(BadRequestError(text, remedy=_OF_SPREAD) for text in wide if not options.accept_spread),
         ]
     )
     spec = records[0].spec
@@ -169,17 +114,30 @@ def promote(
         overridden=wide,
         night_id=options.night_id,
     )
-    golden = golden.model_copy(update=_of_logs(records, each))
-    return Promotion(golden, golden_changes(before, golden))
+    return golden.model_copy(update=_of_logs(records, each))
 
 
 def _wide(
     spec: ExperimentSpec, each: Sequence[Metrics], stored: Mapping[str, GoldenMetric], options: PromotionOptions
 ) -> tuple[str, ...]:
-    """Return why the times that are to be stored vary too much: over repeats, or over the steps of a single run."""
+    """Return a sentence if throughput that is to be stored varies by more than half its threshold.
+
+    Over repeats; of a single run, which has none, over its steps. The gate itself checks repeats of memory metrics.
+    """
+    steps = each[0].tflops_per_gpu
+    if _SPEED not in stored or steps is None:
+        return ()
+    what, spread = f"{steps.n} steps of the only run", steps.relative_spread
     if len(each) > 1:
-        return wide_spreads(spec, stored, len(each), options.thresholds)
-    return wide_steps(spec, each[0], options.thresholds) if "tflops_per_gpu" in stored else ()
+        what, spread = f"{len(each)} runs", stored[_SPEED].relative_spread
+    threshold = options.thresholds.get(_SPEED, default_thresholds(spec, len(each)).time)
+    if spread is None or spread <= MOST_OF_THRESHOLD * threshold:
+        return ()
+    most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
+    return (
+        f"{_SPEED}: {what} spread by {spread * 100:.1f} % (standard deviation), more than {most}, which is half the "
+        f"threshold of {threshold * 100:g} %",
+    )
 
 
 def _unknown_metrics(only: tuple[str, ...]) -> list[BadRequestError]:

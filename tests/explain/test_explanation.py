@@ -215,7 +215,7 @@ def test_another_product_and_another_precision_are_estimated_separately(sampled,
 
 
 def test_a_golden_whose_clocks_were_read_is_known_to_be_undisturbed(sampled):
-    golden = promote([sampled()], reason="first", author="someone", now=datetime(2026, 3, 4, tzinfo=UTC)).golden
+    golden = promote([sampled()], reason="first", author="someone", now=datetime(2026, 3, 4, tzinfo=UTC))
     slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_slowdown",))
     found = explain(run_side(slow), golden_side("golden", golden))
     throttling = next(d for d in found.causes[0].differences if d.name == "throttling")

@@ -60,14 +60,14 @@ def promotions(tmp_path, *cases, names=(), options=None):
 
 
 def problems(found):
-    return {case.name: [problem.message for problem in case.problems] for case in found.refused}
+    return {case.case: list(case.problems) for case in found.refused}
 
 
 def test_every_case_of_a_night_becomes_a_golden_with_one_reason(tmp_path, case):
     found, left_out = promotions(tmp_path, case("one"), case("two", recompute="mlp"))
     found.require(keep_going=False)
     write(found, tmp_path / "golden")
-    goldens = [read_golden(prepared.path) for prepared in found.prepared]
+    goldens = [read_golden(prepared.path) for prepared in found.promoted]
     assert [(g.recompute, g.reason, g.num_runs, g.night_id) for g in goldens] == [
         ("core_attn", "driver 570", 3, "20260104T000000Z-suite-0a1b2c3d"),
         ("mlp", "driver 570", 3, "20260104T000000Z-suite-0a1b2c3d"),
@@ -83,7 +83,7 @@ def test_one_refusal_stops_all_unless_the_others_are_requested(tmp_path, case):
     assert "wide: tflops_per_gpu: 3 runs spread by 8.0 %" in str(caught.value)
     assert "nothing was written\n  --keep_going writes the other 1 without these" in str(caught.value)
     found.require(keep_going=True)
-    assert [prepared.name for prepared in found.prepared] == ["one"]
+    assert [prepared.case for prepared in found.promoted] == ["one"]
 
 
 def test_keep_going_with_nothing_left_is_refused(tmp_path, case):
@@ -103,8 +103,10 @@ def test_an_expected_failure_is_skipped_by_every_and_refused_by_name(tmp_path, c
     expected = ExpectedFailureRecord(outcome="oom", until="2026-12-31", reason="does not fit")
     known = case("known", (1.0,), statuses=("oom",), failures=("rank 0",), expected=expected)
     found, left_out = promotions(tmp_path, case("one"), known)
-    assert left_out == [("known", "oom, expected until 2026-12-31: does not fit")]
-    assert [prepared.name for prepared in found.prepared] == ["one"]
+    assert [(each.case, each.reason) for each in left_out] == [
+        ("known", "oom, expected until 2026-12-31: does not fit")
+    ]
+    assert [prepared.case for prepared in found.promoted] == ["one"]
     by_name, _ = promotions(tmp_path, known, names=("known",))
     assert "run night.known.0: ended as oom: rank 0" in problems(by_name)["known"]
 
@@ -113,7 +115,7 @@ def test_a_retry_replaces_the_run_that_a_machine_fault_ended(tmp_path, case):
     cured = case("one", (1.0, *STEADY), purposes=("repeat", "retry", "repeat", "repeat"),
                  statuses=("failed", "ok", "ok", "ok"), failures=("address already in use", None, None, None))  # fmt: skip
     found, _ = promotions(tmp_path, cured)
-    assert found.prepared[0].golden.run_ids == ("night.one.1", "night.one.2", "night.one.3")
+    assert found.promoted[0].golden.run_ids == ("night.one.1", "night.one.2", "night.one.3")
 
 
 def test_a_run_without_a_record_and_a_refused_case_are_named(tmp_path, case):
@@ -126,7 +128,7 @@ def test_a_run_without_a_record_and_a_refused_case_are_named(tmp_path, case):
 def test_two_cases_with_the_same_golden_are_both_refused(tmp_path, case):
     found, _ = promotions(tmp_path, case("one"), case("twin"))
     assert problems(found)["one"][0].startswith("has the same golden as twin:")
-    assert found.prepared == ()
+    assert found.promoted == ()
 
 
 def test_an_unknown_case_is_refused_with_the_known_ones(tmp_path, case):
@@ -136,7 +138,7 @@ def test_an_unknown_case_is_refused_with_the_known_ones(tmp_path, case):
 
 def test_a_night_that_is_still_running_is_not_promoted(tmp_path, case):
     dense = case("dense")
-    assert promotions(tmp_path, dense)[0].prepared
+    assert promotions(tmp_path, dense)[0].promoted
     claim(tmp_path)
     with pytest.raises(BadRequestError, match=r"suite-0a1b2c3d: process \d+ is at work\n  promote from it after"):
         promotions(tmp_path, dense)

@@ -191,7 +191,7 @@ def _at_clock(make_spec, make_rank, make_record):
 
 
 def promoted(record):
-    return promote([record], reason="first", author="someone", now=datetime(2026, 1, 2, tzinfo=UTC)).golden
+    return promote([record], reason="first", author="someone", now=datetime(2026, 1, 2, tzinfo=UTC))
 
 
 def judged(record, golden, **options):
