@@ -71,7 +71,8 @@ class ForeignOptions:
         _of_logs(
             "--golden",
             "FILE",
-            "Compare the log with these golden values of Megatron-Bridge, Megatron-LM or mbr-perf: a file, or a name of `mbr-perf golden list`.",
+            "Compare the log with these golden values of Megatron-Bridge, Megatron-LM or mbr-perf: a file, or a name "
+            "of `mbr-perf golden list`.",
         ),
     ] = None
     form: Annotated[str, _of_logs("--format", "FORMAT", "Format of the golden file: bridge, megatron-lm or auto.")] = (
@@ -161,6 +162,9 @@ def _instead(what: CompareOptions, foreign: ForeignOptions) -> str:
 
 def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, loss: LossOptions) -> None:
     from harness.compare.judge import compare_foreign
+    from harness.compare.show import foreign_document, foreign_page
+    from harness.show import json
+    from harness.show.terminal import show_page
 
     if what.run is not None or what.repeat:
         raise BadRequestError(
@@ -169,21 +173,12 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
         )
     answer = compare_foreign(_foreign_request(foreign, loss, judge))
     if what.as_json:
-        from harness.compare.document import foreign_document
-        from harness.show import json
-
         json.answer(foreign_document(answer))
     else:
-        from harness.compare.show import foreign_page
-        from harness.show.terminal import show_page
-
-        show_page(foreign_page(answer.log, answer.comparison, (answer.outcome, answer.exit_code)))
+        show_page(foreign_page(answer))
         if foreign.actuals:
-            print(
-                f"Written: {answer.actuals}"
-                if answer.actuals
-                else f"Not written, because the log has no iteration: {foreign.actuals}"
-            )
+            none = f"Not written, because the log has no iteration: {foreign.actuals}"
+            print(f"Written: {answer.actuals}" if answer.actuals else none)
     raise typer.Exit(int(answer.exit_code))
 
 

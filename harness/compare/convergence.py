@@ -46,7 +46,7 @@ class LossLimits:
 def judge_loss(
     steps: Sequence[int], current: Sequence[float | None], golden: Sequence[float], limits: LossLimits
 ) -> tuple[Finding, ...]:
-    """Return the findings of all four checks. ``steps`` are the iterations of the points; all three have equal length."""
+    """Return the findings of all four checks. ``steps``: the iterations of the points; all three have equal length."""
     skipped = int(len(golden) * limits.skip_first_percent_loss)
     kept = list(zip(steps, current, golden, strict=True))[skipped:]
     problem = _problem(kept)

@@ -38,7 +38,7 @@ def judge_memory(log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresho
     return Judged(tuple(finding for finding, _ in each if finding), tuple(notes))
 
 
-def worst_ranks(log: ForeignLog) -> dict[str, WorstRank]:
+def _worst_ranks(log: ForeignLog) -> dict[str, WorstRank]:
     """Return the largest report of each counter over all ranks and iterations, by the metric's name."""
     found = {name: log.worst(counter) for name, counter in COUNTERS.items()}
     return {name: worst for name, worst in found.items() if worst is not None}
@@ -68,7 +68,7 @@ def _compare_value(
 def _compare_series(
     name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
 ) -> tuple[Finding | None, list[str]]:
-    """Compare with a golden of Megatron-LM, which holds the last rank. The last reporting rank is on the same stage."""
+    """Compare with a golden of Megatron-LM, which holds the last rank; the last reporting rank is on its stage."""
     series = golden.memory_by_iteration.get(counter)
     reports = [report for report in log.memory if getattr(report, counter) is not None]
     if not series:
@@ -133,18 +133,18 @@ def judge_log(
     )
     doubts = tuple(doubt for doubt in found if doubt)
     findings = (
-        *_doubted((*speed.findings, *memory.findings), doubts),
+        *_doubted((*speed, *memory.findings), doubts),
         *_gradients(log),
         *(_losses(log, golden, loss_limits) if loss_limits else ()),
     )
-    notes = (*log.notes, *golden.notes, *_batches_of_ramp(log, steps), *speed.notes, *memory.notes)
+    notes = (*log.notes, *golden.notes, *_batches_of_ramp(log, steps), *memory.notes)
     comparison = Comparison(findings, overall(findings))
-    return ForeignComparison(log, golden, steps, comparison, worst_ranks(log), doubts, notes)
+    return ForeignComparison(log, golden, steps, comparison, doubts, notes)
 
 
 def _impossible(log: ForeignLog, golden: ForeignGolden) -> tuple[str, ...]:
     """Return the figures of either side that cannot be true."""
-    peaks = {METRIC[name].title: worst.value for name, worst in worst_ranks(log).items()}
+    peaks = {METRIC[name].title: worst.value for name, worst in _worst_ranks(log).items()}
     of_job = golden.gpu, golden.compute_dtype
     of_log = impossible_series(
         "the log", ((row.step_time_s, row.tflops_per_gpu) for row in log.iterations), peaks, *of_job
@@ -183,7 +183,7 @@ def _other_size(log: ForeignLog, golden: ForeignGolden) -> str | None:
 
 
 def _restarted_inside(log: ForeignLog, window: Window) -> str | None:
-    """Return that iterations of the window come from two attempts: another node, or a warm-up, may have set their times."""
+    """Return that iterations of the window come from two attempts, on other nodes perhaps, or with a warm-up."""
     starts: list[int] = []  # of the attempts whose figures the log keeps: a restart drops what lies behind it
     for number in log.restarts:
         starts = [*(start for start in starts if start < number), number]
@@ -265,7 +265,10 @@ def _losses(log: ForeignLog, golden: ForeignGolden, limits: LossLimits) -> tuple
     return judge_loss(steps, current, [step.loss for step in golden.steps.values() if step.loss is not None], limits)
 
 
-_NAME_GOLDEN = "name a golden file of Megatron-Bridge, Megatron-LM or mbr-perf, or a name of `mbr-perf golden list`; --actuals FILE makes a golden from the log"
+_NAME_GOLDEN = (
+    "name a golden file of Megatron-Bridge, Megatron-LM or mbr-perf, or a name of `mbr-perf golden list`; "
+    "--actuals FILE makes a golden from the log"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +339,7 @@ def _require_another_file(request: ForeignRequest) -> None:
     golden = golden_file(request.golden) or request.golden
     if golden.resolve() == request.actuals.resolve():
         raise BadRequestError(
-            f"--actuals {request.actuals}: is the golden file, which the log's values would replace before the comparison",
+            f"--actuals {request.actuals}: is the golden file, which the log's values would replace",
             remedy="name another file",
         )
 

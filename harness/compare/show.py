@@ -1,13 +1,17 @@
-"""Shows a comparison with golden values of Megatron-Bridge or Megatron-LM."""
+"""Shows a comparison with golden values of Megatron-Bridge or Megatron-LM, for people and as JSON."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
-from harness.compare.values import METRIC, ForeignComparison
-from harness.errors import ExitCode
-from harness.foreign.log import ForeignLog
+from harness.compare.judge import ForeignAnswer
+from harness.compare.values import COUNTERS, METRIC, ForeignComparison, Window
+from harness.foreign.golden import GoldenFormat
+from harness.foreign.log import ForeignLog, LogFormat, WorstRank
 from harness.judge.gate import Finding, Outcome, Verdict
 from harness.show import figures
+from harness.show.json import Document, Shown, at
 from harness.show.page import Line, Page, Span, listing, style_of, table
 from harness.units import counted, format_bytes, grouped
 
@@ -67,15 +71,15 @@ _RIGHT = ("Log", "Golden", "Change", "Allowed")
 _MOST_SOURCES = 3
 
 
-def foreign_page(log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode]) -> Page:
+def foreign_page(answer: ForeignAnswer) -> Page:
     """Return what was read, the findings, the reasons, the notes, and the verdict last."""
+    log, judged, outcome = answer.log, answer.comparison, answer.outcome
     if judged is None:
         notes, doubt = (
             listing(f"Note: {note}" for note in log.notes),
             [f"In doubt: {log.truncated}"] * bool(log.truncated),
         )
         return Page((_log_line(log), notes, listing(doubt, style="doubt"), "Not compared: no golden was named"))
-    outcome, exit_code = verdict
     findings = judged.comparison.findings
     words = [finding.verdict.value.replace("_", " ") for finding in findings]
     rows = [(*cells(finding), Span(word, style_of(word))) for finding, word in zip(findings, words, strict=True)]
@@ -89,10 +93,12 @@ def foreign_page(log: ForeignLog, judged: ForeignComparison | None, verdict: tup
             table(("Metric", *_RIGHT, "Verdict"), rows, right=_RIGHT),
             listing(_reasons(findings)),
             listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in reasons), style="doubt"),
-            listing(_worst(judged)),
+            listing(_worst(log)),
             notes,
         ),
-        answer=Line((Span(outcome.upper(), style_of(outcome)), f" (exit {int(exit_code)})  {judged.golden_path}")),
+        answer=Line(
+            (Span(outcome.upper(), style_of(outcome)), f" (exit {int(answer.exit_code)})  {judged.golden.path}")
+        ),
     )
 
 
@@ -123,13 +129,72 @@ def _reasons(findings: Sequence[Finding]) -> Iterable[str]:
     return [f"{', '.join(titles)}: {reason}" for reason, titles in shared.items()]
 
 
-def _worst(judged: ForeignComparison) -> Iterable[str]:
+def _worst(log: ForeignLog) -> Iterable[str]:
     """Return the largest report of every counter, if several ranks report it."""
-    ranks = len({report.rank for report in judged.log.memory})
-    if ranks < 2:
-        return []
+    found = [(METRIC[name], log.worst(counter)) for name, counter in COUNTERS.items()]
     peaks = [
-        f"{METRIC[name].title.lower()} {format_bytes(worst.value)} on rank {worst.rank} after iteration {worst.iteration}"
-        for name, worst in judged.worst.items()
+        f"{metric.title.lower()} {format_bytes(worst.value)} on rank {worst.rank} after iteration {worst.iteration}"
+        for metric, worst in found
+        if worst
     ]
-    return [f"Most memory of {ranks} ranks: {'; '.join(peaks)}"] if peaks else []
+    ranks = len({report.rank for report in log.memory})
+    return [f"Most memory of {ranks} ranks: {'; '.join(peaks)}"] if peaks and ranks > 1 else []
+
+
+_COUNTERS = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_reserved_bytes", "device_used_bytes")
+
+
+class Log(Shown):
+    """The log as read."""
+
+    format: LogFormat | None
+    sources: tuple[str, ...]
+    first_iteration: int | None = at("iterations", 0, "number")
+    last_iteration: int | None = at("iterations", -1, "number")
+    num_iterations: int
+    total_iterations: int | None = at("total")
+    world_size: int | None
+    truncated: str | None
+    restarts: tuple[int, ...]
+    worst_memory: dict[str, WorstRank]
+
+    @classmethod
+    def read_from(cls, log: ForeignLog) -> Self:
+        """Return the log; ``worst_memory`` has the counters that any rank reported."""
+        worst = {name: found for name in _COUNTERS if (found := log.worst(name))}
+        return cls.of(log, num_iterations=len(log.iterations), worst_memory=worst)
+
+
+class UsedFile(Shown):
+    """The golden file of another program."""
+
+    path: Path
+    format: GoldenFormat
+    layout: str
+    num_steps: int
+
+
+class ForeignDocument(Document):
+    """``mbr-perf compare --log FILE --json``. Seconds, TFLOP/s/GPU and bytes."""
+
+    outcome: Outcome
+    exit_code: int
+    log: Log
+    comparison: tuple[Finding, ...]
+    golden: UsedFile | None
+    window: Window | None
+    doubts: tuple[str, ...]
+    notes: tuple[str, ...]
+    actuals: Path | None
+
+
+def foreign_document(answer: ForeignAnswer) -> ForeignDocument:
+    """Return the keys of `compare`, with the log and the golden as read."""
+    log, judged = answer.log, answer.comparison
+    if judged is None:
+        doubts = [log.truncated] if log.truncated else []
+        more = {"comparison": (), "golden": None, "window": None, "doubts": doubts, "notes": log.notes}
+        return ForeignDocument.of(answer, log=Log.read_from(log), **more)
+    golden = UsedFile.of(judged.golden, num_steps=len(judged.golden.steps))
+    findings = judged.comparison.findings
+    return ForeignDocument.of(answer, judged, log=Log.read_from(log), golden=golden, comparison=findings)

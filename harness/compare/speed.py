@@ -3,20 +3,19 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 
-from harness.compare.values import METRIC, ForeignThresholds, Judged, Window
+from harness.compare.values import METRIC, ForeignThresholds, Window
 from harness.errors import BadRequestError
 from harness.experiment.experiment import MIN_STEPS
 from harness.foreign.golden import ForeignGolden, GoldenStep
 from harness.foreign.log import ForeignLog, Iteration
 from harness.judge.compare import WindowOptions
-from harness.judge.gate import Verdict, compare_values
+from harness.judge.gate import Finding, Verdict, compare_values
 from harness.units import counted
 
 # The default of Megatron-Bridge's parser; its help text has 0.75.
 SKIP_FIRST_SHARE = 0.70
-_FAR_OFF = 0.10
 _GIVE_IT = "give golden values with throughput, or a golden of mbr-perf, which states both"
 _NO_THROUGHPUT, _FOR_READING = "the golden has no throughput", "shown only; mbr-perf judges throughput"
 
@@ -70,16 +69,18 @@ def window_of(golden: ForeignGolden, options: WindowOptions) -> Window:
     return Window(start, end, tuple(number for number in numbers if start <= number - 1 < end))
 
 
-def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed: ForeignThresholds) -> Judged:
+def judge_speed(
+    log: ForeignLog, golden: ForeignGolden, window: Window, allowed: ForeignThresholds
+) -> tuple[Finding, ...]:
     """Judge throughput if the golden has it; only show the other.
 
-    Else judge step time: it says something about speed only with the GPUs and the batch of the golden. An unknown number
-    is not equal: golden values of Megatron-LM state neither and judge no time.
+    Else judge step time, which needs the GPUs and the batch of the golden. An unknown number is not equal: golden
+    values of Megatron-LM state neither and judge no time.
     """
     by_time = not golden.has_throughput
     judged = "step_time_s" if by_time else "tflops_per_gpu"
     by_number = {row.number: row for row in log.iterations}
-    findings, notes = [], []
+    findings = []
     for speed in _SPEEDS:
         current, stored = _current(speed, log, by_number, window), _stored(speed, golden, window)
         finding = compare_values(METRIC[speed.name], current.median, stored.median, allowed.time)
@@ -95,14 +96,13 @@ def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed:
             findings.append(replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason=problem))
         else:
             findings.append(finding)
-            notes += _far_off(speed, current, [by_number[number] for number in window.iterations])
-    return Judged(tuple(findings), tuple(notes))
+    return tuple(findings)
 
 
 def _other_job(
     log: ForeignLog, golden: ForeignGolden, by_number: Mapping[int, Iteration], window: Window
 ) -> str | None:
-    """Return how GPUs or batch of the job differ from the golden's, or what the golden does not state; None if they agree."""
+    """Return how GPUs or batch differ from the golden's, or what the golden does not state; None if they agree."""
     batches = {by_number[number].global_batch_size for number in window.iterations if number in by_number}
     rows = (
         ("number of GPUs", golden.num_gpus, {log.world_size}),
@@ -110,12 +110,13 @@ def _other_job(
     )
     unstated = [name for name, stated, _ in rows if stated is None]
     if unstated:
-        return f"the golden has no throughput and does not state its {' and '.join(unstated)}, which iteration times need: {_GIVE_IT}"
+        lacks = " and ".join(unstated)
+        return f"{_NO_THROUGHPUT} and does not state its {lacks}, which iteration times need: {_GIVE_IT}"
     for name, stated, found in rows:
         if found == {stated}:
             continue
         has = ", ".join(sorted("an unknown one" if each is None else str(each) for each in found))
-        return f"the golden has no throughput, and iteration times need the same {name}: the golden has {stated}, the job {has}"
+        return f"{_NO_THROUGHPUT}, and iteration times need the same {name}: the golden has {stated}, the job {has}"
     return None
 
 
@@ -176,17 +177,3 @@ def _stored(speed: _Speed, golden: ForeignGolden, window: Window) -> _Side:
     rest = f", and {len(unusable) - 1} more steps" if len(unusable) > 1 else ""
     what = f"no {speed.key}" if value is None else f"{speed.key} is NaN"
     return _Side(values, f"{golden.path}: step {key}: {what}{rest}")
-
-
-def _far_off(speed: _Speed, side: _Side, iterations: Sequence[Iteration]) -> list[str]:
-    """Note steps that are far from the median; a median hides them, a mean would not."""
-    middle = median(side.values)
-    values = {row: value for row in iterations if (value := speed.read(row)) is not None}
-    far = [row for row, value in values.items() if abs(value - middle) > _FAR_OFF * abs(middle)]
-    if not far:
-        return []
-    worst = max(far, key=lambda row: abs(values[row] - middle))
-    return [
-        f"{len(far)} of {len(iterations)} iterations differ from the median {middle:.5g} by more than 10 %; the farthest "
-        f"is iteration {worst.number} with {values[worst]:.5g} ({worst.where}); the mean is {fmean(side.values):.5g}"
-    ]

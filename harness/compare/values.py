@@ -1,10 +1,9 @@
 """The values of a comparison with golden values of Megatron-Bridge or Megatron-LM."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from harness.foreign.golden import ForeignGolden
-from harness.foreign.log import ForeignLog, WorstRank
+from harness.foreign.log import ForeignLog
 from harness.judge.gate import Comparison, Finding
 from harness.judge.metrics import BY_NAME, Metric
 
@@ -51,17 +50,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class ForeignComparison:
-    """A log compared with a golden. ``worst``: the largest report of each counter over ranks and iterations."""
+    """A log compared with a golden."""
 
     log: ForeignLog
     golden: ForeignGolden
     window: Window
     comparison: Comparison
-    worst: dict[str, WorstRank]
     doubts: tuple[str, ...]
     notes: tuple[str, ...]
-
-    @property
-    def golden_path(self) -> Path:
-        """Return the golden file."""
-        return self.golden.path

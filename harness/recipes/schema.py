@@ -13,7 +13,7 @@ _JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepar
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "check": ("measure.document:CheckDocument",),
-    "compare": ("measure.document:CompareDocument", "compare.document:ForeignDocument"),
+    "compare": ("measure.document:CompareDocument", "compare.show:ForeignDocument"),
     "diagnose": ("diagnose.values:Diagnosis",),
     "doctor": ("results.examine:MachineDocument",),
     "explain": ("explain.values:Explanation",),

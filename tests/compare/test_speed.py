@@ -30,8 +30,8 @@ def reference(**stated):
 
 
 def time_of(log, golden):
-    judged = judge_speed(log, golden, window_of(golden, WindowOptions()), ForeignThresholds())
-    return next(finding for finding in judged.findings if finding.metric == "step_time_s"), judged.notes
+    findings = judge_speed(log, golden, window_of(golden, WindowOptions()), ForeignThresholds())
+    return next(finding for finding in findings if finding.metric == "step_time_s")
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def time_of(log, golden):
     ],
 )
 def test_iteration_times_are_judged_for_the_same_gpus_and_batch_only(log, expected):
-    finding, _ = time_of(log, reference(num_gpus=32, global_batch_size=128))
+    finding = time_of(log, reference(num_gpus=32, global_batch_size=128))
     assert (finding.verdict, finding.change) == ((Verdict.INCONCLUSIVE, None) if expected else (Verdict.PASS, 0.0))
     assert finding.reason.endswith(expected)
 
 
 def test_with_a_throughput_the_iteration_time_is_shown_only():
-    finding, _ = time_of(job(num_gpus=64), reference(num_gpus=32, global_batch_size=128, tflops=700.0))
+    finding = time_of(job(num_gpus=64), reference(num_gpus=32, global_batch_size=128, tflops=700.0))
     assert finding.verdict is Verdict.NOT_GATED
 
 
@@ -65,7 +65,7 @@ def test_with_a_throughput_the_iteration_time_is_shown_only():
 )
 @pytest.mark.parametrize("seconds", [2.5, 5.0])
 def test_a_golden_that_does_not_state_gpus_and_batch_judges_no_time(stated, missing, seconds):
-    finding, _ = time_of(job(seconds=seconds), reference(**stated))
+    finding = time_of(job(seconds=seconds), reference(**stated))
     assert (finding.verdict, finding.change) == (Verdict.INCONCLUSIVE, None)
     assert f"does not state its {missing}, which iteration times need: give golden values" in finding.reason
 

@@ -112,14 +112,6 @@ def test_an_undefined_correlation_has_a_reason_and_does_not_fail():
             assert found.reason.startswith("undefined: ")
 
 
-def test_a_slow_step_that_the_median_hides_is_noted(judged):
-    found = judged(bridge_log([700.0] * 47 + [100.0, 700.0, 700.0]), golden_of([700.0] * 50))
-    assert found.comparison.outcome.value == "pass"
-    assert [
-        note for note in found.notes if "the farthest is iteration 48 with 100" in note and "the mean is 660" in note
-    ]
-
-
 def test_every_loss_check_names_its_number_and_its_limit():
     golden = [10 * math.exp(-0.04 * step) for step in range(20)]
     found = judge_loss(range(1, 21), [1.12 * loss for loss in golden], golden, LossLimits())

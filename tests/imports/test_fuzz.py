@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.compare.convergence import LossLimits
-from harness.compare.document import foreign_document
 from harness.compare.judge import ForeignAnswer, judge_log
-from harness.compare.show import foreign_page
+from harness.compare.show import foreign_document, foreign_page
 from harness.compare.values import ForeignThresholds
 from harness.errors import BadRequestError
 from harness.foreign.bridge_goldens import actuals_of, bridge_text, downsample, merge, read_bridge
@@ -86,8 +85,9 @@ def answered(log, golden):
     """Compare, and check that the answer is strict JSON."""
     judged = judge_log(log, golden, WindowOptions(), ForeignThresholds(), LossLimits())
     verdict = comparison_outcome(judged.comparison)
-    json.loads(report_json.text(foreign_document(ForeignAnswer(log, judged, *verdict))))
-    piped(foreign_page(log, judged, verdict))
+    answer = ForeignAnswer(log, judged, *verdict)
+    json.loads(report_json.text(foreign_document(answer)))
+    piped(foreign_page(answer))
 
 
 def any_log(text):
