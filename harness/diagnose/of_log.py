@@ -9,10 +9,9 @@ from statistics import median
 from harness.diagnose.symptoms import names_symptom
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
+from harness.failures.entries import entry
 from harness.failures.failure_scan import expandable_segments_in
 from harness.failures.first_failure import LOCAL_RANK, FirstFailure, RankFailure
-from harness.failures.known_ends import NOT_FINITE_ADVICE, is_non_finite
-from harness.failures.known_texts import SLURM_KILLS
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.foreign.log import ForeignLog, NotFinite
 from harness.foreign.logs.lines import LogLine
@@ -28,7 +27,7 @@ _COMPILING = re.compile(
     r"^(?:> compiling and loading fused kernels|Using .{1,300} as PyTorch extensions root|Building extension module |Emitting ninja build file |Allowing ninja to set)"
 )
 # slurmstepd counts every process of a step that the kernel ended, also helpers and data loader workers.
-_KILLS = re.compile(rf"\b{SLURM_KILLS}")
+_KILL_COUNT = "slurm_kill_count"
 _HARMLESS_KILL = "Training ended well. Slurm counted a kill ({where}): the kernel ended another process of the step, such as a data loader worker."
 _HARMLESS_MENTION = "Training ended well, although a line mentions an error: {text} ({where})."
 _STAYED = (
@@ -107,7 +106,7 @@ def case_of_log(
         ranks=_ranks(log, first, spec),
         tflops_per_gpu=_late([iteration.tflops_per_gpu for iteration in log.iterations]),
         step_time_s=_late([iteration.step_time_s for iteration in log.iterations]),
-        has_nan=broken is not None or (first is not None and is_non_finite(first.failure.text)),
+        has_nan=broken is not None or (first is not None and first.verdict.entry == "non_finite"),
         expandable_segments=listener.expandable_segments,
         messages=tuple(listener.messages),
         notes=(
@@ -134,8 +133,8 @@ def _harmless_note(failure: RankFailure) -> str:
 def _is_harmless(first: FirstFailure, log: ForeignLog) -> bool:
     """Return whether training ended, and the only other sign is a mention or Slurm's count of processes that the kernel ended."""
     is_at_its_end = log.ended or (bool(log.iterations) and log.total is not None and log.truncated is None)
-    is_alone = not first.victims and all(_KILLS.search(failure.text) for failure in first.also)
-    return is_at_its_end and is_alone and (first.failure.is_mention or _KILLS.search(first.failure.text) is not None)
+    is_alone = not first.victims and all(failure.entry == _KILL_COUNT for failure in first.also)
+    return is_at_its_end and is_alone and (first.failure.is_mention or first.failure.entry == _KILL_COUNT)
 
 
 def _after_training(first: FirstFailure) -> FirstFailure:
@@ -156,7 +155,7 @@ def _verdict(
 ) -> OomVerdict:
     if broken is not None:
         sure: Confidence = "high" if broken.is_printed else "medium"
-        return OomVerdict("not_oom", sure, _divergence(broken), advice=NOT_FINITE_ADVICE)
+        return OomVerdict("not_oom", sure, _divergence(broken), advice=entry("non_finite").advice, entry="non_finite")
     if first is None and _COMPILING.search(last):
         return _LOCKED
     if first is None and not last:

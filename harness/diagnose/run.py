@@ -19,7 +19,6 @@ from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.classify import expandable_segments
 from harness.failures.first_failure import FailureScan, failure_of, survived_by
-from harness.failures.known_ends import for_precision
 from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sources import Passage
 from harness.foreign.reader import LogReader
@@ -68,7 +67,6 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     case = _case(inputs, given, request.passage, host)
     prints = logged is not None and case.paths == inputs.logs
     case = replace(case, asked_with=_asked_with(request, case), prints_settings=prints)
-    case = replace(case, verdict=for_precision(case.verdict, _precision(case, logged)))
     rulings, outlook = rulings_on(case, host), None
     if request.plans and case.spec is not None and not is_doubted(case, rulings):
         case, outlook = planned(case, host)
@@ -77,14 +75,6 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     more = added_evidence(case, snapshot) if snapshot else ()
     evidence = (*request.passage.notes, *answer.evidence, *more)
     return answer.model_copy(update={"evidence": evidence, "is_interrupted": request.passage.is_stopped})
-
-
-def _precision(case: Case, logged: Logged | None) -> str:
-    """Return the job's precision, from its settings or from the arguments that its log prints; empty if unknown."""
-    if case.spec is not None:
-        return case.spec.compute_dtype
-    printed = logged.settings.get("compute_dtype") if logged and case.prints_settings else None
-    return str(printed.value) if printed else ""
 
 
 def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:

@@ -4,34 +4,30 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from harness.failures.classify import Ending, classify, cut_traceback
+from harness.failures.classify import Ending, classify, mentioned
 from harness.failures.collectives import some_ranks
+from harness.failures.entries import KINDS, SRUN
 from harness.failures.failure_scan import BUFFERED, FailureScan, RankFailure
-from harness.failures.failure_signs import KINDS, SRUN
-from harness.failures.mentions import verdict_of_mention
-from harness.failures.network_ends import EXPERTS, NAMES_ANOTHER, STACKS_ADVICE, WAITED_ADVICE
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.foreign.logs.lines import LogLine
 from harness.records.redact import redact
 
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
-_OF_LAUNCHER = OomVerdict(
+_CUT = OomVerdict(
     "unknown",
     "low",
-    "torchrun reports that a process failed; the lines with its exit code are missing",
-    advice="Read this log to its end, and the log of that process.",
+    "the log ends inside a traceback, before the line that names the error",
+    advice="Read that rank's log to its end: its last lines are missing here.",
 )
 _MOST_RANKS = 65_536
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
-_TRAPPED = "unspecified launch failure"
-_UNNAMED_WAIT = "Some NCCL operations have failed or timed out"  # torch's line after the one that names the rank
 _SIGKILL = -9  # the kernel's signal when host memory runs out
 __all__ = ["FailureScan", "FirstFailure", "RankFailure", "failure_of", "first_failure", "survived_by"]
 
 
 @dataclass(frozen=True, slots=True)
 class FirstFailure:
-    """``failure`` came first. ``also`` failed the same way, ``victims`` with weaker evidence. ``verdict``: the OOM class."""
+    """``failure`` came first. ``also`` failed the same way, ``victims`` with weaker evidence."""
 
     failure: RankFailure
     verdict: OomVerdict
@@ -42,8 +38,8 @@ class FirstFailure:
 def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) -> FirstFailure | None:
     """Return the original failure: out of memory, a signal, a Python error or a lost peer, in this order, then the first.
 
-    Without a failure, a line that only mentions a cause counts. None if no line shows either, or if the job survived it.
-    ``device_bytes``: the memory of the job's GPUs, if known. Reads lines once; memory use grows only with the number of ranks.
+    Without a failure, a line that only mentions an error counts. None if no line shows either, or if the job survived
+    it. ``device_bytes``: the memory of the job's GPUs, if known. Memory use grows only with the number of ranks.
     """
     scan = FailureScan()
     for line in lines:
@@ -55,27 +51,17 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
     """Return the original failure of the lines that ``scan`` was fed, as ``first_failure`` does."""
     scan.end_log()
     found = list(scan.found.values())
-    if scan.mention and _says_more(scan.mention, found, scan.cut):
-        found = [scan.mention]
-    if not found and scan.cut:
-        return FirstFailure(_without_secrets(scan.cut), _of_cut(scan.cut, scan.mention))
-    if not found and (line := scan.launcher):
-        rank = scan.summary.open_rank
-        return FirstFailure(RankFailure("error", rank, line.host, line.text, (line,), weight=1), _OF_LAUNCHER)
-    if (
-        scan.survived
-        and scan.num_after < BUFFERED
-        and found
-        and all(failure.exit_code is not None for failure in found)
-    ):
+    is_reported_only = all(failure.exit_code is not None for failure in found)
+    if scan.survived and scan.num_after < BUFFERED and found and is_reported_only:
         found.insert(0, scan.survived)  # exit codes do not say why
+    elif all(map(_is_report, found)) and (alone := _without_failure(scan)):
+        return alone
     failures = _with_best_evidence([_placed(failure, scan) for failure in found], scan)
     if not failures:
         return None
     by_rank = _strongest_of_each(failures)
     strongest = min(KINDS.index(failure.kind) for failure in by_rank)
     same = [failure for failure in by_rank if KINDS.index(failure.kind) == strongest]
-    lag = scan.collectives.lag() if KINDS[strongest] == "peer" else None
     first = _earliest(same)
     ending = Ending(
         exit_code=first.exit_code,
@@ -83,16 +69,12 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
         device_bytes=device_bytes,
         has_traceback=first.kind == "error" and first.weight == 0,
         who=_who(first),
-        task=first.task,
+        pins=first.pins,
         phase=first.phase,
     )
-    verdict = verdict_of_mention(first.text) if first.is_mention else classify(first.text, ending)
-    if lag is not None and verdict.advice == WAITED_ADVICE:
-        named = replace(first, rank=lag.ranks[0], text=lag.line.text, evidence=(lag.line, *first.evidence))
-        first = next((failure for failure in same if failure.rank == lag.ranks[0]), named)
-        verdict = _waited_for(verdict, f"rank {lag.ranks[0]}", lag.reason, "high" if lag.is_certain else "medium")
-    if lag is None and verdict.advice == WAITED_ADVICE and (silent := _silent(by_rank)):
-        verdict = _waited_for(verdict, silent, f"{silent} reported no time-out", verdict.confidence)
+    verdict = classify(first.text, ending)
+    if verdict.entry == "collective_timeout":
+        first, verdict = _waited(first, verdict, same, by_rank, scan)
     return FirstFailure(
         failure=_without_secrets(_with_listing(first, failures)),
         verdict=verdict,
@@ -101,41 +83,35 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
     )
 
 
-def _waited_for(verdict: OomVerdict, who: str, why: str, confidence: Confidence) -> OomVerdict:
-    """Return the verdict on ranks that waited, with the rank for which they waited."""
-    advice = f"Read the log of {who} first. If it does not show why: {STACKS_ADVICE}"
-    return replace(verdict, confidence=confidence, reason=f"{verdict.reason}; {why}", advice=advice)
+def _without_failure(scan: FailureScan) -> FirstFailure | None:
+    """Return what a log without a failure shows: a line that mentions an error, or a cut traceback."""
+    if scan.mention and (scan.cut is None or scan.found):
+        return FirstFailure(_without_secrets(scan.mention), mentioned(scan.mention.text))
+    return FirstFailure(_without_secrets(scan.cut), _CUT) if scan.cut and not scan.found else None
+
+
+def _waited(
+    first: RankFailure, verdict: OomVerdict, same: list[RankFailure], every: list[RankFailure], scan: FailureScan
+) -> tuple[RankFailure, OomVerdict]:
+    """Name the rank for which the others waited in a collective, if the lines show it."""
+    sure: Confidence = verdict.confidence
+    if lag := scan.collectives.lag():
+        named = replace(first, rank=lag.ranks[0], text=lag.line.text, evidence=(lag.line, *first.evidence))
+        first = next((failure for failure in same if failure.rank == lag.ranks[0]), named)
+        who, why, sure = f"rank {lag.ranks[0]}", lag.reason, "high" if lag.is_certain else "medium"
+    elif who := _silent(every):
+        why = f"{who} reported no time-out"
+    else:
+        return first, verdict
+    advice = f"Read the log of {who} first. If it does not show why: {verdict.next_experiment}"
+    return first, replace(verdict, confidence=sure, reason=f"{verdict.reason}; {why}", advice=advice)
 
 
 def _silent(failures: list[RankFailure]) -> str:
-    """Return the ranks without a report, up to the highest with one; empty if they are more than half as many as the others."""
+    """Return the ranks without a report, up to the highest with one; empty if they are many."""
     spoke = {failure.rank for failure in failures if failure.rank is not None}
     silent = sorted(set(range(min(max(spoke, default=0), _MOST_RANKS))) - spoke)
-    if not silent or 2 * len(silent) > len(spoke):
-        return ""
-    return some_ranks(silent)
-
-
-def _says_more(mention: RankFailure, found: list[RankFailure], cut: RankFailure | None) -> bool:
-    """Return whether a mention is a better answer than all failures found.
-
-    It is if they are launchers' reports, and no traceback that the log's end cut off follows the mention.
-    """
-    if found and not (all(map(_is_report, found)) and verdict_of_mention(mention.text).oom_class != "unknown"):
-        return False
-    last = cut.evidence[0] if cut else None
-    line = mention.evidence[0]
-    return last is None or (line.source == last.source and line.number > last.number)
-
-
-def _of_cut(cut: RankFailure, mention: RankFailure | None) -> OomVerdict:
-    """Return the verdict on a traceback that the log's end cut off, with the cause that another line mentions."""
-    verdict = cut_traceback(cut.task)
-    if mention is None:
-        return verdict
-    mentioned = verdict_of_mention(mention.text)
-    reason = f"{verdict.reason}. Another line ({mention.where}) may show the cause: {mentioned.reason}"
-    return replace(verdict, reason=reason, advice=f"{verdict.next_experiment} {mentioned.next_experiment}")
+    return some_ranks(silent) if silent and 2 * len(silent) <= len(spoke) else ""
 
 
 def survived_by(scan: FailureScan) -> RankFailure | None:
@@ -162,12 +138,9 @@ def _placed(failure: RankFailure, scan: FailureScan) -> RankFailure:
         failure = replace(failure, after_step=scan.largest_step)
     if failure.rank is not None or failure.kind == "peer":
         return failure
-    if failure.exit_code is not None:
-        own = _listed(scan, failure.exit_code)
-    elif failure.kind == "oom":
-        own = _listed(scan, None) or _listed(scan, _SIGKILL)
-    else:
-        own = _listed(scan, None)
+    own = _listed(scan, failure.exit_code)
+    if not own and failure.kind == "oom":
+        own = _listed(scan, _SIGKILL)
     if len(own) != 1:
         return failure
     rank, host = own.pop()
@@ -186,26 +159,20 @@ def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, s
 def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[RankFailure]:
     """Drop evidence that better evidence explains.
 
-    Exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, reports of a rank that
-    named the cause, SIGABRT after its process named an error, and failed launches of kernels that waited too long for a rank.
+    These are exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, reports
+    of a rank that named the cause, and SIGABRT after its process named an error.
     """
-    spoke = any(failure.weight == 0 and failure.kind != "peer" for failure in failures)
-    heard = {
-        failure.rank
-        for failure in failures
-        if failure.kind == "peer" and failure.weight <= 0 and not NAMES_ANOTHER.search(failure.text)
-    }
-    has_waited = any(failure.kind == "peer" and EXPERTS.search(failure.text) for failure in failures)
-    return [
-        failure
-        for failure in failures
-        if not (scan.listed and failure.exit_code is not None and failure.rank is None)
-        and not _is_abort_of(failure, failures)
-        and not (_TRAPPED in failure.text and has_waited)
-        and not (failure.weight == SRUN and (scan.listed or spoke))
-        and not (_UNNAMED_WAIT in failure.text and failure.rank is None and heard - {None})
-        and not (_is_report(failure) and heard and (failure.rank is None or heard & {None, failure.rank}))
-    ]
+    spoke = any(failure.weight <= 0 and failure.kind != "peer" for failure in failures)
+    heard = {f.rank for f in failures if f.kind == "peer" and f.weight <= 0 and f.entry != "lost_peer"}
+
+    def is_explained(failure: RankFailure) -> bool:
+        if failure.exit_code is None:
+            return failure.entry == "watchdog_ended" and bool(heard)
+        is_named = _is_report(failure) and bool(heard) and (failure.rank is None or bool(heard & {None, failure.rank}))
+        is_of_srun = failure.weight == SRUN and bool(scan.listed or spoke)
+        return is_named or is_of_srun or (bool(scan.listed) and failure.rank is None) or _is_abort_of(failure, failures)
+
+    return [failure for failure in failures if not is_explained(failure)]
 
 
 def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
@@ -217,7 +184,7 @@ def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
         return False
     said = {each.rank for each in others if each.kind == "error" and each.weight <= 0}
     lost = {each.rank for each in others if each.kind == "peer" and each.weight <= 1 and each.exit_code is None}
-    return bool(said | lost if failure.rank is None else said & {failure.rank, None})
+    return bool(said | lost if failure.rank is None else (said & {failure.rank, None}) | (lost & {failure.rank}))
 
 
 def _is_report(failure: RankFailure) -> bool:
@@ -226,15 +193,9 @@ def _is_report(failure: RankFailure) -> bool:
 
 
 def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:
-    """Keep one failure per rank, in order of appearance, and every failure without a rank.
-
-    torch ends a process whose peers are gone with SIGABRT. If the rank reported that before, ignore the signal.
-    """
-    lost = {failure.rank for failure in failures if failure.kind == "peer" and failure.rank is not None}
+    """Keep one failure per rank, in order of appearance, and every failure without a rank."""
     best: dict[object, RankFailure] = {}
     for index, failure in enumerate(failures):
-        if failure.kind == "signal" and failure.exit_code in _SIGABRT and failure.rank in lost:
-            continue
         key: object = ("unknown", index) if failure.rank is None else failure.rank
         if key not in best or _strength(failure) < _strength(best[key]):
             best[key] = failure

@@ -1,4 +1,4 @@
-"""Why memory ran out: the figures of torch's allocator, the verdict, and its thresholds."""
+"""Holds why memory ran out: the figures of torch's allocator, the verdict, and its thresholds."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -42,14 +42,14 @@ class AllocatorFigures:
 
     @property
     def reserved_bytes(self) -> int | None:
-        """Return the bytes that the caching allocator holds."""
+        """Bytes that the caching allocator holds."""
         if self.allocated_bytes is None or self.unallocated_bytes is None:
             return None
         return self.allocated_bytes + self.unallocated_bytes
 
     @property
     def own_bytes(self) -> int | None:
-        """Return ``this_process``; None if it is less than the allocator holds: inside a container NVML cannot see the process."""
+        """``this_process``; None if the allocator holds more, as inside a container where NVML cannot see the process."""
         if self.this_process_bytes is None:
             return None
         is_possible = self.this_process_bytes + threshold("rounding_bytes") >= (self.reserved_bytes or 0)
@@ -61,39 +61,39 @@ OomClass = Literal[
     "host_memory", "killed", "bad_size", "time_limit", "node_failure", "not_oom", "unknown",
 ]  # fmt: skip
 Confidence = Literal["high", "medium", "low"]
+NOT_MEMORY: frozenset[OomClass] = frozenset({"not_oom", "killed", "time_limit", "node_failure", "unknown"})
 
 NEXT_EXPERIMENT: dict[OomClass, str] = {
     "fragmentation": "Run it again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and no other change "
     "(with CUDA graphs also NCCL_GRAPH_REGISTER=0). If it then fits, fragmentation is the cause.",
     "capacity": "Recompute or shard more: `mbr-perf plan` finds the fastest setting that is predicted to fit.",
     "cuda_graph_pools": "Run it again without CUDA graphs (cuda_graph_impl=none) or with a narrower cuda_graph_scope.",
-    "other_process": "Find out whose processes these are (nvidia-smi), and run the job again on a device without them.",
-    "outside_allocator": "Reduce the memory of torch's allocator: a smaller micro-batch or more recompute. See nvidia-smi for "
-    "other processes on the device. Then reduce the memory of libraries: see NCCL_DEBUG=INFO; use fewer communicators and smaller workspaces.",
+    "other_process": "Find out whose processes these are (nvidia-smi), and run the job again on a device without them. "
+    "Each rank must select its own GPU (torch.cuda.set_device(LOCAL_RANK)).",
+    "outside_allocator": "Reduce the memory of torch's allocator: a smaller micro-batch or more recompute. See "
+    "nvidia-smi for other processes on the device. Then use fewer communicators and smaller workspaces of libraries.",
     "self_imposed_limit": "Raise or remove the limit (torch.cuda.set_per_process_memory_fraction, "
     "per_process_memory_fraction, or --memory_limit of mbr-perf), and run the job again.",
-    "host_memory": "Reduce the memory of the node, not of the GPU: use fewer data loader workers and less CPU offloading, "
-    "or give the job a larger --mem. If memory could not be pinned, use a larger `ulimit -l`.",
-    "killed": "Find out who sent the signal: check the kernel's log (dmesg, oom_kill of the cgroup) and the scheduler's "
-    "record of the job.",
-    "bad_size": "Print the shapes before the call that failed: a size is negative, has overflowed, or is multiplied once too "
-    "often. If the size is intended (logits are micro-batch x sequence x vocabulary), reduce the micro-batch or the sequence.",
+    "host_memory": "Reduce the memory of the node, not of the GPU: use fewer data loader workers and less CPU "
+    "offloading, or give the job a larger --mem. If memory could not be pinned, use a larger `ulimit -l`.",
+    "killed": "Find out who sent the signal: check the kernel's log (dmesg, oom_kill of the cgroup) and the "
+    "scheduler's record of the job.",
+    "bad_size": "Print the shapes before the call that failed: a size is negative, has overflowed, or is multiplied "
+    "once too often. If the size is intended (logits are micro-batch x sequence x vocabulary), reduce the micro-batch "
+    "or the sequence.",
     "time_limit": "Ask for more time, or fewer steps.",
     "node_failure": "Run the job again without that node, and report the node to your administrators.",
     "not_oom": "Read the first error of the rank that failed first; memory is not the cause.",
     "unknown": "Pass the log of the rank that failed first: these lines do not show why it ended.",
-}  # fmt: skip
-
-
-_NOT_MEMORY: frozenset[OomClass] = frozenset({"not_oom", "killed", "time_limit", "node_failure", "unknown"})
+}
 
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
     """The cause of a failure. ``reason``: a sentence with the deciding numbers. ``request_bytes``: the failed allocation.
 
-    ``advice``: what to run next, if it differs from the advice of the class. ``second``: the class that its figures also
-    support, with less weight. ``is_in_setup``: device memory ran out before training began, so recompute frees nothing.
+    ``advice``: what to run next, if it differs from the advice of the class. ``entry``: the id in failures.yaml, if its
+    text decided. ``is_in_setup``: device memory ran out before training began, so recompute frees nothing.
     """
 
     oom_class: OomClass
@@ -102,61 +102,47 @@ class OomVerdict:
     request_bytes: int | None = None
     figures: AllocatorFigures | None = None
     advice: str = ""
+    entry: str = ""
     second: OomClass | None = None
     is_in_setup: bool = False
 
     @property
     def next_experiment(self) -> str:
-        """Say what to run to confirm or avoid the failure."""
+        """What to run to confirm or avoid the failure."""
         return self.advice or NEXT_EXPERIMENT[self.oom_class]
 
     @property
     def is_oom(self) -> bool:
-        """Return whether memory ran out. A SIGKILL alone does not show it."""
-        return self.oom_class not in _NOT_MEMORY
+        """Whether memory ran out; a SIGKILL alone does not show it."""
+        return self.oom_class not in NOT_MEMORY
 
     @property
     def line(self) -> str:
-        """Return the verdict as text: ``class: fragmentation (high)``."""
+        """``class: fragmentation (high)``."""
         return f"class: {self.oom_class} ({self.confidence})"
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """A row. ``value``: a share of the device's memory, or bytes."""
-
-    name: str
-    value: float
-    why: str
-
-
-THRESHOLDS: tuple[Threshold, ...] = (
-    Threshold("fragmented_share", 0.05,
-              "reserved but unallocated: a GPU that is simply full also has remainders up to this size"),
-    Threshold("slightly_fragmented_share", 0.01,
-              "between the two, remainders may be the second cause; below, even a tiny request fails on a full GPU"),
-    Threshold("surely_fragmented_share", 0.10, "so much reserved memory would have held the request but for its pieces"),
-    Threshold("mostly_live_share", 0.90,
-              "with more live tensors, the device is full first: without fragmentation the next larger request fails"),
-    Threshold("pool_share", 0.05, "smaller private pools would not have made enough room"),
-    Threshold("sure_pool_share", 0.10, "larger pools are a main use of memory, not a side effect"),
-    Threshold("outside_bytes", 4 * GIB,
-              "CUDA context, NCCL buffers and library workspaces of one process together usually stay below it"),
-    Threshold("outside_share", 0.05, "the same as a share, for devices where 4 GiB are little"),
-    Threshold("foreign_bytes", 1 * GIB, "less than a CUDA context and a few tensors: a monitor or a display, not a job"),
-    Threshold("impossible_share", 2.0,
-              "of the device, for one request: a large tensor may be intended up to this size, above it the size is wrong"),
-    Threshold("impossible_host_bytes", 64 * 1024 * GIB, "for one request of host memory: no node has that much"),
-    Threshold("full_share", 0.80, "with more live tensors, the device is certainly full"),
-    Threshold("rounding_bytes", 0.02 * GIB, "sums of up to four figures that torch rounds to 0.01 GiB"),
-)  # fmt: skip
-
-_VALUES = {row.name: row.value for row in THRESHOLDS}
+# Shares of the device's memory, and bytes.
+_THRESHOLDS = {
+    "fragmented_share": 0.05,  # reserved but unallocated; a GPU that is simply full also has remainders up to this size
+    "slightly_fragmented_share": 0.01,  # below, even a tiny request fails on a full GPU
+    "surely_fragmented_share": 0.10,  # so much reserved memory would have held the request but for its pieces
+    "mostly_live_share": 0.90,  # with more live tensors, the next larger request fails without fragmentation
+    "pool_share": 0.05,  # smaller private pools would not have made enough room
+    "sure_pool_share": 0.10,  # larger pools are a main use of memory, not a side effect
+    "outside_bytes": 4 * GIB,  # CUDA context, NCCL buffers and workspaces of one process usually stay below it
+    "outside_share": 0.05,  # the same as a share, for devices where 4 GiB are little
+    "foreign_bytes": 1 * GIB,  # less than a CUDA context and a few tensors: a monitor or a display, not a job
+    "impossible_share": 2.0,  # for one request: a large tensor may be intended up to this size
+    "impossible_host_bytes": 64 * 1024 * GIB,  # for one request of host memory: no node has that much
+    "full_share": 0.80,  # with more live tensors, the device is certainly full
+    "rounding_bytes": 0.02 * GIB,  # sums of up to four figures that torch rounds to 0.01 GiB
+}
 
 
 def threshold(name: str) -> float:
-    """Return the value of a row; KeyError for an unknown name."""
-    return _VALUES[name]
+    """Return a threshold; KeyError for an unknown name."""
+    return _THRESHOLDS[name]
 
 
 def impossible_bytes() -> float:

@@ -11,8 +11,8 @@ from harness.errors import BadRequestError, ExitCode, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.layout import LayoutError
 from harness.experiment.rules.check import check
+from harness.failures.entries import FailureKind
 from harness.failures.failure_scan import RankFailure
-from harness.failures.failure_signs import FailureKind
 from harness.failures.first_failure import FirstFailure, first_failure
 from harness.foreign.log import ForeignLog, Iteration
 from harness.foreign.logs.lines import log_lines

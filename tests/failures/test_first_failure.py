@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.failures.entries import Sign
 from harness.failures.failure_scan import MAX_RANKS, MAX_TEXT, FailureScan
-from harness.failures.failure_signs import Sign, sign_of, sign_of_exit
+from harness.failures.failure_signs import sign_of, sign_of_exit
 from harness.failures.first_failure import first_failure
 from harness.foreign.logs.lines import LogLine, log_lines
 

@@ -44,10 +44,7 @@ USED_WRONGLY = "ncclInvalidUsage: This usually reflects invalid usage of NCCL li
 )  # fmt: skip
 def test_two_processes_on_one_gpu_are_a_fault_of_the_launch(first, lines):
     verdict = first(*lines).verdict
-    assert (verdict.oom_class, verdict.confidence) == ("not_oom", "high")
-    assert verdict.reason.startswith("two processes of the launch use the same GPU: rank 0 and rank 1")
-    assert not verdict.reason.endswith("D")  # of the next line
-    assert "LOCAL_RANK" in verdict.next_experiment and "ibstat" not in verdict.next_experiment
+    assert (verdict.entry, verdict.oom_class, verdict.confidence) == ("one_gpu_twice", "not_oom", "high")
 
 
 @pytest.mark.parametrize(
@@ -55,39 +52,34 @@ def test_two_processes_on_one_gpu_are_a_fault_of_the_launch(first, lines):
     [BACKEND.format(USAGE), USED_WRONGLY, f"RuntimeError: NCCL Error 5: {USAGE}"],
 )
 def test_invalid_usage_is_no_fault_of_the_network(text):
-    verdict = classify(text)
-    assert "a fault of the launch" in verdict.reason
-    assert "network" not in verdict.reason + verdict.next_experiment
+    assert classify(text).entry == "nccl_usage"
 
 
 @pytest.mark.parametrize(
-    ("line", "known"),
+    "line",
     [
-        (MODIFY_QP, "(ibv_modify_qp: Connection timed out, on mlx5_2:1, peer ::ffff:10.1.0.9)"),
-        (COMPLETION, "(peer 10.1.0.9<40113>)"),
-        ("n1:77:99 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error", ""),
-        ("n1:77:99 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.0.9<40113> failed : Connection refused",
-         "(peer 10.1.0.9<40113>)"),
+        MODIFY_QP,
+        COMPLETION,
+        "n1:77:99 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error",
+        "n1:77:99 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.0.9<40113> failed : Connection refused",
     ],
-)  # fmt: skip
-def test_a_network_that_fails_is_named_with_the_peer(first, line, known):
+)
+def test_nccls_line_about_the_network_says_more_than_torchs_error(first, line):
     found = first(*of_rank(2, TRACEBACK, BACKEND.format(SYSTEM)), line)
-    assert found.verdict.reason == f"the network between nodes failed {known}".strip()
-    assert "ibstat" in found.verdict.next_experiment
+    assert (found.verdict.entry, found.failure.where[-2:]) == ("network", ":3")
 
 
 def test_a_network_that_fails_after_an_error_of_a_rank_is_not_the_cause(first):
     found = first(
         MODIFY_QP, *of_rank(2, TRACEBACK, BACKEND.format(SYSTEM)), *of_rank(5, TRACEBACK, FRAME, "KeyError: 'x'")
     )
-    assert (found.failure.rank, found.verdict.reason) == (5, "the program raised KeyError: 'x'")
+    assert (found.failure.rank, found.verdict.entry) == (5, "")
     assert [victim.rank for victim in found.victims] == [None, 2]
 
 
 def test_the_short_form_is_of_no_certain_cause():
     verdict = classify(f"RuntimeError: NCCL Error 2: {SYSTEM}")
-    assert (verdict.oom_class, verdict.confidence) == ("not_oom", "medium")
-    assert "NCCL_DEBUG=WARN" in verdict.next_experiment
+    assert (verdict.entry, verdict.oom_class, verdict.confidence) == ("nccl_system", "not_oom", "medium")
 
 
 def timed_out(rank, number, operation="ALLREDUCE", group=""):
@@ -108,9 +100,8 @@ def status(rank, at, enqueued, completed, group="PG ID 0 PG GUID 0(default_pg) "
 def test_the_rank_whose_collective_is_behind_is_the_one_that_the_others_wait_for(first):
     found = first(timed_out(0, 118), timed_out(1, 118), timed_out(3, 117, "ALLGATHER"), timed_out(2, 118))
     assert (found.failure.rank, found.verdict.confidence) == (3, "medium")
-    assert "rank 3 is at collective 117 (ALLGATHER), the others at 118: they wait for it" in found.verdict.reason
+    assert "117 (ALLGATHER)" in found.verdict.reason and "118" in found.verdict.reason
     assert found.failure.where.endswith(":3")
-    assert found.verdict.next_experiment.startswith("Read the log of rank 3 first")
 
 
 @pytest.mark.parametrize(
@@ -126,35 +117,27 @@ def test_the_rank_whose_collective_is_behind_is_the_one_that_the_others_wait_for
 def test_torchs_own_report_names_the_rank_that_did_not_join(first, line, ranks):
     found = first(timed_out(0, 7), timed_out(1, 7), " - [0] Timeout at collective: ALLREDUCE, #7", line)
     assert (found.failure.rank, found.verdict.confidence) == (5, "high")
-    assert found.verdict.reason.endswith(f"torch's report names {ranks}, which did not join the collective")
+    assert ranks in found.verdict.reason
     assert found.failure.where.endswith(":4")
-
-
-def test_a_failed_completion_says_more_than_the_event_before_it(first):
-    event = "n1:7:9 [0] transport/net_ib.cc:7 NCCL WARN NET/IB : mlx5_1:1 async fatal event on QP (0x7): local access violation work queue error"
-    assert first(event).verdict.reason == "the network between nodes failed"
-    peer = "n1:7:9 [0] transport/net_ib.cc:9 NCCL WARN NET/IB: Got completion from peer 10.0.0.7<77> with status=4 opcode=0"
-    assert "peer 10.0.0.7<77>" in first(event, peer).verdict.reason
 
 
 def test_a_rank_that_reported_no_time_out_is_named(first):
     found = first(
         timed_out(1, 7), timed_out(3, 7), timed_out(2, 7), "Some NCCL operations have failed or timed out. Due to the"
     )
-    assert found.verdict.reason.endswith("; rank 0 reported no time-out")
-    assert found.verdict.next_experiment.startswith("Read the log of rank 0 first")
+    assert "rank 0" in found.verdict.reason
     assert [other.rank for other in found.also] == [3, 2]
-    assert "reported no time-out" not in first(timed_out(3, 7)).verdict.reason
+    assert "rank 0" not in first(timed_out(3, 7)).verdict.reason
 
 
 @pytest.mark.parametrize(
-    "line", ["failed (exitcode: -6) local_rank: 0 (pid: 7) of binary: /usr/bin/python", "exits with return code = -6"]
+    "line", ["failed (exitcode: -6) local_rank: 0 (pid: 7) of binary: /usr/bin/python", "return code = -6"]
 )
 def test_the_abort_of_a_rank_that_waited_too_long_is_a_consequence(first, line):
     found = first(timed_out(0, 7), ABORTED, line)
-    assert (found.failure.rank, found.verdict.reason[:12]) == (0, "ranks waited")
+    assert (found.failure.rank, found.verdict.entry) == (0, "collective_timeout")
     cut = first("Exception raised from ncclCommWatchdog at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:7", line)
-    assert cut.verdict.reason.startswith("torch's NCCL watchdog ended the process")
+    assert cut.verdict.entry == "watchdog_ended"
 
 
 ABORTED = "terminate called after throwing an instance of 'c10::DistBackendError'"
@@ -175,22 +158,21 @@ WORK = "[Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=
 def test_how_the_watchdog_ends_a_rank_does_not_hide_the_rank_that_the_others_wait_for(first, after):
     found = first(timed_out(0, 118), timed_out(1, 118), timed_out(3, 117), timed_out(2, 118), *after)
     assert found.failure.rank == 3
-    assert "rank 3 is at collective 117" in found.verdict.reason
+    assert found.verdict.entry == "collective_timeout"
     assert found.failure.where.endswith(":3")
 
 
 def test_the_end_of_a_watchdog_that_a_line_break_cut_from_its_reason_is_not_the_cause(first):
     end = "  what():    what():  [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread terminated with exception: [Rank 2]"
     timeout = " Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=BROADCAST, Timeout(ms)=600000) ran for 600010 milliseconds"
-    assert "ranks waited in a collective" in first("begin", end, timeout).verdict.reason
+    assert first("begin", end, timeout).verdict.entry == "collective_timeout"
 
 
 def test_a_watchdog_that_ends_a_rank_for_another_reason_does_not_say_that_ranks_waited(first):
     ended = WHAT.format(0, "0(default_pg)", 2, "CUDA error: an illegal memory access was encountered")
-    assert "outside its buffers" in first(timed_out(0, 118), timed_out(1, 118), ABORTED, ended).verdict.reason
+    assert first(timed_out(0, 118), timed_out(1, 118), ABORTED, ended).verdict.entry == "illegal_access"
     alone = first("[rank0]: torch.distributed.DistBackendError: [Rank 0] watchdog thread terminated").verdict
-    assert (alone.oom_class, alone.confidence) == ("unknown", "low")
-    assert alone.reason == "torch's NCCL watchdog ended the process; an earlier line has the reason"
+    assert (alone.entry, alone.oom_class, alone.confidence) == ("watchdog_ended", "unknown", "low")
 
 
 def test_what_a_rank_enqueued_last_is_the_better_evidence(first):
@@ -202,19 +184,18 @@ def test_what_a_rank_enqueued_last_is_the_better_evidence(first):
     ]
     found = first(*lines)
     assert (found.failure.rank, found.verdict.confidence) == (2, "high")
-    assert "rank 2 is at collective 118, the others at 120" in found.verdict.reason
 
 
 def test_numbers_of_different_groups_are_not_compared(first):
     lines = [status(0, 9, 9, 8), status(1, 9, 9, 8), status(0, 400, 400, 399, "PG ID 1 PG GUID 5 "),
              status(2, 400, 400, 399, "PG ID 1 PG GUID 5 ")]  # fmt: skip
-    assert "they wait for" not in first(*lines).verdict.reason
+    assert "at collective" not in first(*lines).verdict.reason
 
 
 @pytest.mark.parametrize("numbers", [(118, 118), (118, 117, 117, 117), (7,)])
 def test_where_nobody_is_behind_nobody_is_named(first, numbers):
     found = first(*(timed_out(rank, number) for rank, number in enumerate(numbers)))
-    assert "they wait for" not in found.verdict.reason
+    assert "at collective" not in found.verdict.reason
     assert found.failure.rank == 0
 
 
@@ -222,7 +203,7 @@ def test_a_group_rank_without_the_rank_of_the_job_is_not_taken_for_it(first):
     lines = [
         status(rank, 9, number, 8, "PG ID 3 PG GUID 7 ")[len("[rank0]:") :] for rank, number in ((0, 9), (1, 9), (2, 8))
     ]
-    assert "they wait for" not in first(*lines).verdict.reason
+    assert "at collective" not in first(*lines).verdict.reason
 
 
 def test_lines_of_two_ranks_without_a_line_break_are_two(first):
@@ -234,24 +215,6 @@ def test_lines_of_two_ranks_without_a_line_break_are_two(first):
 def test_lines_of_labelled_ranks_without_a_line_break_keep_their_ranks(first):
     found = first("".join(timed_out(rank, number) for rank, number in ((0, 118), (1, 118), (2, 117), (3, 118))))
     assert (found.failure.rank, [other.rank for other in found.also]) == (2, [0, 1, 3])
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("torch.AcceleratorError: CUDA error: invalid device ordinal", "a process of the launch selected a GPU that it does not see"),
-        ("torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 3/4 clients joined.",
-         "not all ranks joined the rendezvous in time"),
-        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: ALLGATHER",
-         "ranks called different collectives"),
-        ("[rank4]:[F914 22:31:40.0 ProcessGroupNCCL.cpp:1557] [PG ID 0 PG GUID 0(default_pg) Rank 4] Terminating the process after attempting to "
-         "dump debug info, due to collective timeout or exception.", "ranks waited in a collective until its time limit"),
-        ("n1:77:99 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-ab to 33030532 bytes, error: No space left on device",
-         "shared memory of the host (/dev/shm) ran out"),
-    ],
-)  # fmt: skip
-def test_other_failures_of_a_launch_are_named(first, line, reason):
-    assert first(line).verdict.reason.startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -267,6 +230,4 @@ def test_the_word_of_a_shell_behind_a_trace_is_heard(first, lines):
 
 def test_an_error_behind_a_progress_bar_is_read(first):
     bar = "Training:  12%|#2        | 12/100 [00:13<01:36,  1.10s/it]"
-    assert first(TRACEBACK, FRAME, f"{bar}ValueError: shapes differ").verdict.reason.startswith(
-        "the program raised ValueError"
-    )
+    assert first(TRACEBACK, FRAME, f"{bar}ValueError: shapes differ").failure.text == "ValueError: shapes differ"

@@ -1,0 +1,130 @@
+"""Reads failures.yaml: which failure a text shows, and what it says about the cause."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import yaml
+
+from harness.failures.verdict import NOT_MEMORY, Confidence, OomClass, OomVerdict, impossible_bytes, threshold
+from harness.units import first_line
+
+FailureKind = Literal["oom", "signal", "error", "peer"]
+# Strongest evidence first: a rank that runs out of memory makes the others fail, not the reverse. ``peer``: the rank
+# lost the others, or was ended from outside.
+KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+SRUN = 3  # srun also kills the other tasks after a failure, with the same messages
+_LEAST = 3  # characters of a word
+_BEFORE, _AFTER = 1000, 4000  # characters around a word that are searched: no pattern takes long on a long line
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """``weight``: -1 a line that names the cause, 0 of the process itself, 1 to ``SRUN`` a report about it."""
+
+    kind: FailureKind
+    weight: int = 0
+    rank: int | None = None
+    exit_code: int | None = None
+    entry: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of failures.yaml, which explains the fields."""
+
+    id: str
+    patterns: tuple[str, ...]
+    oom_class: OomClass
+    sure: Confidence
+    sign: Sign | None
+    cause: str
+    advice: str
+    example: str
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """Match the first pattern; of a very long text, search only around the pattern's word."""
+        for pattern in self.patterns:
+            at = text.find(word_of(pattern))
+            if at >= 0 and (match := _compiled(pattern).search(text, max(0, at - _BEFORE), at + _AFTER)):
+                return match
+        return None
+
+    def verdict(self, request_bytes: int | None = None, more: str = "") -> OomVerdict:
+        """Return what the entry says; ``more`` ends the cause."""
+        cause = f"{self.cause}{more}"
+        return OomVerdict(self.oom_class, self.sure, cause, request_bytes, advice=self.advice, entry=self.id)
+
+
+_GROUP = re.compile(r"\((?:[^()])*\)(?:\?|\{[^}]*\})?")
+_ANY = re.compile(r"\[[^]]*\](?:\?|\{[^}]*\})?|\\[A-Za-z](?:\?|\{[^}]*\})?|\.\{[^}]*\}\??|[.^$]|[^\0](?:\?|\{[^}]*\})")
+
+
+@cache
+def word_of(pattern: str) -> str:
+    """Return the longest text that every match contains. ValueError: there is none, or something has no bound."""
+    bare = re.sub(r"\\(\W)", lambda match: chr(0xE000 + ord(match[1])), pattern)
+    is_bounded = not re.search(r"[*+]|,\}", bare)
+    while bare != (outer := _GROUP.sub("\0", bare)):
+        bare = outer
+    word = max(re.split("\0", _ANY.sub("\0", bare)), key=len)
+    if not is_bounded or "|" in bare or len(word) < _LEAST:
+        raise ValueError(f"{pattern!r}: needs bounds, no | outside of groups, and {_LEAST} characters in every match")
+    return "".join(chr(ord(each) - 0xE000) if each >= "\ue000" else each for each in word)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Return all entries, in the order in which they count."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return tuple(_entries(yaml.load(Path(__file__).with_name("failures.yaml").read_bytes(), loader)))  # noqa: S506
+
+
+@cache
+def signs() -> tuple[Entry, ...]:
+    """Return the entries whose line alone shows a failure."""
+    return tuple(each for each in entries() if each.sign)
+
+
+def _entries(rows: list[dict[str, Any]]) -> Iterator[Entry]:
+    for row in rows:
+        pattern, oom_class = row["pattern"], cast(OomClass, row.get("class", "not_oom"))
+        kind, _, weight = row.get("sign", "" if oom_class in NOT_MEMORY else "oom").partition(" ")
+        yield Entry(
+            row["id"],
+            (pattern,) if isinstance(pattern, str) else tuple(pattern),
+            oom_class,
+            row.get("sure", "high"),
+            Sign(kind, int(weight or 0)) if kind else None,
+            row["cause"],
+            row.get("next", ""),
+            row["example"],
+        )
+
+
+def entry(identifier: str) -> Entry:
+    """Return an entry by its id; StopIteration for an unknown one."""
+    return next(each for each in entries() if each.id == identifier)
+
+
+def known(text: str) -> OomVerdict | None:
+    """Return the verdict of the first entry that matches. Slurm's own text stays as the reason."""
+    found = next(((each, match) for each in entries() if (match := each.match(text))), None)
+    if found is None:
+        return None
+    each, match = found
+    groups = match.groupdict()
+    asked = int(groups["bytes"]) if groups.get("bytes") else None
+    most = threshold("impossible_host_bytes") if each.oom_class == "host_memory" else impossible_bytes()
+    if asked is not None and asked > most:
+        return OomVerdict("bad_size", "high", f"the request is for {asked} bytes, which no device has", asked)
+    verdict = each.verdict(asked, f": {groups['what']}" if groups.get("what") else "")
+    return replace(verdict, reason=first_line(text)[:300]) if text.startswith("Slurm: ") else verdict
