@@ -103,7 +103,6 @@ class OomVerdict:
     figures: AllocatorFigures | None = None
     advice: str = ""
     entry: str = ""
-    second: OomClass | None = None
     is_in_setup: bool = False
 
     @property

@@ -51,7 +51,7 @@ def test_a_job_of_nans_is_found_with_its_first_iteration_rank_and_line(diagnosed
     assert verdict["reason"].startswith(what)
     assert "iteration 11 (rank 7, " in verdict["reason"] and "rank_7.log:11)" in verdict["reason"]
     assert (document["exit_code"], document["job"]["status"]) == (0, "failed")
-    assert "precision" in document["fixes"][0]["text"]
+    assert "-c bf16" in document["fixes"][0]["text"]
 
 
 def test_how_the_job_ended_is_a_note(diagnosed):
@@ -61,7 +61,7 @@ def test_how_the_job_ended_is_a_note(diagnosed):
 
 def test_the_line_of_a_fork_is_one(diagnosed):
     verdict = diagnosed(*HEALTHY, "[rank3]: Bad grad_norm detected: nan, skipping the update")["verdict"]
-    assert (verdict["class"], verdict["rank"], verdict["reason"]) == ("not_oom", 3, "a gradient was not finite")
+    assert (verdict["class"], verdict["rank"]) == ("not_oom", 3)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_a_job_that_skips_every_step_to_its_end_is_one_of_nans(diagnosed):
 def test_a_validation_loss_that_is_not_finite_is_found(diagnosed, value, found):
     line = f" validation loss at iteration 40 | lm loss value: {value} | lm loss PPL: {value} |"
     document = diagnosed(*(row(n) for n in range(1, 41)), line, DONE)
-    assert (document["verdict"]["reason"] == "the validation loss was not finite (NAN) at iteration 40") is found
+    assert (document["verdict"]["where"] is not None) is found
     assert document["job"]["status"] == ("failed" if found else "ok")
 
 
 def test_a_nan_before_an_error_of_its_own_is_a_note(diagnosed):
     error = ["Traceback (most recent call last):", "KeyError: 'tokens'"]
     document = diagnosed(*HEALTHY, row(11, norm="nan"), *error)
-    assert document["verdict"]["reason"].startswith("the program raised KeyError")
+    assert "KeyError: 'tokens'" in document["verdict"]["reason"]
     assert document["job"]["notes"][0].startswith("Not finite: the gradient norm is nan at iteration 11 (rank 7, ")
 
 

@@ -136,15 +136,6 @@ def test_the_next_command_for_a_log_with_arguments_asks_for_the_gpu_type_alone(m
     assert "diagnose job.log -mr RECIPE -g GPU -c DTYPE" in mbr_perf("diagnose", "job.log").out
 
 
-@pytest.mark.parametrize(("printed", "advises"), [(True, False), (False, True)])
-def test_a_log_that_prints_bf16_gets_no_advice_on_fp8(mbr_perf, log, printed, advises):
-    broken = megatron_lm_log([9.0] * 3, total=50).replace("lm loss: 1.150000E+01", "lm loss: nan")
-    log.write_text((arguments() if printed else "") + broken)
-    text = mbr_perf("diagnose", "job.log").out
-    assert "not_oom" in text and "Check the losses before it" in text
-    assert ("FP8" in text, "-c bf16" in text) == (advises, advises)
-
-
 def test_a_compressed_log_is_imported_with_its_arguments(imported, log):
     plain = imported()
     packed = gzip.compress(log.read_bytes())
