@@ -47,6 +47,18 @@ class Follower:
     patience_s: float = PATIENCE_S
     settle_s: float = 0.0
 
+    def open_run(self, batch: Batch[Entry], runs: tuple[DueRun[Entry], ...]) -> DueRun[Entry] | None:
+        """Return the run that the first node's current process began and that this node has not taken part in."""
+        holder = owner_of(self.folder)
+        for item in runs:
+            run_dir = batch.planned(item).run_dir
+            own = run_dir / "ranks" / f"outcome_node_{self.node_rank:03d}.json"
+            if not (run_dir / RECORD).exists() and not own.exists():
+                owner = owner_of(run_dir)
+                if owner is not None and owner == holder:
+                    return item
+        return None
+
 
 Opened = Callable[[], tuple[Batch[Entry], tuple[DueRun[Entry], ...]]]
 """Reads the plan in the folder. Returns the batch, checked for this node, and every run that it may start."""
@@ -58,7 +70,7 @@ def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -
     RunFailedError if the first node does not begin or stops responding. BadRequestError if this node cannot take part.
     """
     folder = follower.folder
-    with interruption() as caught:
+    with interruption() as caught, ExitStack() as stack:
 
         def awaited(what: Callable[[], bool]) -> bool:
             """Wait for ``what``. False after a signal. RunFailedError when patience ends."""
@@ -67,9 +79,8 @@ def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -
                 if caught.signal is not None:
                     return False
                 if time.monotonic() > deadline:
-                    raise RunFailedError(
-                        f"{folder}: node 0 has not started or finished a run for {follower.patience_s:g} s"
-                    )
+                    problem = f"node 0 has not started or finished a run for {follower.patience_s:g} s"
+                    raise RunFailedError(f"{folder}: {problem}")
                 time.sleep(_POLL_S)
             return True
 
@@ -78,42 +89,15 @@ def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -
         awaited(lambda: owner_of(folder) != found or time.monotonic() - looked >= follower.settle_s)
         if awaited(lambda: (folder / mark).is_file() and is_held(folder)):
             batch, runs = opened()
-            signal = _take_part(follower, batch, runs, shows, awaited)
+            warm = follower.is_warm and all(batch.planned(item).launch.launcher == "torchrun" for item in runs)
+            parents = stack.enter_context(WarmParents()) if warm else None
+            progress = stack.enter_context(shows(len(runs)))
+            while signal is None and awaited(lambda: follower.open_run(batch, runs) is not None or not is_held(folder)):
+                item = follower.open_run(batch, runs)
+                if item is None:
+                    break
+                ran = batch.run_here(item, batch.planned(item).run_dir, progress, parents, follower.node_rank)
+                progress.finish(f"interrupted by {Signals(ran.signal).name}" if ran.signal else "done here")
+                signal = ran.signal
         signal = signal or (int(caught.signal) if caught.signal is not None else None)
     return ExitCode.OK if signal is None else status_exit_code("interrupted", signal)
-
-
-def _take_part(
-    follower: Follower,
-    batch: Batch[Entry],
-    runs: tuple[DueRun[Entry], ...],
-    shows: Shows,
-    awaited: Callable[[Callable[[], bool]], bool],
-) -> int | None:
-    """Take part in every open run, until the first node releases the batch. Returns the signal that ended a run."""
-    with ExitStack() as stack:
-        warm = follower.is_warm and all(batch.planned(item).launch.launcher == "torchrun" for item in runs)
-        parents = stack.enter_context(WarmParents()) if warm else None
-        progress = stack.enter_context(shows(len(runs)))
-        while awaited(lambda: _open(follower, batch, runs) is not None or not is_held(follower.folder)):
-            item = _open(follower, batch, runs)
-            if item is None:
-                return None
-            ran = batch.run_here(item, batch.planned(item).run_dir, progress, parents, follower.node_rank)
-            progress.finish(f"interrupted by {Signals(ran.signal).name}" if ran.signal else "done here")
-            if ran.signal is not None:
-                return ran.signal
-    return None
-
-
-def _open(follower: Follower, batch: Batch[Entry], runs: tuple[DueRun[Entry], ...]) -> DueRun[Entry] | None:
-    """Return the run that the first node's current process began and that this node has not taken part in."""
-    holder = owner_of(follower.folder)
-    for item in runs:
-        run_dir = batch.planned(item).run_dir
-        own = run_dir / "ranks" / f"outcome_node_{follower.node_rank:03d}.json"
-        if not (run_dir / RECORD).exists() and not own.exists():
-            owner = owner_of(run_dir)
-            if owner is not None and owner == holder:
-                return item
-    return None

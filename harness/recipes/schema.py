@@ -45,7 +45,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "results show": ("results.show:EntryDocument",),
     "rules list": ("recipes.show:RulesDocument",),
     "rules show": ("recipes.show:RulesDocument",),
-    "run": (*_RUN, "sweep.document:AbDocument", *_SWEEP[1:], *_JOB),
+    "run": (*_RUN, *_SWEEP, *_JOB),
     "schema": ("recipes.show:CommandsDocument",),
     "snapshot": ("snapshot.show:SnapshotDocument",),
     "sweep": (*_SWEEP, *_JOB),

@@ -10,6 +10,7 @@ import typer
 from harness.cli.options import (
     EngineOptions,
     ExperimentOptions,
+    Json,
     JudgeOptions,
     LaunchOptions,
     RunOutput,
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from harness.measure.understanding import RunRequest
 
 
-from harness.cli.options import Json
-
-
 @dataclass(frozen=True, kw_only=True)
 class AbOptions:
     """A second request to run beside the first."""
@@ -36,53 +34,47 @@ class AbOptions:
             "--ab",
             metavar="NAME=VALUE",
             rich_help_panel="Launching",
-            help="Run the request as it is (A) and with this value (B), interleaved with --repeats, and show how they "
-            "differ. NAME: as for sweep --over. Example: env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; A runs without it.",
+            help="Run the request as it is (A) and with this value (B), as a sweep of two cells. NAME: as for "
+            "sweep --over. Example: env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; A runs without it.",
         ),
     ] = None
 
 
-def run_ab(
+def _run_ab(
     values: Sequence[str],
     asked: ExperimentOptions,
     engine: EngineOptions,
     judge: JudgeOptions,
     launch: LaunchOptions,
-    slurm: SlurmLaunchOptions,
     output: RunOutput,
 ) -> "ExitCode":
     """Run A and B as a sweep; --run_dir names its folder. BadRequestError on Slurm, and for several values."""
     from harness.batch.nodes import Meeting
     from harness.cli.options import SweepNodes
-    from harness.cli.requests import slurm_run_request
     from harness.errors import BadRequestError, ExitCode
     from harness.launch.environment import this_host
-    from harness.run.ab import AbDisplay, ab_request
+    from harness.run.ab import ab_request
     from harness.sweep.ask import SweepOptions, follower, sweep_request
+    from harness.sweep.reports import SweepDisplay
     from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep
 
+    over = " ".join(f"--over {shlex.quote(value)}" for value in values)
     if len(values) > 1:
-        raise BadRequestError(
-            f"--ab is given {len(values)} times, but A and B differ in one thing",
-            remedy="mbr-perf sweep " + " ".join(f"--over {shlex.quote(value)}" for value in values),
-        )
-    (text,) = values
+        problem = f"--ab is given {len(values)} times, but A and B differ in one thing"
+        raise BadRequestError(problem, remedy=f"mbr-perf sweep {over}")
     if launch.launcher == "slurm":
-        raise BadRequestError(
-            "--ab does not work with --launcher slurm", remedy=f"mbr-perf sweep --launcher slurm --over {text}"
-        )
-    slurm_run_request(launch, slurm)  # refuses Slurm options without that launcher
+        problem = "--ab does not work with --launcher slurm"
+        raise BadRequestError(problem, remedy=f"mbr-perf sweep --launcher slurm {over}")
     if output.explain:
-        raise BadRequestError(
-            "--explain shows one run, but --ab makes two", remedy="use --explain with --dryrun for each"
-        )
+        problem = "--explain shows one run, but --ab makes two"
+        raise BadRequestError(problem, remedy="use --explain with --dryrun for each")
     nodes = SweepNodes(nnodes=launch.nnodes, node_rank=launch.node_rank, master_addr=launch.master_addr,
                        master_port=launch.master_port, sweep_dir=launch.run_dir)  # fmt: skip
     how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)
-    display = AbDisplay(as_json=output.as_json)
+    display = SweepDisplay(as_json=output.as_json)
     if nodes.node_rank != 0:
         return follow_sweep(follower(how, launch, nodes), display)
-    request = ab_request(text, sweep_request(asked, engine, how, judge, launch, nodes), this_host())
+    request = ab_request(values[0], sweep_request(asked, engine, how, judge, launch, nodes), this_host())
     if output.dryrun:
         dry_run_sweep(request, display)
         return ExitCode.OK
@@ -121,13 +113,14 @@ def run(
 
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
-    if second.ab:
-        raise typer.Exit(int(run_ab(second.ab, asked, engine, judge, launch, slurm, output)))
     from harness.batch.repeats import run_experiment
     from harness.cli.requests import run_request, slurm_run_request
     from harness.measure.experiment import Display
 
-    request, on_slurm = run_request(asked, judge, launch, engine), slurm_run_request(launch, slurm)
+    on_slurm = slurm_run_request(launch, slurm)
+    if second.ab:
+        raise typer.Exit(int(_run_ab(second.ab, asked, engine, judge, launch, output)))
+    request = run_request(asked, judge, launch, engine)
     display = Display(as_json=output.as_json, explain=output.explain)
     if on_slurm is not None:
         from harness.batch.repeats import dry_run_on_slurm, run_on_slurm
@@ -174,7 +167,6 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
 
     request = run_request(asked, judge, launch)
     checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
-    verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
     if how.as_json:
         from harness.measure.document import CheckDocument
         from harness.show import json
@@ -184,5 +176,6 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
         from harness.show.request_text import check_page
         from harness.show.terminal import show_page
 
+        verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
         show_page(check_page(*verdict, notes=checked.notes, sources=checked.sources if how.explain else None))
     raise typer.Exit(int(checked.exit_code))

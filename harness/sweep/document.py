@@ -166,19 +166,6 @@ class SweepRunDocument(SweepDocument):
     num_runs_due: int
 
 
-class AbPart(Shown):
-    """Whether A and B ended differently: null where one of them did not run."""
-
-    differs: bool | None
-    told: tuple[str, ...]
-
-
-class AbDocument(SweepRunDocument):
-    """``mbr-perf run --ab --json``."""
-
-    ab: AbPart
-
-
 class PlannedCellRow(Shown):
     """A cell before it runs. ``rules``: those that refuse it; ``same_as``: the cell that it equals in effect."""
 
