@@ -113,7 +113,8 @@ def bridge_report(log: ForeignLog, counter: str, *, of_whole_run: bool = False) 
     """Return the worst rank's report of ``counter``; None if no rank reports it.
 
     For allocated bytes, Bridge stores the log's first report, from whichever rank prints first. This function takes all
-    ranks of that iteration. For reserved bytes, Bridge stores the largest report; goldens ``of_whole_run`` do so for both.
+    ranks of that iteration. For reserved bytes, Bridge stores the largest report; goldens ``of_whole_run`` do so for
+    both.
     """
     reports = [report for report in log.memory if getattr(report, counter) is not None]
     if counter in OF_THE_FIRST_REPORT and not of_whole_run:

@@ -161,8 +161,8 @@ NOT_IN_CONTAINERS: dict[str, str] = {
 def container_layer(container: Container) -> Layer:
     """Read every setting of the table of fields. A null, or a setting that the file's version lacks, sets nothing.
 
-    The source of a setting is ``FILE:LINE: model.num_layers``. Raises BadRequestError with the ``file:line`` of every value that
-    has no counterpart here.
+    The source of a setting is ``FILE:LINE: model.num_layers``. Raises BadRequestError with the ``file:line`` of every
+    value that has no counterpart here.
     """
     settings: dict[str, Setting] = {}
     problems = Problems()

@@ -43,7 +43,8 @@ class Container:
     def find(self, *paths: str) -> Found | None:
         """Return the first of ``paths``, such as ``ddp.bucket_size``, that has a value, else the first null one, else None.
 
-        ``model.X`` is also looked for as ``model.transformer.X``, where newer model classes keep megatron-core's fields.
+        ``model.X`` is also looked for as ``model.transformer.X``, where newer model classes keep megatron-core's
+        fields.
         """
         null: Found | None = None
         for path in paths:

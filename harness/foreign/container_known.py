@@ -18,8 +18,8 @@ class Known:
     """One field, and ``why`` its value matters or does not.
 
     ``values``: what the file may have; None for any value, because the field changes neither memory nor time of a step.
-    Another value is refused, or, if ``is_noted``, read with a note. The row applies where the setting ``only`` is on, or,
-    with ``>1``, where it is above 1.
+    Another value is refused, or, if ``is_noted``, read with a note. The row applies where the setting ``only`` is on,
+    or, with ``>1``, where it is above 1.
     """
 
     path: str

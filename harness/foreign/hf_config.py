@@ -22,8 +22,8 @@ REMEDY = "write the value of the model's own file"
 class HfConfig:
     """The values of a file, and of its config class where a key is absent. ``label`` opens messages.
 
-    ``class_name`` and ``defaults`` belong to the architecture. ``read`` collects the keys that a reader asked for, so that
-    no key is ignored by accident. Problems are collected, and reading goes on with the default.
+    ``class_name`` and ``defaults`` belong to the architecture. ``read`` collects the keys that a reader asked for, so
+    that no key is ignored by accident. Problems are collected, and reading goes on with the default.
     """
 
     label: str

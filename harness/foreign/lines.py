@@ -1,7 +1,8 @@
 """Parses the lines of training logs of Megatron-Bridge and Megatron-LM that hold measurements.
 
-Bridge prints ``Step Time`` on rank 0, the line of an iteration on the last rank, and memory in GB of 10**9 bytes, rounded
-to five digits. Megatron-LM prints the throughput within the line of the iteration, and memory in MB of 2**20 bytes.
+Bridge prints ``Step Time`` on rank 0, the line of an iteration on the last rank, and memory in GB of 10**9 bytes,
+rounded to five digits. Megatron-LM prints the throughput within the line of the iteration, and memory in MB of 2**20
+bytes.
 """
 
 import math

@@ -119,8 +119,8 @@ class ForeignLog:
     def not_finite(self) -> NotFinite | None:
         """Return where losses or gradients stopped being finite; None if they did not.
 
-        Trainers leave a loss that is NaN out of the line, and some do not count it. Skipped iterations have no loss, and
-        their norm may overflow: that is how a loss scale is found, unless the log ends with many of them.
+        Trainers leave a loss that is NaN out of the line, and some do not count it. Skipped iterations have no loss,
+        and their norm may overflow: that is how a loss scale is found, unless the log ends with many of them.
         """
         has_losses = any(row.loss is not None for row in self.iterations) or self._has_norms_only()
         found = [

@@ -1,8 +1,8 @@
 """Reads arguments of Megatron-LM's launcher: command-line words or the block that a job prints, under one name each.
 
 The names are those of the launcher's namespace (`num_layers`, `add_bias_linear`), whichever form they were read from.
-`megatron_arguments.json` lists every argument of nine versions: its options, how many words each takes, its defaults, and whether
-it changes neither the memory nor the time of a training step (`harmless`).
+`megatron_arguments.json` lists every argument of nine versions: its options, how many words each takes, its defaults,
+and whether it changes neither the memory nor the time of a training step (`harmless`).
 """
 
 import ast

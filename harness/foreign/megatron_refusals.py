@@ -75,7 +75,8 @@ SMALL = frozenset({
     "log_max_attention_logit",
 })  # fmt: skip
 """Arguments of small effect: fusions of small kernels, scores in FP32, kernels that are deterministic, positions beyond the
-sequence, the dispatcher's share of the GPU, waits of the host. mbr-perf predicts the step without them, and a note names them."""
+sequence, the dispatcher's share of the GPU, waits of the host. mbr-perf predicts the step without them, and a note
+names them."""
 
 DETERMINISTIC_NETS = (
     "gated delta nets then run without the kernels of flash-linear-attention, the only ones that mbr-perf models"

@@ -1,7 +1,7 @@
 """Reads values of an ExperimentSpec that follow from several arguments of Megatron-LM, or that it spells differently.
 
-Defaults are those of Megatron-LM's `arguments.py`: a feed-forward of 4 h (with SwiGLU 8/3 h rounded to 64), dropout of 0.1,
-learned positions, biases, tied embeddings, gradients accumulated in FP32 for BF16 runs.
+Defaults are those of Megatron-LM's `arguments.py`: a feed-forward of 4 h (with SwiGLU 8/3 h rounded to 64), dropout of
+0.1, learned positions, biases, tied embeddings, gradients accumulated in FP32 for BF16 runs.
 """
 
 from collections.abc import Callable

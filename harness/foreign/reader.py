@@ -36,8 +36,8 @@ _LOSSES = ("lm loss", "loss scale")
 def read_logs(paths: Iterable[str | Path]) -> ForeignLog:
     """Read the log of one job from files, folders of files, or ``-``.
 
-    The launcher of Megatron-Bridge writes every rank's output to a file with ``allranks`` in its name. If there are such
-    files, only they are read. BadRequestError if a file is not text.
+    The launcher of Megatron-Bridge writes every rank's output to a file with ``allranks`` in its name. If there are
+    such files, only they are read. BadRequestError if a file is not text.
     """
     reader, lines = opened_logs(paths)
     for _ in lines:

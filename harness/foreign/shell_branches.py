@@ -1,7 +1,8 @@
 """Decides which commands of a shell script run: branches of `if`, and commands behind `&&` and `||`.
 
-A test is decided if it compares texts or whole numbers that the script itself sets: ``[[ "$DTYPE" == "fp8" ]]``. A file, a
-variable of the shell that starts the script, and the exit code of another program are not known; the answer is then None.
+A test is decided if it compares texts or whole numbers that the script itself sets: ``[[ "$DTYPE" == "fp8" ]]``. A
+file, a variable of the shell that starts the script, and the exit code of another program are not known; the answer is
+then None.
 """
 
 import re
@@ -25,7 +26,8 @@ _NUMBERS = {
 class _Block:
     """An `if`, a `case` or a loop. ``ran``: whether an earlier branch ran.
 
-    ``tests``: the condition of an `if`, while it is read; ``subject``: what a `case` compares, None if only the running shell knows it.
+    ``tests``: the condition of an `if`, while it is read; ``subject``: what a `case` compares, None if only the running
+    shell knows it.
     """
 
     line: int

@@ -1,7 +1,7 @@
 """Reads the words of a shell script's commands: variables, arrays, quotes and continuations, without running anything.
 
-Some values are known to a running shell only: an unset variable, `$(...)`, a branch whose test the script does not decide.
-Such a word keeps its `$`, or its ``doubt`` names the line that decides about it.
+Some values are known to a running shell only: an unset variable, `$(...)`, a branch whose test the script does not
+decide. Such a word keeps its `$`, or its ``doubt`` names the line that decides about it.
 """
 
 import re

@@ -143,7 +143,7 @@ class ExportOptions:
         str | None,
         typer.Argument(
             metavar="POINT",
-            help="RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT. All parts but RECIPE may be missing; options choose the point as well.",
+            help="RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT. All parts but RECIPE may be missing; options choose as well.",
         ),
     ] = None
     form: Annotated[
@@ -297,7 +297,7 @@ def show_rule(
     rule: Annotated[str, typer.Argument(metavar="ID", autocompletion=_rule_ids, help="A rule id, e.g. T08.")],
     as_json: Json = False,
 ) -> None:
-    """Explain a rule: its message, the fix, megatron-core's own message, the versions it applies to, and the evidence."""
+    """Explain a rule: its message, the fix, megatron-core's own message, the versions and the evidence."""
     from harness.experiment.rules.rulebook import entries_named
 
     found = entries_named(rule)

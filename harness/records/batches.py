@@ -63,9 +63,8 @@ class BatchFolders:
         if other:
             raise BadRequestError(f"{folder}: {other}, not a {self.what}", remedy=f"mbr-perf results show {folder}")
         raise BadRequestError(
-            f"{folder}: no {self.mark}: this is not the folder of a {self.what}, or the {self.what} was killed before it "
-            f"had planned its {self.entries}",
-            remedy=f"name a folder in {self.parent}/; if it was killed before the plan was written, start the {self.what} again",
+            f"{folder}: no {self.mark}: not the folder of a {self.what}, or the {self.what} was killed before its plan",
+            remedy=f"name a folder in {self.parent}/, or start the {self.what} again",
         )
 
 
@@ -132,7 +131,7 @@ def read_run_of(entry: EntryWords, path: Path) -> RunRecord:
     if not names:
         return record
     raise BadRequestError(
-        f"{path}: not a run of {entry.name}: {', '.join(names[:3])}{' and more' if names[3:] else ''} differ from the plan",
+        f"{path}: not a run of {entry.name}: {', '.join(names[:3])} {'and more ' * bool(names[3:])}differ",
         remedy="put the run of the plan back, or delete this folder and use --resume, which runs it again",
     )
 

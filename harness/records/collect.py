@@ -203,7 +203,8 @@ def _end(rank: int, launch: _Launch) -> tuple[FailureKind, str]:
 class WarmRequest(Frozen):
     """One agent to fork. ``arguments``: for `harness.engine.agent`. ``num_ranks``: ranks of this node.
 
-    ``environment``: the agent's whole environment. ``log``: its standard output and error. ``folder``: its working folder.
+    ``environment``: the agent's whole environment. ``log``: its standard output and error. ``folder``: its working
+    folder.
     """
 
     arguments: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Folders of results: where they lie, their names and permissions, how to find them by a part of the name, and disk space."""
+"""Folders of results: their places, names and permissions, and disk space."""
 
 import errno
 import os
@@ -155,9 +155,9 @@ def is_full_error(error: OSError) -> bool:
 def disk_faults_reported(folder: Path, then: str = "mbr-perf stopped the run") -> Iterator[None]:
     """Turn faults of the disk inside the block into RunFailedError, which names the file or folder.
 
-    Faults: a disk is full, wherever the file is; or in ``folder``, a folder was deleted or replaced by a file, or a file
-    or folder is closed to this user. All other errors pass unchanged. ``then``: the end of the message, which says what
-    mbr-perf did.
+    Faults: a disk is full, wherever the file is; or in ``folder``, a folder was deleted or replaced by a file, or a
+    file or folder is closed to this user. All other errors pass unchanged. ``then``: the end of the message, which says
+    what mbr-perf did.
     """
     try:
         yield

@@ -44,9 +44,9 @@ class MeasuredOn(Frozen):
     """Hardware and software of the golden; None if unknown.
 
     ``environment``: variables of the ranks that were the same in all runs. ``container``: their image; None next to an
-    ``environment`` means that no image was named. ``sm_clock_mhz``: the median SM clock of each run's slowest GPU in the
-    window. ``power_cap_share``: the share of time (0 to 1) under the power cap of each run's most limited GPU. Both are
-    medians over the runs.
+    ``environment`` means that no image was named. ``sm_clock_mhz``: the median SM clock of each run's slowest GPU in
+    the window. ``power_cap_share``: the share of time (0 to 1) under the power cap of each run's most limited GPU. Both
+    are medians over the runs.
     """
 
     gpu: str
@@ -63,9 +63,9 @@ class MeasuredOn(Frozen):
 class GoldenRecord(Frozen):
     """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
 
-    ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: reasons against the promotion that the
-    author accepted. ``retired_at``, ``retired_by``, ``retired_reason``: set for a golden in the retired folder, with which
-    nothing is compared.
+    ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: reasons against the promotion that
+    the author accepted. ``retired_at``, ``retired_by``, ``retired_reason``: set for a golden in the retired folder,
+    with which nothing is compared.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -270,10 +270,11 @@ _MOST_A_DAY = 100
 
 
 def retire(folder: Path, path: Path, golden: GoldenRecord, *, reason: str, author: str, now: datetime) -> Path:
-    """Move the golden at ``path`` to ``<folder>/retired/<gpu>/<slug>.<UTC date>.json``; a second one that day gets a number.
+    """Move the golden at ``path`` to ``<folder>/retired/<gpu>/<slug>.<UTC date>.json``.
 
-    Nothing is overwritten, and the golden leaves its place only once the other file is on disk. BadRequestError for an
-    empty reason or author, a golden that is not at a place below ``folder``, and a folder that cannot be written.
+    A second one that day gets a number. Nothing is overwritten, and the golden leaves its place only once the other
+    file is on disk. BadRequestError for an empty reason or author, a golden that is not at a place below ``folder``,
+    and a folder that cannot be written.
     """
     _check(folder, path, reason, author)
     fields = {

@@ -126,9 +126,9 @@ def find_golden(
 ) -> GoldenSearch:
     """Find the golden for these settings in :func:`golden_dir`. If ``override`` is a file, return it for any settings.
 
-    ``sources``: what set each value of ``spec``. With it, also return the golden of the same name whose recipe point has
-    changed since. But if an option set the differing value, the user asked for another experiment: return no golden.
-    BadRequestError if ``override`` does not exist, or if a file is not a golden or is a retired golden.
+    ``sources``: what set each value of ``spec``. With it, also return the golden of the same name whose recipe point
+    has changed since. But if an option set the differing value, the user asked for another experiment: return no
+    golden. BadRequestError if ``override`` does not exist, or if a file is not a golden or is a retired golden.
     """
     if override is not None and not override.exists():
         raise BadRequestError(f"--golden_values_path {override}: no such file or folder")
@@ -181,7 +181,7 @@ def read_golden(path: Path) -> GoldenRecord:
         if _is_another_document(path):
             raise BadRequestError(
                 f"{path}: is not a golden of mbr-perf: it has none of {', '.join(_MARKS)}",
-                remedy=f"golden values of other programs are compared with a log: mbr-perf compare --log FILE --golden {path}",
+                remedy=f"to compare them with a log: mbr-perf compare --log FILE --golden {path}",
             ) from error
         if isinstance(error, ManyProblemsError) and any(problem.remedy for problem in error.problems):
             raise

@@ -52,9 +52,9 @@ class Stored:
     """A run, a sweep or a night. ``recipe``: for a night, its suite. Size in bytes.
 
     ``when``: start as UTC ISO-8601, empty if the folder's name does not have it. An imported run started when its job
-    started; ``is_start_known`` False: that time is unknown, and ``when`` is the time of the import.
-    ``state``: for a committed run, the state in its record. ``incomplete``: nothing was committed. ``damaged``: the file
-    cannot be read. ``rejected``: the file is whole, but has values that are not accepted. ``detail``: a further explanation.
+    started; ``is_start_known`` False: that time is unknown, and ``when`` is the time of the import. ``state``: for a
+    committed run, the state in its record. ``incomplete``: nothing was committed. ``damaged``: the file cannot be read.
+    ``rejected``: the file is whole, but has values that are not accepted. ``detail``: a further explanation.
     """
 
     kind: Literal["run", "sweep", "night"]

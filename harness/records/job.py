@@ -28,10 +28,10 @@ def time_limit_note(job_dir: Path) -> Path:
 
 
 class SlurmOptions(Frozen):
-    """What a job asks Slurm for, beyond nodes. ``time_limit_minutes`` is required: a job without it can hold nodes for ever.
+    """What a job asks Slurm for, beyond nodes. A job without time limit could hold nodes for ever.
 
-    ``gpus``: how to ask for GPUs; ``none`` if the cluster allocates whole nodes without counting GPUs. ``segment``: nodes
-    per NVLink domain. ``python``: the interpreter on the nodes, inside the container if there is one.
+    ``gpus``: how to ask for GPUs; ``none`` if the cluster allocates whole nodes without counting GPUs. ``segment``:
+    nodes per NVLink domain. ``python``: the interpreter on the nodes, inside the container if there is one.
     """
 
     time_limit_minutes: int = Field(ge=1)
@@ -80,8 +80,8 @@ class JobRun(Frozen):
 class JobRecord(Frozen):
     """``job.json``. ``what``: run, sweep or nightly case. ``subject``: the folder that the runs belong to.
 
-    A job of a sweep resumes the whole sweep on its nodes; ``runs`` is then empty. ``gpus_per_node``: asked of Slurm, 0 for
-    a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
+    A job of a sweep resumes the whole sweep on its nodes; ``runs`` is then empty. ``gpus_per_node``: asked of Slurm, 0
+    for a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION

@@ -94,9 +94,9 @@ class NightPlan(Frozen):
 
     ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
     case after a named infrastructure fault. ``shard``: ``i/n`` if this night runs a part of the suite. ``slurm``: the
-    request to Slurm, if every case is a Slurm job. ``software``: by GPU type, the software that the rules assumed and the
-    cases must run with. ``aa``: the A/A test that must pass before times are judged, or None. ``gone``: cases of the suite's
-    previous complete night that are no longer in the suite.
+    request to Slurm, if every case is a Slurm job. ``software``: by GPU type, the software that the rules assumed and
+    the cases must run with. ``aa``: the A/A test that must pass before times are judged, or None. ``gone``: cases of
+    the suite's previous complete night that are no longer in the suite.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -172,7 +172,7 @@ class NightRun:
 
 @dataclass(frozen=True)
 class NightCase:
-    """A case and its runs so far, by number. ``aa_runs``: runs of the A/A test, which do not count as runs of the case."""
+    """A case and its runs so far, by number. ``aa_runs``: runs of the A/A test, which are none of the case."""
 
     planned: Case
     runs: tuple[NightRun, ...]
@@ -219,8 +219,8 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
 def removed_cases(plan: NightPlan, results: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Return the names of cases that the suite's previous complete night had and ``plan`` does not have.
 
-    Also return the files of later nights of the suite that cannot be read. Both are empty if ``plan`` is a shard or uses
-    ``--only``. A night is complete if it was neither a shard nor limited by ``--only``; its runs may have failed.
+    Also return the files of later nights of the suite that cannot be read. Both are empty if ``plan`` is a shard or
+    uses ``--only``. A night is complete if it was neither a shard nor limited by ``--only``; its runs may have failed.
     """
     unread: list[Path] = []
     if plan.shard or plan.only:

@@ -38,7 +38,7 @@ def read_only_sweep(
 def refuse_other_kinds(
     reference: str | Path, wanted: tuple[Kind, ...], results: Path | None = None, *, failed: bool = False
 ) -> None:
-    """Raise BadRequestError if the reference is not of a kind in ``wanted``, with a remedy. An unknown reference passes.
+    """Raise BadRequestError if the reference is of a kind that is not in ``wanted``. An unknown reference passes.
 
     If a run is wanted, the remedy names a run of the folder: a successful run, or a failed run with ``failed``.
     """

@@ -10,7 +10,8 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.records.redact import redact
 
-# NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, user-set clocks and display do not disturb a run.
+# NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, user-set clocks and display do not disturb a
+# run.
 POWER_CAP = 0x04
 CLOCK_REASONS = {
     POWER_CAP: "sw_power_cap",
@@ -46,8 +47,8 @@ class RankClocks(Frozen):
 
     ``sm_clock_mhz``: the median. ``power_cap_share``: the share under the power cap (0 to 1). Both use samples at which
     the GPU was busy. ``over`` is ``run`` if the times of steps or samples were not recorded: the figures then cover the
-    whole run. ``longest_gap_s``: the longest time in the window without a sample. ``interval_s``: the usual time between
-    two samples.
+    whole run. ``longest_gap_s``: the longest time in the window without a sample. ``interval_s``: the usual time
+    between two samples.
     """
 
     over: Literal["window", "run"]
@@ -100,7 +101,7 @@ Phase = Literal[
 class StepRecord(Frozen):
     """One training step. Seconds are wall time between device synchronisations. Only the last stage has a loss.
 
-    ``ended_s``: the node's monotonic clock, as for the NVML samples; None in older records. ``trainer_seconds``: the
+    ``ended_s``: the node's monotonic clock, as for the NVML samples. ``trainer_seconds``: the
     iteration by the clock of the program that trains, if it has its own (Megatron-Bridge).
     """
 
@@ -116,8 +117,8 @@ class MemoryRecord(Frozen):
     """Peak bytes of one rank. ``meter``: how they were measured. None: this meter cannot measure the value.
 
     ``allocated``: bytes in live tensors. ``reserved``: bytes held by the caching allocator. ``device_used``: bytes in
-    use on the device by all processes (NVML), joined by GPU UUID from the sampler. ``static``: parameters, gradients and
-    optimizer state after the first step. ``limit``: the memory limit of the rank, if one was set.
+    use on the device by all processes (NVML), joined by GPU UUID from the sampler. ``static``: parameters, gradients
+    and optimizer state after the first step. ``limit``: the memory limit of the rank, if one was set.
     """
 
     meter: str
@@ -185,7 +186,7 @@ class Coordinates(Frozen):
 
     @property
     def is_first_copy(self) -> bool:
-        """Return whether this is the one rank that stands for its pipeline stage: all of a stage hold the same layers."""
+        """Whether this rank stands for its pipeline stage, whose ranks hold the same layers."""
         return (self.tp, self.dp, self.cp) == (0, 0, 0)
 
 
@@ -265,7 +266,7 @@ OWNER, RELEASED = "harness.json", "released.json"
 
 
 class Owner(Frozen):
-    """A process of one machine and one boot. ``start_ticks``: since boot. Kernel ids identify the boot and container."""
+    """A process of one machine and one boot. ``start_ticks``: since boot. Kernel ids name the boot and container."""
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     hostname: str

@@ -118,7 +118,7 @@ def _log_file(path: Path) -> LogFile:
 
 
 class StagePrediction(Frozen):
-    """The peak memory of a pipeline stage in bytes. Its parts add up to ``total``. ``peak``: which of the three peaks."""
+    """The peak memory of a pipeline stage in bytes; its parts add up to ``total``. ``peak``: which of the three."""
 
     pp_rank: int
     weights: int
@@ -168,8 +168,7 @@ class DeviceSample(Frozen):
 
     ``memory_api``: v1, of old drivers, counts memory reserved for the driver as ``used``; v2 does not.
     ``num_unidentified_processes``: seen during the run; inside a container they cannot be distinguished from the ranks.
-    ``throttle_reasons`` and ``median_sm_clock_mhz`` cover the whole run. ``clocks``: every sample with its time; None in
-    older records.
+    ``throttle_reasons`` and ``median_sm_clock_mhz`` cover the whole run. ``clocks``: every sample with its time.
     """
 
     uuid: str
@@ -205,9 +204,9 @@ class NodeSample(Frozen):
 class Provenance(Frozen):
     """Where and with what a run was measured. Times are UTC ISO-8601; versions None where not installed.
 
-    ``git_branch`` is None on a detached head, as in most CI, and in older records. ``container``: the image, if known.
+    ``git_branch`` is None on a detached head, as in most CI. ``container``: the image, if known.
     ``job_id``: of the run's Slurm job or job array. ``num_cpus``: the CPUs that the job may use on the first node (its
-    affinity); None in older records.
+    affinity).
     """
 
     started_at: str
@@ -232,7 +231,7 @@ class Provenance(Frozen):
 class RunRecord(Frozen):
     """The raw facts of a run. Readers derive figures such as TFLOP/s from it, with a named formula version.
 
-    ``no_prediction``: why there is no ``prediction``; old records have neither. ``imported``: the training log of an
+    ``no_prediction``: why there is no ``prediction``. ``imported``: the training log of an
     imported run; None for a run by mbr-perf.
     """
 

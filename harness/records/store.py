@@ -97,7 +97,7 @@ def write_record(run_dir: Path, record: RunRecord) -> Path:
 
 
 def read_run(reference: str | Path, results: Path | None = None) -> RunRecord:
-    """Read the record of a run. ``reference``: its folder, its ``record.json``, or the start of an id under ``results/runs``.
+    """Read the record of a run. ``reference``: its folder, its ``record.json``, or the start of its id.
 
     BadRequestError if no run or several runs match, if the run was never committed, or if the file is damaged.
     """
@@ -132,7 +132,7 @@ def record_path(reference: str | Path, results: Path | None = None) -> Path:
 
 
 def is_committed(run_dir: Path) -> bool:
-    """Return whether the run has its record. BadRequestError if the name belongs to a folder, or to a link to no file."""
+    """Tell whether the run has its record. BadRequestError if its name belongs to a folder, or a link to no file."""
     record = run_dir / RECORD
     if os.path.lexists(record) and not record.is_file():
         raise BadRequestError(f"{record}: is not a file", remedy=MEND_RECORD)

@@ -26,9 +26,9 @@ class TraceCase(Frozen):
     """One model chunk to trace: ``num_layers`` decoder layers of one kind under the settings of ``spec``.
 
     ``pre`` adds the embedding, ``post`` the final norm, the output layer and the loss, ``mtp`` the multi-token
-    prediction layers of ``spec`` (they need ``post``). Pipeline and data parallel sizes of ``spec`` play no part: a chunk
-    is traced for one micro-batch on one rank. Results are linear in ``num_layers`` except where ``recompute`` groups
-    layers (uniform N: trace N and 2 N layers; block: a mix of recomputed and kept layers).
+    prediction layers of ``spec`` (they need ``post``). Pipeline and data parallel sizes of ``spec`` play no part: a
+    chunk is traced for one micro-batch on one rank. Results are linear in ``num_layers`` except where ``recompute``
+    groups layers (uniform N: trace N and 2 N layers; block: a mix of recomputed and kept layers).
     """
 
     key: str
@@ -104,17 +104,18 @@ class OpCost(Frozen):
 class ChunkTrace(Frozen):
     """Bytes and operations of one micro-batch through one chunk, on one rank.
 
-    ``saved_bytes``: alive between forward and backward, with the received hidden states, and with the sent hidden states
-    unless megatron-core deallocates them. ``forward_peak_bytes``: peak above the state before the forward pass.
-    ``backward_peak_bytes``: peak above ``saved_bytes``, with the received output gradient. ``persistent_bytes``: buffers
-    that stay allocated and belong to no micro-batch (dummy weight gradients, the global memory buffer, rotary tables).
-    ``lingering_bytes``: memory that the backward pass keeps until the chunk's next forward pass replaces it. Token
-    dispatchers hold on to the graph: inputs and their gradients of every MoE layer under full recompute,
+    ``saved_bytes``: alive between forward and backward, with the received hidden states, and with the sent hidden
+    states unless megatron-core deallocates them. ``forward_peak_bytes``: peak above the state before the forward pass.
+    ``backward_peak_bytes``: peak above ``saved_bytes``, with the received output gradient. ``persistent_bytes``:
+    buffers that stay allocated and belong to no micro-batch (dummy weight gradients, the global memory buffer, rotary
+    tables). ``lingering_bytes``: memory that the backward pass keeps until the chunk's next forward pass replaces it.
+    Token dispatchers hold on to the graph: inputs and their gradients of every MoE layer under full recompute,
     https://github.com/NVIDIA/Megatron-LM/issues/3221. ``hidden_bytes``: the hidden states that pass between pipeline
     stages. ``leaving_over_bytes``: the forward peak minus the memory left after it, if the modules of all layers are
-    offloaded. ``reloaded_bytes``: copies that offloaded modules bring back, of all layers. ``attention_bytes``, ``mlp_bytes``: memory that the two parts of the layers leave alive after the forward pass,
-    output included; CUDA graphs capture parts. ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes, and registered
-    buffers, but without main gradients and optimizer state.
+    offloaded. ``reloaded_bytes``: copies that offloaded modules bring back, of all layers. ``attention_bytes``,
+    ``mlp_bytes``: memory that the two parts of the layers leave alive after the forward pass, output included; CUDA
+    graphs capture parts. ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes, and
+    registered buffers, but without main gradients and optimizer state.
     """
 
     saved_bytes: int
@@ -214,7 +215,7 @@ class FittedConstant(Frozen):
 
 
 class RunErrors(Frozen):
-    """Predicted / measured - 1 of a run: with built-in, fitted, and fitted-without-this-run constants (from 3 runs on)."""
+    """Predicted / measured - 1 of a run: with built-in, fitted, and (from 3 runs on) fitted-without-it constants."""
 
     run_id: str
     recompute: str
@@ -230,8 +231,8 @@ class RunErrors(Frozen):
 class Calibration(Frozen):
     """``results/calibration/<gpu>.json``. ``time_spread``: worst error of left-out step times, None below three runs.
 
-    ``refused``: runs that were not used, with the reason. ``planner``: fingerprint of the planner's sources, None in old
-    files. ``traced_with``: software versions of the tracer. ``versions``: software versions of the runs.
+    ``refused``: runs that were not used, with the reason. ``planner``: fingerprint of the planner's sources.
+    ``traced_with``: software versions of the tracer. ``versions``: software versions of the runs.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -241,7 +242,7 @@ class Calibration(Frozen):
     time_spread: float | None = None
     refused: dict[str, str] = Field(default_factory=dict)
     made_at: str
-    planner: str | None = None
+    planner: str
     traced_with: dict[str, str] = Field(default_factory=dict)
     device_names: tuple[str, ...] = ()
     versions: dict[str, tuple[str, ...]] = Field(default_factory=dict)

@@ -48,7 +48,7 @@ NOT_BUILT = {
     r"nemotron.*": "the model has Mamba layers, which mbr-perf does not build",
     r"qwen\w*_vl_.*": "the model has a vision encoder, which mbr-perf does not build",
     r"wan_.*": "the model makes videos by diffusion; mbr-perf builds language models only",
-    r"glm5\d?": "the model has sparse attention (DSA); megatron-core 0.16 builds it without context parallelism, mbr-perf not at all",
+    r"glm5\d?": "the model has sparse attention (DSA), which mbr-perf does not build",
 }
 """Models of Megatron-Bridge's performance recipes without a recipe here: patterns of their names, and why."""
 

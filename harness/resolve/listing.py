@@ -18,7 +18,7 @@ from harness.resolve.resolve import resolve_point
 
 
 def parameter_count(model: ModelSpec) -> int:
-    """Count the parameters of layers, norms, embedding and output, without learned positions and multi-token prediction.
+    """Count the parameters without learned positions and multi-token prediction.
 
     >>> round(parameter_count(ModelSpec(num_layers=32, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32,
     ...     num_query_groups=8, vocab_size=128256)) / 1e6)

@@ -103,7 +103,7 @@ _OF_PROFILERS = ("profiling_ranks", "profiling_start_step", "profiling_stop_step
 
 
 def _profiling(request: Request) -> Layer:
-    """Return the settings of the profiler. BadRequestError for two profilers, or for options of one that is not there."""
+    """Return the settings of the profiler. BadRequestError for two profilers, or options of an absent one."""
     problems, settings = Problems(), dict[str, Setting]()
     if request.enable_nsys and request.pytorch_profiler:
         problems.add("--enable_nsys and --pytorch_profiler exclude each other", "run once with each")
@@ -282,7 +282,8 @@ _HUGGING_FACE = {
     "model.moe.moe_router_topk": "num_experts_per_tok", "model.moe.moe_ffn_hidden_size": "moe_intermediate_size",
     "model.moe.moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
     "model.moe.moe_router_num_groups": "n_group", "model.moe.moe_router_group_topk": "topk_group",
-    "model.moe.moe_router_topk_scaling_factor": "routed_scaling_factor", "model.moe.moe_router_score_function": "scoring_func",
+    "model.moe.moe_router_topk_scaling_factor": "routed_scaling_factor",
+    "model.moe.moe_router_score_function": "scoring_func",
     "model.moe.moe_aux_loss_coeff": "router_aux_loss_coef", "model.mla.qk_head_dim": "qk_nope_head_dim",
     "model.mla.qk_pos_emb_head_dim": "qk_rope_head_dim",
 }  # fmt: skip

@@ -122,7 +122,7 @@ def check_names(request: Request) -> None:
 
 
 def data_parallel_size(parallelism: ParallelismSpec, num_gpus: int) -> int:
-    """Return the copies of the model on exactly ``num_gpus``; BadRequestError if the model's cut does not divide them."""
+    """Return the copies of the model on ``num_gpus``; BadRequestError if the model's cut does not divide them."""
     copy = parallelism.model_parallel_size
     if num_gpus % copy:
         raise BadRequestError(
@@ -170,8 +170,10 @@ def _for_gpu(
     borrow = next((g for g in gpus if g != "cpu"), gpus[0])
     option = f" (--point_gpu {request.point_gpu})" if request.point_gpu else ""
     raise BadRequestError(
-        f"recipe '{recipe.header.name}' has no {task} operating point for {gpu}{option}; it has points for {', '.join(gpus)}",
-        remedy=f"-g {borrow} takes its point, --point_gpu {borrow} runs that point on {request.gpu}; or add a point to {recipe.label}",
+        f"recipe '{recipe.header.name}' has no {task} operating point for {gpu}{option}; "
+        f"it has points for {', '.join(gpus)}",
+        remedy=f"-g {borrow} takes its point, --point_gpu {borrow} runs that point on {request.gpu}; "
+        f"or add a point to {recipe.label}",
     )
 
 

@@ -55,7 +55,7 @@ def merge(*layers: Layer) -> dict[str, Setting]:
 
 
 def _walk(model: type[Frozen], prefix: str) -> Iterator[tuple[str, FieldInfo, type[Frozen] | None]]:
-    """Yield every field by path, with its model if it is a section. User buffers, policies and the engine are leaves."""
+    """Yield every field by path, and its model if it is a section. User buffers and the engine are leaves."""
     for name, info in model.model_fields.items():
         models = [each for each in models_in(info.annotation) if issubclass(each, Frozen)]
         section = models[0] if len(models) == 1 and models[0] not in (UserBuffers, BridgeEngine) else None
@@ -268,9 +268,9 @@ class ForeignSource:
 class Request:
     """Options as given. None and () mean that the option is absent: an absent option sets and clears nothing.
 
-    ``source`` describes the job in place of ``model_recipe_name``. The caller settles ``gpu`` (the machine's GPU type, or
-    ``cpu``). ``point_gpu`` borrows the operating point of another GPU type. ``memory_limit`` is in GiB. ``env`` holds
-    ``KEY=VALUE``, ``set_values`` holds ``section.field=value``.
+    ``source`` describes the job in place of ``model_recipe_name``. The caller settles ``gpu`` (the machine's GPU type,
+    or ``cpu``). ``point_gpu`` borrows the operating point of another GPU type. ``memory_limit`` is in GiB. ``env``
+    holds ``KEY=VALUE``, ``set_values`` holds ``section.field=value``.
     """
 
     model_recipe_name: str
@@ -335,7 +335,7 @@ class Request:
 
     @property
     def job_words(self) -> tuple[str, str]:
-        """Return the option that names the recipe or the file of the job, and its value; an empty value without either."""
+        """The option that names the recipe or the file of the job, and its value; an empty value without either."""
         return self.source.words if self.source else ("-mr", self.model_recipe_name)
 
     @property

@@ -68,7 +68,7 @@ class Field:
 
 
 def canonical_fields(written: Sequence[Field], problems: Problems) -> dict[str, Field] | None:
-    """Return the fields by our names; None, and an entry in ``problems``, for an unknown name or a field given twice."""
+    """Return the fields by our names; None, with a problem, for an unknown name or a field given twice."""
     fields: dict[str, Field] = {}
     for field in written:
         canonical = _FIELDS.get(field.name)
@@ -168,8 +168,8 @@ _OPTIONS = ("recompute", "recompute_modules", "recompute_granularity", *_FULL_ON
 def recompute_setting(request: Request) -> Setting | None:
     """Return the policy of the options; None without any.
 
-    ``--recompute_modules`` and ``-rl`` alone mean the same as in Megatron-Bridge (selective; full, block), but they replace
-    the recipe's whole policy, so none of its fields can contradict them.
+    ``--recompute_modules`` and ``-rl`` alone mean the same as in Megatron-Bridge (selective; full, block), but they
+    replace the recipe's whole policy, so none of its fields can contradict them.
     """
     policy = recompute_policy(request)
     if policy is None:

@@ -170,8 +170,8 @@ def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
 def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> tuple[Layer, str]:
     """Scale the point's global batch size to another number of data-parallel copies. The note is empty if it stays.
 
-    Leaves that the point lacks have their value of ``layer``: a file of another program may leave out what options give.
-    A point whose layout does not fit its own GPUs has no copies to scale from.
+    Leaves that the point lacks have their value of ``layer``: a file of another program may leave out what options
+    give. A point whose layout does not fit its own GPUs has no copies to scale from.
     """
     key = choice.point.key
     asked = {path: setting for path, setting in layer.items() if not path.startswith("parallelism.")}

@@ -86,7 +86,7 @@ class CaseEntry(SuiteSettings):
     request: _CaseOptions = _CaseOptions()
     name: Annotated[str, AfterValidator(refusing(require_safe))] = Field(
         default="",
-        description="name of its folder; by default made of the given recipe, task, precision, GPUs, variant and recompute",
+        description="name of its folder; by default made of recipe, task, precision, GPUs, variant and recompute",
     )
     expected: ExpectedFailure | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""Sweep files, the axes that a sweep can vary, and the `request` that sweep and suite files share; each fault at its line."""
+"""Sweep files, the axes that a sweep can vary, and the `request` that sweep and suite files share."""
 
 import types
 from dataclasses import fields, replace
