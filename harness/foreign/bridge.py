@@ -1,4 +1,4 @@
-"""Reads a job from a Megatron-Bridge `ConfigContainer` file. Each field becomes a setting, is harmless, or is refused by name."""
+"""Reads a job from a Megatron-Bridge `ConfigContainer` file: each field is a setting, harmless, or refused."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -102,7 +102,8 @@ def _unfinished(container: Container) -> Iterator[BadRequestError]:
     places += ["mixed_precision"] if isinstance(container.value("mixed_precision"), str) else []
     if places:
         yield BadRequestError(
-            f"{container.place(places[0])}: Megatron-Bridge has not completed this file: precision, overlaps and sizes may not be "
+            f"{container.place(places[0])}: Megatron-Bridge has not completed this file: precision, overlaps and "
+            f"sizes may not be "
             f"those of the job",
             remedy="give the file that `run_script.py --dryrun` writes, or the run_config.yaml of a run",
         )
@@ -121,7 +122,7 @@ def _missing(container: Container) -> Iterator[BadRequestError]:
 
 
 def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
-    """Add fields with a value that mbr-perf cannot train to the problems. Yield a remark on fields that no prediction includes."""
+    """Refuse fields with a value that mbr-perf cannot train; yield remarks on fields that no prediction includes."""
     first: dict[str, Found] = {}
     for found in container.settings():
         path = flat(found.path)
@@ -134,7 +135,8 @@ def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
             continue
         if row is None:
             problems.add(
-                f"{container.label}:{found.line}: {path}: mbr-perf knows no such field of Megatron-Bridge 0.3 to 0.7; its value is "
+                f"{container.label}:{found.line}: {path}: mbr-perf knows no such field of Megatron-Bridge 0.3 to 0.7; "
+                f"its value is "
                 f"{_text(found.value)}",
                 "delete the line if it changes neither memory nor time",
             )
@@ -151,7 +153,10 @@ def _evaluation_remarks(container: Container) -> Iterator[str]:
     """Yield a remark if the evaluation has larger micro-batches than the training."""
     evaluated, trained = container.value("validation.eval_micro_batch_size"), container.value("train.micro_batch_size")
     if isinstance(evaluated, int) and isinstance(trained, int) and evaluated > trained:
-        yield f"validation.eval_micro_batch_size is {evaluated}, train.micro_batch_size {trained}: an evaluation may raise the peak"
+        yield (
+            f"validation.eval_micro_batch_size is {evaluated}, train.micro_batch_size {trained}: "
+            "an evaluation may raise the peak"
+        )
 
 
 def _is_one_of(value: PlainValue, values: tuple[PlainValue, ...]) -> bool:

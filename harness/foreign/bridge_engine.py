@@ -1,4 +1,4 @@
-"""Reads a `ConfigContainer` file for Megatron-Bridge's own loop: the settings that a spec holds, the rest, and what options replace."""
+"""Reads a `ConfigContainer` file for Megatron-Bridge's own loop, with what options replace."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ def _readable(container: Container) -> Layer:
 
 
 def _fitting(layer: Layer, label: str) -> tuple[Layer, list[str]]:
-    """Leave out the values that a spec cannot hold, and set sizes of the model that the file lacks to 1. Return what changed, too."""
+    """Leave out values that a spec cannot hold, and set absent sizes of the model to 1. Return what changed, too."""
     known: dict[str, PlainValue] = {"recipe": "any", "family": "any", "gpu": "h100", "num_gpus": 1, "gpus_per_node": 1}
     kept, unfit = dict(layer), list[str]()
     while True:
@@ -82,7 +82,7 @@ def _fitting(layer: Layer, label: str) -> tuple[Layer, list[str]]:
 
 
 def _repair(kept: dict[str, Setting], path: str, *, is_missing: bool, unfit: list[str], message: str) -> None:
-    """Drop the setting or section at fault at ``path``, or give a missing size the value 1. Add the reason to ``unfit``."""
+    """Drop the setting or section at ``path``, or give a missing size the value 1. Add the reason to ``unfit``."""
     leaf = next((name for name in kept if path == name or path.startswith(f"{name}.")), None)
     section = path.rpartition(".")[0]
     if leaf is not None:

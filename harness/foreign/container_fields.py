@@ -1,4 +1,4 @@
-"""Maps settings of a Megatron-Bridge `ConfigContainer` to leaves of an ExperimentSpec, with the translation of each value."""
+"""Maps settings of a Megatron-Bridge `ConfigContainer` to leaves of an ExperimentSpec."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def as_written(container: Container, path: str) -> Value:
 
 @dataclass(frozen=True)
 class Field:
-    """One leaf of an ExperimentSpec, the container's paths for it (the first with a value counts), and how to read the value.
+    """One leaf of an ExperimentSpec, the container's paths for it (the first with a value counts), and its reader.
 
     A row without paths reads several settings of the file. The row applies only if the setting ``only`` is truthy,
     because Bridge writes defaults of parts that the model does not have.
@@ -66,20 +66,21 @@ FIELDS: tuple[Field, ...] = (
     Field("compute_dtype", ("model.bf16",), precision),
     Field("num_gpus", ("comm_overlap.data_parallel_size",), world_size),
     *_alike("model", "model",
-            "num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels"
-            " make_vocab_size_divisible_by share_embeddings_and_output_weights gated_linear_unit add_bias_linear"
-            " normalization layernorm_epsilon layernorm_zero_centered_gamma qk_layernorm position_embedding_type"
-            " add_qkv_bias attention_output_gate softmax_type window_size window_attn_skip_freq glu_linear_offset"
-            " activation_func_clamp_value rotary_percent attention_dropout hidden_dropout mtp_num_layers mtp_loss_scaling_factor"),
+            "num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels "
+            "make_vocab_size_divisible_by share_embeddings_and_output_weights gated_linear_unit add_bias_linear "
+            "normalization layernorm_epsilon layernorm_zero_centered_gamma qk_layernorm position_embedding_type "
+            "add_qkv_bias attention_output_gate softmax_type window_size window_attn_skip_freq glu_linear_offset "
+            "activation_func_clamp_value rotary_percent attention_dropout hidden_dropout mtp_num_layers "
+            "mtp_loss_scaling_factor"),
     Field("model.vocab_size", ("model.vocab_size", "tokenizer.vocab_size")),
     Field("model.rotary_base", ("model.rotary_base",), whole_number),
     Field("model.activation_func", ("model.activation_func",), short_name),
     Field("model.rope_scaling_factor", ("model.rope_scaling_factor",), rope_scaling_factor),
     *_alike("model.moe", "model",
-            "num_moe_experts moe_router_topk moe_ffn_hidden_size moe_layer_freq moe_shared_expert_intermediate_size"
-            " moe_shared_expert_gate"
-            " moe_router_load_balancing_type moe_aux_loss_coeff moe_router_pre_softmax moe_router_score_function"
-            " moe_router_num_groups moe_router_group_topk moe_router_topk_scaling_factor moe_router_enable_expert_bias"
+            "num_moe_experts moe_router_topk moe_ffn_hidden_size moe_layer_freq moe_shared_expert_intermediate_size "
+            "moe_shared_expert_gate moe_router_load_balancing_type moe_aux_loss_coeff moe_router_pre_softmax "
+            "moe_router_score_function moe_router_num_groups moe_router_group_topk moe_router_topk_scaling_factor "
+            "moe_router_enable_expert_bias"
             " moe_router_bias_update_rate moe_router_force_load_balancing moe_grouped_gemm", only=_MOE),
     Field("model.moe.moe_router_dtype", ("model.moe_router_dtype",), router_dtype, only=_MOE),
     *_alike("model.mla", "model",
@@ -92,10 +93,10 @@ FIELDS: tuple[Field, ...] = (
             "linear_attention_freq linear_conv_kernel_dim linear_key_head_dim linear_value_head_dim"
             " linear_num_key_heads linear_num_value_heads", only=_LINEAR_ATTENTION),
     *_alike("parallelism", "model",
-            "tensor_model_parallel_size pipeline_model_parallel_size virtual_pipeline_model_parallel_size"
-            " context_parallel_size expert_model_parallel_size sequence_parallel"
-            " account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split"
-            " num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage microbatch_group_size_per_vp_stage"
+            "tensor_model_parallel_size pipeline_model_parallel_size virtual_pipeline_model_parallel_size "
+            "context_parallel_size expert_model_parallel_size sequence_parallel "
+            "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split "
+            "num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage microbatch_group_size_per_vp_stage"
             " defer_embedding_wgrad_compute deallocate_pipeline_outputs"),
     Field("parallelism.expert_tensor_parallel_size", ("model.expert_tensor_parallel_size",), only=_MOE),
     Field("parallelism.pipeline_model_parallel_layout", ("model.pipeline_model_parallel_layout",), layout),
@@ -119,7 +120,8 @@ FIELDS: tuple[Field, ...] = (
     Field("cuda_graph.scope", ("model.cuda_graph_modules", "model.cuda_graph_scope"), graph_modules),
     Field("cuda_graph.warmup_steps", ("model.cuda_graph_warmup_steps",)),
     *_alike("kernels", "model",
-            "transformer_impl gradient_accumulation_fusion bias_activation_fusion cross_entropy_loss_fusion cross_entropy_fusion_impl"
+            "transformer_impl gradient_accumulation_fusion bias_activation_fusion cross_entropy_loss_fusion "
+            "cross_entropy_fusion_impl"
             " tp_comm_overlap overlap_moe_expert_parallel_comm"),
     Field("kernels.attention_backend", ("model.attention_backend",), implementation),
     Field("kernels.tp_comm_overlap_cfg", ("comm_overlap.tp_comm_overlap_cfg",), user_buffers),

@@ -41,7 +41,7 @@ class Container:
         return self.file.label
 
     def find(self, *paths: str) -> Found | None:
-        """Return the first of ``paths``, such as ``ddp.bucket_size``, that has a value, else the first null one, else None.
+        """Return the first of ``paths`` (``ddp.bucket_size``) that has a value, else the first null one, else None.
 
         ``model.X`` is also looked for as ``model.transformer.X``, where newer model classes keep megatron-core's
         fields.
@@ -123,12 +123,12 @@ class Container:
 
 
 def flat(path: str) -> str:
-    """Return a path without the nesting of newer model classes: `model.num_layers` of `model.transformer.num_layers`."""
+    """Return a path without the nesting of newer model classes: `model.X` of `model.transformer.X`."""
     return path.replace(f"{_NESTED}.", "model.", 1)
 
 
 def read_container(path: Path, label: str) -> Container:
-    """Read the container in a file. Raises BadRequestError with ``file:line`` if it holds no container or no strict YAML."""
+    """Read the container in a file. BadRequestError with ``file:line`` for other content."""
     return _container(read_yaml(path, label, by_pyyaml=True), label)
 
 

@@ -38,7 +38,7 @@ def precision(container: Container, path: str) -> Value:
 
 
 def world_size(container: Container, path: str) -> Value:
-    """Return the number of GPUs: data-parallel copies times TP x PP x CP. A file that is not finalised does not state it."""
+    """Return data-parallel copies times TP x PP x CP; a file that is not finalised does not state it."""
     size = container.value(path)
     for each in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
         cut = container.value(f"model.{each}")

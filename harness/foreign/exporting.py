@@ -61,7 +61,7 @@ def exported(spec: ExperimentSpec, form: str, notes: Words = ()) -> Written:
 
 
 def _to_paste(form: str, words: Words, remarks: Words, heading: str) -> Written:
-    """Return each override, and each option with its values, on a line; all but the last continued. Remarks are comments."""
+    """Return each override or option on a line; all but the last continued. Remarks are comments."""
     comments = "".join(f"# {' '.join(each.splitlines())}\n" for each in (heading, *remarks))
     lines: list[list[str]] = []
     for word in words:
@@ -197,7 +197,7 @@ def _row_values(spec: ExperimentSpec, row: Field, wanted: set[str] | None) -> Va
 
 
 def _completed(spec: ExperimentSpec, path: str) -> object:
-    """Return the value of a leaf, or the value that megatron-core derives. An absent one would leave another recipe's value."""
+    """Return the value of a leaf, or that which megatron-core derives: an absent one keeps another recipe's value."""
     value = at_path(spec, path)
     if value is not None or path not in _DERIVED:
         return value

@@ -89,7 +89,7 @@ def _numbered(
 
 
 def _own(path: Path, golden: GoldenRecord) -> ForeignGolden:
-    """Take a golden of mbr-perf as `golden export` writes it: every step has the medians. A log proves only the size of the job."""
+    """Take a golden of mbr-perf as `golden export` writes it. A log proves only the size of the job."""
     values = {name: metric.value for name, metric in golden.metrics.items()}
     step = GoldenStep(values.get("step_time_s"), values.get("tflops_per_gpu"))
     if step == GoldenStep():
@@ -104,14 +104,16 @@ def _own(path: Path, golden: GoldenRecord) -> ForeignGolden:
     driver = [f"driver {where.driver_version}"] if where.driver_version else []
     unproven = ", ".join([golden.recipe, golden.recompute, where.device_name or golden.gpu, *driver, *software])
     notes = (
-        f"not checked, because a log does not prove them: hardware, software, and settings that it does not print. The golden is for {unproven}",
+        f"not checked, because a log does not prove them: hardware, software, and settings that it does not print. "
+        f"The golden is for {unproven}",
         "the golden's throughput is by the formula of mbr-perf, the log's by that of its trainer",
         *golden.caveats,
     )
     layout = f"{golden.kind}, median of {counted(golden.num_runs, 'run')}"
     return ForeignGolden(
         path, "mbr-perf", layout, steps, memory=peaks, of_whole_run=True, num_gpus=golden.num_gpus,
-        global_batch_size=_batch_of(golden), gpu=golden.gpu, compute_dtype=golden.compute_dtype, notes=notes, own=golden,
+        global_batch_size=_batch_of(golden), gpu=golden.gpu, compute_dtype=golden.compute_dtype, notes=notes,
+        own=golden,
     )  # fmt: skip
 
 
@@ -125,7 +127,7 @@ _INFERENCE = ("input_prompt", "generated_text")
 
 
 def _refuse_inference(path: Path, document: Mapping[str, object]) -> None:
-    """Raise BadRequestError for golden values of Megatron-LM's inference tests, which have prompts and no training step."""
+    """Raise BadRequestError for golden values of Megatron-LM's inference tests, which have no training step."""
     parts = [document, *(part for part in document.values() if isinstance(part, dict))]
     found = next((name for part in parts for name in _INFERENCE if name in part), None)
     if found:

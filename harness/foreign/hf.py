@@ -1,4 +1,4 @@
-"""Reads the model of a Hugging Face `config.json` (`--hf`), with the choices that Megatron-Bridge makes for its architecture.
+"""Reads the model of a Hugging Face `config.json` (`--hf`), with Megatron-Bridge's choices for its architecture.
 
 Sources: the config classes of transformers 5.23.0 (defaults), Megatron-Bridge @067f987 (models/*/*_bridge.py).
 """
@@ -42,12 +42,13 @@ class Architecture:
 
 
 _HARMLESS_NAMES = (
-    "architectures model_type initializer_range use_cache bos_token_id eos_token_id pad_token_id sep_token_id torch_dtype"
-    " dtype transformers_version auto_map _name_or_path name_or_path output_router_logits pretraining_tp ep_size return_dict"
-    " output_attentions output_hidden_states use_bfloat16 chunk_size_feed_forward id2label label2id tokenizer_class"
-    " task_specific_params problem_type _attn_implementation attn_implementation finetuning_task prefix max_length min_length"
-    " do_sample temperature top_k top_p repetition_penalty num_beams seq_aux rope_interleave unsloth_fixed unsloth_version"
-    " initial_context_length experts_per_token router_jitter_noise max_window_layers swiglu_alpha num_mtp_layers max_sequence_length"
+    "architectures model_type initializer_range use_cache bos_token_id eos_token_id pad_token_id sep_token_id "
+    "torch_dtype dtype transformers_version auto_map _name_or_path name_or_path output_router_logits pretraining_tp "
+    "ep_size return_dict output_attentions output_hidden_states use_bfloat16 chunk_size_feed_forward id2label "
+    "label2id tokenizer_class task_specific_params problem_type _attn_implementation attn_implementation "
+    "finetuning_task prefix max_length min_length do_sample temperature top_k top_p repetition_penalty num_beams "
+    "seq_aux rope_interleave unsloth_fixed unsloth_version initial_context_length experts_per_token "
+    "router_jitter_noise max_window_layers swiglu_alpha num_mtp_layers max_sequence_length"
 )  # fmt: skip
 HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Keys that change neither the memory nor the time of a training step, or repeat another key."""
@@ -101,7 +102,7 @@ def _architecture(config: HfConfig) -> Architecture:
 
 
 def _refuse_other_storage(config: HfConfig) -> None:
-    """Refuse quantised weights, except in published checkpoints that only store them so: training keeps them in bf16."""
+    """Refuse quantised weights, except where a published checkpoint only stores them so: training uses bf16."""
     stored = config.table("quantization_config")
     method = stored.text("quantization_config.quant_method")
     if stored.values and method != config.defaults.get("stored_as"):
@@ -145,14 +146,17 @@ def _usual_step(config: HfConfig, model: Settings, request: Request) -> Settings
 
 
 _SIZES = {"hidden_act": "silu", "attention_dropout": 0.0, "tie_word_embeddings": False, "rope_theta": 10000,
-          "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "rms_norm_eps": 1e-6,
+          "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+          "rms_norm_eps": 1e-6,
           "max_position_embeddings": 32768}  # fmt: skip
 _DENSE = (core, heads, rope, window)
 _LATENT = (core, latents, rope, experts, groups)
 _QWEN = {"vocab_size": 151936, "use_sliding_window": False, "sliding_window": 4096}
-_QWEN_EXPERTS = _QWEN | {"num_hidden_layers": 24, "hidden_size": 2048, "decoder_sparse_step": 1, "norm_topk_prob": False,
+_QWEN_EXPERTS = _QWEN | {"num_hidden_layers": 24, "hidden_size": 2048, "decoder_sparse_step": 1,
+                         "norm_topk_prob": False,
                          "router_aux_loss_coef": 0.001}  # fmt: skip
-_DEEPSEEK = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+_DEEPSEEK = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+             "v_head_dim": 128,
              "attention_bias": False, "stored_as": "fp8", "yarn_mscale": 1.0, "yarn_mscale_all_dim": 1.0}  # fmt: skip
 _DEEPSEEK_V3 = _DEEPSEEK | {
     "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
@@ -182,11 +186,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "MistralForCausalLM": _row("MistralConfig", _DENSE, {}, model_type="mistral", intermediate_size=14336,
                                num_key_value_heads=8, max_position_embeddings=131072, sliding_window=4096),
     "MixtralForCausalLM": _row("MixtralConfig", (*_DENSE, experts), {}, model_type="mixtral", intermediate_size=14336,
-                               num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=1000000,
+                               num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5,
+                               rope_theta=1000000,
                                num_local_experts=8, num_experts_per_tok=2, router_aux_loss_coef=0.001),
-    "Qwen2ForCausalLM": _row("Qwen2Config", _DENSE, {}, model_type="qwen2", intermediate_size=22016, num_key_value_heads=32,
+    "Qwen2ForCausalLM": _row("Qwen2Config", _DENSE, {}, model_type="qwen2", intermediate_size=22016,
+                             num_key_value_heads=32,
                              max_window_layers=28, qkv_bias=True, **_QWEN),
-    "Qwen2MoeForCausalLM": _row("Qwen2MoeConfig", (*_DENSE, experts), _GATED, model_type="qwen2_moe", intermediate_size=5632,
+    "Qwen2MoeForCausalLM": _row("Qwen2MoeConfig", (*_DENSE, experts), _GATED, model_type="qwen2_moe",
+                                intermediate_size=5632,
                                 num_attention_heads=16, num_key_value_heads=16, moe_intermediate_size=1408,
                                 shared_expert_intermediate_size=5632, num_experts_per_tok=4, num_experts=60,
                                 max_window_layers=28, qkv_bias=True, **_QWEN_EXPERTS),
@@ -200,13 +207,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         {**_QK_NORM, **_GATED, "model.layernorm_zero_centered_gamma": True, "model.attention_output_gate": True,
          "model.moe.moe_router_dtype": "fp32", "model.moe.moe_router_load_balancing_type": "global_aux_loss"},
         model_type="qwen3_next", intermediate_size=5632, num_attention_heads=16, num_key_value_heads=2, head_dim=256,
-        partial_rotary_factor=0.25, moe_intermediate_size=512, shared_expert_intermediate_size=512, num_experts_per_tok=10,
+        partial_rotary_factor=0.25, moe_intermediate_size=512, shared_expert_intermediate_size=512,
+        num_experts_per_tok=10,
         num_experts=512, linear_conv_kernel_dim=4, linear_key_head_dim=128, linear_value_head_dim=128,
         linear_num_key_heads=16, linear_num_value_heads=32,
         **_QWEN_EXPERTS | {"num_hidden_layers": 48, "norm_topk_prob": True}),
     "DeepseekV2ForCausalLM": _row(
         "DeepseekV2Config", _LATENT,
-        {**_PRE_SOFTMAX, "model.moe.moe_router_load_balancing_type": "seq_aux_loss", "model.moe.moe_router_dtype": "fp32"},
+        {**_PRE_SOFTMAX, "model.moe.moe_router_load_balancing_type": "seq_aux_loss",
+         "model.moe.moe_router_dtype": "fp32"},
         model_type="deepseek_v2", vocab_size=102400, intermediate_size=11008, moe_intermediate_size=1407,
         n_shared_experts=2, n_routed_experts=64, routed_scaling_factor=1.0, first_k_dense_replace=0,
         max_position_embeddings=2048, scoring_func="softmax", topk_method="greedy", aux_loss_alpha=0.0,

@@ -92,7 +92,7 @@ class HfConfig:
         self.problems.add(f"{self.label}: {key}: {message}", remedy)
 
     def source(self, *keys: str) -> str:
-        """Return ``config.json: hidden_size``, with a hint if all keys are absent and the config class's defaults replace them."""
+        """Return ``config.json: hidden_size``, with a hint if the config class's default replaces absent keys."""
         absent = "" if any(key in self.values for key in keys) else f" (absent: default of {self.class_name})"
         return f"{self.label}: {', '.join(keys)}{absent}"
 

@@ -189,7 +189,7 @@ def experts(config: HfConfig) -> Settings:
 
 
 def _expert_layers(config: HfConfig) -> Setting:
-    """Return which layers have experts: all after the first dense ones, or every n-th except those that the file names."""
+    """Return which layers have experts: all after the first dense ones, or every n-th but for those named."""
     layers = min(config.size("num_hidden_layers"), _MANY)
     if "first_k_dense_replace" in config.defaults:
         dense = min(max(config.whole("first_k_dense_replace") or 0, 0), layers)
@@ -226,7 +226,8 @@ def latents(config: HfConfig) -> Settings:
     """Read multi-latent attention. Biases in its projections have no counterpart."""
     rank = config.whole("q_lora_rank")
     found = {"q_lora_rank": config.setting(rank, "q_lora_rank")}
-    names = {"kv_lora_rank": "kv_lora_rank", "qk_head_dim": "qk_nope_head_dim", "qk_pos_emb_head_dim": "qk_rope_head_dim",
+    names = {"kv_lora_rank": "kv_lora_rank", "qk_head_dim": "qk_nope_head_dim",
+             "qk_pos_emb_head_dim": "qk_rope_head_dim",
              "v_head_dim": "v_head_dim"}  # fmt: skip
     found |= {ours: config.setting(config.size(key), key) for ours, key in names.items()}
     if config.flag("attention_bias"):

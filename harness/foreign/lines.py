@@ -28,10 +28,13 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|
 _WORLD_SIZE = re.compile(r"^using world size:\s{0,4}(\d{1,7})\b|^\s*world_size \.{2,80} (\d{1,7})$")
 # Of Megatron, torchrun, Lightning, torchtitan, DeepSpeed's launcher, MLPerf and Hugging Face's trainer.
 _ENDS = re.compile(
-    r"after training is done|exiting program a(?:fter \S{1,30} minutes|t iteration)|AssertionError: no samples left to consume|worker group finished \(SUCCEEDED\)|worker group successfully finished"
-    r"|`Trainer\.fit` stopped: `max_|(?:^|INFO - )Training completed$|Process \d{1,10} exits successfully|\"run_stop\".{1,400}\"status\": \"success\"|\btrain_runtime['\" ]{0,40}[:=]"
+    r"after training is done|exiting program a(?:fter \S{1,30} minutes|t iteration)|AssertionError: no samples left "
+    r"to consume|worker group finished \(SUCCEEDED\)|worker group successfully finished"
+    r"|`Trainer\.fit` stopped: `max_|(?:^|INFO - )Training completed$|Process \d{1,10} exits successfully"
+    r"|\"run_stop\".{1,400}\"status\": \"success\"|\btrain_runtime['\" ]{0,40}[:=]"
 )
-_MAY_END = ("training is done", "exiting program", "no samples left", "orker group", "Trainer.fit", "Training completed", "successfully", "run_stop", "train_runtime")  # fmt: skip
+_MAY_END = ("training is done", "exiting program", "no samples left", "orker group", "Trainer.fit",
+            "Training completed", "successfully", "run_stop", "train_runtime")  # fmt: skip
 _BEGINS = re.compile(r"\*{5} Running training \*{5}|Training starts at step \d")
 _LARGEST = 1e100
 _MOST_MEMORY = 1e9  # GB or MB of one rank

@@ -1,4 +1,4 @@
-"""Reads the job of Megatron-LM arguments (`--megatron_args`): a command line, a shell script, or the block that a log prints."""
+"""Reads Megatron-LM arguments (`--megatron_args`): a command line, a shell script, or the block of a log."""
 
 import gzip
 import math
@@ -65,7 +65,7 @@ def read_arguments(source: ForeignSource) -> Arguments:
 
 
 def _head(source: ForeignSource) -> str:
-    """Return the text of a file. Of a large or compressed log return only the head, where a job prints its arguments."""
+    """Return the text of a file; of a large or compressed log its head, where a job prints its arguments."""
     path, raw = Path(source.path), b""
     with suppress(OSError, EOFError, zlib.error):  # read_text says why, and refuses pipes
         if path.is_file():
@@ -181,7 +181,7 @@ def _require_vocabulary(found: Arguments, layer: Layer) -> None:
     if "model.vocab_size" not in layer:
         kind = found.get("tokenizer_type")
         raise BadRequestError(
-            f"{found.label}: the vocabulary's size is not known{f' ({kind})' if kind else ''}: its tokenizer decides it",
+            f"{found.label}: the vocabulary's size is not known; its tokenizer{f' ({kind})' if kind else ''} has it",
             remedy="add --vocab-size to the arguments, or --set model.vocab_size=128256",
         )
 

@@ -37,7 +37,7 @@ from harness.resolve.recipe import Layer, Setting
 
 @dataclass(frozen=True)
 class Row:
-    """One leaf, the arguments that it follows from, its reader, and the argument (``only``) without which it does not exist."""
+    """One leaf, its arguments, its reader, and the argument (``only``) without which it does not exist."""
 
     path: str
     names: tuple[str, ...]
@@ -86,9 +86,12 @@ ROWS: tuple[Row, ...] = (
     Row("model.window_size", ("window_size",), lambda a: window(a.get("window_size"))),
     Row("model.window_attn_skip_freq", ("window_attn_skip_freq",), pattern("window_attn_skip_freq")),
     Row("model.moe.num_moe_experts", ("num_experts",), _plain("num_experts"), _MOE),
-    *_same("model.moe", "moe_router_topk moe_shared_expert_intermediate_size moe_router_score_function moe_router_num_groups"
-           " moe_router_group_topk moe_router_topk_scaling_factor moe_router_bias_update_rate moe_router_dtype", only=_MOE),
-    *_flags("model.moe", "moe_shared_expert_gate moe_router_enable_expert_bias moe_router_force_load_balancing moe_grouped_gemm",
+    *_same("model.moe", "moe_router_topk moe_shared_expert_intermediate_size moe_router_score_function "
+                        "moe_router_num_groups"
+           " moe_router_group_topk moe_router_topk_scaling_factor moe_router_bias_update_rate moe_router_dtype",
+           only=_MOE),
+    *_flags("model.moe", "moe_shared_expert_gate moe_router_enable_expert_bias moe_router_force_load_balancing "
+                         "moe_grouped_gemm",
             only=_MOE),
     Row("model.moe.moe_ffn_hidden_size", ("moe_ffn_hidden_size", "ffn_hidden_size"),
         lambda a: a.get("moe_ffn_hidden_size") or ffn(a), _MOE),
@@ -97,14 +100,17 @@ ROWS: tuple[Row, ...] = (
     Row("model.moe.moe_aux_loss_coeff", ("moe_aux_loss_coeff",), lambda a: first(a.get("moe_aux_loss_coeff")), _MOE),
     Row("model.moe.moe_router_pre_softmax", ("moe_router_pre_softmax",),
         lambda a: bool(a.get("moe_router_pre_softmax")) or a.get("moe_router_topk") == 1, _MOE),
-    *_same("model.mla", "q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rotary_scaling_factor mscale"
+    *_same("model.mla", "q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rotary_scaling_factor "
+                        "mscale"
            " mscale_all_dim", only=_MLA),
     Row("model.mla.rope_type", ("rope_type",), lambda a: a.get("rope_type") or "yarn", _MLA),
     Row("model.mla.apply_rope_fusion", ("apply_rope_fusion", "rope_type"),
         lambda a: bool(a.get("apply_rope_fusion")) and a.get("rope_type") in (None, "yarn"), _MLA),
-    *_same("model.linear_attention", "linear_conv_kernel_dim linear_key_head_dim linear_value_head_dim linear_num_key_heads"
+    *_same("model.linear_attention", "linear_conv_kernel_dim linear_key_head_dim linear_value_head_dim "
+                                     "linear_num_key_heads"
            " linear_num_value_heads", only=_NET),
-    Row("model.linear_attention.linear_attention_freq", ("linear_attention_freq",), pattern("linear_attention_freq"), _NET),
+    Row("model.linear_attention.linear_attention_freq", ("linear_attention_freq",), pattern("linear_attention_freq"),
+        _NET),
     *_same("parallelism", "tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size"
            " expert_model_parallel_size microbatch_group_size_per_vp_stage wgrad_deferral_limit"),
     Row("parallelism.virtual_pipeline_model_parallel_size",
@@ -121,7 +127,8 @@ ROWS: tuple[Row, ...] = (
     Row("parallelism.num_layers_in_last_pipeline_stage", ("decoder_last_pipeline_num_layers",),
         _plain("decoder_last_pipeline_num_layers")),
     *_same("batch", "micro_batch_size global_batch_size"),
-    Row("batch.seq_length", ("seq_length", "encoder_seq_length"), lambda a: a.get("seq_length") or a.get("encoder_seq_length")),
+    Row("batch.seq_length", ("seq_length", "encoder_seq_length"),
+        lambda a: a.get("seq_length") or a.get("encoder_seq_length")),
     Row("recompute", ("recompute_granularity", "recompute_activations"), recompute),
     *_flags("optimizer", "use_distributed_optimizer use_precision_aware_optimizer"),
     *[Row(f"optimizer.{name}", (name,), dtype(name))
@@ -129,13 +136,15 @@ ROWS: tuple[Row, ...] = (
     Row("optimizer.clip_grad", ("clip_grad",), _plain("clip_grad")),
     Row("ddp.grad_reduce_in_fp32", ("grad_reduce_in_bf16",), lambda a: not a.get("grad_reduce_in_bf16")),
     *_flags("ddp", "overlap_grad_reduce overlap_param_gather nccl_ub"),
-    Row("ddp.align_grad_reduce", ("align_grad_reduce", "overlap_grad_reduce"), lambda a: bool(a.get("overlap_grad_reduce")) and bool(a.get("align_grad_reduce"))),
+    Row("ddp.align_grad_reduce", ("align_grad_reduce", "overlap_grad_reduce"),
+        lambda a: bool(a.get("overlap_grad_reduce")) and bool(a.get("align_grad_reduce"))),
     Row("ddp.align_param_gather", ("align_param_gather", "overlap_param_gather"),
         lambda a: bool(a.get("align_param_gather") and a.get("overlap_param_gather") and chunks(a))),
     Row("ddp.bucket_size", ("ddp_bucket_size",), _plain("ddp_bucket_size")),
     Row("ddp.average_in_collective", ("ddp_average_in_collective",), flag("ddp_average_in_collective")),
     Row("ddp.use_megatron_fsdp", ("use_megatron_fsdp", "use_custom_fsdp"), shards),
-    Row("offload.cpu_offloading_num_layers", ("cpu_offloading_num_layers",), lambda a: a.get("cpu_offloading_num_layers") or 0),
+    Row("offload.cpu_offloading_num_layers", ("cpu_offloading_num_layers",),
+        lambda a: a.get("cpu_offloading_num_layers") or 0),
     Row("offload.offload_modules", ("offload_modules",),
         lambda a: names(a.get("offload_modules")) if a.get("fine_grained_activation_offloading") else ()),
     Row("cuda_graph.impl", ("cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph"), graph),
@@ -145,20 +154,23 @@ ROWS: tuple[Row, ...] = (
     Row("kernels.attention_backend", ("attention_backend", "use_flash_attn"), attention),
     Row("kernels.gradient_accumulation_fusion", ("gradient_accumulation_fusion",),
         lambda a: bool(a.get("gradient_accumulation_fusion", True)) and implementation(a) != "local"),
-    Row("kernels.bias_activation_fusion", ("bias_swiglu_fusion",), lambda a: bool(a.get("bias_swiglu_fusion") or not a.get("swiglu"))),
+    Row("kernels.bias_activation_fusion", ("bias_swiglu_fusion",),
+        lambda a: bool(a.get("bias_swiglu_fusion") or not a.get("swiglu"))),
     *_flags("kernels", "cross_entropy_loss_fusion tp_comm_overlap moe_permute_fusion moe_shared_expert_overlap"
             " overlap_moe_expert_parallel_comm moe_pad_expert_input_to_capacity"),
     *_same("kernels", "cross_entropy_fusion_impl moe_expert_capacity_factor"),
     Row("kernels.moe_token_dispatcher_type", ("moe_enable_deepep", "moe_token_dispatcher_type"), dispatcher),
-    Row("kernels.moe_flex_dispatcher_backend", ("moe_enable_deepep", "moe_flex_dispatcher_backend"), dispatcher_backend),
+    Row("kernels.moe_flex_dispatcher_backend", ("moe_enable_deepep", "moe_flex_dispatcher_backend"),
+        dispatcher_backend),
     Row("train.manual_gc", ("manual_gc",), flag("manual_gc")),
     Row("train.manual_gc_interval", ("manual_gc_interval",), lambda a: a.get("manual_gc_interval") or 0),
 )  # fmt: skip
 
 
-_DECIMAL = ("attention_dropout", "hidden_dropout", "rotary_percent", "rotary_scaling_factor", "mscale", "mscale_all_dim",
-            "clip_grad", "layernorm_epsilon", "mtp_loss_scaling_factor", "moe_router_topk_scaling_factor", "moe_aux_loss_coeff",
-            "moe_router_bias_update_rate", "rope_scaling_factor", "glu_linear_offset", "activation_func_clamp_value",
+_DECIMAL = ("attention_dropout", "hidden_dropout", "rotary_percent", "rotary_scaling_factor", "mscale",
+            "mscale_all_dim", "clip_grad", "layernorm_epsilon", "mtp_loss_scaling_factor",
+            "moe_router_topk_scaling_factor", "moe_aux_loss_coeff", "moe_router_bias_update_rate",
+            "rope_scaling_factor", "glu_linear_offset", "activation_func_clamp_value",
             "moe_expert_capacity_factor")  # fmt: skip
 
 
@@ -195,7 +207,8 @@ def readable_settings(a: Arguments) -> dict[str, Setting]:
 
 
 REQUIRED: Mapping[str, str] = {
-    "model.num_layers": "--num-layers", "model.hidden_size": "--hidden-size", "model.num_attention_heads": "--num-attention-heads",
+    "model.num_layers": "--num-layers", "model.hidden_size": "--hidden-size",
+    "model.num_attention_heads": "--num-attention-heads",
     "batch.micro_batch_size": "--micro-batch-size", "batch.seq_length": "--seq-length",
 }  # fmt: skip
 """Settings that no job lacks, with their options."""

@@ -56,25 +56,26 @@ FEATURES: Mapping[str, str] = {
     "perform_rl_step": "reinforcement learning",
     "logits_load_dir": "distillation",
     "logits_save_dir": "distillation",
-    "num_distributed_optimizer_instances": "several instances of the distributed optimizer; with n instances, plan the job on "
+    "num_distributed_optimizer_instances": "several instances of the distributed optimizer; with n instances, plan "
+    "the job on "
     "1/n of the GPUs with 1/n of the global batch size: each instance shards its states over that many GPUs",
     "enable_mhc_connections": "hyper-connections",
     "use_kitchen_attention": "attention of another library",
 }
-"""Arguments that mbr-perf refuses if they are not at their default: their meaning and, after a semicolon, what to do instead."""
+"""Arguments that mbr-perf refuses unless at their default: their meaning and, after a semicolon, what to do instead."""
 
 SMALL = frozenset({
     "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "max_position_embeddings", "moe_router_fusion",
-    "bias_gelu_fusion", "bias_dropout_fusion", "no_persist_layer_norm", "apply_rope_fusion",
-    "tp_comm_overlap_cfg", "deterministic_mode", "moe_z_loss_coeff", "moe_input_jitter_eps", "use_tp_pp_dp_mapping",
+    "bias_gelu_fusion", "bias_dropout_fusion", "no_persist_layer_norm", "apply_rope_fusion", "tp_comm_overlap_cfg",
+    "deterministic_mode", "moe_z_loss_coeff", "moe_input_jitter_eps", "use_tp_pp_dp_mapping",
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization", "clone_scatter_output_in_embedding",
-    "gradient_reduce_div_fusion", "ddp_pad_buckets_for_high_nccl_busbw", "high_priority_stream_groups", "profile", "sft",
-    "use_pytorch_profiler", "record_memory_history", "disable_jit_fuser", "use_te_activation_func", "flash_attention_version",
-    "disable_bf16_reduced_precision_matmul", "empty_unused_memory_level", "create_all_gather_group", "high_priority_a2a_comm_stream",
-    "moe_deepep_num_sms", "moe_hybridep_num_sms", "moe_flex_dispatcher_num_sms", "timing_log_level", "train_sync_interval",
-    "log_max_attention_logit",
+    "gradient_reduce_div_fusion", "ddp_pad_buckets_for_high_nccl_busbw", "high_priority_stream_groups", "profile",
+    "sft", "use_pytorch_profiler", "record_memory_history", "disable_jit_fuser", "use_te_activation_func",
+    "flash_attention_version", "disable_bf16_reduced_precision_matmul", "empty_unused_memory_level",
+    "create_all_gather_group", "high_priority_a2a_comm_stream", "moe_deepep_num_sms", "moe_hybridep_num_sms",
+    "moe_flex_dispatcher_num_sms", "timing_log_level", "train_sync_interval", "log_max_attention_logit",
 })  # fmt: skip
-"""Arguments of small effect: fusions of small kernels, scores in FP32, kernels that are deterministic, positions beyond the
+"""Arguments of small effect: fusions of small kernels, scores in FP32, deterministic kernels, positions beyond the
 sequence, the dispatcher's share of the GPU, waits of the host. mbr-perf predicts the step without them, and a note
 names them."""
 
@@ -96,7 +97,7 @@ NOTED: Mapping[str, str] = {
     "overlap_param_gather_with_optimizer_step": "the first weights are gathered earlier",
     "use_transformer_engine_op_fuser": "kernels that mbr-perf does not run",
 }
-"""Arguments that change some steps, or little of each step. mbr-perf predicts steps without them; a note says what the argument changes.
+"""Arguments that change some steps, or little of each. mbr-perf predicts steps without them; a note says what changes.
 
 The last four are those that `container_known` notes in a file of Megatron-Bridge.
 """
@@ -115,7 +116,7 @@ DERIVED = frozenset({
     "expert_tensor_parallel_num_weight_shards", "transformer_impl", "torch_fsdp2_reshard_after_forward", "DDP_impl",
     "megatron_fsdp_main_params_dtype", "megatron_fsdp_main_grads_dtype", "megatron_fsdp_grad_comm_dtype",
 })  # fmt: skip
-"""Names of the namespace that follow from others, or that `_refuse_combinations` or `_refuse_context_communication` checks."""
+"""Names that follow from others, or that `_refuse_combinations` or `_refuse_context_communication` checks."""
 
 
 _LOCAL = frozenset({"masked_softmax_fusion"})
@@ -123,7 +124,7 @@ _LOCAL = frozenset({"masked_softmax_fusion"})
 
 
 def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
-    """Refuse every argument without a leaf, and note in ``layer`` those of small effect and those that change some steps."""
+    """Refuse every argument without a leaf; note in ``layer`` those of small effect or that change some steps."""
     small: list[str] = []
     noted = [*_missing_bytes(a)]
     for name, given in a.given.items():
@@ -182,7 +183,8 @@ def _missing_bytes(a: Arguments) -> Iterator[str]:
     if isinstance(micro_batch, int) and isinstance(length, int) and a.get("create_attention_mask_in_dataloader", True):
         mask_bytes = micro_batch * length**2
         if mask_bytes >= _LEAST_NOTED_BYTES:
-            yield (f"the attention mask of Megatron-LM's data loader ({format_bytes(mask_bytes)} for each micro-batch that holds it, avoid it "
+            yield (f"the attention mask of Megatron-LM's data loader ({format_bytes(mask_bytes)} for each micro-batch "
+                   f"that holds it, avoid it "
                    "with --no-create-attention-mask-in-dataloader)")  # fmt: skip
     stores_mxfp8 = a.get("fp8_recipe") == "mxfp8" and a.get("fp8_param_gather")
     if stores_mxfp8 and not a.get("reuse_grad_buf_for_mxfp8_param_ag"):
@@ -190,7 +192,7 @@ def _missing_bytes(a: Arguments) -> Iterator[str]:
 
 
 def _note_idle_recompute(a: Arguments, layer: dict[str, Setting]) -> None:
-    """Note arguments of recompute that no granularity turns on. The block of a log has them even if nobody wrote them."""
+    """Note arguments of recompute that no granularity turns on: the block of a log always has them."""
     idle = [name for name in _RECOMPUTE if a.get(name) is not None and name in a.given]
     if idle and not a.is_whole and a.get("recompute_granularity") is None and not a.get("recompute_activations"):
         note = f"{a.source(idle[0])} has no effect without --recompute-granularity: nothing is recomputed"
@@ -237,7 +239,8 @@ def _refuse_context_communication(a: Arguments) -> None:
         width = a.get("v_head_dim") if a.get("multi_latent_attention") else a.get("kv_channels") or hidden // heads
         num_values = batch * length * heads * width // (cp_size * a.get("tensor_model_parallel_size", 1))
         remedy += (
-            f", and add {format_bytes(2 * num_values)} per micro-batch in flight for each layer that does not recompute "
+            f", and add {format_bytes(2 * num_values)} per micro-batch in flight for each layer that does not "
+            f"recompute "
             f"core_attn: with a2a it keeps its attention output twice"
         )  # in BF16
     a.refuse("cp_comm_type", f"{', '.join(sorted(kinds))}: mbr-perf models context parallelism by p2p only", remedy)

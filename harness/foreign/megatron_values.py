@@ -48,7 +48,8 @@ def precision(a: Arguments) -> Value:
         known = _EIGHT.get((str(recipe), gathers)) if eight and not four else "nvfp4" if gathers else None
         if known is None:
             what = "FP4" if four else "FP8"
-            a.refuse("fp4" if four else "fp8", f"{what} {recipe} with{'' if gathers else 'out'} parameters gathered in {what}",
+            a.refuse("fp4" if four else "fp8", f"{what} {recipe} with{'' if gathers else 'out'} parameters gathered "
+                                               f"in {what}",
                      f"add or leave out --{what.lower()}-param-gather")  # fmt: skip
         return known
     return "bf16" if is_bf16 else "fp32"
@@ -97,7 +98,7 @@ def positions(a: Arguments) -> Value:
 
 
 def activation(a: Arguments) -> Value:
-    """Return the activation of feed-forward blocks. The fusion of a GELU has no effect with SwiGLU or without biases."""
+    """Return the activation. The fusion of a GELU has no effect with SwiGLU or without biases."""
     if a.get("swiglu") or not a.get("add_bias_linear", True):
         a.read.add("bias_gelu_fusion")
     return "silu" if a.get("swiglu") else "quick_gelu" if a.get("quick_geglu") else "gelu"
@@ -182,8 +183,9 @@ def recompute(a: Arguments) -> Value:
     place = a.source("recompute_activations", "recompute_granularity")
     with a.problems.collecting():
         if granularity == "selective" and method is not None and "recompute_method" in a.given:
-            a.refuse("recompute_method", f"{method}: Megatron-LM takes no method with selective recompute",
-                     f"leave it out{', or leave out --recompute-activations' if a.get('recompute_granularity') == 'full' else ''}")  # fmt: skip
+            also = ", or leave out --recompute-activations" if a.get("recompute_granularity") == "full" else ""
+            message = f"{method}: Megatron-LM takes no method with selective recompute"
+            a.refuse("recompute_method", message, f"leave it out{also}")
         elif granularity == "selective":
             policy = selective(names(modules) if modules else ["core_attn"], a.source("recompute_modules"))
         else:

@@ -1,4 +1,4 @@
-"""Writes a job as arguments of Megatron-LM: the inverse of the table that reads them, read back to find what they leave out."""
+"""Writes a job as arguments of Megatron-LM, read back to find what they leave out."""
 
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -65,7 +65,7 @@ def _exists(spec: ExperimentSpec, path: str) -> bool:
 
 
 def _words(argument: Argument, value: object, *, explicit: bool) -> Iterator[str]:
-    """Yield the option and its words. Nothing for a default, unless it is ``explicit``; a flag that is off has no word."""
+    """Yield the option and its words; none for a default unless ``explicit``, and for a flag that is off."""
     is_default = len(argument.defaults) == 1 and value == argument.defaults[0] and not explicit
     if value is None or value == () or is_default:
         return
@@ -144,8 +144,10 @@ _WRITERS: Mapping[str, Callable[[ExperimentSpec, object], Values]] = {
     "model.activation_func": _activation,
     "model.layernorm_epsilon": lambda _, value: {"norm_epsilon": value},
     "model.position_embedding_type": _positions,
-    "model.rope_scaling_factor": lambda _, value: _if(value is not None, use_rope_scaling=True, rope_scaling_factor=value),
-    "model.window_size": lambda _, value: {"window_size": ",".join(map(str, value)) if isinstance(value, tuple) else None},
+    "model.rope_scaling_factor": lambda _, value: _if(value is not None, use_rope_scaling=True,
+                                                      rope_scaling_factor=value),
+    "model.window_size": lambda _, value: {"window_size": ",".join(map(str, value)) if isinstance(value,
+        tuple) else None},
     "model.window_attn_skip_freq": _pattern("window_attn_skip_freq"),
     "model.moe.moe_layer_freq": _pattern("moe_layer_freq"),
     "model.linear_attention.linear_attention_freq": _pattern("linear_attention_freq"),
@@ -155,12 +157,15 @@ _WRITERS: Mapping[str, Callable[[ExperimentSpec, object], Values]] = {
     "ddp.align_grad_reduce": lambda spec, value: _if(spec.ddp.overlap_grad_reduce, align_grad_reduce=value),
     "ddp.align_param_gather": lambda spec, value: _if(spec.ddp.overlap_param_gather, align_param_gather=value),
     "ddp.use_megatron_fsdp": lambda _, value: _if(
-        value, use_megatron_fsdp=True, data_parallel_sharding_strategy="optim_grads_params", ckpt_format="fsdp_dtensor"),
-    "offload.offload_modules": lambda _, value: {"fine_grained_activation_offloading": bool(value), "offload_modules": value},
+        value, use_megatron_fsdp=True, data_parallel_sharding_strategy="optim_grads_params",
+        ckpt_format="fsdp_dtensor"),
+    "offload.offload_modules": lambda _, value: {"fine_grained_activation_offloading": bool(value),
+                                                 "offload_modules": value},
     "cuda_graph.impl": _graph,
     "cuda_graph.scope": _graph_parts,
     "kernels.transformer_impl": lambda _, value: {"transformer_impl": None if value == "auto" else value},
-    "kernels.attention_backend": lambda spec, value: _if(spec.kernels.transformer_impl != "local", attention_backend=value),
+    "kernels.attention_backend": lambda spec, value: _if(spec.kernels.transformer_impl != "local",
+                                                         attention_backend=value),
     "kernels.moe_token_dispatcher_type": lambda _, value: {"moe_token_dispatcher_type": value},
     "kernels.moe_flex_dispatcher_backend": lambda spec, value: _if(
         spec.kernels.has_flex_dispatcher, moe_flex_dispatcher_backend=value),

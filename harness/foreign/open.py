@@ -1,4 +1,4 @@
-"""Opens a file of another program as a recipe with one operating point, so that the code behind it needs no second way."""
+"""Opens a file of another program as a recipe with one operating point."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -76,10 +76,28 @@ def open_foreign(source: ForeignSource, request: Request) -> Recipe:
 
 
 _OFF = (False, 0, (), "none", "auto")
-_OF_A_GPU = ("transformer_impl", "attention_backend", "tp_comm_overlap", "tp_comm_overlap_cfg", "moe_permute_fusion",
-             "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm")  # fmt: skip
-_LEFT_OUT = (*(f"kernels.{name}" for name in _OF_A_GPU), "optimizer.use_precision_aware_optimizer", "ddp.use_megatron_fsdp",
-             "ddp.nccl_ub", "cuda_graph.", "offload.", "env.", "compute_dtype")  # fmt: skip
+_OF_A_GPU = [
+    "transformer_impl",
+    "attention_backend",
+    "tp_comm_overlap",
+    "tp_comm_overlap_cfg",
+    "moe_permute_fusion",
+    "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+    "overlap_moe_expert_parallel_comm",
+]
+_LEFT_OUT = (
+    *(f"kernels.{name}" for name in _OF_A_GPU),
+    *[
+        "optimizer.use_precision_aware_optimizer",
+        "ddp.use_megatron_fsdp",
+        "ddp.nccl_ub",
+        "cuda_graph.",
+        "offload.",
+        "env.",
+    ],
+    "compute_dtype",
+)
 
 
 def _on_cpu(layer: Layer) -> tuple[Layer, str | None]:

@@ -179,7 +179,8 @@ class LogReader:
         left[0].take(None)
         left[0].unbound = 0
         self.notes.append(
-            f"{counted(len(steps), 'line')} of 'Step Time' in {steps[0].source} matched to iterations in order; every time agrees"
+            f"{counted(len(steps), 'line')} of 'Step Time' in {steps[0].source} matched to iterations in order; every "
+            f"time agrees"
         )
         return tuple(
             replace(iteration, tflops_per_gpu=step.line.tflops_per_gpu)
@@ -187,7 +188,7 @@ class LogReader:
         )
 
     def _format(self) -> LogFormat | None:
-        """Only Bridge prints ``Step Time`` or memory in GB; only Megatron-LM prints memory in MB or fractions of seconds."""
+        """Only Bridge prints ``Step Time`` or GB of memory; only Megatron-LM MB or fractions of seconds."""
         if self._signs["bridge"]:
             return "bridge"
         return "megatron-lm" if self._signs["megatron-lm"] else None

@@ -40,7 +40,7 @@ class _Block:
 
 @dataclass
 class _Chain:
-    """The commands before this one that `&&` and `||` join to it. ``is_test``: whether the last one that ran was a test.
+    """The commands before this one that `&&` and `||` join to it. ``is_test``: the last that ran was a test.
 
     ``of_program``: the outcome of a command that is no test.
     """

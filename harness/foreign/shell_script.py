@@ -50,7 +50,7 @@ class Script:
 
 
 def read_script(text: str, label: str, variables: dict[str, list[Word]] | None = None, first_line: int = 1) -> Script:
-    """Return the commands of a script in order. BadRequestError with ``file:line`` for a quote or an array without an end."""
+    """Return the commands of a script in order. BadRequestError for a quote or an array without an end."""
     script = Script(label, variables=dict(variables or {}))
     branches = Branches()
     for command, connector in _Lexer(text, label, first_line).commands():
@@ -158,7 +158,7 @@ def _assign(script: Script, raw: "_Assignment", doubt: str, *, exports: bool) ->
 
 
 def _expanded(raw: _Raw, line: int, known: dict[str, list[Word]], doubt: str, *, splits: bool = True) -> list[Word]:
-    """Put variables into a raw word. Outside quotes their blanks separate words; ``"${A[@]}"`` gives each item of an array."""
+    """Put variables into a raw word. Outside quotes blanks separate words; ``"${A[@]}"`` gives each item."""
     if len(raw) == 1 and raw[0].quote != "'" and (match := _VARIABLE.fullmatch(raw[0].text)):
         name = (match[1] or match[2]).removesuffix("[@]").removesuffix("[*]")
         if name in known and raw[0].quote and (match[1] or "").endswith("]"):
