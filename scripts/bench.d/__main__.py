@@ -3,11 +3,8 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
-from history import history
-from long_run import FEWEST, Size, long_run
 from overhead import overhead
 from plan_speed import (
     plan_deepseek_v3,
@@ -22,7 +19,6 @@ from plan_speed import (
 )
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
-from rules_speed import rules_speed
 from sampler import sampler
 from snapshot_speed import snapshot_memory, snapshot_seconds
 from startup import first_run, help_text, recipes_list
@@ -39,7 +35,6 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "first_run": first_run,
     "overhead": overhead,
     "sampler": sampler,
-    "rules_speed": rules_speed,
     "sweep_cells": sweep_cells,
     "plan_llama3_70b": plan_llama3_70b,
     "plan_llama3_70b_cached": plan_llama3_70b_cached,
@@ -50,48 +45,21 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "search_llama3_70b": search_llama3_70b,
     "search_deepseek_v3": search_deepseek_v3,
     "search_mixtral": search_mixtral,
-    "history": history,
     "snapshot_seconds": snapshot_seconds,
     "snapshot_memory": snapshot_memory,
 }
-NAMES = (*BENCHMARKS, "long_run")
 
 
 def main() -> int:
     """Return 0 if every goal is met, 5 if one is missed, 6 if noise forbids a verdict, 3 if a run failed."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=main.__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all but long_run")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--out", type=Path, default=results_dir() / "benchmarks", help="where results are kept")
-    long = parser.add_argument_group("long_run")
-    long.add_argument("--runs", type=_count, default=Size.runs, help="trained on the CPU in one sweep (%(default)s)")
-    long.add_argument("--replays", type=_count, default=Size.replays, help="replayed in one sweep (%(default)s)")
-    long.add_argument("--records", type=_count, default=Size.records, help="there before (%(default)s)")
-    long.add_argument(
-        "--commands",
-        type=_count,
-        default=Size.commands,
-        help="runs of one command each, in either folder (%(default)s)",
-    )
-    long.add_argument(
-        "--max_minutes",
-        type=float,
-        default=Size.max_minutes,
-        help="of each sweep; what ran until then counts (%(default)g)",
-    )
     options = parser.parse_args()
-    unknown = set(options.names) - set(NAMES)
+    unknown = set(options.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    size = Size(options.runs, options.replays, options.records, options.commands, options.max_minutes)
-    benchmarks = BENCHMARKS | {"long_run": partial(long_run, size)}
-    return int(measure({name: benchmarks[name] for name in options.names or BENCHMARKS}, options.out))
-
-
-def _count(text: str) -> int:
-    """Read a count that is large enough for a first and a last part."""
-    if not text.isdecimal() or int(text) < FEWEST:
-        raise argparse.ArgumentTypeError(f"{text}: {FEWEST} or more")
-    return int(text)
+    return int(measure({name: BENCHMARKS[name] for name in options.names or BENCHMARKS}, options.out))
 
 
 def measure(benchmarks: Mapping[str, Callable[[], Result]], folder: Path) -> ExitCode:

@@ -1,7 +1,6 @@
 """scripts/bench: what it concludes from samples, and what it feeds the rules."""
 
 import importlib
-import itertools
 import json
 import os
 import subprocess
@@ -30,15 +29,6 @@ def test_a_result_is_kept_with_its_machine(module, tmp_path):
     assert kept["machine"].pop("load_after") >= 0
     assert kept["machine"] == measured_on
     assert result.is_quiet(measured_on | {"load_before": 0.9})
-
-
-def test_requests_for_the_rules_are_the_same_every_time_and_of_every_kind(module):
-    rules_speed = module("rules_speed")
-    first, again = ([spec for spec, _ in itertools.islice(rules_speed.requests(), 300)] for _ in range(2))
-    assert first == again
-    assert {spec.recompute.granularity for spec in first} == {"none", "selective", "full"}
-    assert {bool(spec.model.moe) for spec in first} == {True, False}
-    assert len({spec.fingerprint for spec in first}) > 280
 
 
 def test_processes_are_timed_and_failures_reported(module):
@@ -113,41 +103,3 @@ def test_a_goal_that_is_met_although_other_work_ran_is_met_unless_noise_lowers_t
     result = module("result").Result
     assert result("x", "an x", 1.0, 2.0, "s", {}, "busy").verdict == "met"
     assert result("x", "an x", 1.0, 2.0, "ratio", {}, "busy", noise_lowers=True).verdict == "inconclusive"
-
-
-def test_what_a_run_costs_later_is_held_against_what_it_cost_before(module):
-    long_run, look = module("long_run"), module("watching").Look
-
-    def looks(leak_bytes=0, cpu_s=0.06, slower_s=0.0, runs=101):
-        cpu = [cpu_s * n + slower_s * n * n for n in range(runs)]
-        return [look(0.1 * n, cpu[n], 50 * 2**20 + leak_bytes * n, 0) for n in range(runs)]
-
-    assert long_run.growth(looks()).ratios == pytest.approx({"harness_cpu": 1.0, "harness_mib": 1.0})
-    assert long_run.growth(looks(leak_bytes=2**20)).ratios["harness_mib"] > 2
-    assert long_run.growth(looks(slower_s=0.001)).ratios["harness_cpu"] > 3
-    assert long_run.among_records(looks(), looks(cpu_s=0.09)).ratios["harness_cpu"] == pytest.approx(1.5)
-    found = {"a": long_run.growth(looks()), "b": long_run.growth(looks(leak_bytes=2**20))}
-    assert long_run.summary(found, 5).verdict == "missed"
-    assert long_run.summary(found, 5).details["worst"] == "b harness_mib"
-    assert long_run.summary({"a": long_run.growth(looks())}, 5).verdict == "met"
-
-
-def test_of_less_than_a_hundred_clock_ticks_no_ratio_is_taken(module):
-    long_run, look = module("long_run"), module("watching").Look
-    looks = [look(0.1 * n, 0.02 * n, 50 * 2**20, 0) for n in range(101)]
-    few = {"a": long_run.growth(looks), "b": long_run.among_records(looks, [look(n, 0.0, 1, 0) for n in range(9)])}
-    assert few["a"].doubts == {"harness_cpu": "40 clock ticks, 100 are needed"}
-    assert few["a"].ratios == {"harness_mib": 1.0}
-    found = long_run.summary(few, 5)
-    assert (found.verdict, found.details["worst"]) == ("inconclusive", "a harness_mib")
-    assert "b harness_cpu: 0 clock ticks" in found.inconclusive
-
-
-def test_pairs_are_of_the_slowest_rank_and_none_may_be_missing(module, tmp_path):
-    paired = module("paired")
-    for rank, seconds in enumerate((0.1, 0.2)):
-        steps = {"on": [seconds] * 7, "off": [0.15] * 7}
-        (tmp_path / f"seconds_{rank}.json").write_text(json.dumps(steps))
-    assert paired.pairs_of(tmp_path, "on", "off", 7) == [(0.2, 0.15)] * (7 - paired.WARM_UP)
-    with pytest.raises(paired.BenchmarkFailedError, match="not trained every step"):
-        paired.pairs_of(tmp_path, "on", "off", 8)
