@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from harness.diagnose.values import Case, Recognised
 from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
+from harness.experiment.rules.refusals import filled, without_unknown
 from harness.failures.classify import expandable_segments
+from harness.failures.entries import word_of
 from harness.units import format_bytes, shortened
 
 
@@ -15,8 +17,8 @@ from harness.units import format_bytes, shortened
 class Symptom:
     """One row. ``seen`` returns the evidence in the settings and figures, or "".
 
-    ``text``: the message of megatron-core or its launcher, if there is one; a match in a log is enough. ``confirm``: how
-    to be sure. ``most``: matches the largest accepted value in that message, for the fix.
+    ``texts``: patterns of the messages of megatron-core or its launcher; a match in a log is enough. Its groups are the
+    values that belong into cause and fix. ``confirm``: how to be sure.
     """
 
     id: str
@@ -25,19 +27,24 @@ class Symptom:
     confirm: str
     fix: str
     seen: Callable[[Case], str] = lambda _: ""
-    text: re.Pattern[str] | None = None
-    most: re.Pattern[str] | None = None
+    texts: tuple[str, ...] = ()
 
     def recognised(self, case: Case) -> Recognised | None:
         """Return the row with its evidence, or None."""
-        message = next((m for m in case.messages if self.text.search(m.text)), None) if self.text else None
+        found = ((message, match) for message in case.messages if (match := self.match(message.text)))
+        message, match = next(found, (None, None))
         quoted = f"{message.where}: {shortened(message.text, 160)}" if message else ""
         evidence = "; ".join(part for part in (quoted, self.seen(case)) if part)
         if not evidence:
             return None
-        most = self.most.search(message.text) if self.most and message else None
-        fix = f"{self.fix}, here {most[1]}" if most else self.fix
-        return Recognised(self.id, self.symptom, self.cause, self.confirm, fix, evidence, message is not None)
+        values = match.groupdict() if match else {}
+        cause, fix = filled(self.cause, values), without_unknown(filled(self.fix, values))
+        return Recognised(self.id, self.symptom, cause, self.confirm, fix, evidence, message is not None)
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """Match a line of a log with one of the texts."""
+        found = (re.search(pattern, text) for pattern in self.texts if word_of(pattern) in text)
+        return next((match for match in found if match), None)
 
 
 _HEADROOM = 0.05  # of the device: less free memory on another rank is no evidence

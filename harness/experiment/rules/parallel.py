@@ -185,7 +185,7 @@ RULES = (
     Rule("A06", "error", _batch_indivisible,
          "global_batch_size {s.spec.batch.global_batch_size} is not a multiple of micro_batch_size "
          "{s.spec.batch.micro_batch_size} x DP {dp}",
-         "use a multiple of {samples}, such as -gb {near}",
+         "use a multiple of micro_batch_size x DP, such as -gb {near}",
          "num_microbatches_calculator.py:340", "run",
          "global batch size ({s.spec.batch.global_batch_size}) is not divisible by micro batch size "
          "({s.spec.batch.micro_batch_size}) times data parallel size ({dp})"),

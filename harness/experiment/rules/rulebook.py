@@ -99,10 +99,11 @@ def _entry(rule: Rule) -> Entry:
 def readable(template: str) -> str:
     """Return a template as text: ``{s.spec.num_gpus}`` becomes ``<num_gpus>``, ``{s.tp}`` becomes ``<TP>``."""
     parts = Formatter().parse(template)
-    return "".join(text + (_placeholder(field) if field is not None else "") for text, field, _, _ in parts)
+    return "".join(text + (placeholder(field) if field is not None else "") for text, field, _, _ in parts)
 
 
-def _placeholder(field: str) -> str:
+def placeholder(field: str) -> str:
+    """Return a field of a template as text."""
     if field == _ONLY_WITH_VALUES:
         return ""
     path = field.rstrip("]").replace("[", ".").split(".")
