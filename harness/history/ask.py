@@ -32,7 +32,7 @@ class HistoryOptions:
     """Which case and figure, which nights, and where to."""
 
     case: Annotated[str | None, typer.Argument(metavar="CASE",
-        help="A case, its name in a suite, or a part of either that fits only one case. Default: all cases, one line each.")] = None
+        help="A case, its name in a suite, or a part of either that fits only one case. Default: all cases.")] = None
     metric: Annotated[str, typer.Option("--metric", metavar="NAME",
         help="tflops_per_gpu, step_time_s, peak_allocated_bytes, ...")] = "tflops_per_gpu"
     since: Annotated[str | None, typer.Option("--since", metavar="DATE",
@@ -43,7 +43,6 @@ class HistoryOptions:
         help="Runs with these settings. Default: those of the newest run.")] = None
     csv: Annotated[str | None, typer.Option("--csv", metavar="FILE|-",
         help="Also write CSV for Apache Otava. With -, print only the CSV, to stdout.")] = None
-    per_run: Annotated[bool, typer.Option("--per_run", help="CSV: a row per run instead of per night.")] = False
     chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|png|svg",
         help="Also draw the trend. Needs mbr-perf[report].")] = None
     golden_dir: GoldenDir = None
@@ -57,8 +56,8 @@ class HistoryOptions:
 def show(asked: HistoryOptions) -> None:
     """List all cases, one line each. For one case, show every night, its level changes and the newest night.
 
-    Change points need three nights on either side. Change points do not judge the last night; its gate does.
-    `mbr-perf history add RUN...` adds runs. You may leave out `show`.
+    A change point has three nights on either side; the gate judges the last night. `mbr-perf history add RUN...` adds
+    runs. You may leave out `show`.
     """
     _require_sense(asked)
     if asked.case is None:
@@ -69,21 +68,21 @@ def show(asked: HistoryOptions) -> None:
 
 @app.command()
 def add(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", autocompletion=completion.stored, help="Folders of runs, sweeps or nights, record files, or ids.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", autocompletion=completion.stored,
+        help="Folders of runs, sweeps or nights, record files, or ids.")],
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Add runs to history. A sweep or a night adds all its runs, failed and suspect runs too. mbr-perf adds each run once.
+    """Add runs to history, each once. A sweep or a night adds all its runs, failed and suspect runs too.
 
     `mbr-perf nightly` does this by itself.
     """
-    from harness.history.show import added_page
+    from harness.history.show import AddedDocument, added_page
     from harness.history.store import add_runs
     from harness.records import folders
 
     additions = add_runs(runs, folders.results_dir(results_dir))
     if as_json:
-        from harness.history.document import AddedDocument
         from harness.show import json
 
         json.answer(AddedDocument.of(runs=additions))
@@ -104,14 +103,11 @@ def _require_sense(asked: HistoryOptions) -> None:
         "--last": asked.last,
         "--branch": asked.branch,
         "--fingerprint": asked.fingerprint,
-        "--per_run": asked.per_run or None,
     }
     given = [name for name, value in of_case.items() if value is not None]
     problems = []
     if asked.case is None and given:
         problems.append(BadRequestError(f"{', '.join(given)}: name a case", remedy="mbr-perf history CASE ..."))
-    if asked.per_run and asked.csv is None:
-        problems.append(BadRequestError("--per_run needs --csv"))
     if asked.csv == "-" and asked.as_json:
         problems.append(BadRequestError("--csv - and --json both want stdout", remedy="name a file for one of them"))
     if asked.chart is not None:
@@ -123,9 +119,8 @@ def _require_sense(asked: HistoryOptions) -> None:
 
 
 def _show_cases(asked: HistoryOptions) -> None:
-    from harness.history.document import history_document
     from harness.history.run import list_cases, metric_named, moment
-    from harness.history.show import cases_page
+    from harness.history.show import HistoryDocument, cases_page
     from harness.records import folders
     from harness.show import json
     from harness.show.terminal import show_page
@@ -134,15 +129,15 @@ def _show_cases(asked: HistoryOptions) -> None:
     cases, reading = list_cases(results, metric, moment(asked.since))
     _narrate(reading.notes)
     if asked.as_json:
-        json.answer(history_document(cases, metric, results, reading.notes))
+        about = {"results_dir": results, "metric": metric.name, "unit": metric.unit, "notes": reading.notes}
+        json.answer(HistoryDocument.of(cases=cases, **about))
     else:
         show_page(cases_page(cases, metric, results))
 
 
 def _show_case(asked: HistoryOptions, case: str) -> None:
-    from harness.history.document import case_document
     from harness.history.run import HistoryRequest, case_history, metric_named, moment
-    from harness.history.show import case_page
+    from harness.history.show import CaseDocument, case_page
     from harness.records import folders
     from harness.show import json
     from harness.show.terminal import room_for_bars, show_page
@@ -162,7 +157,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     _narrate(notes)
     _write_files(asked, history)
     if asked.as_json:
-        json.answer(case_document(history, notes))
+        json.answer(CaseDocument.of_case(history, notes))
     elif asked.csv != "-":
         show_page(case_page(history, bars=room_for_bars()))
 
@@ -176,7 +171,7 @@ def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
 
         _narrate([f"chart: {write_trend(history, asked.chart)}"])
     if asked.csv is not None:
-        text, notes = history_csv(history, per_run=asked.per_run)
+        text, notes = history_csv(history)
         _narrate(notes)
         if asked.csv == "-":
             print(visible(text), end="")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.gpu import GPUS
-from harness.history.changes import ChangePoint, Trend, changes, notable, trend
+from harness.history.changes import ChangePoint, ChangeRow, Trend, changes, notable, trend
 from harness.history.record import LIMIT, HistoryRecord
 from harness.history.series import Night, Series, series_of
 from harness.judge.differences import Difference
@@ -14,6 +14,7 @@ from harness.judge.gate import Thresholds
 from harness.judge.metrics import Metric
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import golden_dir, read_golden
+from harness.show.json import Shown, Text, at
 from harness.units import grouped
 
 _MOST_NAMED = 5
@@ -33,17 +34,18 @@ class NamedCase:
 
 @dataclass(frozen=True)
 class CaseSummary:
-    """A case with the settings of its newest run. ``value``: of the last night that has the figure; None without any.
+    """A case with the settings of its newest run. ``last_value``: of the last night that has the figure.
 
     ``num_others``: runs of the case that have other settings, and are in no row.
     """
 
     series: Series
+    num_nights: int
     num_runs: int
     num_others: int
     last_started_at: str
     last_outcome: str
-    value: float | None
+    last_value: float | None
     trend: Trend | None
 
 
@@ -86,7 +88,9 @@ def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
             listed = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
             raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"name one of: {listed}")
     known = sorted({candidate for case, names in called.items() for candidate in (case, *names)})
-    raise BadRequestError(f"no case {name!r} in history", remedy=_near(name, known))
+    raise BadRequestError(
+        f"no case {name!r} in history", remedy=f"{nearest(name, known)}; `mbr-perf history` lists them"
+    )
 
 
 def _of_suite(name: str, case: str, names: Iterable[str], fits: Callable[[str, str], bool]) -> str:
@@ -95,27 +99,18 @@ def _of_suite(name: str, case: str, names: Iterable[str], fits: Callable[[str, s
     return meant[0] if len(meant) == 1 and not fits(case, name) else ""
 
 
-def _near(name: str, known: Sequence[str]) -> str:
-    """Suggest the nearest names; compares with recipes if the whole names are too long to be near."""
-    by_recipe = {candidate.rpartition("/")[2].partition(".")[0]: candidate for candidate in known}
-    hint = nearest(name, by_recipe)
-    if hint.startswith("did you mean"):
-        return hint
-    hint = nearest(name, known)
-    return hint if hint.startswith("did you mean") else "`mbr-perf history` lists the cases"
-
-
 def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:
     measured = series.measured(metric)
     last = series.nights[-1]
     num_runs = sum(len(night.records) for night in series.nights)
     return CaseSummary(
         series=series,
+        num_nights=len(series.nights),
         num_runs=num_runs,
         num_others=num_all - num_runs,
         last_started_at=last.started_at,
         last_outcome=last.outcome,
-        value=measured[-1][1] if measured else None,
+        last_value=measured[-1][1] if measured else None,
         trend=trend([value for _, value in measured], metric.better) if measured else None,
     )
 
@@ -127,16 +122,8 @@ class GoldenBand:
     path: Path
     value: float
     threshold: float
-
-    @property
-    def low(self) -> float:
-        """Return the lower edge of the band."""
-        return self.value * (1 - self.threshold)
-
-    @property
-    def high(self) -> float:
-        """Return the upper edge of the band."""
-        return self.value * (1 + self.threshold)
+    low: float
+    high: float
 
 
 def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
@@ -155,7 +142,8 @@ def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> t
     if reason or gpu is None:
         return None, f"no golden to compare with: {path} {reason}"
     threshold = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
-    return GoldenBand(path, golden.metrics[metric.name].value, threshold), ""
+    value = golden.metrics[metric.name].value
+    return GoldenBand(path, value, threshold, value * (1 - threshold), value * (1 + threshold)), ""
 
 
 def _mismatch(golden: GoldenRecord, series: Series, metric: Metric) -> str:
@@ -172,22 +160,25 @@ def _mismatch(golden: GoldenRecord, series: Series, metric: Metric) -> str:
 Measured = tuple[tuple[Night, float], ...]
 
 
-@dataclass(frozen=True)
-class LevelChange:
-    """``night``: the first of the new level. ``changed``: what else changed there; ``where``: set if that was one night off.
+class LevelChange(Shown):
+    """A new level and its first ``night``. ``changed``: what else changed there, or a night beside: ``changed_where``.
 
     With noise, a change point may be one night off: if nothing notable changed there, the nights beside it are checked.
     """
 
-    point: ChangePoint
-    night: Night
-    changed: tuple[Difference, ...]
-    where: str = ""
+    started_at: str = at("night", "started_at")
+    night: str = at("night", "id")
+    before: float = at("point", "before")
+    after: float = at("point", "after")
+    change: float = at("point", "fraction")
+    p_value: float = at("point", "p_value")
+    changed: tuple[ChangeRow, ...]
+    changed_where: Text
 
 
 @dataclass(frozen=True)
 class CaseHistory:
-    """``measured``: nights that have the figure, oldest first. ``no_points``: why there was no search for change points.
+    """``measured``: nights that have the figure, oldest first. ``no_change_points``: why none were searched.
 
     ``no_golden`` says why there is no ``golden``; ``trend`` is None where nothing was measured.
     """
@@ -195,8 +186,8 @@ class CaseHistory:
     series: Series
     metric: Metric
     measured: Measured
-    level_changes: tuple[LevelChange, ...]
-    no_points: str
+    change_points: tuple[LevelChange, ...]
+    no_change_points: str
     trend: Trend | None
     golden: GoldenBand | None
     no_golden: str
@@ -206,19 +197,16 @@ class CaseHistory:
         return None if self.metric.better == "equal" else (fraction > 0) == (self.metric.better == "higher")
 
 
-def level_changes(measured: Measured, points: Sequence[ChangePoint]) -> tuple[LevelChange, ...]:
-    """Return each point with what changed at it."""
-    return tuple(_explained(measured, point) for point in points)
-
-
-def _explained(measured: Measured, point: ChangePoint) -> LevelChange:
+def explained(measured: Measured, point: ChangePoint) -> LevelChange:
+    """Return the point with what changed at it."""
     nights = [night for night, _ in measured]
-    here = _changes_at(nights, point.index)
-    for offset, where in ((0, ""), (-1, "one night before"), (1, "one night after")):
+    changed, where = _changes_at(nights, point.index), ""
+    for offset, place in ((0, ""), (-1, "one night before"), (1, "one night after")):
         found = _changes_at(nights, point.index + offset)
         if notable(found):
-            return LevelChange(point, nights[point.index], found, where)
-    return LevelChange(point, nights[point.index], here)
+            changed, where = found, place
+            break
+    return LevelChange.of(night=nights[point.index], point=point, changed=changed, changed_where=where)
 
 
 def _changes_at(nights: Sequence[Night], index: int) -> tuple[Difference, ...]:

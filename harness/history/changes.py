@@ -12,13 +12,14 @@ from harness.judge.differences import Difference, differences
 from harness.judge.metrics import Better
 from harness.judge.statistics import levels, t_quantile, welch
 from harness.nightly.known_noise import known_noise
+from harness.show.json import Shown
 
 MIN_NIGHTS = 3
 
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """A change of level; the value at ``index`` is the first of the new one. ``before`` and ``after``: the levels' means."""
+    """A change of level; ``index``: of its first value. ``before``, ``after``: the means of both levels."""
 
     index: int
     before: float
@@ -32,7 +33,7 @@ class ChangePoint:
 
 
 def change_points(values: Sequence[float]) -> tuple[ChangePoint, ...]:
-    """Return the steps of ``values``, one per night and positive, as the gate finds them; each level has three nights."""
+    """Return the steps of ``values``, one per night, as the gate finds them; each level has three nights."""
     places = [place for place in levels(values) if len(place) >= MIN_NIGHTS]
     return tuple(
         _point(after.start, [values[i] for i in before], [values[i] for i in after])
@@ -65,7 +66,7 @@ def setup_of(night: Night) -> dict[str, str | None]:
 
 
 def changes(before: Night, after: Night) -> tuple[Difference, ...]:
-    """Return the differences of two nights, software first, everyday ones last; skips facts that one did not record."""
+    """Return the differences of two nights, software first, everyday ones last, of facts that both recorded."""
     found = differences(setup_of(before), setup_of(after))
     known = [each for each in found if _knows(before, each.name) and _knows(after, each.name)]
     return tuple(sorted(known, key=lambda each: (*_place(each.name), each.name)))
@@ -75,7 +76,15 @@ def _place(name: str) -> tuple[bool, bool, bool]:
     return name in EVERYDAY, name.startswith("$"), name in ("driver", "device", "container")
 
 
-def change_text(change: Difference) -> str:
+class ChangeRow(Shown):
+    """A difference between two nights, in JSON."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+def change_text(change: Difference | ChangeRow) -> str:
     """``torch 2.9.1 -> 2.10.0``."""
     return f"{change.name} {_short(change.name, change.before)} -> {_short(change.name, change.after)}"
 
@@ -108,7 +117,7 @@ _SMALLEST = 0.002
 
 @dataclass(frozen=True)
 class Trend:
-    """``change`` of the newest night against the level of those before it, a fraction; ``allowed``: what noise explains.
+    """``change`` of the newest night against the level of those before it; ``allowed``: what noise explains; fractions.
 
     ``other``: a figure that should stay equal, and does not. All but the word are None for a case that is ``new``.
     """
@@ -122,9 +131,8 @@ class Trend:
 def trend(values: Sequence[float], better: Better) -> Trend:
     """Compare the last of ``values``, one per night, with up to :data:`LOOK_BACK` before it; ValueError without values.
 
-    Level and noise are those that the gate takes from history (`analysis.noise`): since the last step, if there is one.
-    A value within the 99 % prediction interval of Student's t is steady, as is any change below 0.2 %. It is for
-    reading: the gate judges by goldens and repeats.
+    Level and noise are those that the gate takes from history: since the last step, if there is one. A value within the
+    99 % prediction interval of Student's t is steady, as is any change below 0.2 %.
     """
     if not values:
         raise ValueError("no values")

@@ -19,9 +19,9 @@ from harness.show.charts import drawing as look
 from harness.show.charts.drawing import memory_unit, time_unit
 from harness.show.figures import figure
 from harness.show.html import html
-from harness.show.page import Facts, Page, Picture, Section, listing, plain
+from harness.show.page import Facts, Page, Picture, listing, plain
 from harness.show.provenance import machine_facts
-from harness.units import counted, format_percent
+from harness.units import counted, format_percent, utc_time
 
 _HEIGHT = 340
 _GOOD, _BAD, _UNSURE = "passed, or not judged", "regression, failed or out of memory", "inconclusive"
@@ -136,12 +136,9 @@ def _time(rows: Sequence[look.Row]) -> alt.X:
     """Return a time axis of days, in UTC; of hours for less than two days."""
     first, last = (datetime.fromisoformat(str(rows[at]["time"])) for at in (0, -1))
     days = (last - first).days
-    scale = alt.Scale(type="utc", padding=12)
-    if days < 2:
-        return alt.X("time:T", title="UTC", scale=scale, axis=alt.Axis(format="%m-%d %H:%M", labelOverlap="greedy"))
-    ticks = alt.TimeIntervalStep(interval="day", step=math.ceil(days / _MOST_TICKS))
-    axis = alt.Axis(format="%Y-%m-%d", tickCount=ticks, labelOverlap="greedy", labelSeparation=6)
-    return alt.X("time:T", title=None, scale=scale, axis=axis)
+    ticks = alt.TimeIntervalStep(interval="day", step=math.ceil(days / _MOST_TICKS)) if days > 1 else alt.Undefined
+    axis = alt.Axis(format="%Y-%m-%d" if days > 1 else "%m-%d %H:%M", tickCount=ticks, labelOverlap="greedy")
+    return alt.X("time:T", title="UTC", scale=alt.Scale(type="utc", padding=12), axis=axis)
 
 
 def _golden_layers(history: CaseHistory, scale: float) -> list[alt.Chart]:
@@ -165,9 +162,9 @@ def _golden_layers(history: CaseHistory, scale: float) -> list[alt.Chart]:
 
 def _edge_layers(history: CaseHistory) -> list[alt.LayerChart | alt.FacetChart]:
     """Return a line where each level begins, with the change."""
-    if not history.level_changes:
+    if not history.change_points:
         return []
-    marks: list[look.Row] = [_edge(found) for found in history.level_changes]
+    marks: list[look.Row] = [_edge(found) for found in history.change_points]
     base = look.frame(marks)
     lines = base.mark_rule(color=look.VERMILION, strokeDash=[4, 3], strokeWidth=1.4).encode(
         x="time:T", tooltip=["change:N", "changed:N"]
@@ -180,8 +177,8 @@ def _edge_layers(history: CaseHistory) -> list[alt.LayerChart | alt.FacetChart]:
 
 def _edge(found: LevelChange) -> look.Row:
     return {
-        "time": started(found.night.records[0]).isoformat(),
-        "change": format_percent(found.point.fraction),
+        "time": utc_time(found.started_at).isoformat(),
+        "change": format_percent(found.change),
         "changed": "; ".join(map(change_text, found.changed)) or "no recorded change of software or machine",
     }
 
@@ -191,24 +188,19 @@ def _caption(history: CaseHistory) -> str:
     text = "Medians over the runs of a night that ended well; bars span the runs. The axis does not begin at zero."
     if history.golden and not _golden_in_sight(history):
         text += f" The golden, {figure(history.metric, history.golden.value)}, is outside the chart."
-    if history.level_changes:
+    if history.change_points:
         text += " Dashed lines mark level changes."
-    elif history.no_points:
-        text += f" {history.no_points}"
+    elif history.no_change_points:
+        text += f" {history.no_change_points}"
     return text + (f" Not shown: {counted(missing, 'night')} without this metric." if missing else "")
 
 
 def write_trend(history: CaseHistory, path: Path) -> Path:
     """Write the chart over an existing file. BadRequestError if it cannot be written, or has no figures."""
     drawn = trend_picture(history)
-    lines = [plain(level_change_text(history, found)) for found in history.level_changes]
-    setups = [setup_of(night) for night in history.series.nights[-1:]]
-    newest = [(name, value) for setup in setups for name, value in setup.items() if value and not name.startswith("$")]
-    below = (
-        listing((*lines, *history.series.notes)),
-        Section("The newest night was measured with", (Facts(tuple(newest), 20),), folded=True),
-    )
-    page = Page((*_head(history), drawn, *below), title=f"History of {history.series.case}")
+    lines = [plain(level_change_text(history, found)) for found in history.change_points]
+    below = listing((*lines, *history.series.notes))
+    page = Page((*_head(history), drawn, below), title=f"History of {history.series.case}")
     return look.write_chart("--chart", path, drawn, partial(html, page), remedy="name another --metric")
 
 

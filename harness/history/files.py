@@ -1,15 +1,15 @@
 """Reads the files of history, and an index over them that makes ten thousand runs fast to query.
 
-The files are the truth: an index that is missing, damaged or of another layout is made anew, one that is behind is brought
-up to date by names, times of change and sizes. It is written like every other file, whole and renamed, and read without
-locks, so that it also serves folders on NFS and any number of processes; the later of two writers wins, and nothing is lost.
+The files are the truth: an index that is missing, damaged or of another layout is made anew; names, times and sizes
+show where it is behind. It is written like every other file, whole and renamed, and read without locks, so that it
+also serves folders on NFS and any number of processes; the later of two writers wins, and nothing is lost.
 """
 
 import re
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from datetime import datetime, timedelta
 from os import DirEntry, scandir
@@ -125,15 +125,13 @@ def indexed_stamps(folder: Path) -> dict[str, Stamp]:
 
 def indexed_records(
     folder: Path, case: str | None, fingerprint: str | None, without: Collection[str]
-) -> tuple[HistoryRecord, ...]:
+) -> list[HistoryRecord]:
     """Return unsorted records of a case and fingerprint, except the files ``without``. NoIndexError as above."""
     wanted = [(column, value) for column, value in (("place", case), ("fingerprint", fingerprint)) if value is not None]
     where = " AND ".join(f"{column} = ?" for column, _ in wanted) or "1"
     rows = _rows(folder, f"SELECT name, packed FROM runs WHERE {where}", *(value for _, value in wanted))  # noqa: S608
     try:
-        return tuple(
-            HistoryRecord.model_validate_json(zlib.decompress(packed)) for name, packed in rows if name not in without
-        )
+        return [HistoryRecord.model_validate_json(zlib.decompress(row)) for name, row in rows if name not in without]
     except (ValidationError, zlib.error) as error:
         raise NoIndexError(str(error)) from error
 
@@ -141,23 +139,25 @@ def indexed_records(
 def update_index(
     folder: Path, fresh: Mapping[str, HistoryRecord], gone: Iterable[str], stamps: Mapping[str, Stamp], *, anew: bool
 ) -> None:
-    """Add the ``fresh`` records by file name and drop those ``gone``. OSError or sqlite3.Error if that fails."""
+    """Replace the index by a copy with the ``fresh`` records by file name, without those ``gone``.
+
+    ``anew``: from an empty one. OSError or sqlite3.Error if that fails.
+    """
     rows = [
-        (
-            name,
-            *stamps[name],
-            record.case,
-            record.fingerprint,
-            zlib.compress(record.model_dump_json().encode(), level=1),
-        )
-        for name, record in fresh.items()
+        (name, *stamps[name], each.case, each.fingerprint, zlib.compress(each.model_dump_json().encode(), level=1))
+        for name, each in fresh.items()
     ]
-
-    def change(index: sqlite3.Connection) -> None:
-        index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in gone])
-        index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", rows)
-
-    _rewrite(folder, change, anew=anew)
+    with TemporaryDirectory(prefix="mbr-perf-index-") as temporary:
+        copy = Path(temporary) / INDEX
+        if not anew:
+            shutil.copyfile(folder / INDEX, copy)
+        with closing(sqlite3.connect(copy)) as index, index:
+            index.execute("PRAGMA journal_mode = OFF")
+            if anew:
+                index.executescript(_TABLES)
+            index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in gone])
+            index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", rows)
+        write_atomically(folder / INDEX, copy.read_bytes())
 
 
 def _rows(folder: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
@@ -170,17 +170,3 @@ def _rows(folder: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
             return index.execute(query, values).fetchall()
     except sqlite3.Error as error:
         raise NoIndexError(f"{folder / INDEX}: {error}") from error
-
-
-def _rewrite(folder: Path, change: Callable[[sqlite3.Connection], object], *, anew: bool) -> None:
-    """Replace the index by a changed copy. ``anew`` starts from an empty one."""
-    with TemporaryDirectory(prefix="mbr-perf-index-") as temporary:
-        copy = Path(temporary) / INDEX
-        if not anew:
-            shutil.copyfile(folder / INDEX, copy)
-        with closing(sqlite3.connect(copy)) as index, index:
-            index.execute("PRAGMA journal_mode = OFF")
-            if anew:
-                index.executescript(_TABLES)
-            change(index)
-        write_atomically(folder / INDEX, copy.read_bytes())

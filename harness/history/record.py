@@ -24,7 +24,7 @@ CaseOutcome = Literal["pass", "regression", "improvement", "inconclusive", "fail
 
 
 class HistoryFigure(Frozen):
-    """One metric of one run as `judging.metrics` reads it; ``stdev``: over its ``n`` steps, for metrics of steps."""
+    """One metric of one run as `judge.metrics` reads it; ``stdev``: over its ``n`` steps, for metrics of steps."""
 
     value: float
     stdev: float | None = None
@@ -34,12 +34,10 @@ class HistoryFigure(Frozen):
 class HistoryRecord(Frozen):
     """``results/history/<YYYYMM>/<run_id>.json``: one writer writes it once, so that writers never collide.
 
-    ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with another
-    ``fingerprint`` are another series.
-    ``is_start_known`` False: of an imported run whose log has no times, which stands at the time of its import.
-    ``outcome``: of the case in that night, where the run was part of one. Units are those of the metric table.
-    ``sm_clock_mhz``: the median SM clock of the slowest GPU over the window; ``power_cap_share``: the time under the power cap
-    of the most limited one (0 to 1); None where no GPU was sampled, and in older files.
+    ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with
+    another ``fingerprint`` are another series. ``is_start_known`` False: of an imported run whose log has no times.
+    ``outcome``: of the case in that night. Units are those of the metric table. ``sm_clock_mhz``: the median SM clock
+    of the slowest GPU; ``power_cap_share``: the time under the power cap of the most limited one (0 to 1).
     ``voided``: metrics, by name, that the night's A/A put in doubt, with the reason.
     """
 
@@ -76,7 +74,7 @@ class HistoryRecord(Frozen):
 
 
 def case_of(spec: ExperimentSpec) -> str:
-    """``<gpu>/<slug>``: the name of a case in history, and the place of its golden; ``@0.13GiB`` where memory is limited.
+    """``<gpu>/<slug>``: a case's name in history, and the place of its golden; ``@0.13GiB`` where memory is limited.
 
     A limit that ends a run must not end the series of the same settings without one.
     """
@@ -102,7 +100,7 @@ class Occasion:
 def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | None = None) -> HistoryRecord:
     """Make the history record of one run; ``metrics`` are its own, not those of its repeats together.
 
-    A figure that is absent or not finite is left out; a replayed run is suspect, for it measured nothing. Environment rows are those that the run recorded, secrets out.
+    A figure that is absent or not finite is left out; a replayed run is suspect, for it measured nothing.
     """
     why = occasion or Occasion()
     where, figures = record.provenance, _figures(metrics)

@@ -1,9 +1,7 @@
 """Reads the history of cases, judges it, and writes CSV files."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import partial
+from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, nearest, os_errors_reported
@@ -13,13 +11,12 @@ from harness.history.cases import (
     Measured,
     NamedCase,
     case_summaries,
+    explained,
     golden_band,
-    level_changes,
     named_case,
 )
 from harness.history.changes import MIN_NIGHTS, ChangePoint, change_points, trend
-from harness.history.files import is_ahead, started
-from harness.history.record import HistoryRecord
+from harness.history.files import started
 from harness.history.series import Series, series_of
 from harness.history.store import HistoryReading, survey_history
 from harness.judge.metrics import BY_NAME, METRICS, Metric
@@ -27,12 +24,10 @@ from harness.records.store import write_atomically
 from harness.show.figures import Value, csv_text
 from harness.units import counted, utc_time
 
-_MOST_AHEAD = 5
-
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryRequest:
-    """Which case, figure and nights. ``last``: how many are shown; all since ``since`` are judged. None: all of them."""
+    """Which case, figure and nights. ``last``: how many are shown; all since ``since`` are judged. None: all."""
 
     case: str
     metric: Metric
@@ -64,7 +59,7 @@ def moment(text: str | None) -> datetime | None:
 def list_cases(results: Path, metric: Metric, since: datetime | None) -> tuple[tuple[CaseSummary, ...], HistoryReading]:
     """Return every case that history has."""
     reading = survey_history(results, since=since)
-    return case_summaries(reading.records, metric), replace(reading, notes=(*reading.notes, *_ahead(reading)))
+    return case_summaries(reading.records, metric), reading
 
 
 def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:
@@ -82,27 +77,13 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
         series=shown,
         metric=request.metric,
         measured=shown.measured(request.metric),
-        level_changes=tuple(found for found in level_changes(measured, points) if found.night.id in in_sight),
-        no_points=no_points,
+        change_points=tuple(found for point in points if (found := explained(measured, point)).night in in_sight),
+        no_change_points=no_points,
         trend=trend(values, request.metric.better) if values else None,
         golden=band,
         no_golden=no_band,
     )
-    return history, (*reading.notes, *_ahead(reading))
-
-
-def _ahead(reading: HistoryReading) -> tuple[str, ...]:
-    """Notes on runs dated in the future: they count as the newest until that day."""
-    now = datetime.now(UTC)
-    found = [record for record in reading.records if is_ahead(record, now)]
-    dated = (
-        f"{record.case}: run {record.run_id} is dated {record.started_at}, in the future"
-        for record in found[:_MOST_AHEAD]
-    )
-    more = (
-        [f"and {counted(len(found) - _MOST_AHEAD, 'more run')} dated in the future"] if len(found) > _MOST_AHEAD else []
-    )
-    return (*dated, *more, *(["mbr-perf results doctor names their files"] if found else []))
+    return history, reading.notes
 
 
 def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:
@@ -132,20 +113,20 @@ def _points(measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
     return change_points(values), ""
 
 
-_Row = tuple[HistoryRecord, Callable[[str], float | None]]
-
-
-def history_csv(history: CaseHistory, *, per_run: bool = False) -> tuple[str, tuple[str, ...]]:
-    """Return a row per night with the figure, or with ``per_run`` a row per counted run; and notes on omissions."""
-    rows: list[_Row] = [(night.last, night.value) for night, _ in history.measured]
-    if per_run:
-        runs = (record for night, _ in history.measured for record in night.counted)
-        rows = [(record, partial(_figure_of, record)) for record in runs if history.metric.name in record.metrics]
-    has = {metric.name: [read(metric.name) is not None for _, read in rows] for metric in METRICS}
-    names = [name for name, present in has.items() if rows and all(present)]
-    text = csv_text(["time", "commit", "branch", *names], [_values(row, names) for row in rows])
-    return text, _notes(
-        history, len(rows), [name for name, present in has.items() if any(present) and not all(present)]
+def history_csv(history: CaseHistory) -> tuple[str, tuple[str, ...]]:
+    """Return a row per night that has the figure, with the other metrics that all these nights have; and notes."""
+    nights = [night for night, _ in history.measured]
+    has = {metric.name: [night.value(metric.name) is not None for night in nights] for metric in METRICS}
+    names = [name for name, present in has.items() if nights and all(present)]
+    rows: list[list[Value]] = [
+        [started(night.last).isoformat(), night.last.git_commit, night.last.branch, *map(night.value, names)]
+        for night in nights
+    ]
+    some = [name for name, present in has.items() if any(present) and not all(present)]
+    missing = len(history.series.nights) - len(nights)
+    return csv_text(["time", "commit", "branch", *names], rows), (
+        *([f"not in the CSV, because some nights lack them: {', '.join(some)}"] if some else []),
+        *([f"not in the CSV: {counted(missing, 'night')} without {history.metric.name}"] if missing else []),
     )
 
 
@@ -154,22 +135,3 @@ def write_csv(path: Path, text: str) -> Path:
     with os_errors_reported(f"--csv {path}: cannot be written"):
         write_atomically(path, text)
     return path
-
-
-def _figure_of(record: HistoryRecord, name: str) -> float | None:
-    return record.metrics[name].value if name in record.metrics else None
-
-
-def _values(row: _Row, names: Sequence[str]) -> list[Value]:
-    record, read = row
-    return [started(record).isoformat(), record.git_commit, record.branch, *(read(name) for name in names)]
-
-
-def _notes(history: CaseHistory, num_rows: int, some_lack: Sequence[str]) -> tuple[str, ...]:
-    missing = len(history.series.nights) - len(history.measured)
-    notes = []
-    if some_lack:
-        notes.append(f"not in the CSV, because some of its {num_rows} rows lack them: {', '.join(some_lack)}")
-    if missing:
-        notes.append(f"not in the CSV: {counted(missing, 'night')} without {history.metric.name}")
-    return tuple(notes)

@@ -8,13 +8,12 @@ from statistics import median
 
 from harness.errors import BadRequestError, nearest
 from harness.history.record import HistoryRecord
-from harness.judge.metrics import BY_NAME, Metric
+from harness.judge.metrics import Metric
 from harness.judge.statistics import relative_spread
 from harness.units import grouped
 
 _REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # runs of a sweep's cell, or of a night's case
 _BY_FORMULA = ("tflops_per_gpu", "mfu", "hfu")
-_KINDS = {"time": "times", "memory": "peaks of memory", "exact": "counted work"}
 _BADNESS = ("failed", "interrupted", "oom", "ok")
 
 
@@ -99,7 +98,7 @@ class Series:
 def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
     """Group records of one case, in order of time, into nights in order of their first runs.
 
-    Cases of one suite may share settings and differ in a limit or a seed: each is judged alone, and is a point of its own.
+    Cases of one suite may share settings and differ in a limit or a seed: each is a point of its own.
     """
     together = grouped(((each.night_id or _apart(each.run_id), each.suite_case), each) for each in records)
     return tuple(Night(identifier, tuple(found)) for (identifier, _), found in together.items())
@@ -113,7 +112,7 @@ def series_of(
 ) -> Series:
     """Return the series of ``fingerprint``, or of its first digits, from records of one case in order of time.
 
-    Without one it is that of the newest run. ``suite_case``: all of them are runs of that case of a suite. Throughput by
+    Without one it is that of the newest run. ``suite_case``: all are runs of that case of a suite. Throughput by
     another formula than the newest run's is no figure of the series, nor is a figure that its night's A/A voided.
     BadRequestError for a branch or a fingerprint that no run has; ValueError for no records.
     """
@@ -162,14 +161,11 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
         notes.append(
             f"not shown: throughput of {num_old} of {len(ours)} runs, which does not come from formula {formula}"
         )
-    for kind, figures in _KINDS.items():
-        num_voided = sum(
-            any(name in BY_NAME and BY_NAME[name].kind == kind for name in record.voided) for record in ours
+    num_voided = sum(bool(record.voided) for record in ours)
+    if num_voided:
+        notes.append(
+            f"not shown: figures of {num_voided} of {len(ours)} runs, because their nights failed the A/A check"
         )
-        if num_voided:
-            notes.append(
-                f"not shown: {figures} of {num_voided} of {len(ours)} runs, because their nights failed the A/A check"
-            )
     named = sorted({record.suite_case for record in ours} - {""})
     if len(named) > 1:
         notes.append(f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one")

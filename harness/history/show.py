@@ -1,20 +1,24 @@
-"""History for people: the list of cases, and one case night by night."""
+"""Shows history, for people and as JSON: the list of cases, and one case night by night."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
-from harness.history.cases import CaseHistory, CaseSummary, LevelChange
-from harness.history.changes import Trend, change_text, changes, notable
+from harness.history.cases import CaseHistory, CaseSummary, GoldenBand, LevelChange
+from harness.history.changes import ChangeRow, Trend, change_text, changes, notable, setup_of
 from harness.history.files import started
 from harness.history.series import Night
 from harness.history.store import Addition
 from harness.judge.differences import Difference
-from harness.judge.metrics import Metric
+from harness.judge.metrics import Better, Metric
+from harness.records.batches import Purpose
+from harness.records.run import Status
 from harness.show.figures import ABSENT, figure, sparkline
+from harness.show.json import Document, Shown, Text, at
 from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, listing, style_of, table, tabled
-from harness.units import counted, format_percent
+from harness.units import counted, format_percent, utc_time
 
-_MOST_REASONS = 3
+_MOST_REASONS, _MINUTE = 3, "%Y-%m-%dT%H:%MZ"
 _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "equal": "should stay equal"}
 
 
@@ -23,16 +27,19 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> P
     if not cases:
         return Page((f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it",))
     others = sum(case.num_others for case in cases)
-    left_out = f"Left out: {counted(others, 'run')} whose settings differ from the newest run of their case; `mbr-perf history CASE` names the option that shows them"
-    about = f"{counted(len(cases), 'case')}. Trend compares the newest night with the 20 before it. A change within their noise is steady."
+    left_out = (
+        f"Left out: {counted(others, 'run')} whose settings differ from the newest run of their case; "
+        "`mbr-perf history CASE` names the option that shows them"
+    )
+    about = f"{counted(len(cases), 'case')}. Trend compares the newest night with the 20 before it, beyond their noise."
     listed = tabled(
         cases,
         [
             (Column("Case"), lambda case: case.series.title),
-            (Column("Nights", right=True, drop=2), lambda case: str(len(case.series.nights))),
+            (Column("Nights", right=True, drop=2), lambda case: str(case.num_nights)),
             (Column("Runs", right=True, drop=4), _of_all),
             (Column("Last night", drop=3), lambda case: _when(case.series.nights[-1])),
-            (Column(metric.title, right=True), lambda case: figure(metric, case.value)),
+            (Column(metric.title, right=True), lambda case: figure(metric, case.last_value)),
             (Column("Trend"), lambda case: _trend(case.trend)),
             (Column("Last outcome", drop=1), lambda case: _styled(case.last_outcome)),
         ],
@@ -49,8 +56,8 @@ def case_page(history: CaseHistory, *, bars: int = 0) -> Page:
 
     ``bars``: how many columns a line of bars may take; 0 where the output cannot hold bars.
     """
-    edges = [level_change_text(history, found) for found in history.level_changes]
-    none = history.no_points or "No change points in these nights."
+    edges = [level_change_text(history, found) for found in history.change_points]
+    none = history.no_change_points or "No change points in these nights."
     return Page(
         (
             history.series.title,
@@ -93,7 +100,7 @@ def _nights(history: CaseHistory) -> Table:
 
 
 def _when(night: Night) -> str:
-    return started(night.records[0]).strftime("%Y-%m-%dT%H:%MZ") + ("" if night.is_start_known else "?")
+    return started(night.records[0]).strftime(_MINUTE) + ("" if night.is_start_known else "?")
 
 
 def _runs(night: Night) -> str:
@@ -121,15 +128,15 @@ def _bars(history: CaseHistory, width: int) -> list[str]:
 
 def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
     """Describe a change of level: its night, both levels, its p-value, and other changes of that night."""
-    point, metric = found.point, history.metric
-    welcome = history.is_better(point.fraction)
+    metric, welcome = history.metric, history.is_better(found.change)
     word = "changed" if welcome is None else "better" if welcome else "worse"
-    where = f" ({found.where})" if found.where else ""
+    where = f" ({found.changed_where})" if found.changed_where else ""
     with_what = f"{where}: {_listed(found.changed)}" if found.changed else ": no recorded change of software or machine"
     return (
-        f"Change point {_when(found.night)}: {figure(metric, point.before)} -> {figure(metric, point.after)}, ",
-        Span(f"{format_percent(point.fraction)} ({word})", style_of(word, "bad")),
-        f", p {point.p_value:.1g}{with_what}",
+        f"Change point {utc_time(found.started_at):{_MINUTE}}: {figure(metric, found.before)} -> "
+        f"{figure(metric, found.after)}, ",
+        Span(f"{format_percent(found.change)} ({word})", style_of(word, "bad")),
+        f", p {found.p_value:.1g}{with_what}",
     )
 
 
@@ -160,7 +167,7 @@ def _styled(word: str) -> Span:
     return Span(word, style_of(word, "doubt"))
 
 
-def _listed(found: Sequence[Difference]) -> str:
+def _listed(found: Iterable[Difference | ChangeRow]) -> str:
     return "; ".join(map(change_text, found))
 
 
@@ -180,3 +187,111 @@ def added_page(rows: Sequence[Addition]) -> Page:
     return Page(
         (tabled(rows, columns), f"{sum(addition.is_new for addition in rows)} of {counted(len(rows), 'run')} added")
     )
+
+
+class CaseRow(Shown):
+    """A case with the settings of its newest run. ``last_value``: of the last night that has the figure."""
+
+    case: str = at("series", "case")
+    suite_case: Text = at("series", "suite_case")
+    fingerprint: str = at("series", "fingerprint")
+    num_nights: int
+    num_runs: int
+    num_runs_of_other_settings: int = at("num_others")
+    last_started_at: str
+    last_outcome: str
+    last_value: float | None
+    trend: Trend | None
+    notes: tuple[str, ...] = at("series", "notes")
+
+
+class HistoryDocument(Document):
+    """``mbr-perf history --json``."""
+
+    results_dir: Path
+    metric: str
+    unit: str
+    cases: tuple[CaseRow, ...]
+    notes: tuple[str, ...]
+
+
+class RunRow(Shown):
+    """One run of a night."""
+
+    run_id: str
+    status: Status
+    purpose: Purpose
+    suspect: tuple[str, ...]
+    failure: str | None
+    sm_clock_mhz: float | None
+    power_cap_share: float | None
+    value: float | None
+
+
+class NightRow(Shown):
+    """Runs of a case for one figure. ``changed``: since the night before."""
+
+    id: str
+    started_at: str
+    is_start_known: bool
+    value: float | None
+    spread: float | None
+    outcome: str
+    runs: tuple[RunRow, ...]
+    setup: dict[str, str | None]
+    changed: tuple[ChangeRow, ...]
+
+    @classmethod
+    def of_night(cls, night: Night, metric: str, before: Night | None) -> Self:
+        """Return the medians over its runs."""
+        figures = {run.run_id: run.metrics[metric].value for run in night.records if metric in run.metrics}
+        return cls.of(
+            night,
+            value=night.value(metric),
+            spread=night.spread(metric),
+            runs=[RunRow.of(run, value=figures.get(run.run_id)) for run in night.records],
+            setup=setup_of(night),
+            changed=changes(before, night) if before else (),
+        )
+
+
+class CaseDocument(Document):
+    """``mbr-perf history CASE --json``: nights oldest first."""
+
+    case: str = at("series", "case")
+    suite_case: Text = at("series", "suite_case")
+    fingerprint: str = at("series", "fingerprint")
+    metric: str = at("metric", "name")
+    unit: str = at("metric", "unit")
+    better: Better = at("metric", "better")
+    nights: tuple[NightRow, ...]
+    change_points: tuple[LevelChange, ...]
+    no_change_points: str
+    trend: Trend | None
+    golden: GoldenBand | None
+    no_golden: str
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of_case(cls, history: CaseHistory, notes: Sequence[str]) -> Self:
+        """Return a case: its nights, change points, golden band and newest night."""
+        name, nights = history.metric.name, history.series.nights
+        rows = [NightRow.of_night(night, name, before) for night, before in zip(nights, (None, *nights), strict=False)]
+        return cls.of(history, nights=rows, notes=[*history.series.notes, *notes])
+
+
+class AddedRow(Shown):
+    """A run that was added to history; ``added`` is false if history already had it."""
+
+    run_id: str = at("record", "run_id")
+    case: str = at("record", "case")
+    status: Status = at("record", "status")
+    suspect: tuple[str, ...] = at("record", "suspect")
+    path: Path
+    added: bool = at("is_new")
+
+
+class AddedDocument(Document):
+    """``mbr-perf history add --json``."""
+
+    runs: tuple[AddedRow, ...]

@@ -42,8 +42,7 @@ class HistoryReading:
 def write_history(results: Path, record: HistoryRecord) -> Path:
     """Write the record of one run; the same record again changes nothing. Safe against kills and concurrent writers.
 
-    Write what a night says of a run only once the night is over: RunFailedError where the run is kept with other content,
-    and where nothing can be written.
+    RunFailedError where the run is kept with other content, and where nothing can be written.
     """
     path = history_path(results, record)
     try:
@@ -79,40 +78,24 @@ def survey_history(
     folder = history_dir(results)
     stamps = history_stamps(folder)
     try:
-        reading = _through_index(folder, stamps, case, fingerprint)
+        known = indexed_stamps(folder)
+        changed = {name for name, stamp in stamps.items() if known.get(name) != stamp}
+        gone, anew = known.keys() - stamps.keys(), False
+        kept = indexed_records(folder, case, fingerprint, without=changed | gone)
     except NoIndexError:
-        reading = _without_index(folder, stamps)
-    wanted = [
-        (started(record), record.run_id, record)
-        for record in reading.records
-        if case in (None, record.case) and fingerprint in (None, record.fingerprint)
-    ]
-    recent = [item for item in wanted if since is None or item[0] >= since]
-    return HistoryReading(tuple(record for *_, record in sorted(recent, key=lambda item: item[:2])), reading.notes)
-
-
-def _through_index(
-    folder: Path, stamps: Mapping[str, Stamp], case: str | None, fingerprint: str | None
-) -> HistoryReading:
-    """Read unchanged files from the index, others from disk; then update the index."""
-    known = indexed_stamps(folder)
-    changed = {name for name, stamp in stamps.items() if known.get(name) != stamp}
-    gone = known.keys() - stamps.keys()
-    kept = indexed_records(folder, case, fingerprint, without=changed | gone)
+        kept, known, changed, gone, anew = [], {}, set(stamps), set(), True
     fresh, notes = _read_files(folder, changed)
     # A file that cannot be read is tried anew each time: a newer program may read it.
     stale = gone | (changed & known.keys()) - fresh.keys()
     if fresh or stale:
-        notes += _updated(folder, fresh, stale, stamps, anew=False)
-    return HistoryReading((*kept, *fresh.values()), notes)
-
-
-def _without_index(folder: Path, stamps: Mapping[str, Stamp]) -> HistoryReading:
-    """Read every file, then make an index of them."""
-    fresh, notes = _read_files(folder, stamps)
-    if fresh:
-        notes += _updated(folder, fresh, (), stamps, anew=True)
-    return HistoryReading(tuple(fresh.values()), notes)
+        notes += _updated(folder, fresh, stale, stamps, anew=anew)
+    wanted = [
+        (when, record.run_id, record)
+        for record in (*kept, *fresh.values())
+        if case in (None, record.case) and fingerprint in (None, record.fingerprint)
+        if (when := started(record)) and (since is None or when >= since)
+    ]
+    return HistoryReading(tuple(record for *_, record in sorted(wanted, key=lambda item: item[:2])), notes)
 
 
 def _read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, HistoryRecord], tuple[str, ...]]:
@@ -156,8 +139,8 @@ class Addition:
 def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
     """Add each named run (folder, record file or id) once; of a sweep or a night, all of its committed runs.
 
-    All are read before the first is kept. BadRequestError with every reference that means no run; RunFailedError where nothing
-    can be written.
+    All are read before the first is kept. BadRequestError with every reference that means no run; RunFailedError where
+    nothing can be written.
     """
     problems, runs = Problems(), dict[str, RunRecord]()
     for reference in references:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, variance
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import MIN_STEPS
@@ -11,7 +11,7 @@ from harness.judge.derive import combine, derive
 from harness.judge.gate import Verdict, default_thresholds
 from harness.judge.metrics import BY_NAME, METRICS, GateKind, Metric, Metrics
 from harness.judge.plausible import doubts_of
-from harness.judge.statistics import t_quantile, welch
+from harness.judge.statistics import of_variances, t_quantile
 from harness.nightly.rules import SMALLEST_EFFECT, judge_memory
 from harness.nightly.values import AaFinding, AaVerdict, CaseRun
 from harness.predict.flops import model_flops_per_step
@@ -172,7 +172,9 @@ def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float 
     a, b = ([value for value in side if value is not None] for side in (first, second))
     if len(a) < len(first) or len(b) < len(second):
         return AaFinding(metric.name, None, None, None, None, None, limit, holds=False)
-    found, base = welch(a, b), fmean(a)
+    base, degrees = fmean(a), len(a) + len(b) - 2
+    noise = (variance(a) * (len(a) - 1) + variance(b) * (len(b) - 1)) / degrees  # one noise: both have one setting
+    found = of_variances(fmean(b) - base, [(noise * (1 / len(a) + 1 / len(b)), degrees)])
     change, visible = found.difference / base, found.half_width(1 - AA_ALPHA) / base
     differs = abs(change) > limit and found.p_value <= AA_ALPHA
     is_blind = not differs and visible > threshold
@@ -182,7 +184,7 @@ def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float 
         fmean(b),
         change,
         found.p_value,
-        found.error / math.sqrt(2 / len(a)) / fmean((*a, *b)),
+        math.sqrt(noise) / fmean((*a, *b)),
         limit,
         not differs and not is_blind,
         visible=visible,

@@ -169,7 +169,7 @@ def test_a_newer_or_truncated_record_exits_2_and_is_named(results, golden, chang
     [
         ('"value": 709.93', '"value": 0', "metrics.tflops_per_gpu.value"),
         ('"value": 709.93', '"value": -1.0', "metrics.tflops_per_gpu.value"),
-        ('"value": 709.93', '"value": NaN', "NaN"),
+        ('"value": 709.93', '"value": NaN', "metrics.tflops_per_gpu.value"),
         ('"value": 709.93', '"value": 1e999', "metrics.tflops_per_gpu.value"),
         ('"value": 709.93', '"value": "709.93"', "metrics.tflops_per_gpu.value"),
         ('"value": 709.93', '"value": 709.93, "value": 1.0', "duplicate key 'value'"),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.history.cases import CaseHistory, GoldenBand, level_changes
+from harness.history.cases import CaseHistory, GoldenBand, explained
 from harness.history.changes import ChangePoint, trend
 from harness.history.chart import trend_picture
 from harness.history.run import history_csv
@@ -19,7 +19,9 @@ def history_of(records, points=(), golden=None):
     series = series_of(records)
     measured = series.measured(METRIC)
     judged = trend([value for _, value in measured], METRIC.better) if measured else None
-    return CaseHistory(series, METRIC, measured, level_changes(measured, points), "", judged, golden, "")
+    return CaseHistory(
+        series, METRIC, measured, tuple(explained(measured, point) for point in points), "", judged, golden, ""
+    )
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_the_chart_has_every_night_with_its_versions_and_what_changed(nights):
 
 
 def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):
-    band = GoldenBand(tmp_path / "golden.json", 700.0, 0.05)
+    band = GoldenBand(tmp_path / "golden.json", 700.0, 0.05, 665.0, 735.0)
     picture = trend_picture(history_of(nights, [ChangePoint(4, 700.0, 670.0, 1e-6)], band))
     rows = rows_of(picture)
     assert {(row["low"], row["high"]) for row in rows if "golden" in row} == {(665.0, 735.0)}
@@ -84,27 +86,18 @@ def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):
 
 
 def test_a_golden_far_off_is_reported_and_not_drawn(nights, tmp_path):
-    picture = trend_picture(history_of(nights, golden=GoldenBand(tmp_path / "golden.json", 70.0, 0.05)))
+    picture = trend_picture(history_of(nights, golden=GoldenBand(tmp_path / "golden.json", 70.0, 0.05, 66.5, 73.5)))
     assert [row for row in rows_of(picture) if "golden" in row] == []
     assert "The golden, 70, is outside the chart." in picture.caption
 
 
-def test_without_any_figure_there_is_no_picture_but_a_reason(make_kept):
-    picture = trend_picture(history_of([make_kept(0, status="failed")]))
-    assert (picture.vega_lite, picture.missing) == (None, "No night of this case has tflops_per_gpu.")
-
-
-def test_one_night_is_a_picture_too(make_kept):
-    assert trend_picture(history_of([make_kept(0)])).vega_lite is not None
-
-
 def test_a_change_one_night_beside_the_point_is_reported_with_its_night(nights):
-    changes = {at: history_of(nights, [ChangePoint(at, 700.0, 670.0, 1e-6)]).level_changes[0] for at in (3, 4, 5, 6)}
-    assert {at: found.where for at, found in changes.items()} == {
+    changes = {at: history_of(nights, [ChangePoint(at, 700.0, 670.0, 1e-6)]).change_points[0] for at in (3, 4, 5, 6)}
+    assert {at: found.changed_where for at, found in changes.items()} == {
         3: "one night after",
-        4: "",
+        4: None,
         5: "one night before",
-        6: "",
+        6: None,
     }
     assert {at: [change.name for change in found.changed] for at, found in changes.items()} == {
         3: ["torch", "commit"],
@@ -112,3 +105,9 @@ def test_a_change_one_night_beside_the_point_is_reported_with_its_night(nights):
         5: ["torch", "commit"],
         6: ["commit"],
     }
+
+
+def test_one_night_is_a_picture_and_none_is_a_reason(make_kept):
+    assert trend_picture(history_of([make_kept(0)])).vega_lite is not None
+    picture = trend_picture(history_of([make_kept(0, status="failed")]))
+    assert (picture.vega_lite, picture.missing) == (None, "No night of this case has tflops_per_gpu.")

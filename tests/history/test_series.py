@@ -101,7 +101,7 @@ def test_a_figure_of_which_its_night_concluded_nothing_is_none_of_the_series(kep
         None,
         2.0,
     )
-    assert series.notes == ("not shown: times of 1 of 2 runs, because their nights failed the A/A check",)
+    assert series.notes == ("not shown: figures of 1 of 2 runs, because their nights failed the A/A check",)
 
 
 def test_what_changed_between_nights_is_named_software_first(kept):
