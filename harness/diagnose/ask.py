@@ -21,7 +21,7 @@ class DiagnoseOptions:
         typer.Argument(
             metavar="PATH...",
             autocompletion=completion.stored,
-            help="A run of mbr-perf (folder or id), logs of one job (files, folders, - for stdin), or a memory snapshot.",
+            help="A run (folder or id), logs of one job (files, folders, - for stdin), or a memory snapshot.",
         ),
     ]
     no_plan: Annotated[bool, typer.Option("--no_plan", help="Skip the prediction. Saves a second or two.")] = False

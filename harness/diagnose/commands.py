@@ -47,18 +47,16 @@ def command(
         return ""
     words = ["mbr-perf", verb, *paths, *_job(spec, sources), "--task", spec.task, "-g", spec.gpu]
     words += ["-c", spec.compute_dtype, "-ng", str(spec.num_gpus)]
-    for name in _SELECTING:
-        words += sources.get(name, "").split(" ", 1) if name in sources else []
-    if verb == "plan":  # a plan measures nothing and has no window options
-        sources = {path: source for path, source in sources.items() if path not in _MEASURED}
-    given = _given(spec, sources)
+    words += [word for name in _SELECTING if name in sources for word in sources[name].split(" ", 1)]
+    left_out = _MEASURED if verb == "plan" else frozenset()  # a plan measures nothing and has no window options
+    given = _given(spec, {path: source for path, source in sources.items() if path not in left_out})
     if graphs is not None:
         given = {name: value for name, value in given.items() if not name.startswith("--cuda_graph")}
         given["--cuda_graph_impl"] = [graphs]
-    for name, values in given.items():
-        words += [word for value in values for word in (name, value)] or [name]
-    words += ["--recompute", recompute if recompute is not None else spec.recompute.text.removesuffix(":distributed")]
-    words += [word for rule in case.forced if verb == "run" for word in ("--force", rule)]
+    words += [word for name, values in given.items() for value in values or [""] for word in (name, value) if word]
+    words += ["--recompute", recompute or spec.recompute.text.removesuffix(":distributed")]
+    if verb == "run":
+        words += [word for rule in case.forced for word in ("--force", rule)]
     return shlex.join([*words, *more])
 
 

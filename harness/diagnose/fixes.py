@@ -58,32 +58,15 @@ def _settings(known: Situation) -> list[Fix]:
     """Ask for the job's settings if they are missing or the rules refuse them."""
     case = known.given
     if is_doubted(case, known.rulings):
-        return [] if case.status == "ok" else [_other_settings(case, known.rulings)]
+        refused = findings_text(known.rulings.job)
+        text = f"The job cannot have run with the settings as given: {refused}. Pass the settings that it ran with."
+        return [] if case.status == "ok" else [Fix(text)]
     if known.oom_class != "capacity" or case.spec is not None or not can_be_named(case) or case.verdict.is_in_setup:
         return []
     what = "the capitals with the job's settings"
     if case.prints_settings:
         what = "GPU with the type of the job's GPUs, e.g. h100"
     return [Fix(f"Replace {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
-
-
-def _other_settings(case: Case, rulings: Rulings) -> Fix:
-    text = (
-        f"The job cannot have run with the settings as given: {findings_text(rulings.job)}. "
-        "Pass the settings that it ran with"
-    )
-    if not _is_legal_without_graphs(case, rulings):
-        return Fix(f"{text}.")
-    if not can_be_named(case):
-        return Fix(f"{text}. With --cuda_graph_impl none they are legal.")
-    line = command(case, "diagnose", *case.asked_with, graphs="none", paths=case.paths)
-    return Fix(f"{text}. Without CUDA graphs they are legal:", line)
-
-
-def _is_legal_without_graphs(case: Case, rulings: Rulings) -> bool:
-    if case.spec is None or case.spec.cuda_graph.impl == "none":
-        return False
-    return not rulings.refusal(changed(case.spec, graphs="none"))
 
 
 def _allocator(known: Situation) -> list[Fix]:
@@ -121,7 +104,8 @@ def _without_graphs(case: Case, rulings: Rulings) -> list[Fix]:
         return []
     share = f"{format_bytes(pools)} ({pools / there:.0%} of the device)"
     text = f"Private pools hold {share}. The same job without CUDA graphs shows how much of that graphs cause."
-    return [Fix(text, command(case, "run", graphs="none") if _is_legal_without_graphs(case, rulings) else "")]
+    is_legal = case.spec is not None and not rulings.refusal(changed(case.spec, graphs="none"))
+    return [Fix(text, command(case, "run", graphs="none") if is_legal else "")]
 
 
 def _own_limit(known: Situation) -> list[Fix]:
@@ -148,17 +132,19 @@ def _change(case: Case, outlook: Outlook, rulings: Rulings) -> Fix | None:
     change = outlook.change
     if change is None:
         return None
-    cost, graphs = "", dict(change.changes).get("cuda_graph_impl")
+    cost = ""
     if change.overhead is not None:
         cost = f", {format_percent(change.overhead)} {change.cost} compared with no recompute"
-    what = f"recompute {change.text}{' without CUDA graphs' if graphs else ''}, peak {format_bytes(change.peak_bytes)}"
+    without = " without CUDA graphs" if change.graphs else ""
+    what = f"recompute {change.recompute}{without}, peak {format_bytes(change.peak_bytes)}"
     text = f"Cheapest change predicted to fit into {format_bytes(outlook.budget_bytes or 0)}: {what}{cost}."
     if (unexplained_bytes(case) or 0) > 0:
         text += " The memory that the prediction does not explain is already subtracted."
     if case.spec is None:
         return Fix(text)
-    spec = changed(case.spec, recompute=change.text, graphs=graphs)
-    fix = _unless_refused(text, command(case, "run", recompute=change.text, graphs=graphs), rulings.refusal(spec))
+    spec = changed(case.spec, recompute=change.recompute, graphs=change.graphs)
+    line = command(case, "run", recompute=change.recompute, graphs=change.graphs)
+    fix = _unless_refused(text, line, rulings.refusal(spec))
     return replace(fix, setting=to_paste(spec, case.spec)) if fix.command else fix
 
 

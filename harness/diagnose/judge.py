@@ -54,7 +54,7 @@ def _doubt(rulings: Rulings) -> str:
     """Say that a job that ended well had other software or settings than given."""
     return (
         f"The rules refuse the settings as given: {findings_text(rulings.job)}. The job ran all the same, so it had "
-        "another release of the software, another graph scope or other settings. mbr-perf ignores the settings as given."
+        "other settings or another release of the software. mbr-perf ignores the settings as given."
     )
 
 

@@ -20,16 +20,14 @@ from harness.launch.environment import Host
 from harness.launch.machine import software_for
 from harness.launch.processes import Life, life_of, owner_of, started_at
 from harness.measure.provenance import Clock, provenance
-from harness.measure.ranks import status_of
+from harness.measure.ranks import first_failed, status_of
 from harness.records.collect import AgentRecord, Collected, LaunchOutcome, collect, read_heartbeats
 from harness.records.launch import signal_name
 from harness.records.rank import OWNER, RankRecord, placed
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
-from harness.units import first_line, grouped
+from harness.units import first_line, grouped, ranks_text
 
-# Strongest evidence first; another rank usually causes a hang, a lost rank or a lost connection.
-_KINDS = ("oom", "non_finite_loss", "signal", "error", "hang", "timeout", "lost")
 _OWN_FAILURES = ("oom", "non_finite_loss", "error")
 _SLURM = "Slurm: "
 _MOST_GROUPS = 8
@@ -38,10 +36,9 @@ _SILENT = ("lost", "hang", "timeout")
 
 def case_of_run(record: RunRecord) -> Case:
     """Return the run and how it ended, as its record says."""
-    first = record.imported.failed_rank if record.imported else None
-    failed = (rank for rank in record.ranks if rank.failure)
-    rank = min(failed, key=lambda rank: (rank.rank != first, _order(rank)), default=None)
+    rank = first_failed(record.ranks, record.imported.failed_rank if record.imported else None)
     metrics = derive(record) if record.status == "ok" else None
+    rate, time = (metrics.tflops_per_gpu, metrics.step_time_s) if metrics else (None, None)
     return Case(
         name=record.run_id,
         origin="run",
@@ -52,8 +49,8 @@ def case_of_run(record: RunRecord) -> Case:
         ranks=tuple(_figures(rank) for rank in record.ranks),
         prediction=record.prediction,
         no_prediction=record.no_prediction,
-        tflops_per_gpu=metrics.tflops_per_gpu.median if metrics and metrics.tflops_per_gpu else None,
-        step_time_s=metrics.step_time_s.median if metrics and metrics.step_time_s else None,
+        tflops_per_gpu=rate.median if rate else None,
+        step_time_s=time.median if time else None,
         has_nan=_has_nan(record),
         expandable_segments=has_expandable_segments(record),
         messages=tuple(_messages(record)),
@@ -63,14 +60,6 @@ def case_of_run(record: RunRecord) -> Case:
         has_given_settings=record.imported is not None,
         forced=tuple(finding.id for finding in record.findings if finding.overridden),
     )
-
-
-def _order(rank: RankRecord) -> tuple[bool, int, float, int]:
-    """Sort by kind, then by step: the failure that explains the others comes first."""
-    failure = rank.failure
-    assert failure is not None
-    step = failure.step if failure.step is not None else math.inf
-    return is_victim(failure) and failure.kind != "oom", _KINDS.index(failure.kind), step, rank.rank
 
 
 def _failed(rank: RankRecord, record: RunRecord) -> FailedRank:
@@ -136,9 +125,9 @@ def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, 
     The strongest evidence counts: a rank's own failure, then an error in the logs, then the end of mbr-perf itself.
     """
     has_begun = (folder / OWNER).is_file() or any((folder / "ranks").glob("rank_*"))
-    if not has_begun and logged is None:
-        raise BadRequestError(f"{folder}: neither a record nor logs", remedy="wait until the run has begun")
-    if not has_begun and logged is not None:
+    if not has_begun:
+        if logged is None:
+            raise BadRequestError(f"{folder}: neither a record nor logs", remedy="wait until the run has begun")
         return replace(logged, name=folder.name)
     collected = collect(folder, spec.num_gpus)
     ranks = placed(collected.ranks, spec)
@@ -171,7 +160,7 @@ def _by_life(folder: Path, life: Life) -> OomVerdict:
 def _how_far(folder: Path, ranks: Sequence[RankRecord], spec: ExperimentSpec) -> str:
     """Return the progress of all ranks, grouped: ``ranks 0, 1: finished step 3 of 40, then silent``."""
     groups = grouped((_end(rank, spec), rank.rank) for rank in ranks)
-    progress = [f"{_names(numbers)}: {end}" for end, numbers in groups.items()]
+    progress = [f"{ranks_text(numbers)}: {end}" for end, numbers in groups.items()]
     more = f"; and {len(progress) - _MOST_GROUPS} more" if len(progress) > _MOST_GROUPS else ""
     files = [folder / "ranks" / f"rank_{rank.rank:03d}.progress.jsonl" for rank in ranks]
     last = max((beat.time_s for file in files for beat in read_heartbeats(file)[0][-1:]), default=None)
@@ -187,15 +176,6 @@ def _end(rank: RankRecord, spec: ExperimentSpec) -> str:
         phase = f"began {rank.failure.phase}" if rank.failure.phase else "no sign of life"
         return f"finished {came}, then silent" if came else f"{phase}, no step" if rank.failure.phase else phase
     return f"{came or 'no step'}, then {rank.failure.kind}"
-
-
-def _names(numbers: Sequence[int]) -> str:
-    """Return ``rank 3``, ``ranks 0 to 7`` or ``ranks 0, 2``."""
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2:
-        return f"ranks {numbers[0]} to {numbers[-1]}"
-    return f"ranks {', '.join(map(str, numbers[:8]))}{' ...' if len(numbers) > 8 else ''}"
 
 
 def _agents(folder: Path) -> list[str]:

@@ -71,12 +71,15 @@ def _disagreement(case: Case, path: Path, device: DeviceMemory) -> str:
 
 
 def _lines(path: Path, device: DeviceMemory) -> list[str]:
-    sums = (
-        f"{path.name}: {format_bytes(device.reserved_bytes)} reserved, {format_bytes(device.allocated_bytes)} allocated, "
-        f"{format_bytes(device.stranded_bytes)} stranded, {format_bytes(device.releasable_bytes)} releasable, "
-        f"{format_bytes(device.private_reserved_bytes)} in private pools; largest free block "
-        f"{format_bytes(device.largest_free_bytes)}."
+    rows = (
+        ("reserved", device.reserved_bytes),
+        ("allocated", device.allocated_bytes),
+        ("stranded", device.stranded_bytes),
+        ("releasable", device.releasable_bytes),
+        ("in private pools", device.private_reserved_bytes),
     )
+    listed = ", ".join(f"{format_bytes(size)} {what}" for what, size in rows)
+    sums = f"{path.name}: {listed}; largest free block {format_bytes(device.largest_free_bytes)}."
     modules = by_module(device.holders)[:_MOST_HOLDERS]
     listed = ", ".join(f"{module} {format_bytes(size)}" for module, size in modules if size)
     return [sums, *([f"{path.name}: the modules that hold most: {listed}."] if listed else [])]

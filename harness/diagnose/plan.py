@@ -48,7 +48,7 @@ def outlook_of(plan: Plan) -> Outlook:
         return Outlook(_change(plan.recommended), budget_bytes=budget)
     other = plan.without_graphs.recommended if plan.without_graphs else None
     if other is not None and other.verdict == "FITS":
-        return Outlook(_change(other, ("cuda_graph_impl", "none")), budget_bytes=budget)
+        return Outlook(_change(other, "none"), budget_bytes=budget)
     return Outlook(budget_bytes=budget)
 
 
@@ -58,10 +58,10 @@ def asked_row(plan: Plan) -> Row | None:
     return next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
 
 
-def _change(row: Row, *more: tuple[str, str]) -> Change:
+def _change(row: Row, graphs: str | None = None) -> Change:
     assert row.prediction is not None
-    cost, changes = "step time" if row.prediction.time else "FLOPs", (("recompute", row.text), *more)
-    return Change(row.text, changes, row.prediction.peak_bytes, row.overhead, cost)
+    cost = "step time" if row.prediction.time else "FLOPs"
+    return Change(row.text, row.prediction.peak_bytes, row.overhead, cost, graphs)
 
 
 _PATIENCE_S = 300.0
@@ -76,25 +76,18 @@ def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
     if spec is None:
         return case, None
     try:
-        made = _plan(spec, host, capacity_bytes=_capacity(case))
+        made = _plan(spec, host, capacity_bytes=case.capacity_bytes)
         asked = asked_row(made)
         if case.prediction is None and asked is not None:
             prediction = asked.prediction.record() if asked.prediction else None
             case = replace(case, prediction=prediction, no_prediction="" if prediction else asked.reason)
-        more, capacity = unexplained_bytes(case) or 0, _capacity(case)
+        more, capacity = unexplained_bytes(case) or 0, case.capacity_bytes
         if more > 0 and capacity is not None and case.has_oom:
             made = _plan(spec, host, capacity_bytes=max(0, capacity - more))
     except (HarnessError, OSError, LayoutError) as error:
         problem = first_line(str(error))
         return replace(case, no_prediction=case.no_prediction or problem), Outlook(problem=problem)
     return case, outlook_of(made) if made.limits.capacity_bytes is not None else None
-
-
-def _capacity(case: Case) -> int | None:
-    """Return the size of the device, from the failure's own text if it has it."""
-    stated = case.verdict.figures.total_bytes if case.verdict.figures else None
-    known = [size for size in (stated, case.spec.capacity_bytes if case.spec else None) if size]
-    return min(known, default=None)
 
 
 def _plan(spec: ExperimentSpec, host: Host, *, capacity_bytes: int | None) -> Plan:
@@ -116,7 +109,7 @@ def _plan_as_asked(spec: ExperimentSpec, host: Host, capacity_bytes: int | None)
 
 
 def rulings_on(case: Case, host: Host) -> Rulings:
-    """Return what the rules refuse with the software that a run on the job's GPUs would find. Without a spec: nothing."""
+    """Return what the rules refuse with the software that a run on the job's GPUs would find."""
     spec = case.spec
     if spec is None:
         return Rulings()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
 
 from harness.errors import BadRequestError, raise_all
 from harness.foreign.logs.sources import STDIN, Passage
@@ -60,30 +61,16 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
 
     BadRequestError names all unknown ones, and refuses sweeps and more than one job.
     """
-    runs: list[Committed] = []
-    unfinished: list[Path] = []
-    logs: list[str] = []
-    snapshots: list[Path] = []
+    found: dict[str, list[Any]] = {"run": [], "unfinished": [], "log": [], "snapshot": []}
     problems: list[BadRequestError] = []
     for reference in dict.fromkeys(references):
         try:
-            path = reference if reference == STDIN else located(reference, results)
-            if isinstance(path, str):
-                logs.append(path)
-            elif path.is_dir() and (path / SWEEP).is_file():
-                _refuse_sweep(path)
-            elif path.name == RECORD or (path.is_dir() and is_committed(path)):
-                runs.append(Committed(read_run(path), path if path.is_dir() else path.parent))
-            elif path.is_dir() and (path / _SPEC).is_file():
-                unfinished.append(path)
-            elif looks_like_a_snapshot(path) or (path.suffix == _PICKLE and path.is_file()):
-                snapshots.append(path)
-            else:
-                refuse_other_kinds(path.absolute(), _TAKEN, failed=True)
-                logs.append(reference)
+            kind, value = _sorted(reference, results)
+            found[kind].append(value)
         except BadRequestError as problem:
             problems.append(problem)
     raise_all(problems)
+    runs, unfinished, logs, snapshots = found.values()
     num_jobs = len(runs) + len(unfinished) + bool(logs)
     if num_jobs > 1 or len(snapshots) > 1:
         what = f"{num_jobs} jobs" if num_jobs > 1 else f"{len(snapshots)} snapshots"
@@ -95,6 +82,23 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
         logs=tuple(logs),
         snapshot=snapshots[0] if snapshots else None,
     )
+
+
+def _sorted(reference: str, results: Path | None) -> tuple[str, object]:
+    """Return the kind of a reference and its value. BadRequestError for a sweep and for other kinds of results."""
+    if reference == STDIN:
+        return "log", reference
+    path = located(reference, results)
+    if path.is_dir() and (path / SWEEP).is_file():
+        _refuse_sweep(path)
+    if path.name == RECORD or (path.is_dir() and is_committed(path)):
+        return "run", Committed(read_run(path), path if path.is_dir() else path.parent)
+    if path.is_dir() and (path / _SPEC).is_file():
+        return "unfinished", path
+    if looks_like_a_snapshot(path) or (path.suffix == _PICKLE and path.is_file()):
+        return "snapshot", path
+    refuse_other_kinds(path.absolute(), _TAKEN, failed=True)
+    return "log", reference
 
 
 def located(reference: str, results: Path | None) -> Path:
@@ -120,7 +124,7 @@ def located(reference: str, results: Path | None) -> Path:
     )
 
 
-def _refuse_sweep(folder: Path) -> None:
+def _refuse_sweep(folder: Path) -> NoReturn:
     """Refuse a sweep, and name its runs that did not end well."""
     data = read_sweep(folder)
     begun = [run_dir_of(folder, cell.planned.index, n) for cell in data.cells for n in range(data.plan.repeats)]

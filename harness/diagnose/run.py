@@ -96,7 +96,7 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
     """Return the settings of the options. BadRequestError: there are only runs, which record their own."""
     if request.asked is None:
         if logged is not None and request.plans:
-            hint = f"{logged.path} prints the settings of the job: add -g, e.g. -g h100, to compare it with its prediction."
+            hint = f"{logged.path} prints the settings of the job: add -g, e.g. -g h100, for its prediction."
             request.passage.notes.append(hint)
         return None
     if not inputs.logs:

@@ -8,7 +8,6 @@ from harness.diagnose.values import Case, Recognised
 from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
 from harness.experiment.rules.refusals import filled, without_unknown
-from harness.failures.classify import expandable_segments
 from harness.failures.entries import word_of
 from harness.units import format_bytes, shortened
 
@@ -52,7 +51,7 @@ _ON_THE_DEVICE = frozenset({"fragmentation", "capacity", "cuda_graph_pools", "ou
 
 
 def is_device_oom(case: Case) -> bool:
-    """Return whether this job alone filled the device in training, or the memory limit that stands for a smaller device."""
+    """Return whether this job alone filled the device in training, or the limit that stands for a smaller device."""
     if case.verdict.is_in_setup:
         return False
     is_stand_in = case.spec is not None and case.spec.measure.memory_limit_bytes is not None
@@ -65,15 +64,12 @@ def one_rank_beside_headroom(case: Case) -> str:
     if len(full) != 1 or not is_device_oom(case) or case.expandable_segments or case.is_on_cpu:
         return ""
     held = [size for rank in case.ranks if not rank.has_oom and (size := rank.held_bytes) is not None]
-    total = case.verdict.figures.total_bytes if case.verdict.figures else None
-    total = case.spec.capacity_bytes if total is None and case.spec else total
+    total = case.capacity_bytes
     if not held or total is None or max(held) > total * (1 - _HEADROOM):
         return ""
-    allocator = "whether expandable segments were on is not known"
-    if case.expandable_segments is False:
-        allocator = "no expandable segments"
-    elif case.spec is not None and expandable_segments(case.spec.env):
-        allocator = "the recipe sets expandable segments, but the logs do not show whether the job had them"
+    allocator = "no expandable segments"
+    if case.expandable_segments is None:
+        allocator = "the logs do not show whether expandable segments were on"
     rest = f"the other {len(held)} held at most {format_bytes(max(held))} of {format_bytes(total)}"
     return f"only rank {full[0].rank}; {rest}; {allocator}"
 

@@ -73,7 +73,8 @@ def _before_training(case: Case, stage: StagePrediction) -> str:
     parts = {"weights": stage.weights, "gradients": stage.gradients, "optimizer": stage.optimizer}
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     needed = needed_bytes(case)
-    text = f"Predicted for pipeline stage {stage.pp_rank} before the first step: {format_bytes(sum(parts.values()))} ({listed})"
+    total = format_bytes(sum(parts.values()))
+    text = f"Predicted for pipeline stage {stage.pp_rank} before the first step: {total} ({listed})"
     return f"{text}; the rank needed {format_bytes(needed)}." if needed is not None else f"{text}."
 
 
@@ -82,7 +83,8 @@ def _needed(case: Case, stage: StagePrediction) -> str:
     if needed is None:
         return ""
     more = needed - stage.total
-    text = f"{'The rank needed' if case.has_oom else 'The rank held' if case.failed else 'The fullest rank held'} {format_bytes(needed)}"
+    who = "The rank needed" if case.has_oom else "The rank held" if case.failed else "The fullest rank held"
+    text = f"{who} {format_bytes(needed)}"
     if more < 0:
         why = " (it failed before its peak)" if case.has_oom else ""
         return f"{text}, {format_bytes(-more)} less than predicted{why}."

@@ -96,13 +96,20 @@ class Case:
 
     @property
     def is_on_cpu(self) -> bool:
-        """Return whether its ranks ran on the CPU."""
+        """Return whether it is known to have run on CPU ranks."""
         return self.spec is not None and self.spec.gpu_type.is_cpu
 
     @property
     def has_oom(self) -> bool:
         """Return whether it ran out of memory."""
         return self.verdict.is_oom
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Return the size of the device, by its settings or by the failure's own text, whichever is smaller."""
+        stated = self.verdict.figures.total_bytes if self.verdict.figures else None
+        sizes = (stated, self.spec.capacity_bytes if self.spec else None)
+        return min((size for size in sizes if size), default=None)
 
     @property
     def peak_bytes(self) -> int | None:
@@ -125,13 +132,16 @@ class Recognised:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting that is predicted to fit. ``overhead``: of ``cost``, compared with no recompute; None: not predicted."""
+    """A recompute setting that is predicted to fit; ``graphs``: the ``cuda_graph_impl`` that it needs.
 
-    text: str
-    changes: tuple[tuple[str, str], ...]
+    ``overhead``: of ``cost``, compared with no recompute; None: not predicted.
+    """
+
+    recompute: str
     peak_bytes: int
     overhead: float | None
     cost: str = "step time"
+    graphs: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

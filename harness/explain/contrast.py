@@ -34,18 +34,19 @@ def contrast(ours: Side, theirs: Side) -> Contrast:
     for key in sorted({*ours.facts, *theirs.facts}, key=lambda key: (order.index(key[0]), key[1])):
         group, name = key
         here, there = _value(ours, key), _value(theirs, key)
-        is_known = here is not None and there is not None
-        if here is not None and there is not None and _alike(name, here, there):
-            same[group] += 1
-        elif is_known or (_is_evidence(key, theirs) and (here or there) != NONE_SEEN):
+        if here is not None and there is not None:
+            is_different = not _alike(name, here, there)
+            same[group] += 0 if is_different else 1
+        else:
+            is_different = _is_evidence(key, theirs) and (here or there) != NONE_SEEN
+            missing[0 if here is None else 1].append(key)
+        if is_different:
             source = ours.sources.get(name, "") if group == "settings" else ""
             different.append(Difference(name, there, here, group=group, source=source))
-        if not is_known:
-            missing[0 if here is None else 1].append(key)
     recorded = {group for group, _ in (*ours.facts, *theirs.facts)} | ours.closed | theirs.closed
     neither = tuple(group for group in GROUPS if group not in recorded)
     not_recorded = NotRecorded(run=grouped(missing[0]), reference=grouped(missing[1]), neither=neither)
-    return Contrast(_variables_once(different), dict(same), not_recorded)
+    return Contrast(_variables_once(different), dict(+same), not_recorded)
 
 
 def _is_evidence(key: Key, theirs: Side) -> bool:

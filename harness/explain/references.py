@@ -98,7 +98,7 @@ def _at_revision(reference: str, folder: Path) -> Named:
     stem = name.removesuffix(".json")
     try:
         done = subprocess.run(
-            ("git", "-C", str(folder), "cat-file", "blob", f"{revision}:./{stem}.json"),  # noqa: S607 (the user's own git)
+            ("git", "-C", str(folder), "cat-file", "blob", f"{revision}:./{stem}.json"),  # noqa: S607 (the user's git)
             capture_output=True,
             text=True,
             timeout=_GIT_TIMEOUT_S,

@@ -40,9 +40,9 @@ ABSENT = "none"  # recorded as not set or not installed
 class Side:
     """Everything recorded for a run or a golden. ``facts`` are texts; a missing fact was not recorded.
 
-    ``closed``: groups recorded whole, in which a missing fact was absent. ``metrics``: usable values by name, none for a
-    run that did not end well; ``derived``: the calculated ones. ``spreads``: relative standard deviation of one run, from
-    ``num_runs`` or the source in ``spread_basis``. ``numbers``: facts for estimates: ``sm_clock_min_mhz``,
+    ``closed``: groups recorded whole, in which a missing fact was absent. ``metrics``: usable values by name, none for
+    a run that did not end well; ``derived``: the calculated ones. ``spreads``: relative standard deviation of one run,
+    from ``num_runs`` or the source in ``spread_basis``. ``numbers``: facts for estimates: ``sm_clock_min_mhz``,
     ``sm_clock_max_mhz``, ``imbalance``, ``spread_of_steps`` (fractions).
     """
 
@@ -93,8 +93,8 @@ class Contrast:
 class Change:
     """One metric on both sides. ``change``: relative to the reference; None without two values.
 
-    ``noise``: how much equal runs may differ (two standard deviations of the difference), None if unknown; ``basis``: its
-    source.
+    ``noise``: how much equal runs may differ (two standard deviations of the difference), None if unknown;
+    ``basis``: its source.
     """
 
     metric: str
@@ -149,7 +149,7 @@ class Cause(Shown):
 
 
 class Explanation(Document):
-    """``mbr-perf explain --json``. ``verdict``: the summary; ``same``: how many facts agree; ``advice``: what to do next."""
+    """``mbr-perf explain --json``. ``verdict``: the summary; ``same``: how many facts agree; ``advice``: next steps."""
 
     run: SideRow
     reference: SideRow

@@ -1,5 +1,6 @@
 """Judges the ranks' records and the launch together: status, first real failure, doubts."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -14,13 +15,13 @@ from harness.units import first_line, format_bytes, grouped, ranks_text
 
 _SAME_LOSS = 1e-6  # relative; the order of summation of fp32 losses may differ between steps
 _SMALLEST_MOVE = 1e-4  # Adam moves a weight by at most the learning rate per step; bf16 rounds 0.02 to steps of 1.2e-4
-# A rank that lost its peers reports a connection error. The cause is the rank with the strongest evidence.
-_STRENGTH = ("oom", "non_finite_loss", "signal", "hang", "timeout", "error", "lost")
+# Strongest evidence first; another rank usually causes a hang, a lost rank or a lost connection.
+_STRENGTH = ("oom", "non_finite_loss", "signal", "error", "hang", "timeout", "lost")
 
 
 def status_of(outcome: LaunchOutcome, ranks: tuple[RankRecord, ...]) -> tuple[Status, str | None]:
     """How the run ended and, if it failed, one sentence: rank, stage, phase, step, cause."""
-    culprit = _culprit(ranks)
+    culprit = first_failed(ranks)
     if outcome.status == "interrupted":
         return "interrupted", outcome.reason
     if culprit is not None and culprit.failure is not None and not _launch_knows_more(outcome, culprit.failure):
@@ -37,15 +38,17 @@ def _launch_knows_more(outcome: LaunchOutcome, failure: Failure) -> bool:
     return failure.kind == "lost" and outcome.status != "ok" and outcome.reason is not None
 
 
-def _culprit(ranks: tuple[RankRecord, ...]) -> RankRecord | None:
-    failed = [rank for rank in ranks if rank.failure]
-    return min(failed, key=_rank_of_evidence) if failed else None
+def first_failed(ranks: Iterable[RankRecord], named: int | None = None) -> RankRecord | None:
+    """Return the rank whose failure explains the others; ``named``: the rank that a log names as the first."""
+    failed = (rank for rank in ranks if rank.failure)
+    return min(failed, key=lambda rank: (rank.rank != named, *_evidence(rank)), default=None)
 
 
-def _rank_of_evidence(rank: RankRecord) -> tuple[bool, int, int]:
+def _evidence(rank: RankRecord) -> tuple[bool, int, float, int]:
     failure = rank.failure
     assert failure is not None
-    return is_victim(failure), _STRENGTH.index(failure.kind), rank.rank
+    step = math.inf if failure.step is None else failure.step
+    return is_victim(failure) and failure.kind != "oom", _STRENGTH.index(failure.kind), step, rank.rank
 
 
 def _sentence(rank: RankRecord, failure: Failure) -> str:

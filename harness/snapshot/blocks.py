@@ -123,7 +123,7 @@ def _add(device: Blocks, entry: dict[Any, Any], segment: _Segment, stacks: Stack
 
 
 def _blocks(entry: dict[Any, Any], segment: _Segment) -> Iterator[tuple[int, int, str, dict[Any, Any], str]]:
-    """Yield address, bytes, state, the block and its place. In old releases, blocks have no address but are in order."""
+    """Yield address, bytes, state, the block and its place. Blocks of old releases have no address but are in order."""
     address = segment.address
     for number, value in enumerate(sequence(entry.get("blocks"), f"{segment.where}.blocks")):
         where = f"{segment.where}.blocks[{number}]"

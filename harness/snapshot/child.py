@@ -41,7 +41,7 @@ _DAMAGED = (pickle.UnpicklingError, EOFError, RecursionError, ImportError, *_WRO
 
 
 def load_plain(stream: IO[bytes]) -> object:
-    """Load the value in ``stream``. RefusedPickleError for anything but plain values and for damaged files; MemoryError."""
+    """Load the value in ``stream``. RefusedPickleError: not plain values, or a damaged file. MemoryError."""
     try:
         return _PlainUnpickler(stream, buffers=None).load()
     except RefusedPickleError:

@@ -21,7 +21,7 @@ _NOT_A_SNAPSHOT = "give a file written by torch.cuda.memory._dump_snapshot"
 class SnapshotLimits:
     """Limits for opening a file of a given size.
 
-    Dicts take about three times the bytes of their pickle (results/benchmarks/snapshot_memory.json); a minute per 100 MB.
+    Dicts take about three times the bytes of their pickle (results/benchmarks/snapshot_memory.json).
     """
 
     largest_file_bytes: int = _CAP_BYTES
@@ -40,7 +40,7 @@ class SnapshotLimits:
 
 
 def looks_like_a_snapshot(path: Path) -> bool:
-    """Return whether the file begins like a pickle of Python 3: a cheap hint. False if unreadable, or readable only once."""
+    """Return whether the file begins like a pickle of Python 3, a cheap hint; False if it can be read only once."""
     if not path.is_file():
         return False
     try:
@@ -63,8 +63,9 @@ def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> Snapsh
                 f"{path}: is empty", remedy="check whether the disk is full or the job was killed, then record it again"
             )
         if num_bytes > limits.largest_file_bytes:
+            most = limits.largest_file_bytes / 1e6
             raise BadRequestError(
-                f"{path}: {num_bytes / 1e6:.0f} MB; mbr-perf opens files of up to {limits.largest_file_bytes / 1e6:.0f} MB",
+                f"{path}: {num_bytes / 1e6:.0f} MB; mbr-perf opens files of up to {most:.0f} MB",
                 remedy="record a shorter history: a smaller max_entries of _record_memory_history",
             )
         return SnapshotSummary.model_validate_json(_answer(path, num_bytes, limits))

@@ -72,10 +72,12 @@ ROWS = (
 )  # fmt: skip
 _RECOMPUTING = _MCORE + "tensor_parallel/random.py"
 _BACKWARD = ("backward", "_back")
+_CONSTRUCTING = ("__init__", "reset_parameters")
 UNKNOWN, BACKWARD = "not in a module", "backward pass"
 
 _LIBRARIES = re.compile(
-    r"(?:^|/)(?:torch|transformer_engine|triton|apex|flash_attn|einops|numpy|cuda)/|/lib(?:64)?/python3[.\d]*/(?!site-packages|dist-packages)"
+    r"(?:^|/)(?:torch|transformer_engine|triton|apex|flash_attn|einops|numpy|cuda)/"
+    r"|/lib(?:64)?/python3[.\d]*/(?!site-packages|dist-packages)"
 )
 _INSTALLED = re.compile(r"^.*/(?:site-packages|dist-packages)/")
 _KEPT_PARTS = 4
@@ -87,23 +89,24 @@ def module_of(frames: Iterable[Frame]) -> str:
     ``mlp (weights)`` where a constructor allocated, ``mlp (recompute)`` inside a recomputation in the backward pass.
     A backward function of megatron-core is called by autograd, so the frames above it do not name its module.
     """
+    frames = tuple(frames)
     found: ModuleRow | None = None
-    constructing = recomputing = backward = False
     for frame in frames:
-        backward = backward or (_MCORE in frame.path and frame.function.endswith(_BACKWARD))
-        constructing = constructing or (_is_megatron(frame) and frame.function in ("__init__", "reset_parameters"))
-        recomputing = recomputing or (_RECOMPUTING in frame.path and frame.function in ("backward", "_recompute"))
         if found is None or found.module == "mlp":
             found = _within(found, _row(frame))
     if found is None:
-        return BACKWARD if backward else UNKNOWN
-    if recomputing and found.is_model:
+        is_backward = any(_MCORE in frame.path and frame.function.endswith(_BACKWARD) for frame in frames)
+        return BACKWARD if is_backward else UNKNOWN
+    if not found.is_model:
+        return found.module
+    if any(_RECOMPUTING in frame.path and frame.function in ("backward", "_recompute") for frame in frames):
         return f"{found.module} (recompute)"
-    return f"{found.module} (weights)" if constructing and found.is_model else found.module
+    is_constructing = any(_is_megatron(frame) and frame.function in _CONSTRUCTING for frame in frames)
+    return f"{found.module} (weights)" if is_constructing else found.module
 
 
 def site_of(frames: Iterable[Frame]) -> str:
-    """Return ``file:line function`` of the innermost frame outside libraries below megatron-core; empty without a stack."""
+    """Return ``file:line function`` of the innermost frame above libraries; empty without a stack."""
     first: Frame | None = None
     for frame in frames:
         if not frame.path or frame.path == "??":

@@ -15,7 +15,7 @@ from tests.diagnose.conftest import FRAGMENTED
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_command_to_copy_is_on_one_line_at_any_width(case, width):
-    outlook = Outlook(Change("mlp", (("recompute", "mlp"),), 60 * GIB, 0.16), budget_bytes=74 * GIB)
+    outlook = Outlook(Change("mlp", 60 * GIB, 0.16), budget_bytes=74 * GIB)
     answer, out = diagnose(case(FRAGMENTED, expandable_segments=False), outlook=outlook), io.StringIO()
 
     print_page(Console(file=out, force_terminal=True, color_system=None, width=width), diagnosis_page(answer))
