@@ -87,29 +87,42 @@ def test_a_folder_of_logs_names_the_rank_that_really_failed(mbr_perf, logs):
     assert lines[1].startswith("Failure   fragmentation (high): 20.41 GiB (26% of the device)")
     assert lines[2] == f"Where     rank 0, GPU 0, in forward_backward after iteration 2 ({folder}/rank_000.log:6)"
     assert "             export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in lines
-    assert "Notes     1 other rank also failed, probably because of this failure: rank 1" in lines
-    assert len(lines) <= 25
-
-
-def test_a_message_without_figures_has_no_line_of_numbers(mbr_perf, logs):
-    answer = mbr_perf(
-        "diagnose", logs("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.")
-    )
-    assert "bad_size" in answer.out
-    assert "Numbers" not in answer.out
+    assert any(line.startswith("Notes ") and line.endswith(": rank 1") for line in lines)
 
 
 def test_a_gradient_that_is_not_finite_with_fp8_and_layernorm_has_its_cause_and_fix(mbr_perf, logs):
     message = (
-        f"{iteration(11)}\nUnexpected result nan on rank 0 at iteration #12 invocation #1 (message='found NaN in local grad "
-        "norm for bucket #0 in backward pass before data-parallel communication collective')"
+        f"{iteration(11)}\nUnexpected result nan on rank 0 at iteration #12 invocation #1 (message='found NaN in local "
+        "grad norm for bucket #0 in backward pass before data-parallel communication collective')"
     )
-    settings = (*OPTIONS[:-1], "core_attn,layernorm", "--no_plan")
-    lines = mbr_perf("diagnose", logs(message), *settings).out.splitlines()
-    assert lines[1].startswith("Failure   not_oom (high): ")
-    assert lines[2].startswith("Where     rank 0, after iteration 11")
-    assert lines[-3].startswith("Next      1. Recompute core_attn only, not layernorm")
-    assert lines[-1].strip() == "Megatron-LM: --recompute-granularity selective --recompute-modules core_attn"
+    settings = (*OPTIONS[:-1], "core_attn,layernorm", "--no_plan", "--json")
+    document = json.loads(mbr_perf("diagnose", logs(message), *settings).out)
+    assert (document["verdict"]["class"], document["verdict"]["when"]) == ("not_oom", "after iteration 11")
+    assert document["fixes"][0]["megatron_lm"] == "--recompute-granularity selective --recompute-modules core_attn"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "rank"),
+    [
+        ("Root Cause (first observed failure):\n  rank      : 6 (local_rank: 6)\n  exitcode  : 1 (pid: 906)", 6, 6),
+        (iteration(1), 6, None),
+    ],
+    ids=["only torchrun's report", "a log that stops"],
+)
+def test_logs_without_a_cause_are_inconclusive(mbr_perf, logs, text, code, rank):
+    answer = mbr_perf("diagnose", logs(text), "--json")
+    assert (answer.code, verdict_of(answer)["class"], verdict_of(answer)["rank"]) == (code, None, rank)
+
+
+def test_a_job_that_ended_well_has_no_failure(mbr_perf, run):
+    answer = mbr_perf("diagnose", run("a", settings={"recompute": "none"}), "--no_plan")
+    assert (answer.code, answer.out.splitlines()[1]) == (0, "Failure   none: the job ended well")
+
+
+def test_slurms_time_limit_explains_the_ranks_that_it_ended(mbr_perf, run):
+    ended = Failure(kind="signal", message="Signal 15 (SIGTERM) received by PID 4")
+    answer = mbr_perf("diagnose", run("a", ended, failure="Slurm: TIMEOUT after 30 min"), "--no_plan")
+    assert answer.out.splitlines()[1].startswith("Failure   time_limit (high): ")
 
 
 def test_standard_input_is_read(mbr_perf, monkeypatch):
@@ -150,33 +163,6 @@ def test_a_run_that_was_never_committed_is_read_from_its_logs(mbr_perf, tmp_path
     assert (document["verdict"]["class"], document["verdict"]["rank"], document["job"]["recompute"]) == (
         "capacity", 9, "core_attn",
     )  # fmt: skip
-
-
-def test_a_log_of_a_refused_configuration_is_diagnosed_by_its_message(mbr_perf, logs):
-    words = "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"
-    document = json.loads(mbr_perf("diagnose", logs(traceback(words)), "--json").out)
-    assert document["verdict"]["class"] == "not_oom"
-    assert [row["id"] for row in document["symptoms"]] == ["pipeline_with_cpu_offloading"]
-
-
-def test_a_job_that_ended_well_has_no_failure(mbr_perf, run):
-    answer = mbr_perf("diagnose", run("a", settings={"recompute": "none"}), "--no_plan")
-    assert answer.code == 0
-    assert answer.out.splitlines()[1] == "Failure   none: the job ended well"
-
-
-def test_the_report_of_torchrun_alone_is_no_conclusion(mbr_perf, logs):
-    table = "Root Cause (first observed failure):\n  rank      : 6 (local_rank: 6)\n  exitcode  : 1 (pid: 906)"
-    answer = mbr_perf("diagnose", logs(table), "--json")
-    assert (answer.code, verdict_of(answer)["class"], verdict_of(answer)["rank"]) == (6, None, 6)
-    assert "the log of rank 6 has the reason" in verdict_of(answer)["reason"]
-    assert json.loads(answer.out)["fixes"][0]["text"].startswith("Read the log of rank 6: ")
-
-
-def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
-    answer = mbr_perf("diagnose", logs(iteration(1)))
-    assert answer.code == 6
-    assert answer.out.splitlines()[1].startswith("Failure   unknown: no line shows how the job ended; the log ends at ")
 
 
 @pytest.mark.parametrize("sweep", [True, False])
@@ -224,19 +210,13 @@ def test_snapshots_without_a_failed_request_have_no_verdict(mbr_perf, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (FULL, "oom.pickle is from another moment or rank than the job's message (asked for 2.00 GiB, not "),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", ""),
-    ],
+    ("text", "is_another"),
+    [(FULL, True), ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", False)],
 )
-def test_a_snapshot_of_another_moment_is_marked_as_one(mbr_perf, tmp_path, logs, text, expected):
+def test_a_snapshot_of_another_moment_is_marked_as_one(mbr_perf, tmp_path, logs, text, is_another):
     path = written(tmp_path / "oom.pickle", fragmented().snapshot())
     evidence = json.loads(mbr_perf("diagnose", logs(text), path, "--json").out)["evidence"]
-    assert any("the class and the numbers above are from the job's own message" in text for text in evidence) is bool(
-        expected
-    )
-    assert evidence[0].startswith(expected or "oom.pickle: ")
+    assert ("another moment" in evidence[0]) is is_another
 
 
 def test_a_pipe_is_read_once_and_whole(mbr_perf, tmp_path):
@@ -268,11 +248,7 @@ def test_the_answer_contains_the_planners_prediction(mbr_perf, replay, tmp_path)
 
 @pytest.mark.train
 def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_perf, logs):
-    words = (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
-        "which 20.00 MiB is free. Including non-PyTorch memory, this process has 79.00 GiB memory in use. Of the allocated "
-        "memory 76.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated."
-    )
+    words = FULL.replace("3.91 GiB", "64.00 MiB").replace("73.48 GiB", "76.50 GiB").replace("812.44 MiB", "100.00 MiB")
     settings = shlex.split("-mr llama3_8b -g h100 -c bf16 -ng 8 -mb 4 -gb 32 --recompute none")
     document = json.loads(mbr_perf("diagnose", logs(traceback(words)), *settings, "--json").out)
     assert document["verdict"]["class"] == "capacity"
@@ -286,18 +262,6 @@ def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_per
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
 
 
-@pytest.mark.slow
-def test_settings_that_cannot_be_the_jobs_are_answered_with_a_line_that_the_rules_accept(mbr_perf, logs):
-    folder = logs(traceback(FULL))
-    answer = mbr_perf("diagnose", folder, *OPTIONS[:-1], "mlp", "--json")
-    first = json.loads(answer.out)["fixes"][0]
-    assert first["text"].startswith("The job cannot have run with the settings as given: G22: ")
-    words = first["command"].split()
-    assert words[:3] == ["mbr-perf", "diagnose", str(folder)]
-    assert mbr_perf("check", *OPTIONS[:-1], "mlp", "--no_megatron").code == 2
-    assert mbr_perf("check", *words[3:], "--no_megatron").code == 0
-
-
 def test_an_unknown_rank_is_shown_with_its_gpu(mbr_perf, tmp_path):
     agent = "E0821 14:03:30.0 77 torch/distributed/elastic/api.py:882] failed (exitcode: -11) local_rank: 3 (pid: 5) of binary"
     (tmp_path / "agent.log").write_text(agent + "\n")
@@ -305,13 +269,6 @@ def test_an_unknown_rank_is_shown_with_its_gpu(mbr_perf, tmp_path):
     for name, place in (("agent.log", "local rank 3"), ("oom.log", "GPU 3")):
         lines = mbr_perf("diagnose", tmp_path / name).out.splitlines()
         assert lines[2] == f"Where     unknown rank, {place} ({tmp_path}/{name}:1)"
-
-
-def test_slurms_time_limit_is_the_end_of_the_whole_job(mbr_perf, run):
-    ended = Failure(kind="signal", message="Signal 15 (SIGTERM) received by PID 4")
-    answer = mbr_perf("diagnose", run("a", ended, failure="Slurm: TIMEOUT after 30 min"), "--no_plan")
-    assert answer.out.splitlines()[1] == "Failure   time_limit (high): Slurm: TIMEOUT after 30 min"
-    assert "--time_limit" in answer.out.splitlines()[-1]
 
 
 @pytest.mark.slow
