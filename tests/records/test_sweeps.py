@@ -146,4 +146,4 @@ def test_a_run_of_another_cell_is_refused_with_its_file(sweep, make_record):
 def test_a_results_folder_is_no_sweep_and_the_advice_fits_it(tmp_path):
     with pytest.raises(BadRequestError, match=r"no sweep.json: not the folder of a sweep") as caught:
         read_sweep(tmp_path)
-    assert caught.value.remedy.startswith("name a folder in sweeps/; ")
+    assert caught.value.remedy.startswith("name a folder in sweeps/")
