@@ -240,8 +240,13 @@ def _at_odds(container: Container) -> Iterator[BadRequestError]:
             "use the layers of the GPT model",
         )
     yield from _attention_problems(container)
+    yield from _sizes_at_odds(container)
+
+
+def _sizes_at_odds(container: Container) -> Iterator[BadRequestError]:
+    value, problem = container.value, _problem_in(container)
     own, data = value("model.seq_length"), value("dataset.seq_length")
-    if own is not None and data is not None and own != data:
+    if None not in (own, data) and own != data:
         yield problem("dataset.seq_length", f"{_text(data)}, but model.seq_length is {_text(own)}", "make them equal")
     chunks = value("model.virtual_pipeline_model_parallel_size")
     if isinstance(chunks, int) and chunks > 1 and value("model.overlap_p2p_comm") is False:

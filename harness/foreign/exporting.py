@@ -106,8 +106,8 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     changed = (path for path in LEAVES if path not in IDENTITY and at_path(spec, path) != at_path(base, path))
     paths = dict.fromkeys(("recompute", *sizes, *changed))
     (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)
-    kept = {word.partition("=")[0] for word in words}
-    gone = [word.partition("=")[0] for word in former if word.startswith("--") and word.partition("=")[0] not in kept]
+    kept, named = ([word.partition("=")[0] for word in each] for each in (words, former))
+    gone = [option for option in named if option.startswith("--") and option not in kept]
     off = [row for row in ROWS if row.path in sizes and at_path(spec, row.path) in (None, False)]
     gone += [option for row in off for name in row.names if name in arguments() for option in arguments()[name].options]
     gone += [] if words or gone else ["--recompute-granularity"]

@@ -82,10 +82,9 @@ def _architecture(config: HfConfig) -> Architecture:
     names = config.items("architectures") or ()
     if config.values.get("model_type") == "kimi_k2":  # whose files name DeepSeek-V3's class
         names = ("KimiK2ForCausalLM",)
-    known = [row for name in names if isinstance(name, str) and (row := ARCHITECTURES.get(name))]
-    if not names:
-        model_type = config.text("model_type")
-        known = [row for row in ARCHITECTURES.values() if model_type and row.defaults["model_type"] == model_type][:1]
+    known = [ARCHITECTURES[name] for name in names if isinstance(name, str) and name in ARCHITECTURES]
+    if not names and (kind := config.text("model_type")):
+        known = [row for row in ARCHITECTURES.values() if row.defaults["model_type"] == kind][:1]
     if len(known) == 1 and not inner:
         return known[0]
     config.problems.raise_if_any()

@@ -85,6 +85,10 @@ def rope(config: HfConfig) -> Settings:
         value = place.whole(where) if key == "rope_theta" else place.number(where) or 1.0
         found[path] = place.setting(value, where)
         config.read.add(key)
+    return found | _scaling(config, outer, name)
+
+
+def _scaling(config: HfConfig, outer: HfConfig, name: str) -> Settings:
     written = outer.text(f"{name}.rope_type") or outer.text(f"{name}.type")
     kind = str(written or config.defaults.get("rope_type") or "default")
     if kind == "default" and f"{name}.factor" in outer.values:
@@ -93,12 +97,12 @@ def rope(config: HfConfig) -> Settings:
         if outer.number(f"{name}.{key}") is None and outer.of(f"{name}.{key}") is None:
             config.refuse(f"{name}.{key}", f"missing, and {kind} needs it", REMEDY)
     if kind == "llama3":
-        found["model.rope_scaling_factor"] = outer.setting(outer.number(f"{name}.factor"), f"{name}.factor")
-    elif kind == "yarn":
-        found |= _yarn(config, outer, name)
-    elif kind not in ("default", *_ROPE_KEYS):
+        return {"model.rope_scaling_factor": outer.setting(outer.number(f"{name}.factor"), f"{name}.factor")}
+    if kind == "yarn":
+        return _yarn(config, outer, name)
+    if kind not in ("default", *_ROPE_KEYS):
         config.refuse(name, f"{kind}: mbr-perf does not know this rotary embedding", f"known: {', '.join(_ROPE_KEYS)}")
-    return found
+    return {}
 
 
 def _yarn(config: HfConfig, outer: HfConfig, name: str) -> Settings:
@@ -137,12 +141,11 @@ def window(config: HfConfig) -> Settings:
     layers, kinds = min(config.size("num_hidden_layers"), _MANY), config.items("layer_types")
     if "use_sliding_window" in config.defaults and not config.flag("use_sliding_window"):
         width = None
-    pattern: tuple[int, ...] = (1,) * layers
+    every_second = tuple((i + 1) % 2 for i in range(layers))
+    pattern = every_second if config.defaults.get("alternates") else (1,) * layers
     if "max_window_layers" in config.defaults:
-        first = config.whole("max_window_layers") or 0
-        pattern = tuple(int(i >= first) for i in range(layers))
-    elif config.defaults.get("alternates"):
-        pattern = tuple((i + 1) % 2 for i in range(layers))
+        first = min(config.whole("max_window_layers") or 0, layers)
+        pattern = (0,) * first + (1,) * (layers - first)
     if kinds is not None:
         pattern = tuple(int(kind == "sliding_attention") for kind in kinds)
         unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
@@ -154,8 +157,7 @@ def window(config: HfConfig) -> Settings:
         return {}
     found: Settings = {"model.window_size": config.setting((width - 1, 0), "sliding_window")}
     if not all(pattern):
-        alternates = pattern == tuple((i + 1) % 2 for i in range(layers))
-        found["model.window_attn_skip_freq"] = config.setting(2 if alternates else pattern, "layer_types")
+        found["model.window_attn_skip_freq"] = config.setting(2 if pattern == every_second else pattern, "layer_types")
     return found
 
 

@@ -104,11 +104,9 @@ def records_of(text: str) -> Iterator[RecordLine]:
     """Parse a line. Most lines hold no record; a line may also hold several."""
     if "iteration" in text:
         yield from _iterations(text)
-    if "Step Time" in text:
-        for match in _STEP_TIME.finditer(text):
-            tflops = _number(match[2])
-            if tflops is not None:
-                yield StepTimeLine(float(match[1]), tflops)
+    for match in _STEP_TIME.finditer(text) if "Step Time" in text else ():
+        if (tflops := _number(match[2])) is not None:
+            yield StepTimeLine(float(match[1]), tflops)
     if "memory (" in text:
         yield from _memories(text)
     if "world" in text and (size := _WORLD_SIZE.search(text)):

@@ -96,9 +96,8 @@ def _standard_input(stream: TextIO) -> str:
     return text
 
 
-def _of_script(script: Script) -> Arguments:
-    """Return the arguments of the one command that has them; of all variables if no command has any."""
-    launches = list(_launches(script))
+def _one_of(script: Script, launches: list[list[Word]]) -> list[list[Word]]:
+    """Return the one command that names the model, if several have arguments; BadRequestError if still several."""
     named = [words for words in launches if any(_MODEL in word.text for word in words)]
     launches = named if len(named) == 1 else launches
     if len(launches) > 1:
@@ -106,6 +105,12 @@ def _of_script(script: Script) -> Arguments:
         raise BadRequestError(
             f"{script.label}: {len(launches)} commands have arguments: lines {lines}", remedy="keep one of them"
         )
+    return launches
+
+
+def _of_script(script: Script) -> Arguments:
+    """Return the arguments of the one command that has them; of all variables if no command has any."""
+    launches = _one_of(script, list(_launches(script)))
     split = (
         Word(part, w.line, w.doubt) for value in script.variables.values() for w in value for part in w.text.split()
     )
@@ -122,6 +127,11 @@ def _of_script(script: Script) -> Arguments:
         _require_gpt(script, words[program])
     elif launches and words[0].text.startswith("--"):
         start = 0
+    return _given(script, words, start)
+
+
+def _given(script: Script, words: list[Word], start: int) -> Arguments:
+    """Return the arguments among ``words`` from ``start`` on, with GPUs and variables of what stands before."""
     if words[start].doubt and all(word.doubt == words[start].doubt for word in words[start:]):
         raise BadRequestError(
             f"{script.label}:{words[start].line}: the arguments are not certain: {words[start].doubt}",

@@ -115,6 +115,10 @@ _REDIRECTS = re.compile(r"\d?[<>]")
 _STRAY = "an option starts with --; quote a value that contains blanks"
 
 
+def _num_values(rest: list[Word]) -> int:
+    return next((i for i, each in enumerate(rest) if _is_option(each.text)), len(rest))
+
+
 def from_words(words: Iterable[Word], label: str) -> Arguments:
     """Read the words of a command line, as Megatron-LM's parser takes them: the last of repeated options counts."""
     found, rest = Arguments(label), list(words)
@@ -126,7 +130,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         if argument is None:
             _refuse_word(found, word, name)
             if _is_option(name):  # the words up to the next option are its values
-                rest = rest[next((i for i, each in enumerate(rest) if _is_option(each.text)), len(rest)) :]
+                rest = rest[_num_values(rest) :]
             continue
         takes = argument.options[name]
         if takes in ("flag", "off"):
@@ -134,8 +138,8 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         elif equals:
             values = [Word(inner, word.line, word.doubt)]
         else:
-            count = next((i for i, each in enumerate(rest) if _is_option(each.text)), len(rest))
-            values, rest = (rest[:count], rest[count:]) if takes == "many" else (rest[:1], rest[1:])
+            count = _num_values(rest) if takes == "many" else 1
+            values, rest = rest[:count], rest[count:]
         if not values and takes in ("one", "many"):
             found.problems.add(f"{place}: has no value", "write the value after it")
             continue

@@ -66,8 +66,7 @@ def _exists(spec: ExperimentSpec, path: str) -> bool:
 
 def _words(argument: Argument, value: object, *, explicit: bool) -> Iterator[str]:
     """Yield the option and its words; none for a default unless ``explicit``, and for a flag that is off."""
-    is_default = len(argument.defaults) == 1 and value == argument.defaults[0] and not explicit
-    if value is None or value == () or is_default:
+    if value in (None, ()) or ((value,) == argument.defaults and not explicit):
         return
     takes: Takes | None = ("flag" if value else "off") if isinstance(value, bool) else None
     option = next((name for name, kind in argument.options.items() if takes in (None, kind)), None)

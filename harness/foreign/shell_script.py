@@ -131,16 +131,19 @@ def _take(script: Script, parts: "list[_Plain | _Assignment]", doubt: str) -> No
         script.commands.append(words)
 
 
+def _without_own_name(raw: "_Assignment") -> "_Assignment":
+    """Return ``A="$A more"`` as the appending ``A+=" more"``, and any other assignment as it is."""
+    first, *rest = raw.items[0].pieces if raw.items and not raw.is_array else [_Piece("", "")]
+    own = next((name for name in (f"${raw.name} ", f"${{{raw.name}}} ") if first.text.startswith(name)), "")
+    if not own or first.quote != '"':
+        return raw
+    more = _Piece(first.text[len(own) - 1 :], '"')
+    return replace(raw, items=[_Plain([more, *rest], raw.items[0].line)], appends=True)
+
+
 def _assign(script: Script, raw: "_Assignment", doubt: str, *, exports: bool) -> None:
     """Keep a variable. ``A="$A more"`` appends, so that the words that were there keep their own doubt."""
-    first = raw.items[0].pieces[:1] if raw.items and not raw.is_array else []
-    own = next(
-        (name for name in (f"${raw.name} ", f"${{{raw.name}}} ") if first and first[0].text.startswith(name)), ""
-    )
-    if own and first[0].quote == '"':
-        more = _Piece(first[0].text[len(own) - 1 :], '"')
-        items = [_Plain([more, *raw.items[0].pieces[1:]], raw.items[0].line)]
-        raw = replace(raw, items=items, appends=True)
+    raw = _without_own_name(raw)
     values = [
         word
         for item in raw.items
@@ -159,30 +162,33 @@ def _assign(script: Script, raw: "_Assignment", doubt: str, *, exports: bool) ->
 
 def _expanded(raw: _Raw, line: int, known: dict[str, list[Word]], doubt: str, *, splits: bool = True) -> list[Word]:
     """Put variables into a raw word. Outside quotes blanks separate words; ``"${A[@]}"`` gives each item."""
-    if len(raw) == 1 and raw[0].quote != "'" and (match := _VARIABLE.fullmatch(raw[0].text)):
-        name = (match[1] or match[2]).removesuffix("[@]").removesuffix("[*]")
-        if name in known and raw[0].quote and (match[1] or "").endswith("]"):
-            return [replace(word, doubt=doubt or word.doubt) for word in known[name]]
-        if name in known and not raw[0].quote and splits:
-            return [Word(part, w.line, doubt or w.doubt) for w in known[name] for part in w.text.split()]
+    whole = _whole_variable(raw, known, splits=splits)
+    if whole is not None:
+        return [replace(word, doubt=doubt or word.doubt) for word in whole]
     found, doubts = [""], [doubt]
     has_text = any(piece.quote for piece in raw)
     for piece in raw:
-        text = piece.text
-        if piece.quote != "'":
-            text = _put_in(text, known, doubts)
+        text = piece.text if piece.quote == "'" else _put_in(piece.text, known, doubts)
         has_text = has_text or bool(text.strip())
         if piece.quote or not splits or text == piece.text:
             found[-1] += text
-            continue
-        parts = text.split()
-        if parts and text[:1].isspace():
-            found.append("")
-        for index, part in enumerate(parts):
-            found[-1] += part
-            found += [""] if index + 1 < len(parts) or text[-1:].isspace() else []
-    why = next((each for each in doubts if each), "")
+        else:
+            begun, *more = re.split(r"\s+", text)  # blanks at an end leave an empty word, which the next piece fills
+            found[-1] += begun
+            found += more
+    why = next(filter(None, doubts), "")
     return [Word(text, line, why) for text in found if text or (raw and raw[0].quote)] if has_text else []
+
+
+def _whole_variable(raw: _Raw, known: dict[str, list[Word]], *, splits: bool) -> list[Word] | None:
+    """Return the words of a raw word that is one variable, and None for any other."""
+    match = _VARIABLE.fullmatch(raw[0].text) if len(raw) == 1 and raw[0].quote != "'" else None
+    name = (match[1] or match[2]).removesuffix("[@]").removesuffix("[*]") if match else ""
+    if match is None or name not in known:
+        return None
+    if raw[0].quote:
+        return known[name] if (match[1] or "").endswith("]") else None
+    return [replace(word, text=part) for word in known[name] for part in word.text.split()] if splits else None
 
 
 def _put_in(text: str, known: dict[str, list[Word]], doubts: list[str]) -> str:
@@ -305,33 +311,37 @@ class _Lexer:
         """Read one word, of pieces with and without quotes."""
         pieces: _Raw = []
         plain, depth = "", 0
-        while self.at < len(self.text):
+        while self.at < len(self.text) and (depth or not self._ends_word(plain, in_array=in_array)):
             char = self.text[self.at]
-            ends = char in " \t\n;&|" or (in_array and char == ")")
-            if char == "|" and plain and self.text[self.at + 1 : self.at + 2] not in ("", " ", "\t", "\n", "|", "&"):
-                ends = False  # a layout such as Et|t|L that lost its quotes; pipes have blanks around them
-            if ends and depth == 0:
-                break
             if char == "(" and (depth or in_array or plain.endswith("$")):
                 depth += 1
             elif char == ")":
                 depth = max(depth - 1, 0)
             if char in "'\"":
-                pieces += [_Piece(plain, "")] if plain else []
-                pieces.append(self._quoted(char))
+                pieces += [_Piece(plain, ""), self._quoted(char)]
                 plain = ""
-            elif char == "\\" and self.at + 1 < len(self.text):
-                plain += "" if self.text[self.at + 1] == "\n" else self.text[self.at + 1]
-                self._step(2)
-            elif self.text.startswith("${", self.at):
-                end = self.text.find("}", self.at)
-                end = len(self.text) - 1 if end < 0 else end
-                plain += self.text[self.at : end + 1]
-                self._step(end + 1 - self.at)
             else:
-                plain += char
-                self._step()
-        return [*pieces, *([_Piece(plain, "")] if plain else [])]
+                plain += self._unquoted()
+        return [piece for piece in (*pieces, _Piece(plain, "")) if piece.text or piece.quote]
+
+    def _ends_word(self, plain: str, *, in_array: bool) -> bool:
+        char, after = self.text[self.at], self.text[self.at + 1 : self.at + 2]
+        if char == "|" and plain and after not in ("", " ", "\t", "\n", "|", "&"):
+            return False  # a layout such as Et|t|L that lost its quotes; pipes have blanks around them
+        return char in " \t\n;&|" or (in_array and char == ")")
+
+    def _unquoted(self) -> str:
+        """Step over a character, an escaped one, or a variable in braces; return it."""
+        start, char = self.at, self.text[self.at]
+        if char == "\\" and start + 1 < len(self.text):
+            self._step(2)
+            return self.text[start + 1].strip("\n")
+        if self.text.startswith("${", start):
+            end = self.text.find("}", start)
+            self._step((end if end >= 0 else len(self.text) - 1) + 1 - start)
+        else:
+            self._step()
+        return self.text[start : self.at]
 
     def _quoted(self, quote: str) -> _Piece:
         start, line = self.at + 1, self.line

@@ -89,14 +89,21 @@ def impossible_series(
     ``steps``: seconds and TFLOP/s/GPU. ``peaks``: bytes by name. ``gpu``, ``dtype``: of the job; where one of them is empty or
     unknown, throughput is compared with the highest dense peak of all GPUs.
     """
-    timed, known, precision = [*steps], GPUS.get(gpu), PRECISIONS.get(dtype)
+    timed, (peak, peak_name) = [*steps], _peak_of(gpu, dtype)
     seconds, speeds = ([value for pair in timed if (value := pair[at]) is not None] for at in (0, 1))
-    own_peak = known.peak_flops.get(precision.peak) if known and precision else None
-    peak = own_peak or max(flops for row in GPUS.values() for flops in row.peak_flops.values())
     found = [what for name, value in peaks.items() for what in _of_peak(name, value, gpu)]
-    if any(value < SHORTEST_STEP_S for value in seconds):
+    if min(seconds, default=math.inf) < SHORTEST_STEP_S:
         found.append(f"step time of {min(seconds):g} s is not possible")
-    if any(value * TERA > peak for value in speeds):
-        name = f"{precision.peak} peak of {gpu}" if own_peak and precision else "peak of any GPU that mbr-perf knows"
-        found.append(f"{max(speeds):g} TFLOP/s/GPU are above the dense {name}, {peak / TERA:g} TFLOP/s")
+    if max(speeds, default=0.0) * TERA > peak:
+        found.append(f"{max(speeds):g} TFLOP/s/GPU are above the dense {peak_name}, {peak / TERA:g} TFLOP/s")
     return tuple(f"{whose}: {what}" for what in found)
+
+
+def _peak_of(gpu: str, dtype: str) -> tuple[float, str]:
+    """Return FLOP/s and the name of the peak; the highest of all GPUs where one of the two is unknown."""
+    known, precision = GPUS.get(gpu), PRECISIONS.get(dtype)
+    if known and precision and (own := known.peak_flops.get(precision.peak)):
+        return own, f"{precision.peak} peak of {gpu}"
+    return max(
+        flops for row in GPUS.values() for flops in row.peak_flops.values()
+    ), "peak of any GPU that mbr-perf knows"

@@ -115,6 +115,11 @@ def _contradictions(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
             stated = _canonical(stated) if isinstance(stated, str) else stated
         if stated is not None and stated != header:
             yield (label,), f"the header says {header}, the golden's own settings say {stated}"
+    yield from _of_runs(golden)
+
+
+def _of_runs(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
+    """Yield where the header contradicts itself."""
     if golden.measured_on.gpu != golden.gpu:
         yield ("measured_on", "gpu"), f"{golden.measured_on.gpu}, the header says {golden.gpu}"
     if golden.fingerprint is not None and golden.fingerprint != (own := fingerprint_of(golden.spec)):

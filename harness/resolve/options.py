@@ -116,20 +116,20 @@ def _profiling(request: Request) -> Layer:
         given = [f"--{name}" for name in names if getattr(request, name) is not None]
         if given and not fits:
             problems.add(f"{', '.join(given)}: only with {wanted}", "add it, or leave them out")
-    if request.enable_nsys or request.pytorch_profiler:
-        tool, option = ("nsys", "--enable_nsys") if request.enable_nsys else ("pytorch", "--pytorch_profiler")
-        settings["measure.profiler"] = Setting(tool, option)
     if request.profiling_ranks is not None:
         ranks = request.profiling_ranks.split(",")
-        if all(rank.strip().isdecimal() and len(rank) < _LONGEST_RANK for rank in ranks):
+        if all(re.fullmatch(r"\s*[0-9]{1,8}\s*", rank) for rank in ranks):
             settings["measure.profiling_ranks"] = Setting(tuple(map(int, ranks)), "--profiling_ranks")
         else:
             problems.add(f"--profiling_ranks {request.profiling_ranks!r}: no list of ranks", "e.g. 0,8")
     problems.raise_if_any()
+    for is_on, tool, option in (
+        (request.enable_nsys, "nsys", "--enable_nsys"),
+        (request.pytorch_profiler, "pytorch", "--pytorch_profiler"),
+    ):
+        if is_on:
+            settings["measure.profiler"] = Setting(tool, option)
     return {**settings, **_nsys_options(request)}
-
-
-_LONGEST_RANK = 9
 
 
 def _nsys_options(request: Request) -> Layer:

@@ -1,6 +1,6 @@
 """Selects the operating point of a request, and scales its batch to another number of GPUs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest
@@ -58,9 +58,9 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
 
     SeveralMatchError lists the options of each if several fit; BadRequestError if none fits.
     """
-    task, name = request.task, recipe.header.name
-    found = [p for p in recipe.points if p.key.gpu != "cpu" and not p.key.inconsistent]
-    if task is None and any(p.key.task == "pretrain" for p in found):
+    found = [point for point in recipe.points if point.key.gpu != "cpu" and not point.key.inconsistent]
+    task = request.task
+    if task is None and any(point.key.task == "pretrain" for point in found):
         task = "pretrain"
     wanted = {
         "task": task,
@@ -68,31 +68,35 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
         "compute_dtype": request.compute_dtype,
         "variant": request.variant,
     }
-    matching = [p for p in found if all(getattr(p.key, key) == value for key, value in wanted.items() if value)]
+    wanted = {name: value for name, value in wanted.items() if value}
+    matching = [point for point in found if all(getattr(point.key, name) == wanted[name] for name in wanted)]
     if not matching:
-        given = " ".join(f"--{key if key != 'gpu' else 'point_gpu'} {value}" for key, value in wanted.items() if value)
-        cpu = " (-g cpu takes its cpu point)" if any(p.key.gpu == "cpu" for p in recipe.points) else ""
-        listed = f"`mbr-perf recipes show {request.model_recipe_name}` lists its points{cpu}"
-        variants = variants_of(found)
-        if request.variant and request.variant not in variants:
-            listed = (
-                f"{nearest(request.variant, sorted(variants))}; {listed}"
-                if variants
-                else f"it has no variants; {listed}"
-            )
-        raise BadRequestError(
-            f"recipe '{name}' has no GPU operating point{f' for {given}' if found else ''}, and no -g was given",
-            remedy=listed if found else f"-g cpu takes its cpu point; or add a point of a GPU to {recipe.label}",
-        )
-    matching = [p for p in matching if p.key.num_gpus == request.num_gpus] or matching
-    choices = dict.fromkeys(_choosing(p, request) for p in matching)
+        raise _no_gpu_point(recipe, request, found, wanted)
+    matching = [point for point in matching if point.key.num_gpus == request.num_gpus] or matching
+    choices = dict.fromkeys(_choosing(point, request) for point in matching)
     if len(choices) > 1:
         raise SeveralMatchError(
-            f"recipe '{name}' has {len(choices)} GPU operating points that match{f' ({task})' if task else ''}, "
-            "and this machine has no GPU: choose a point yourself",
+            f"recipe '{recipe.header.name}' has {len(choices)} GPU operating points that match"
+            f"{f' ({task})' if task else ''}, and this machine has no GPU: choose a point yourself",
             choices=tuple(choices),
         )
     return matching[0] if request.num_gpus is None else _with_num_gpus(matching, request.num_gpus, ()).point
+
+
+def _no_gpu_point(
+    recipe: Recipe, request: Request, found: list[OperatingPoint], wanted: Mapping[str, str | None]
+) -> BadRequestError:
+    name = recipe.header.name
+    if not found:
+        fix = f"-g cpu takes its cpu point; or add a point of a GPU to {recipe.label}"
+        return BadRequestError(f"recipe '{name}' has no GPU operating point, and no -g was given", remedy=fix)
+    given = " ".join(f"--{'point_gpu' if key == 'gpu' else key} {value}" for key, value in wanted.items())
+    listed = f"`mbr-perf recipes show {request.model_recipe_name}` lists its points"
+    variants = variants_of(found)
+    if request.variant and request.variant not in variants:
+        listed = f"{nearest(request.variant, sorted(variants)) if variants else 'it has no variants'}; {listed}"
+    message = f"recipe '{name}' has no GPU operating point for {given}, and no -g was given"
+    return BadRequestError(message, remedy=listed)
 
 
 def _choosing(point: OperatingPoint, request: Request) -> tuple[str, ...]:

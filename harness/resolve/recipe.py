@@ -123,18 +123,21 @@ def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
     if leaf is None and fault.is_missing:
         return f"{place}.{path}: missing", f"write {path} in the recipe, or give it as an option"
     if leaf is None:  # values of a section do not fit together
-        options = sorted(
-            {s.source for known, s in layer.items() if known.startswith(f"{path}.") and s.from_command_line}
-        )
-        given = f" (given: {', '.join(options)})" if options else ""
+        of_section = [setting.source for known, setting in layer.items() if known.startswith(f"{path}.")]
+        options = sorted({source for source in of_section if source.startswith("-")})
+        given = f" (given: {', '.join(options)})" * bool(options)
         return f"{place}.{path}: {fault.message}{given}", "change one of the values it names"
-    setting, remedy = layer[leaf], fault.remedy
-    if leaf == "kernels.tp_comm_overlap_cfg" and isinstance(setting.value, str):
-        remedy = nearest(setting.value, NAMED, count=3)
-    if remedy == TYPES and not setting.where and not setting.from_command_line:  # a file of another program
-        remedy = f"correct it there{f', or set {leaf} with --set' if leaf in settable_paths() else ''}"
+    setting = layer[leaf]
     source = f"{setting.source}: {setting.where}" if setting.where else setting.source
-    return f"{source}{path.removeprefix(leaf)}: {fault.message}", remedy
+    return f"{source}{path.removeprefix(leaf)}: {fault.message}", _remedy(fault, leaf, setting)
+
+
+def _remedy(fault: Fault, leaf: str, setting: Setting) -> str:
+    if leaf == "kernels.tp_comm_overlap_cfg" and isinstance(setting.value, str):
+        return nearest(setting.value, NAMED, count=3)
+    if fault.remedy != TYPES or setting.where or setting.from_command_line:
+        return fault.remedy
+    return f"correct it there{f', or set {leaf} with --set' * (leaf in settable_paths())}"  # a file of another program
 
 
 def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
+from harness.records.reading import PlainValue
 from harness.resolve.find import open_recipe
 from harness.resolve.options import options_layer, with_num_layers
 from harness.resolve.points import (
@@ -16,7 +17,17 @@ from harness.resolve.points import (
     only_gpu_point,
     weak_scaled,
 )
-from harness.resolve.recipe import STDIN, Layer, OperatingPoint, Recipe, Request, Setting, build_spec, merge, sources_of
+from harness.resolve.recipe import (
+    STDIN,
+    Layer,
+    OperatingPoint,
+    Recipe,
+    Request,
+    Setting,
+    build_spec,
+    merge,
+    sources_of,
+)
 from harness.units import format_bytes
 
 _LAYOUT = "parallelism.pipeline_model_parallel_layout"
@@ -151,20 +162,24 @@ def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
     if depth is None or not depth.from_command_line or not isinstance(depth.value, int) or depth.value < 1:
         return layer, ()
     changed: dict[str, Setting] = {}
-    notes: list[str] = []
-    freq, layout = layer.get(_FREQ), layer.get(_LAYOUT)
-    if freq is not None and isinstance(freq.value, tuple) and not freq.from_command_line:
-        pattern = tuple(int(v) for v in freq.value if isinstance(v, int))
-        changed[_FREQ] = Setting(with_num_layers(pattern, depth.value), depth.source)
-    for path in _ATTENTION:
-        kinds = layer.get(path)
-        if kinds is not None and isinstance(kinds.value, tuple) and kinds.value and not kinds.from_command_line:
-            times = -(-depth.value // len(kinds.value))
-            changed[path] = Setting((kinds.value * times)[: depth.value], depth.source)
-    if layout is not None and layout.value is not None and not layout.from_command_line:
-        changed[_LAYOUT] = Setting(None, depth.source)
-        notes.append(f"{depth.source} {depth.value}: pipeline layout {layout.value} dropped, layers are split evenly")
-    return merge(layer, changed), tuple(notes)
+    notes: tuple[str, ...] = ()
+    for path in (_LAYOUT, _FREQ, *_ATTENTION):
+        setting = layer.get(path)
+        if setting is None or setting.from_command_line or not setting.value:
+            continue
+        if path == _LAYOUT:
+            changed[path] = Setting(None, depth.source)
+            notes = (f"{depth.source} {depth.value}: pipeline layout {setting.value} dropped, layers are split evenly",)
+        elif isinstance(setting.value, tuple):
+            changed[path] = Setting(_of_depth(path, setting.value, depth.value), depth.source)
+    return merge(layer, changed), notes
+
+
+def _of_depth(path: str, pattern: tuple[PlainValue, ...], depth: int) -> tuple[PlainValue, ...]:
+    if path == _FREQ:
+        return with_num_layers(tuple(kind for kind in pattern if isinstance(kind, int)), depth)
+    times = -(-depth // len(pattern))
+    return (pattern * times)[:depth]
 
 
 def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> tuple[Layer, str]:
