@@ -21,6 +21,7 @@ _FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})
 _MEASURED = frozenset(
     f"measure.{name}" for name in ("max_steps", "skip_first_percent_time", "eval_time_start_step", "eval_time_end_step")
 )
+_GRAPHS = frozenset({"cuda_graph.impl", "cuda_graph.scope"})
 _STDIN = "-"
 _MOST_PATHS = 4  # a command with more paths is too long to paste
 _SELECTING = ("point_gpu", "variant", "recipes_dir")
@@ -45,14 +46,12 @@ def command(
     spec, sources = case.spec, dict(case.sources)
     if spec is None:
         return ""
-    words = ["mbr-perf", verb, *paths, *_job(spec, sources), "--task", spec.task, "-g", spec.gpu]
-    words += ["-c", spec.compute_dtype, "-ng", str(spec.num_gpus)]
-    words += [word for name in _SELECTING if name in sources for word in sources[name].split(" ", 1)]
+    words = ["mbr-perf", verb, *paths, *_job(spec, sources)]
     left_out = _MEASURED if verb == "plan" else frozenset()  # a plan measures nothing and has no window options
-    given = _given(spec, {path: source for path, source in sources.items() if path not in left_out})
     if graphs is not None:
-        given = {name: value for name, value in given.items() if not name.startswith("--cuda_graph")}
-        given["--cuda_graph_impl"] = [graphs]
+        left_out |= _GRAPHS
+    given = _given(spec, {path: source for path, source in sources.items() if path not in left_out})
+    given |= {"--cuda_graph_impl": [graphs]} if graphs is not None else {}
     words += [word for name, values in given.items() for value in values or [""] for word in (name, value) if word]
     words += ["--recompute", recompute or spec.recompute.text.removesuffix(":distributed")]
     if verb == "run":
@@ -103,6 +102,13 @@ def _must_unregister(spec: ExperimentSpec) -> bool:
 
 
 def _job(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
+    """Return the options that name the job and its size."""
+    words = [*_recipe(spec, sources), "--task", spec.task, "-g", spec.gpu, "-c", spec.compute_dtype]
+    selecting = [word for name in _SELECTING if name in sources for word in sources[name].split(" ", 1)]
+    return [*words, "-ng", str(spec.num_gpus), *selecting]
+
+
+def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
     """Return the option that names the job's recipe or file; the recipe's path if it is outside the recipes folder."""
     own = next((sources[kind] for kind in _FOREIGN if kind in sources), None)
     if own is not None:

@@ -31,20 +31,11 @@ def _diagnosed(mbr_perf, tmp_path):
     return diagnose
 
 
-@pytest.mark.parametrize(
-    ("last", "note"),
-    [
-        (KILLS, "Training ended well. Slurm counted a kill ("),
-        (
-            "job.core: RuntimeError: seven shards are left",
-            "Training ended well, although a line mentions an error: job.core: RuntimeError: seven shards are left (",
-        ),
-    ],
-)
-def test_a_line_after_a_training_that_ended_well_is_a_note(diagnosed, last, note):
+@pytest.mark.parametrize("last", [KILLS, "job.core: RuntimeError: seven shards are left"])
+def test_a_line_after_a_training_that_ended_well_is_a_note(diagnosed, last):
     document = diagnosed(*map(row, range(1, 41)), DONE, last)
     assert (document["job"]["status"], document["verdict"]["is_oom"]) == ("ok", False)
-    assert any(each.startswith(note) for each in document["job"]["notes"])
+    assert any(each.endswith("train.log:42).") for each in document["job"]["notes"])
 
 
 def test_a_job_that_stayed_after_training_until_its_time_limit_needs_no_more_time(diagnosed):
@@ -55,54 +46,25 @@ def test_a_job_that_stayed_after_training_until_its_time_limit_needs_no_more_tim
 
 
 @pytest.mark.parametrize(
-    "line", ["worker group finished (SUCCEEDED).", "[default] worker group successfully finished."]
-)
-def test_torchruns_report_that_all_workers_succeeded_ends_a_log_well(diagnosed, line):
-    document = diagnosed(
-        "begin", f"INFO:torch.distributed.elastic.agent.server.api:{line} Waiting 300 seconds for others"
-    )
-    assert (document["job"]["status"], document["verdict"]["reason"]) == ("ok", "the job ended well")
-
-
-@pytest.mark.parametrize(
     "line",
     [
         "[exiting program after 77.5 minutes] datetime: 2026-01-02 03:04:05",
         "`Trainer.fit` stopped: `max_steps=7` reached.",
         "[rank0]:[titan] 2026-01-02 03:04:05,678 - root - INFO - Training completed",
         "[2026-01-02 03:04:05,678] [INFO] [launch.py:7:main] Process 77 exits successfully.",
-        ':::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, "metadata": {"lineno": 7, "status": "success"}}',
+        ':::MLLOG {"key": "run_stop", "value": null, "metadata": {"lineno": 7, "status": "success"}}',
         "{'train_runtime': 77.25, 'train_loss': 1.5, 'epoch': 1.0}",
+        "INFO:torch.distributed.elastic.agent.server.api:worker group finished (SUCCEEDED). Waiting 300 seconds",
+        "INFO:torch.distributed.elastic.agent.server.api:[default] worker group successfully finished. Waiting",
         "[INFO|trainer_pt_utils.py:7] 2026-01-02 03:04:05,678 >>   train_runtime            = 0:07:07.70",
     ],
 )
 def test_each_trainer_says_in_its_own_words_that_training_ended(diagnosed, line):
     assert diagnosed("begin", line)["job"]["status"] == "ok"
+    if "success" in line and "MLLOG" in line:
+        assert diagnosed("begin", line.replace("success", "aborted"))["job"]["status"] == "unknown"
     again = diagnosed("begin", line, "[INFO|trainer.py:7] 2026-01-02 03:04:05,678 >> ***** Running training *****")
     assert again["job"]["status"] == "unknown"
-
-
-def test_a_run_that_mlperf_aborted_did_not_end_well(diagnosed):
-    line = ':::MLLOG {"key": "run_stop", "value": null, "metadata": {"lineno": 7, "status": "aborted"}}'
-    assert diagnosed("begin", line)["job"]["status"] == "unknown"
-
-
-def test_a_log_that_stops_within_training_names_its_last_iteration(mbr_perf, tmp_path):
-    (tmp_path / "train.log").write_text("\n".join(map(row, range(1, 20))) + "\n")
-    answer = mbr_perf("diagnose", tmp_path / "train.log")
-    assert answer.code == 6
-    assert "no line shows how the job ended; the log ends at iteration 19 of 40 (" in answer.out
-    assert "See whether the job still runs" in answer.out
-
-
-@pytest.mark.parametrize(("losses", "is_noted"), [((3, 2.9, 2.8, 7.3, 8.7), True), ((3, 2.9, 8.7, 3.1, 2.9), False),
-                                                  ((11, 10.9, 10.8, 11.7, 11.2), False), ((2.8, 8.7), False), ((3, 2.9, 2.8, 2.9, 8.7), False)])  # fmt: skip
-def test_a_loss_that_rose_and_stayed_there_is_a_note(diagnosed, losses, is_noted):
-    lines = [row(n).replace("1.1E+01", f"{loss:E}") for n, loss in enumerate(losses, 1)]
-    notes = diagnosed(*lines)["job"]["notes"]
-    assert (
-        any(note.startswith("The loss rose from 2.8 (iteration 3) to 8.7 (iteration 5)") for note in notes) is is_noted
-    )
 
 
 @pytest.mark.parametrize("lines", [(*map(row, range(1, 20)), KILLS), (*map(row, range(1, 41)), DONE, KILLS, TASK)])

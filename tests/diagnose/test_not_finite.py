@@ -108,16 +108,3 @@ def test_a_log_whose_losses_are_missing_from_the_start_did_not_end_well(diagnose
 def test_a_log_with_losses_of_another_name_misses_none(diagnosed):
     lines = [row(n).replace("lm loss", "reward loss") for n in range(1, 41)]
     assert diagnosed(*lines, DONE)["job"]["status"] == "ok"
-
-
-BUILDING = "Building extension module scaled_softmax_cuda..."
-
-
-def test_a_log_that_ends_where_an_extension_is_compiled_may_wait_for_a_lock(diagnosed):
-    answer = diagnosed("> compiling and loading fused kernels ...", BUILDING)
-    assert "a lock that an earlier job left" in answer["verdict"]["reason"]
-    assert "torch_extensions" in str(answer["fixes"])
-
-
-def test_a_log_that_goes_on_after_compiling_waits_for_no_lock(diagnosed):
-    assert "lock" not in diagnosed(BUILDING, *HEALTHY)["verdict"]["reason"]
