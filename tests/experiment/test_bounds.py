@@ -71,7 +71,7 @@ def test_a_golden_value_out_of_bounds_is_named_with_its_bound(make_record, make_
     path.write_text(json.dumps(document).replace("700.0", value))
     with pytest.raises(BadRequestError) as refused:
         read_golden(path)
-    assert f"{path}: metrics.tflops_per_gpu.value: must be {bound}, is {float(value)}" in str(refused.value)
+    assert f"{path}:1: metrics.tflops_per_gpu.value: must be {bound}, is {float(value)}" in str(refused.value)
 
 
 ASKED = {

@@ -104,7 +104,6 @@ def test_a_calibration_of_this_planner_is_used(kept):
     ("change", "reason"),
     [
         ({"planner": "0123456789abcdef"}, "another version of the planner"),
-        ({"planner": None}, "another version of the planner"),
         ({"traced_with": {"megatron-core": "0.1.0"}}, "fitted with megatron-core 0.1.0, here "),
     ],
 )

@@ -123,10 +123,7 @@ def test_what_failed_in_an_earlier_sitting_is_done_again(machine, shape, tmp_pat
     assert reusable(machine(kept=kept), group, {"mlp": "f00d", "moe": ""}) == {"mlp": PREDICTED}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["{", '{"schema_version": 1, "check": "dense.none", "check": 1}', '{"schema_version": 1, "check": "dense.none"}'],
-)
+@pytest.mark.parametrize("text", ["{", '{"schema_version": 1, "check": "dense.none"}'])
 def test_a_damaged_file_of_an_earlier_sitting_is_named(machine, tmp_path, text):
     target = machine().target
     whole = {**target.identity, **json.loads(text)} if text.endswith('none"}') else None
