@@ -15,6 +15,7 @@ import pytest
 
 from harness.judge.compare import compare_runs
 from harness.judge.gate import comparison_outcome, run_outcome
+from harness.measure.document import compare_document, run_document
 from harness.measure.result import compare_page, run_page
 from harness.nightly.show import night_page
 from harness.plan.show import plan_page
@@ -87,12 +88,13 @@ def judged(seconds, tflops):
 def result(seconds, tflops):
     record, metrics, comparison = judged(seconds, tflops)
     folder = Path("results/runs/20260102T030405Z-llama3_70b-0a1b2c3d")
-    return run_page(record, metrics, comparison, run_outcome(record.status, comparison), folder)
+    verdict = run_outcome(record.status, comparison)
+    return run_page(run_document(record, metrics, comparison, verdict, folder, [record.run_id]))
 
 
 def comparison(seconds, tflops):
-    record, _, compared = judged(seconds, tflops)
-    return compare_page([record], compared, comparison_outcome(compared))
+    record, metrics, compared = judged(seconds, tflops)
+    return compare_page(compare_document([record], metrics, compared, comparison_outcome(compared)))
 
 
 def gpu_sweep():

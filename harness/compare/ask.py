@@ -185,21 +185,16 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
 def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
     from harness.cli.requests import read
     from harness.judge.compare import WindowOptions, compare_stored
+    from harness.measure.document import compare_document
+    from harness.measure.result import compare_page
     from harness.records.goldens import GateOptions
+    from harness.show import json
+    from harness.show.terminal import show_page
 
     runs, gate, window = (run, *(what.repeat or ())), read(GateOptions, judge), read(WindowOptions, judge)
-    records, metrics, comparison, verdict = compare_stored(runs, what.golden, gate, window, what.results_dir)
-    if what.as_json:
-        from harness.measure.document import compare_document
-        from harness.show import json
-
-        json.answer(compare_document(records, metrics, comparison, verdict))
-    else:
-        from harness.measure.result import compare_page
-        from harness.show.terminal import show_page
-
-        show_page(compare_page(records, comparison, verdict))
-    raise typer.Exit(int(verdict[1]))
+    verdict = compare_document(*compare_stored(runs, what.golden, gate, window, what.results_dir))
+    json.answer(verdict) if what.as_json else show_page(compare_page(verdict))
+    raise typer.Exit(verdict.exit_code)
 
 
 def _foreign_request(given: ForeignOptions, loss: LossOptions, judge: JudgeOptions) -> "ForeignRequest":

@@ -1,4 +1,4 @@
-"""JSON of one run: the plan, the result, and the prediction."""
+"""The plan of one run, its verdict and its prediction, as values that are their JSON."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding as RuleFinding
-from harness.failures.of_run import RankOom, oom_of_run
+from harness.failures.of_run import oom_of_run
 from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
 from harness.judge.coverage import OwnThroughput, OwnTime, own_throughput, own_time
 from harness.judge.differences import Difference
@@ -196,8 +196,9 @@ class UsedGolden(Shown):
 
 
 class Compared(Document):
-    """A comparison with golden values: the keys that `run` and `compare` share."""
+    """A comparison with golden values: the keys that `run` and `compare` share. The excluded fields are for its page."""
 
+    compared: Comparison = Field(exclude=True)
     outcome: Outcome
     exit_code: int
     fingerprint: str
@@ -228,8 +229,9 @@ class Imported(ImportedLog):
 
 
 class RunDocument(Compared):
-    """``mbr-perf run --json``. ``ranks``: those of the last run in ``run_ids``. An ``imported`` run was read from a log."""
+    """``mbr-perf run --json``. ``record``: the last run in ``run_ids``. An ``imported`` run was read from a log."""
 
+    record: RunRecord = Field(exclude=True)
     run_id: str
     status: Status
     failure: str | None
@@ -259,15 +261,23 @@ def run_document(
     run_ids: Sequence[str],
 ) -> RunDocument:
     """Figures and verdict of all runs in ``run_ids``. ``record`` is the last run."""
-    oom: RankOom | None = oom_of_run(record) if record.status == "oom" else None
-    own = own_throughput(record, metrics)
+    own, log = own_throughput(record, metrics), record.imported
     return RunDocument.of(
-        record, metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1], run_dir=run_dir,
+        record,
+        record=record,
+        metrics=metrics,
+        compared=comparison,
+        outcome=verdict[0],
+        exit_code=verdict[1],
+        run_dir=run_dir,
         prediction=prediction_document(record.prediction, record.no_prediction, whole_run(record, metrics)),
-        out_of_memory=oom, imported=Imported(**dict(record.imported), own_throughput=own) if record.imported else None,
-        suspect=doubts_of(record, metrics), own_time=own_time(record, metrics), notes=record.notes,
-        num_runs=len(run_ids), run_ids=run_ids,
-    )  # fmt: skip
+        out_of_memory=oom_of_run(record) if record.status == "oom" else None,
+        imported=Imported(**dict(log), own_throughput=own) if log else None,
+        suspect=doubts_of(record, metrics),
+        own_time=own_time(record, metrics),
+        num_runs=len(run_ids),
+        run_ids=run_ids,
+    )
 
 
 class CheckDocument(Document):
@@ -299,10 +309,10 @@ def compare_document(
     records: Sequence[RunRecord], metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode]
 ) -> CompareDocument:
     """Compare the runs of one setting with a golden."""
+    ids = [record.run_id for record in records]
     return CompareDocument.of(
-        records[0], metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1],
-        run_ids=[record.run_id for record in records],
-    )  # fmt: skip
+        records[0], metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1], run_ids=ids
+    )
 
 
 class RecordedRun(Document):

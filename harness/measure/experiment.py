@@ -1,18 +1,18 @@
 """One run: its requirements, its folder, its display, and the verdict. The report goes to stdout, messages to stderr."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judge.compare import compare_runs, find_reference
-from harness.judge.gate import Comparison, Outcome, run_outcome
-from harness.judge.metrics import Metrics
+from harness.judge.gate import run_outcome
 from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan
 from harness.launch.slurm_job import SlurmJob
+from harness.measure.document import RunDocument, run_document, run_plan_document
 from harness.measure.launched import Ran
 from harness.measure.megatron_answer import megatron_finding
 from harness.measure.prediction import KeptPrediction, RunPrediction, misfit_line, prediction_line
@@ -20,7 +20,6 @@ from harness.measure.result import run_page
 from harness.measure.understanding import RunRequest, Understood, rule_problem
 from harness.records import folders
 from harness.records.goldens import GateOptions
-from harness.records.run import RunRecord
 from harness.records.store import RECORD, new_run_dir
 from harness.show import json
 from harness.show.page import GAP, Block, Code, Line, Listing
@@ -43,8 +42,6 @@ class Display:
         """
         plan = plan or understood.plan
         if self.as_json:
-            from harness.measure.document import run_plan_document
-
             json.answer(run_plan_document(understood, prediction, plan))
             return
         record = prediction.prediction.record() if prediction.prediction else None
@@ -79,24 +76,12 @@ class Display:
         with step_progress(narration(), understood.spec.measure.max_steps) as show:
             yield lambda p: show(str(p.phase or "start"), p.step, p.last_step_s, p.eta_s)
 
-    def result(
-        self,
-        record: RunRecord,
-        metrics: Metrics,
-        comparison: Comparison,
-        verdict: tuple[Outcome, ExitCode],
-        run_dir: Path,
-        *,
-        run_ids: Sequence[str],
-    ) -> None:
-        """Show figures and verdict of all runs in ``run_ids``, and the ranks of the last run, ``record``."""
+    def result(self, verdict: RunDocument) -> None:
+        """Show figures and verdict of all runs, and the ranks of the last run."""
         if self.as_json:
-            from harness.measure.document import run_document
-
-            json.answer(run_document(record, metrics, comparison, verdict, run_dir, run_ids))
+            json.answer(verdict)
         else:
-            with_request = not shares_terminal()  # `understood` has shown it there
-            show_page(run_page(record, metrics, comparison, verdict, run_dir, with_request=with_request))
+            show_page(run_page(verdict, with_request=not shares_terminal()))  # `understood` has shown it there
 
 
 def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
@@ -140,5 +125,6 @@ def judge(runs: list[Ran], gate: GateOptions, results_dir: Path | None, display:
         of = f"{num_steps} of {last.record.spec.measure.max_steps} steps done"
         show_stopped(f"{last.record.spec.recipe}, {of}", verdict[1], last.run_dir)
         return verdict[1]
-    display.result(last.record, metrics, comparison, verdict, last.run_dir, run_ids=[r.run_id for r in records])
+    ids = [record.run_id for record in records]
+    display.result(run_document(last.record, metrics, comparison, verdict, last.run_dir, ids))
     return verdict[1]

@@ -1,18 +1,16 @@
 """The result of a run as a page, with a table of its ranks."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from statistics import median
 
 from harness.errors import ExitCode
-from harness.failures.of_run import oom_of_run
 from harness.judge import readings
 from harness.judge.compare import is_reference_run
 from harness.judge.coverage import own_time_text, throughput_text
-from harness.judge.gate import Comparison, Finding, Outcome, Verdict
+from harness.judge.gate import Comparison, Finding, Verdict
 from harness.judge.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metrics
-from harness.judge.plausible import doubts_of
 from harness.judge.readings import is_victim, window_of
+from harness.measure.document import Compared, CompareDocument, OutOfMemory, RunDocument
 from harness.measure.prediction import prediction_line, whole_run
 from harness.records.golden import GoldenRecord
 from harness.records.rank import RankRecord
@@ -61,7 +59,8 @@ def _rank_blocks(record: RunRecord) -> Iterator[Block]:
     columns = (Column(name, right=True, drop=int(name in CLOCKS)) for name in names)
     yield table((*columns, Column("State", long=True)), rows)
     if len(shown) < len(record.ranks):
-        yield f"{len(record.ranks)} ranks. The table shows the fullest rank of each stage and every failed rank; record.json lists all ranks."
+        which = "The table shows the fullest rank of each stage and every failed rank; record.json lists all ranks."
+        yield f"{len(record.ranks)} ranks. {which}"
 
 
 def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
@@ -92,19 +91,12 @@ def _state(rank: RankRecord, record: RunRecord) -> Words:
     return Span(f"{rank.failure.kind} {record.when_failed(rank.failure)}".rstrip(), "bad")
 
 
-def run_page(
-    record: RunRecord,
-    metrics: Metrics,
-    comparison: Comparison,
-    verdict: tuple[Outcome, ExitCode],
-    run_dir: Path,
-    *,
-    with_request: bool = True,
-) -> Page:
+def run_page(run: RunDocument, *, with_request: bool = True) -> Page:
     """Return the page of a run from the request to the verdict. The last line is the verdict.
 
     ``with_request`` False: the reader has seen the request, so the page begins with the id of the run.
     """
+    record, metrics = run.record, run.metrics
     predicted = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
     own = [text for text in (throughput_text(record, metrics), own_time_text(record, metrics)) if text]
     return Page(
@@ -116,30 +108,27 @@ def run_page(
             _metrics_table(metrics, is_whole=record.status == "ok"),
             *_by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems),
             listing(line for line in (figures.clock_line(metrics.clocks), predicted) if line),
-            listing((f"Suspect: {why}" for why in doubts_of(record, metrics)), style="doubt"),
+            listing((f"Suspect: {why}" for why in run.suspect), style="doubt"),
             listing(f"Note: {note}" for note in (*record.notes, *own)),
             listing([f"Failure: {record.failure}"] if record.failure else [], style="bad"),
-            *_out_of_memory(record),
+            *_out_of_memory(run.out_of_memory),
             GAP,
-            *_comparison_blocks(comparison),
+            *_comparison_blocks(run.compared),
         ),
-        answer=_closing(verdict, str(run_dir), compared=comparison.golden is not None),
+        answer=_closing(run, str(run.run_dir)),
     )
 
 
-def _out_of_memory(record: RunRecord) -> Iterator[Line]:
+def _out_of_memory(oom: OutOfMemory | None) -> Iterator[Line]:
     """Yield the class of the out-of-memory error, its certainty, and the next experiment."""
-    oom = oom_of_run(record) if record.status == "oom" else None
     if oom is not None:
-        yield Line(f"Out of memory, {oom.verdict.line}: {oom.verdict.reason}", hang=2)
-        yield Line(f"Next: {oom.verdict.next_experiment}", hang=2)
+        yield Line(f"Out of memory, class: {oom.oom_class} ({oom.confidence}): {oom.reason}", hang=2)
+        yield Line(f"Next: {oom.next_experiment}", hang=2)
 
 
-def compare_page(records: Sequence[RunRecord], comparison: Comparison, verdict: tuple[Outcome, ExitCode]) -> Page:
+def compare_page(verdict: CompareDocument) -> Page:
     """Return the page of a comparison of recorded runs."""
-    run_ids = ", ".join(record.run_id for record in records)
-    compared = comparison.golden is not None
-    return Page(tuple(_comparison_blocks(comparison)), answer=_closing(verdict, run_ids, compared=compared))
+    return Page(tuple(_comparison_blocks(verdict.compared)), answer=_closing(verdict, ", ".join(verdict.run_ids)))
 
 
 def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
@@ -233,11 +222,9 @@ def _is_judged(finding: Finding) -> bool:
     return finding.verdict is not Verdict.NOT_GATED or BY_NAME[finding.metric].gate is not None
 
 
-def _closing(verdict: tuple[Outcome, ExitCode], where: str, *, compared: bool) -> Line:
-    outcome, exit_code = verdict
-    is_alone = outcome == "pass" and not compared
-    word = "INTERRUPTED" if exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) else outcome.upper()
+def _closing(verdict: Compared, where: str) -> Line:
+    is_alone = verdict.outcome == "pass" and verdict.golden is None
+    is_cut = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+    word = Span("OK" if is_alone else "INTERRUPTED" if is_cut else verdict.outcome.upper(), style_of(verdict.outcome))
     reason = ". No golden values to compare with." if is_alone else ""
-    return Line(
-        (Span("OK" if is_alone else word, style_of(outcome)), f" (exit {int(exit_code)}){reason}  {where}"), whole=True
-    )
+    return Line((word, f" (exit {verdict.exit_code}){reason}  {where}"), whole=True)

@@ -7,6 +7,7 @@ import pytest
 
 from harness.judge.compare import compare_runs
 from harness.judge.gate import run_outcome
+from harness.measure.document import run_document
 from harness.measure.result import MAX_ROWS, run_page
 from harness.records.goldens import GateOptions, GoldenSearch
 from harness.records.rank import Failure
@@ -20,7 +21,8 @@ def printed(record, golden=None, *, width=80, terminal=False, options=None, **co
     metrics, comparison = compare_runs([record], search, options or GateOptions())
     out = io.StringIO()
     target = Console(file=out, width=width, force_terminal=terminal, **console)
-    print_page(target, run_page(record, metrics, comparison, run_outcome(record.status, comparison), RUN_DIR))
+    verdict = run_outcome(record.status, comparison)
+    print_page(target, run_page(run_document(record, metrics, comparison, verdict, RUN_DIR, [record.run_id])))
     assert target.width == width
     return out.getvalue()
 
