@@ -171,7 +171,8 @@ def dry_run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDispl
     names = ["RUN"] if request.repeats == 1 else [f"RUN{number}" for number in range(1, request.repeats + 1)]
     folders = [runs / name for name in names] if request.run_dir is None else [request.run_dir.absolute()]
     job = _job(request, slurm, understood, folders).checked(understood.host)
-    display.run.plan(understood, cached_prediction(understood), job)
+    predicted = cached_prediction(understood.spec, understood.software, understood.host)
+    display.run.plan(understood, predicted, job)
 
 
 def run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) -> ExitCode:
@@ -214,7 +215,7 @@ def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
     host, port = this_host(), request.nodes.master_port
     launch = request.launch.model_copy(update={"launcher": "torchrun"})
     with problems.collecting():
-        nnodes = num_nodes(looked_over(request, host)[0].spec)
+        nnodes = num_nodes(looked_over(request, host).spec)
         nodes = Nodes(nnodes, 0, _SOMEWHERE, port) if nnodes > 1 else Nodes(master_port=port)
         understood = understand(replace(request, launch=launch, nodes=nodes), host, Path("RUN"), elsewhere=True)
         find_golden(understood.spec, request.gate.golden_values_path)

@@ -24,7 +24,7 @@ from harness.launch.environment import Host, this_host
 from harness.measure.experiment import Display, judge
 from harness.measure.launched import Ran
 from harness.measure.logged import with_logged
-from harness.measure.prediction import cached_prediction_of
+from harness.measure.prediction import cached_prediction
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.records.folders import results_dir
 from harness.records.rank import LONGEST_STEP_S, Failure, MemoryRecord, RankRecord, StepRecord, placed
@@ -250,7 +250,7 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
     imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, now)
     if ended.first:
         imported = imported.model_copy(update={"failed_rank": ended.first.failure.rank})
-    prediction = cached_prediction_of(spec, software, draft.host)
+    prediction = cached_prediction(spec, software, draft.host)
     return RunRecord(
         run_id=run_id,
         status=ended.status,

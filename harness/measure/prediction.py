@@ -1,6 +1,6 @@
 """The prediction that a run keeps with its measurement. It is made before the ranks start or while they run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event
 
 from harness.errors import HarnessError
-from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
 from harness.experiment.software import Software
 from harness.judge.metrics import Metrics
@@ -16,15 +16,15 @@ from harness.launch.environment import Host, this_host
 from harness.launch.plan import Nodes
 from harness.launch.replay import ReplayPlan
 from harness.measure.understanding import Understood
-from harness.predict.assumptions import imbalance_of
 from harness.predict.exact import why_of_another_planner
 from harness.predict.prediction import BUILT_IN, Constants, Prediction, calibrated
 from harness.predict.prediction import predict as predicted
+from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
-from harness.predict.tracer import Tracing, trace_cache
+from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.records.run import PredictionRecord, RunRecord
 from harness.records.trace import calibration_path, find_calibration
-from harness.units import first_line, format_bytes, format_percent, format_seconds
+from harness.units import first_line, format_bytes, format_percent, format_seconds, grouped
 
 # A run waits at most this long for its prediction.
 _PATIENCE_S = 120.0
@@ -67,7 +67,7 @@ def predicting(
     A cached prediction is ready at once. Otherwise a run on the CPU waits for the tracer, which would take cores from the
     ranks. On GPUs the tracer runs while the ranks start and train.
     """
-    spec, implementation = understood.spec, settled_implementation(understood.spec)
+    spec, software = understood.spec, understood.software
     if nodes.node_rank > 0:
         yield lambda _: KeptPrediction(None, "only the first node predicts")
         return
@@ -75,7 +75,7 @@ def predicting(
         yield lambda _: KeptPrediction(None, "replayed: there is no measurement to compare a prediction with")
         return
     first = _tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
-    ready = predict_with(first, spec, understood.software, implementation)
+    ready = predict_with(first, spec, software)
     if ready.prediction or not first.cached_only:
         before_start(ready.kept)
         yield lambda _: ready.kept
@@ -83,7 +83,7 @@ def predicting(
     stop = Event()
     beside = _tracing(understood.host, niceness=_NICENESS, stop=stop)
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(predict_with, beside, spec, understood.software, implementation)
+        coming = pool.submit(predict_with, beside, spec, software)
         try:
             yield lambda signal: _awaited(coming, signal).kept
         finally:
@@ -100,48 +100,56 @@ def _awaited(coming: "Future[RunPrediction]", signal: int | None) -> RunPredicti
         return RunPrediction(None, "interrupted before the tracer was done")
 
 
-def cached_prediction(understood: Understood) -> RunPrediction:
-    """Return the prediction from the cache, without starting a tracer."""
-    return cached_prediction_of(understood.spec, understood.software, understood.host)
+def cached_prediction(spec: ExperimentSpec, software: Software, host: Host) -> RunPrediction:
+    """Return the prediction of a settled request from cached traces, without starting a tracer."""
+    return predict_with(_tracing(host, cached_only=True), spec, software)
 
 
-def cached_prediction_of(spec: ExperimentSpec, software: Software, host: Host) -> RunPrediction:
-    """Like :func:`cached_prediction` for a settled request."""
-    return predict_with(_tracing(host, cached_only=True), spec, software, settled_implementation(spec))
-
-
-def predict(
-    spec: ExperimentSpec, software: Software, implementation: Implementation, host: Host | None = None
-) -> RunPrediction:
-    """Predict one settled request with built-in constants.
-
-    Never raises for a request that may run: a run must not fail because of its prediction.
-    """
-    tracing = _tracing(host or this_host())
-    return predict_with(tracing, spec, software, implementation, use_calibration=False)
+def predict(spec: ExperimentSpec, software: Software, host: Host | None = None) -> RunPrediction:
+    """Predict one settled request with built-in constants. Does not raise."""
+    return predict_with(_tracing(host or this_host()), spec, software, use_calibration=False)
 
 
 def predict_with(
-    tracing: Tracing,
-    spec: ExperimentSpec,
-    software: Software,
-    implementation: Implementation,
-    *,
-    use_calibration: bool = True,
+    tracing: Tracing, spec: ExperimentSpec, software: Software, *, use_calibration: bool = True
 ) -> RunPrediction:
-    """Like :func:`predict`, with traces from ``tracing`` and, on request, the kept calibration of the GPU type."""
-    if not spec.is_described:
-        return RunPrediction(None, NOT_DESCRIBED)
+    """Like :func:`predictions` for one request."""
+    return predictions((spec,), software, tracing, use_calibration=use_calibration)[0]
+
+
+def predictions(
+    specs: Sequence[ExperimentSpec], software: Software, tracing: Tracing, *, use_calibration: bool = True
+) -> tuple[RunPrediction, ...]:
+    """Predict settled requests with the kept calibrations of their GPU types. Makes each trace once.
+
+    Never raises for a request that may run: a run must not fail because of its prediction.
+    """
+    traced: dict[TraceKind, Traces | str] = {}
+    for kind, own in grouped((trace_kind(spec), spec) for spec in specs if spec.is_described).items():
+        try:
+            cases = {case.key: case for spec in own for case in Composer(spec, kind[0]).cases()}
+            traced[kind] = tracing.traces(tuple(cases.values()), kind[0], imbalance=kind[1])
+        except (HarnessError, OSError) as error:
+            traced[kind] = first_line(str(error))
+    known = (traced[trace_kind(spec)] if spec.is_described else NOT_DESCRIBED for spec in specs)
+    return tuple(
+        _predicted(*each, software, use_calibration=use_calibration) for each in zip(specs, known, strict=True)
+    )
+
+
+def _predicted(
+    spec: ExperimentSpec, traces: Traces | str, software: Software, *, use_calibration: bool
+) -> RunPrediction:
+    if isinstance(traces, str):
+        return RunPrediction(None, traces)
+    implementation = settled_implementation(spec)
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
-        composer = Composer(spec, implementation)
-        traces = tracing.traces(composer.cases(), implementation, imbalance=imbalance_of(spec))
-        if traces.refused:
-            return RunPrediction(None, next(iter(traces.refused.values())))
         return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software, constants))
     except MissingTraceError:
-        return RunPrediction(None, NOT_TRACED)
-    except (HarnessError, OSError) as error:
+        reasons = (traces.refused.get(case.key, "") for case in Composer(spec, implementation).cases())
+        return RunPrediction(None, next(filter(None, reasons), NOT_TRACED))
+    except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read
         return RunPrediction(None, first_line(str(error)))
 
 

@@ -55,11 +55,13 @@ class RunRequest:
 class Settled(Resolved):
     """A resolved request without open settings, and the software that it is judged for.
 
-    ``from_point``: missing options of `Request` that the recipe's only matching GPU point provides.
+    ``from_point``: missing options of `Request` that the recipe's only matching GPU point provides. ``secrets``: problems
+    with values that must not be recorded.
     """
 
     software: Software
     from_point: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    secrets: tuple[BadRequestError, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -89,18 +91,13 @@ def understand(
 
     ``dryrun``: fills in missing nodes. ``elsewhere``: the ranks run on other machines. BadRequestError with every problem.
     """
-    settled, secrets = looked_over(request, host)
+    settled = looked_over(request, host)
     spec, implementation = settled.spec, settled_implementation(settled.spec)
     problems, launcher = Problems(), request.launch.launcher
-    problems.found += [*secrets, *launcher_problems(request.launch)]
+    problems.found += [*settled.secrets, *launcher_problems(request.launch)]
     problems.found += [] if dryrun or elsewhere or launcher == "replay" else _profiler_problems(spec, host)
-    launch = LaunchRequest(
-        spec=spec,
-        run_dir=run_dir,
-        host=host,
-        nodes=without_asking(spec, request.nodes) if dryrun else request.nodes,
-        settings=request.launch,
-    )
+    nodes = without_asking(spec, request.nodes) if dryrun else request.nodes
+    launch = LaunchRequest(spec, run_dir, host, nodes, request.launch)
     plan: Plan | None = None
     with problems.collecting():
         plan = LAUNCHERS[launcher](launch) if launcher in LAUNCHERS else None
@@ -116,73 +113,54 @@ def understand(
 
 
 def settle(
-    request: RunRequest,
-    host: Host,
-    assume: str | None = None,
-    known: Settled | None = None,
-    *,
-    gpu_point: bool = False,
+    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, gpu_point: bool = False
 ) -> Settled:
     """Resolve the request. This machine or ``assume`` settles the GPU type and the implementation of the layers.
 
     ``known``: an earlier result for the same GPU type, so that the machine is queried once. ``gpu_point``: on a machine
     without a GPU, use the recipe's only matching GPU point.
     """
-    settled, secrets = looked_over(request, host, assume, known, gpu_point=gpu_point)
-    raise_all(secrets)  # here, because a request that is refused later may be recorded
+    settled = looked_over(request, host, assume, known, gpu_point=gpu_point)
+    raise_all(list(settled.secrets))  # here, because a request that is refused later may be recorded
     return settled
 
 
 def looked_over(
-    request: RunRequest,
-    host: Host,
-    assume: str | None = None,
-    known: Settled | None = None,
-    *,
-    gpu_point: bool = False,
-) -> tuple[Settled, list[BadRequestError]]:
-    """Settle the request. Also return the values that must not be recorded.
-
-    BadRequestError, including the secrets, if the request cannot be resolved.
-    """
+    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, gpu_point: bool = False
+) -> Settled:
+    """As :func:`settle`, without refusing secrets. BadRequestError, including them, if the request cannot be resolved."""
     if known is not None:
         asked = replace(request.asked, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
         request = replace(request, asked=asked)
     assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
-    gpu, why = settled_gpu(request.asked.gpu or assumed_gpu or "", host)
-    asked, from_point, point_note = replace(request.asked, gpu=gpu), dict[str, str](), ""
-    if gpu_point and gpu == "cpu" and not (request.asked.gpu or assumed_gpu):
-        asked, from_point, point_note = _on_gpu_point(request.asked, why)
+    named = request.asked.gpu or assumed_gpu or ""
+    gpu, why = settled_gpu(named, host)
+    asked, from_point, notes = replace(request.asked, gpu=gpu), dict[str, str](), tuple[str, ...]()
+    if gpu_point and gpu == "cpu" and not named:
+        asked, from_point, notes = _on_gpu_point(request.asked, why)
+    elif not named:
+        notes = (f"running on {gpu}: {why}",)
     resolved, secrets = _resolved(asked, host)
-    spec, notes = resolved.spec, tuple(map(redact, resolved.notes))
+    spec, notes = resolved.spec, (*notes, *map(redact, resolved.notes))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
-    if not request.asked.gpu and assumed_gpu:
-        sources["gpu"] = "--assume"
-    elif from_point:
-        sources |= dict.fromkeys(from_point, _POINT_SOURCE)
-        notes = (point_note, *notes)
-    elif not request.asked.gpu:
-        sources["gpu"] = "this machine"
-        notes = (f"running on {gpu}: {why}", *notes)
+    if not request.asked.gpu and not from_point:
+        sources["gpu"] = "--assume" if assumed_gpu else "this machine"
+    sources |= dict.fromkeys(from_point, "the only matching GPU point of the recipe")
     software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
-    notes = (*notes, *assumed)
+    notes += assumed
     if spec.kernels.transformer_impl == "auto":
-        local = spec.gpu_type.is_cpu or software.transformer_engine is None
+        is_cpu = spec.gpu_type.is_cpu
+        local = is_cpu or software.transformer_engine is None
         impl = "local" if local else "transformer_engine"
         spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": impl})})
-        sources["kernels.transformer_impl"] = "gpu cpu" if spec.gpu_type.is_cpu else "installed software"
-        if local and not spec.gpu_type.is_cpu:
-            notes = (
-                *notes,
-                "transformer-engine is not installed: megatron-core's local layers run, not the fused ones",
-            )
-    return Settled(spec, sources, notes, software, from_point=from_point), secrets
+        sources["kernels.transformer_impl"] = "gpu cpu" if is_cpu else "installed software"
+        if local and not is_cpu:
+            instead = "megatron-core's local layers run, not the fused ones"
+            notes += (f"transformer-engine is not installed: {instead}",)
+    return Settled(spec, sources, notes, software, from_point=from_point, secrets=secrets)
 
 
-_POINT_SOURCE = "the only matching GPU point of the recipe"
-
-
-def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], str]:
+def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], tuple[str]]:
     """The request with the options of the recipe's only matching GPU point, these options, and a note that names it."""
     try:
         chosen, point = on_gpu_point(asked)
@@ -192,17 +170,15 @@ def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], st
     options = {name: getattr(chosen, name) for name in ("gpu", "task", "compute_dtype", "variant")}
     given = {name: value for name, value in options.items() if value and not getattr(asked, name)}
     note = f"no -g, and {why}: {point.title} ({point.place}) is the only GPU point of the recipe that matches"
-    return chosen, given, note
+    return chosen, given, (note,)
 
 
-def _resolved(asked: Request, host: Host) -> tuple[Resolved, list[BadRequestError]]:
+def _resolved(asked: Request, host: Host) -> tuple[Resolved, tuple[BadRequestError, ...]]:
     """Resolve the request. Also return the secrets in its variables and in the recipe's name, which names folders."""
     in_name = secrets_in_name(*asked.job_words)
     try:
-        if asked.trains_by_bridge:
-            from harness.measure.bridge import (
-                resolve_for_bridge,  # imports the planner, which no other request needs here
-            )
+        if asked.trains_by_bridge:  # imports the planner, which no other request needs here
+            from harness.measure.bridge import resolve_for_bridge
 
             resolved = resolve_for_bridge(asked, host)
         else:
@@ -210,7 +186,7 @@ def _resolved(asked: Request, host: Host) -> tuple[Resolved, list[BadRequestErro
     except BadRequestError as error:
         raise_all([*error.problems, *in_name, *secrets_in(given_env(asked))])
         raise
-    return resolved, [*in_name, *secrets_in(resolved.spec.env)]
+    return resolved, (*in_name, *secrets_in(resolved.spec.env))
 
 
 def given_env(asked: Request) -> dict[str, str]:
@@ -269,15 +245,17 @@ def check_request(
     ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only without ``assume``: otherwise its
     answer is for another release.
     """
-    settled, secrets = looked_over(request, host, assume, gpu_point=gpu_point)
+    settled = looked_over(request, host, assume, gpu_point=gpu_point)
     spec, software = settled.spec, settled.software
     implementation = settled_implementation(spec)
     env, findings = _environment(spec, request, host)
     findings += check(
         spec, software, env=env, implementation=implementation, force=request.force, sources=settled.sources
     )
-    if secrets:
-        raise_all(_with_others(secrets, findings))
+    if settled.secrets:  # no message may repeat their values
+        known = {secret.message for secret in settled.secrets}
+        others = (finding for finding in findings if finding.blocks and finding.message not in known)
+        raise_all([*settled.secrets, *map(rule_problem, others)])
     if ask_megatron and assume is None:
         findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
@@ -290,15 +268,6 @@ def _noted(settled: Settled) -> dict[str, Any]:
     return vars(settled) | {"notes": (*settled.notes, *([few] if few else []))}
 
 
-def _with_others(secrets: list[BadRequestError], findings: Iterable[Finding]) -> list[BadRequestError]:
-    """Secrets, whose values no message may repeat, and all other findings that forbid the start."""
-    known = {secret.message for secret in secrets}
-    return [
-        *secrets,
-        *(rule_problem(finding) for finding in findings if finding.blocks and finding.message not in known),
-    ]
-
-
 def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
     """megatron-core's refusal, with a fix that names the rule for the same message."""
     own = finding.mcore_text or ""
@@ -308,20 +277,14 @@ def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
 
 def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple[dict[str, str] | None, list[Finding]]:
     """Return the variables of the ranks, and findings on problems with them or with the nodes."""
-    nodes = request.nodes if request.nodes.nnodes > 1 else Nodes(nnodes=max(1, -(-spec.num_gpus // spec.gpus_per_node)))
-    problems = launcher_problems(request.launch)
-    problems += node_problems(spec, request.nodes) if request.nodes.nnodes > 1 else []
+    is_given = request.nodes.nnodes > 1
+    nnodes = request.nodes.nnodes if is_given else max(1, -(-spec.num_gpus // spec.gpus_per_node))
+    problems = [*launcher_problems(request.launch), *(node_problems(spec, request.nodes) if is_given else ())]
     env: dict[str, str] | None = None
+    how = {"num_cores": host.num_cores, "nnodes": nnodes}
     try:
-        variables = child_environment(
-            spec,
-            host.shell,
-            request.launch.pass_env,
-            spec.ranks_per_node(nodes.nnodes),
-            num_cores=host.num_cores,
-            nnodes=nodes.nnodes,
-        )
-        env = {variable.name: variable.value for variable in variables}
+        found = child_environment(spec, host.shell, request.launch.pass_env, spec.ranks_per_node(nnodes), **how)
+        env = {variable.name: variable.value for variable in found}
     except BadRequestError as error:
         problems += error.problems
     return env, [Finding(id="LAUNCH", severity="error", message=p.message, fix=p.remedy) for p in problems]

@@ -13,7 +13,7 @@ from harness.judge.likeness import impossible_names
 from harness.launch.environment import Host
 from harness.launch.machine import one_look, require_machine, software_here
 from harness.launch.slurm_job import option_problems
-from harness.measure.prediction import KeptPrediction, cached_prediction_of
+from harness.measure.prediction import KeptPrediction, cached_prediction
 from harness.measure.understanding import RunRequest, in_one_sentence, launcher_problems
 from harness.nightly.aa import AaRequest, aa_problems, with_aa
 from harness.nightly.batch import unstarted_night
@@ -141,7 +141,7 @@ def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
     if request.launch.launcher == "replay":
         kept = KeptPrediction(None, _REPLAYED)
     else:
-        kept = cached_prediction_of(checked.spec, checked.software, host).kept
+        kept = cached_prediction(checked.spec, checked.software, host).kept
     return PlannedCase.model_validate(words | {"prediction": kept.prediction, "no_prediction": kept.reason})
 
 

@@ -94,7 +94,7 @@ def _dry_run(request: "RunRequest", display: "Display") -> None:
     understood = understand(request, this_host(), run_dir, dryrun=True)
     if isinstance(understood.plan, LaunchPlan):
         find_golden(understood.spec, request.gate.golden_values_path)  # refuses what the run would refuse
-    display.plan(understood, cached_prediction(understood))
+    display.plan(understood, cached_prediction(understood.spec, understood.software, understood.host))
 
 
 @takes(ExperimentOptions, EngineOptions, JudgeOptions, LaunchOptions, SlurmLaunchOptions, AbOptions, RunOutput)

@@ -5,21 +5,16 @@ from dataclasses import replace
 
 import harness
 from harness.batch.plan import Draft, ask_megatron, drafted
-from harness.errors import BadRequestError, HarnessError, Problems, raise_all
-from harness.experiment.effective import Implementation, computation, settled_implementation
-from harness.experiment.experiment import ExperimentSpec
+from harness.errors import BadRequestError, Problems, raise_all
+from harness.experiment.effective import computation, settled_implementation
 from harness.experiment.layout import LayoutError
 from harness.experiment.model import repeats_problem
-from harness.experiment.software import Software
 from harness.launch.environment import Host, secrets_in
 from harness.launch.machine import one_look
 from harness.launch.replay import LAUNCHERS
-from harness.measure.prediction import RunPrediction, constants_for
+from harness.measure.prediction import RunPrediction, predictions
 from harness.measure.understanding import Checked, given_env, launcher_problems, settle
-from harness.predict.assumptions import imbalance_of
-from harness.predict.prediction import predict
-from harness.predict.search import Traces, candidates
-from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.search import candidates
 from harness.predict.tracer import Tracing, trace_cache
 from harness.records.redact import own_command
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
@@ -27,7 +22,7 @@ from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
 from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, values_of
 from harness.sweep.request import SweepRequest, read_axes, read_control
-from harness.units import counted, first_line, format_bytes, utc_now
+from harness.units import counted, format_bytes, utc_now
 
 CellDraft = Draft[AskedCell]
 
@@ -140,49 +135,6 @@ def _inert(cell: CellDraft) -> str:
     return "".join(f"; {module} does nothing: {why}" for module, why in inert.items())
 
 
-def predict_cells(specs: Sequence[ExperimentSpec], software: Software, host: Host) -> tuple[RunPrediction, ...]:
-    """Return a prediction, or the reason for its absence, for each of ``specs``, in order. Does not raise for one."""
-    kinds = [(settled_implementation(spec), imbalance_of(spec)) for spec in specs]
-    tracing = Tracing(host, trace_cache(host.shell))
-    traced = {
-        kind: _traces(
-            tracing,
-            [spec for spec, own in zip(specs, kinds, strict=True) if own == kind],
-            implementation=kind[0],
-            imbalance=kind[1],
-        )
-        for kind in dict.fromkeys(kinds)
-    }
-    return tuple(
-        _predicted_cell(spec, kind[0], traced[kind], software) for spec, kind in zip(specs, kinds, strict=True)
-    )
-
-
-def _traces(
-    tracing: Tracing, specs: Sequence[ExperimentSpec], *, implementation: Implementation, imbalance: float
-) -> Traces | str:
-    cases = {case.key: case for spec in specs for case in Composer(spec, implementation).cases()}
-    try:
-        return tracing.traces(tuple(cases.values()), implementation, imbalance=imbalance)
-    except (HarnessError, OSError) as error:
-        return first_line(str(error))
-
-
-def _predicted_cell(
-    spec: ExperimentSpec, implementation: Implementation, traces: Traces | str, software: Software
-) -> RunPrediction:
-    if isinstance(traces, str):
-        return RunPrediction(None, traces)
-    try:
-        constants = constants_for(spec.gpu)
-        return RunPrediction(predict(spec, implementation, traces.even, traces.uneven, software, constants))
-    except MissingTraceError:
-        reasons = (traces.refused.get(case.key) for case in Composer(spec, implementation).cases())
-        return RunPrediction(None, next((reason for reason in reasons if reason), "not traced"))
-    except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read
-        return RunPrediction(None, first_line(str(error)))
-
-
 _REPLAYED = "replayed: a recorded run needs no prediction"
 
 
@@ -212,7 +164,7 @@ def plan_sweep(
         answers: Sequence[RunPrediction] = [RunPrediction(None, _REPLAYED)] * len(running)
     else:
         narrate(f"Predicting {counted(len(running), 'cell')}")
-        answers = predict_cells(running, first.software, host)
+        answers = predictions(running, first.software, Tracing(host, trace_cache(host.shell)))
     cells = planned_cells(axes, drafts, iter(answers), prunes=request.prune)
     return SweepPlan(
         sweep_id="",

@@ -94,7 +94,7 @@ def _rows(host: Host) -> Iterator[Row]:
             continue
         software, _ = software_for(pair.ours.gpu, host)
         left, right = (
-            predict_with(tracing, spec, software, _LAYERS, use_calibration=False) for spec in (pair.ours, pair.theirs)
+            predict_with(tracing, spec, software, use_calibration=False) for spec in (pair.ours, pair.theirs)
         )
         found = [d for d in disagreements(pair.ours, pair.theirs) if d.path not in _NO_EFFECT]
         reasons = [row.reason for row in kept for d in found if row.covers(d.path, pair.point)]

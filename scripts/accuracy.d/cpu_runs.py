@@ -113,7 +113,7 @@ def _document(variant: Variant, recompute: str, host: Host, *more: str) -> dict[
 
 def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     spec, peaks = _kept(variant, recompute, host, kept) if kept else _measured(variant, recompute, host)
-    made = predict(spec, installed_software(), "local", host)
+    made = predict(spec, installed_software(), host)
     if made.prediction is None:
         raise RuntimeError(f"{variant.name} {recompute}: {made.reason}")
     for stage in made.prediction.stages:

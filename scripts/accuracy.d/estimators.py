@@ -24,7 +24,7 @@ def page(source: Path, host: Host) -> Page:
     rows = []
     for case in read["cases"]:
         spec = spec_of(case)
-        made = predict(spec, software, "transformer_engine", host) if spec else None
+        made = predict(spec, software, host) if spec else None
         if made is None or made.prediction is None:
             continue
         fullest = max(made.prediction.stages, key=lambda stage: stage.total)

@@ -53,7 +53,7 @@ def compare(path: Path, host: Host) -> list[dict[str, Any]]:
     rows = []
     for row in json.loads(path.read_text())["rows"]:
         spec = _spec(row)
-        made = predict(spec, software, "transformer_engine", host)
+        made = predict(spec, software, host)
         if made.prediction is None:
             raise RuntimeError(f"{row['name']} {row['recompute']}: {made.reason}")
         predicted, measured = made.prediction.peak_bytes, row["peak_gb"] * 1e9

@@ -34,14 +34,14 @@ def spec():
 
 def test_what_mbr_perf_brings_traces_of_needs_no_tracer(host):
     shipped = resolve(Request(model_recipe_name="llama3_8b", gpu="cpu")).spec
-    made = predict(shipped, installed_software(), "local", replace(host, python="/nowhere/python"))
+    made = predict(shipped, installed_software(), replace(host, python="/nowhere/python"))
     assert made.prediction.peak_bytes > 0
 
 
 @pytest.mark.train
 def test_a_request_that_the_tracer_declines_has_no_prediction_but_a_reason(spec, host):
     offloading = spec.model_copy(update={"offload": spec.offload.model_copy(update={"cpu_offloading_num_layers": 1})})
-    made = predict(offloading, installed_software(), "local", host)
+    made = predict(offloading, installed_software(), host)
     assert made.prediction is None
     assert json_of(prediction_document(made.prediction, made.reason)) == {"reason": made.reason}
     assert "offloading" in made.reason.lower()
@@ -51,10 +51,10 @@ def test_a_request_that_the_tracer_declines_has_no_prediction_but_a_reason(spec,
 def test_a_request_is_predicted_at_once_from_the_cache_and_what_is_not_there_starts_nothing(spec, host):
     software = installed_software()
     at_once = Tracing(replace(host, python="/nowhere/python"), trace_cache(host.shell), cached_only=True)
-    before = predict_with(at_once, spec, software, "local")
+    before = predict_with(at_once, spec, software)
     assert (before.prediction, before.reason) == (None, NOT_TRACED)
-    traced = predict(spec, software, "local", host)
-    assert predict_with(at_once, spec, software, "local") == traced
+    traced = predict(spec, software, host)
+    assert predict_with(at_once, spec, software) == traced
     document = json_of(prediction_document(traced.prediction.record(), traced.reason))
     stage = document["stages"][document["worst_stage"]]
     assert document["peak_bytes"] == sum(stage[key] for key in stage.keys() - {"pp_rank", "total", "peak"})
@@ -64,19 +64,19 @@ def test_a_request_is_predicted_at_once_from_the_cache_and_what_is_not_there_sta
 def test_nobody_waits_for_a_tracer_whose_run_has_ended(spec, host):
     over = Event()
     over.set()
-    made = predict_with(Tracing(host, trace_cache(host.shell), stop=over), spec, installed_software(), "local")
+    made = predict_with(Tracing(host, trace_cache(host.shell), stop=over), spec, installed_software())
     assert (made.prediction, made.reason) == (None, "the run ended before the tracer did")
 
 
 @pytest.mark.train
 def test_a_tracer_that_takes_too_long_is_given_up(spec, host):
-    made = predict_with(Tracing(host, trace_cache(host.shell), timeout_s=0.1), spec, installed_software(), "local")
+    made = predict_with(Tracing(host, trace_cache(host.shell), timeout_s=0.1), spec, installed_software())
     assert made.reason == "the tracer did not finish within 0.1 s"
 
 
 def test_a_tracer_that_cannot_start_fails_no_run(spec, host):
     made = predict(
-        spec.model_copy(update={"recompute": parse_recompute("none")}), installed_software(), "local",
+        spec.model_copy(update={"recompute": parse_recompute("none")}), installed_software(),
         replace(host, python="/nowhere/python"),
     )  # fmt: skip
     assert made.prediction is None
