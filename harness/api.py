@@ -15,7 +15,7 @@ from harness.errors import BadRequestError
 from harness.experiment.gpu import MARGIN
 
 if TYPE_CHECKING:
-    from harness.measure.document import CheckDocument, CompareDocument, RecordedRun
+    from harness.measure.values import CheckDocument, CompareDocument, RecordedRun
     from harness.plan.document import PlanDocument
 
 __all__ = ["BadRequestError", "Experiment", "Judging", "check", "compare", "load_run", "plan"]
@@ -72,8 +72,8 @@ def check(experiment: Experiment, *, assume: str | None = None, ask_megatron: bo
     from harness.cli.options import LaunchOptions
     from harness.cli.requests import run_request
     from harness.launch.environment import this_host
-    from harness.measure.document import CheckDocument
     from harness.measure.understanding import check_request
+    from harness.measure.values import CheckDocument
 
     _require_experiment(experiment)
     request = run_request(experiment, Judging(), LaunchOptions())
@@ -96,7 +96,7 @@ def compare(
     """
     from harness.cli.requests import read
     from harness.judge.compare import WindowOptions, compare_stored
-    from harness.measure.document import compare_document
+    from harness.measure.values import compare_document
     from harness.records.goldens import GateOptions
 
     how = judging or Judging()
@@ -114,7 +114,7 @@ def load_run(run: str | Path, *, results_dir: Path | None = None) -> "RecordedRu
     """
     from harness.judge.derive import derive
     from harness.judge.plausible import doubts_of
-    from harness.measure.document import RecordedRun
+    from harness.measure.values import RecordedRun
     from harness.records.other_kinds import read_only_run
 
     record = read_only_run(str(run), results_dir)

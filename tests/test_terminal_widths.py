@@ -15,8 +15,8 @@ import pytest
 
 from harness.judge.compare import compare_runs
 from harness.judge.gate import comparison_outcome, run_outcome
-from harness.measure.document import compare_document, run_document
 from harness.measure.result import compare_page, run_page
+from harness.measure.values import compare_document, run_document
 from harness.nightly.show import night_page
 from harness.plan.show import plan_page
 from harness.plan.show_layouts import layouts_page

@@ -185,8 +185,8 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
 def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
     from harness.cli.requests import read
     from harness.judge.compare import WindowOptions, compare_stored
-    from harness.measure.document import compare_document
     from harness.measure.result import compare_page
+    from harness.measure.values import compare_document
     from harness.records.goldens import GateOptions
     from harness.show import json
     from harness.show.terminal import show_page

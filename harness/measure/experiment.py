@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judge.compare import compare_runs, find_reference
@@ -12,11 +13,9 @@ from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan
 from harness.launch.slurm_job import SlurmJob
-from harness.measure.document import RunDocument, run_document, run_plan_document
 from harness.measure.launched import Ran
 from harness.measure.megatron_answer import megatron_finding
 from harness.measure.prediction import KeptPrediction, RunPrediction, misfit_line, prediction_line
-from harness.measure.result import run_page
 from harness.measure.understanding import RunRequest, Understood, rule_problem
 from harness.records import folders
 from harness.records.goldens import GateOptions
@@ -26,6 +25,9 @@ from harness.show.page import GAP, Block, Code, Line, Listing
 from harness.show.progress import step_progress
 from harness.show.request_text import explanation, finding_lines, request_facts
 from harness.show.terminal import narrate, narration, shares_terminal, show_blocks, show_page, show_stopped
+
+if TYPE_CHECKING:
+    from harness.measure.values import RunDocument
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Display:
         """
         plan = plan or understood.plan
         if self.as_json:
+            from harness.measure.values import run_plan_document
+
             json.answer(run_plan_document(understood, prediction, plan))
             return
         record = prediction.prediction.record() if prediction.prediction else None
@@ -76,11 +80,13 @@ class Display:
         with step_progress(narration(), understood.spec.measure.max_steps) as show:
             yield lambda p: show(str(p.phase or "start"), p.step, p.last_step_s, p.eta_s)
 
-    def result(self, verdict: RunDocument) -> None:
+    def result(self, verdict: "RunDocument") -> None:
         """Show figures and verdict of all runs, and the ranks of the last run."""
         if self.as_json:
             json.answer(verdict)
         else:
+            from harness.measure.result import run_page
+
             show_page(run_page(verdict, with_request=not shares_terminal()))  # `understood` has shown it there
 
 
@@ -111,6 +117,8 @@ def run_folder(request: RunRequest) -> Path:
 
 def judge(runs: list[Ran], gate: GateOptions, results_dir: Path | None, display: Display) -> ExitCode:
     """Judge the runs of one request together and print the report. If the last run failed, judge only that run."""
+    from harness.measure.values import run_document  # whose classes take pydantic 40 ms
+
     records, last = [run.record for run in runs], runs[-1]
     judged = records if last.record.status == "ok" else [last.record]
     try:

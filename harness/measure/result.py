@@ -10,8 +10,8 @@ from harness.judge.coverage import own_time_text, throughput_text
 from harness.judge.gate import Comparison, Finding, Verdict
 from harness.judge.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metrics
 from harness.judge.readings import is_victim, window_of
-from harness.measure.document import Compared, CompareDocument, OutOfMemory, RunDocument
 from harness.measure.prediction import prediction_line, whole_run
+from harness.measure.values import Compared, CompareDocument, OutOfMemory, RunDocument
 from harness.records.golden import GoldenRecord
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord

@@ -10,7 +10,7 @@ from harness.history.record import CaseOutcome
 from harness.judge.differences import Difference
 from harness.judge.metrics import GateKind, Metrics, Speed
 from harness.launch.slurm_job import SlurmJob
-from harness.measure.document import SlurmSubmission
+from harness.measure.values import SlurmSubmission
 from harness.nightly.aa import AA_ALPHA
 from harness.nightly.outlook import CaseOutlook
 from harness.nightly.values import AaFinding, CaseFinding, CaseVerdict, NightVerdict, SharedChange

@@ -7,13 +7,13 @@ import typer
 
 from harness.cli.options import Json
 
-_RUN = ("measure.document:RunDocument", "measure.document:RunPlanDocument")
+_RUN = ("measure.values:RunDocument", "measure.values:RunPlanDocument")
 _SWEEP = ("sweep.document:SweepRunDocument", "sweep.document:SweepPlanDocument", "sweep.document:SweepJobPlanDocument")
 _JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
-    "check": ("measure.document:CheckDocument",),
-    "compare": ("measure.document:CompareDocument", "compare.show:ForeignDocument"),
+    "check": ("measure.values:CheckDocument",),
+    "compare": ("measure.values:CompareDocument", "compare.show:ForeignDocument"),
     "diagnose": ("diagnose.values:Diagnosis",),
     "doctor": ("results.examine:MachineDocument",),
     "explain": ("explain.values:Explanation",),
@@ -25,7 +25,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "golden show": ("golden.show:GoldenDocument",),
     "history": ("history.show:HistoryDocument", "history.show:CaseDocument"),
     "history add": ("history.show:AddedDocument",),
-    "import": ("measure.document:RunDocument",),
+    "import": ("measure.values:RunDocument",),
     "jobs cancel": ("jobs.show:CancelledDocument",),
     "jobs status": ("jobs.show:JobDocument",),
     "jobs submit": ("cluster.showing:SubmittedDocument",),

@@ -168,7 +168,7 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     request = run_request(asked, judge, launch)
     checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
     if how.as_json:
-        from harness.measure.document import CheckDocument
+        from harness.measure.values import CheckDocument
         from harness.show import json
 
         json.answer(CheckDocument.of(checked))

@@ -56,7 +56,7 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequ
     batch = _unstarted(plan, host, results)
     job = sweep_job(batch, slurm, results).checked(host)
     if display.as_json:
-        from harness.measure.document import launch_document
+        from harness.measure.values import launch_document
         from harness.sweep.document import SweepJobPlanDocument
 
         json.answer(SweepJobPlanDocument.of_plan(plan, job=launch_document(job)))

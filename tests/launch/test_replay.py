@@ -12,7 +12,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchRequest
 from harness.launch.replay import LAUNCHERS, execute
-from harness.measure.document import launch_document
+from harness.measure.values import launch_document
 from harness.records.collect import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import LaunchSettings

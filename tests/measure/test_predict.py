@@ -10,10 +10,10 @@ from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
 from harness.launch.machine import installed_software
 from harness.launch.plan import Nodes
-from harness.measure.document import prediction_document
 from harness.measure.experiment import Display
 from harness.measure.prediction import NOT_TRACED, predict, predict_with, predicting
 from harness.measure.understanding import RunRequest, understand
+from harness.measure.values import prediction_document
 from harness.predict.tracer import Tracing, trace_cache
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from harness.judge.derive import derive
-from harness.measure.document import prediction_document
 from harness.measure.prediction import misfit_line, prediction_line, whole_run
+from harness.measure.values import prediction_document
 from harness.records.run import PredictionRecord, RunRecord, StagePrediction
 from tests.commands import json_of
 

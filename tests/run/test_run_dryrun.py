@@ -7,8 +7,8 @@ import pytest
 from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions
 from harness.cli.requests import run_request
 from harness.launch.environment import this_host
-from harness.measure.document import launch_document
 from harness.measure.understanding import understand
+from harness.measure.values import launch_document
 from tests.commands import json_of
 
 PORT = 29511

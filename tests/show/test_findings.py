@@ -7,7 +7,7 @@ import pytest
 from harness.errors import ExitCode
 from harness.experiment.effective import effective_recompute
 from harness.experiment.rules.rule import Finding
-from harness.measure.document import CheckDocument
+from harness.measure.values import CheckDocument
 from harness.show.request_text import check_page
 from harness.show.terminal import Console, print_page
 from tests.commands import json_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.judge.compare import compare_runs
 from harness.judge.gate import comparison_outcome, run_outcome
-from harness.measure import document
+from harness.measure import values
 from harness.records.goldens import GateOptions, GoldenSearch
 from harness.records.rank import Failure
 from harness.show import json
@@ -23,7 +23,7 @@ def run_document(record, golden=None):
     search = GoldenSearch(golden, Path("golden.json") if golden else None, "none there")
     metrics, comparison = compare_runs([record], search, GateOptions())
     verdict = run_outcome(record.status, comparison)
-    return json_of(document.run_document(record, metrics, comparison, verdict, Path("runs/x"), [record.run_id]))
+    return json_of(values.run_document(record, metrics, comparison, verdict, Path("runs/x"), [record.run_id]))
 
 
 def test_a_run_has_the_keys_of_the_contract(make_record, make_golden):
@@ -65,7 +65,7 @@ def test_a_comparison_has_the_keys_of_the_contract(make_record, make_golden):
     record = make_record(seconds=2.5)
     golden = make_golden(make_record(provenance={"driver_version": "1"}), {"tflops_per_gpu": 709.0})
     metrics, comparison = compare_runs([record], GoldenSearch(golden, Path("g.json")), GateOptions())
-    answer = json_of(document.compare_document((record,), metrics, comparison, comparison_outcome(comparison)))
+    answer = json_of(values.compare_document((record,), metrics, comparison, comparison_outcome(comparison)))
     assert answer.keys() >= {"schema_version", "outcome", "exit_code", "comparison"}
     assert (answer["outcome"], answer["exit_code"]) == ("inconclusive", 6)
     (difference,) = answer["differences"]
