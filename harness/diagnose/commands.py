@@ -1,7 +1,7 @@
 """Builds command lines to paste: the same job with one change."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import get_args
 
@@ -31,22 +31,15 @@ _HANDLED = frozenset(
 )
 
 
-def command(
-    case: Case,
-    verb: str,
-    *more: str,
-    recompute: str | None = None,
-    graphs: str | None = None,
-    paths: Sequence[str] = (),
-) -> str:
-    """Return ``mbr-perf <verb> <paths>`` with the settings of the job; ``recompute`` and ``graphs`` replace its own.
+def command(case: Case, verb: str, *more: str, recompute: str | None = None, graphs: str | None = None) -> str:
+    """Return ``mbr-perf <verb>`` with the settings of the job; ``recompute`` and ``graphs`` replace its own.
 
     Empty without a spec.
     """
     spec, sources = case.spec, dict(case.sources)
     if spec is None:
         return ""
-    words = ["mbr-perf", verb, *paths, *_job(spec, sources)]
+    words = ["mbr-perf", verb, *_job(spec, sources)]
     left_out = _MEASURED if verb == "plan" else frozenset()  # a plan measures nothing and has no window options
     if graphs is not None:
         left_out |= _GRAPHS
@@ -68,7 +61,7 @@ def ask_again(case: Case) -> str:
     """Return the same command with capitals in place of the missing settings."""
     more = ("-c", "DTYPE", "-ng", "GPUS", "--recompute", "SETTING")
     asked = ("-g", "GPU") if case.prints_settings else ("-mr", "RECIPE", "-g", "GPU", *more)
-    return shlex.join(["mbr-perf", "diagnose", *case.paths, *asked, *case.asked_with])
+    return shlex.join(["mbr-perf", "diagnose", *case.paths, *asked])
 
 
 def trial_command(case: Case) -> str:

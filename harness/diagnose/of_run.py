@@ -18,14 +18,12 @@ from harness.judge.plausible import doubts_of
 from harness.judge.readings import is_victim
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
-from harness.launch.processes import Life, life_of, owner_of, started_at
+from harness.launch.processes import Life, life_of, owner_of
 from harness.measure.provenance import Clock, provenance
 from harness.measure.ranks import first_failed, status_of
-from harness.records.collect import AgentRecord, Collected, LaunchOutcome, collect, read_heartbeats
-from harness.records.launch import signal_name
+from harness.records.collect import Collected, LaunchOutcome, collect, read_heartbeats
 from harness.records.rank import OWNER, RankRecord, placed
 from harness.records.run import RunRecord
-from harness.records.strict_json import read_document
 from harness.units import first_line, grouped, ranks_text
 
 _OWN_FAILURES = ("oom", "non_finite_loss", "error")
@@ -133,7 +131,7 @@ def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, 
     ranks = placed(collected.ranks, spec)
     case = case_of_run(_record(folder, spec, ranks, collected, host))
     life = life_of(folder)
-    notes = (_how_far(folder, ranks, spec), *_agents(folder))
+    notes = (_how_far(folder, ranks, spec),)
     failures = [rank.failure for rank in ranks if rank.failure]
     if any(failure.kind not in _SILENT and not is_victim(failure) for failure in failures):
         return replace(case, notes=(f"No record was committed: {life.reason}.", *notes))
@@ -149,47 +147,28 @@ def _by_life(folder: Path, life: Life) -> OomVerdict:
     if life.state == "unknown":
         return OomVerdict("not_oom", "low", f"no record, and mbr-perf may still be running: {life.reason}")
     owner = owner_of(folder)
-    assert owner is not None
-    since = started_at(owner)
-    started = f", started {_clock(since)}" if since is not None else ""
-    who = f"process {owner.pid} of {owner.hostname}{started}"
-    how = life.reason if since is None else "it is gone"
-    return OomVerdict("killed", "high", f"mbr-perf itself was killed ({who}): {how}, and it wrote no record")
+    who = f"process {owner.pid} of {owner.hostname}" if owner else "its process is not known"
+    return OomVerdict("killed", "high", f"mbr-perf itself was killed ({who}): {life.reason}, and it wrote no record")
 
 
 def _how_far(folder: Path, ranks: Sequence[RankRecord], spec: ExperimentSpec) -> str:
-    """Return the progress of all ranks, grouped: ``ranks 0, 1: finished step 3 of 40, then silent``."""
+    """Return the progress of all ranks, grouped: ``ranks 0-1: step 3 of 40, then silent``."""
     groups = grouped((_end(rank, spec), rank.rank) for rank in ranks)
-    progress = [f"{ranks_text(numbers)}: {end}" for end, numbers in groups.items()]
-    more = f"; and {len(progress) - _MOST_GROUPS} more" if len(progress) > _MOST_GROUPS else ""
+    progress = [f"{ranks_text(numbers)}: {end}" for end, numbers in groups.items()][:_MOST_GROUPS]
     files = [folder / "ranks" / f"rank_{rank.rank:03d}.progress.jsonl" for rank in ranks]
     last = max((beat.time_s for file in files for beat in read_heartbeats(file)[0][-1:]), default=None)
-    sign = f". Last sign of life: {_clock(last)}" if last is not None else ""
-    return f"{'; '.join(progress[:_MOST_GROUPS])}{more}{sign}."
+    sign = "" if last is None else f". Last sign of life: {datetime.fromtimestamp(last, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{'; '.join(progress)}{sign}."
 
 
 def _end(rank: RankRecord, spec: ExperimentSpec) -> str:
-    came = f"step {rank.steps[-1].step + 1} of {spec.measure.max_steps}" if rank.steps else ""
+    came = f"step {rank.steps[-1].step + 1} of {spec.measure.max_steps}" if rank.steps else "no step"
     if rank.failure is None:
-        return f"{came or 'no step'}, then ended well"
-    if rank.failure.kind in _SILENT:
-        phase = f"began {rank.failure.phase}" if rank.failure.phase else "no sign of life"
-        return f"finished {came}, then silent" if came else f"{phase}, no step" if rank.failure.phase else phase
-    return f"{came or 'no step'}, then {rank.failure.kind}"
-
-
-def _agents(folder: Path) -> list[str]:
-    """Return how torchrun's agents ended, and their ranks with them, after mbr-perf was gone."""
-    endings = []
-    for path in sorted((folder / "ranks").glob("launch*.json")):
-        agent = read_document(path, AgentRecord)
-        by = f" by {signal_name(agent.signal)}, and its ranks with it," if agent.signal else ""
-        endings.append(f"torchrun on node {agent.node_rank} ended{by} after {agent.seconds:.0f} s (ranks/{path.name}).")
-    return endings
-
-
-def _clock(time_s: float) -> str:
-    return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return f"{came}, then ended well"
+    if rank.failure.kind not in _SILENT:
+        return f"{came}, then {rank.failure.kind}"
+    began = f", began {rank.failure.phase}" if rank.failure.phase and not rank.steps else ""
+    return f"{came}{began}, then silent"
 
 
 def _record(

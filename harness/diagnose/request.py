@@ -50,11 +50,6 @@ class Inputs:
     logs: tuple[str, ...] = ()
     snapshot: Path | None = None
 
-    @property
-    def num_jobs(self) -> int:
-        """Return 0 for a snapshot alone."""
-        return bool(self.run) + bool(self.unfinished) + bool(self.logs)
-
 
 def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inputs:
     """Sort paths, ids of runs, and ``-`` for standard input.

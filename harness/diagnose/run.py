@@ -62,11 +62,10 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     problems.raise_if_any()
     logged = logged_arguments(inputs.logs) if request.asked is None else None
     given = _given(request, inputs, logged, host)
-    if inputs.snapshot is not None and not inputs.num_jobs:
+    if inputs.snapshot is not None and not (inputs.run or inputs.unfinished or inputs.logs):
         return of_snapshot_alone(inputs.snapshot)
     case = _case(inputs, given, request.passage, host)
-    prints = logged is not None and case.paths == inputs.logs
-    case = replace(case, asked_with=_asked_with(request, case), prints_settings=prints)
+    case = replace(case, prints_settings=logged is not None)
     rulings, outlook = rulings_on(case, host), None
     if request.plans and case.spec is not None and not is_doubted(case, rulings):
         case, outlook = planned(case, host)
@@ -75,13 +74,6 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     more = added_evidence(case, snapshot) if snapshot else ()
     evidence = (*request.passage.notes, *answer.evidence, *more)
     return answer.model_copy(update={"evidence": evidence, "is_interrupted": request.passage.is_stopped})
-
-
-def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:
-    """Return the arguments of the request that a command must repeat, besides the case's logs and settings."""
-    snapshots = [path for path in request.paths if path not in case.paths]
-    results = () if request.results_dir is None else ("--results_dir", str(request.results_dir))
-    return (*snapshots, *results, *(() if request.plans else ("--no_plan",)))
 
 
 def _own_snapshot(case: Case, inputs: Inputs) -> Path | None:

@@ -61,9 +61,9 @@ class FailedRank:
 class Case:
     """One job. ``expandable_segments``: None if unknown. ``messages``: lines that may name a symptom.
 
-    ``sources``: the source of each setting. ``paths``: the files read; ``asked_with``: the other arguments of a command
-    that diagnoses it again. ``prints_settings``: its log shows all settings but the GPU type. ``has_given_settings``:
-    they come from the user, not from its own record. ``forced``: ids of the rules that the user overrode.
+    ``sources``: the source of each setting. ``paths``: the logs read. ``prints_settings``: its log shows all settings
+    but the GPU type. ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the
+    rules that the user overrode.
     """
 
     name: str
@@ -84,7 +84,6 @@ class Case:
     notes: tuple[str, ...] = ()
     retried: bool = False
     paths: tuple[str, ...] = ()
-    asked_with: tuple[str, ...] = ()
     prints_settings: bool = False
     has_given_settings: bool = False
     forced: tuple[str, ...] = ()

@@ -214,15 +214,6 @@ def this_process() -> Owner | None:
     )
 
 
-def started_at(owner: Owner) -> float | None:
-    """Return the start of the process in seconds since the epoch; None for another machine or another boot."""
-    here = this_process()
-    if here is None or here.boot_id != owner.boot_id:
-        return None
-    boot_time = next((line for line in (PROC / "stat").read_text().splitlines() if line.startswith("btime ")), None)
-    return int(boot_time.split()[1]) + owner.start_ticks / os.sysconf("SC_CLK_TCK") if boot_time else None
-
-
 def life_of(folder: Path) -> Life:
     """Return whether the process that claimed ``folder`` lives; unknown for another machine."""
     if not (folder / OWNER).is_file():

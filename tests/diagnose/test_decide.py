@@ -171,9 +171,9 @@ def test_recompute_is_not_recommended_if_no_setting_is_predicted_to_fit(case, se
 
 
 def test_without_settings_the_fix_is_the_same_command_with_capitals_in_their_place(case):
-    answer = diagnose(case(FULL, spec=None, paths=("a.log",), asked_with=("--no_plan",)))
+    answer = diagnose(case(FULL, spec=None, paths=("a.log",)))
     assert [fix.command for fix in answer.fixes] == [
-        "mbr-perf diagnose a.log -mr RECIPE -g GPU -c DTYPE -ng GPUS --recompute SETTING --no_plan"
+        "mbr-perf diagnose a.log -mr RECIPE -g GPU -c DTYPE -ng GPUS --recompute SETTING"
     ]
 
 

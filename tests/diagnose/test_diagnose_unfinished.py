@@ -55,7 +55,7 @@ def test_a_killed_mbr_perf_is_named_with_the_progress_of_its_ranks(mbr_perf, beg
     lines = answer.out.splitlines()
     assert lines[1].startswith(f"Failure   killed (high): mbr-perf itself was killed (process {pid} of ")
     assert lines[2] == (
-        "Notes     rank 0: finished step 2 of 10, then silent; rank 1: finished step 1 of 10, then silent. "
+        "Notes     rank 0: step 2 of 10, then silent; rank 1: step 1 of 10, then silent. "
         "Last sign of life: 2025-10-09T08:53:21Z."
     )
     assert "pass the logs" not in answer.out
@@ -80,7 +80,7 @@ def test_a_sign_of_life_after_the_year_9999_is_damage(mbr_perf, begun, killed):
     killed(folder)
     answer = mbr_perf("diagnose", folder, "--no_plan")
     assert answer.code == 0
-    assert "rank 0: finished step 2 of 10, then silent" in answer.out
+    assert "rank 0: step 2 of 10, then silent" in answer.out
 
 
 def test_a_run_that_has_not_ended_is_inconclusive(mbr_perf, begun):

@@ -5,7 +5,6 @@ import pytest
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.values import FailedRank
 from harness.launch.environment import this_host
-from harness.records.collect import AgentRecord
 from harness.records.rank import Failure, Heartbeat
 from harness.records.run import ImportedLog
 from tests.diagnose.conftest import FRAGMENTED
@@ -14,6 +13,7 @@ OOM = Failure(kind="oom", message=FRAGMENTED, phase="forward_backward", step=3)
 PEER = Failure(kind="error", message="RuntimeError: Connection closed by peer", phase="forward_backward", step=2)
 SIGTERM = Failure(kind="signal", message="Signal 15 (SIGTERM) received by PID 4")
 ERROR = Failure(kind="error", message="ValueError: no", phase="step", step=3)
+HANG = Failure(kind="hang", message="rank 1 gave no sign of life for 61.0 s (limit 60.0 s) in phase step after step 3")
 
 
 @pytest.fixture(name="failed_run")
@@ -35,6 +35,7 @@ def _failed_run(make_spec, make_rank, make_record):
         ((PEER, OOM), 1),
         ((SIGTERM, ERROR), 1),
         ((PEER, ERROR), 1),
+        ((HANG, ERROR), 1),
         ((None, SIGTERM, PEER, OOM, ERROR), 3),
         ((ERROR, ERROR), 0),
     ],
@@ -84,28 +85,24 @@ def test_a_loss_that_is_not_finite_is_seen(failed_run):
 
 
 def test_the_recipes_environment_is_not_that_of_an_imported_job(make_spec, make_record):
-    spec = make_spec(env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
-    imported = ImportedLog(source_format="bridge", files=())
-    ours = make_record(spec)
-    assert case_of_run(ours).expandable_segments is True
-    assert case_of_run(ours.model_copy(update={"imported": imported})).expandable_segments is None
+    ours = make_record(make_spec(env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}))
+    imported = ours.model_copy(update={"imported": ImportedLog(source_format="bridge", files=())})
+    assert [case_of_run(run).expandable_segments for run in (ours, imported)] == [True, None]
 
 
 @pytest.mark.parametrize(
-    ("reason", "oom_class", "advice"),
+    ("reason", "oom_class"),
     [
-        ("Slurm: TIMEOUT after 30 min", "time_limit", "--time_limit"),
-        ("Slurm: NODE_FAIL (NodeDown) on n2", "node_failure", "--exclude"),
-        ("Slurm: OUT_OF_MEMORY of a node's host memory (FAILED to Slurm; its log tells of the kernel's kill)", "host_memory",
-         "memory of the node"),
-        ("Slurm: CANCELLED by 1000", "not_oom", "scancel"),
+        ("Slurm: TIMEOUT after 30 min", "time_limit"),
+        ("Slurm: NODE_FAIL (NodeDown) on n2", "node_failure"),
+        ("Slurm: OUT_OF_MEMORY of a node's host memory (FAILED to Slurm; its log tells of a kill)", "host_memory"),
+        ("Slurm: CANCELLED by 1000", "not_oom"),
     ],
-)  # fmt: skip
-def test_slurms_reason_explains_the_ranks_that_it_ended(failed_run, reason, oom_class, advice):
-    case = case_of_run(failed_run(SIGTERM, PEER, failure=reason))
-    assert (case.verdict.oom_class, case.verdict.confidence, case.verdict.reason) == (oom_class, "high", reason)
-    assert advice in case.verdict.next_experiment
-    assert not case.has_oom or oom_class == "host_memory"
+)
+def test_slurms_reason_explains_the_ranks_that_it_ended(failed_run, reason, oom_class):
+    for failures in ((SIGTERM, PEER), (HANG,)):
+        verdict = case_of_run(failed_run(*failures, failure=reason)).verdict
+        assert (verdict.oom_class, verdict.confidence, verdict.reason) == (oom_class, "high", reason)
 
 
 def test_a_rank_that_ran_out_of_memory_explains_the_time_limit_that_the_others_ran_into(failed_run):
@@ -114,40 +111,27 @@ def test_a_rank_that_ran_out_of_memory_explains_the_time_limit_that_the_others_r
 
 
 def test_a_hang_has_its_own_advice(failed_run):
-    words = Failure(
-        kind="hang", message="rank 1 gave no sign of life for 61.0 s (limit 60.0 s) in phase step after step 3"
-    )
-    verdict = case_of_run(failed_run(None, words)).verdict
-    assert (verdict.oom_class, verdict.reason) == ("not_oom", f"hang: {words.message}")
-    assert "--hang_timeout" in verdict.next_experiment
-
-
-@pytest.fixture(name="note")
-def _note(tmp_path, make_spec):
-    """The progress of the ranks of a run without a record, each after a number of its ten steps."""
-
-    def progress(*num_steps):
-        (tmp_path / "ranks").mkdir()
-        for rank, steps in enumerate(num_steps):
-            beats = [Heartbeat(time_s=1.76e9 + step, phase="step", step=step, seconds=1.0) for step in range(steps)]
-            text = "".join(f"{beat.model_dump_json()}\n" for beat in beats)
-            (tmp_path / "ranks" / f"rank_{rank:03d}.progress.jsonl").write_text(text)
-        spec = make_spec(gpu="cpu", num_gpus=len(num_steps))
-        return case_of_unfinished(tmp_path, spec, None, this_host()).notes[0].partition(". Last sign")[0]
-
-    return progress
+    verdict = case_of_run(failed_run(None, HANG)).verdict
+    assert (verdict.oom_class, "--hang_timeout" in verdict.next_experiment) == ("not_oom", True)
 
 
 @pytest.mark.parametrize(
     ("num_steps", "groups"),
     [
-        ((1,), ["rank 0: finished step 1 of 10, then silent"]),
-        ((2, 1, 2, 2), ["ranks 0, 2-3: finished step 2 of 10, then silent", "rank 1: finished step 1 of 10, then silent"]),
-        (range(1, 10), [*(f"rank {rank}: finished step {rank + 1} of 10, then silent" for rank in range(8)), "and 1 more"]),
+        ((1,), ["rank 0: step 1 of 10, then silent"]),
+        ((2, 1, 2, 2), ["ranks 0, 2-3: step 2 of 10, then silent", "rank 1: step 1 of 10, then silent"]),
+        (range(1, 10), [f"rank {rank}: step {rank + 1} of 10, then silent" for rank in range(8)]),
     ],
-)  # fmt: skip
-def test_ranks_with_equal_progress_are_grouped(note, num_steps, groups):
-    assert note(*num_steps).split("; ") == groups
+)
+def test_ranks_with_equal_progress_are_grouped(tmp_path, make_spec, num_steps, groups):
+    (tmp_path / "ranks").mkdir()
+    for rank, steps in enumerate(num_steps):
+        beats = [Heartbeat(time_s=1.76e9 + step, phase="step", step=step, seconds=1.0) for step in range(steps)]
+        text = "".join(f"{beat.model_dump_json()}\n" for beat in beats)
+        (tmp_path / "ranks" / f"rank_{rank:03d}.progress.jsonl").write_text(text)
+    spec = make_spec(gpu="cpu", num_gpus=len(num_steps))
+    (note,) = case_of_unfinished(tmp_path, spec, None, this_host()).notes
+    assert note.partition(". Last sign")[0].split("; ") == groups
 
 
 @pytest.mark.parametrize(
@@ -157,12 +141,6 @@ def test_ranks_with_equal_progress_are_grouped(note, num_steps, groups):
 def test_a_killed_rank_is_not_confused_with_a_crashed_rank(failed_run, message, oom_class):
     assert case_of_run(failed_run(Failure(kind="signal", message=message))).verdict.oom_class == oom_class
     assert case_of_run(failed_run(Failure(kind="error", message=message))).verdict.oom_class == "not_oom"
-
-
-def test_a_hang_before_slurm_ended_the_run_is_explained_by_slurm(failed_run):
-
-    words = Failure(kind="hang", message="rank 0 gave no sign of life")
-    assert case_of_run(failed_run(words, failure="Slurm: TIMEOUT after 30 min")).verdict.oom_class == "time_limit"
 
 
 @pytest.mark.parametrize(("hostname", "place"), [("node7", "node7"), ("unknown", "")])
@@ -180,15 +158,3 @@ def test_an_error_in_the_logs_of_an_unfinished_run_counts_unless_a_peer_was_lost
     logged = case("ValueError: no", failed=FailedRank(0, kind, "ValueError: no"))
     found = case_of_unfinished(tmp_path, make_spec(gpu="cpu"), logged, this_host())
     assert (found.failed is not None, found.status) == (is_believed, "failed" if is_believed else "unknown")
-
-
-@pytest.mark.parametrize(
-    ("signal", "end"), [(15, "ended by SIGTERM, and its ranks with it, after 7 s"), (None, "ended after 7 s")]
-)
-def test_the_notes_say_how_torchruns_agents_ended(tmp_path, make_spec, signal, end):
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "ranks" / "rank_000.log").touch()
-    agent = AgentRecord(status="signalled" if signal else "failed", signal=signal, seconds=7.0)
-    (tmp_path / "ranks" / "launch.json").write_text(agent.model_dump_json())
-    notes = case_of_unfinished(tmp_path, make_spec(gpu="cpu"), None, this_host()).notes
-    assert f"torchrun on node 0 {end} (ranks/launch.json)." in notes
