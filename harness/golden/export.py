@@ -20,13 +20,13 @@ from harness.units import GB, counted
 
 _PEAKS = {"max_alloc": "peak_allocated_bytes", "max_reserved": "peak_reserved_bytes"}
 _NO_ALLOC = (
-    "no alloc, so Megatron-Bridge does not check memory: its max_alloc is that of a log's first report, but ours is that of "
-    "the whole run"
+    "no alloc, so Megatron-Bridge does not check memory: its max_alloc is that of a log's first report, but ours is "
+    "that of the whole run"
 )
 
 
 class ExportDocument(json.Document):
-    """``mbr-perf golden export --json``. ``document``: golden values of Megatron-Bridge by step; ``notes`` for its users."""
+    """``mbr-perf golden export --json``. ``document``: golden values of Megatron-Bridge by step."""
 
     format: str = "bridge"
     path: Path | None = None
@@ -49,7 +49,7 @@ def export_bridge(reference: str, results: Path | None = None, goldens: Path | N
 
 
 def of_golden(name: str, golden: GoldenRecord) -> ExportDocument:
-    """Export a golden. It stores no steps, so every step carries its medians. BadRequestError: a figure cannot be true."""
+    """Export a golden. Every step carries its medians. BadRequestError: a figure cannot be true."""
     if wrong := impossible_golden(golden):
         raise BadRequestError(
             f"{name}: {'; '.join(wrong)}", remedy="write it again with mbr-perf golden promote RUN --reason ..."
@@ -109,7 +109,7 @@ def _steps(run: RunRecord) -> dict[int, Document]:
 
 
 def _imported_steps(run: RunRecord, imported: ImportedLog, notes: list[str]) -> dict[int, Document]:
-    """Return iteration N of the log as step N-1, as Megatron-Bridge counts, with the log's own throughput if it has one."""
+    """Return iteration N of the log as step N-1, as Megatron-Bridge counts, with the log's own throughput if any."""
     clock = next((rank for rank in run.ranks if rank.rank == imported.clock_rank), None)
     seconds = {step.step: step.seconds for step in clock.steps} if clock else {}
     own = {logged.step: logged.tflops_per_gpu for logged in imported.throughput}

@@ -50,7 +50,7 @@ class JobOptions(ExperimentOptions):
             metavar="GPU",
             rich_help_panel=MODEL,
             autocompletion=completion.gpus,
-            help="The GPU type of the job: h100, h200, a100, b200, b300, gb200, gb300, l40s or cpu. Required: no log contains it.",
+            help="The GPU type of the job. Required: no log contains it.",
         ),
     ] = None
 
@@ -68,7 +68,8 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     """Turn a training log into a run, so that history, compare, explain, report and results work on it.
 
     The recipe and its options describe the job; the arguments that Megatron-LM prints say what these leave open. Facts
-    that the log does not contain stay unknown, and a comparison that needs them is inconclusive. Exit codes: those of `run`.
+    that the log does not contain stay unknown, and a comparison that needs them is inconclusive. Exit codes: those of
+    `run`.
     """
     from harness.cli.requests import experiment_request, read
     from harness.imports.request import ImportRequest, require_job, start_of

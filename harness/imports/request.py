@@ -36,7 +36,7 @@ _MOST_RECIPES = 3
 
 
 def require_job(logs: tuple[str, ...], asked: Request, recipes: Path | None) -> None:
-    """Raise BadRequestError, with commands to copy, where neither a recipe nor the log's arguments and a GPU type are known.
+    """Raise BadRequestError, with commands to copy, where neither a recipe nor a log's arguments and a GPU are known.
 
     The commands name the recipes with the layers and the hidden size that the first log prints, else placeholders.
     """

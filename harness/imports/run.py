@@ -288,7 +288,8 @@ def _refusals(settled: Settled) -> tuple[str, ...]:
     """Return the rules that refuse the settings as notes: the job did run, maybe with other settings."""
     found = check(settled.spec, settled.software, implementation=settled_implementation(settled.spec))
     return tuple(
-        f"these settings are refused by rule {finding.id}: {finding.message} (fix: {finding.fix}); check that the job ran with them"
+        f"these settings are refused by rule {finding.id}: {finding.message} (fix: {finding.fix}); check that the job "
+        "ran with them"
         for finding in found
         if finding.blocks
     )

@@ -90,10 +90,10 @@ _FOR_ONE_COMPARISON = PromotionOptions(accept_spread=True)
 def find_reference(
     reference: str | None, record: RunRecord, options: GateOptions, results: Path | None
 ) -> GoldenSearch:
-    """Find what to compare ``record`` with: a golden by name, file or folder, another run, or the stored golden of its settings.
+    """Find what to compare ``record`` with: a golden by name, file or folder, a run, or the golden of its settings.
 
-    A run as reference acts as a golden promoted from it, and is refused for the same reasons as a promotion, but not for
-    the spread of its steps: nobody else will be compared with it.
+    A run as reference acts as a golden promoted from it, and is refused for the same reasons as a promotion, but not
+    for the spread of its steps: nobody else will be compared with it.
     """
     if reference is None:
         return find_golden(record.spec, options.golden_values_path, record.sources)

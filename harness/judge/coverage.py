@@ -15,7 +15,7 @@ _EQUAL = 0.0005  # half of the last digit printed, 0.1 %
 
 @dataclass(frozen=True)
 class Coverage:
-    """A run by mbr-perf: every rank must have recorded every step and its memory. ``unknown``: the text for absent software."""
+    """A run by mbr-perf: every rank must have recorded every step and its memory. ``unknown``: of absent software."""
 
     record: RunRecord
     unknown: str | None = None
@@ -180,9 +180,10 @@ def own_time(record: RunRecord, metrics: Metrics) -> OwnTime | None:
 
 
 def own_time_text(record: RunRecord, metrics: Metrics) -> str | None:
-    """Return text such as ``Megatron-Bridge 0.3.1 itself reports 1.234 s per iteration, +2.1 % from the measured step``."""
+    """``Megatron-Bridge 0.3.1 itself reports 1.234 s per iteration, +2.1 % from the measured step``."""
     own = own_time(record, metrics)
     if own is None:
         return None
     differs = "" if own.change is None else f", {own.change * 100:+.1f} % from the measured step"
-    return f"{own.trainer} itself reports {format_seconds(own.median)} per iteration{differs}: its clock also runs between two steps"
+    text = f"{own.trainer} itself reports {format_seconds(own.median)} per iteration{differs}"
+    return f"{text}: its clock also runs between two steps"

@@ -21,8 +21,8 @@ TIME_ONLY: tuple[GateKind, ...] = ("time",)
 class Difference:
     """``before``: of the golden, the reference or the earlier night; ``after``: of what is judged; None: not recorded.
 
-    ``name``: a dotted path of the spec, a package, a variable, or a fact about the machine. ``kinds``: the gates that it
-    affects; ``blocks`` False: these gates are only left out. ``source``: what set ``after``.
+    ``name``: a dotted path of the spec, a package, a variable, or a fact about the machine. ``kinds``: the gates that
+    it affects; ``blocks`` False: these gates are only left out. ``source``: what set ``after``.
     """
 
     name: str

@@ -124,7 +124,7 @@ def no_golden(metrics: Metrics, note: str, *, required: bool = False) -> Compari
 
 
 def overall(findings: tuple[Finding, ...]) -> Verdict:
-    """Combine verdicts: regression, inconclusive, improvement, pass, in this order. Inconclusive if nothing was gated."""
+    """Return the worst verdict: regression, inconclusive, improvement, pass. Inconclusive if nothing was gated."""
     verdicts = {finding.verdict for finding in findings} - {Verdict.NOT_GATED}
     for verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS):
         if verdict in verdicts:

@@ -35,8 +35,8 @@ class Summary:
 class Metrics:
     """The figures of a run or of its repeats. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` are fractions.
 
-    ``problems``: by metric name, why a figure is absent or not good enough for a verdict. ``clocks``: None if no GPU was
-    sampled.
+    ``problems``: by metric name, why a figure is absent or not good enough for a verdict. ``clocks``: None if no GPU
+    was sampled.
     """
 
     tflops_per_gpu: Summary | None
@@ -69,7 +69,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the table. ``gate``: the threshold that applies; None: reported only. ``read``: returns the figure or None."""
+    """A row of the table. ``gate``: the threshold that applies; None: reported only. ``read``: of the figure."""
 
     name: str
     title: str
@@ -96,8 +96,10 @@ def _bytes(peak: Peak | None) -> int | None:
 METRICS: tuple[Metric, ...] = (
     Metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s/GPU", "higher", "time", lambda m: _median(m.tflops_per_gpu)),
     Metric("step_time_s", "Step time", "s", "lower", None, lambda m: _median(m.step_time_s)),
-    Metric("tokens_per_s_per_gpu", "Tokens/s/GPU", "token/s/GPU", "higher", None, lambda m: _median(m.tokens_per_s_per_gpu)),
-    Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory", lambda m: _bytes(m.peak_allocated_bytes)),
+    Metric("tokens_per_s_per_gpu", "Tokens/s/GPU", "token/s/GPU", "higher", None,
+           lambda m: _median(m.tokens_per_s_per_gpu)),
+    Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory",
+           lambda m: _bytes(m.peak_allocated_bytes)),
     Metric("peak_reserved_bytes", "Peak reserved", "bytes", "lower", "memory", lambda m: _bytes(m.peak_reserved_bytes)),
     Metric("peak_device_bytes", "Peak device used", "bytes", "lower", "memory", lambda m: _bytes(m.peak_device_bytes)),
     Metric("counted_flops_per_step", "Counted work", "FLOP/step", "equal", "exact", lambda m: m.counted_flops_per_step),
@@ -110,7 +112,7 @@ SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
 
 @dataclass(frozen=True)
 class Speed:
-    """The mean over repeats of each run's median step time, and rates at that time: harmonic means of TFLOP/s, MFU, HFU.
+    """The mean over repeats of each run's median step time, and rates at that time: harmonic means of rates.
 
     Runs of 0.1 s and 0.3 s per step, with 100 tokens per GPU, have 0.2 s and 500 token/s. A single run has its medians.
     None if a run lacks the figure. The mean is used because Welch's interval is for a difference of means.

@@ -23,7 +23,7 @@ from harness.units import counted, format_seconds
 
 @dataclass(frozen=True)
 class Window:
-    """Steps ``[start, end)``: seconds of each step that every rank recorded, and the steps that a rank did not record."""
+    """Steps ``[start, end)``: seconds of each step that every rank recorded, and the other steps."""
 
     start: int
     end: int
@@ -36,7 +36,8 @@ class Window:
         if self.end <= self.start:
             return f"the window [{self.start}, {self.end}) has no steps"
         if self.missing:
-            return f"{len(self.missing)} of {len(self.missing) + len(self.seconds)} steps in the window are missing, the first is {self.missing[0]}"
+            of = len(self.missing) + len(self.seconds)
+            return f"{len(self.missing)} of {of} steps in the window are missing, the first is {self.missing[0]}"
         if len(self.seconds) < MIN_STEPS:
             return f"{counted(len(self.seconds), 'step')} in the window; at least {MIN_STEPS} are needed"
         return None
@@ -46,10 +47,11 @@ _SHORTEST_VALID_S = 1e-30  # with shorter times, figures such as FLOP/s may over
 
 
 def window_of(ranks: Sequence[RankRecord], world_size: int, start: int, end: int, *, every: int = 1) -> Window:
-    """Return step times over ``[start, end)``: the slowest rank's, because the others wait for it at the next collective.
+    """Return step times over ``[start, end)``: the slowest rank's, for which the others wait.
 
-    A step is missing if any of ``world_size`` ranks did not record it, or recorded less than 1e-30 s. ``every``: a record covers this
-    many steps and has the number of the last; it does not count if some of its steps are outside the window.
+    A step is missing if any of ``world_size`` ranks did not record it, or recorded less than 1e-30 s. ``every``: a
+    record covers this many steps and has the number of the last; it does not count if some of its steps are outside the
+    window.
     """
     times = [{step.step: step.seconds for step in rank.steps if step.seconds >= _SHORTEST_VALID_S} for rank in ranks]
     whole = len(times) >= world_size
@@ -71,7 +73,7 @@ def is_victim(failure: Failure) -> bool:
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of the worst rank, and its pipeline stage. ``missing_ranks`` have no reading; the true peak may be higher."""
+    """Bytes of the worst rank, and its pipeline stage. ``missing_ranks`` have no reading, and may have more."""
 
     value: int
     rank: int
@@ -130,7 +132,7 @@ _GAP_IN_INTERVALS = 5
 
 @dataclass(frozen=True)
 class RunClocks:
-    """The rank with the lowest median SM clock, and the rank with the largest share of time (0 to 1) under the power cap.
+    """The rank with the lowest median SM clock, and the rank with the largest share (0 to 1) of time at the power cap.
 
     For repeats, both are medians of the runs' figures, and the ranks are those of the first run. ``over`` is ``run`` if
     the times of steps or samples were not recorded: the figures then cover the whole run.
@@ -146,7 +148,7 @@ class RunClocks:
 def rank_clocks(
     ranks: Iterable[RankRecord], nodes: Iterable[NodeSample], window: tuple[int, int]
 ) -> dict[int, RankClocks]:
-    """Return the NVML clocks of each rank's GPU over the steps [start, end), by rank, without GPUs that have no sample."""
+    """Return the NVML clocks of each rank's sampled GPU over the steps [start, end), by rank."""
     devices = {bare_uuid(device.uuid): device for node in nodes for device in node.devices if device.num_samples}
     found = {}
     for rank in ranks:
@@ -199,7 +201,7 @@ def combined_clocks(runs: Sequence[RunClocks | None]) -> RunClocks | None:
 
 
 def clock_doubts(own: RankClocks) -> list[str]:
-    """Return why the clocks of one GPU make its times unreliable. The power cap does not: a busy GPU works at its limit."""
+    """Return why the clocks of a GPU make its times unreliable. The power cap does not: a busy GPU works at it."""
     found = []
     if own.slowdowns:
         found.append(f"was throttled: {', '.join(own.slowdowns)}")

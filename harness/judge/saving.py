@@ -116,7 +116,8 @@ def elsewhere(data: SweepData, hostname: str) -> str:
     if first is None or first.provenance.hostname == hostname:
         return ""
     began = first.provenance.hostname
-    return f"the sweep began on {began}, but this is {hostname}: cells measured here count as doubtful and are never recommended"
+    here = f"the sweep began on {began}, but this is {hostname}"
+    return f"{here}: cells measured here count as doubtful and are never recommended"
 
 
 def another_machine(runs: Sequence[RunRecord], first: RunRecord | None) -> str:

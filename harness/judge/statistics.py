@@ -27,7 +27,7 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 
 def t_upper_tail(t: float, degrees: float) -> float:
-    """Return the share above ``t``: 7.94e-5 at 4 with 68 degrees of freedom; infinite degrees are the normal distribution."""
+    """Return the share above ``t``: 7.94e-5 at 4 with 68 degrees; infinite degrees are the normal distribution."""
     from scipy.special import ndtr, stdtr
 
     return float(ndtr(-t) if math.isinf(degrees) else stdtr(degrees, -t))
@@ -48,8 +48,8 @@ CONFIDENCE = 0.95
 class Welch:
     """A difference of means, with its standard error and degrees of freedom: Welch (1947), Satterthwaite (1946).
 
-    Worked example: (1, 2, 3) and (2, 4, 6) differ by 2 with an error of 1.291 and 2.94 degrees of freedom; half of the 95 %
-    interval is 4.155.
+    Worked example: (1, 2, 3) and (2, 4, 6) differ by 2 with an error of 1.291 and 2.94 degrees of freedom; half of the
+    95 % interval is 4.155.
     """
 
     difference: float
@@ -90,7 +90,7 @@ def of_variances(difference: float, parts: Iterable[tuple[float, float]]) -> Wel
 
 
 def half_width(left: Sequence[float], right: Sequence[float]) -> float | None:
-    """Return half of Welch's 95 % interval of the difference of two means; None below :data:`MIN_RUNS` values on a side."""
+    """Return half of Welch's 95 % interval; None below :data:`MIN_RUNS` values on a side."""
     return None if min(len(left), len(right)) < MIN_RUNS else welch(left, right).half_width()
 
 
@@ -101,7 +101,7 @@ _MIN_FOR_STEP, _MIN_FOR_FURTHER_STEP = 4, 5
 
 
 def levels(values: Sequence[float]) -> list[range]:
-    """Return the places of each level, in order: one step as :func:`step_before` finds it, further ones only if clear."""
+    """Return the places of each level, in order: one step as :func:`step_before` has it, further ones if clear."""
     step = step_before(values)
     if not step:
         return [range(len(values))]
@@ -118,8 +118,8 @@ def _split(values: Sequence[float], start: int, end: int) -> list[range]:
 def step_before(values: Sequence[float], alpha: float = _STEP_ALPHA) -> int:
     """Return the index of the first value after the one step in ``values``; 0 where there is none.
 
-    The split that leaves the least variance, by Student's t of its two sides (a side may have one value, of which Welch's
-    test knows no variance), at ``alpha`` over all splits (Bonferroni).
+    The split that leaves the least variance, by Student's t of its two sides (a side may have one value, of which
+    Welch's test knows no variance), at ``alpha`` over all splits (Bonferroni).
     """
     n = len(values)
     if n < _MIN_FOR_STEP:

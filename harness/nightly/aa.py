@@ -13,7 +13,7 @@ from harness.judge.metrics import BY_NAME, METRICS, GateKind, Metric, Metrics
 from harness.judge.plausible import doubts_of
 from harness.judge.statistics import of_variances, t_quantile
 from harness.nightly.rules import SMALLEST_EFFECT, judge_memory
-from harness.nightly.values import AaFinding, AaVerdict, CaseRun
+from harness.nightly.values import AA_ALPHA, AaFinding, AaVerdict, CaseRun
 from harness.predict.flops import model_flops_per_step
 from harness.records.night import AaPlan, Case, NightPlan, PlannedCase, RefusedCase, aa_label
 from harness.records.run import RunRecord
@@ -104,14 +104,11 @@ def pairs_that_show(change: float, noise: float, alpha: float) -> int | None:
     return next((pairs for pairs in range(2, MAX_PAIRS + 1) if visible(pairs) <= change), None)
 
 
-AA_ALPHA = 0.01
-"""The largest two-sided p-value at which the labels count as different."""
-
 _Sides = tuple[list[Metrics], list[Metrics]]  # of A and of A'
 
 
 def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
-    """Judge the A/A of ``case``, whose ``runs`` have these ``numbers``. It does not hold if it is incomplete or not usable."""
+    """Judge the A/A of ``case``, whose ``runs`` have these ``numbers``; incomplete or not usable, it does not hold."""
     num_pairs = len(numbers) // 2
     fault = _fault(runs, numbers)
     if fault:

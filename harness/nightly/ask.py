@@ -23,7 +23,7 @@ class SuiteOptions:
     """What to run, and how often."""
 
     suite: Annotated[str | None, typer.Argument(metavar="SUITE",
-        autocompletion=completion.suites, help="A suite file: a name in recipes/suites or a path. Not with --resume.")] = None
+        autocompletion=completion.suites, help="A suite file: a name in recipes/suites or a path.")] = None
     only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", rich_help_panel=_SUITE,
         help="Only cases whose names match, e.g. 'llama3_*'. Repeatable.")] = None
     shard: Annotated[str, typer.Option("--shard", metavar="I/N", rich_help_panel=_SUITE,
@@ -33,11 +33,12 @@ class SuiteOptions:
     retries: Annotated[int, typer.Option("--retries", metavar="N", rich_help_panel=_SUITE,
         help="Retry a case at most N times after a known infrastructure fault. Every attempt is recorded.")] = 1
     resume: Annotated[str | None, typer.Option("--resume", metavar="NIGHT", rich_help_panel=_SUITE,
-        autocompletion=completion.nights, help="Run what is missing of a night. Give its folder or the start of its id. The settings come from that night.")] = None
+        autocompletion=completion.nights,
+        help="Run what is missing of a night, by its own settings. Give its folder or the start of its id.")] = None
     recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", rich_help_panel=_SUITE,
         help="Directory of recipe families and of suites/.")] = None
     dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SUITE,
-        help="Print the cases, their goldens, their last outcomes and what would run, and with Slurm the batch files. Run nothing.")] = False
+        help="Print the cases, their goldens, their last outcomes and what would run. Run nothing.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +47,13 @@ class NightJudgeOptions:
 
     golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", rich_help_panel=_JUDGE,
         help="Where golden values are. Default: results/golden of the checkout.")] = None
-    accept_differences: Annotated[list[str] | None, typer.Option("--accept_difference", metavar="NAME", rich_help_panel=_JUDGE,
-        help="Compare even if this differs from the golden's: a package, driver_version or software. Repeatable.")] = None
+    accept_differences: Annotated[list[str] | None, typer.Option("--accept_difference", metavar="NAME",
+        rich_help_panel=_JUDGE,
+        help="Compare even if this differs from the golden's: a package, driver_version, software. Repeatable.")] = None
     fail_on_improvement: Annotated[bool, typer.Option("--fail_on_improvement", rich_help_panel=_JUDGE,
         help="Exit 7 on an improvement beyond the threshold.")] = False
     aa: Annotated[bool, typer.Option("--aa", rich_help_panel=_JUDGE,
-        help="Run one case under two labels, and judge times only if both are equally fast. On Slurm, one job runs both.")] = False
+        help="Run one case under two labels, and judge times only if both are equally fast.")] = False
     aa_case: Annotated[str, typer.Option("--aa_case", metavar="NAME", rich_help_panel=_JUDGE,
         help="The case that --aa runs. Default: the case with the least expected GPU time.")] = ""
     aa_pairs: Annotated[int | None, typer.Option("--aa_pairs", metavar="N", rich_help_panel=_JUDGE,
@@ -62,7 +64,8 @@ class NightJudgeOptions:
 class NightOutputOptions:
     """Where the answer goes. mbr-perf always writes every report into the night's folder, too."""
 
-    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_OUTPUT, help="One JSON document on stdout.")] = False
+    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_OUTPUT,
+        help="One JSON document on stdout.")] = False
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", rich_help_panel=_OUTPUT,
         help="JUnit XML.")] = None
     step_summary: Annotated[Path | None, typer.Option("--step_summary", metavar="FILE", rich_help_panel=_OUTPUT,
@@ -82,20 +85,22 @@ def nightly(
 ) -> None:
     """Run a suite of cases and compare each with its golden values.
 
-    If a case fails, the others still run. mbr-perf repeats a case that looks like a regression before it reports one. You
-    can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
+    If a case fails, the others still run. mbr-perf repeats a case that looks like a regression before it reports one.
+    You can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
 
     Time: a case is a regression if it is slower than the threshold and noise would cause that in fewer than 1 of 100
     nights. Once history has five nights of the case, 2 % instead of the threshold is enough. Slower than the threshold
-    without that evidence is inconclusive: use more repeats. Peak memory is a regression if every run exceeds its threshold.
+    without that evidence is inconclusive: use more repeats. Peak memory is a regression if every run exceeds its
+    threshold.
 
     With --aa, one case first runs under the labels A and A' in turn: A A' A' A. All times of the night are inconclusive
-    if A and A' differ by more than 2 % (or the case's smaller threshold) and noise would cause that in fewer than 1 of 100
-    nights (Student's t, two-sided), if one of these runs failed or is missing, or if they vary too much to show a
+    if A and A' differ by more than 2 % (or the case's smaller threshold) and noise would cause that in fewer than 1 of
+    100 nights (Student's t, two-sided), if one of these runs failed or is missing, or if they vary too much to show a
     difference as large as the case's threshold. In the last case, use more --aa_pairs. mbr-perf still judges memory,
     unless A and A' differ in it by more than the case's threshold. It does not add these runs to history.
 
-    Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
+    Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6
+    inconclusive or unfinished.
     """
     from harness.nightly.run import Audience, dry_run_night, resume_night, start_night
     from harness.nightly.show import NightDisplay

@@ -113,7 +113,7 @@ Kind = Literal["started", "interrupted", "cancelled"]
 
 @dataclass
 class NightBatch(Batch[PlannedCase]):
-    """The cases of ``plan`` at work in the night's folder. ``suspicion``: why a case looks like a regression, if it does."""
+    """The cases of ``plan`` at work in the night's folder. ``suspicion``: why a case looks like a regression."""
 
     plan: NightPlan
     suspicion: Callable[[NightCase], str] = lambda _: ""

@@ -63,8 +63,9 @@ class _Figures:
 def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     """Judge a case by the runs that exist so far. With more runs, the verdict may change.
 
-    How runs ended comes first: a run that failed or ran out of memory decides the outcome, unless a retry replaced it. Then the worst finding over the metric table: throughput by `analysis.time_rule`, memory and
-    counted work by `analysis.memory_rule`. Pure: nothing is read or written.
+    How runs ended comes first: a run that failed or ran out of memory decides the outcome, unless a retry replaced it.
+    Then the worst finding over the metric table: throughput by `analysis.time_rule`, memory and counted work by
+    `analysis.memory_rule`. Pure: nothing is read or written.
     """
     counting = effective_runs(case.runs)
     counted = tuple(run.record for run in counting if run.record and run.record.status == "ok")
@@ -209,8 +210,8 @@ def noise_of(
     """Return the noise of ``metric`` in nights with settings, device and software of ``like``; None below two runs.
 
     Only runs that ended well and are not suspect count, of nights whose case was no regression and whose own A/A held.
-    ``since``: when the golden was promoted; older nights count for the noise, not for the level. ``before``: when tonight
-    began (UTC ISO-8601, None: no limit).
+    ``since``: when the golden was promoted; older nights count for the noise, not for the level. ``before``: when
+    tonight began (UTC ISO-8601, None: no limit).
     """
     return _noise(_nights(history, metric, like, since, before))
 

@@ -17,7 +17,7 @@ _MEDIAN_OVER_MEAN_LIMIT = math.pi / 2
 
 @dataclass(frozen=True)
 class Reference:
-    """The golden's figure: the median of ``num_runs`` runs, whose relative standard deviation is ``spread``, if known."""
+    """The golden's figure: the median of ``num_runs`` runs, with their relative standard deviation ``spread``."""
 
     value: float
     spread: float | None
@@ -82,7 +82,7 @@ def _p_value(mean: float, num_runs: int, golden: Reference, history: KnownNoise 
 def _over_shapes(
     change: float, of_runs: Sequence[tuple[float, Variance | None]], num_nights: float, found: Noises
 ) -> float:
-    """Return the tail for ``change`` over all shapes of the nights; ``num_nights`` of their variance add to that of the runs."""
+    """Return the tail over all shapes of the nights; ``num_nights`` of their variance add to that of the runs."""
     return sum(weight * _tail(change, [*of_runs, (num_nights, nights)]) for weight, nights in found.nights)
 
 

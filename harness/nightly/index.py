@@ -1,12 +1,12 @@
 """The index of all nights as a page."""
 
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.nightly.show import anchor, outcome_style
 from harness.nightly.words import SPEED, marked
@@ -14,86 +14,61 @@ from harness.records.folders import folders
 from harness.records.store import write_atomically
 from harness.show.figures import format_rate
 from harness.show.html import html
-from harness.show.page import Line, Listing, Page, Section, Span, Table, Words, table
+from harness.show.page import Line, Listing, Page, Section, Span, Style, Table, Words, table
 from harness.units import counted, format_bytes, format_percent, grouped
 
 JUDGED, PAGE, PLAN = Path("report") / "night.json", Path("report") / "night.html", "night.json"
 
 
-class _Lenient(BaseModel):
-    """The parts of a report that the index needs; newer versions may write more."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
-
-
-class IndexFinding(_Lenient):
-    """One metric tonight, and its change against the golden."""
-
-    metric: str
-    current: float | None = None
-    change: float | None = None
-
-
-class IndexSpeed(_Lenient):
-    """The speed of a case, also of one without a golden."""
-
-    tflops_per_gpu: float | None = None
-
-
-class IndexPeak(_Lenient):
-    """Bytes at the worst rank."""
-
-    value: float | None = None
-
-
-class IndexMetrics(_Lenient):
-    """The peak of a case, also of one without a golden."""
-
-    peak_allocated_bytes: IndexPeak | None = None
-
-
-class IndexCase(_Lenient):
-    """One case of a night."""
+@dataclass(frozen=True)
+class IndexCase:
+    """A case of a night; its throughput, its change, and its peak allocated bytes, which an out-of-memory run lacks."""
 
     name: str
-    outcome: str
-    exit_code: int
-    is_expected: bool = False
-    is_infrastructure: bool = False
-    refused: str | None = None
-    comparison: tuple[IndexFinding, ...] = ()
-    speed: IndexSpeed | None = None
-    metrics: IndexMetrics | None = None
-
-    def finding(self, metric: str) -> IndexFinding:
-        """Return the finding about that metric; an empty one if there is none."""
-        return next((finding for finding in self.comparison if finding.metric == metric), IndexFinding(metric=metric))
-
-    @property
-    def tflops_per_gpu(self) -> float | None:
-        """Return the throughput that the night's own page shows."""
-        current = self.finding(SPEED).current
-        return current if current is not None else self.speed.tflops_per_gpu if self.speed else None
-
-    @property
-    def peak_bytes(self) -> float | None:
-        """Return the peak allocated bytes of the worst rank; None if the case ran out of memory, because it needed more."""
-        if self.outcome == "oom" or self.metrics is None or self.metrics.peak_allocated_bytes is None:
-            return None
-        return self.metrics.peak_allocated_bytes.value
+    word: str
+    style: Style
+    tflops_per_gpu: float | None
+    change: float | None
+    peak_bytes: float | None
 
 
-class IndexNight(_Lenient):
-    """One night, as ``report/night.json`` has it."""
+@dataclass(frozen=True)
+class IndexNight:
+    """What the index shows of ``report/night.json``."""
 
     suite: str
-    title: str
     outcome: str
     exit_code: int
     started_at: str
-    shard: str | None = None
-    num_runs_missing: int = 0
+    shard: str
+    num_runs_missing: int
     cases: tuple[IndexCase, ...]
+
+
+def _night(read: dict[str, Any]) -> IndexNight:
+    return IndexNight(
+        suite=read["suite"],
+        outcome=read["outcome"],
+        exit_code=read["exit_code"],
+        started_at=read["started_at"],
+        shard=read["shard"] or "",
+        num_runs_missing=read["num_runs_missing"],
+        cases=tuple(_case(case) for case in read["cases"]),
+    )
+
+
+def _case(read: dict[str, Any]) -> IndexCase:
+    finding: dict[str, Any] = next((row for row in read["comparison"] if row["metric"] == SPEED), {})
+    speed, peak = read["speed"] or {}, (read["metrics"] or {}).get("peak_allocated_bytes") or {}
+    word = "refused" if read["refused"] else read["outcome"]
+    return IndexCase(
+        name=read["name"],
+        word=marked(word, is_infrastructure=read["is_infrastructure"], is_expected=read["is_expected"]),
+        style=outcome_style(read["outcome"], is_expected=read["is_expected"]),
+        tflops_per_gpu=finding.get("current") or speed.get(SPEED),
+        change=finding.get("change"),
+        peak_bytes=None if read["outcome"] == "oom" else peak.get("value"),
+    )
 
 
 @dataclass(frozen=True)
@@ -124,15 +99,13 @@ def case_names(entries: Iterable[NightEntry]) -> tuple[str, ...]:
 
 def _entry(folder: Path) -> NightEntry:
     try:
-        return NightEntry(folder, IndexNight.model_validate_json((folder / JUDGED).read_bytes()))
+        return NightEntry(folder, _night(json.loads((folder / JUDGED).read_bytes())))
     except FileNotFoundError:
         return NightEntry(folder, None, "not judged: it is still running, or it ended early")
     except OSError as error:
         return NightEntry(folder, None, f"damaged: {JUDGED} cannot be read: {error.strerror}")
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        return NightEntry(folder, None, f"damaged: {JUDGED}: {where}: {first['msg']}")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return NightEntry(folder, None, f"damaged: {JUDGED}: {error!r}")
 
 
 INDEX = "index.html"
@@ -156,8 +129,8 @@ def index_html(entries: Sequence[NightEntry]) -> str:
     bad = tuple(_problem(entry) for entry in entries if entry.night is None)
     tables = [Section(suite, (_table(nights),)) for suite, nights in suites.items()]
     about = (
-        f"{counted(len(entries), 'night')}, the newest first. A cell shows TFLOP/s/GPU, its change from the golden, and the "
-        "peak allocated memory of the worst rank. Each line runs from the oldest night to the newest."
+        f"{counted(len(entries), 'night')}, the newest first. A cell shows TFLOP/s/GPU, its change from the golden, "
+        "and the peak allocated memory of the worst rank. Each line runs from the oldest night to the newest."
     )
     return html(
         Page((*tables, *([Section("Without a verdict", (Listing(bad),))] if bad else [])), title="Nights", about=about)
@@ -221,7 +194,7 @@ def _trend_row(
 
 def _row(entry: NightEntry, night: IndexNight, names: Sequence[str]) -> list[Words]:
     link = quote(page_name(entry)) if entry.page else ""
-    cases: Mapping[str, IndexCase] = {case.name: case for case in night.cases}
+    cases = {case.name: case for case in night.cases}
     shard = f" shard {night.shard}" if night.shard else ""
     due = f", {counted(night.num_runs_missing, 'run')} missing" if night.num_runs_missing else ""
     return [
@@ -232,26 +205,16 @@ def _row(entry: NightEntry, night: IndexNight, names: Sequence[str]) -> list[Wor
 
 
 def _cell(case: IndexCase | None, link: str) -> Words:
+    """Return the outcome above ``709.93 (-3.4 %), 58.02 GiB``."""
     if case is None:
         return ""
-    word = "refused" if case.refused else case.outcome
-    return Span(
-        marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected),
-        outcome_style(case.outcome, is_expected=case.is_expected),
-        link=f"{link}#{quote(anchor(case.name))}" if link else "",
-        beside=_figures(case),
+    change = "" if case.change is None else f" ({format_percent(case.change)})"
+    figures = (
+        "" if case.tflops_per_gpu is None else f"{format_rate(case.tflops_per_gpu)}{change}",
+        "" if case.peak_bytes is None else format_bytes(case.peak_bytes),
     )
-
-
-def _figures(case: IndexCase) -> str:
-    """Return ``709.93 (-3.4 %), 58.02 GiB``."""
-    change = case.finding(SPEED).change
-    parts = [
-        "" if case.tflops_per_gpu is None else format_rate(case.tflops_per_gpu),
-        "" if change is None else f"({format_percent(change)})",
-    ]
-    memory = "" if case.peak_bytes is None else format_bytes(case.peak_bytes)
-    return ", ".join(filter(None, (" ".join(filter(None, parts)), memory)))
+    place = f"{link}#{quote(anchor(case.name))}" if link else ""
+    return Span(case.word, case.style, link=place, beside=", ".join(filter(None, figures)))
 
 
 def _problem(entry: NightEntry) -> Line:

@@ -54,8 +54,8 @@ def judge_night(
 ) -> NightVerdict:
     """Return the verdict on a night. ``cases`` in the plan's order; ``num_due``: runs still to be done.
 
-    The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are still
-    due, or the A/A does not hold), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
+    The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are
+    still due, or the A/A does not hold), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
     """
     aa = _aa(plan, cases)
     rules = replace(rules_of(plan, today), doubts=aa.doubts if aa else {})
@@ -88,7 +88,7 @@ def is_slower(case: CaseVerdict) -> bool:
 
 
 def _shared(cases: Sequence[CaseVerdict]) -> SharedChange | None:
-    """Return what most cases lost. It is in doubt until a confirming run, another night, or other software or driver explains it."""
+    """Return what most cases lost: in doubt until a confirming run, another night, software or driver explains it."""
     judged = [case for case in cases if (found := finding_of(case, SPEED)) and found.evidence]
     slower = [case for case in judged if is_slower(case)]
     if len(slower) < _MANY_CASES or len(slower) < _MOST_OF_CASES * len(judged):
@@ -108,8 +108,8 @@ def _is_repeated(case: CaseVerdict, finding: CaseFinding) -> bool:
 def _in_doubt(case: CaseVerdict, shared: SharedChange) -> CaseVerdict:
     """Make a regression of throughput inconclusive that most cases share and nothing repeats."""
     reason = (
-        f"{shared.num_cases} of {shared.num_judged} cases are slower tonight, the median by {abs(shared.change) * 100:.1f} %: "
-        "the machines may be the cause; a regression if the next night agrees"
+        f"{shared.num_cases} of {shared.num_judged} cases are slower tonight, the median by "
+        f"{abs(shared.change) * 100:.1f} %: the machines may be the cause; a regression if the next night agrees"
     )
     findings = tuple(
         replace(finding, verdict=Verdict.INCONCLUSIVE, reason=reason)

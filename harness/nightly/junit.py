@@ -1,4 +1,4 @@
-"""A night as JUnit XML: a test suite per night, a test case per case and gated metric, in the shape that Jenkins reads."""
+"""A night as JUnit XML: a test suite per night, a test case per case and gated metric, as Jenkins reads it."""
 
 import re
 from collections import Counter
@@ -44,10 +44,14 @@ def night_junit(verdict: NightVerdict) -> str:
     suite = Xml.Element("testsuite", _clean({"name": verdict.plan.suite, "timestamp": verdict.plan.started_at[:19]}))
     _properties(suite, verdict)
     for case in verdict.cases:
-        _case(suite, verdict, case)
-    for name in verdict.plan.gone:
-        _gone(suite, verdict, name)
-    _aa(suite, verdict)
+        _case(suite, verdict.plan.suite, case)
+    for name in verdict.plan.gone:  # so that a CI that counts test cases shows why there are fewer
+        gone = _Problem("skipped", "removed", "no longer in the suite, and not judged")
+        _add(suite, f"{verdict.plan.suite}.{name}", RUN, gone)
+    if verdict.aa:
+        aa = None if verdict.aa.holds else _Problem("skipped", "inconclusive", "; ".join(verdict.aa.doubts.values()))
+        run = _add(suite, f"{verdict.plan.suite}.{verdict.aa.case}", AA, aa, _duration_s(verdict.aa.runs))
+        Xml.SubElement(run, "system-out").text = _text("\n".join(aa_lines(verdict)))
     _count(suite, verdict)
     root = Xml.Element("testsuites", {name: suite.attrib[name] for name in ("tests", "failures", "errors", "time")})
     root.append(suite)
@@ -55,46 +59,22 @@ def night_junit(verdict: NightVerdict) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{Xml.tostring(root, encoding="unicode")}\n'
 
 
-def _case(suite: Xml.Element, verdict: NightVerdict, case: CaseVerdict) -> None:
-    run = _add(suite, verdict, case, RUN, _run_problem(case), _seconds(case))
-    Xml.SubElement(run, "system-out").text = _text("\n".join((story(case).title, *story(case).lines)))
+def _case(suite: Xml.Element, night: str, case: CaseVerdict) -> None:
+    name, told = f"{night}.{case.planned.name}", story(case)
+    run = _add(suite, name, RUN, _run_problem(case), _duration_s(case.runs))
+    Xml.SubElement(run, "system-out").text = _text("\n".join((told.title, *told.explanation, *told.to_copy)))
     for finding in case.findings:
         is_judged = BY_NAME[finding.metric].gate is not None and finding.verdict is not Verdict.NOT_GATED
         if is_judged or finding.metric == SPEED:
-            _add(suite, verdict, case, finding.metric, _finding_problem(case, finding), 0.0)
+            _add(suite, name, finding.metric, _finding_problem(case, finding))
 
 
-def _add(
-    suite: Xml.Element, verdict: NightVerdict, case: CaseVerdict, name: str, problem: _Problem | None, seconds: float
-) -> Xml.Element:
-    attributes = {"classname": f"{verdict.plan.suite}.{case.planned.name}", "name": name, "time": f"{seconds:.3f}"}
-    element = Xml.SubElement(suite, "testcase", _clean(attributes))
+def _add(suite: Xml.Element, case: str, name: str, problem: _Problem | None, seconds: float = 0.0) -> Xml.Element:
+    element = Xml.SubElement(suite, "testcase", _clean({"classname": case, "name": name, "time": f"{seconds:.3f}"}))
     if problem is not None:
         attributes = {"type": problem.kind, "message": one_line(problem.message)}
         Xml.SubElement(element, problem.element, _clean(attributes)).text = _text(problem.message)
     return element
-
-
-def _gone(suite: Xml.Element, verdict: NightVerdict, case: str) -> None:
-    """Add a case that the previous night had, so that a CI that counts test cases shows why there are fewer."""
-    attributes = {"classname": f"{verdict.plan.suite}.{case}", "name": RUN, "time": "0.000"}
-    element = Xml.SubElement(suite, "testcase", _clean(attributes))
-    Xml.SubElement(element, "skipped", {"type": "removed", "message": "no longer in the suite, and not judged"})
-
-
-def _aa(suite: Xml.Element, verdict: NightVerdict) -> None:
-    if verdict.aa is None:
-        return
-    attributes = {
-        "classname": f"{verdict.plan.suite}.{verdict.aa.case}",
-        "name": AA,
-        "time": f"{_aa_seconds(verdict):.3f}",
-    }
-    element = Xml.SubElement(suite, "testcase", _clean(attributes))
-    if not verdict.aa.holds:
-        attributes = {"type": "inconclusive", "message": one_line("; ".join(verdict.aa.doubts.values()))}
-        Xml.SubElement(element, "skipped", _clean(attributes))
-    Xml.SubElement(element, "system-out").text = _text("\n".join(aa_lines(verdict)))
 
 
 def _run_problem(case: CaseVerdict) -> _Problem | None:
@@ -156,16 +136,8 @@ def _count(suite: Xml.Element, verdict: NightVerdict) -> None:
     counts = {"tests": len(cases), "failures": kinds["failure"], "errors": kinds["error"], "skipped": kinds["skipped"]}
     for name, number in counts.items():
         suite.set(name, str(number))
-    suite.set("time", f"{sum(_seconds(case) for case in verdict.cases) + _aa_seconds(verdict):.3f}")
-
-
-def _seconds(case: CaseVerdict) -> float:
-    """Return the seconds of all its runs together."""
-    return _duration_s(case.runs)
-
-
-def _aa_seconds(verdict: NightVerdict) -> float:
-    return _duration_s(verdict.aa.runs if verdict.aa else ())
+    runs = [run for case in verdict.cases for run in case.runs] + list(verdict.aa.runs if verdict.aa else ())
+    suite.set("time", f"{_duration_s(runs):.3f}")
 
 
 def _duration_s(runs: Iterable[CaseRun]) -> float:

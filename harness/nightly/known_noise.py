@@ -11,13 +11,14 @@ from harness.judge.statistics import levels as places_of_levels
 MIN_NIGHTS = 5
 """This many nights show how much nights differ."""
 
-# An odd night is this many robust deviations from both sides, more in a short history, and at least so much of its level.
+# An odd night is this many robust deviations from both sides, more in a short history, and at least so much of its
+# level.
 _ODD_DEVIATIONS, _ODD_SHORT, _ODD_LEAST = 4.0, 16.0, 0.01
 _SIDE, _MIN_NIGHTS_FOR_ODD = 3, 4
 _MAD_TO_SD = 1.4826
 
-# What nights add: Student's t of these degrees, and how likely each is before any night was seen. Public histories of CI
-# have tails of about 3 degrees; 20 nights rarely show which it is, nor the scale, for which half a degree makes up.
+# What nights add: Student's t of these degrees, and how likely each is before any night was seen. Public histories of
+# CI have tails of about 3 degrees; 20 nights rarely show which it is, nor the scale, for which half a degree makes up.
 _TAILS = ((2.5, 0.7), (6.0, 0.15), (math.inf, 0.15))
 # An odd night this far out is an accident, not the tail of the others.
 _GROSS_DEVIATIONS = 10.0
@@ -29,7 +30,7 @@ _AROUND = 5  # nights on each side of the golden that show whether its own was o
 
 @dataclass(frozen=True)
 class OddNight:
-    """A single night unlike those on both sides. ``index``: among the nights, oldest first; ``change``: relative to its level."""
+    """A single night unlike those on both sides. ``index``: among the nights; ``change``: relative to its level."""
 
     index: int
     change: float
@@ -51,13 +52,14 @@ class Tail:
 class KnownNoise:
     """The noise in nights of one case on one kind of machine. Standard deviations are relative to the level.
 
-    ``within_sd``: of runs of one night, ``within_df`` its degrees of freedom (0: every night had one run). ``night_sd``:
-    of the means of nights with ``runs_per_night`` runs each, ``night_df`` its degrees of freedom; ``odd`` nights are left out.
-    ``level``: mean of the ``num_runs`` runs in the newest ``num_nights`` nights, those since the golden and since any step,
-    in the metric's unit; None where there are none. ``tails``: what shape the deviations of nights have.
-    ``drift``: correlation of a night with the next, 0 where none is established. ``levels``: between steps, oldest
-    first. ``golden_level``: median of the nights around the golden, None where there are too few. ``recent``: mean of the
-    newest three nights, ``pair_sd``: relative deviation of two nights from the three before, None where there are too few.
+    ``within_sd``: of runs of one night, ``within_df`` its degrees of freedom (0: every night had one run).
+    ``night_sd``: of the means of nights with ``runs_per_night`` runs each, ``night_df`` its degrees of freedom; ``odd``
+    nights are left out. ``level``: mean of the ``num_runs`` runs in the newest ``num_nights`` nights, those since the
+    golden and since any step, in the metric's unit; None where there are none. ``tails``: what shape the deviations of
+    nights have. ``drift``: correlation of a night with the next, 0 where none is established. ``levels``: between
+    steps, oldest first. ``golden_level``: median of the nights around the golden, None where there are too few.
+    ``recent``: mean of the newest three nights, ``pair_sd``: relative deviation of two nights from the three before,
+    None where there are too few.
     """
 
     within_sd: float
@@ -186,7 +188,7 @@ def _spread(night: Sequence[float], mean: float) -> float:
 
 
 def _drift(deviations: Sequence[Sequence[float]]) -> float:
-    """Return the correlation of a night with the next, without the bias of few nights; 0 unless it is established (5 %)."""
+    """Return the correlation of a night with the next, without the bias of few nights; 0 unless established (5 %)."""
     squares = math.fsum(d * d for side in deviations for d in side)
     n = sum(map(len, deviations))
     if squares == 0 or n <= MIN_NIGHTS:
@@ -197,7 +199,7 @@ def _drift(deviations: Sequence[Sequence[float]]) -> float:
 
 
 def _tails(deviations: Sequence[float], odd: Sequence[float], degrees: int, night_sd: float) -> tuple[Tail, ...]:
-    """Return the shapes of :data:`_TAILS` by how well they fit, each with its own scale. An odd night counts unless it is gross."""
+    """Return the shapes of :data:`_TAILS` by how well they fit, each with its scale. Gross odd nights do not count."""
     if night_sd == 0 or degrees < MIN_NIGHTS - 1:
         return ()
     values = [*deviations, *(change for change in odd if abs(change) < _GROSS_DEVIATIONS * night_sd)]
@@ -212,7 +214,7 @@ def _tails(deviations: Sequence[float], odd: Sequence[float], degrees: int, nigh
 
 
 def _fit(values: Sequence[float], shape: float, share: float) -> tuple[float, float]:
-    """Return scale and logarithmic likelihood of Student's t with ``shape`` degrees. ``share``: degrees of freedom per value."""
+    """Return scale and log likelihood of Student's t with ``shape`` degrees; ``share``: degrees per value."""
     squares = [x * x for x in values]
     variance = math.fsum(squares) / len(squares)
     if math.isinf(shape):

@@ -20,19 +20,19 @@ class Variance:
 _SIDE_ALPHA, _NIGHTS_ALPHA = 0.05, 0.25
 _LEAST_DEGREES = 10  # fewer cannot show that runs explain how nights differ
 UNKNOWN_NIGHTS = Variance(0.01**2, math.inf)
-"""Nights of one machine commonly differ by 1 %: what a change must also exceed where too few nights of the case are known."""
+"""Nights of one machine commonly differ by 1 %: a change must exceed that, too, where too few nights are known."""
 _NOTHING = Variance(0.0, math.inf)
-# How likely a night is noisier than all before, and by how much, before any of its runs was seen. Chosen by scripts/bench-gate:
-# more costs detection of 3 % at 1 % noise, less calls more than 1 of 100 such nights red.
+# How likely a night is noisier than all before, and by how much, before any of its runs was seen. Chosen by
+# scripts/bench-gate: more costs detection of 3 % at 1 % noise, less calls more than 1 of 100 such nights red.
 _NOISIER_PRIOR, _NOISIER_TIMES = 0.25, 2.0
 
 
 @dataclass(frozen=True)
 class Noises:
-    """Variances of one run tonight, of the golden's runs, of earlier nights' runs, and of what a night adds to all its runs.
+    """Variances of a run tonight, of the golden's runs, of earlier nights' runs, and of what a night adds to its runs.
 
-    ``nights``: each shape that this may have, with its weight; the weights add up to 1. A single one of no variance: nights
-    add nothing. ``are_nights_known``: enough nights were seen. None where nothing is known.
+    ``nights``: each shape that this may have, with its weight; the weights add up to 1. A single one of no variance:
+    nights add nothing. ``are_nights_known``: enough nights were seen. None where nothing is known.
     """
 
     ours: Variance | None
@@ -53,7 +53,8 @@ def noises(tonight: Variance | None, golden: Variance | None, history: KnownNois
 
     A side that is noisier than the rest (F test at 5 %) keeps its own, as in Welch's test. Nights whose means differ by
     more than their runs explain (F test at 25 %) add a variance of their own; otherwise their means also count as runs.
-    Runs with fewer than 10 degrees of freedom explain nothing: all variance of the nights then counts as the nights' own.
+    Runs with fewer than 10 degrees of freedom explain nothing: all variance of the nights then counts as the nights'
+    own.
     """
     within = Variance(history.within_sd**2, history.within_df) if history and history.within_df else None
     ours = tonight if _is_noisier(tonight, _pool(golden, within), _SIDE_ALPHA) else None

@@ -17,7 +17,7 @@ from harness.units import format_percent, grouped
 
 @dataclass(frozen=True)
 class InfrastructureFault:
-    """One row. ``pattern``: a regular expression for the words by which it is known; ``is_retried``: whether that helps.
+    """One row. ``pattern``: a regular expression of its words; ``is_retried``: whether that helps.
 
     A fault that is not retried stays until you repair it, such as a full disk.
     """
@@ -155,7 +155,7 @@ def expectation(
 
 
 def _findings_text(findings: Sequence[CaseFinding]) -> str:
-    """Return ``TFLOP/s/GPU -5.1 %, Peak allocated +0.0 %: driver_version: ...``: each reason once, with all its metrics."""
+    """Return ``TFLOP/s/GPU -5.1 %, Peak allocated +0.0 %: driver_version: ...``: each reason once."""
     changes = ("" if finding.change is None else f" {format_percent(finding.change)}" for finding in findings)
     metrics = grouped(
         (each.reason, f"{BY_NAME[each.metric].title}{change}") for each, change in zip(findings, changes, strict=True)

@@ -1,24 +1,30 @@
-"""A night before it runs: its cases, their goldens, and how they went last time."""
+"""A night before it runs: its cases, their goldens, and how they went last time, for people and as JSON."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.history.record import HistoryRecord
-from harness.records.night import Case, NightPlan
+from harness.launch.slurm_job import SlurmJob
+from harness.records.night import AaPlan, Case, ExpectedFailureRecord, NightPlan
+from harness.records.run import PredictionRecord
 from harness.resolve.suite import shared_golden_lines
 from harness.show.figures import ABSENT
+from harness.show.json import Document, Shown, Text, at
 from harness.show.page import GAP, Column, Page, listing, tabled
-from harness.units import format_bytes
+from harness.units import counted, format_bytes
 
 
 @dataclass(frozen=True)
 class CaseOutlook:
     """A planned case.
 
-    ``no_golden``: why there is none, why it cannot be read, or that its recipe point has changed since. ``last``: its newest
-    run in history. Where this case of this suite has none, that of the same settings outside suites, if there is one.
+    ``no_golden``: why there is none, why it cannot be read, or that its recipe point has changed since. ``last``: its
+    newest run in history, or that of the same settings outside suites.
     """
 
     case: Case
@@ -62,7 +68,7 @@ def _last(record: HistoryRecord | None) -> str:
 def _would_run(case: Case) -> str:
     if case.refused:
         return "refused"
-    times = "1 run" if case.repeats == 1 else f"{case.repeats} runs"
+    times = counted(case.repeats, "run")
     return f"{times}, expected {case.expected.outcome} until {case.expected.until}" if case.expected else times
 
 
@@ -77,43 +83,39 @@ _COLUMNS = (
 )
 
 
+_OTHER_SETTINGS = "is for other settings"
+_PROMOTE = "inconclusive until `mbr-perf golden promote NIGHT --every"
+
+
 def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
     """Lines on goldens that cannot be read. Each makes its case inconclusive, required or not."""
-    lines = [
-        f"{item.case.name}: {item.no_golden}" for item in cases if item.is_golden_damaged and not item.case.refused
-    ]
-    if not lines:
-        return []
-    count = "1 golden" if len(lines) == 1 else f"{len(lines)} goldens"
-    return [*lines, f"{count} cannot be read: inconclusive until you repair the file or restore it from git"]
+    return _listed([item for item in cases if _golden(item) == "damaged"],
+                   "cannot be read: inconclusive until you repair the file or restore it from git")  # fmt: skip
 
 
 def _changed(cases: tuple[CaseOutlook, ...]) -> list[str]:
     """Lines on goldens of changed recipe points. Each makes its case inconclusive until it is replaced."""
-    lines = [f"{item.case.name}: {item.no_golden}" for item in cases if _golden(item) == "changed"]
-    fix = "inconclusive until `mbr-perf golden promote NIGHT --every --replace_other --reason ...` replaces the golden"
-    return [*lines, fix] if lines else []
+    return _listed([item for item in cases if _golden(item) == "changed"],
+                   f"of another recipe point: {_PROMOTE} --replace_other --reason ...` replaces it")  # fmt: skip
 
 
-_OTHER_SETTINGS = "is for other settings"
+def _listed(found: list[CaseOutlook], what: str) -> list[str]:
+    lines = [f"{item.case.name}: {item.no_golden}" for item in found]
+    return [*lines, f"{counted(len(found), 'golden')} {what}"] if lines else []
 
 
 def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Lines on missing goldens, if a case requires one. Names a case only if its problem is more than a missing file.
-
-    The count includes cases whose golden is optional.
-    """
+    """Lines on missing goldens, if a case requires one. Names a case whose problem is more than a missing file."""
     without = [item for item in cases if _golden(item) == "no"]
     lacking = [item for item in without if item.case.is_golden_required]
-    named = [item for item in lacking if not item.no_golden.endswith("does not exist")]
     if not lacking:
         return []
-    count = "1 case has" if len(without) == 1 else f"{len(without)} cases have"
-    some = f"{len(lacking)} of them " if len(lacking) < len(without) else ""
-    fix = f"{some}inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` adds a golden{'; for the others a golden is optional' * bool(some)}"
+    named = [item for item in lacking if not item.no_golden.endswith("does not exist")]
+    some = f", {len(lacking)} of them required" if len(lacking) < len(without) else ""
     other = "; where a golden of other settings has the name, add --replace_other, or use another --golden_dir"
     taken = other * any(_OTHER_SETTINGS in item.no_golden for item in named)
-    return [*(f"{item.case.name}: {item.no_golden}" for item in named), f"{count} no golden: {fix}{taken}"]
+    lines = [f"{item.case.name}: {item.no_golden}" for item in named]
+    return [*lines, f"{counted(len(without), 'case')} without a golden{some}: {_PROMOTE} --reason ...` adds it{taken}"]
 
 
 def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
@@ -126,12 +128,92 @@ def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
 
 
 def _total(plan: NightPlan) -> str:
-    runs = sum(case.repeats for case in plan.cases if not case.refused)
     refused = sum(bool(case.refused) for case in plan.cases)
-    text = "1 case" if len(plan.cases) == 1 else f"{len(plan.cases)} cases"
-    text += f", {refused} of them refused" if refused else ""
+    runs = counted(sum(case.repeats for case in plan.cases if not case.refused), "run")
     aa = f"; {2 * plan.aa.num_pairs} runs of {plan.aa.case} as the night's A/A" if plan.aa else ""
     return (
-        f"{text}; {'1 run' if runs == 1 else f'{runs} runs'}. Then, for each case, at most {plan.retries} more after an infrastructure "
-        f"fault and {plan.confirm} more to confirm a regression{aa}"
+        f"{counted(len(plan.cases), 'case')}{f', {refused} of them refused' if refused else ''}; {runs}. Then, for "
+        f"each case, at most {plan.retries} more after an infrastructure fault and {plan.confirm} more to confirm a "
+        f"regression{aa}"
     )
+
+
+class LastRun(Shown):
+    """The newest run of a case in history."""
+
+    run_id: str
+    started_at: str
+    outcome: str
+    suite_case: Text
+
+
+class PlannedCaseRow(Shown):
+    """A case before it runs. ``rules``: those that refuse it."""
+
+    name: str = at("case", "name")
+    slug: str | None = at("case", "spec", "slug")
+    fingerprint: str | None = at("case", "spec", "fingerprint")
+    gpu: str | None = at("case", "spec", "gpu")
+    num_gpus: int | None = at("case", "spec", "num_gpus")
+    recompute: str | None = at("case", "spec", "recompute", "text")
+    repeats: int = at("case", "repeats")
+    timeout_s: float | None = at("case", "timeout_s")
+    refused: Text = at("case", "refused")
+    rules: Annotated[
+        tuple[str, ...], BeforeValidator(lambda found: tuple(finding.id for finding in found if finding.blocks))
+    ] = at("case", "findings")
+    owner: Text = at("case", "owner")
+    expected: ExpectedFailureRecord | None = at("case", "expected")
+    thresholds: dict[str, float] = at("case", "thresholds")
+    is_golden_required: bool = at("case", "is_golden_required")
+    golden_path: Path | None
+    no_golden: Text
+    last: LastRun | None
+    prediction: PredictionRecord | None = at("case", "prediction")
+    no_prediction: Text = at("case", "no_prediction")
+
+
+class CaseJob(Shown):
+    """The Slurm job of a case, the command that submits it, and the folders of its runs."""
+
+    name: str = at("record", "name")
+    launcher: Literal["slurm"] = "slurm"
+    job_dir: str = at("record", "job_dir")
+    nnodes: int = at("record", "nnodes")
+    script: str
+    sbatch: tuple[str, ...]
+    left_out: tuple[str, ...]
+    runs: tuple[str, ...]
+
+    @classmethod
+    def of_job(cls, job: SlurmJob) -> Self:
+        """Return the job with its batch file."""
+        return cls.of(job, script=job.render(), runs=[run.run_dir for run in job.record.runs])
+
+
+class NightPlanDocument(Document):
+    """``mbr-perf nightly --dryrun --json``."""
+
+    dryrun: Literal[True] = True
+    suite: str
+    title: str
+    shard: Text
+    only: tuple[str, ...]
+    confirm: int
+    retries: int
+    aa: AaPlan | None
+    notes: tuple[str, ...]
+    cases: tuple[PlannedCaseRow, ...]
+
+
+class NightJobPlanDocument(NightPlanDocument):
+    """``mbr-perf nightly --launcher slurm --dryrun --json``: with the jobs that would be submitted first."""
+
+    jobs: tuple[CaseJob, ...]
+
+
+def night_plan_document(plan: NightPlan, cases: Sequence[CaseOutlook], jobs: Iterable[SlurmJob]) -> NightPlanDocument:
+    """Return the cases that would run, and their goldens."""
+    if plan.slurm is None:
+        return NightPlanDocument.of(plan, cases=cases)
+    return NightJobPlanDocument.of(plan, cases=cases, jobs=list(map(CaseJob.of_job, jobs)))

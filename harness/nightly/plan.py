@@ -35,7 +35,8 @@ class NightRequest:
     """Which cases of which suite, and how their runs are launched, repeated and judged.
 
     ``suite``: a name or a path; ``only``: patterns of case names; ``shard``: ``i/n``, empty for all. ``golden_dir`` and
-    ``results_dir`` None: the usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``aa`` None: no A/A.
+    ``results_dir`` None: the usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``aa`` None: no
+    A/A.
     """
 
     suite: str
@@ -60,7 +61,7 @@ class NightRequest:
 
 
 MOST_EXTRA_RUNS = 100
-"""The most runs of one case to confirm or to retry. A larger number is a typing error and could block the machine for days."""
+"""The most runs of one case to confirm or to retry. A larger number is a typing error."""
 
 
 def chosen_suite(request: NightRequest) -> Suite:

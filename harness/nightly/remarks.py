@@ -7,33 +7,26 @@ from pathlib import Path
 
 from harness.judge.gate import Verdict
 from harness.judge.metrics import BY_NAME
-from harness.nightly.aa import AA_ALPHA, pairs_that_show
-from harness.nightly.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
-from harness.nightly.words import SPEED, finding_of, finding_text, is_red, one_line, outcome_text, p_text
+from harness.nightly.aa import pairs_that_show
+from harness.nightly.values import AA_ALPHA, AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.nightly.words import finding_text, is_red, one_line, outcome_text, p_text
 from harness.units import format_percent, format_share, grouped
 
 
 @dataclass(frozen=True)
 class Story:
-    """A case: title with its owner, ``explanation`` in the order of a reader's questions, then paths and commands to copy."""
+    """A case: title with its owner, ``explanation`` in the order of a reader's questions, lines to copy."""
 
-    case: CaseVerdict
     title: str
     explanation: tuple[str, ...]
     to_copy: tuple[str, ...]
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Return all lines."""
-        return (*self.explanation, *self.to_copy)
 
 
 def story(case: CaseVerdict) -> Story:
     """Return the remarks on one case."""
     owner = f"  (owner: {case.planned.owner})" if case.planned.owner else ""
-    return Story(
-        case, f"{case.planned.name}: {outcome_text(case)}{owner}", tuple(_explanation(case)), tuple(_to_copy(case))
-    )
+    title = f"{case.planned.name}: {outcome_text(case)}{owner}"
+    return Story(title, tuple(_explanation(case)), tuple(_to_copy(case)))
 
 
 def further_command(case: CaseVerdict) -> str:
@@ -87,7 +80,7 @@ def _explanation(case: CaseVerdict) -> Iterable[str]:
 def next_steps(verdict: NightVerdict) -> Iterable[str]:
     """Yield how inconclusive cases get a verdict: store tonight's values as golden values, or accept differences.
 
-    Nothing for a night from which `golden promote` takes no values: unfinished, replayed, or with an A/A that does not agree.
+    Nothing for a night from which `golden promote` takes no values: unfinished, replayed, or with a failed A/A.
     """
     plan, aa = verdict.plan, verdict.aa
     if verdict.num_due or plan.launch.launcher == "replay" or (aa and not aa.holds):
@@ -104,21 +97,13 @@ def next_steps(verdict: NightVerdict) -> Iterable[str]:
         options = " ".join(f"--accept_difference {name}" for name in names)
         yield f"To judge in spite of differences from the golden, start the next night with: {options}"
         differing = [case for case in unsure if withheld[case.planned.name]]
-        yield f"To store tonight's values in place of these goldens{_changes(differing)}: {_promote(verdict, differing)}"
+        yield f"To store tonight's values in place of these goldens: {_promote(verdict, differing)}"
 
 
 def _withholding(case: CaseVerdict) -> Sequence[str]:
     """Return the names of the differences from the golden because of which a metric has no verdict."""
     reasons = {text for finding in case.findings for text in finding.reason.split("; ")}
     return tuple(each.name for each in case.drift if not each.accepted and each.text in reasons)
-
-
-def _changes(cases: Iterable[CaseVerdict]) -> str:
-    """Return `` (TFLOP/s/GPU -6.1 % to +0.2 %)``, so that nobody stores a slowdown unseen."""
-    found = [finding_of(case, SPEED) for case in cases]
-    changes = sorted({finding.change for finding in found if finding and finding.change is not None})
-    span = " to ".join(format_percent(change) for change in (*changes[:1], *changes[1:][-1:]))
-    return f" ({BY_NAME[SPEED].title} {span})" if span else ""
 
 
 def _promote(verdict: NightVerdict, cases: Sequence[CaseVerdict]) -> str:
@@ -189,8 +174,7 @@ def _aa_finding(finding: AaFinding) -> str:
 
 def _fix(finding: AaFinding) -> str:
     """Say what would make an A/A conclusive that was too noisy."""
-    steadier = "a quieter machine or longer runs"
-    if finding.noise is None or finding.threshold is None:
-        return f"To make the A/A conclusive: {steadier}"
-    pairs = pairs_that_show(finding.threshold, finding.noise, AA_ALPHA)
-    return f"To make the A/A conclusive: {f'--aa_pairs {pairs}, ' if pairs else ''}{steadier}"
+    known = finding.noise is not None and finding.threshold is not None
+    pairs = pairs_that_show(finding.threshold or 0.0, finding.noise or 0.0, AA_ALPHA) if known else None
+    more = f"--aa_pairs {pairs}, " if pairs else ""
+    return f"To make the A/A conclusive: {more}a quieter machine or longer runs"

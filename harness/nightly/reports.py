@@ -1,7 +1,6 @@
 """Writes the reports of a night into its folder and to the requested places."""
 
 import errno
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -11,7 +10,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.nightly.index import INDEX, write_index
 from harness.nightly.junit import night_junit
 from harness.nightly.show import night_page
-from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
+from harness.nightly.values import CaseRun, NightDocument, NightVerdict
 from harness.nightly.words import answer, is_red
 from harness.records.folders import why_unwritable
 from harness.records.night import JUDGED, REPORT
@@ -87,8 +86,10 @@ def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None) -
 
 def _shown(verdict: NightVerdict) -> NightVerdict:
     """Mask folders that look like secrets, because people share these files."""
-    cases = (replace(case, runs=_runs(case.runs), golden_path=case.golden_path and redact_shapes(case.golden_path))
-             for case in verdict.cases)  # fmt: skip
+    cases = (
+        replace(case, runs=_runs(case.runs), golden_path=case.golden_path and redact_shapes(case.golden_path))
+        for case in verdict.cases
+    )
     aa = verdict.aa and replace(verdict.aa, runs=_runs(verdict.aa.runs))
     return replace(verdict, night_dir=_masked(verdict.night_dir), cases=tuple(cases), aa=aa)
 
@@ -149,58 +150,28 @@ def append_summary(path: Path, verdict: NightVerdict) -> None:
     text = night_summary(verdict, SUMMARY_LIMIT_BYTES - taken - 1)
     if not text:
         raise OSError(errno.EFBIG, "the file is already as large as GitHub accepts", str(path))
-    append_whole(path, text)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n{text}" if taken else text)
 
 
 def night_summary(verdict: NightVerdict, limit_bytes: int) -> str:
-    """Return the longest report of at most ``limit_bytes`` in UTF-8, naming omissions; empty if no line fits.
-
-    Green cases go first, then the details, then rows from the end, then the table.
-    """
+    """Return the longest report of at most ``limit_bytes`` in UTF-8, naming omissions; empty if no line fits."""
     return next((text for text in _ever_shorter(verdict) if len(text.encode("utf-8")) <= limit_bytes), "")
 
 
 def _ever_shorter(verdict: NightVerdict) -> Iterable[str]:
+    """Yield the report whole, without green cases, without the details of red ones, without cases, and its answer."""
     red = [case for case in verdict.cases if is_red(case)]
     green = len(verdict.cases) - len(red)
-    no_green = f"{counted(green, 'case')} without a problem" if green else ""
-    no_details = "the details of each case"
+    no_green = f"{counted(green, 'case')} without a problem, " if green else ""
     yield night_markdown(verdict)
-    yield _short(verdict, red, with_details=True, left_out=no_green)
-    yield _short(verdict, red, with_details=False, left_out=_and(no_green, no_details))
-    size = len(red) // 2
-    while size:
-        rest = f"{len(red) - size} more cases that need attention"
-        yield _short(verdict, red[:size], with_details=False, left_out=_and(no_green, no_details, rest))
-        size //= 2
-    yield _short(verdict, (), with_details=False, left_out="every case")
+    for cases, with_details, left_out in (
+        (red, True, no_green.removesuffix(", ")),
+        (red, False, f"{no_green}the details of each case"),
+        ([], False, "every case"),
+    ):
+        yield markdown(night_page(verdict, cases, with_details=with_details, left_out=left_out), level=2)
     yield f"**{as_markdown(answer(verdict))}**\n"
-
-
-def _short(verdict: NightVerdict, cases: Sequence[CaseVerdict], *, with_details: bool, left_out: str) -> str:
-    return markdown(night_page(verdict, cases, with_details=with_details, left_out=left_out), level=2)
-
-
-def _and(*parts: str) -> str:
-    return ", ".join(part for part in parts if part)
-
-
-def append_whole(path: Path, text: str) -> None:
-    """Append in one write, so that several writers' lines do not mix; a line that a kill cut short is closed first.
-
-    OSError where not all of it could be written.
-    """
-    content = text.encode("utf-8")
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            content = b"\n" + content
-        written = os.write(descriptor, content)
-        if written < len(content):
-            raise OSError(None, f"only {written} of {len(content)} bytes were written", str(path))
-    finally:
-        os.close(descriptor)
 
 
 def night_html(verdict: NightVerdict) -> str:
@@ -226,8 +197,6 @@ def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:
 
 
 def _json(verdict: NightVerdict) -> str:
-    from harness.nightly.document import NightDocument
-
     return json.text(NightDocument.of_night(verdict)) + "\n"
 
 

@@ -38,7 +38,7 @@ SMALLEST_EFFECT = 0.02
 
 EVERY_RUN_ALPHA = 0.01
 MIN_RUNS_BEYOND = 3
-"""Runs that must all be beyond the threshold where :data:`EVERY_RUN_ALPHA` is evidence enough; without known nights only."""
+"""Runs that must all be beyond the threshold where :data:`EVERY_RUN_ALPHA` is enough; without known nights only."""
 
 ODD_GOLDEN_ALPHA = 0.01
 # Two nights agree if they differ by at most this many deviations of a night. The least drift counts always, because no
@@ -55,7 +55,7 @@ SUSPICION_SHARE = 0.5
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """``threshold``: the relative change that alone calls for attention; ``alpha``: the largest p-value that is evidence."""
+    """``threshold``: the relative change that calls for attention; ``alpha``: the largest p-value that is evidence."""
 
     threshold: float
     alpha: float
@@ -120,7 +120,7 @@ def judge_time(
 
 
 def _measures(golden: Reference, history: KnownNoise | None, smallest: float) -> tuple[float, ...]:
-    """Return the values from which a change must differ enough: the level of the nights and, where it differs, the golden.
+    """Return the values from which a change must differ enough: the level of the nights and, if different, the golden.
 
     Few runs know a golden badly; the level that many nights know then takes its place.
     """
@@ -175,7 +175,7 @@ def _again(
 
 
 def _is_sharp(metric: Metric, means: Sequence[float], history: KnownNoise | None, limits: TimeLimits) -> bool | None:
-    """Return whether two nights differ from the three before by more than such nights did; None where too few are known.
+    """Return whether two nights differ from the three before by more than such nights did; None if few are known.
 
     Nights that drift differ much from their level and little from the nights before: their drift need not be estimated.
     """
@@ -187,7 +187,7 @@ def _is_sharp(metric: Metric, means: Sequence[float], history: KnownNoise | None
 
 
 def _lasting(mean: float, golden: Reference, history: KnownNoise | None, evidence: Evidence, limits: TimeLimits) -> str:
-    """Return that the level since a step after the golden is beyond the threshold and tonight is like it; empty if not."""
+    """Return that the level since a step after the golden is beyond the threshold, and tonight like it."""
     if history is None or history.level is None or len(history.levels) < 2 or history.num_nights < _LASTING_NIGHTS:
         return ""
     known = [golden.value, *([history.golden_level] if history.golden_level else [])]
@@ -208,7 +208,7 @@ def _wandering(history: KnownNoise) -> float:
 
 
 def _odd_nights_like(change: float, history: KnownNoise | None, limits: TimeLimits) -> str:
-    """Return why the change is not believed yet: earlier nights of the case were as odd and passed. Empty if it is believed.
+    """Return why the change is not believed yet: earlier nights of the case were as odd and passed.
 
     One odd night is no habit, unless it and tonight are both gross.
     """
@@ -219,8 +219,8 @@ def _odd_nights_like(change: float, history: KnownNoise | None, limits: TimeLimi
         return ""
     shown = ", ".join(format_percent(earlier) for earlier in sorted(like, key=abs, reverse=True)[:3])
     return (
-        f"{format_percent(change)}, but {counted(len(like), 'earlier night')} of this case came out as odd ({shown}) and "
-        "passed: a regression if the next night agrees"
+        f"{format_percent(change)}, but {counted(len(like), 'earlier night')} of this case came out as odd ({shown}) "
+        "and passed: a regression if the next night agrees"
     )
 
 
@@ -241,7 +241,7 @@ def is_worse(metric: Metric, change: float) -> bool:
 
 
 def _is_every_run_beyond(beyond: Sequence[bool], evidence: Evidence, limits: TimeLimits) -> bool:
-    """Return whether all of at least three runs are beyond the threshold, by more than nights of a new case may differ."""
+    """Return whether all of at least three runs are beyond the threshold, by more than nights may differ."""
     if evidence.p_value is None or evidence.p_if_nights_differ is None:
         return False
     enough = evidence.p_value <= EVERY_RUN_ALPHA and evidence.p_if_nights_differ <= limits.alpha

@@ -37,7 +37,7 @@ class Audience:
 
 
 def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
-    """Print the cases, their goldens and last outcomes, and what would run; on Slurm the batch files of the first round.
+    """Print the cases, their goldens and last outcomes, and what would run; on Slurm the first batch files.
 
     Starts nothing; keeps nothing but the index of history. A wrong request (exit code 2) where every case is refused.
     """

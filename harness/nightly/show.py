@@ -10,9 +10,9 @@ from harness.errors import ExitCode
 from harness.judge.gate import Verdict
 from harness.judge.metrics import BY_NAME, cell_figure
 from harness.launch.slurm_job import SlurmJob
-from harness.nightly.outlook import CaseOutlook, outlook_page
+from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import aa_lines, next_steps, story
-from harness.nightly.values import CaseFinding, CaseVerdict, NightVerdict
+from harness.nightly.values import CaseFinding, CaseVerdict, NightDocument, NightVerdict
 from harness.nightly.words import (
     SPEED,
     about,
@@ -195,9 +195,7 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
 def _section(case: CaseVerdict) -> Section:
     """Return the section of one case. An HTML page folds it unless the case needs attention."""
     shown = story(case)
-    style: Style = (
-        "plain" if shown.case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
-    )
+    style: Style = "plain" if case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
     lines = (*(Line(line, hang=2) for line in shown.explanation), *(Line(line, whole=True) for line in shown.to_copy))
     figures: tuple[Block, ...] = (Only("html", (_figures(case.findings),)),) if case.findings else ()
     return Section(
@@ -236,8 +234,6 @@ class NightDisplay(BatchDisplay):
     def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[SlurmJob]) -> None:
         """Show the dry run; for ``jobs`` also the batch files of the first round and the commands to submit them."""
         if self.as_json:
-            from harness.nightly.document import night_plan_document
-
             json.answer(night_plan_document(plan, cases, jobs))
             return
         show_page(outlook_page(plan, cases))
@@ -251,8 +247,6 @@ class NightDisplay(BatchDisplay):
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """Print the answer. For an interrupted night, also print how to continue."""
         if self.as_json:
-            from harness.nightly.document import NightDocument
-
             json.answer(NightDocument.of_night(verdict, reports))
         elif verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             to_do = f"{verdict.plan.suite}, {counted(verdict.num_due, 'run')} still to do"

@@ -1,10 +1,11 @@
-"""The verdicts on a night and its cases, and the judge's input."""
+"""The verdicts on a night and its cases, their JSON, and the judge's input."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 from harness.errors import BadRequestError, ExitCode
 from harness.history.record import CaseOutcome, HistoryRecord
@@ -14,19 +15,20 @@ from harness.judge.metrics import GateKind, Metrics, Speed
 from harness.judge.promotion import PromotionOptions, promote
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
-from harness.records.night import Case, NightEvent, NightPlan
-from harness.records.run import REPLAYED, RunRecord
+from harness.records.night import Case, ExpectedFailureRecord, NightEvent, NightPlan
+from harness.records.run import REPLAYED, RunRecord, Status
+from harness.show.json import Document, Shown, Text, at
 
 
 @dataclass(frozen=True)
 class Evidence:
     """How certain a change of one metric is. Figures are relative; None if unknown.
 
-    ``p_value``: one-sided, of a worsening (or improvement) at least this large where nothing changed. ``noise``: the
-    relative standard deviation of one run that was reckoned with, ``basis`` in words where it comes from (these repeats,
-    the golden's, history). ``num_runs`` ours, ``num_golden_runs`` the golden's. ``smallest_change``: the relative change
-    beyond which evidence makes a verdict. ``p_if_nights_differ``: the part of ``p_value`` that assumes that nights differ by
-    1 %; None where enough nights of the case are known. ``is_repeated``: earlier nights show the same change.
+    ``p_value``: one-sided, of a change at least this large where nothing changed. ``noise``: the relative standard
+    deviation of one run, ``basis``: where it comes from (these repeats, the golden's, history). ``smallest_change``:
+    the relative change beyond which evidence makes a verdict. ``p_if_nights_differ``: the part of ``p_value`` that
+    assumes that nights differ by 1 %; None where enough nights of the case are known. ``is_repeated``: earlier nights
+    show the same change.
     """
 
     p_value: float | None
@@ -48,7 +50,7 @@ class CaseFinding(Finding):
 
 @dataclass(frozen=True)
 class CaseRun:
-    """One run of a case: ``record`` None where it was never committed. ``infrastructure``: the named fault, if one.
+    """One run of a case: ``record`` None where it was never committed. ``infrastructure``: the named fault, if any.
 
     ``cancelled``: why it failed, if a user cancelled its job.
     """
@@ -64,13 +66,12 @@ class CaseRun:
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """How a case ended. ``outcome`` is the measured one; ``is_expected``: the suite expected it, so the case is not red.
+    """How a case ended. ``is_expected``: the suite expected the outcome, so the case is not red.
 
-    ``remark``: about an expected failure that did not happen, or whose date has passed. ``drift``: what differs from the
-    golden's environment, even if it blocked no comparison. ``counted``: runs behind the figures.
-    ``speed``: of the runs behind the figures, as every report shows it; ``metrics`` holds the median over them.
-    ``is_infrastructure``: the bad outcome is a named infrastructure fault that retries did not cure.
-    ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
+    ``remark``: about an expected failure that did not happen, or whose date has passed. ``drift``: what differs from
+    the golden's environment, even if it blocked no comparison. ``counted``: runs behind the figures, ``speed`` their
+    mean, as every report shows it; ``metrics`` their median. ``is_infrastructure``: a named infrastructure fault that
+    retries did not cure. ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
     """
 
     planned: Case
@@ -105,13 +106,17 @@ class CaseVerdict:
         return ""
 
 
+AA_ALPHA = 0.01
+"""The largest two-sided p-value at which the labels of the A/A count as different."""
+
+
 @dataclass(frozen=True)
 class AaFinding:
-    """One metric of the A/A. ``first`` of the runs A, ``second`` of the runs A'; ``change`` is (second - first) / first.
+    """One metric of the A/A: ``first`` of the runs A, ``second`` of the runs A', ``change`` relative to the first.
 
     ``p_value`` is two-sided, ``noise`` the relative standard deviation of one run; both None for a metric that does not
-    differ from run to run. ``limit``: the relative change that is too large, for a time only where noise hardly explains it:
-    of at least ``visible``. ``threshold``: that of the case's times; ``is_blind``: a change as large would not be visible.
+    differ from run to run. ``limit``: the change that is too large, for a time only where noise hardly explains it: of
+    at least ``visible``. ``threshold``: that of the case's times; ``is_blind``: a change as large would not be visible.
     """
 
     metric: str
@@ -184,15 +189,14 @@ class NightVerdict:
 
 
 FALSE_ALARMS_PER_NIGHT = 0.01
-"""The chance that a night in which nothing changed calls any of its cases slower: shared out evenly among the cases."""
+"""The chance that a night in which nothing changed calls any of its cases slower; the cases share it evenly."""
 
 
 @dataclass(frozen=True)
 class CaseMaterial:
     """What the judge needs of one case: its runs so far by number, its golden or why it has none, and its history.
 
-    ``history``: of this case, at least the runs since the golden; `analysis.noise_history` picks those that count.
-    ``aa_runs``: runs of the night's A/A; they do not count for the case.
+    ``history``: at least the runs since the golden. ``aa_runs``: of the night's A/A; they do not count for the case.
     """
 
     planned: Case
@@ -206,8 +210,8 @@ class CaseMaterial:
 class NightRules:
     """How strictly to judge. ``today``: the day (UTC) that decides whether a failure is still expected.
 
-    ``num_cases``: cases that share :data:`FALSE_ALARMS_PER_NIGHT`. ``before``: UTC ISO-8601; history counts up to there,
-    so that a night that is judged again later says the same. ``doubts``: by kind of metric, why nothing may be
+    ``num_cases``: cases that share :data:`FALSE_ALARMS_PER_NIGHT`. ``before``: UTC ISO-8601; history counts up to
+    there, so that a night that is judged again later says the same. ``doubts``: by kind of metric, why nothing may be
     concluded of it tonight.
     """
 
@@ -235,3 +239,106 @@ def rules_of(plan: NightPlan, today: date) -> NightRules:
         accept_differences=plan.accept_differences,
         fail_on_improvement=plan.fail_on_improvement,
     )
+
+
+class AaRunRow(Shown):
+    """A run of the A/A under its label."""
+
+    number: int
+    label: str = at("reason")
+    run_dir: Path
+    status: Status | None = at("record", "status")
+    failure: str | None = at("record", "failure")
+
+
+class AaRow(Shown):
+    """Two sets of runs with one setting. ``doubts``: by kind of metric, why tonight allows no conclusion about it."""
+
+    case: str
+    holds: bool
+    is_replayed: bool
+    num_pairs: int
+    alpha: float = AA_ALPHA
+    doubts: dict[GateKind, str]
+    comparison: tuple[AaFinding, ...] = at("findings")
+    runs: tuple[AaRunRow, ...]
+
+
+class RunRow(Shown):
+    """One run of a case. ``is_counted``: whether the figures include it."""
+
+    run_id: str | None = at("record", "run_id")
+    number: int
+    purpose: Purpose
+    why: Text = at("reason")
+    run_dir: Path
+    status: Status | None = at("record", "status")
+    failure: str | None = at("record", "failure")
+    infrastructure: Text
+    is_counted: bool
+    duration_s: float | None = at("record", "provenance", "duration_s")
+
+
+class CaseRow(Shown):
+    """One case; a figure that is no finite number is null.
+
+    ``speed`` is what the reports show and the gate compares: the mean step time over the runs, and the rates at it.
+    ``metrics`` summarises the same runs by the median, which is what `golden promote` stores.
+    """
+
+    name: str = at("planned", "name")
+    outcome: CaseOutcome
+    exit_code: int
+    reason: Text
+    is_expected: bool
+    is_infrastructure: bool
+    expected: ExpectedFailureRecord | None = at("planned", "expected")
+    remark: Text
+    owner: Text = at("planned", "owner")
+    refused: Text = at("planned", "refused")
+    recipe: str | None = at("planned", "spec", "recipe")
+    gpu: str | None = at("planned", "spec", "gpu")
+    recompute: str | None = at("planned", "spec", "recompute", "text")
+    fingerprint: str | None = at("planned", "spec", "fingerprint")
+    comparison: tuple[CaseFinding, ...] = at("findings")
+    golden_path: str | None
+    drift: tuple[Difference, ...]
+    caveats: tuple[str, ...]
+    metrics: Metrics | None
+    speed: Speed | None
+    runs: tuple[RunRow, ...]
+
+    @classmethod
+    def of_case(cls, case: CaseVerdict) -> Self:
+        """Return a case; each run has ``is_counted``."""
+        counted = {record.run_id for record in case.counted}
+        runs = [RunRow.of(run, is_counted=run.record is not None and run.record.run_id in counted) for run in case.runs]
+        return cls.of(case, runs=runs)
+
+
+class NightDocument(Document):
+    """``mbr-perf nightly --json``. ``report``: the files that were written."""
+
+    night_id: str = at("plan", "night_id")
+    night_dir: Path
+    suite: str = at("plan", "suite")
+    title: str = at("plan", "title")
+    shard: Text = at("plan", "shard")
+    only: tuple[str, ...] = at("plan", "only")
+    outcome: CaseOutcome
+    exit_code: int
+    started_at: str = at("plan", "started_at")
+    finished_at: str
+    num_runs_missing: int = at("num_due")
+    mbr_perf: str = at("plan", "mbr_perf")
+    command: tuple[str, ...] = at("plan", "command")
+    notes: tuple[str, ...] = at("plan", "notes")
+    aa: AaRow | None
+    shared: SharedChange | None
+    cases: tuple[CaseRow, ...]
+    report: tuple[Path, ...]
+
+    @classmethod
+    def of_night(cls, verdict: NightVerdict, reports: Iterable[Path] = ()) -> Self:
+        """Return a night, finished or not."""
+        return cls.of(verdict, cases=list(map(CaseRow.of_case, verdict.cases)), report=list(reports))

@@ -64,7 +64,8 @@ def about(verdict: NightVerdict) -> str:
 def answer(verdict: NightVerdict) -> str:
     """Return the summary line: outcome, exit code and the cases that need attention, the worst first."""
     worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
-    red = [*_doubted(verdict), *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
+    aa = [f"the A/A of {verdict.aa.case}"] if verdict.aa and not verdict.aa.holds else []
+    red = [*aa, *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
     named = f"look at {_some(red)}" if red else "no case needs attention"
     parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
@@ -97,10 +98,7 @@ def _shared(verdict: NightVerdict) -> str:
 
 
 def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
-    """Yield the facts that a green night must state.
-
-    Facts: cases beyond their threshold, cases removed from the suite, and the reason if no time was judged.
-    """
+    """Yield what a green night must state: cases beyond their threshold, removed ones, and why no time was judged."""
     moved = [(case.planned.name, beyond) for case in verdict.cases if not is_red(case) and (beyond := _beyond(case))]
     if moved:
         shown = [f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved]
@@ -137,11 +135,6 @@ def unjudged_time(case: CaseVerdict) -> str:
     return ""
 
 
-def _doubted(verdict: NightVerdict) -> Iterable[str]:
-    if verdict.aa and not verdict.aa.holds:
-        yield f"the A/A of {verdict.aa.case}"
-
-
 def finding_of(case: CaseVerdict, metric: str) -> CaseFinding | None:
     """Return the case's finding about that metric, or None."""
     return next((finding for finding in case.findings if finding.metric == metric), None)
@@ -157,17 +150,14 @@ def change_text(finding: CaseFinding | None) -> str:
     """Return ``-3.4 %, p 2e-5, 7 runs, golden 5``; absent without two numbers."""
     if finding is None or finding.change is None:
         return ABSENT
-    parts = [format_percent(finding.change), *(_evidence(finding.evidence) if finding.evidence else ())]
-    return ", ".join(parts)
+    return ", ".join([format_percent(finding.change), *(_evidence(finding.evidence) if finding.evidence else ())])
 
 
 def evidence_text(finding: CaseFinding | None) -> str:
     """Return ``p 2e-5, 7 runs, golden 5``; absent without a test."""
-    return (
-        ", ".join(_evidence(finding.evidence))
-        if finding and finding.change is not None and finding.evidence
-        else ABSENT
-    )
+    if finding is None or finding.change is None or finding.evidence is None:
+        return ABSENT
+    return ", ".join(_evidence(finding.evidence))
 
 
 def finding_text(finding: CaseFinding) -> str:

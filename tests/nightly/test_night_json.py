@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from harness.nightly.document import NightDocument
+from harness.nightly.values import NightDocument
 from tests.commands import json_of
 
 

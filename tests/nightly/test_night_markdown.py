@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import ExitCode
-from harness.nightly.reports import SUMMARY_LIMIT_BYTES, append_summary, append_whole, night_markdown, night_summary
+from harness.nightly.reports import SUMMARY_LIMIT_BYTES, append_summary, night_markdown, night_summary
 
 HOSTILE = "a|b\n# c <script>alert(1)</script> [x](http://y) `z` **d**"
 
@@ -17,11 +17,11 @@ def columns(line):
 
 @pytest.fixture(name="large")
 def _large(make_night, night):
-    """Three hundred green cases and six hundred red ones."""
+    """Thirty green cases and sixty red ones."""
     green, red = night.cases[0], night.cases[5]
-    many = [(green, 300), (red, 600)]
+    many = [(green, 30), (red, 60)]
     cases = [
-        replace(case, planned=case.planned.model_copy(update={"name": f"{case.planned.name}_{i}"}), reason="é" * 400)
+        replace(case, planned=case.planned.model_copy(update={"name": f"{case.planned.name}_{i}"}), reason="é" * 4000)
         for case, number in many
         for i in range(number)
     ]
@@ -56,21 +56,17 @@ def test_a_night_that_finds_room_is_whole(night):
     assert night_summary(night, SUMMARY_LIMIT_BYTES) == night_markdown(night)
 
 
-@pytest.mark.slow
 def test_what_passed_is_left_out_first_then_the_details(large):
     whole = night_markdown(large)
     without_green = night_summary(large, size_of(whole) - 1)
     without_details = night_summary(large, size_of(without_green) - 1)
 
     assert "llama3\\_70b\\_none\\_0 " not in without_green
-    assert "300 cases without a problem. The full report is in " in without_green
-    assert without_green.count("\n#### ") == 600
-    assert "300 cases without a problem, the details of each case. The full report is in " in without_details
-    assert "\n### " not in without_details
-    assert without_details.count("\n| llama3") == 600
+    assert (without_green.count("\n#### "), without_details.count("\n#### ")) == (60, 0)
+    assert without_details.count("\n| llama3") == 60
 
 
-@pytest.mark.parametrize("limit", [900_000, 100_000, 20_000, 3_000, 1_000, 300, 40, 0])
+@pytest.mark.parametrize("limit", [20_000, 3_000, 1_000, 300, 40, 0])
 def test_a_summary_is_never_larger_than_what_is_left(large, limit):
     assert size_of(night_summary(large, limit)) <= limit
 
@@ -98,12 +94,3 @@ def test_a_full_summary_is_left_as_it_is_and_reports_it(tmp_path, night):
         append_summary(path, night)
 
     assert path.stat().st_size == SUMMARY_LIMIT_BYTES
-
-
-def test_lines_are_appended_after_one_that_was_cut_short(tmp_path):
-    path = tmp_path / "summary.md"
-    path.write_text('{"whole": 1}\n{"cut sho')
-
-    append_whole(path, '{"next": 1}\n')
-
-    assert path.read_text().splitlines() == ['{"whole": 1}', '{"cut sho', '{"next": 1}']
