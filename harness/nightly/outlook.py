@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 from harness.experiment.experiment import ExperimentSpec
 from harness.history.record import HistoryRecord
 from harness.launch.slurm_job import SlurmJob
+from harness.measure.values import SlurmSubmission
 from harness.records.night import AaPlan, Case, ExpectedFailureRecord, NightPlan
 from harness.records.run import PredictionRecord
 from harness.resolve.suite import shared_golden_lines
@@ -173,16 +174,10 @@ class PlannedCaseRow(Shown):
     no_prediction: Text = at("case", "no_prediction")
 
 
-class CaseJob(Shown):
-    """The Slurm job of a case, the command that submits it, and the folders of its runs."""
+class CaseJob(SlurmSubmission):
+    """The Slurm job of a case, and the folders of its runs."""
 
     name: str = at("record", "name")
-    launcher: Literal["slurm"] = "slurm"
-    job_dir: str = at("record", "job_dir")
-    nnodes: int = at("record", "nnodes")
-    script: str
-    sbatch: tuple[str, ...]
-    left_out: tuple[str, ...]
     runs: tuple[str, ...]
 
     @classmethod
