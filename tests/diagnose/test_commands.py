@@ -27,10 +27,11 @@ def _asked(case):
     return build
 
 
-def test_a_recipes_own_settings_are_not_repeated(asked):
-    assert command(asked(), "run", recompute="mlp") == (
-        "mbr-perf run -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --recompute mlp"
+def test_a_recipes_own_settings_are_not_repeated(asked, case):
+    assert command(asked(snapshot_on_oom=True), "run", recompute="mlp") == (
+        "mbr-perf run -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --snapshot_on_oom --recompute mlp"
     )
+    assert command(case("", spec=None), "run") == trial_command(case("", spec=None)) == ""
 
 
 def test_options_variables_and_set_values_are_kept(asked):
@@ -47,10 +48,6 @@ def test_options_variables_and_set_values_are_kept(asked):
         assert pair in [words[i : i + 2] for i in range(len(words))]
 
 
-def test_flags_are_given_without_a_value(asked):
-    assert " --snapshot_on_oom --recompute " in command(asked(snapshot_on_oom=True), "run")
-
-
 def test_a_plan_is_not_asked_for_steps_that_it_does_not_measure(asked):
     job = asked(max_steps=6, eval_time_start_step=2, memory_limit=0.12)
     assert " --max_steps 6 " in command(job, "run")
@@ -62,10 +59,6 @@ def test_a_plan_is_not_asked_for_steps_that_it_does_not_measure(asked):
 def test_graphs_that_are_turned_off_are_not_asked_for_as_well(asked):
     job = asked(cuda_graph_impl="local", cuda_graph_scope="attn")
     assert command(job, "run", graphs="none").count("--cuda_graph") == 1
-
-
-def test_a_job_without_settings_has_no_command(case):
-    assert command(case("", spec=None), "run") == trial_command(case("", spec=None)) == ""
 
 
 def test_the_options_that_selected_the_point_are_kept_and_its_recipe_has_its_name(case, tmp_path):

@@ -141,12 +141,6 @@ def test_the_document_holds_verdict_evidence_and_fixes(mbr_perf, run):
     assert document["fixes"][0]["command"].endswith("--ab env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 
 
-def test_the_id_of_a_run_is_enough(mbr_perf, run, tmp_path):
-    run("20260102T030405Z-llama3-0a1b2c3d", oom(FULL))
-    answer = mbr_perf("diagnose", "0a1b2c3d", "--no_plan", "--results_dir", tmp_path / "results", "--json")
-    assert (answer.code, verdict_of(answer)["class"]) == (0, "capacity")
-
-
 def test_a_rank_that_died_without_a_record_is_diagnosed_by_its_log(mbr_perf, run):
     folder = run("a", Failure(kind="lost", message="no sign of life"))
     (folder / "logs").mkdir()
@@ -269,11 +263,3 @@ def test_an_unknown_rank_is_shown_with_its_gpu(mbr_perf, tmp_path):
     for name, place in (("agent.log", "local rank 3"), ("oom.log", "GPU 3")):
         lines = mbr_perf("diagnose", tmp_path / name).out.splitlines()
         assert lines[2] == f"Where     unknown rank, {place} ({tmp_path}/{name}:1)"
-
-
-@pytest.mark.slow
-def test_a_failed_request_is_compared_with_the_memory_of_the_given_gpu(mbr_perf, tmp_path):
-    log = tmp_path / "job.log"
-    log.write_text("RuntimeError: CUDA out of memory. Tried to allocate 200.00 GiB.\n")
-    assert verdict_of(mbr_perf("diagnose", log, "--json"))["class"] == "capacity"
-    assert verdict_of(mbr_perf("diagnose", log, *OPTIONS, "--no_plan", "--json"))["class"] == "bad_size"

@@ -62,27 +62,6 @@ def test_a_killed_mbr_perf_is_named_with_the_progress_of_its_ranks(mbr_perf, beg
     assert json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)["job"]["status"] == "failed"
 
 
-@pytest.mark.parametrize("kind", ["folder", "link"])
-def test_a_record_that_is_no_file_is_named_and_nobody_is_blamed(mbr_perf, begun, killed, kind):
-    folder = begun()
-    killed(folder)
-    record = folder / "record.json"
-    record.mkdir() if kind == "folder" else record.symlink_to("gone.json")
-    answer = mbr_perf("diagnose", folder, "--no_plan")
-    assert answer.code == 2
-    assert f"{record}: is not a file" in answer.err
-
-
-def test_a_sign_of_life_after_the_year_9999_is_damage(mbr_perf, begun, killed):
-    folder = begun()
-    with (folder / "ranks" / "rank_000.progress.jsonl").open("a") as progress:
-        progress.write('{"time_s": 1e308, "phase": "step", "step": 2, "seconds": 1.0}\n')
-    killed(folder)
-    answer = mbr_perf("diagnose", folder, "--no_plan")
-    assert answer.code == 0
-    assert "rank 0: step 2 of 10, then silent" in answer.out
-
-
 def test_a_run_that_has_not_ended_is_inconclusive(mbr_perf, begun):
     folder = begun()
     claim(folder)

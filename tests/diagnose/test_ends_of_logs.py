@@ -72,11 +72,6 @@ def test_a_kill_in_a_training_that_did_not_end_or_of_a_task_is_the_failure(diagn
     assert diagnosed(*lines)["verdict"]["class"] == "host_memory"
 
 
-def test_an_unknown_error_is_not_joined_with_a_cause_of_the_next_line(diagnosed):
-    lines = ("Traceback (most recent call last):", '  File "/job/train.py", line 7, in main', "KeyError: 'a'")
-    assert "KeyError: 'a'" in diagnosed(*lines, "Connection closed by peer")["verdict"]["reason"]
-
-
 @pytest.mark.parametrize("text", ["", "\n  \n"])
 def test_an_empty_log_is_called_empty(mbr_perf, tmp_path, text):
     (tmp_path / "train.log").write_text(text)

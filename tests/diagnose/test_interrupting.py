@@ -29,30 +29,22 @@ def _handler():
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_first_ctrl_c_stops_the_reading_and_is_noted():
+def test_the_first_ctrl_c_stops_the_reading_and_the_second_ends_the_program():
     passage = Passage(num_bytes=2_500_000)
     with stopped_by_ctrl_c(passage):
         ctrl_c()
-    assert passage.is_stopped
-    assert passage.notes == ["Interrupted: this answer uses the first 2.5 MB of the logs."]
-
-
-def test_the_second_ctrl_c_ends_the_program():
-    passage = Passage()
-    with stopped_by_ctrl_c(passage):
-        ctrl_c()
+        assert passage.is_stopped
         with pytest.raises(EndedError):
             ctrl_c()
     assert len(passage.notes) == 1
+    assert "2.5 MB" in passage.notes[0]
 
 
 def test_after_the_reading_ctrl_c_ends_the_program_again():
-    passage = Passage()
-    with stopped_by_ctrl_c(passage):
+    with stopped_by_ctrl_c(Passage()):
         pass
     with pytest.raises(EndedError):
         ctrl_c()
-    assert not passage.is_stopped
 
 
 def test_ctrl_c_stays_ignored_where_the_shell_has_it_ignored():
@@ -60,7 +52,6 @@ def test_ctrl_c_stays_ignored_where_the_shell_has_it_ignored():
     passage = Passage()
     with stopped_by_ctrl_c(passage):
         ctrl_c()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     assert not passage.is_stopped
 
 

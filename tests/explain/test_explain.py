@@ -29,18 +29,12 @@ def test_a_run_is_compared_with_another_run(mbr_perf, run, tmp_path):
     assert "    driver_version: 570.1 here, 550.54.15 there" in lines_of(done)
 
 
-def test_a_job_with_fewer_cpus_is_explained_by_them(mbr_perf, run):
-    done = mbr_perf("explain", run("a", seconds=3.0, provenance={"num_cpus": 2}), run("b", provenance={"num_cpus": 4}))
-    assert " 1. another number of CPUs" in lines_of(done)
-    assert "    cpus: 2 here, 4 there" in lines_of(done)
-
-
 def test_a_throttled_replay_is_explained_by_its_clock(mbr_perf, replay, tmp_path):
     assert replay("throttled", "--json").code == 0
     (run_dir,) = (tmp_path / "results" / "runs").iterdir()
     done = mbr_perf("explain", run_dir, PUBLISHED)
     assert done.code == 0
-    assert "slowest SM clock 1245 MHz here, 1980 MHz on the fastest GPU of this run: up to +59.0 %" in done.out
+    assert "1245 MHz here, 1980 MHz on the fastest GPU of this run: up to +59.0 %" in done.out
     assert "    throttling: GPU 1 of node0: hw_thermal_slowdown here, not recorded there" in lines_of(done)
 
 
@@ -58,15 +52,14 @@ def test_the_document_holds_causes_in_order_and_what_was_not_recorded(mbr_perf, 
     assert document["same"]["settings"] > 50
 
 
-def test_the_run_comes_first(mbr_perf, run):
-    done = mbr_perf("explain", PUBLISHED, run("a"))
-    assert (done.code, "a golden, not a run" in done.err) == (2, True)
-
-
-@pytest.mark.parametrize("arguments", [["nothing"], ["nothing", PUBLISHED]])
-def test_a_missing_run_or_golden_is_a_bad_request(mbr_perf, tmp_path, arguments):
-    done = mbr_perf("explain", *arguments, "--results_dir", tmp_path)
-    assert (done.code, "is neither a golden nor a run" in done.err) == (2, True)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["nothing"], "neither a golden nor a run"), ([PUBLISHED, "run"], "a golden, not a run")],
+)
+def test_a_missing_run_and_a_golden_in_its_place_are_refused(mbr_perf, run, tmp_path, arguments, message):
+    words = [run("a") if word == "run" else word for word in arguments]
+    done = mbr_perf("explain", *words, "--results_dir", tmp_path)
+    assert (done.code, message in done.err) == (2, True)
 
 
 def test_without_a_golden_the_message_names_the_settings(mbr_perf, run, tmp_path):

@@ -26,35 +26,17 @@ CHANGES = (
 )
 
 
-def test_every_metric_is_a_row_with_its_noise_and_a_mark_if_calculated():
-    lines = lines_of(*change_blocks(CHANGES, side(derived=frozenset({"tflops_per_gpu"}))))
-    rows = {line.split("  ")[0]: line.split()[-5:] for line in lines}
-    assert lines[0].split("  ")[0] == "Metric"
-    assert rows["TFLOP/s/GPU"] == ["550", "*", "-9.1", "%", "-"]
-    assert [line for line in lines if line.endswith("±2.1 %") and "+10.0 %" in line]
-    assert sum("*" in line for line in lines) == 2
-    assert lines[-1] == "* calculated from the throughput with mbr-perf's formula; not stored"
-
-
 def test_without_metrics_there_is_no_table():
     assert lines_of(*change_blocks((), side())) == []
 
 
-def test_causes_come_in_two_parts_after_the_verdict(make_record):
+def test_causes_come_after_the_verdict(make_record):
     ours = run_side(make_record(seconds=1.1, provenance={"driver_version": "570.1", "hostname": "node1"}), name="a")
     found = explain(ours, run_side(make_record(), name="b"))
     lines = piped(explanation_page(found, ["the planner says so", ""]))
-    text = " ".join(" ".join(lines).split())
-    assert all(" ".join(line.split()) in text for line in found.verdict)
     assert "the planner says so" in lines
-    headings = [line for line in lines if line.startswith("Differences ") or line == "Other differences:"]
-    likely = [cause.name for cause in found.causes if cause.can_explain]
-    rest = [cause.name for cause in found.causes if not cause.can_explain]
-    assert likely
-    assert headings[0] == "Differences that can explain the change, the likeliest first:"
-    assert len(headings) == (2 if rest else 1)
-    for name in likely + rest:
-        assert sum(line.endswith(f". {name}") for line in lines) == 1
+    for cause in found.causes:
+        assert sum(line.endswith(f"{cause.rank}. {cause.name}") for line in lines) == 1
 
 
 @pytest.mark.parametrize(("num", "text"), [(3, "(a0, a1, a2)"), (4, "(4)")])

@@ -48,18 +48,14 @@ def test_both_spellings_of_a_pending_block_are_known(state: str):
     assert (device.pending_bytes, device.allocated_bytes) == (30 * MIB, 0)
 
 
-def test_rounding_is_what_was_given_beyond_the_request():
-    allocator = Allocator()
-    allocator.alloc(1000, MLP)
-    assert device_of(allocator.snapshot()).rounding_bytes == 24
-
-
-def test_a_snapshot_without_requested_sizes_says_nothing_of_rounding():
+@pytest.mark.parametrize("is_known", [True, False])
+def test_rounding_is_what_was_given_beyond_the_request(is_known: bool):
     allocator = Allocator()
     allocator.alloc(1000, MLP)
     snapshot = allocator.snapshot()
-    del snapshot["segments"][0]["blocks"][0]["requested_size"]
-    assert device_of(snapshot).rounding_bytes is None
+    if not is_known:
+        del snapshot["segments"][0]["blocks"][0]["requested_size"]
+    assert device_of(snapshot).rounding_bytes == (24 if is_known else None)
 
 
 def test_private_pools_are_listed_and_their_free_blocks_serve_nobody_else():
