@@ -59,7 +59,6 @@ def test_an_unknown_key_is_named_with_line_path_and_nearest(load: Load):
     ("change", "problem"),
     [
         (("title: Tiny", "titel: Tiny"), "tiny.yaml:3: titel: no such setting\n  did you mean 'title'?"),
-        (("  num_layers: 4", "  num_layer: 4"), "tiny.yaml:5: model.num_layer: no such setting\n  did you mean 'num_layers'?"),
         (("  num_layers: 4", "  num_hidden_layers: 4"),
          "tiny.yaml:5: model.num_hidden_layers: no such setting\n  did you mean 'num_layers'? Hugging Face calls it num_hidden_layers"),
         (("  num_layers: 4", "  num_layers: 4\n  n_routed_experts: 4"),
@@ -68,10 +67,7 @@ def test_an_unknown_key_is_named_with_line_path_and_nearest(load: Load):
         (("    kernels: {tp", "    kernels: {tpp"),
          "tiny.yaml:16: profiles.fast.kernels.tpp_comm_overlap: no such setting\n  did you mean 'tp_comm_overlap'?"),
         (("gpu: h100", "gpu: h101"), "tiny.yaml:19: points[0].gpu: no such value 'h101'\n  did you mean 'h100'?"),
-        (("compute_dtype: bf16", "compute_dtype: bf17"),
-         "tiny.yaml:20: points[0].compute_dtype: no such value 'bf17'\n  did you mean 'bf16'?"),
         (("profile: fast", "profile: fats"), "tiny.yaml:22: points[0].profile: no such profile 'fats'\n  did you mean 'fast'?"),
-        (("task: pretrain", "task: pretraining"), "tiny.yaml:18: points[0].task: no such value 'pretraining'\n  did you mean 'pretrain'?"),
         (("num_gpus: 8", "num_gpus: 0"), "tiny.yaml:21: points[0].num_gpus: must be greater than or equal to 1, is 0\n  GPUs in all"),
         (("    source: a test\n", ""), "tiny.yaml:18: points[0].source: missing\n  add source"),
         (("{tensor_model_parallel_size: 2}", "[2]"),
@@ -79,12 +75,8 @@ def test_an_unknown_key_is_named_with_line_path_and_nearest(load: Load):
         (("name: tiny", "name: Tiny!"),
          "tiny.yaml:1: name: must be lower-case letters, digits, '.', '_' or '-', 64 at most, a letter or digit first, is 'Tiny!'\n"
          "  the file's stem; lower-case letters, digits, _ . -"),
-        (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {qkv_dgrd: {method: bulk}}}"),
-         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_dgrd: no such setting\n  did you mean 'qkv_dgrad'?"),
         (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {qkv_fprop: {method: ring_exchange, num_sms: 2}}}"),
          "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_fprop.num_sms: no such setting\n  did you mean 'num_sm'?"),
-        (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {fc1_dgrad: {method: bulk, num_splits: 4}}}"),
-         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.fc1_dgrad.num_splits: no such setting\n  did you mean 'num_sm'?"),
         (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {qkv_fprop: {method: pipeline}}}"),
          "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_fprop.method: must be 'ring_exchange', is 'pipeline'\n"
          "  see recipes/README.md for the types"),

@@ -73,21 +73,15 @@ def test_recompute_may_be_left_to_the_planner(read):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("title: Two", "titel: Two", ":1: titel: no such setting"),
-        ("title: Two axes\n", "", "title: missing"),
         ("  num_layers: 4", "  num_layer: 4", ":6: request.num_layer: no such setting\n  did you mean 'num_layers'?"),
-        ("  num_layers: 4", "  num_layers: four", ":6: request.num_layers: must be an integer, is 'four'"),
         ("  num_layers: 4", "  num_layers: true", ":6: request.num_layers: must be an integer, is True"),
         ('env: ["A=1"]', "env: {A: 1}", ":8: request.env: must be a list, is a mapping"),
         ("  gpu: cpu", "  gpu: h101", ":5: request.gpu: no such value 'h101'\n  did you mean 'h100'?"),
-        ("memory_limit: 1", "memory_limit: much", ":7: request.memory_limit: must be a number, is 'much'"),
         ("  model_recipe_name: llama3_8b\n", "", "request.model_recipe_name: missing"),
         ("  mb: [1, 2]", "  mb: []", ":11: over.mb: must be a list of values"),
         ("  mb: [1, 2]", "  mb: [1, [2]]", ":11: over.mb: must be a list of values"),
         ("grid: true", "grid: 1", ":14: grid: must be true or false, is 1"),
-        ("repeats: 3", "repeats: 10001", ":15: repeats: must be less than or equal to 10000, is 10001"),
         ("repeats: 3", "repeats: 0", ":15: repeats: must be greater than or equal to 1, is 0"),
-        ("title: Two axes", "title: 7", ":1: title: must be text, is 7"),
     ],
 )
 def test_a_fault_is_reported_at_its_line(read, old, new, message):
