@@ -1,6 +1,7 @@
 """Finds the file of a recipe, suite or sweep name, without parsing any file."""
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,28 +61,43 @@ def find_recipe_file(name: str, directory: Path | None = None, family: str | Non
     recipe directory through a link.
     """
     if _is_path(name):
-        return RecipeFile(_existing(Path(name)), name, None, None)
-    name = name.strip().lower()
-    directory = recipes_dir(directory)
-    files = all_recipe_files(directory)
+        if not Path(name).is_file():
+            fix = "check the path, or give a name from `mbr-perf recipes list`"
+            raise BadRequestError(f"-mr {name}: no such file", remedy=fix)
+        return RecipeFile(Path(name), name, None, None)
+    name, directory = name.strip().lower(), recipes_dir(directory)
     if not re.fullmatch(NAME_PATTERN, name):
-        raise BadRequestError(
-            f"-mr {name!r} is not a recipe name",
-            remedy="letters, digits, _ . - only; to use a file of your own give a path ending in .yaml",
-        )
-    matches = [file for file in files if file.name == name]
-    refused = next((reason for names, reason in NOT_BUILT.items() if re.fullmatch(names, name)), None)
-    if not matches and refused:
-        raise BadRequestError(
-            f"recipe '{name}': {refused}",
-            remedy="`mbr-perf recipes list` names the models that it builds",
-        )
-    if not matches:
-        raise BadRequestError(f"unknown recipe '{name}'", remedy=nearest(name, [str(f.name) for f in files]))
-    _check_family(family, matches[0], files)
-    if not matches[0].path.resolve().is_relative_to(directory.resolve()):
-        raise BadRequestError(f"{matches[0].label} is a link that leaves {directory}", remedy="copy the file instead")
-    return matches[0]
+        fix = "letters, digits, _ . - only; to use a file of your own give a path ending in .yaml"
+        raise BadRequestError(f"-mr {name!r} is not a recipe name", remedy=fix)
+    files = {str(file.name): file for file in all_recipe_files(directory)}
+    if name not in files:
+        for names, reason in NOT_BUILT.items():
+            if re.fullmatch(names, name):
+                fix = "`mbr-perf recipes list` names the models that it builds"
+                raise BadRequestError(f"recipe '{name}': {reason}", remedy=fix)
+        raise BadRequestError(f"unknown recipe '{name}'", remedy=nearest(name, files))
+    if family is not None:
+        _check_family(family.strip().lower(), files[name], files.values())
+    _require_inside(directory, files[name].path, f"-mr {name}")
+    return files[name]
+
+
+def _check_family(wanted: str, file: RecipeFile, files: Iterable[RecipeFile]) -> None:
+    families = sorted({str(file.family) for file in files})
+    if wanted not in families:
+        raise BadRequestError(f"unknown model family '{wanted}'", remedy=nearest(wanted, families))
+    if wanted != file.family:
+        message = f"-m {wanted}: recipe '{file.name}' is of family '{file.family}'"
+        raise BadRequestError(message, remedy=f"-m {file.family}")
+
+
+def _require_inside(root: Path, path: Path, asked: str) -> None:
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise BadRequestError(f"{asked}: {path} is a link that leaves {root}", remedy="copy the file instead")
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.lower().endswith((".yaml", ".yml"))
 
 
 def open_recipe(name: str, directory: Path | None = None, family: str | None = None) -> Recipe:
@@ -126,30 +142,6 @@ def check_names(recipe: Recipe, file: RecipeFile) -> None:
             )
 
 
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise BadRequestError(
-            f"-mr {path}: no such file", remedy="check the path, or give a name from `mbr-perf recipes list`"
-        )
-    return path
-
-
-def _check_family(family: str | None, file: RecipeFile, files: list[RecipeFile]) -> None:
-    if family is None:
-        return
-    wanted, families = family.strip().lower(), sorted({str(f.family) for f in files})
-    if wanted not in families:
-        raise BadRequestError(f"unknown model family '{wanted}'", remedy=nearest(wanted, families))
-    if wanted != file.family:
-        raise BadRequestError(
-            f"-m {wanted}: recipe '{file.name}' is of family '{file.family}'", remedy=f"-m {file.family}"
-        )
-
-
-def _is_path(name: str) -> bool:
-    return "/" in name or "\\" in name or name.lower().endswith((".yaml", ".yml"))
-
-
 @dataclass(frozen=True)
 class NamedFiles:
     """One kind of file. ``folder`` is its place below the recipe directory, ``noun`` and ``asked_by`` open messages."""
@@ -168,29 +160,19 @@ class NamedFiles:
         A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name for an unknown one, and
         for a name that leaves the recipe directory through a link.
         """
-        if _is_path(name):
-            self._require_no_folder(name)
-            if not Path(name).is_file():
-                raise self._wrong(name, "no such file", "check the path, or give a name without .yaml")
-            return Path(name), name
         files = {path.stem: path for path in self.all(directory)}
-        if name not in files:
-            raise self._unknown(name, files)
+        if _is_path(name) or name not in files:
+            if Path(name).is_dir():
+                raise self._wrong(name, f"a folder, not a {self.noun}", "name the .yaml file in it")
+            if _is_path(name) and not Path(name).is_file():
+                raise self._wrong(name, "no such file", "check the path, or give a name without .yaml")
+            if not _is_path(name):
+                fix = f"for the file, write ./{name}" if Path(name).is_file() else nearest(name, files)
+                raise self._wrong(name, f"no such {self.noun}", fix)
+            return Path(name), name
         path, root = files[name], recipes_dir(directory)
-        if not path.resolve().is_relative_to(root.resolve()):
-            raise self._wrong(name, f"{path} is a link that leaves {root}", "copy the file instead")
+        _require_inside(root, path, f"{self.asked_by} {name}")
         return path, f"{root.name}/{self.folder}/{path.name}"
-
-    def _unknown(self, name: str, files: dict[str, Path]) -> BadRequestError:
-        self._require_no_folder(name)
-        if Path(name).is_file():
-            fix = f"rename it, or write ./{name}"
-            return self._wrong(name, "the file exists, but a path without / ends in .yaml", fix)
-        return self._wrong(name, f"no such {self.noun}", nearest(name, files))
-
-    def _require_no_folder(self, name: str) -> None:
-        if Path(name).is_dir():
-            raise self._wrong(name, f"a folder, not a {self.noun}", "name the .yaml file in it")
 
     def _wrong(self, name: str, message: str, fix: str) -> BadRequestError:
         return BadRequestError(f"{self.asked_by} {name}: {message}", remedy=fix)

@@ -144,7 +144,7 @@ def test_a_file_that_is_no_yaml_and_a_folder_are_distinguished_from_one_that_is_
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.txt").write_text(GOOD)
     for name, message in (
-        ("bad.txt", "the file exists, but a path without / ends in .yaml"),
+        ("bad.txt", "no such sweep file"),
         (str(tmp_path), "a folder, not a sweep file"),
     ):
         with pytest.raises(HarnessError, match=message):
