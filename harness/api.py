@@ -115,8 +115,8 @@ def load_run(run: str | Path, *, results_dir: Path | None = None) -> "RecordedRu
     from harness.judge.derive import derive
     from harness.judge.plausible import doubts_of
     from harness.measure.values import RecordedRun
-    from harness.records.other_kinds import read_only_run
+    from harness.records.store import read_run
 
-    record = read_only_run(str(run), results_dir)
+    record = read_run(str(run), results_dir)
     metrics = derive(record)
     return RecordedRun.of(record, metrics=metrics, suspect=doubts_of(record, metrics))

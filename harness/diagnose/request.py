@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from harness.errors import BadRequestError, raise_all
 from harness.foreign.logs.sources import STDIN, Passage
 from harness.records.folders import folders, named, nearest_folder, results_dir
-from harness.records.other_kinds import Kind, refuse_other_kinds
+from harness.records.references import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, is_committed, read_run
 from harness.records.sweep import SWEEP, read_sweep, run_dir_of
@@ -92,7 +92,7 @@ def _sorted(reference: str, results: Path | None) -> tuple[str, object]:
         return "unfinished", path
     if looks_like_a_snapshot(path) or (path.suffix == _PICKLE and path.is_file()):
         return "snapshot", path
-    refuse_other_kinds(path.absolute(), _TAKEN, failed=True)
+    refuse_other_kinds(path.absolute(), _TAKEN)
     return "log", reference
 
 
@@ -111,7 +111,7 @@ def located(reference: str, results: Path | None) -> Path:
         raise BadRequestError(
             f"{reference!r} is ambiguous: {len(found)} runs and sweeps match", remedy=f"name one of: {listed}"
         )
-    refuse_other_kinds(reference, _TAKEN, results, failed=True)
+    refuse_other_kinds(reference, _TAKEN, results)
     raise BadRequestError(
         f"{reference}: no such file or folder, and no run with that id in {root}",
         remedy=nearest_folder(reference, every)

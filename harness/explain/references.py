@@ -19,7 +19,7 @@ from harness.nightly.known_noise import KnownNoise
 from harness.records.folders import results_dir
 from harness.records.golden import GoldenRecord, spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden
-from harness.records.other_kinds import refuse_other_kinds
+from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 from harness.units import counted

@@ -20,8 +20,9 @@ from harness.predict import flops
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import GateOptions, GoldenSearch, find_golden, golden_file
-from harness.records.other_kinds import read_only_run, refuse_other_kinds
+from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
+from harness.records.store import read_run
 
 
 def in_todays_formula(search: GoldenSearch, spec: ExperimentSpec) -> GoldenSearch:
@@ -103,7 +104,7 @@ def find_reference(
     if path.exists() and path.name != "record.json" and not (path / "record.json").exists():
         refuse_other_kinds(path.absolute(), ("run",), results)
         return find_golden(record.spec, path, record.sources)
-    other = read_only_run(reference, results)
+    other = read_run(reference, results)
     golden = promote(
         [other],
         reason=_REFERENCE_RUN[0],
@@ -167,7 +168,7 @@ def compare_stored(
             f"GOLDEN {golden} and --golden_values_path {options.golden_values_path} both name a golden; give only one"
         )
     options = options.model_copy(update={"require_golden": options.require_golden or golden is not None})
-    records = tuple(read_only_run(reference, results) for reference in runs)
+    records = tuple(read_run(reference, results) for reference in runs)
     search = find_reference(golden, records[0], options, results)
     metrics, comparison = compare_runs(records, search, options, window)
     return records, metrics, comparison, comparison_outcome(comparison, fail_on_improvement=options.fail_on_improvement)

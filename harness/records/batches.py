@@ -11,10 +11,11 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
-from harness.records.folders import folder_meant, new_folder, results_dir
+from harness.records.folders import new_folder, results_dir
 from harness.records.golden import differing, leaves
+from harness.records.references import MARKS, Kind, folder_of
 from harness.records.run import LaunchSettings, PredictionRecord, RunRecord
-from harness.records.store import RECORD, read_record, write_once
+from harness.records.store import read_record, write_once
 
 EVENTS = "events.jsonl"
 
@@ -23,15 +24,20 @@ Event = TypeVar("Event", bound=Frozen)
 
 @dataclass(frozen=True)
 class BatchFolders:
-    """One kind of batch. ``what``: its name. ``parent``: its folder under the results. ``mark``: the file of its plan.
+    """One kind of batch. ``entries``: the noun for the items of its plan, and the folder that holds their runs."""
 
-    ``entries``: the noun for the items of its plan, and the name of the folder that holds their runs.
-    """
-
-    what: str
-    parent: str
-    mark: str
+    what: Kind
     entries: str
+
+    @property
+    def parent(self) -> str:
+        """The folder under the results."""
+        return f"{self.what}s"
+
+    @property
+    def mark(self) -> str:
+        """The file of its plan."""
+        return MARKS[self.what]
 
     def new_dir(self, results: Path, label: str, *, now: datetime | None = None) -> Path:
         """Make ``<parent>/<UTC time>-<label>-<8 hex>`` with the folder of its runs; the name is the batch's id.
@@ -56,21 +62,16 @@ class BatchFolders:
 
         BadRequestError if no batch or several batches match, if it is of another kind, or if the folder has no plan.
         """
-        folder = folder_meant(reference, results_dir(results) / self.parent, self.what, self.mark)
+        folder = folder_of(reference, self.what, results)
         if (folder / self.mark).is_file():
             return folder
-        other = next((what for mark, what in _MARKS.items() if (folder / mark).is_file()), None)
-        if other:
-            raise BadRequestError(f"{folder}: {other}, not a {self.what}", remedy=f"mbr-perf results show {folder}")
         raise BadRequestError(
             f"{folder}: no {self.mark}: not the folder of a {self.what}, or the {self.what} was killed before its plan",
             remedy=f"name a folder in {self.parent}/, or start the {self.what} again",
         )
 
 
-SWEEP_FOLDERS = BatchFolders("sweep", "sweeps", "sweep.json", "cells")
-NIGHT_FOLDERS = BatchFolders("night", "nights", "night.json", "cases")
-_MARKS = {SWEEP_FOLDERS.mark: "a sweep", NIGHT_FOLDERS.mark: "a night", RECORD: "a run", "spec.json": "a run"}
+SWEEP_FOLDERS, NIGHT_FOLDERS = BatchFolders("sweep", "cells"), BatchFolders("night", "cases")
 
 
 def append_event(folder: Path, event: Frozen) -> None:

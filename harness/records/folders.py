@@ -98,17 +98,6 @@ def nearest_folder(typed: str, among: Iterable[Path]) -> str:
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def folder_meant(reference: str | Path, parent: Path, kind: str, mark: str) -> Path:
-    """Find the folder that ``reference`` names: a folder, its file ``mark``, or an id for :func:`folder_named`.
-
-    The caller checks whether the folder holds a ``mark``.
-    """
-    path = Path(reference)
-    if path.is_file() and path.name == mark:
-        return path.parent
-    return path if path.is_dir() else folder_named(str(reference), parent, kind)
-
-
 def folder_named(start: str, parent: Path, kind: str) -> Path:
     """Return the only folder of ``parent`` that :func:`named` finds. BadRequestError for none or several."""
     every = folders(parent)

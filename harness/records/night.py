@@ -208,7 +208,7 @@ def run_id_of(night_id: str, case: str, number: int) -> str:
 def read_night(reference: str | Path, results: Path | None = None) -> NightData:
     """Read the plan, runs and events of a night. Changes nothing on disk.
 
-    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged or newer than this program.
+    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged.
     """
     night_dir = NIGHT_FOLDERS.folder_of(reference, results)
     plan, events = read_document(night_dir / NIGHT, NightPlan), read_events(night_dir, NightEvent)

@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError
-from harness.records.folders import folder_named, is_full_error, new_folder, results_dir
+from harness.records.folders import is_full_error, new_folder
+from harness.records.references import MARKS, folder_of, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.strict_json import RejectedError, read_document
 
@@ -73,7 +74,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-RECORD = "record.json"
+RECORD = MARKS["run"]
 
 MEND_RECORD = "mbr-perf results doctor shows how to repair it"
 
@@ -119,8 +120,9 @@ def record_path(reference: str | Path, results: Path | None = None) -> Path:
     """Return the path of the ``record.json`` for a ``reference``, as in :func:`read_run`."""
     path = Path(reference)
     if path.is_file():
+        refuse_other_kinds(path, ("run",))
         return path
-    run_dir = path if path.is_dir() else folder_named(str(reference), results_dir(results) / "runs", "run")
+    run_dir = folder_of(reference, "run", results)
     if is_committed(run_dir):
         return run_dir / RECORD
     raise BadRequestError(

@@ -180,8 +180,7 @@ def read_sweep(
     """Read the plan, committed runs and events of a sweep. Changes nothing on disk.
 
     ``count`` yields the cells that it gets, and may show the progress.
-    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged, newer than this program, or the run
-    of another cell.
+    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged, or the run of another cell.
     """
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results)
     plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir, SweepEvent)

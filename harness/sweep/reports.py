@@ -10,7 +10,6 @@ from harness.batch.plan import BatchDisplay
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judge.gate import comparison_outcome
 from harness.records.goldens import GateOptions
-from harness.records.other_kinds import read_only_sweep
 from harness.records.store import write_atomically
 from harness.records.sweep import SweepData, SweepPlan, read_sweep
 from harness.show import json
@@ -229,7 +228,7 @@ class ReportRequest:
 
 def report_sweep(request: ReportRequest) -> None:
     """Write the files, show the table. BadRequestError for an unknown sweep or format, or if nothing can be written."""
-    data = read_only_sweep(request.sweep, request.results_dir, partial(counted_off, narration(), "Reading cells"))
+    data = read_sweep(request.sweep, request.results_dir, partial(counted_off, narration(), "Reading cells"))
     verdict = judge_sweep(data, data.plan.gate, partial(counted_off, narration(), "Judging cells"))
     paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)
     if request.as_json:

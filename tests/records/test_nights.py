@@ -72,7 +72,7 @@ def test_a_folder_that_holds_no_night_is_refused(tmp_path):
     empty = NIGHT_FOLDERS.new_dir(tmp_path, "smoke")
     with pytest.raises(BadRequestError, match=r"no night\.json"):
         NIGHT_FOLDERS.folder_of(empty)
-    (empty / "spec.json").write_text("{}")
+    (empty / "record.json").write_text("{}")
     with pytest.raises(BadRequestError, match="a run, not a night"):
         NIGHT_FOLDERS.folder_of(empty)
 
