@@ -10,8 +10,8 @@ from harness.errors import BadRequestError, raise_all
 from harness.launch.processes import life_of
 from harness.records.folders import checkout_dir, results_dir
 from harness.records.inventory import FOLDERS, Stored, find_stored
-from harness.records.redact import Places, shareable
 from harness.records.store import write_once
+from harness.results.shareable import Places, shareable
 from harness.results.show import observed
 from harness.show.json import Document
 from harness.units import MIB, format_bytes

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError
-from harness.records.redact import Places, shareable
-from harness.results.archive import archive
+from harness.results.archive import Places, archive, shareable
 
 NOWHERE = Places(())
 
@@ -140,3 +139,13 @@ def test_an_archive_is_a_plain_gzipped_tar(folder, tmp_path):
     assert raw[4:8] == b"\0\0\0\0"  # and no time
     with tarfile.open(fileobj=io.BytesIO(raw), mode="r:gz") as tar:
         assert tar.getnames()
+
+
+def test_the_value_of_a_named_pair_is_masked_in_json() -> None:
+    pairs = [
+        {"name": "HF_TOKEN", "value": "CANARY0123456789ABCDEF"},
+        {"name": "LR", "value": "1"},
+        {"name": 1, "value": "x"},
+    ]
+    masked = [pairs[0] | {"value": "***"}, *pairs[1:]]
+    assert json.loads(shareable("a.json", json.dumps(pairs), Places.of(()))) == masked
