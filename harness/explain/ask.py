@@ -64,13 +64,6 @@ def explain(what: ExplainOptions) -> None:
         json.answer(found)
     else:
         from harness.explain.show import explanation_page
-        from harness.judge.derive import derive
-        from harness.measure.prediction import prediction_line, whole_run
         from harness.show.terminal import show_page
 
-        runs = [(name, side.run) for name, side in (("Run", ours), ("Reference", theirs)) if side.run is not None]
-        lines = [
-            (name, prediction_line(run.prediction, run.no_prediction, whole_run(run, derive(run))))
-            for name, run in runs
-        ]
-        show_page(explanation_page(found, [f"{name}: {line[0].lower()}{line[1:]}" for name, line in lines if line]))
+        show_page(explanation_page(found))

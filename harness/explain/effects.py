@@ -129,14 +129,6 @@ def imbalance(ours: Side, theirs: Side) -> Estimate | None:
     return Estimate(f"the slowest rank is {here * 100:.1f} % slower than the median rank here", step_time=change)
 
 
-def threads(ours: Side, theirs: Side) -> Estimate | None:
-    """More threads per rank make CPU steps shorter, if there are enough cores."""
-    here, there = (side.facts.get(("environment", "OMP_NUM_THREADS"), "") for side in (ours, theirs))
-    if not (here.isdigit() and there.isdigit()) or here == there:
-        return None
-    return Estimate(f"{here} threads per rank here, {there} there", step_time_sign=-1 if int(here) > int(there) else 1)
-
-
 TIME = ("step_time_s",)
 DEVICE = ("peak_device_bytes",)
 RESERVED = ("peak_reserved_bytes", *DEVICE)
@@ -205,7 +197,7 @@ _ENVIRONMENT: tuple[Effect, ...] = (
            "reserved memory by some percent to tens of percent",
            "expandable segments fragment less; allocated bytes stay the same"),
     Effect("other threads", "environment", ("OMP_*", "MKL_*", "*_NUM_THREADS"), TIME, "in proportion, on a CPU",
-           "the CPU spreads arithmetic over threads", threads),
+           "the CPU spreads arithmetic over threads"),
     Effect("another memory allocator of the host", "environment", ("MALLOC_*", "LD_PRELOAD"), TIME,
            "some percent on a CPU", "freed pages must be mapped again"),
     Effect("other environment variables", "environment", ("*",), BOTH, "unknown", "mbr-perf has no rule for them"),

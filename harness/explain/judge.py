@@ -1,7 +1,7 @@
 """Explains a difference: which causes can account for it, and how much remains."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from harness.explain.contrast import contrast
 from harness.explain.effects import Effect, Estimate, by_effect
@@ -63,34 +63,17 @@ def verdict(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ..
     if not compared:
         return ("No metric has a value on both sides, so the list shows only what differs.",)
     changed = [change for change in compared if moved(change)]
-    lines = [*_noise(changed), *_unknown(changed)]
-    if not changed:
-        lines.append(f"No change in {_listed(compared)}.")
-    elif not any(cause.can_explain for cause in causes) and not all(change.is_noise for change in changed):
-        lines.append("No recorded difference explains the change.")
-    alone = [change for change in changes if change.change is None]
-    return (*lines, *([f"Measured on one side only: {_listed(alone)}."] if alone else []))
-
-
-def _noise(changed: Sequence[Change]) -> Iterator[str]:
-    """Yield one line per known noise, with all metrics that changed by less."""
-    within = grouped(
-        (f"±{(c.noise or 0) * 100:.1f} % ({c.basis})", f"{BY_NAME[c.metric].title} {format_percent(c.change or 0)}")
-        for c in changed
-        if c.is_noise
+    noise = [change for change in changed if change.is_noise]
+    by_basis = grouped((change.basis, change) for change in noise)
+    unexplained = len(noise) < len(changed) and not any(cause.can_explain for cause in causes)
+    rows = (
+        *((within, f"may be noise; equal runs differ by as much ({basis})") for basis, within in by_basis.items()),
+        ([c for c in changed if c.noise is None], "the noise is unknown, because neither side has repeats"),
+        (changed if unexplained else [], "no recorded difference explains the change"),
+        ([] if changed else compared, "no change"),
+        ([change for change in changes if change.change is None], "measured on one side only"),
     )
-    for limit, metrics in within.items():
-        yield f"{', '.join(metrics)}: may be noise. Equal runs differ by {limit}."
-
-
-def _unknown(changed: Sequence[Change]) -> Iterator[str]:
-    unknown = [change for change in changed if change.noise is None]
-    if unknown:
-        yield f"The noise is unknown, because neither side has repeats: {_listed(unknown)}."
-
-
-def _listed(changes: Sequence[Change]) -> str:
-    return ", ".join(BY_NAME[change.metric].title for change in changes)
+    return tuple(f"{', '.join(BY_NAME[c.metric].title for c in each)}: {text}." for each, text in rows if each)
 
 
 def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: bool) -> tuple[str, ...]:

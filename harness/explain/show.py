@@ -14,8 +14,8 @@ _MOST_LISTED = 12
 _KINDS = {"run": "run", "golden": "golden", "published": "golden, published elsewhere"}
 
 
-def explanation_page(found: Explanation, predictions: Sequence[str]) -> Page:
-    """Return the whole answer. ``predictions``: a line on the prediction for either side."""
+def explanation_page(found: Explanation) -> Page:
+    """Return the whole answer."""
     likely = [cause for cause in found.causes if cause.can_explain]
     rest = [cause for cause in found.causes if not cause.can_explain]
     has_moved = any(moved(change) for change in found.metrics)
@@ -28,7 +28,7 @@ def explanation_page(found: Explanation, predictions: Sequence[str]) -> Page:
             GAP,
             *change_blocks(found.metrics, found.reference),
             GAP,
-            listing([*found.verdict, *(line for line in predictions if line)]),
+            listing(found.verdict),
             *_causes(likely_first, likely),
             *_causes(_rest(has_moved=has_moved, is_all=not likely), rest),
             GAP,

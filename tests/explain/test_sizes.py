@@ -2,35 +2,22 @@
 
 import pytest
 
-from harness.explain.effects import clocks, imbalance, recompute, threads, unsteadiness
+from harness.explain.effects import clocks, imbalance, recompute, unsteadiness
 from harness.explain.facts import run_side
 from harness.explain.judge import NOTHING, advice, moved
 from harness.explain.values import Cause, Change, MetricFit, Side
 from harness.judge.differences import Difference
 
 
-def side(*, num_threads=None, **numbers):
-    facts = {("environment", "OMP_NUM_THREADS"): num_threads} if num_threads else {}
-    return Side("a", "run", {}, facts, frozenset(), numbers=numbers)
+def side(**numbers):
+    return Side("a", "run", {}, {}, frozenset(), numbers=numbers)
 
 
-@pytest.mark.parametrize(
-    ("here", "there", "sign"),
-    [({"spread_of_steps": 0.3}, {"spread_of_steps": 0.1}, 1), ({"spread_of_steps": 0.1}, {"spread_of_steps": 0.3}, -1),
-     ({}, {"spread_of_steps": 0.1}, None), ({"spread_of_steps": 0.1}, {}, None)],
-)  # fmt: skip
+@pytest.mark.parametrize(("here", "there", "sign"), [(0.3, 0.1, 1), (0.1, 0.3, -1)])
 def test_the_less_steady_side_is_slower(here, there, sign):
-    found = unsteadiness(side(**here), side(**there))
-    assert (found and found.step_time_sign) == sign
-
-
-@pytest.mark.parametrize(
-    ("here", "there", "sign"),
-    [("8", "4", -1), ("4", "8", 1), ("4", "4", None), ("4", None, None), (None, "4", None), ("many", "4", None)],
-)
-def test_more_threads_make_steps_shorter(here, there, sign):
-    found = threads(side(num_threads=here), side(num_threads=there))
-    assert (found and found.step_time_sign) == sign
+    ours, theirs = side(spread_of_steps=here), side(spread_of_steps=there)
+    assert unsteadiness(ours, theirs).step_time_sign == sign
+    assert unsteadiness(ours, side()) is unsteadiness(side(), theirs) is None
 
 
 def test_clocks_and_slow_ranks_lengthen_steps_in_proportion():
