@@ -1,4 +1,4 @@
-"""Compares recorded runs with golden values in one formula version."""
+"""Compares recorded runs with golden values."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError, ExitCode
-from harness.experiment.experiment import ExperimentSpec, MeasureSpec
+from harness.experiment.experiment import MeasureSpec
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Comparison, Outcome, comparison_outcome, default_thresholds, judge, no_golden
 from harness.judge.likeness import Likeness, likeness
@@ -16,45 +16,11 @@ from harness.judge.metrics import Metrics
 from harness.judge.plausible import doubts_of, impossible, impossible_golden
 from harness.judge.promotion import PromotionOptions, promote
 from harness.judge.readings import RunClocks
-from harness.predict import flops
-from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import GateOptions, GoldenSearch, find_golden, golden_file
 from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import read_run
-
-
-def in_todays_formula(search: GoldenSearch, spec: ExperimentSpec) -> GoldenSearch:
-    """Recompute the golden's TFLOP/s by :data:`FORMULA_VERSION`, and add a caveat.
-
-    ``spec``: the settings of the run to compare. The golden stays unchanged if it already has this version, has other
-    settings than ``spec``, or has no step time.
-    """
-    golden = search.golden
-    if golden is None or not _can_be_reckoned(golden, spec):
-        return search
-    seconds_s = golden.metrics["step_time_s"].value
-    value = flops.achieved_tflops(flops.model_flops_per_step(spec), seconds_s, spec.num_gpus)
-    reckoned = golden.metrics["tflops_per_gpu"].model_copy(update={"value": value})
-    caveat = f"TFLOP/s by {FORMULA_VERSION} from the golden's step time; it was stored by {golden.formula_version}"
-    changed = golden.model_copy(
-        update={
-            "metrics": {**golden.metrics, "tflops_per_gpu": reckoned},
-            "formula_version": FORMULA_VERSION,
-            "caveats": (*golden.caveats, caveat),
-        }
-    )
-    return replace(search, golden=changed)
-
-
-def _can_be_reckoned(golden: GoldenRecord, spec: ExperimentSpec) -> bool:
-    return (
-        golden.formula_version not in (None, FORMULA_VERSION)
-        and golden.fingerprint == spec.fingerprint
-        and "step_time_s" in golden.metrics
-        and "tflops_per_gpu" in golden.metrics
-    )
 
 
 @dataclass(frozen=True)
@@ -135,7 +101,6 @@ def compare_runs(
         raise BadRequestError(f"repeats must have the same settings; fingerprints: {', '.join(sorted(fingerprints))}")
     each = [derive(record, window.over(record.spec.measure)) for record in records]
     metrics = combine(each)
-    search = in_todays_formula(search, records[0].spec)
     golden = search.golden
     if golden is None:
         required = options.require_golden or options.golden_values_path is not None or search.is_damaged

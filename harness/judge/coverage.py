@@ -1,16 +1,15 @@
 """What a record covers: all ranks of a run by mbr-perf, or the part that the log of an imported run has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median as median_of
+from statistics import median
+from typing import Self
 
-from harness.judge.metrics import Metrics
+from harness.judge.metrics import Metrics, Summary
 from harness.judge.readings import Peak, Window, window_of, worst_rank
 from harness.records.rank import RankRecord
 from harness.records.run import ImportedLog, RunRecord
 from harness.units import format_seconds
-
-_EQUAL = 0.0005  # half of the last digit printed, 0.1 %
 
 
 @dataclass(frozen=True)
@@ -96,12 +95,8 @@ class LogCoverage(Coverage):
         return "not in the log"
 
     def missing(self, peak: Peak) -> str:
-        """Count the ranks without memory in the log, as the notes of the record do."""
-        unread = self.record.spec.num_gpus - sum(rank.memory is not None for rank in self.record.ranks)
-        copies = unread - len(peak.missing_ranks)
-        them = "is a copy of a reported rank" if copies == 1 else "are copies of reported ranks"
-        which = f" ({copies} of them {them})" if copies > 0 else ""
-        return f"{unread} of {self.record.spec.num_gpus} ranks{which}"
+        """Count the ranks of which the log knows no memory, without copies of reported ranks."""
+        return f"{len(peak.missing_ranks)} of {self.record.spec.num_gpus} ranks"
 
 
 def coverage_of(record: RunRecord) -> Coverage:
@@ -125,58 +120,51 @@ class OwnThroughput:
     n: int
     change: float | None
 
+    @classmethod
+    def over(cls, values: Sequence[float], ours: Summary | None) -> Self | None:
+        """Return the median of ``values`` against that of ``ours``; None without values."""
+        if not values:
+            return None
+        middle = median(values)
+        return cls(middle, len(values), middle / ours.median - 1 if ours else None)
+
+
+def _window(record: RunRecord, metrics: Metrics) -> range:
+    return range(*(metrics.step_time_s.window if metrics.step_time_s else record.spec.measure.window))
+
 
 def own_throughput(record: RunRecord, metrics: Metrics) -> OwnThroughput | None:
     """Return the log's throughput; None for a run by mbr-perf, and if the log has none in the window."""
-    if record.imported is None:
-        return None
-    start, end = metrics.step_time_s.window if metrics.step_time_s else record.spec.measure.window
-    values = [logged.tflops_per_gpu for logged in record.imported.throughput if start <= logged.step < end]
-    if not values:
-        return None
-    median, ours = median_of(values), metrics.tflops_per_gpu
-    return OwnThroughput(median, len(values), median / ours.median - 1 if ours else None)
+    logged, steps = record.imported.throughput if record.imported else (), _window(record, metrics)
+    return OwnThroughput.over([row.tflops_per_gpu for row in logged if row.step in steps], metrics.tflops_per_gpu)
 
 
 def throughput_text(record: RunRecord, metrics: Metrics) -> str | None:
-    """Return text such as ``the log reports 704.00 TFLOP/s/GPU, +0.3 % from mbr-perf's``; None without a value."""
+    """``the log reports 704.00 TFLOP/s/GPU, +0.3 % from mbr-perf's value``; None without a value."""
     own = own_throughput(record, metrics)
     if own is None:
         return None
-    text = f"the log reports {own.median:.2f} TFLOP/s/GPU"
-    if own.change is None:
-        return text
-    differs = f"{own.change * 100:+.1f} % from" if abs(own.change) >= _EQUAL else "equal to"
-    return f"{text}, {differs} mbr-perf's value ({metrics.formula_version})"
+    differs = "" if own.change is None else f", {own.change * 100:+.1f} % from mbr-perf's value"
+    return f"the log reports {own.median:.2f} TFLOP/s/GPU{differs}"
 
 
 @dataclass(frozen=True)
-class OwnTime:
-    """Seconds of an iteration by the clock of the program that trains: the median over ``n`` steps of the window.
+class OwnTime(OwnThroughput):
+    """Seconds of an iteration by the clock of the program that trains, which also runs between two steps."""
 
-    ``change``: its value / mbr-perf's step time - 1. Its clock also runs between two steps.
-    """
-
-    trainer: str
-    median: float
-    n: int
-    change: float | None
+    trainer: str = ""
 
 
 def own_time(record: RunRecord, metrics: Metrics) -> OwnTime | None:
     """Return the iteration time of Megatron-Bridge, by the slowest rank; None for another run, and without one."""
-    engine = record.spec.engine
-    if engine is None:
+    if record.spec.engine is None:
         return None
-    start, end = metrics.step_time_s.window if metrics.step_time_s else record.spec.measure.window
     times = [{step.step: step.trainer_seconds for step in rank.steps} for rank in record.ranks]
-    slowest = [[seconds for rank in times if (seconds := rank.get(step)) is not None] for step in range(start, end)]
-    values = [max(seconds) for seconds in slowest if seconds]
-    if not values:
-        return None
-    median, ours = median_of(values), metrics.step_time_s
-    change = median / ours.median - 1 if ours else None
-    return OwnTime(f"Megatron-Bridge {engine.version}", median, len(values), change)
+    slowest = [
+        [seconds for rank in times if (seconds := rank.get(step)) is not None] for step in _window(record, metrics)
+    ]
+    own = OwnTime.over([max(seconds) for seconds in slowest if seconds], metrics.step_time_s)
+    return own and replace(own, trainer=f"Megatron-Bridge {record.spec.engine.version}")
 
 
 def own_time_text(record: RunRecord, metrics: Metrics) -> str | None:

@@ -65,7 +65,7 @@ def likeness(
         ),
     )
     caveats = (f"{label}: {', '.join(names)}" for label, names in rows if names)
-    return Likeness(differences, (*golden.caveats, *caveats, *_clock_caveats(clocks, golden)))
+    return Likeness(differences, (*golden.caveats, *caveats))
 
 
 def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) -> bool:
@@ -110,18 +110,6 @@ def _clock(clocks: RunClocks | None, golden: GoldenRecord) -> Iterable[Differenc
     change = abs(here - there) / there if there else math.inf
     if change > CLOCK_TOLERANCE and not math.isclose(change, CLOCK_TOLERANCE, rel_tol=1e-9):
         yield Difference(SM_CLOCK, f"{there:.0f} MHz", f"{here:.0f} MHz", kinds=TIME_ONLY)
-
-
-def _clock_caveats(clocks: RunClocks | None, golden: GoldenRecord) -> tuple[str, ...]:
-    """Return why the clocks are not compared, if only one side has them."""
-    here, there = clocks.sm_clock_mhz if clocks else None, golden.measured_on.sm_clock_mhz
-    if here is not None and there is None:
-        return (f"the golden has no SM clock; this run's median is {here:.0f} MHz, so the clocks are not compared",)
-    if here is None and there is not None:
-        return (f"this run has no SM clock; the golden's median is {there:.0f} MHz, so the clocks are not compared",)
-    if clocks is not None and clocks.over == "run" and here is not None:
-        return ("this run's SM clock covers the whole run: the times of its steps or samples were not recorded",)
-    return ()
 
 
 def _covers(name: str, difference: str) -> bool:

@@ -223,19 +223,6 @@ def test_a_slower_run_at_a_lower_clock_is_no_regression_of_time(at_clock):
     assert verdicts["tflops_per_gpu"] == "inconclusive"
 
 
-def test_a_golden_or_a_run_without_clocks_gives_a_note(at_clock):
-    comparison, verdicts = judged(at_clock(1400), promoted(at_clock(None)))
-    assert set(verdicts.values()) == {"pass"}
-    assert comparison.likeness.caveats == (
-        "the golden has no SM clock; this run's median is 1400 MHz, so the clocks are not compared",
-    )
-    comparison, verdicts = judged(at_clock(None), promoted(at_clock(1400)))
-    assert set(verdicts.values()) == {"pass"}
-    assert comparison.likeness.caveats == (
-        "this run has no SM clock; the golden's median is 1400 MHz, so the clocks are not compared",
-    )
-
-
 def test_history_keeps_the_clocks_of_a_run(at_clock):
     record = at_clock(1400)
     kept = history_record(record, derive(record))

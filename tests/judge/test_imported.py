@@ -30,9 +30,7 @@ def _logged(make_record):
 @pytest.mark.parametrize(
     ("factor", "expected"),
     [
-        (1.0, "equal to mbr-perf's value"),
-        (1.00049, "equal to mbr-perf's value"),
-        (1.00051, "+0.1 % from mbr-perf's value"),
+        (1.0, "+0.0 % from mbr-perf's value"),
         (1.003, "+0.3 % from mbr-perf's value"),
         (0.9, "-10.0 % from mbr-perf's value"),
     ],
@@ -59,21 +57,21 @@ def test_a_run_of_our_own_has_none(make_record):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "read", "missing", "expected"),
+    ("sizes", "read", "missing"),
     [
         # Tensor-parallel ranks hold different parts, data-parallel ones copies.
-        ({"tensor_model_parallel_size": 2}, (0, 1), (), "2 of 4 ranks (2 of them are copies of reported ranks)"),
-        ({"tensor_model_parallel_size": 2}, (0, 2), (1, 3), "2 of 4 ranks"),
-        ({"context_parallel_size": 2}, (0,), (1, 3), "3 of 4 ranks (1 of them is a copy of a reported rank)"),
-        ({"pipeline_model_parallel_size": 2}, (0, 1), (2, 3), "2 of 4 ranks"),
+        ({"tensor_model_parallel_size": 2}, (0, 1), ()),
+        ({"tensor_model_parallel_size": 2}, (0, 2), (1, 3)),
+        ({"context_parallel_size": 2}, (0,), (1, 3)),
+        ({"pipeline_model_parallel_size": 2}, (0, 1), (2, 3)),
         # Experts are spread over data-parallel ranks: none of those is a copy of another.
-        ({"expert_model_parallel_size": 1}, (0,), (), "3 of 4 ranks (3 of them are copies of reported ranks)"),
-        ({"expert_model_parallel_size": 2}, (0,), (1, 2, 3), "3 of 4 ranks"),
-        ({"expert_model_parallel_size": 4}, (0, 3), (1, 2), "2 of 4 ranks"),
+        ({"expert_model_parallel_size": 1}, (0,), ()),
+        ({"expert_model_parallel_size": 2}, (0,), (1, 2, 3)),
+        ({"expert_model_parallel_size": 4}, (0, 3), (1, 2)),
     ],
 )
 def test_a_rank_without_a_reading_is_missing_unless_it_is_a_copy_of_one_with(
-    make_spec, make_rank, make_record, sizes, read, missing, expected
+    make_spec, make_rank, make_record, sizes, read, missing
 ):
     spec = make_spec(num_gpus=4, parallelism=sizes)
     ranks = tuple(
@@ -81,5 +79,4 @@ def test_a_rank_without_a_reading_is_missing_unless_it_is_a_copy_of_one_with(
     )
     log = ImportedLog(source_format="bridge", files=())
     coverage = coverage_of(make_record(spec, ranks=ranks).model_copy(update={"imported": log}))
-    peak = coverage.peak(allocated)
-    assert (peak.missing_ranks, coverage.missing(peak)) == (missing, expected)
+    assert coverage.peak(allocated).missing_ranks == missing

@@ -7,7 +7,6 @@ from harness.experiment.experiment import BridgeEngine
 from harness.judge.derive import derive
 from harness.judge.gate import Thresholds, Verdict, judge
 from harness.judge.likeness import impossible_names, is_for, likeness, own_devices
-from harness.judge.readings import RunClocks
 from harness.records.golden import MeasuredOn
 from harness.records.rank import Device
 from harness.records.run import DeviceSample, NodeSample
@@ -188,20 +187,6 @@ def test_a_golden_is_for_runs_of_its_own_settings_and_never_for_another_training
 ):
     golden = make_golden(make_record(), VALUES)
     assert is_for(golden, make_record(make_spec(**settings)), accept) is applies
-
-
-WHOLE_RUN = ("this run's SM clock covers the whole run: the times of its steps or samples were not recorded",)
-
-
-@pytest.mark.parametrize(
-    ("mhz", "over", "caveats"),
-    [(1400.0, "run", WHOLE_RUN), (1400.0, "window", ()), (None, "run", ()), (None, "window", ())],
-)
-def test_a_clock_of_the_whole_run_is_a_caveat(make_record, make_golden, mhz, over, caveats):
-    record = make_record()
-    golden = make_golden(record, VALUES)
-    golden = golden.model_copy(update={"measured_on": golden.measured_on.model_copy(update={"sm_clock_mhz": mhz})})
-    assert likeness(record, golden, clocks=RunClocks(mhz, 0, 1.0, 0, over)).caveats == caveats
 
 
 def test_the_devices_of_a_run_are_those_of_its_ranks_only(make_record, make_spec, make_rank):

@@ -11,7 +11,6 @@ from harness.history.record import Occasion, history_record
 from harness.judge.derive import derive
 from harness.nightly.case import judge_case, suspected
 from harness.nightly.values import CaseMaterial, CaseRun, NightRules
-from harness.records.golden import GoldenMetric
 from harness.records.goldens import GoldenSearch
 from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
 from harness.records.rank import Failure, MemoryRecord
@@ -182,16 +181,6 @@ def test_another_container_is_drift_where_the_golden_keeps_its_own(case):
     assert verdict.outcome == "pass"
     assert [d.text for d in verdict.drift] == ["container: golden nemo-25.07.sqsh, here nemo-25.09.sqsh"]
     assert judge_case(case(per_run=here), RULES).drift == ()
-
-
-def test_an_older_formula_is_worked_out_again_from_the_step_time(case):
-    golden = case().golden.golden
-    wrong = {"tflops_per_gpu": GoldenMetric(value=1.0), "step_time_s": GoldenMetric(value=1.0)}
-    old = golden.model_copy(update={"formula_version": "model-flops-0", "metrics": golden.metrics | wrong})
-    verdict = judge_case(case(search=GoldenSearch(old, Path("golden.json"))), RULES)
-    assert (verdict.outcome, verdict.drift) == ("pass", ())
-    assert finding(verdict).golden == pytest.approx(golden.metrics["tflops_per_gpu"].value)
-    assert "it was stored by model-flops-0" in verdict.caveats[0]
 
 
 def test_no_golden_is_inconclusive_where_one_is_required(case):
