@@ -11,7 +11,10 @@ from harness.cli.help import App
 from harness.cli.options import ExperimentOptions, Json, WholeShortOptions, takes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.resolve.recipe import Request
+    from harness.show.json import Document
     from harness.show.page import Page
 
 recipes = App(no_args_is_help=True, help="List, show, check, export and write recipes; list suites.")
@@ -35,18 +38,11 @@ def list_recipes(
     as_json: Json = False,
 ) -> None:
     """List every recipe with its size, and the GPU types, precisions and GPU counts of its operating points."""
+    from harness.recipes.show import RecipesDocument, recipes_page
     from harness.resolve.listing import summaries
 
     rows = summaries(recipes_dir, gpu)
-    if as_json:
-        from harness.recipes.show import RecipesDocument
-        from harness.show import json
-
-        json.answer(RecipesDocument(recipes=rows))
-        return
-    from harness.recipes.show import recipes_page
-
-    _show(recipes_page(rows))
+    _answer(lambda: RecipesDocument(recipes=rows), lambda: recipes_page(rows), as_json)
 
 
 @recipes.command("show")
@@ -61,18 +57,11 @@ def show_recipe(
     as_json: Json = False,
 ) -> None:
     """Show the model of a recipe and all its operating points."""
+    from harness.recipes.show import recipe_document, recipe_page
     from harness.resolve.find import open_recipe
 
     recipe = open_recipe(name, recipes_dir)
-    if as_json:
-        from harness.recipes.show import recipe_document
-        from harness.show import json
-
-        json.answer(recipe_document(recipe))
-        return
-    from harness.recipes.show import recipe_page
-
-    _show(recipe_page(recipe))
+    _answer(lambda: recipe_document(recipe), lambda: recipe_page(recipe), as_json)
 
 
 @recipes.command()
@@ -88,21 +77,15 @@ def validate(
     Exits 2 with all problems. Lists a published point that breaks a rule, with the rule; `run` refuses that point.
     """
     from harness.errors import raise_all
+    from harness.recipes.show import CheckedDocument, checked_page
     from harness.resolve.listing import check_files
 
     checked, problems = check_files(paths or [], recipes_dir)
-    if as_json:
-        from harness.recipes.show import CheckedDocument
-        from harness.show import json
-
-        json.answer(CheckedDocument.of(checked=checked, problems=problems))
-        if problems:
-            raise typer.Exit(int(problems[0].exit_code))
-        return
-    raise_all(problems)
-    from harness.recipes.show import checked_page
-
-    _show(checked_page(checked))
+    if not as_json:
+        raise_all(problems)
+    _answer(lambda: CheckedDocument.of(checked=checked, problems=problems), lambda: checked_page(checked), as_json)
+    if problems:
+        raise typer.Exit(int(problems[0].exit_code))
 
 
 @recipes.command()
@@ -122,17 +105,13 @@ def suites(
     from harness.recipes.show import SuiteDocument, SuitesDocument, suite_page, suites_page
     from harness.resolve.suite_file import read_suite
     from harness.resolve.suite_listing import case_rows, suite_row, suite_rows
-    from harness.show import json
 
     if name is None:
         rows = suite_rows(recipes_dir)
-        json.answer(SuitesDocument(suites=rows)) if as_json else _show(suites_page(rows))
+        _answer(lambda: SuitesDocument(suites=rows), lambda: suites_page(rows), as_json)
         return
     suite = read_suite(name, recipes_dir)
-    if as_json:
-        json.answer(SuiteDocument.of(**suite_row(suite), cases=case_rows(suite)))
-        return
-    _show(suite_page(suite))
+    _answer(lambda: SuiteDocument.of(**suite_row(suite), cases=case_rows(suite)), lambda: suite_page(suite), as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +146,9 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     """
     from harness.cli.requests import experiment_request, require_job
     from harness.foreign.exporting import exported, point_options
+    from harness.recipes.show import ExportedDocument
     from harness.resolve.resolve import on_gpu_point, resolve
+    from harness.show.page import Code, Page
 
     chosen = point_options(how.point, vars(asked)) if how.point else {}
     request = experiment_request(replace(asked, **chosen))
@@ -175,18 +156,8 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     request = request if request.gpu else on_gpu_point(request)[0]
     job = resolve(request)
     written = exported(job.spec, how.form, tuple(job.notes))
-    if how.as_json:
-        from harness.recipes.show import ExportedDocument
-        from harness.show import json
-
-        json.answer(
-            ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)
-        )
-        return
-    from harness.show.page import Code
-    from harness.show.terminal import show_blocks
-
-    show_blocks(Code(written.text.rstrip()))
+    document = ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)
+    _answer(lambda: document, lambda: Page((Code(written.text.rstrip()),)), how.as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,23 +178,20 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
     A comment names the source of each setting. `mbr-perf plan -mr FILE` then plans the same job.
     """
     from harness.cli.requests import experiment_request, require_job
+    from harness.recipes.show import ExportedDocument
     from harness.resolve.resolve import on_gpu_point
+    from harness.show.page import Line, Page
 
     request = experiment_request(asked)
     require_job(request)
     request = request if request.gpu else on_gpu_point(request)[0]
     text, refused = _create_recipe(request, what.output)
-    if what.as_json:
-        from harness.recipes.show import ExportedDocument
-        from harness.show import json
-
-        json.answer(ExportedDocument(form="yaml", words=(), remarks=refused, text=text))
-        return
-    from harness.show.page import Line
-    from harness.show.terminal import show_blocks
-
     written = f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}"
-    show_blocks(*(Line(each, whole=True) for each in (written, *refused)))
+    _answer(
+        lambda: ExportedDocument(form="yaml", words=(), remarks=refused, text=text),
+        lambda: Page(tuple(Line(each, whole=True) for each in (written, *refused))),
+        what.as_json,
+    )
 
 
 def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]]:
@@ -260,28 +228,16 @@ def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]
 @rules.command("list")
 def list_rules(
     severity: Annotated[
-        str | None,
-        typer.Option(
-            "--severity",
-            metavar="NAME",
-            help="List only error, warning or note.",
-        ),
+        str | None, typer.Option("--severity", metavar="NAME", help="List only error, warning or note.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """List every rule with id, severity and message."""
     from harness.experiment.rules.rulebook import entries
+    from harness.recipes.show import RulesDocument, rules_page
 
     found = entries(severity)
-    if as_json:
-        from harness.recipes.show import RulesDocument
-        from harness.show import json
-
-        json.answer(RulesDocument(rules=found))
-        return
-    from harness.recipes.show import rules_page
-
-    _show(rules_page(found))
+    _answer(lambda: RulesDocument(rules=found), lambda: rules_page(found), as_json)
 
 
 def _rule_ids(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -299,20 +255,17 @@ def show_rule(
 ) -> None:
     """Explain a rule: its message, the fix, megatron-core's own message, the versions and the evidence."""
     from harness.experiment.rules.rulebook import entries_named
+    from harness.recipes.show import RulesDocument, rule_page
 
     found = entries_named(rule)
-    if as_json:
-        from harness.recipes.show import RulesDocument
-        from harness.show import json
-
-        json.answer(RulesDocument(rules=found))
-        return
-    from harness.recipes.show import rule_page
-
-    _show(rule_page(found))
+    _answer(lambda: RulesDocument(rules=found), lambda: rule_page(found), as_json)
 
 
-def _show(page: "Page") -> None:
+def _answer(document: "Callable[[], Document]", page: "Callable[[], Page]", as_json: bool) -> None:
+    from harness.show import json
     from harness.show.terminal import show_page
 
-    show_page(page)
+    if as_json:
+        json.answer(document())
+    else:
+        show_page(page())
