@@ -14,7 +14,7 @@ import pytest
 from jsonschema.exceptions import best_match
 
 from harness.app import main
-from harness.launch import machine
+from harness.launch import detection
 from harness.records.store import write_record
 from harness.show.json import text
 from harness.show.terminal import Console, print_page
@@ -58,7 +58,7 @@ def _looks():
 @pytest.fixture
 def mbr_perf(capsys, monkeypatch, _looks):
     """Run the command line in this process. The GPUs of this machine are looked up once per session, which takes 0.2 s."""
-    look = machine._detected
+    look = detection._detected
 
     def look_once(host, timeout_s):
         if host.python != sys.executable or _LOADED_FROM & host.shell.keys():
@@ -68,7 +68,7 @@ def mbr_perf(capsys, monkeypatch, _looks):
             _looks[key] = look(host, timeout_s)
         return _looks[key]
 
-    monkeypatch.setattr(machine, "_detected", look_once)
+    monkeypatch.setattr(detection, "_detected", look_once)
 
     def run(*arguments):
         with pytest.raises(SystemExit) as ended:

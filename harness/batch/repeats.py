@@ -18,8 +18,8 @@ from harness.errors import BadRequestError, ExitCode, Problems
 from harness.judge.gate import status_exit_code
 from harness.launch.crew import Interruption
 from harness.launch.environment import this_host
-from harness.launch.machine import require_machine
 from harness.launch.plan import LaunchPlan, Nodes
+from harness.launch.required import require_machine
 from harness.launch.slurm_job import option_problems
 from harness.measure.experiment import Display, judge, require_megatron, run_folder
 from harness.measure.launched import Following, Launch, Ran

@@ -12,8 +12,9 @@ from harness.cluster.state import JobState, from_scontrol
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.launch.crew import Interruption
 from harness.launch.environment import Host
-from harness.launch.machine import require_machine, software_for
+from harness.launch.machine import software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, free_port
+from harness.launch.required import require_machine
 from harness.launch.warm import WarmParents
 from harness.measure.experiment import require_megatron
 from harness.measure.launched import Launch, launched

@@ -3,12 +3,12 @@
 import os
 import select
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Protocol
 
 from harness.launch.processes import (
     Process,
@@ -73,25 +73,34 @@ _MAX_NAMED = 8  # process ids in a message
 _WHY_STOPPED = "by SIGSTOP or a debugger; kill -CONT before the timeout continues"
 
 
-class Agent(Protocol):
-    """What a crew needs of its agent, a child of this process: `subprocess.Popen` has it."""
+class WarmAgent:
+    """An agent that a warm parent forked: a child of this process by adoption, with what :class:`Crew` needs of Popen."""
 
-    @property
-    def pid(self) -> int:
-        """Return the process id."""
-        ...
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._exit_code: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
-        ...
+        if self._exit_code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._exit_code = os.waitstatus_to_exitcode(status)
+        return self._exit_code
 
     def wait(self) -> int:
         """Return the exit code, once it has ended."""
-        ...
+        while (code := self.poll()) is None:
+            time.sleep(POLL_S)
+        return code
 
     def kill(self) -> None:
-        """Send SIGKILL if it still runs."""
-        ...
+        """Send SIGKILL; nothing to one that has ended, because another process may have its number by now."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+Agent = subprocess.Popen[bytes] | WarmAgent
 
 
 class Crew:
@@ -106,7 +115,7 @@ class Crew:
         self._next_look = 0.0  # time.monotonic
 
     def stopped_text(self) -> str:
-        """Return a sentence about stopped processes: the agent, or else its descendants. Empty if no process is stopped."""
+        """Return a sentence about stopped processes: the agent, else its descendants. Empty if none is stopped."""
         if self._agent_process is not None and is_stopped(self._agent_process):
             return f"the torchrun agent (process {self.agent.pid}) is stopped ({_WHY_STOPPED} it)"
         self.look()

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, Host, child_environment
 from harness.records.launch import GPU_CLOCK, MEMORY_CLOCK
@@ -39,10 +39,6 @@ class Rendezvous:
     master_port: int
     chosen_port: bool
 
-    def with_new_port(self) -> "Rendezvous":
-        """Choose another free port, because another process took the first."""
-        return replace(self, master_port=free_port())
-
 
 def free_port() -> int:
     """Return a TCP port that is free on the loopback interface at this moment."""
@@ -65,9 +61,8 @@ def settle(spec: ExperimentSpec, nodes: Nodes) -> Rendezvous:
     if nodes.nnodes > 1:
         port = DEFAULT_PORT if nodes.master_port is None else nodes.master_port
         return Rendezvous(nodes.nnodes, nodes.node_rank, str(nodes.master_addr), port, chosen_port=False)
-    chosen = nodes.master_port is None
     port = free_port() if nodes.master_port is None else nodes.master_port
-    return Rendezvous(1, 0, nodes.master_addr or LOOPBACK, port, chosen_port=chosen)
+    return Rendezvous(1, 0, nodes.master_addr or LOOPBACK, port, chosen_port=nodes.master_port is None)
 
 
 def node_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
@@ -94,20 +89,18 @@ def _size_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
 
 
 def _address_problems(nodes: Nodes) -> list[BadRequestError]:
-    problems = []
-    if not 0 <= nodes.node_rank < max(1, nodes.nnodes):
-        remedy = f"pass a number from 0 to {max(1, nodes.nnodes) - 1}, a different number on each node"
-        problems.append(BadRequestError(f"--node_rank {nodes.node_rank} of {nodes.nnodes} nodes", remedy=remedy))
+    problems, last = Problems(), max(1, nodes.nnodes) - 1
+    if not 0 <= nodes.node_rank <= last:
+        remedy = f"pass a number from 0 to {last}, a different number on each node"
+        problems.add(f"--node_rank {nodes.node_rank} of {nodes.nnodes} nodes", remedy)
     if nodes.nnodes > 1 and nodes.master_addr is None:
         remedy = "pass --master_addr HOST: the node of rank 0, the same on every node"
-        problems.append(BadRequestError(f"--nnodes {nodes.nnodes} needs --master_addr", remedy=remedy))
+        problems.add(f"--nnodes {nodes.nnodes} needs --master_addr", remedy)
     if nodes.master_addr is not None and not _ADDRESS.fullmatch(nodes.master_addr):
-        remedy = "pass a host name or an IP address"
-        problems.append(BadRequestError(f"--master_addr {nodes.master_addr!r} is not an address", remedy=remedy))
+        problems.add(f"--master_addr {nodes.master_addr!r} is not an address", "pass a host name or an IP address")
     if nodes.master_port is not None and not 1 <= nodes.master_port <= 65535:
-        remedy = "pass a number from 1 to 65535"
-        problems.append(BadRequestError(f"--master_port {nodes.master_port} is not a TCP port", remedy=remedy))
-    return problems
+        problems.add(f"--master_port {nodes.master_port} is not a TCP port", "pass a number from 1 to 65535")
+    return problems.found
 
 
 @dataclass(frozen=True)
@@ -170,26 +163,21 @@ class LaunchPlan:
     @property
     def agent_file(self) -> Path:
         """Return the agent's file on how each rank ended; one per node, for run folders that nodes share."""
-        return self.run_dir / "ranks" / f"launch{self._node_suffix}.json"
+        return self.run_dir / "ranks" / f"launch{self._suffix()}.json"
 
-    @property
-    def outcome_file(self) -> Path:
-        """Return the harness's file on how the launch ended."""
-        return self.outcome_file_of(self.rendezvous.node_rank)
-
-    def outcome_file_of(self, node_rank: int) -> Path:
-        """Return the same of another node."""
-        return self.run_dir / "ranks" / f"outcome{self._suffix_of(node_rank)}.json"
+    def outcome_file(self, node_rank: int | None = None) -> Path:
+        """Return the harness's file on how the launch ended on this node, or on another."""
+        return self.run_dir / "ranks" / f"outcome{self._suffix(node_rank)}.json"
 
     @property
     def launcher_log(self) -> Path:
         """Return the log of the agent, and of ranks until they have their own log."""
-        return self.run_dir / "logs" / f"launcher{self._node_suffix}.log"
+        return self.run_dir / "logs" / f"launcher{self._suffix()}.log"
 
     @property
     def sampler_log(self) -> Path:
         """Return the log of the NVML sampler."""
-        return self.run_dir / "logs" / f"sampler{self._node_suffix}.log"
+        return self.run_dir / "logs" / f"sampler{self._suffix()}.log"
 
     @property
     def sampler_file(self) -> Path | None:
@@ -203,12 +191,9 @@ class LaunchPlan:
         places = [sampler.index(name) for name in (GPU_CLOCK, MEMORY_CLOCK) if name in sampler]
         return tuple(word for place in places for word in sampler[place : place + 2])
 
-    @property
-    def _node_suffix(self) -> str:
-        return self._suffix_of(self.rendezvous.node_rank)
-
-    def _suffix_of(self, node_rank: int) -> str:
-        return f"_node_{node_rank:03d}" if self.rendezvous.nnodes > 1 else ""
+    def _suffix(self, node_rank: int | None = None) -> str:
+        number = self.rendezvous.node_rank if node_rank is None else node_rank
+        return f"_node_{number:03d}" if self.rendezvous.nnodes > 1 else ""
 
     def node_options(self, node_rank: int) -> tuple[str, ...]:
         """Return the options that a node adds to the request; none on a single node."""
@@ -222,7 +207,7 @@ class LaunchPlan:
 
     def with_new_port(self) -> "LaunchPlan":
         """Return the same plan on another free port."""
-        return replace(self, rendezvous=self.rendezvous.with_new_port())
+        return replace(self, rendezvous=replace(self.rendezvous, master_port=free_port()))
 
     def render(self) -> str:
         """Return the plan as text: commands to paste into a shell, and the environment with reasons."""
@@ -269,10 +254,8 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
     except BadRequestError as error:
         problems.append(error)
     if spec.measure.locks_clocks and not settings.sample_interval_ms:
-        remedy = "leave --sample_interval_ms out, or the clocks"
-        problems.append(
-            BadRequestError("clocks are locked by the sampler, and --sample_interval_ms 0 starts none", remedy=remedy)
-        )
+        message = "clocks are locked by the sampler, and --sample_interval_ms 0 starts none"
+        problems.append(BadRequestError(message, remedy="leave --sample_interval_ms out, or the clocks"))
     raise_all(problems)
     return LaunchPlan(
         run_dir=run_dir,

@@ -26,30 +26,26 @@ _ALLOWED_NAMES = "letters, digits and _ . , @ : + = / -"
 _Checked = tuple[str, str | None, re.Pattern[str], str]
 
 
-def value_problems(record: JobRecord) -> list[BadRequestError]:
-    """Return every value of the job that cannot go into a batch file as it is, by the option that gave it."""
-    checked: list[_Checked] = [
-        ("--results_dir", record.job_dir, _PATH, "a path of letters, digits and _ . , @ : + = ~ -"),
-        ("the job's name", record.name, _NAMES, _ALLOWED_NAMES),
-    ]
-    return [*_unfit(checked), *option_problems(record.slurm, record.launch.pass_env)]
-
-
 def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
-    """Return the problems of the options alone."""
-    checked: list[_Checked] = [
-        ("--partition", asked.partition, _NAMES, _ALLOWED_NAMES),
-        ("--account", asked.account, _NAMES, _ALLOWED_NAMES),
-        ("--qos", asked.qos, _NAMES, _ALLOWED_NAMES),
-        ("--reservation", asked.reservation, _NAMES, _ALLOWED_NAMES),
-        ("--constraint", asked.constraint, _FEATURES, "names of features joined by & | , and in [ ] ( )"),
+    """Return the problems of the options alone: values that cannot go into a batch file as they are."""
+    names = ("partition", "account", "qos", "reservation")
+    checked: list[_Checked] = [(f"--{name}", getattr(asked, name), _NAMES, _ALLOWED_NAMES) for name in names]
+    checked += [("--constraint", asked.constraint, _FEATURES, "names of features joined by & | , and in [ ] ( )")]
+    special = (name for name in pass_env if name.upper() in _EXPORT_WORDS)
+    return [
+        *_unfit(checked),
+        *_word_problems(asked),
+        *(_refused(f"--pass_env {name}: sbatch gives this word a special meaning", "leave it out") for name in special),
     ]
-    return [*_unfit(checked), *_word_problems(asked), *_passed_problems(pass_env)]
+
+
+def _refused(problem: str, remedy: str) -> BadRequestError:
+    return BadRequestError(problem, remedy=remedy)
 
 
 def _unfit(checked: list[_Checked]) -> list[BadRequestError]:
     return [
-        BadRequestError(f"{option} {value!r} cannot be in a batch file", remedy=f"use {allowed}")
+        _refused(f"{option} {value!r} cannot be in a batch file", f"use {allowed}")
         for option, value, pattern, allowed in checked
         if value is not None and not pattern.fullmatch(value)
     ]
@@ -60,34 +56,22 @@ def _word_problems(asked: SlurmOptions) -> list[BadRequestError]:
     words = [("--container_image", asked.container_image), ("--slurm_python", asked.python)]
     words += [("--container_mounts", mount) for mount in asked.container_mounts]
     problems = [
-        BadRequestError(f"{option} {value!r} is empty or has characters that cannot be printed", remedy="leave it out")
+        _refused(f"{option} {value!r} is empty or has characters that cannot be printed", "leave it out")
         for option, value in words
         if value is not None and not (value and value.isprintable())
     ]
     problems += [
-        BadRequestError(
-            f"--container_mounts {mount!r} is not a mount", remedy="pass SRC:DST, or SRC:DST:FLAGS, e.g. /data:/data:ro"
-        )
+        _refused(f"--container_mounts {mount!r} is not a mount", "pass SRC:DST or SRC:DST:FLAGS, e.g. /data:/data:ro")
         for mount in asked.container_mounts
         if mount.isprintable() and not all(_MOUNT.fullmatch(part) for part in mount.split(","))
     ]
     if asked.container_mounts and asked.container_image is None:
         remedy = "name the image with --container_image, or leave the mounts out"
-        problems.append(BadRequestError("--container_mounts without a container", remedy=remedy))
+        problems.append(_refused("--container_mounts without a container", remedy))
     return problems
 
 
-def _passed_problems(pass_env: tuple[str, ...]) -> list[BadRequestError]:
-    return [
-        BadRequestError(f"--pass_env {name}: sbatch gives this word a special meaning", remedy=f"leave {name} out")
-        for name in pass_env
-        if name.upper() in _EXPORT_WORDS
-    ]
-
-
-WARNING_S = (
-    90  # seconds before the time limit at which the job gets a signal, so that ranks end and keep their measurements
-)
+WARNING_S = 90  # before the time limit the job gets a signal, so that ranks end and keep their measurements
 _SHORT_LIMIT_MINUTES = 6  # of a shorter one a quarter: Slurm warns a job at once whose limit is nearer than that
 CONTAINER_PYTHON = "python3"
 # True of the machine where one submits: what it names there is not on the nodes, or Slurm sets it anew on each.
@@ -98,7 +82,7 @@ _OF_THIS_MACHINE = re.compile(
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What is submitted. ``environment``: variables that the file exports; ``left_out``: names whose values look secret."""
+    """What is submitted. ``environment``: what the file exports; ``left_out``: names whose values look secret."""
 
     record: JobRecord
     python: str
@@ -119,13 +103,8 @@ class SlurmJob:
     @property
     def test_only(self) -> tuple[str, ...]:
         """Asks Slurm what it makes of the options; nothing is queued and no file is read."""
-        return (
-            "sbatch",
-            "--test-only",
-            "--export=NIL",
-            *(f"--{directive}" for directive in self._directives()),
-            "--wrap=true",
-        )
+        options = (f"--{directive}" for directive in self._directives())
+        return ("sbatch", "--test-only", "--export=NIL", *options, "--wrap=true")
 
     @property
     def command_line(self) -> str:
@@ -198,7 +177,11 @@ class SlurmJob:
 
 def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
     """Return the job of ``record`` for ``host``. One BadRequestError for all values that no batch file can hold."""
-    raise_all([*value_problems(record), *_mount_problems(record)])
+    checked: list[_Checked] = [
+        ("--results_dir", record.job_dir, _PATH, "a path of letters, digits and _ . , @ : + = ~ -"),
+        ("the job's name", record.name, _NAMES, _ALLOWED_NAMES),
+    ]
+    raise_all([*_unfit(checked), *option_problems(record.slurm, record.launch.pass_env), *_mount_problems(record)])
     in_container = record.slurm.container_image is not None
     environment, left_out = _environment(host.shell)
     return SlurmJob(
@@ -215,19 +198,15 @@ def own_mounts(record: JobRecord) -> tuple[str, ...]:
     folders += [Path(record.results_dir)] if record.results_dir else []
     checkout = checkout_dir()
     wanted = sorted({folder for folder in [*folders, *([checkout] if checkout else [])] if folder.is_absolute()})
-    outer = [
-        folder for folder in wanted if not any(folder != other and folder.is_relative_to(other) for other in wanted)
-    ]
-    return tuple(f"{folder}:{folder}" for folder in outer)
+    inner = {folder for folder in wanted for other in wanted if folder != other and folder.is_relative_to(other)}
+    return tuple(f"{folder}:{folder}" for folder in wanted if folder not in inner)
 
 
 def _mount_problems(record: JobRecord) -> list[BadRequestError]:
     """Return a problem for each folder that a list of mounts cannot name, if the job has a container."""
     mounts = own_mounts(record) if record.slurm.container_image is not None else ()
     return [
-        BadRequestError(
-            f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", remedy="name another folder"
-        )
+        _refused(f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", "name another folder")
         for mount in mounts
         if mount.count(":") > 1 or "," in mount or not mount.isprintable()
     ]

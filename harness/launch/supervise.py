@@ -53,7 +53,7 @@ class Peers:
 def _outcomes(plan: LaunchPlan) -> tuple[tuple[int, Path], ...]:
     meet = plan.rendezvous
     others = (node for node in range(meet.nnodes) if node != meet.node_rank)
-    return tuple((node, plan.outcome_file_of(node)) for node in others)
+    return tuple((node, plan.outcome_file(node)) for node in others)
 
 
 def _ended_badly(path: Path) -> LaunchOutcome | None:
@@ -306,7 +306,7 @@ def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float, 
 
 def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
     try:
-        write_atomically(plan.outcome_file, outcome.model_dump_json(indent=1) + "\n")
+        write_atomically(plan.outcome_file(), outcome.model_dump_json(indent=1) + "\n")
     except OSError as error:
         if not folders.is_full_error(error):
             raise

@@ -1,7 +1,6 @@
 """Warm parents that fork ranks with their imports done, and when a run starts from one."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from types import TracebackType
 
 from pydantic import ValidationError
 
-from harness.launch.crew import Agent, Interruption
+from harness.launch.crew import Agent, Interruption, WarmAgent
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.records.collect import WarmAnswer, WarmRequest
@@ -23,7 +22,6 @@ from harness.records.launch import OF_PROCESSES, PARENT_PID_VARIABLE, ended_how,
 READY_S = 180.0  # on a cold node torch and megatron load from a shared file system
 FORK_S = 20.0
 CLOSE_S = 2.0
-POLL_S = 0.02
 LISTEN_S = 0.1
 
 
@@ -33,33 +31,6 @@ class Refused:
 
     reason: str
     for_good: bool = False
-
-
-class WarmAgent:
-    """An agent that a warm parent forked: a child of this process by adoption, with what :class:`Crew` needs of Popen."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._exit_code: int | None = None
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-        if self._exit_code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._exit_code = os.waitstatus_to_exitcode(status)
-        return self._exit_code
-
-    def wait(self) -> int:
-        """Return the exit code, once it has ended."""
-        while (code := self.poll()) is None:
-            time.sleep(POLL_S)
-        return code
-
-    def kill(self) -> None:
-        """Send SIGKILL; nothing to one that has ended, because another process may have its number by now."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
 
 
 class WarmProcess:
@@ -199,13 +170,8 @@ class WarmParents:
         while self._parents:
             self._parents.popitem()[1].close()
 
-    def prepare(self, plan: LaunchPlan) -> None:
-        """Let the plan's parent import meanwhile; its ``logs`` folder is there. Nothing is waited for."""
-        if sys.platform == "linux" and _key(plan) not in self._unfit:
-            self._parent(plan)
-
     def start(self, plan: LaunchPlan, give_up: Callable[[], bool] = lambda: False) -> WarmAgent | Refused:
-        """Return an agent for the plan, or why it must start afresh. ``give_up``, called now and then, ends the wait."""
+        """Return an agent for the plan, or why it must start afresh. ``give_up`` ends the wait; it is asked regularly."""
         key = _key(plan)
         if sys.platform != "linux":
             return Refused("warm parents need Linux", for_good=True)
@@ -266,15 +232,11 @@ def start_agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | N
         return Started(start_process(plan, plan.argv, plan.launcher_log))
     answer = parents.start(plan, lambda: caught.signal is not None)
     if not isinstance(answer, Refused):
-        return Started(
-            answer, warm=True, notes=("ranks were forked from a warm parent, so their times contain no imports",)
-        )
+        note = "ranks were forked from a warm parent, so their times contain no imports"
+        return Started(answer, warm=True, notes=(note,))
     if caught.signal is not None:
         return None
-    return Started(
-        start_process(plan, plan.argv, plan.launcher_log),
-        notes=(started_afresh(answer.reason),),
-    )
+    return Started(start_process(plan, plan.argv, plan.launcher_log), notes=(started_afresh(answer.reason),))
 
 
 def started_afresh(reason: str) -> str:

@@ -12,7 +12,7 @@ from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.experiment import NOT_DESCRIBED, BridgeEngine
 from harness.foreign.bridge_engine import replaced_settings
 from harness.launch.environment import SAFE_PATH, Host
-from harness.launch.machine import bridge_version
+from harness.launch.required import bridge_version
 from harness.predict.tracer import cache_folder
 from harness.records.launch import BRIDGE_CONFIG, PARENT_PID_VARIABLE
 from harness.records.redact import quoted_error

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from harness.experiment.software import Software
-from harness.launch.machine import TRAIN_EXTRA, TRAINING, Detection
+from harness.launch.detection import Detection
+from harness.launch.machine import TRAIN_EXTRA, TRAINING
 from harness.launch.processes import PROC
 from harness.units import parse_version
 

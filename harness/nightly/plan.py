@@ -10,8 +10,10 @@ from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
 from harness.errors import BadRequestError, Problems
 from harness.experiment.gpu import GPUS
 from harness.judge.likeness import impossible_names
+from harness.launch.detection import one_look
 from harness.launch.environment import Host
-from harness.launch.machine import one_look, require_machine, software_here
+from harness.launch.machine import software_here
+from harness.launch.required import require_machine
 from harness.launch.slurm_job import option_problems
 from harness.measure.prediction import KeptPrediction, cached_prediction
 from harness.measure.understanding import RunRequest, in_one_sentence, launcher_problems

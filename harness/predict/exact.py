@@ -10,12 +10,12 @@ from harness.errors import BadRequestError, raise_all
 from harness.experiment.effective import Implementation
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.launch.environment import Host
-from harness.launch.machine import installed_software, side_by_side
+from harness.launch.machine import installed_software
 from harness.predict.prediction import ExactPeak, exact_peaks, exact_spec
 from harness.predict.search import Plan, Row, Traces
 from harness.predict.stages import Composer
 from harness.predict.trace_cases import source_fingerprint
-from harness.predict.tracer import in_halves, require_megatron
+from harness.predict.tracer import in_halves, require_megatron, side_by_side
 from harness.predict.tracer_processes import TracerLateError, TracerProcess
 from harness.records.trace import Calibration, ExactFile, ExactRequest, ExactStage
 

@@ -1,6 +1,7 @@
 """Gets traces: from the cache, from those that travel with mbr-perf, or from tracer processes, and keeps them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.launch.environment import Host
-from harness.launch.machine import TRAIN_EXTRA, installed_software, side_by_side
+from harness.launch.machine import TRAIN_EXTRA, installed_software
 from harness.predict.assumptions import imbalance_of
 from harness.predict.search import Traces
 from harness.predict.shipped_traces import ShippedTraces, find_shipped, shipped_releases
@@ -304,3 +305,24 @@ def cache_folder(shell: Mapping[str, str]) -> Path:
 
 def _chunks(traces: Mapping[str, CachedTrace]) -> dict[str, ChunkTrace]:
     return {key: trace.chunk for key, trace in traces.items() if trace.chunk}
+
+
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def side_by_side(
+    ask: Callable[[_Asked], _Answer], asked: Sequence[_Asked], num_threads: int, stop: Event
+) -> list[_Answer]:
+    """Call ``ask`` for each item, at most ``num_threads`` at once. Return the answers in order.
+
+    Any error, also Ctrl-C, sets ``stop`` and drops calls that have not begun. Leaving the pool waits for running calls,
+    so ``ask`` must check ``stop`` now and then.
+    """
+    with ThreadPoolExecutor(max(1, num_threads)) as pool:
+        try:
+            return list(pool.map(ask, asked))
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -11,15 +11,9 @@ from pathlib import Path
 from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
+from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_gpus
 from harness.launch.environment import Host
-from harness.launch.machine import (
-    NO_BINDING,
-    DetectedGpu,
-    Detection,
-    declared_requirements,
-    detect_gpus,
-    installed_software,
-)
+from harness.launch.machine import declared_requirements, installed_software
 from harness.launch.plan import free_port
 from harness.measure.software_fit import Declared, Line, State, lock_lines, software_lines
 from harness.records.folders import free_bytes

@@ -10,7 +10,7 @@ from typing_extensions import override
 from harness.batch.launches import nodes_of
 from harness.batch.plan import Batch, DueRun, Lesson, PlannedRun, run_of
 from harness.errors import BadRequestError, Problems
-from harness.launch.machine import require_machine
+from harness.launch.required import require_machine
 from harness.measure.launched import Ran
 from harness.records.batches import read_events
 from harness.records.goldens import find_golden

@@ -9,8 +9,8 @@ from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.effective import computation, settled_implementation
 from harness.experiment.layout import LayoutError
 from harness.experiment.model import repeats_problem
+from harness.launch.detection import one_look
 from harness.launch.environment import Host, secrets_in
-from harness.launch.machine import one_look
 from harness.launch.replay import LAUNCHERS
 from harness.measure.prediction import RunPrediction, predictions
 from harness.measure.understanding import Checked, given_env, launcher_problems, settle

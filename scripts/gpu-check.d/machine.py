@@ -9,8 +9,9 @@ from pathlib import Path
 import harness
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
+from harness.launch.detection import DetectedGpu, Detection, detect_gpus
 from harness.launch.environment import SAFE_PATH, Host
-from harness.launch.machine import DetectedGpu, Detection, detect_gpus, installed_software, settled_gpu
+from harness.launch.machine import installed_software, settled_gpu
 from harness.records.redact import quoted_error
 from harness.results.examine import examine
 from harness.units import GB

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.launch.detection import detect_gpus
 from harness.launch.environment import Host, this_host
-from harness.launch.machine import detect_gpus
 
 
 @pytest.fixture

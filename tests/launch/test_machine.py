@@ -6,7 +6,8 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
-from harness.launch.machine import installed_software, require_machine, settled_gpu, software_for, software_here
+from harness.launch.machine import installed_software, settled_gpu, software_for, software_here
+from harness.launch.required import require_machine
 
 PROGRAM = """#!{python}
 import sys

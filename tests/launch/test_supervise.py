@@ -58,7 +58,7 @@ def test_a_run_whose_ranks_all_end_well_is_ok(make_plan: MakePlan, fake_python: 
     plan = worker(make_plan(python=fake_python), two_ranks, "ok")
     outcome = run(plan)
     assert (outcome.status, outcome.exit_code, outcome.reason, outcome.num_killed) == ("ok", 0, None, 0)
-    assert LaunchOutcome.model_validate_json(plan.outcome_file.read_text()) == outcome
+    assert LaunchOutcome.model_validate_json(plan.outcome_file().read_text()) == outcome
 
 
 def test_progress_reaches_the_caller(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:

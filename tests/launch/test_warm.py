@@ -272,7 +272,7 @@ def test_a_parent_that_was_killed_while_it_imported_is_replaced(two: Plans) -> N
     plan = two("ok")
     (plan.run_dir / "logs").mkdir(parents=True)
     with WarmParents() as kept:
-        kept.prepare(plan)
+        kept._parent(plan)
         (importing,) = kept_pids(kept)
         os.kill(importing, signal.SIGKILL)
         assert all_gone([importing])

@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.launch.detection import one_look
 from harness.launch.environment import this_host
-from harness.launch.machine import one_look
 from harness.measure.understanding import RunRequest, check_request
 from harness.records.goldens import find_golden
 from harness.resolve.find import all_recipe_files, recipes_dir

@@ -8,8 +8,8 @@ import pytest
 
 from harness.errors import ExitCode
 from harness.experiment.software import Software
+from harness.launch.detection import DetectedGpu, Detection
 from harness.launch.environment import this_host
-from harness.launch.machine import DetectedGpu, Detection
 from harness.measure.software_fit import Line
 from harness.results import examine as doctor
 from harness.units import GIB

@@ -3,7 +3,8 @@
 import pytest
 
 from harness.experiment.software import Software
-from harness.launch.machine import DetectedGpu, Detection, declared_requirements
+from harness.launch.detection import DetectedGpu, Detection
+from harness.launch.machine import declared_requirements
 from harness.measure.software_fit import Declared, cuda_line, cuda_of, software_lines
 
 DECLARED = Declared(

@@ -7,7 +7,7 @@ from threading import Event, Timer
 
 import pytest
 
-from harness.launch.machine import side_by_side
+from harness.predict.tracer import side_by_side
 
 
 def test_answers_come_in_the_order_of_the_questions():

@@ -1,0 +1,90 @@
+"""The GPUs of this machine, as NVML lists them."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from pydantic import ValidationError
+
+from harness.experiment.frozen import Frozen
+from harness.experiment.gpu import GpuType, gpu_named
+from harness.launch.environment import SAFE_PATH, Host
+from harness.records.redact import quoted_error
+
+TIMEOUT_S = 60.0  # without persistence mode the driver first initializes every GPU of the server, each for seconds
+NO_BINDING = "No module named 'pynvml'"
+
+
+class DetectedGpu(Frozen):
+    """One GPU as NVML lists it; only ``error`` if the GPU does not answer."""
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    total_bytes: int | None = None
+    error: str | None = None
+
+    @property
+    def gpu_type(self) -> GpuType | None:
+        """Return the ``--gpu`` type that matches the product name; None for an unknown product."""
+        return gpu_named(self.name) if self.name else None
+
+
+class Detection(Frozen):
+    """The GPUs of this machine. ``error``: why there are none; None and no GPUs: NVML found none.
+
+    ``unanswered``: NVML could not be asked, so there may be GPUs. ``cuda``: the newest that the driver supports (``12.8``).
+    """
+
+    driver: str | None = None
+    cuda: str | None = None
+    gpus: tuple[DetectedGpu, ...] = ()
+    error: str | None = None
+    unanswered: bool = False
+
+
+_SEEN: ContextVar[dict[str, Detection] | None] = ContextVar("_SEEN", default=None)
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Ask NVML only once inside the block, so that many runs are planned for the same state of the machine."""
+    token = _SEEN.set({})
+    try:
+        yield
+    finally:
+        _SEEN.reset(token)
+
+
+def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
+    """Ask NVML. Never raises for a machine without GPU, driver or library; ``error`` holds the reason."""
+    seen = _SEEN.get()
+    if seen is None:
+        return _detected(host, timeout_s)
+    key = repr((host.python, sorted(host.shell.items())))
+    if key not in seen:
+        seen[key] = _detected(host, timeout_s)
+    return seen[key]
+
+
+def _detected(host: Host, timeout_s: float) -> Detection:
+    command = (host.python, "-m", "harness.engine.nvml_device", "list")
+    env = {**host.shell, **SAFE_PATH}
+    try:
+        asked = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return _unanswered(f"NVML did not answer within {timeout_s:g} s")
+    if asked.returncode != 0:
+        return _unanswered(f"asking NVML failed with exit code {asked.returncode}: {quoted_error(asked.stderr)}")
+    try:
+        return Detection.model_validate_json(asked.stdout)
+    except ValidationError:
+        return _unanswered(f"NVML's answer cannot be read: {asked.stdout[:200].decode(errors='replace')}")
+
+
+def _unanswered(error: str) -> Detection:
+    """Failed detection. Without NVML's Python binding, as on a login node, the machine counts as one without GPU."""
+    return Detection(error=error, unanswered=NO_BINDING not in error)

@@ -1,0 +1,78 @@
+"""What ranks need of this machine before they start: packages, GPUs, Megatron-Bridge."""
+
+import runpy
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.software import Software
+from harness.launch.detection import Detection, detect_gpus
+from harness.launch.environment import Host
+from harness.launch.machine import TRAIN_EXTRA, installed_software, unsure_of
+from harness.units import counted, parse_version
+
+_BRIDGE_SINCE = "0.3.0"  # the first release with callbacks
+
+
+def bridge_version(host: Host) -> str:
+    """Return the version of Megatron-Bridge that ranks of this Python will import, without importing it.
+
+    BadRequestError if there is none, or one without callbacks.
+    """
+    found = find_spec("megatron.bridge") if find_spec("megatron") else None
+    folders = list(found.submodule_search_locations or ()) if found else []
+    if not folders:
+        raise BadRequestError(
+            f"--engine bridge: megatron.bridge is not installed in {host.python}, which would run the ranks",
+            remedy="run mbr-perf with the Python of Megatron-Bridge's container, or install megatron-bridge there",
+        )
+    version = str(runpy.run_path(str(Path(folders[0]) / "package_info.py"))["__version__"])
+    if parse_version(version) < parse_version(_BRIDGE_SINCE):
+        raise BadRequestError(
+            f"--engine bridge: Megatron-Bridge {version} has no callbacks, by which mbr-perf measures",
+            remedy=f"use Megatron-Bridge {_BRIDGE_SINCE} or later",
+        )
+    return version
+
+
+def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, planned: Software | None = None) -> None:
+    """Raise BadRequestError unless ranks of ``spec`` can start here: with packages, and a GPU of that type per rank.
+
+    ``planned``: the versions that the run was judged for, if any.
+    """
+    missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
+    if missing:
+        raise BadRequestError(f"{' and '.join(missing)} not installed in {host.python}", remedy=TRAIN_EXTRA)
+    if spec.engine is not None and (here := bridge_version(host)) != spec.engine.version:
+        raise BadRequestError(
+            f"planned for Megatron-Bridge {spec.engine.version}, but {host.python} has {here}",
+            remedy="start again, or install the release that it was planned for",
+        )
+    if spec.gpu_type.is_cpu:
+        return
+    _require_gpus(spec, detect_gpus(host), num_local_ranks)
+    if planned and planned.transformer_engine and installed_software().transformer_engine is None:
+        raise BadRequestError(
+            f"planned for transformer-engine {planned.transformer_engine}, which is not installed in {host.python}",
+            remedy="install it, or plan again: NVML did not answer when this run was planned",
+        )
+
+
+def _require_gpus(spec: ExperimentSpec, found: Detection, num_local_ranks: int) -> None:
+    present = [gpu for gpu in found.gpus if gpu.name]
+    if len(present) < num_local_ranks:
+        unsure = unsure_of(found)
+        why = f" ({unsure or found.error})" if unsure or found.error else ""
+        again = "try again once nvidia-smi lists the GPUs, or " if unsure else ""
+        needs = "needs a GPU" if num_local_ranks == 1 else "need as many GPUs"
+        raise BadRequestError(
+            f"{counted(num_local_ranks, 'rank')} on this node {needs}; it has {len(present)}{why}",
+            remedy=f"{again}run on a machine with GPUs, use --gpu cpu for the scaled-down point, or see the plan with --dryrun",
+        )
+    others = sorted({gpu.name for gpu in present if gpu.name and gpu.gpu_type is not spec.gpu_type})
+    if others:
+        raise BadRequestError(
+            f"--gpu {spec.gpu}, but this machine has {', '.join(others)}",
+            remedy=f"give --gpu the type of this machine; --point_gpu {spec.gpu} still uses that operating point",
+        )
