@@ -5,20 +5,22 @@ from dataclasses import dataclass, replace
 
 from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import Case, Change, Rulings
-from harness.errors import BadRequestError, HarnessError
+from harness.errors import HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
-from harness.launch.environment import Host, child_environment
+from harness.launch.environment import Host
 from harness.launch.machine import software_for
-from harness.launch.plan import Nodes, without_asking
+from harness.launch.plan import Nodes
 from harness.measure.prediction import constants_for
+from harness.measure.understanding import rank_environment
 from harness.predict.assumptions import imbalance_of
 from harness.predict.search import Limits, Plan, Row, candidates, plan, required_cases
 from harness.predict.tracer import Tracing, trace_cache
+from harness.records.run import LaunchSettings
 from harness.units import first_line
 
 
@@ -120,7 +122,7 @@ def rulings_on(case: Case, host: Host) -> Rulings:
         return tuple(finding for finding in found if finding.blocks and finding.id not in case.forced)
 
     def start(asked: ExperimentSpec) -> tuple[Finding, ...]:
-        env, problems = _environment(asked, host)
+        env, problems = rank_environment(asked, host, LaunchSettings(), Nodes())
         return (*problems, *refused(asked, env))
 
     known = spec.model_copy(update={"env": given_env(spec, dict(case.sources))}) if case.has_given_settings else spec
@@ -130,17 +132,3 @@ def rulings_on(case: Case, host: Host) -> Rulings:
 def given_env(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, str]:
     """Return the variables given as options. A job of others may not have those of the recipe."""
     return {name: value for name, value in spec.env.items() if sources.get(f"env.{name}", "").startswith("--")}
-
-
-def _environment(spec: ExperimentSpec, host: Host) -> tuple[dict[str, str] | None, tuple[Finding, ...]]:
-    """Return the variables of ranks started from this shell, and the findings on those that contradict the spec."""
-    nodes = without_asking(spec, Nodes())
-    try:
-        found = child_environment(
-            spec, host.shell, (), spec.ranks_per_node(nodes.nnodes), num_cores=host.num_cores, nnodes=nodes.nnodes
-        )
-    except BadRequestError as error:
-        return None, tuple(
-            Finding(id="LAUNCH", severity="error", message=p.message, fix=p.remedy) for p in error.problems
-        )
-    return {variable.name: variable.value for variable in found}, ()

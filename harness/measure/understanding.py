@@ -248,7 +248,7 @@ def check_request(
     settled = looked_over(request, host, assume, gpu_point=gpu_point)
     spec, software = settled.spec, settled.software
     implementation = settled_implementation(spec)
-    env, findings = _environment(spec, request, host)
+    env, findings = rank_environment(spec, host, request.launch, request.nodes)
     findings += check(
         spec, software, env=env, implementation=implementation, force=request.force, sources=settled.sources
     )
@@ -275,15 +275,17 @@ def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
     return finding.model_copy(update={"fix": f"follow the fix of {known[0]}"}) if known else finding
 
 
-def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple[dict[str, str] | None, list[Finding]]:
+def rank_environment(
+    spec: ExperimentSpec, host: Host, launch: LaunchSettings, nodes: Nodes
+) -> tuple[dict[str, str] | None, list[Finding]]:
     """Return the variables of the ranks, and findings on problems with them or with the nodes."""
-    is_given = request.nodes.nnodes > 1
-    nnodes = request.nodes.nnodes if is_given else max(1, -(-spec.num_gpus // spec.gpus_per_node))
-    problems = [*launcher_problems(request.launch), *(node_problems(spec, request.nodes) if is_given else ())]
+    is_given = nodes.nnodes > 1
+    nnodes = nodes.nnodes if is_given else max(1, -(-spec.num_gpus // spec.gpus_per_node))
+    problems = [*launcher_problems(launch), *(node_problems(spec, nodes) if is_given else ())]
     env: dict[str, str] | None = None
     how = {"num_cores": host.num_cores, "nnodes": nnodes}
     try:
-        found = child_environment(spec, host.shell, request.launch.pass_env, spec.ranks_per_node(nnodes), **how)
+        found = child_environment(spec, host.shell, launch.pass_env, spec.ranks_per_node(nnodes), **how)
         env = {variable.name: variable.value for variable in found}
     except BadRequestError as error:
         problems += error.problems
