@@ -28,7 +28,7 @@ from harness.records.run import LaunchSettings
 from harness.resolve.recipe import Request
 from harness.resolve.suite import Suite, SuiteCase, leaves_figures
 from harness.resolve.suite_file import read_suite
-from harness.resolve.suite_listing import only, shard
+from harness.resolve.suite_selection import only, shard
 from harness.units import counted, grouped, utc_now
 
 

@@ -38,11 +38,11 @@ def list_recipes(
     as_json: Json = False,
 ) -> None:
     """List every recipe with its size, and the GPU types, precisions and GPU counts of its operating points."""
-    from harness.recipes.show import RecipesDocument, recipes_page
-    from harness.resolve.listing import summaries
+    from harness.recipes.rows import recipes_document
+    from harness.recipes.show import recipes_page
 
-    rows = summaries(recipes_dir, gpu)
-    _answer(lambda: RecipesDocument(recipes=rows), lambda: recipes_page(rows), as_json)
+    found = recipes_document(recipes_dir, gpu)
+    _answer(lambda: found, lambda: recipes_page(found.recipes), as_json)
 
 
 @recipes.command("show")
@@ -57,7 +57,8 @@ def show_recipe(
     as_json: Json = False,
 ) -> None:
     """Show the model of a recipe and all its operating points."""
-    from harness.recipes.show import recipe_document, recipe_page
+    from harness.recipes.rows import recipe_document
+    from harness.recipes.show import recipe_page
     from harness.resolve.find import open_recipe
 
     recipe = open_recipe(name, recipes_dir)
@@ -77,8 +78,8 @@ def validate(
     Exits 2 with all problems. Lists a published point that breaks a rule, with the rule; `run` refuses that point.
     """
     from harness.errors import raise_all
-    from harness.recipes.show import CheckedDocument, checked_page
-    from harness.resolve.listing import check_files
+    from harness.recipes.rows import CheckedDocument, check_files
+    from harness.recipes.show import checked_page
 
     checked, problems = check_files(paths or [], recipes_dir)
     if not as_json:
@@ -102,16 +103,16 @@ def suites(
     as_json: Json = False,
 ) -> None:
     """List the suites of nightly jobs, or the cases of a suite. Exits 2 with all problems of the file."""
-    from harness.recipes.show import SuiteDocument, SuitesDocument, suite_page, suites_page
+    from harness.recipes.rows import suite_document, suites_document
+    from harness.recipes.show import suite_page, suites_page
     from harness.resolve.suite_file import read_suite
-    from harness.resolve.suite_listing import case_rows, suite_row, suite_rows
 
     if name is None:
-        rows = suite_rows(recipes_dir)
-        _answer(lambda: SuitesDocument(suites=rows), lambda: suites_page(rows), as_json)
+        found = suites_document(recipes_dir)
+        _answer(lambda: found, lambda: suites_page(found.suites), as_json)
         return
-    suite = read_suite(name, recipes_dir)
-    _answer(lambda: SuiteDocument.of(**suite_row(suite), cases=case_rows(suite)), lambda: suite_page(suite), as_json)
+    suite = suite_document(read_suite(name, recipes_dir))
+    _answer(lambda: suite, lambda: suite_page(suite), as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +147,7 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     """
     from harness.cli.requests import experiment_request, require_job
     from harness.foreign.exporting import exported, point_options
-    from harness.recipes.show import ExportedDocument
+    from harness.recipes.rows import ExportedDocument
     from harness.resolve.resolve import on_gpu_point, resolve
     from harness.show.page import Code, Page
 
@@ -178,7 +179,7 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
     A comment names the source of each setting. `mbr-perf plan -mr FILE` then plans the same job.
     """
     from harness.cli.requests import experiment_request, require_job
-    from harness.recipes.show import ExportedDocument
+    from harness.recipes.rows import ExportedDocument
     from harness.resolve.resolve import on_gpu_point
     from harness.show.page import Line, Page
 
@@ -222,7 +223,7 @@ def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]
         write_atomically(path, text)
     recipe = load_recipe(path, str(path))  # a defect of the file fails here, not in the next command
     found = refusals(recipe, recipe.points[0])
-    return text, tuple(f"refused by rule {each['rule']}: {each['message']}" for each in found)
+    return text, tuple(f"refused by rule {each.id}: {each.message}" for each in found)
 
 
 @rules.command("list")
@@ -234,7 +235,8 @@ def list_rules(
 ) -> None:
     """List every rule with id, severity and message."""
     from harness.experiment.rules.rulebook import entries
-    from harness.recipes.show import RulesDocument, rules_page
+    from harness.recipes.rows import RulesDocument
+    from harness.recipes.show import rules_page
 
     found = entries(severity)
     _answer(lambda: RulesDocument(rules=found), lambda: rules_page(found), as_json)
@@ -255,7 +257,8 @@ def show_rule(
 ) -> None:
     """Explain a rule: its message, the fix, megatron-core's own message, the versions and the evidence."""
     from harness.experiment.rules.rulebook import entries_named
-    from harness.recipes.show import RulesDocument, rule_page
+    from harness.recipes.rows import RulesDocument
+    from harness.recipes.show import rule_page
 
     found = entries_named(rule)
     _answer(lambda: RulesDocument(rules=found), lambda: rule_page(found), as_json)

@@ -36,21 +36,21 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
         "nightly.outlook:NightJobPlanDocument",
     ),
     "plan": ("plan.document:PlanDocument", "plan.document:CalibrationDocument"),
-    "recipes list": ("recipes.show:RecipesDocument",),
-    "recipes show": ("recipes.show:RecipeDocument",),
-    "recipes suites": ("recipes.show:SuitesDocument", "recipes.show:SuiteDocument"),
-    "recipes export": ("recipes.show:ExportedDocument",),
-    "recipes new": ("recipes.show:ExportedDocument",),
-    "recipes validate": ("recipes.show:CheckedDocument",),
+    "recipes list": ("recipes.rows:RecipesDocument",),
+    "recipes show": ("recipes.rows:RecipeDocument",),
+    "recipes suites": ("recipes.rows:SuitesDocument", "recipes.rows:SuiteDocument"),
+    "recipes export": ("recipes.rows:ExportedDocument",),
+    "recipes new": ("recipes.rows:ExportedDocument",),
+    "recipes validate": ("recipes.rows:CheckedDocument",),
     "report": ("sweep.document:SweepDocument",),
     "results archive": ("results.archive:ArchiveDocument",),
     "results doctor": ("results.housekeeping:AilmentsDocument",),
     "results list": ("results.show:InventoryDocument",),
     "results show": ("results.show:EntryDocument",),
-    "rules list": ("recipes.show:RulesDocument",),
-    "rules show": ("recipes.show:RulesDocument",),
+    "rules list": ("recipes.rows:RulesDocument",),
+    "rules show": ("recipes.rows:RulesDocument",),
     "run": (*_RUN, *_SWEEP, *_JOB),
-    "schema": ("recipes.show:CommandsDocument",),
+    "schema": ("recipes.rows:CommandsDocument",),
     "snapshot": ("snapshot.show:SnapshotDocument",),
     "sweep": (*_SWEEP, *_JOB),
 }
@@ -90,7 +90,7 @@ def schema(
         remedy = f"name one of: {', '.join(group)}" if group else nearest(name, DOCUMENTS)
         raise BadRequestError(f"schema {name}: no such command with --json", remedy=remedy)
     elif as_json:
-        from harness.recipes.show import CommandsDocument
+        from harness.recipes.rows import CommandsDocument
         from harness.show import json
 
         json.answer(CommandsDocument(commands=tuple(DOCUMENTS)))

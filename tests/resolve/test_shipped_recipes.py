@@ -8,8 +8,9 @@ from harness.experiment.layout import layout_problem
 from harness.experiment.model import ModelSpec
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
+from harness.recipes.rows import check_files
 from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
-from harness.resolve.listing import check_files, full_model, parameter_count
+from harness.resolve.listing import full_model, parameter_count
 from harness.resolve.recipe import build_spec
 
 RECIPES = {f.name: load_recipe(f.path, f.label) for f in all_recipe_files(recipes_dir())}

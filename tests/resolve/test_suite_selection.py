@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from harness.errors import BadRequestError, HarnessError
 from harness.resolve.recipe import Request
 from harness.resolve.suite import Suite, SuiteCase
-from harness.resolve.suite_listing import only, shard
+from harness.resolve.suite_selection import only, shard
 
 
 def suite_of(*names):

@@ -10,7 +10,7 @@ from harness.launch.environment import Host
 from harness.nightly.plan import NightRequest, draft_cases
 from harness.resolve.recipe import Request
 from harness.resolve.suite_file import read_suite
-from harness.resolve.suite_listing import only
+from harness.resolve.suite_selection import only
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest, split_over
 

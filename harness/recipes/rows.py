@@ -1,0 +1,296 @@
+"""What the recipes commands answer: recipes, their points, checked files, suites and their cases. Each is the JSON."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadRequestError, Problems, nearest
+from harness.experiment.gpu import GPUS
+from harness.experiment.model import BatchSpec, ParallelismSpec
+from harness.experiment.recompute import canonical_text
+from harness.experiment.rules.rulebook import Entry
+from harness.resolve.find import RecipeFile, all_recipe_files, check_names, recipes_dir
+from harness.resolve.listing import full_model, parameter_count, refusals
+from harness.resolve.recipe import LEAVES, OperatingPoint, Recipe, build_spec
+from harness.resolve.recipe_file import load_recipe
+from harness.resolve.resolve import resolve
+from harness.resolve.suite import ExpectedFailure, Suite, SuiteCase, recompute_of
+from harness.resolve.suite_file import read_suite, suite_files
+from harness.show.json import Document, Shown
+
+
+class GpuRow(Shown):
+    """What a recipe has for one GPU type."""
+
+    tasks: list[str]
+    compute_dtypes: list[str]
+    num_gpus: list[int]
+
+
+class RecipeRow(Shown):
+    """One recipe of the list."""
+
+    recipe: str
+    family: str
+    title: str
+    parameters_billion: float
+    gpus: dict[str, GpuRow]
+
+
+class RecipesDocument(Document):
+    """``mbr-perf recipes list --json``."""
+
+    recipes: list[RecipeRow]
+
+
+class PointRow(ParallelismSpec, BatchSpec):
+    """The settings of an operating point, flat."""
+
+    task: str
+    gpu: str
+    compute_dtype: str
+    num_gpus: int
+    variant: str | None
+    recompute: str
+    cuda_graph: str
+    source: str | None
+    note: str | None
+    inconsistent: list[str]
+
+
+class RecipeDocument(Document):
+    """``mbr-perf recipes show --json``. ``model``: the settings that the recipe states, by path below ``model``."""
+
+    recipe: str
+    family: str
+    title: str
+    parameters_billion: float
+    gpus: dict[str, GpuRow]
+    file: str
+    sources: list[str]
+    model: dict[str, object]
+    points: list[PointRow]
+
+
+def recipes_document(directory: Path | None, gpu: str | None = None) -> RecipesDocument:
+    """Summarise every recipe of the directory; with ``gpu`` only recipes and points of that GPU type."""
+    if gpu is not None and gpu not in GPUS:
+        raise BadRequestError(f"--gpu {gpu!r}: no such GPU type", remedy=nearest(gpu, GPUS))
+    rows: list[RecipeRow] = []
+    for file in all_recipe_files(recipes_dir(directory)):
+        recipe = load_recipe(file.path, file.label)
+        check_names(recipe, file)
+        row = _summary(recipe)
+        kept = {name: there for name, there in row.gpus.items() if gpu in (None, name)}
+        rows += [row.model_copy(update={"gpus": kept})] if kept else []
+    return RecipesDocument(recipes=rows)
+
+
+def _summary(recipe: Recipe) -> RecipeRow:
+    gpus: dict[str, GpuRow] = {}
+    for gpu in dict.fromkeys(point.key.gpu for point in recipe.points):
+        keys = [point.key for point in recipe.points if point.key.gpu == gpu]
+        gpus[gpu] = GpuRow(
+            tasks=list(dict.fromkeys(key.task for key in keys)),
+            compute_dtypes=list(dict.fromkeys(key.compute_dtype for key in keys)),
+            num_gpus=sorted({key.num_gpus for key in keys}),
+        )
+    billions = round(parameter_count(full_model(recipe)) / 1e9, 3)
+    return RecipeRow.of(recipe.header, recipe=recipe.header.name, parameters_billion=billions, gpus=gpus)
+
+
+def recipe_document(recipe: Recipe) -> RecipeDocument:
+    """Return the model of a recipe and its operating points, which are already checked."""
+    row, points = _summary(recipe), [point_row(point) for point in recipe.points]
+    return RecipeDocument.of(
+        row, file=recipe.label, sources=recipe.header.sources, model=model_settings(recipe), points=points
+    )
+
+
+def model_settings(recipe: Recipe) -> dict[str, object]:
+    """Return the model settings that the recipe states, at full size, by path below ``model``."""
+    point = next((p for p in recipe.points if p.key.gpu != "cpu"), recipe.points[0])
+    stated = {path: s.value for path, s in point.layer.items() if path.startswith("model.")}
+    return {path.removeprefix("model."): stated[path] for path in LEAVES if path in stated}
+
+
+def point_row(point: OperatingPoint) -> PointRow:
+    """Return the settings of an operating point, flat."""
+    spec, key = build_spec(point.layer, point.place), point.key
+    graph = spec.cuda_graph
+    fields = vars(key) | spec.parallelism.model_dump() | spec.batch.model_dump()
+    fields |= {
+        "recompute": canonical_text(spec.recompute),
+        "cuda_graph": ":".join([graph.impl, *([",".join(graph.scope)] if graph.scope else [])]),
+        "inconsistent": list(key.inconsistent),
+    }
+    build: Callable[..., PointRow] = PointRow.model_construct
+    return build(**{name: fields[name] for name in PointRow.model_fields})
+
+
+class RefusedPoint(Shown):
+    """A point that breaks a rule."""
+
+    point: str
+    rule: str
+    message: str
+
+
+class CheckedFile(Shown):
+    """One file: its points, those listed as inconsistent upstream, and those that a rule refuses."""
+
+    file: str
+    points: int
+    inconsistent: list[str]
+    refused: list[RefusedPoint]
+
+
+class Problem(Shown):
+    """A problem of a file, and what to do."""
+
+    message: str
+    remedy: str
+
+
+class CheckedDocument(Document):
+    """``mbr-perf recipes validate --json``."""
+
+    checked: list[CheckedFile]
+    problems: list[Problem]
+
+
+def check_files(paths: list[Path], directory: Path | None) -> tuple[list[CheckedFile], list[BadRequestError]]:
+    """Check files (all recipes when ``paths`` is empty): schema, names, that every runnable point resolves, and rules.
+
+    A point that breaks a rule of megatron-core 0.16.1 is no problem but a row under ``refused``: it is published, and
+    another release may accept it.
+    """
+    files = [RecipeFile(path, str(path), None, None) for path in paths] or all_recipe_files(recipes_dir(directory))
+    problems = Problems()
+    checked: list[CheckedFile] = []
+    for file in files:
+        with problems.collecting():
+            recipe = load_recipe(file.path, file.label)
+            check_names(recipe, file)
+            refused: list[RefusedPoint] = []
+            for point in recipe.points:
+                with problems.collecting():
+                    found = refusals(recipe, point)
+                    refused += [RefusedPoint(point=point.title, rule=each.id, message=each.message) for each in found]
+            listed = [point.title for point in recipe.points if point.key.inconsistent]
+            checked.append(
+                CheckedFile(file=file.label, points=len(recipe.points), inconsistent=listed, refused=refused)
+            )
+    return checked, problems.found
+
+
+class SuiteRow(Shown):
+    """One suite of the list."""
+
+    suite: str
+    title: str
+    source: str
+    num_cases: int
+    gpus: list[str]
+
+
+class SuitesDocument(Document):
+    """``mbr-perf recipes suites --json``."""
+
+    suites: list[SuiteRow]
+
+
+class CaseRow(Shown):
+    """One case. The machine decides each None; ``expected``: a known failure."""
+
+    case: str
+    recipe: str
+    task: str | None
+    gpu: str | None
+    compute_dtype: str | None
+    num_gpus: int | None
+    variant: str | None
+    recompute: str | None
+    repeats: int
+    thresholds: dict[str, float]
+    golden: str
+    golden_name: str | None
+    timeout_s: float | None
+    owner: str
+    expected: ExpectedFailure | None
+
+
+class SuiteDocument(Document):
+    """``mbr-perf recipes suites NAME --json``."""
+
+    suite: str
+    title: str
+    source: str
+    num_cases: int
+    gpus: list[str]
+    cases: list[CaseRow]
+
+
+def suites_document(directory: Path | None) -> SuitesDocument:
+    """Read every suite of the directory. BadRequestError for a file with faults."""
+    suites = [read_suite(path.stem, directory) for path in suite_files(directory)]
+    return SuitesDocument(suites=[SuiteRow(**_of_suite(suite)) for suite in suites])
+
+
+def suite_document(suite: Suite) -> SuiteDocument:
+    """Return every case, completed by its operating point if the GPU type is known.
+
+    BadRequestError with every case that has no operating point, or asks for what its recipe refuses.
+    """
+    problems, rows = Problems(), list[CaseRow]()
+    for case in suite.cases:
+        raised = Problems()
+        with raised.collecting():
+            rows.append(_case_row(case))
+        for problem in raised.found:
+            problems.add(f"suite {suite.name}: case {case.name}: {problem.message}", problem.remedy)
+    problems.raise_if_any()
+    return SuiteDocument(**_of_suite(suite), cases=rows)
+
+
+def _of_suite(suite: Suite) -> dict[str, Any]:
+    gpus = sorted({case.request.gpu for case in suite.cases if case.request.gpu})
+    about = {"suite": suite.name, "title": suite.title, "source": suite.source}
+    return {**about, "num_cases": len(suite.cases), "gpus": gpus}
+
+
+def _case_row(case: SuiteCase) -> CaseRow:
+    asked = case.request
+    spec = resolve(asked).spec if asked.gpu else None
+    return CaseRow.of(
+        spec or asked,
+        case,
+        case=case.name,
+        recipe=spec.recipe if spec else asked.model_recipe_name,
+        gpu=asked.gpu or None,
+        variant=asked.variant,
+        recompute=canonical_text(spec.recompute) if spec else recompute_of(asked),
+        golden="required" if case.is_golden_required else "optional",
+        golden_name=f"{spec.gpu}/{spec.slug}" if spec else None,
+    )
+
+
+class RulesDocument(Document):
+    """``mbr-perf rules list --json`` and ``rules show``."""
+
+    rules: tuple[Entry, ...]
+
+
+class ExportedDocument(Document):
+    """``mbr-perf recipes export --json``. ``words``: none for a recipe file; ``remarks``: what is set elsewhere."""
+
+    form: str
+    words: tuple[str, ...]
+    remarks: tuple[str, ...]
+    text: str
+
+
+class CommandsDocument(Document):
+    """``mbr-perf schema --json``: the commands that have a schema."""
+
+    commands: tuple[str, ...]
