@@ -6,12 +6,10 @@ from pathlib import Path
 import typer
 
 import harness
+from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.modules import MODULES
 
 TASKS = ("pretrain", "sft", "peft")
-GPUS = ("h100", "h200", "a100", "b200", "b300", "gb200", "gb300", "l40s", "cpu")
-PRECISIONS = ("bf16", "fp8_cs", "fp8_ds", "fp8_sc", "fp8_mx", "nvfp4", "fp32")
-MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "gdn_norm_out")
-_SETTINGS = ("none", *MODULES, "full:uniform:1", "full:block:1")
 _NOT_FAMILIES = ("suites", "sweeps", "examples")
 
 Completer = Callable[[typer.Context, str], list[str]]
@@ -41,7 +39,8 @@ def _listed(values: Iterable[str]) -> Completer:
 
 
 tasks, gpus, precisions = one_of(TASKS), one_of(GPUS), one_of(PRECISIONS)
-modules, settings = _listed((*MODULES, "none")), _listed(_SETTINGS)
+modules = _listed((*MODULES, "none"))
+settings = _listed(("none", *MODULES, "full:uniform:1", "full:block:1"))
 
 
 def recipes(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -12,6 +12,8 @@ import typer
 from harness.cli import completion
 from harness.cli.help import HelpedCommand, with_own_options
 from harness.errors import closest
+from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.modules import MODULES
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 
 MODEL = "Model and GPUs"
@@ -59,12 +61,12 @@ class ExperimentOptions:
     task: Annotated[str | None, _option("--task", metavar="TASK", panel=MODEL,
         completes=completion.tasks, help=f"{', '.join(completion.TASKS)}; pretrain is the default.")] = None
     gpu: Annotated[str | None, _option("--gpu", "-g", metavar="GPU", panel=MODEL,
-        completes=completion.gpus, help=f"{', '.join(completion.GPUS)}. Default: the GPU of this machine. Without a GPU: cpu, "
+        completes=completion.gpus, help=f"{', '.join(GPUS)}. Default: the GPU of this machine. Without a GPU: cpu, "
         "or for plan and check the recipe's GPU point.")] = None
     point_gpu: Annotated[str | None, _option("--point_gpu", metavar="GPU", panel=MODEL,
         completes=completion.gpus, help="Use the recipe's operating point of another GPU type.")] = None
     compute_dtype: Annotated[str | None, _option("--compute_dtype", "-c", metavar="DTYPE", panel=MODEL,
-        completes=completion.precisions, help=f"{', '.join(completion.PRECISIONS)}; fp32 works on cpu only.")] = None
+        completes=completion.precisions, help=f"{', '.join(PRECISIONS)}; fp32 works on cpu only.")] = None
     num_gpus: Annotated[int | None, _option("--num_gpus", "-ng", metavar="N", panel=MODEL,
         help="GPUs in all. Default: those of the operating point.")] = None
     gpus_per_node: Annotated[int | None, _option("--gpus_per_node", "-gn", metavar="N", panel=MODEL,
@@ -108,7 +110,7 @@ class ExperimentOptions:
         help="On a GPU: record from the beginning, and write that file when memory runs out. Slows steps, so the run is "
         "not judged.")] = None
     recompute_modules: Annotated[str | None, _option("--recompute_modules", metavar="LIST|none", panel=_RECOMPUTE,
-        completes=completion.modules, help="Selective recompute of these modules, e.g. core_attn,layernorm; none keeps every activation.")] = None
+        completes=completion.modules, help=f"Selective recompute of these modules: {', '.join(MODULES)}. none keeps every activation.")] = None
     recompute_num_layers: Annotated[int | None, _option("--recompute_num_layers", "-rl", metavar="N", panel=_RECOMPUTE,
         help="Full recompute of N layers; alone it means block, as in Megatron-Bridge.")] = None
     recompute_granularity: Annotated[str | None, _option("--recompute_granularity", metavar="selective|full",

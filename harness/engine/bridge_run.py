@@ -20,10 +20,10 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_model_config
 
 from harness.engine.memory import record_until_out_of_memory, recorded_step
-from harness.engine.model import read_back
 from harness.engine.profiling import StepProfiler
 from harness.engine.rank_log import RankLog
 from harness.engine.rank_run import adapt, config_after_init, coordinates, finished_step, synchronize, use_device
+from harness.engine.read_back import read_back
 from harness.engine.training import StepResult
 from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 

@@ -1,7 +1,6 @@
 """Builds the model, wraps it for data parallelism, and reads back which recompute its layers do."""
 
 import copy
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -24,14 +23,12 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from harness.engine import gpu_setup
 from harness.engine.config import ddp_config, has_weight_gradient_kernel
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks, num_virtual_stages
-from harness.records.rank import LayerRecompute
 
 
 def _marked(norm: torch.nn.Module, config) -> torch.nn.Module:
@@ -270,51 +267,3 @@ def _with_delta_nets(spec: ExperimentSpec, layer_specs: list[ModuleSpec], vp_sta
             layer.submodules = copy.copy(layer.submodules)
             layer.submodules.self_attention = delta_net
     return specs
-
-
-# Where each module's flag ends up in megatron-core: path from the layer, attribute.
-FLAGS = {
-    "core_attn": (("self_attention", "checkpoint_core_attention"),),
-    "layernorm": (("", "recompute_input_layernorm"), ("", "recompute_pre_mlp_layernorm")),
-    "mlp": (("", "recompute_mlp"),),
-    "moe": (("mlp", "moe_layer_recompute"),),
-    "shared_experts": (("mlp", "shared_experts_recompute"),),
-    "moe_act": (("mlp.experts", "activation_recompute"),),
-    "mla_up_proj": (("self_attention", "recompute_up_proj"),),
-    "gdn_norm_out": (("self_attention", "recompute_norm_out"),),
-}
-
-
-def read_back(chunks, config) -> LayerRecompute:
-    """Count the decoder layers of this rank with each active flag. Full recompute is a setting of the block."""
-    counts: Counter[str] = Counter()
-    num_layers = full_layers = 0
-    for chunk in chunks:
-        for block in (m for m in chunk.modules() if isinstance(m, TransformerBlock)):
-            num_layers += len(block.layers)
-            full_layers += _full_layers(len(block.layers), config)
-            for layer in block.layers:
-                counts.update(_active(layer, config))
-    return LayerRecompute(num_layers=num_layers, modules=dict(sorted(counts.items())), full_layers=full_layers)
-
-
-def _active(layer, config) -> list[str]:
-    if config.recompute_granularity != "selective":
-        return []
-    return [name for name, places in FLAGS.items() if any(_flag(layer, path, attr) for path, attr in places)]
-
-
-def _flag(layer, path: str, attribute: str) -> bool:
-    owner = layer
-    for part in path.split(".") if path else ():
-        owner = getattr(owner, part, None)
-    # shared_experts_recompute is set on every MoE layer, also on those without shared experts
-    if attribute == "shared_experts_recompute" and getattr(owner, "shared_experts", None) is None:
-        return False
-    return bool(getattr(owner, attribute, False))
-
-
-def _full_layers(num_layers: int, config) -> int:
-    if config.recompute_granularity != "full":
-        return 0
-    return num_layers if config.recompute_method == "uniform" else min(config.recompute_num_layers, num_layers)

@@ -17,9 +17,10 @@ from harness.engine import cpu_backend, gpu_setup
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.memory import CpuMeter, CudaMeter, record_until_out_of_memory, recorded_step
 from harness.engine.memory_limit import limit_cuda
-from harness.engine.model import build_chunks, read_back, wrap_ddp
+from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.profiling import StepProfiler
 from harness.engine.rank_log import NonFiniteLossError, RankLog
+from harness.engine.read_back import read_back
 from harness.engine.training import StepResult, Trainer
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import num_virtual_stages

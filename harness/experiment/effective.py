@@ -1,7 +1,5 @@
 """Compares what a recompute setting requests with its effect in this model, and with what CUDA graphs capture."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
@@ -9,21 +7,10 @@ from pydantic import Field
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.layout import LayoutError, chunks
-from harness.experiment.model import LayerKind, has_experts
-from harness.experiment.recompute import MODULES, FullRecompute, SelectiveRecompute
+from harness.experiment.modules import MODULES, Effect, Layers
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
-from harness.units import Version, parse_version
-
-# Graph scopes of transformer_engine graphs that contain a recompute module. The router graph runs the shared experts.
-_SCOPES_WITH = {
-    "core_attn": {"attn"},
-    "mla_up_proj": {"attn"},
-    "layernorm": {"attn", "mlp", "moe", "moe_router"},
-    "mlp": {"mlp"},
-    "moe": {"moe"},
-    "moe_act": {"moe"},
-    "shared_experts": {"moe", "moe_router"},
-}
+from harness.units import parse_version
 
 
 def captures_iteration(graph: CudaGraphSpec) -> bool:
@@ -49,7 +36,7 @@ def captures(graph: CudaGraphSpec, module: str) -> bool:
         return True
     if graph.impl != "transformer_engine":
         return False  # local scopes without `attn` capture nothing on GPT models
-    return not _SCOPES_WITH.get(module, set()).isdisjoint(graph.scope)
+    return module in MODULES and not set(MODULES[module].graph_scopes).isdisjoint(graph.scope)
 
 
 def captured_checkpoints(graph: CudaGraphSpec, modules: tuple[str, ...]) -> tuple[str, ...]:
@@ -86,40 +73,6 @@ class EffectiveRecompute(Frozen):
         return self.is_counted and self.recompute != "none" and not self.modules and not self.full_layers
 
 
-@dataclass(frozen=True)
-class _Layers:
-    """The layers of a model as recompute sees them; MTP layers are of the kind of the last decoder layer."""
-
-    spec: ExperimentSpec
-    implementation: Implementation
-    version: Version
-
-    @property
-    def kinds(self) -> tuple[LayerKind, ...]:
-        kinds = self.spec.model.layer_kinds
-        return kinds + kinds[-1:] * (self.spec.model.mtp_num_layers or 0)
-
-    @property
-    def num_layers(self) -> int:
-        return len(self.kinds)
-
-    @property
-    def moe(self) -> int:
-        return sum(map(has_experts, self.kinds))
-
-    @property
-    def delta_nets(self) -> int:
-        return sum(kind.startswith("delta") for kind in self.kinds)
-
-    @property
-    def dense(self) -> int:
-        return self.num_layers - self.moe
-
-
-_Reason = str
-_Effect = int | _Reason
-
-
 def settled_implementation(spec: ExperimentSpec) -> Implementation:
     """Return ``kernels.transformer_impl``; ``auto`` means local on a processor, transformer_engine on a GPU."""
     asked = spec.kernels.transformer_impl
@@ -143,12 +96,12 @@ def effective_recompute(
             notes=() if text == "none" else ("the built model will show what it recomputes",),
         )  # fmt: skip
     version = parse_version(software.megatron_core or ASSUMED_MEGATRON_CORE)
-    layers = _Layers(spec, implementation, version)
+    layers = Layers(spec, implementation, version)
     if isinstance(spec.recompute, SelectiveRecompute):
         return _selective(layers, spec.recompute.modules)
     if isinstance(spec.recompute, FullRecompute):
         return _full(layers, spec.recompute)
-    return EffectiveRecompute(recompute="none", num_layers=layers.num_layers, implementation=implementation)
+    return EffectiveRecompute(recompute="none", num_layers=len(layers.kinds), implementation=implementation)
 
 
 def effective_if_cut(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> EffectiveRecompute | None:
@@ -179,7 +132,7 @@ def _units(policy: FullRecompute, num_layers: int) -> tuple[int, ...]:
     return (policy.num_layers,) * whole + ((rest,) if rest else ())
 
 
-def _full(layers: _Layers, policy: FullRecompute) -> EffectiveRecompute:
+def _full(layers: Layers, policy: FullRecompute) -> EffectiveRecompute:
     spec = layers.spec
     of_chunk = tuple(
         tuple(sum(_units(policy, len(chunk.layers))) for chunk in stage)
@@ -191,107 +144,35 @@ def _full(layers: _Layers, policy: FullRecompute) -> EffectiveRecompute:
     return EffectiveRecompute(
         recompute=policy.text,
         full_layers=sum(map(sum, of_chunk)),
-        num_layers=layers.num_layers,
+        num_layers=len(layers.kinds),
         implementation=layers.implementation,
         full_layers_of_chunk=of_chunk,
         notes=notes,
     )
 
 
-def _selective(layers: _Layers, modules: tuple[str, ...]) -> EffectiveRecompute:
+def _selective(layers: Layers, modules: tuple[str, ...]) -> EffectiveRecompute:
     effects = {module: _effect(layers, module) for module in modules}
     active = {module: effect for module, effect in effects.items() if isinstance(effect, int)}
     return EffectiveRecompute(
         recompute=",".join(modules),
         modules=active,
-        num_layers=layers.num_layers,
+        num_layers=len(layers.kinds),
         inert_modules={module: effect for module, effect in effects.items() if isinstance(effect, str)},
         implementation=layers.implementation,
         notes=_notes(layers, active),
     )
 
 
-def _effect(layers: _Layers, module: str) -> _Effect:
+def _effect(layers: Layers, module: str) -> Effect:
     row = MODULES.get(module)
     if row is None or layers.version < parse_version(row.since_mcore):
         return "this megatron-core has no such module"
-    effect = _WIRING[module](layers)
-    if isinstance(effect, str):
-        return effect
-    return _switched_off(layers, module) or effect
+    effect = row.effect(layers)
+    return effect if isinstance(effect, str) else _switched_off(layers, module) or effect
 
 
-def _core_attn(layers: _Layers) -> _Effect:
-    return layers.num_layers - layers.delta_nets or "every layer has a gated delta net in place of attention"
-
-
-def _layernorm(layers: _Layers) -> _Effect:
-    if layers.implementation == "local" or layers.spec.model.mla:
-        return layers.num_layers
-    if not layers.moe:
-        return "every norm is fused into the linear layer that follows it"
-    if pre_mlp_norm_stays_in_graph(layers.spec):
-        return "the router graph returns the norm's output, and the input norm is fused into the QKV projection"
-    return layers.moe
-
-
-def _mlp(layers: _Layers) -> _Effect:
-    return layers.dense or "every layer is an MoE layer; mlp covers dense layers only"
-
-
-def _moe(layers: _Layers) -> _Effect:
-    return layers.moe or "the model has no MoE layer"
-
-
-def _moe_act(layers: _Layers) -> _Effect:
-    moe = layers.spec.model.moe
-    if moe and not moe.moe_grouped_gemm:
-        return "only grouped GEMM experts have it; moe_grouped_gemm is off"
-    if moe and layers.implementation == "local" and not layers.version < parse_version("0.17"):
-        return "this megatron-core runs the local experts one after the other, without this module"
-    return _moe(layers)
-
-
-def _shared_experts(layers: _Layers) -> _Effect:
-    moe = layers.spec.model.moe
-    if moe and moe.moe_shared_expert_intermediate_size is None:
-        return "the MoE layers have no shared experts"
-    if moe and layers.spec.kernels.moe_shared_expert_overlap:
-        return "overlapped shared experts never pass through the checkpoint"
-    return _moe(layers)
-
-
-def _mla_up_proj(layers: _Layers) -> _Effect:
-    return layers.num_layers if layers.spec.model.mla else "the model has no multi-latent attention"
-
-
-def _gdn_norm_out(layers: _Layers) -> _Effect:
-    return layers.delta_nets or "the model has no gated delta net layer"
-
-
-_WIRING: dict[str, Callable[[_Layers], _Effect]] = {
-    "core_attn": _core_attn,
-    "layernorm": _layernorm,
-    "mlp": _mlp,
-    "moe": _moe,
-    "moe_act": _moe_act,
-    "shared_experts": _shared_experts,
-    "mla_up_proj": _mla_up_proj,
-    "gdn_norm_out": _gdn_norm_out,
-}
-
-
-def pre_mlp_norm_stays_in_graph(spec: ExperimentSpec) -> bool:
-    """Return whether a transformer_engine router graph keeps the pre-MLP norm's output in a static buffer (G28)."""
-    graph, kernels = spec.cuda_graph, spec.kernels
-    if graph.impl != "transformer_engine" or "moe_router" not in graph.scope or spec.model.moe is None:
-        return False
-    if spec.model.moe.moe_shared_expert_intermediate_size and kernels.moe_shared_expert_overlap:
-        return True
-    return "moe_preprocess" not in graph.scope or kernels.moe_token_dispatcher_type in ("allgather", "flex")
-
-
-def _switched_off(layers: _Layers, module: str) -> _Reason | None:
+def _switched_off(layers: Layers, module: str) -> str | None:
     """Return why megatron-core skips a module that the model has."""
     spec, version = layers.spec, layers.version
     graph = spec.cuda_graph
@@ -307,7 +188,7 @@ def _switched_off(layers: _Layers, module: str) -> _Reason | None:
     return None
 
 
-def _flash_effect(layers: _Layers) -> str:
+def _flash_effect(layers: Layers) -> str:
     """Describe the effect on memory of recomputing an attention that saves no scores.
 
     transformer-engine copies V beside rotated Q and K and lets the QKV projection go (2.11 `get_qkv_layout`); a checkpoint
@@ -320,13 +201,13 @@ def _flash_effect(layers: _Layers) -> str:
     return "frees almost nothing"
 
 
-def _notes(layers: _Layers, active: dict[str, int]) -> tuple[str, ...]:
+def _notes(layers: Layers, active: dict[str, int]) -> tuple[str, ...]:
     notes = []
     if "core_attn" in active and layers.spec.kernels.attention_backend != "unfused":
         notes.append(f"core_attn: flash and fused attention save no scores, so this {_flash_effect(layers)}")
     notes += [
-        f"{inner}: is inside moe, so it runs a third time and frees no more memory"
-        for inner in ("shared_experts", "moe_act")
-        if "moe" in active and inner in active
+        f"{inner}: is inside {outer}, so it runs a third time and frees no more memory"
+        for inner in active
+        if (outer := MODULES[inner].inside) in active
     ]
     return tuple(notes)

@@ -70,13 +70,24 @@ PRECISIONS: dict[str, Precision] = {
 
 
 @dataclass(frozen=True)
+class Links:
+    """Bytes/s in one direction of one GPU: inside its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""
+
+    nvlink: float
+    network: float
+    domain_gpus: int
+    source: str
+
+
+@dataclass(frozen=True)
 class GpuType:
     """One `-g`. Peaks are dense (no sparsity), FLOP/s; bandwidth bytes/s; ``name_pattern`` matches NVML's product name.
 
+    ``capability``: CUDA's (major, minor); None for a processor, which has no ``links`` either.
     ``host_bandwidth``: bytes/s between the GPU and its host, each way; None where the data sheet states none.
-    ``driver_bytes``: of ``memory_bytes``, what no program can have; 0 where the data sheet's decimal GB are already less than that.
-    ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only where
-    repeated runs were measured to need it.
+    ``driver_bytes``: of ``memory_bytes``, what no program can have; 0 where the data sheet's decimal GB are already less
+    than that. ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only
+    where repeated runs were measured to need it.
     """
 
     name: str
@@ -85,10 +96,11 @@ class GpuType:
     memory_bytes: int
     memory_bandwidth: float
     capability: tuple[int, int] | None
-    gpus_per_node: int
-    default_compute_dtype: str
+    links: Links | None
     name_pattern: str | None
     source: str
+    gpus_per_node: int = 8
+    default_compute_dtype: str = "bf16"
     driver_bytes: int = 0
     host_bandwidth: float | None = None
     timing_threshold: float = 0.05
@@ -101,50 +113,81 @@ class GpuType:
 
     @property
     def is_cpu(self) -> bool:
-        """Return whether ranks run on the host processor through gloo."""
+        """Tell the host's processor, whose ranks use gloo."""
         return self.capability is None
 
+    @property
+    def is_rack(self) -> bool:
+        """Tell GPUs whose NVLink reaches beyond the node."""
+        return self.links is not None and self.links.domain_gpus > self.gpus_per_node
+
     def is_at_least(self, major: int) -> bool:
-        """Return whether its compute capability is at least ``major``: 9 is Hopper, 10 Blackwell. A CPU has none."""
+        """Compare the compute capability with ``major``: 9 is Hopper, 10 Blackwell. A CPU has none."""
         return self.capability is not None and self.capability[0] >= major
 
 
-def _peaks(bf16: float, fp8: float | None = None, fp4: float | None = None) -> dict[PeakKey, float]:
-    peaks: dict[PeakKey, float] = {"bf16": bf16 * TERA}
-    if fp8:
-        peaks["fp8"] = fp8 * TERA
-    if fp4:
-        peaks["fp4"] = fp4 * TERA
-    return peaks
+def _peaks(bf16: float, fp8: float = 0, fp4: float = 0) -> dict[PeakKey, float]:
+    """Convert TFLOP/s."""
+    peaks: dict[PeakKey, float] = {"bf16": bf16 * TERA, "fp8": fp8 * TERA, "fp4": fp4 * TERA}
+    return {key: value for key, value in peaks.items() if value}
 
 
 # Cards of 80 GiB offer 79.2 GiB (`torch.cuda.mem_get_info`).
 _DRIVER_BYTES = 8 * GIB // 10
 # 16 lanes, each way: data sheets state the sum of both ways.
 _PCIE_4, _PCIE_5 = 32e9, 64e9
+_NVLINK_4 = "NVLink 4, half of 900 GB/s; NDR InfiniBand 400 Gb/s"
+_NVLINK_5 = "NVLink 5, half of 1.8 TB/s"
 
 GPUS: dict[str, GpuType] = {
     row.name: row
     for row in (
-        GpuType("a100", "A100 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0), 8, "bf16", r"\bA100\b.*80GB",
-                "NVIDIA A100 data sheet", driver_bytes=_DRIVER_BYTES, host_bandwidth=_PCIE_4),
-        GpuType("h100", "H100 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0), 8, "bf16", r"\bH100\b(?! PCIe| NVL)",
-                "NVIDIA H100 data sheet (halved: it prints sparse figures)", driver_bytes=_DRIVER_BYTES, host_bandwidth=_PCIE_5),
-        GpuType("h200", "H200 141GB SXM", _peaks(989.4, 1978.9), 141 * GB, 4.8e12, (9, 0), 8, "bf16", r"\bH200\b(?! NVL)",
-                "NVIDIA H200 data sheet (halved)", host_bandwidth=_PCIE_5),
-        GpuType("b200", "HGX B200", _peaks(2250, 4500, 9000), 180 * GB, 7.7e12, (10, 0), 8, "bf16", r"\bB200\b",
-                "NVIDIA HGX B200 data sheet, per GPU at 1,000 W"),
-        GpuType("b300", "HGX B300", _peaks(2250, 4500, 13125), 270 * GB, 7.7e12, (10, 3), 8, "bf16", r"\bB300\b",
-                "NVIDIA HGX B300 data sheet, per GPU"),
-        GpuType("gb200", "GB200 NVL72", _peaks(2500, 5000, 10000), 186 * GB, 8.0e12, (10, 0), 4, "bf16", r"\bGB200\b",
-                "NVIDIA GB200 NVL72 data sheet / 72 GPUs"),
-        GpuType("gb300", "GB300 NVL72", _peaks(2500, 5000, 15000), 279 * GB, 8.0e12, (10, 3), 4, "bf16", r"\bGB300\b",
-                "NVIDIA GB300 NVL72 data sheet / 72 GPUs"),
-        GpuType("l40s", "L40S 48GB PCIe", _peaks(362.05, 733), 48 * GB, 0.864e12, (8, 9), 8, "bf16", r"\bL40S\b",
-                "NVIDIA L40S data sheet", host_bandwidth=_PCIE_4),
-        GpuType("cpu", "this machine's processor, gloo", {}, 0, 0.0, None, 8, "fp32", None,
-                "thresholds: identical CPU runs differ by 4 to 12 % in time and by some KiB in memory",
-                timing_threshold=0.15, memory_threshold=0.005),
+        GpuType(
+            "a100", "A100 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0),
+            Links(300e9, 25e9, 8, "NVLink 3, half of 600 GB/s; HDR InfiniBand 200 Gb/s (DGX A100 data sheet)"),
+            r"\bA100\b.*80GB", "NVIDIA A100 data sheet", driver_bytes=_DRIVER_BYTES, host_bandwidth=_PCIE_4,
+        ),
+        GpuType(
+            "h100", "H100 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0),
+            Links(450e9, 50e9, 8, f"{_NVLINK_4} (DGX H100 data sheet)"),
+            r"\bH100\b(?! PCIe| NVL)", "NVIDIA H100 data sheet (halved: it prints sparse figures)",
+            driver_bytes=_DRIVER_BYTES, host_bandwidth=_PCIE_5,
+        ),
+        GpuType(
+            "h200", "H200 141GB SXM", _peaks(989.4, 1978.9), 141 * GB, 4.8e12, (9, 0),
+            Links(450e9, 50e9, 8, f"{_NVLINK_4} (DGX H200 data sheet)"),
+            r"\bH200\b(?! NVL)", "NVIDIA H200 data sheet (halved)", host_bandwidth=_PCIE_5,
+        ),
+        GpuType(
+            "b200", "HGX B200", _peaks(2250, 4500, 9000), 180 * GB, 7.7e12, (10, 0),
+            Links(900e9, 50e9, 8, f"{_NVLINK_5}; 400 Gb/s per GPU (DGX B200 data sheet)"),
+            r"\bB200\b", "NVIDIA HGX B200 data sheet, per GPU at 1,000 W",
+        ),
+        GpuType(
+            "b300", "HGX B300", _peaks(2250, 4500, 13125), 270 * GB, 7.7e12, (10, 3),
+            Links(900e9, 100e9, 8, f"{_NVLINK_5}; 800 Gb/s per GPU (DGX B300 data sheet)"),
+            r"\bB300\b", "NVIDIA HGX B300 data sheet, per GPU",
+        ),
+        GpuType(
+            "gb200", "GB200 NVL72", _peaks(2500, 5000, 10000), 186 * GB, 8.0e12, (10, 0),
+            Links(900e9, 50e9, 72, f"{_NVLINK_5}; 400 Gb/s per GPU (GB200 NVL72 data sheet)"),
+            r"\bGB200\b", "NVIDIA GB200 NVL72 data sheet / 72 GPUs", gpus_per_node=4,
+        ),
+        GpuType(
+            "gb300", "GB300 NVL72", _peaks(2500, 5000, 15000), 279 * GB, 8.0e12, (10, 3),
+            Links(900e9, 100e9, 72, f"{_NVLINK_5}; 800 Gb/s per GPU (GB300 NVL72 data sheet)"),
+            r"\bGB300\b", "NVIDIA GB300 NVL72 data sheet / 72 GPUs", gpus_per_node=4,
+        ),
+        GpuType(
+            "l40s", "L40S 48GB PCIe", _peaks(362.05, 733), 48 * GB, 0.864e12, (8, 9),
+            Links(32e9, 12.5e9, 8, "PCIe 4.0 x16, 64 GB/s in both directions together; 100 Gb/s Ethernet"),
+            r"\bL40S\b", "NVIDIA L40S data sheet", host_bandwidth=_PCIE_4,
+        ),
+        GpuType(
+            "cpu", "this machine's processor, gloo", {}, 0, 0.0, None, None, None,
+            "thresholds: identical CPU runs differ by 4 to 12 % in time and by some KiB in memory",
+            default_compute_dtype="fp32", timing_threshold=0.15, memory_threshold=0.005,
+        ),
     )
 }  # fmt: skip
 

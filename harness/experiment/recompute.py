@@ -1,40 +1,11 @@
-"""The recompute policy as one value, and the table of modules that can be recomputed."""
+"""The recompute policy as one value."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from harness.experiment.frozen import Frozen
-
-
-@dataclass(frozen=True)
-class RecomputeModule:
-    """One name of `recompute_modules`. ``acts_on`` lists the layer parts that have it; ``discards_output`` its kind."""
-
-    name: str
-    reexecutes: str
-    acts_on: str
-    discards_output: bool
-    since_mcore: str = "0.16"
-
-
-MODULES: dict[str, RecomputeModule] = {
-    row.name: row
-    for row in (
-        RecomputeModule("core_attn", "attention scores, softmax and context", "every layer", discards_output=False),
-        RecomputeModule("layernorm", "input and pre-MLP norms that are modules of their own",
-                        "norms not fused into a linear", discards_output=True),
-        RecomputeModule("mlp", "the dense feed-forward block", "dense layers", discards_output=False),
-        RecomputeModule("moe", "router, dispatch, experts, combine, shared experts", "MoE layers", discards_output=False),
-        RecomputeModule("moe_act", "the experts' activation function", "MoE layers with grouped GEMM",
-                        discards_output=True),
-        RecomputeModule("shared_experts", "the shared experts", "MoE layers with shared experts", discards_output=False),
-        RecomputeModule("mla_up_proj", "MLA up-projections and RoPE", "multi-latent attention", discards_output=True),
-        RecomputeModule("gdn_norm_out", "output norm of gated delta net", "gated delta net layers",
-                        discards_output=True, since_mcore="0.19"),
-    )
-}  # fmt: skip
+from harness.experiment.modules import MODULES
 
 
 class NoRecompute(Frozen):
@@ -97,8 +68,7 @@ def runs_again(more: "RecomputePolicy", fewer: "RecomputePolicy") -> bool:
         case NoRecompute(), _:
             return True
         case SelectiveRecompute(modules=few), SelectiveRecompute(modules=many):
-            parts_of_moe = {"moe_act", "shared_experts"} if "moe" in many else set()
-            return set(few) <= {*many, *parts_of_moe}
+            return set(few) <= {name for name, row in MODULES.items() if name in many or row.inside in many}
         case FullRecompute(method="block", num_layers=few), FullRecompute(method="block", num_layers=many):
             return few <= many
         case _, FullRecompute(method="uniform"):

@@ -6,7 +6,8 @@ from itertools import product
 from harness.errors import BadRequestError, closest, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import MARGIN
-from harness.experiment.recompute import MODULES, parse_recompute
+from harness.experiment.modules import MODULES
+from harness.experiment.recompute import parse_recompute
 from harness.predict.exact import ASKED, RECOMMENDED
 from harness.resolve.recipe import Request
 from harness.units import GIB

@@ -1,43 +1,10 @@
 """What a rank sends to the others of a group, over which links, and how many copies of its tokens go to experts."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from harness.experiment.experiment import ExperimentSpec
 
-GIGA = 1e9
-
 Group = Literal["tp", "cp", "ep", "etp", "dp", "edp"]
-
-
-@dataclass(frozen=True)
-class Links:
-    """Bytes/s in one direction of a GPU: in its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""
-
-    nvlink: float
-    network: float
-    domain_gpus: int
-    source: str
-
-
-_PCIE = Links(32 * GIGA, 12.5 * GIGA, 8, "PCIe 4.0 x16, 64 GB/s in both directions together; 100 Gb/s Ethernet")
-
-LINKS: dict[str, Links] = {
-    "a100": Links(
-        300 * GIGA, 25 * GIGA, 8, "NVLink 3, half of 600 GB/s; HDR InfiniBand 200 Gb/s (DGX A100 data sheet)"
-    ),
-    "h100": Links(
-        450 * GIGA, 50 * GIGA, 8, "NVLink 4, half of 900 GB/s; NDR InfiniBand 400 Gb/s (DGX H100 data sheet)"
-    ),
-    "h200": Links(
-        450 * GIGA, 50 * GIGA, 8, "NVLink 4, half of 900 GB/s; NDR InfiniBand 400 Gb/s (DGX H200 data sheet)"
-    ),
-    "b200": Links(900 * GIGA, 50 * GIGA, 8, "NVLink 5, half of 1.8 TB/s; 400 Gb/s per GPU (DGX B200 data sheet)"),
-    "b300": Links(900 * GIGA, 100 * GIGA, 8, "NVLink 5, half of 1.8 TB/s; 800 Gb/s per GPU (DGX B300 data sheet)"),
-    "gb200": Links(900 * GIGA, 50 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 400 Gb/s per GPU (GB200 NVL72 data sheet)"),
-    "gb300": Links(900 * GIGA, 100 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 800 Gb/s per GPU (GB300 NVL72 data sheet)"),
-    "l40s": _PCIE,
-}
 
 
 def group_bandwidth(spec: ExperimentSpec, group: Group, link: float = 1.0, network: float = 1.0) -> float:
@@ -46,7 +13,8 @@ def group_bandwidth(spec: ExperimentSpec, group: Group, link: float = 1.0, netwo
     Ranks are numbered tp-cp-dp-pp and etp-ep-edp-pp (megatron-core `parallel_state`). What leaves the NVLink domain
     goes over the network at the same time as the rest over NVLink. A flex dispatcher sends a token once to each domain.
     """
-    links = LINKS[spec.gpu]
+    links = spec.gpu_type.links
+    assert links is not None  # nothing is predicted for a processor
     size, stride = _extent(spec, group)
     inside = max(1, min(size, links.domain_gpus // stride))
     if inside >= size:

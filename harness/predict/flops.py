@@ -13,6 +13,7 @@ from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
 from harness.experiment.model import LayerKind, ModelSpec, has_experts
+from harness.experiment.modules import MODULES
 from harness.experiment.recompute import FullRecompute
 
 FORMULA_VERSION = "model-flops-1"
@@ -46,14 +47,7 @@ class LayerFlops:
 
     def of_module(self, module: str) -> int:
         """FLOPs that recomputing ``module`` executes again in one layer; 0 for norms and activation functions."""
-        by_module = {
-            "core_attn": self.core_attn,
-            "mlp": self.mlp,
-            "moe": self.experts + self.shared_experts,
-            "shared_experts": self.shared_experts,
-            "mla_up_proj": self.mla_up_proj,
-        }
-        return by_module.get(module, 0)
+        return sum(getattr(self, part) for part in MODULES[module].flops)
 
 
 def layer_flops(spec: ExperimentSpec, kind: LayerKind) -> LayerFlops:

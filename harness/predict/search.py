@@ -8,14 +8,8 @@ from harness.experiment.effective import Implementation, computation, effective_
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import MARGIN
 from harness.experiment.layout import chunks
-from harness.experiment.recompute import (
-    MODULES,
-    FullRecompute,
-    NoRecompute,
-    RecomputePolicy,
-    SelectiveRecompute,
-    runs_again,
-)
+from harness.experiment.modules import MODULES
+from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute, runs_again
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
@@ -112,13 +106,10 @@ def _selective(modules: tuple[str, ...], weak: frozenset[str]) -> Iterator[Selec
 
 
 def _subsets(modules: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield non-empty subsets, small ones first.
-
-    No parts of `moe` beside `moe`, which would run a third time for nothing.
-    """
+    """Yield non-empty subsets, small ones first; no module beside the one that it is inside of."""
     for size in range(1, len(modules) + 1):
         for subset in combinations(modules, size):
-            if "moe" not in subset or not {"moe_act", "shared_experts"} & set(subset):
+            if not {MODULES[name].inside for name in subset} & set(subset):
                 yield subset
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import BadRequestError, Problems, nearest
+from harness.experiment.modules import MODULES
 from harness.experiment.recompute import (
-    MODULES,
     FullRecompute,
     NoRecompute,
     RecomputePolicy,

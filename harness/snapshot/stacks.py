@@ -5,19 +5,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from harness.experiment.modules import MODULES, Frames
 from harness.snapshot.fields import text
 
 
-@dataclass(frozen=True)
-class ModuleRow:
-    """Frames whose path ends in ``path``, with one of ``functions`` where any are given, belong to ``module``.
+class ModuleRow(NamedTuple):
+    """``is_model``: a part of the model, whose constructors allocate parameters and which can be recomputed."""
 
-    ``is_model``: a part of the model, whose constructors allocate parameters and which can be recomputed.
-    """
-
-    path: str
     module: str
-    functions: tuple[str, ...] = ()
+    frames: Frames
     is_model: bool = True
 
 
@@ -31,45 +27,32 @@ class Frame:
 
 
 _MCORE = "megatron/core/"
-_MLA = ("qkv_up_proj_and_rope_apply", "qkv_up_proj_and_rope_apply_for_cached_latent_kv")
-# The first matching row decides for a frame; the innermost matching frame decides for a stack.
-ROWS = (
-    ModuleRow(_MCORE + "transformer/moe/shared_experts.py", "shared_experts"),
-    ModuleRow(_MCORE + "transformer/moe/experts.py", "moe_act", ("bias_act_func", "activation_func_with_probs", "glu")),
-    ModuleRow(_MCORE + "transformer/moe/", "moe"),
-    ModuleRow(_MCORE + "transformer/multi_latent_attention.py", "mla_up_proj", _MLA),
-    ModuleRow(_MCORE + "transformer/multi_latent_attention.py", "attention"),
-    ModuleRow(_MCORE + "transformer/dot_product_attention.py", "core_attn"),
-    ModuleRow(_MCORE + "fusions/fused_softmax.py", "core_attn"),
-    ModuleRow("harness/engine/model.py", "core_attn", ("forward",)),  # attention without transformer-engine
-    ModuleRow("transformer_engine/pytorch/attention/", "core_attn"),
-    ModuleRow("transformer_engine/pytorch/module/layernorm.py", "layernorm"),
-    ModuleRow("transformer_engine/pytorch/module/rmsnorm.py", "layernorm"),
-    ModuleRow("transformer_engine/pytorch/ops/basic/layer_norm.py", "layernorm"),
-    ModuleRow("transformer_engine/pytorch/ops/basic/rmsnorm.py", "layernorm"),
-    ModuleRow(_MCORE + "transformer/torch_norm.py", "layernorm"),
-    ModuleRow(_MCORE + "fusions/fused_layer_norm.py", "layernorm"),
-    ModuleRow("torch/nn/modules/normalization.py", "layernorm"),
-    ModuleRow(_MCORE + "transformer/attention.py", "attention"),
-    ModuleRow(_MCORE + "transformer/mlp.py", "mlp"),
-    ModuleRow(_MCORE + "ssm/gated_delta_net.py", "gated delta net"),
-    ModuleRow(_MCORE + "ssm/", "mamba"),
-    ModuleRow(_MCORE + "models/common/embeddings/rope_utils.py", "attention"),
-    ModuleRow(_MCORE + "models/common/embeddings/", "embedding"),
-    ModuleRow(_MCORE + "tensor_parallel/cross_entropy.py", "loss", is_model=False),
-    ModuleRow(_MCORE + "fusions/fused_cross_entropy.py", "loss", is_model=False),
-    ModuleRow("transformer_engine/pytorch/cross_entropy.py", "loss", is_model=False),
-    ModuleRow(_MCORE + "models/common/language_module/", "loss"),
-    ModuleRow(_MCORE + "transformer/multi_token_prediction.py", "mtp"),
-    ModuleRow(_MCORE + "distributed/param_and_grad_buffer.py", "gradient buffers", is_model=False),
-    ModuleRow(_MCORE + "distributed/", "data parallelism", is_model=False),
-    ModuleRow(_MCORE + "optimizer/", "optimizer", is_model=False),
-    ModuleRow(_MCORE + "pipeline_parallel/p2p_communication.py", "pipeline communication", is_model=False),
-    ModuleRow(_MCORE + "transformer/cuda_graphs.py", "CUDA graphs", is_model=False),
-    ModuleRow(_MCORE + "models/gpt/gpt_model.py", "output_layer"),
-    ModuleRow(_MCORE + "transformer/transformer_layer.py", "transformer layer"),
-    ModuleRow(_MCORE + "transformer/transformer_block.py", "transformer layer"),
-)  # fmt: skip
+# Modules that cannot be recomputed alone. Of several rows that match a frame, the most precise decides.
+_OTHERS = (
+    ModuleRow("attention", Frames(f"{_MCORE}transformer/multi_latent_attention.py")),
+    ModuleRow("attention", Frames(f"{_MCORE}transformer/attention.py")),
+    ModuleRow("gated delta net", Frames(f"{_MCORE}ssm/gated_delta_net.py")),
+    ModuleRow("mamba", Frames(f"{_MCORE}ssm/")),
+    ModuleRow("attention", Frames(f"{_MCORE}models/common/embeddings/rope_utils.py")),
+    ModuleRow("embedding", Frames(f"{_MCORE}models/common/embeddings/")),
+    ModuleRow("loss", Frames(f"{_MCORE}tensor_parallel/cross_entropy.py"), is_model=False),
+    ModuleRow("loss", Frames(f"{_MCORE}fusions/fused_cross_entropy.py"), is_model=False),
+    ModuleRow("loss", Frames("transformer_engine/pytorch/cross_entropy.py"), is_model=False),
+    ModuleRow("loss", Frames(f"{_MCORE}models/common/language_module/")),
+    ModuleRow("mtp", Frames(f"{_MCORE}transformer/multi_token_prediction.py")),
+    ModuleRow("gradient buffers", Frames(f"{_MCORE}distributed/param_and_grad_buffer.py"), is_model=False),
+    ModuleRow("data parallelism", Frames(f"{_MCORE}distributed/"), is_model=False),
+    ModuleRow("optimizer", Frames(f"{_MCORE}optimizer/"), is_model=False),
+    ModuleRow("pipeline communication", Frames(f"{_MCORE}pipeline_parallel/p2p_communication.py"), is_model=False),
+    ModuleRow("CUDA graphs", Frames(f"{_MCORE}transformer/cuda_graphs.py"), is_model=False),
+    ModuleRow("output_layer", Frames(f"{_MCORE}models/gpt/gpt_model.py")),
+    ModuleRow("transformer layer", Frames(f"{_MCORE}transformer/transformer_layer.py")),
+    ModuleRow("transformer layer", Frames(f"{_MCORE}transformer/transformer_block.py")),
+)
+_RECOMPUTABLE = (ModuleRow(name, frames) for name, row in MODULES.items() for frames in row.frames)
+ROWS = tuple(
+    sorted((*_RECOMPUTABLE, *_OTHERS), key=lambda row: (len(row.frames.path), row.frames.functions), reverse=True)
+)
 _RECOMPUTING = _MCORE + "tensor_parallel/random.py"
 _BACKWARD = ("backward", "_back")
 _CONSTRUCTING = ("__init__", "reset_parameters")
@@ -129,8 +112,8 @@ def _within(inner: ModuleRow | None, outer: ModuleRow | None) -> ModuleRow | Non
 
 
 def _row(frame: Frame) -> ModuleRow | None:
-    rows = (row for row in ROWS if row.path in frame.path)
-    return next((row for row in rows if not row.functions or frame.function in row.functions), None)
+    rows = (row for row in ROWS if row.frames.path in frame.path)
+    return next((row for row in rows if frame.function in (row.frames.functions or (frame.function,))), None)
 
 
 def _text(frame: Frame) -> str:

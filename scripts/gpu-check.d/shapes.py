@@ -8,7 +8,8 @@ from typing import Any
 from machine import Target
 
 from harness.experiment.effective import effective_recompute, settled_implementation
-from harness.experiment.recompute import MODULES, parse_recompute
+from harness.experiment.modules import MODULES
+from harness.experiment.recompute import parse_recompute
 from harness.experiment.rules.check import check
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.resolve.recipe import Request

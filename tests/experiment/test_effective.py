@@ -1,7 +1,6 @@
 import pytest
 
 from harness.experiment.effective import computation, effective_recompute, settled_implementation
-from harness.experiment.recompute import MODULES
 from harness.experiment.software import Software
 
 MCORE_016 = Software(megatron_core="0.16.1", transformer_engine="2.11")
@@ -20,7 +19,7 @@ WITH_TE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("module", list(MODULES))
+@pytest.mark.parametrize("module", WITH_TE)
 def test_modules_act_where_the_transformer_engine_layers_have_them(module, request_for):
     software = Software(megatron_core="0.19.0", transformer_engine="2.12")
     counts = tuple(

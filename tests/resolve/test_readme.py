@@ -6,7 +6,6 @@ from typing import Literal, Union, get_args, get_origin
 
 import pytest
 
-from harness.experiment.recompute import MODULES
 from harness.experiment.user_buffers import UserBuffers
 from harness.resolve.recipe import SECTION_MODELS, PointKey, RecipeHeader, Request
 from harness.resolve.recipe_file import load_recipe
@@ -54,7 +53,6 @@ def test_every_setting_is_listed_with_its_type_and_default(heading, model):
 @pytest.mark.parametrize(
     ("heading", "names"),
     [
-        ("recompute", MODULES),
         ("Sweep files", SweepFile.model_fields),
         ("Suites", {**SuiteFile.model_fields, **CaseEntry.model_fields, **ExpectedFailure.model_fields}),
     ],

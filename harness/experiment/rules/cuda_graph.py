@@ -1,6 +1,6 @@
 """Rules for CUDA graphs that megatron-core refuses, that crash in capture, or that silently capture nothing."""
 
-from harness.experiment.effective import pre_mlp_norm_stays_in_graph
+from harness.experiment.modules import pre_mlp_norm_stays_in_graph
 from harness.experiment.rules.rule import CONFIG, ISSUES, PULLS, Rule, Situation, Values, joined, where
 
 _MOE_SCOPES = frozenset({"moe", "moe_router", "moe_preprocess"})

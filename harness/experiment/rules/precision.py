@@ -193,7 +193,6 @@ OPTIMIZER = (
 
 
 _BASE = "transformer-engine 2.11 pytorch/module/base.py"
-_RACKS = ("gb200", "gb300")  # NVLink reaches beyond the node
 _MX_ROWS = 128
 
 
@@ -271,7 +270,7 @@ USER_BUFFERS = (
          "use kernels.tp_comm_overlap=false, or another --compute_dtype",
          _BASE, "source",
          "Unsupported quantizer for Userbuffers"),
-    Rule("B04d", "error", lambda s: _overlaps(s) and s.tp > s.spec.gpus_per_node and s.gpu.name not in _RACKS,
+    Rule("B04d", "error", lambda s: _overlaps(s) and s.tp > s.spec.gpus_per_node and not s.gpu.is_rack,
          "tp_comm_overlap needs NVLink between all TP ranks, but TP {s.tp} spans nodes of {s.spec.gpus_per_node} GPUs",
          "use a tensor_model_parallel_size within one node, or kernels.tp_comm_overlap=false",
          _BASE, "source"),

@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 from math import gcd
 
-from harness.experiment.recompute import MODULES
+from harness.experiment.modules import MODULES
 from harness.experiment.rules.rule import CONFIG, ISSUES, PULLS, Rule, Situation, Values, has_shared_experts, joined
 from harness.units import parse_version
 

@@ -18,7 +18,8 @@ from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS, GpuType
 from harness.experiment.layout import LayoutError, chunks, layout_problem, num_virtual_stages
 from harness.experiment.model import MoeModel
-from harness.experiment.recompute import MODULES, FullRecompute, SelectiveRecompute
+from harness.experiment.modules import MODULES
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.units import Version, parse_version
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.experiment.recompute import MODULES
+from harness.experiment.modules import MODULES
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.units import parse_version
