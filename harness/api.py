@@ -1,8 +1,9 @@
 """Python interface: plan, check and compare as functions, and measured runs as values. Importing it loads no torch.
 
 Every function returns the document that the command of the same name prints with ``--json``: frozen, typed, with
-``to_dict()`` and, where pandas is installed, ``to_frame()``. Nothing is printed and nothing is trained. Requests that the
-command would refuse raise `BadRequestError`, whose ``message`` and ``remedy`` are the lines that the command prints.
+``to_dict()`` and, where pandas is installed, ``to_frame()``. Nothing is printed and nothing is trained. Requests that
+the command would refuse raise `BadRequestError`, whose ``message`` and ``remedy`` are the lines that the command
+prints.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,9 @@ def plan(
 ) -> "PlanDocument":
     """Predict peak bytes and seconds of a step for every recompute setting; needs torch and megatron-core, but no GPU.
 
-    ``margin`` and ``max_overhead`` are fractions. ``over`` plans several sizes, e.g. ``{"tp": (2, 4), "vp": (None, 5)}``;
-    ``only`` limits the settings, e.g. ``("mlp", "full:uniform:1")``. A row of the frame is one setting of one layout.
+    ``margin`` and ``max_overhead`` are fractions. ``over`` plans several sizes, e.g. ``{"tp": (2, 4), "vp": (None,
+    5)}``; ``only`` limits the settings, e.g. ``("mlp", "full:uniform:1")``. A row of the frame is one setting of one
+    layout.
     """
     from harness.cli.requests import experiment_request, require_job
     from harness.launch.environment import this_host

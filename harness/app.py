@@ -1,4 +1,4 @@
-"""The `mbr-perf` command: its sub-commands, the spelling of options, and the one place where errors become exit codes."""
+"""The `mbr-perf` command: sub-commands, spelling of options, and the one place where errors become exit codes."""
 
 import errno
 import io
@@ -16,7 +16,7 @@ import typer.main
 from harness import __version__
 from harness.cli import completion
 from harness.cli.help import App, HelpedGroup, tasks_text
-from harness.cli.options import PlanCommand, SweepCommand, WholeShortOptions
+from harness.cli.typed_words import PlanCommand, SweepCommand, WholeShortOptions
 from harness.compare import ask as compare
 from harness.diagnose import ask as diagnose
 from harness.errors import BadRequestError, ExitCode, HarnessError, SeveralMatchError
@@ -85,7 +85,10 @@ class AskedGroup(HelpedGroup):
 
 @contextmanager
 def _usage_errors_told() -> Iterator[None]:
-    """Messages quote what was typed, an assignment perhaps. A group without a command answers with its help, no error."""
+    """Messages quote what was typed, an assignment perhaps.
+
+    A group without a command answers with its help, no error.
+    """
     try:
         yield
     except _UsageError as raised:
@@ -171,7 +174,7 @@ app.command("help", rich_help_panel=_LOOK_UP)(show_help)
 
 @cache
 def _command() -> Any:
-    """Return the command line. typer builds all commands anew for each call of ``app``, which callers of `main` would pay."""
+    """The command line. typer builds all commands anew for each call of ``app``, which callers of `main` would pay."""
     return typer.main.get_command(app)
 
 
@@ -264,8 +267,9 @@ def _tell_stopped() -> None:
 
 @contextmanager
 def readers_may_leave() -> Iterator[None]:
-    """Inside the block, what is written to a closed pipe is dropped; `| head` neither fails a run nor hides a regression.
+    """Inside the block, what is written to a closed pipe is dropped.
 
+    `| head` neither fails a run nor hides a regression.
     Streams that somebody has put in place of the process's own are left alone.
     """
     own = sys.stdout, sys.stderr

@@ -1,4 +1,4 @@
-"""Replaces options of Megatron-Bridge's `scripts/performance` that mbr-perf lacks by its own, or refuses them with a remedy."""
+"""Replaces options of Megatron-Bridge's `scripts/performance` by mbr-perf's own, or refuses them with a remedy."""
 
 import json
 import re
@@ -113,7 +113,7 @@ def _slurm_params(text: str) -> Words:
 _NO_DATA = "leave it out: mbr-perf trains on random tokens, which take the same memory and time"
 _NO_CHECKPOINT = "leave it out: mbr-perf neither loads nor saves checkpoints"
 _NO_TOKENIZER = "leave it out and give --vocab_size N: random tokens need no tokenizer"
-_NO_KUBEFLOW = "mbr-perf starts ranks itself: run it in the pod with --nnodes, --node_rank and --master_addr, or use --launcher slurm"
+_NO_KUBEFLOW = "run mbr-perf in the pod with --nnodes, --node_rank and --master_addr, or use --launcher slurm"
 _TO_WANDB = "leave it out, and send the finished run with the code in harness/results/README.md"
 _TO_COMPARE = "leave it out: `mbr-perf compare --log LOG --golden FILE` has this option and judges the loss"
 
@@ -160,24 +160,25 @@ MEANINGS: Mapping[str, Meaning] = {
     "--data": Meaning("accepted: mock", _only("mock", instead=_NO_DATA)),
     "--tokenizer_type": Meaning("accepted: NullTokenizer", _only("nulltokenizer", instead=_NO_TOKENIZER)),
     "--optimizer_type": Meaning("accepted: adam", _only("adam", instead="mbr-perf trains with Adam only")),
-    "--packager": Meaning("accepted: none", _only("none", instead="leave it out: jobs run the mbr-perf of the checkout or image")),
+    "--packager": Meaning("accepted: none", _only("none", instead="leave it out: jobs run the one there")),
     "--offline": Meaning("accepted: mbr-perf downloads nothing", lambda _: ()),
     "--first_k_dense_replace": Meaning("use --set 'model.moe.moe_layer_freq=[0]*K+[1]*N' with N further layers"),
     "--deterministic": Meaning(
         "use -E NCCL_ALGO=Ring -E NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 -E CUBLAS_WORKSPACE_CONFIG=:4096:8"
-        " --set kernels.cross_entropy_loss_fusion=false --set kernels.tp_comm_overlap=false, or a variant library_deterministic"),
+        " --set kernels.cross_entropy_loss_fusion=false --set kernels.tp_comm_overlap=false, or a variant "
+        "library_deterministic"),
     "--list_config_variants": Meaning("use `mbr-perf recipes show RECIPE`, which lists variants"),
     "--distributed_timeout_minutes": Meaning("use --hang_timeout SECONDS, which ends a run that makes no progress"),
-    "--enable_vboost": Meaning("leave it out, and run `sudo nvidia-smi boost-slider --vboost 1` on each node before the run"),
+    "--enable_vboost": Meaning("leave it out, and run `sudo nvidia-smi boost-slider --vboost 1` on each node"),
     "--record_memory_history": Meaning("use --memory_snapshot, which records one more step after the last one"),
     "--log_dir": Meaning("use --results_dir DIR; logs are in the run's folder there"),
     "--save_config_filepath": Meaning("leave it out: spec.json of the run's folder has every setting"),
     "--dump_env": Meaning("leave it out: the run's folder records the environment, and --dryrun prints it"),
-    "--max_retries": Meaning("leave it out: a run starts once; `mbr-perf nightly` repeats runs that failed because of the machine"),
+    "--max_retries": Meaning("leave it out: a run starts once; `mbr-perf nightly` repeats runs that machines failed"),
     "--retry_on_testing_failure": Meaning("leave it out: `mbr-perf nightly` repeats runs that look like a regression"),
     "--is_long_convergence_run": Meaning("leave it out: mbr-perf measures speed and memory, not convergence"),
     "--gres": Meaning("use --slurm_gpus gres; --num_gpus and --gpus_per_node say how many"),
-    "--custom_srun_args": Meaning("use --container_mounts, --segment or --constraint; mbr-perf has no free srun arguments"),
+    "--custom_srun_args": Meaning("use --container_mounts, --segment or --constraint; no free srun arguments"),
     "--custom_bash_cmds": Meaning("put the commands in the image, or in a script that calls mbr-perf on the nodes"),
     "--enable_pct_binding": Meaning("leave it out: mbr-perf does not bind ranks to cores"),
     "--preempt_time": Meaning("leave it out: use --time_limit; `--resume` continues a sweep that Slurm ended"),
@@ -191,7 +192,8 @@ MEANINGS: Mapping[str, Meaning] = {
     **_refused(_TO_WANDB, "wandb_key wandb_project_name wandb_entity_name wandb_experiment_name wandb_save_dir"),
     **_refused(_TO_COMPARE, "correlation_threshold high_loss_tolerance medium_loss_tolerance low_loss_tolerance"
                             " final_loss_tolerance max_outlier_ratio outlier_threshold skip_first_percent_loss"),
-    **_refused(_NO_KUBEFLOW, "kubeflow_namespace csp kubeflow_workdir_pvc kubeflow_workdir_pvc_path kubeflow_workdir_local_path"
+    **_refused(_NO_KUBEFLOW, "kubeflow_namespace csp kubeflow_workdir_pvc kubeflow_workdir_pvc_path "
+               "kubeflow_workdir_local_path"
                              " kubeflow_image_pull_secrets kubeflow_volumes_json kubeflow_volume_mounts_json"
                              " kubeflow_tolerations_json kubeflow_affinity_json kubeflow_env_list_json"
                              " kubeflow_extra_resource_requests_json kubeflow_extra_resource_limits_json"

@@ -27,7 +27,8 @@ _OF_A_START = (
 )  # fmt: skip
 _UNUSED = {
     "check": ("golden_values_path", "require_golden", "timing_threshold", "memory_threshold", "accept_differences",
-              "fail_on_improvement", "timeout_s", "hang_timeout_s", "sample_interval_ms", "results_dir", "repeats", "run_dir"),
+              "fail_on_improvement", "timeout_s", "hang_timeout_s", "sample_interval_ms",
+               "results_dir", "repeats", "run_dir"),
     "plan": (*_OF_A_START, "seed"), "import": _OF_A_START, "diagnose": (*_OF_A_START, "seed"),
 }  # fmt: skip
 """Options that a command takes because `run` does, and that change nothing there: help and the shell leave them out."""
@@ -53,13 +54,16 @@ def with_own_options(command: Any, args: list[str]) -> list[str]:
 
 
 def _has_own_options_only(args: Sequence[str], takes_value: Mapping[str, bool]) -> bool:
-    """Return whether the arguments are nothing but options of the command, each followed by its value if it takes one."""
+    """Whether the arguments are nothing but options of the command, each followed by its value if it takes one."""
     rest = iter(args)
     return all(word in takes_value and not (takes_value[word] and next(rest, "-").startswith("-")) for word in rest)
 
 
 class HelpedCommand(typer.core.TyperCommand):
-    """A command whose help groups its options by panel and ends with examples. Plain text: rich takes longer to import."""
+    """A command whose help groups its options by panel and ends with examples.
+
+    Plain text: rich takes longer to import.
+    """
 
     def __init__(self, name: str | None, **settings: Any) -> None:
         super().__init__(name, **settings)
@@ -98,7 +102,10 @@ class HelpedCommand(typer.core.TyperCommand):
 
 
 class HelpedGroup(typer.core.TyperGroup):
-    """A group whose help lists its commands by panel, each with its whole first sentence; a slip gets the nearest name."""
+    """A group whose help lists its commands by panel, each with its whole first sentence.
+
+    A slip gets the nearest name.
+    """
 
     panels: tuple[str, ...] = ()
 

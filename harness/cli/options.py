@@ -1,7 +1,6 @@
 """Options that several commands take: their types and groups, and how command lines are typed."""
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import completion
-from harness.cli.help import HelpedCommand, with_own_options
-from harness.errors import closest
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.modules import MODULES
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
@@ -51,13 +48,15 @@ class ExperimentOptions:
     model_family_name: Annotated[str | None, _option("--model_family_name", "-m", metavar="FAMILY", panel=MODEL,
         completes=completion.families, help="Model family, e.g. llama; checked against the recipe.")] = None
     model_recipe_name: Annotated[str, _option("--model_recipe_name", "-mr", metavar="RECIPE", panel=MODEL,
-        completes=completion.recipes, help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file.")] = ""
+        completes=completion.recipes, help="A recipe name (`mbr-perf recipes list`) or a recipe file.")] = ""
     bridge_config: Annotated[str | None, _option("--bridge_config", metavar="FILE", panel=_OWN_JOB,
-        help="A configuration of Megatron-Bridge: the file of `run_script.py --dryrun`, or the run_config.yaml of a run.")] = None
+        help="A configuration of Megatron-Bridge: the file of `run_script.py --dryrun`, or the run_config.yaml of a "
+        "run.")] = None
     hf: Annotated[str | None, _option("--hf", metavar="PATH", panel=_OWN_JOB,
         help="A model of Hugging Face: its config.json, or the folder that holds it.")] = None
     megatron_args: Annotated[str | None, _option("--megatron_args", metavar="FILE|-", panel=_OWN_JOB,
-        help="Arguments of Megatron-LM: a command line, a shell script, or a log that prints them; - reads standard input.")] = None
+        help="Arguments of Megatron-LM: a command line, a shell script, or a log that prints them; - reads standard "
+        "input.")] = None
     task: Annotated[str | None, _option("--task", metavar="TASK", panel=MODEL,
         completes=completion.tasks, help=f"{', '.join(completion.TASKS)}; pretrain is the default.")] = None
     gpu: Annotated[str | None, _option("--gpu", "-g", metavar="GPU", panel=MODEL,
@@ -79,13 +78,16 @@ class ExperimentOptions:
         help="A variable of the ranks' environment. Repeatable.")] = None
     recipes_dir: Annotated[Path | None, _option("--recipes_dir", metavar="DIR", panel=MODEL,
         help="Directory of recipe families.")] = None
-    max_steps: Annotated[int | None, _option("--max_steps", "-ms", metavar="N", help="Training steps.", panel=_SIZES)] = None
+    max_steps: Annotated[int | None, _option("--max_steps", "-ms", metavar="N", help="Training steps.",
+        panel=_SIZES)] = None
     global_batch_size: Annotated[int | None, _option("--global_batch_size", "-gb", metavar="N", panel=_SIZES,
         help="Samples per step over all GPUs.")] = None
     micro_batch_size: Annotated[int | None, _option("--micro_batch_size", "-mb", metavar="N", panel=_SIZES,
         help="Samples per micro-batch and GPU.")] = None
-    seq_length: Annotated[int | None, _option("--seq_length", "-sl", metavar="N", help="Tokens per sample.", panel=_SIZES)] = None
-    tensor_model_parallel_size: Annotated[int | None, _option("--tensor_model_parallel_size", "-tp", metavar="N", panel=_PARALLEL,
+    seq_length: Annotated[int | None, _option("--seq_length", "-sl", metavar="N", help="Tokens per sample.",
+        panel=_SIZES)] = None
+    tensor_model_parallel_size: Annotated[int | None, _option("--tensor_model_parallel_size", "-tp", metavar="N",
+        panel=_PARALLEL,
         help="Tensor parallelism (TP). Above 1 it also turns sequence parallelism on; 1 turns it off.")] = None
     pipeline_model_parallel_size: Annotated[int | None, _option("--pipeline_model_parallel_size", "-pp", metavar="N",
         help="Pipeline parallelism (PP).", panel=_PARALLEL)] = None
@@ -101,16 +103,17 @@ class ExperimentOptions:
     hidden_size: Annotated[int | None, _option("--hidden_size", metavar="N", help="Hidden size.", panel=_SIZES)] = None
     seed: Annotated[int | None, _option("--seed", metavar="N", help="Seed of weights and data.", panel=_SIZES)] = None
     memory_limit: Annotated[float | None, _option("--memory_limit", metavar="GIB", panel=_MEMORY,
-        help="Limit every rank to this much memory. A rank that needs more ends as out of memory "
-        "(exit 4). On cpu the first two steps are watched for it: measure from step 2 on, e.g. with --eval_time_start_step 2.")] = None
+        help="Limit every rank to this much memory. A rank that needs more ends as out of memory (exit 4). On cpu the "
+        "first two steps are watched for it: measure from step 2 on, e.g. with --eval_time_start_step 2.")] = None
     memory_snapshot: Annotated[bool | None, _option("--memory_snapshot", panel=_MEMORY,
-        help="On a GPU: after the last step run one more and record it with torch's allocator, "
-        "a file ranks/snapshot_NNN.pickle per rank for `mbr-perf snapshot`.")] = None
+        help="On a GPU: after the last step run one more and record it with torch's allocator, a file "
+        "ranks/snapshot_NNN.pickle per rank for `mbr-perf snapshot`.")] = None
     snapshot_on_oom: Annotated[bool | None, _option("--snapshot_on_oom", panel=_MEMORY,
-        help="On a GPU: record from the beginning, and write that file when memory runs out. Slows steps, so the run is "
-        "not judged.")] = None
+        help="On a GPU: record from the beginning, and write that file when memory runs out. Slows steps, so the run "
+        "is not judged.")] = None
     recompute_modules: Annotated[str | None, _option("--recompute_modules", metavar="LIST|none", panel=_RECOMPUTE,
-        completes=completion.modules, help=f"Selective recompute of these modules: {', '.join(MODULES)}. none keeps every activation.")] = None
+        completes=completion.modules, help=f"Selective recompute of these modules: {', '.join(MODULES)}. none keeps "
+        "every activation.")] = None
     recompute_num_layers: Annotated[int | None, _option("--recompute_num_layers", "-rl", metavar="N", panel=_RECOMPUTE,
         help="Full recompute of N layers; alone it means block, as in Megatron-Bridge.")] = None
     recompute_granularity: Annotated[str | None, _option("--recompute_granularity", metavar="selective|full",
@@ -118,8 +121,10 @@ class ExperimentOptions:
     recompute_method: Annotated[str | None, _option("--recompute_method", metavar="uniform|block", panel=_RECOMPUTE,
         help="uniform: all layers in units of N; block: the first N of each chunk.")] = None
     recompute: Annotated[str | None, _option("--recompute", metavar="TEXT", panel=_RECOMPUTE,
-        completes=completion.settings, help="The whole setting in one word: none, core_attn,mlp, full:uniform:1, full:block:4.")] = None
-    distribute_saved_activations: Annotated[bool | None, _option("--distribute_saved_activations/--no_distribute_saved_activations",
+        completes=completion.settings, help="The whole setting in one word: none, core_attn,mlp, full:uniform:1, "
+        "full:block:4.")] = None
+    distribute_saved_activations: Annotated[bool | None,
+        _option("--distribute_saved_activations/--no_distribute_saved_activations",
         help="Split saved layer inputs over TP (full recompute only).", panel=_RECOMPUTE)] = None
     activation_offload_layers: Annotated[int | None, _option("--activation_offload_layers", "-ol", metavar="N",
         help="Offload activations of N layers to the host.", panel=_RECOMPUTE)] = None
@@ -128,19 +133,27 @@ class ExperimentOptions:
     cuda_graph_scope: Annotated[str | None, _option("--cuda_graph_scope", metavar="LIST", panel=_RECOMPUTE,
         help="attn, mlp, moe, moe_router, moe_preprocess, mamba or full_iteration.")] = None
     enable_nsys: Annotated[bool | None, _option("--enable_nsys", "-en", panel=_PROFILE,
-        help="Record --profiling_ranks with Nsight Systems: ranks/profile_NNN.nsys-rep in the run's folder. A profiled run is "
-        "never compared and cannot become a golden.")] = None
+        help="Record --profiling_ranks with Nsight Systems: ranks/profile_NNN.nsys-rep in the run's folder. A "
+        "profiled run is never compared and cannot become a golden.")] = None
     pytorch_profiler: Annotated[bool | None, _option("--pytorch_profiler", "-pyp", panel=_PROFILE,
-        help="Record --profiling_ranks with torch's profiler: ranks/profile_NNN.json.gz, for chrome://tracing or Perfetto.")] = None
-    profiling_ranks: Annotated[str | None, _option("--profiling_ranks", metavar="LIST", help="Ranks to record. Default: 0.", panel=_PROFILE)] = None
-    profiling_start_step: Annotated[int | None, _option("--profiling_start_step", metavar="STEP", help="First step to record. Default: 10.", panel=_PROFILE)] = None
-    profiling_stop_step: Annotated[int | None, _option("--profiling_stop_step", metavar="STEP", help="One past the last step to record. Default: 11.", panel=_PROFILE)] = None
-    nsys_trace: Annotated[str | None, _option("--nsys_trace", metavar="LIST", help="nsys --trace. Default: cuda,nvtx.", panel=_PROFILE)] = None
-    nsys_extra_args: Annotated[str | None, _option("--nsys_extra_args", metavar="LIST", help="More options for nsys. They replace mbr-perf's options of the same name.", panel=_PROFILE)] = None
-    profiling_gpu_metrics: Annotated[bool | None, _option("--profiling_gpu_metrics", help="Let nsys sample the GPUs' counters.", panel=_PROFILE)] = None
-    export_nsys_sqlite: Annotated[bool | None, _option("--export_nsys_sqlite", help="Let nsys also write SQLite.", panel=_PROFILE)] = None
+        help="Record --profiling_ranks with torch's profiler: ranks/profile_NNN.json.gz, for chrome://tracing or "
+        "Perfetto.")] = None
+    profiling_ranks: Annotated[str | None, _option("--profiling_ranks", metavar="LIST",
+        help="Ranks to record. Default: 0.", panel=_PROFILE)] = None
+    profiling_start_step: Annotated[int | None, _option("--profiling_start_step", metavar="STEP",
+        help="First step to record. Default: 10.", panel=_PROFILE)] = None
+    profiling_stop_step: Annotated[int | None, _option("--profiling_stop_step", metavar="STEP",
+        help="One past the last step to record. Default: 11.", panel=_PROFILE)] = None
+    nsys_trace: Annotated[str | None, _option("--nsys_trace", metavar="LIST", help="nsys --trace. Default: cuda,nvtx.",
+        panel=_PROFILE)] = None
+    nsys_extra_args: Annotated[str | None, _option("--nsys_extra_args", metavar="LIST",
+        help="More options for nsys. They replace mbr-perf's options of the same name.", panel=_PROFILE)] = None
+    profiling_gpu_metrics: Annotated[bool | None, _option("--profiling_gpu_metrics",
+        help="Let nsys sample the GPUs' counters.", panel=_PROFILE)] = None
+    export_nsys_sqlite: Annotated[bool | None, _option("--export_nsys_sqlite", help="Let nsys also write SQLite.",
+        panel=_PROFILE)] = None
     lock_gpu_freq: Annotated[int | None, _option("--lock_gpu_freq", "-lgc", metavar="MHZ", panel=_PROFILE,
-        help="Lock the GPU clock of every GPU of the nodes during the run; needs root. mbr-perf resets it afterwards.")] = None
+        help="Lock the GPU clock of every GPU of the nodes during the run, then reset it; needs root.")] = None
     peak_mem_clk: Annotated[int | None, _option("--peak_mem_clk", "-lmc", metavar="MHZ", panel=_PROFILE,
         help="Lock the memory clock of every GPU likewise.")] = None
     force: Annotated[list[str] | None, _option("--force", metavar="RULE_ID", panel=MODEL,
@@ -155,12 +168,14 @@ class EngineOptions:
     """Who trains."""
 
     engine: Annotated[str | None, _option("--engine", metavar="NAME", panel=_ENGINE,
-        help="mcore: mbr-perf's own worker on megatron-core (default). bridge: Megatron-Bridge's own pretrain(), with --bridge_config "
-        "or --bridge_recipe, where Megatron-Bridge 0.3 or later is installed.")] = None
+        help="mcore: mbr-perf's own worker on megatron-core (default). bridge: Megatron-Bridge's own pretrain(), with "
+        "--bridge_config or --bridge_recipe, where Megatron-Bridge 0.3 or later is installed.")] = None
     bridge_recipe: Annotated[str | None, _option("--bridge_recipe", metavar="FUNCTION", panel=_ENGINE,
-        help="With --engine bridge: a recipe function of Megatron-Bridge that makes the configuration, by its name or as MODULE:FUNCTION.")] = None
+        help="With --engine bridge: a recipe function of Megatron-Bridge that makes the configuration, by its name or "
+        "as MODULE:FUNCTION.")] = None
     forward_step: Annotated[str | None, _option("--forward_step", metavar="MODULE:FUNCTION", panel=_ENGINE,
-        help="With --engine bridge: the forward step. Default: Bridge's own for GPT models and for models with vision.")] = None
+        help="With --engine bridge: the forward step. Default: Bridge's own for GPT models and for models with "
+        "vision.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,17 +183,20 @@ class JudgeOptions:
     """How to judge."""
 
     golden_values_path: Annotated[Path | None, _option("--golden_values_path", metavar="PATH", panel=_JUDGE,
-        help="A golden file or a folder of them. Default: the stored golden of these settings, if there is one.")] = None
-    require_golden: Annotated[bool, _option("--require_golden", panel=_JUDGE, help="Exit 6 when there is no golden.")] = False
+        help="A golden file or a folder of them. Default: the stored golden of these settings, if any.")] = None
+    require_golden: Annotated[bool, _option("--require_golden", panel=_JUDGE,
+        help="Exit 6 when there is no golden.")] = False
     timing_threshold: Annotated[float | None, _option("--timing_threshold", metavar="FRACTION", panel=_JUDGE,
         help="Allowed loss of throughput. Default 0.05; on cpu 0.15, 0.10 with three repeats.")] = None
     memory_threshold: Annotated[float | None, _option("--memory_threshold", metavar="FRACTION", panel=_JUDGE,
         help="Allowed growth of peak memory. Default 0.05; on cpu 0.005.")] = None
     accept_differences: Annotated[list[str] | None, _option("--accept_difference", metavar="NAME", panel=_JUDGE,
-        help="Compare although this differs from the golden's: a package, software (all of them), driver_version, device_name, or a setting. Repeatable.")] = None
+        help="Compare although this differs from the golden's: a package, software (all of them), driver_version, "
+        "device_name, or a setting. Repeatable.")] = None
     fail_on_improvement: Annotated[bool, _option("--fail_on_improvement", panel=_JUDGE,
         help="Exit 7 on an improvement beyond the threshold.")] = False
-    skip_first_percent_time: Annotated[float | None, _option("--skip_first_percent_time", metavar="FRACTION", panel=_JUDGE,
+    skip_first_percent_time: Annotated[float | None, _option("--skip_first_percent_time", metavar="FRACTION",
+        panel=_JUDGE,
         help="Share of the steps that does not count.")] = None
     eval_time_start_step: Annotated[int | None, _option("--eval_time_start_step", metavar="STEP", panel=_JUDGE,
         help="First step that counts, from 0; overrides the share.")] = None
@@ -190,13 +208,16 @@ class JudgeOptions:
 class LocalLaunchOptions:
     """How to launch on this node."""
 
-    launcher: Annotated[str, _option("--launcher", metavar="NAME", help="torchrun, slurm or replay.", panel=_LAUNCH)] = "torchrun"
-    replay_from: Annotated[Path | None, _option("--from", metavar="RUN", help="Recorded run folder of the replay launcher.", panel=_LAUNCH)] = None
-    timeout_s: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.", panel=_LAUNCH)] = None
+    launcher: Annotated[str, _option("--launcher", metavar="NAME", help="torchrun, slurm or replay.",
+        panel=_LAUNCH)] = "torchrun"
+    replay_from: Annotated[Path | None, _option("--from", metavar="RUN",
+        help="Recorded run folder of the replay launcher.", panel=_LAUNCH)] = None
+    timeout_s: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.",
+        panel=_LAUNCH)] = None
     hang_timeout_s: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,
         help="A rank this long without a sign of life hangs; at least 20 steps are allowed.")] = HANG_TIMEOUT_S
     sample_interval_ms: Annotated[int, _option("--sample_interval_ms", metavar="MS", panel=_LAUNCH,
-        help="How often to read memory, power and clocks of the GPUs; 0: never, and these figures are missing.")] = SAMPLE_INTERVAL_MS
+        help="How often to read memory, power and clocks of the GPUs; 0: never.")] = SAMPLE_INTERVAL_MS
     pass_env: Annotated[list[str] | None, _option("--pass_env", metavar="NAME", panel=_LAUNCH,
         help="Hand this variable of your shell to the ranks; it is never recorded. Repeatable.")] = None
     results_dir: Annotated[Path | None, _option("--results_dir", metavar="DIR", panel=_LAUNCH,
@@ -209,12 +230,15 @@ class LaunchOptions(LocalLaunchOptions):
 
     repeats: Annotated[int, _option("--repeats", metavar="N", panel=_LAUNCH,
         help="Run N times and compare the median of the runs' medians.")] = 1
-    nnodes: Annotated[int, _option("--nnodes", metavar="N", help="Nodes; run the same command on each.", panel=_LAUNCH)] = 1
+    nnodes: Annotated[int, _option("--nnodes", metavar="N", help="Nodes; run the same command on each.",
+        panel=_LAUNCH)] = 1
     node_rank: Annotated[int, _option("--node_rank", metavar="R", help="Number of this node.", panel=_LAUNCH)] = 0
-    master_addr: Annotated[str | None, _option("--master_addr", metavar="HOST", help="Address of node 0.", panel=_LAUNCH)] = None
-    master_port: Annotated[int | None, _option("--master_port", metavar="PORT", help="Default: a free port; 29500 with several nodes.", panel=_LAUNCH)] = None
+    master_addr: Annotated[str | None, _option("--master_addr", metavar="HOST", help="Address of node 0.",
+        panel=_LAUNCH)] = None
+    master_port: Annotated[int | None, _option("--master_port", metavar="PORT",
+        help="Default: a free port; 29500 with several nodes.", panel=_LAUNCH)] = None
     run_dir: Annotated[Path | None, _option("--run_dir", metavar="DIR", panel=_LAUNCH,
-        help="Run folder, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
+        help="Run folder, the same on every node; needed with --nnodes. Default: a new one in results.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +264,8 @@ class SweepNodes:
     master_port: Annotated[int | None, typer.Option("--master_port", metavar="PORT", rich_help_panel=_NODES,
         help="Default: a free port; 29500 with several nodes.")] = None
     sweep_dir: Annotated[Path | None, typer.Option("--sweep_dir", metavar="DIR", rich_help_panel=_NODES,
-        help="Folder of the sweep, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
+        help="Folder of the sweep, the same on every node; needed with --nnodes. Default: a new one under the results "
+        "folder.")] = None
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmLaunchOptions:
@@ -257,17 +282,21 @@ class SlurmLaunchOptions:
         help="How to request GPUs: gpus-per-node (default), gres, or none if Slurm does not know GPUs.")] = None
     no_exclusive: Annotated[bool, _slurm("--no_exclusive",
         help="Share the nodes with other jobs. The measurement then includes their load.")] = False
-    segment: Annotated[int | None, _slurm("--segment", metavar="N", help="Slurm's --segment: nodes per NVLink domain.")] = None
+    segment: Annotated[int | None, _slurm("--segment", metavar="N",
+        help="Slurm's --segment: nodes per NVLink domain.")] = None
     container_image: Annotated[str | None, _slurm("--container_image", "-i", metavar="IMAGE",
-        help="Run in this container (pyxis). mbr-perf must be importable there by --slurm_python; results and the checkout are mounted.")] = None
+        help="Run in this container (pyxis). mbr-perf must be importable there by --slurm_python; results and the "
+        "checkout are mounted.")] = None
     container_mounts: Annotated[list[str] | None, _slurm("--container_mounts", metavar="SRC:DST",
         help="Further mounts of the container. Repeatable.")] = None
     python: Annotated[str | None, _slurm("--slurm_python", metavar="PATH",
-        help="The Python that runs mbr-perf on the nodes. Default: the one in use here; python3 in a container.")] = None
+        help="Python that runs mbr-perf on the nodes. Default: the one in use here; python3 in a container.")] = None
     pending_timeout_minutes: Annotated[int | None, _slurm("--pending_timeout", metavar="MINUTES",
         help="Cancel a job that has not started by then. Default: wait.")] = None
-    detach: Annotated[bool, _slurm("--detach", help="Submit and return; `mbr-perf jobs wait` collects and judges.")] = False
-    no_submit: Annotated[bool, _slurm("--no_submit", help="Write the job's files and stop; `mbr-perf jobs submit` submits them.")] = False
+    detach: Annotated[bool, _slurm("--detach",
+        help="Submit and return; `mbr-perf jobs wait` collects and judges.")] = False
+    no_submit: Annotated[bool, _slurm("--no_submit",
+        help="Write the job's files and stop; `mbr-perf jobs submit` submits them.")] = False
 # fmt: on
 
 
@@ -294,77 +323,3 @@ def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
         return call
 
     return decorate
-
-
-_SHORT = re.compile(r"-[A-Za-z][^=]+")
-
-
-class WholeShortOptions(HelpedCommand):
-    """A command that takes `-mq` for an unknown option, not for `-m q`.
-
-    Option parsers read an unknown `-mq 3` as option `-m` with the value `q`, so that a slip of the finger would name
-    another family. Values therefore stand apart: `-m llama`, never `-mllama`.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, options of Megatron-Bridge too; a usage error (exit code 2) names the nearest options."""
-        args = with_own_options(self, args)
-        known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
-        own = args[: args.index("--")] if "--" in args else args
-        for argument in own:
-            if _SHORT.fullmatch(argument) and argument not in known:
-                ctx.fail(f"no such option: {argument} {_remedy(argument, known)}")
-        return super().parse_args(ctx, args)
-
-
-def _remedy(argument: str, known: list[str]) -> str:
-    short = [name for name in known if not name.startswith("--")]
-    close = closest(argument, short, 3)
-    if close:
-        return f"(did you mean {' or '.join(close)}?)"
-    if argument[:2] in short:
-        return f"(write the value apart: {argument[:2]} {argument[2:]})"
-    return f"(short options: {', '.join(short)})"
-
-
-# Options of `plan` that take several values, and the value that stands where none is given; None: one is needed.
-_MANY = {"--exact": "recommended", "--calibrate": None, "--only": None, "--over": None}
-
-
-class PlanCommand(WholeShortOptions):
-    """`plan`: several settings may follow one option."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """`--exact none mlp` as `--exact none --exact mlp`."""
-        return super().parse_args(ctx, spread(args, _MANY))
-
-
-class SweepCommand(WholeShortOptions):
-    """`sweep`: several axes may follow one `--over`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """`--over tp=1,2 mb=1,2` as `--over tp=1,2 --over mb=1,2`."""
-        return super().parse_args(ctx, spread(args, {"--over": None}))
-
-
-def spread(args: list[str], many: dict[str, str | None]) -> list[str]:
-    """``args`` with every option of ``many`` before each of its values.
-
-    >>> spread(["--exact", "none", "mlp", "-g", "h100", "--exact"], {"--exact": "recommended"})
-    ['--exact', 'none', '--exact', 'mlp', '-g', 'h100', '--exact', 'recommended']
-    """
-    out: list[str] = []
-    position = 0
-    while position < len(args):
-        name, position = args[position], position + 1
-        out.append(name)
-        if name not in many:
-            continue
-        values = []
-        while position < len(args) and not args[position].startswith("-"):
-            values.append(args[position])
-            position += 1
-        default = many[name]
-        values = values or ([default] if default is not None else [])
-        out[-1:] = [word for value in values for word in (name, value)] or [name]
-    return out

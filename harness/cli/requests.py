@@ -35,8 +35,8 @@ _Kind = TypeVar("_Kind")
 def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
     """Make a ``kind`` of ``settled`` and, for its other fields, of the options of the same names.
 
-    An option that was not given (None) leaves the default of the field; a list becomes a tuple. AttributeError for a field
-    that neither has: a renamed option cannot get lost.
+    An option that was not given (None) leaves the default of the field; a list becomes a tuple. AttributeError for a
+    field that neither has: a renamed option cannot get lost.
     """
     given = {**{name: value for group in reversed(groups) for name, value in vars(group).items()}, **settled}
     names = kind.model_fields if issubclass(kind, BaseModel) else [field.name for field in fields(kind)]  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
 def experiment_request(
     options: ExperimentOptions, judge: JudgeOptions | None = None, engine: EngineOptions | None = None
 ) -> Request:
-    """Return the options as the request that recipes resolve. ``gpu`` is empty if it was not given; it is settled later.
+    """The options as the request that recipes resolve. ``gpu`` is empty if it was not given; it is settled later.
 
     BadRequestError for several descriptions of the job, and for options of recipes beside a file of another program.
     """
@@ -183,7 +183,7 @@ def require_nothing_else(what: str, may: str, groups: tuple[object, ...], but: C
 
 
 def given_options(*groups: object, but: Container[str]) -> list[str]:
-    """Name the options and arguments of ``groups`` that differ from their defaults, as typed, except those in ``but``."""
+    """Name options and arguments of ``groups`` that differ from their defaults, as typed, except those in ``but``."""
     return [
         typed
         for group in groups
@@ -229,7 +229,10 @@ def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, 
 
 
 def limit_minutes(text: str | None) -> int:
-    """Return ``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up. BadRequestError for any other text."""
+    """Return ``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up.
+
+    BadRequestError for any other text.
+    """
     remedy = "--time_limit 30 (minutes) or 01:30:00"
     if text is None:
         raise BadRequestError(

@@ -113,7 +113,7 @@ def effective_if_cut(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> 
 
 
 def computation(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> object:
-    """Return the key by which recompute settings of one request are equal: modules, or checkpointed units of every chunk."""
+    """The key by which recompute settings of one request are equal: modules, or checkpointed units of every chunk."""
     effect = effective_recompute(spec, settled_implementation(spec), software)
     policy = spec.recompute
     if not isinstance(policy, FullRecompute) or effect.does_nothing:
@@ -191,8 +191,8 @@ def _switched_off(layers: Layers, module: str) -> str | None:
 def _flash_effect(layers: Layers) -> str:
     """Describe the effect on memory of recomputing an attention that saves no scores.
 
-    transformer-engine copies V beside rotated Q and K and lets the QKV projection go (2.11 `get_qkv_layout`); a checkpoint
-    keeps V as a view of it. Llama3-70B at TP 4: 18.6 MB more per layer of 281 MB.
+    transformer-engine copies V beside rotated Q and K and lets the QKV projection go (2.11 `get_qkv_layout`); a
+    checkpoint keeps V as a view of it. Llama3-70B at TP 4: 18.6 MB more per layer of 281 MB.
     """
     model = layers.spec.model
     rotates_copies = model.position_embedding_type in ("rope", "yarn") and model.mla is None

@@ -55,7 +55,7 @@ class DdpSpec(Frozen):
 
     @property
     def gathers_in_forward(self) -> bool:
-        """Return whether forward pre-hooks of megatron-core's DDP gather parameters. Megatron-FSDP has no such hooks."""
+        """Whether forward pre-hooks of megatron-core's DDP gather parameters. Megatron-FSDP has no such hooks."""
         return self.overlap_param_gather and not self.use_megatron_fsdp
 
 
@@ -144,10 +144,10 @@ _LONGEST = 1000
 class MeasureSpec(Frozen):
     """How many steps run and which of them count. The window is [start, end), 0-based, after the skipped share.
 
-    ``memory_limit_bytes`` limits every rank to less memory than its device has; a rank that needs more runs out of memory.
-    ``memory_snapshot`` records one more step after the last one, which costs the measured steps nothing.
-    ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged.
-    ``profiler`` records steps [start, stop) of some ranks, which slows them: such a run is neither judged nor a golden.
+    ``memory_limit_bytes`` limits every rank to less memory than its device has; a rank that needs more runs out of
+    memory. ``memory_snapshot`` records one more step after the last one, which costs the measured steps nothing.
+    ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged. ``profiler``
+    records steps [start, stop) of some ranks, which slows them: such a run is neither judged nor a golden.
     ``gpu_clock_mhz`` and ``memory_clock_mhz`` lock the clocks of all GPUs of each node during the run.
     """
 
@@ -191,8 +191,9 @@ class MeasureSpec(Frozen):
 
     @property
     def too_few_steps(self) -> str | None:
-        """Return a note, for before the start, if the window will hold fewer than ``MIN_STEPS`` steps; None if it will not.
+        """Return a note, for before the start, if the window will hold fewer than ``MIN_STEPS`` steps.
 
+        None if it will not.
         Such a run is not refused: its peak memory and its counted FLOPs are still judged.
         """
         start, end = self.window
@@ -297,9 +298,13 @@ class ExperimentSpec(Frozen):
 
     @property
     def slug(self) -> str:
-        """Return ``<recipe>.<task>.<dtype>.<n>gpu.<recompute>``, the stem of its golden file; ``.bridge`` names the engine."""
+        """Return ``<recipe>.<task>.<dtype>.<n>gpu.<recompute>``, the stem of its golden file.
+
+        ``.bridge`` names the engine.
+        """
         engine = f".{self.engine.name}" if self.engine else ""
-        return f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu.{canonical_text(self.recompute)}{engine}"
+        job = f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu"
+        return f"{job}.{canonical_text(self.recompute)}{engine}"
 
     @property
     def capacity_bytes(self) -> int | None:

@@ -14,7 +14,10 @@ PeakKey = Literal["fp32", "bf16", "fp8", "fp4"]
 
 @dataclass(frozen=True)
 class Precision:
-    """One `--compute_dtype`. ``transformer_config`` holds MCore 0.16 field names; ``min_capability`` a CUDA (major, minor)."""
+    """One `--compute_dtype`.
+
+    ``transformer_config`` holds MCore 0.16 field names; ``min_capability`` a CUDA (major, minor).
+    """
 
     name: str
     title: str
@@ -33,7 +36,7 @@ class Precision:
 
     @property
     def weight_bytes(self) -> float:
-        """Return the least bytes of one element of a layer's weight: a quantised weight replaces one in ``params_dtype``."""
+        """The least bytes of one element of a layer's weight: a quantised weight replaces one in ``params_dtype``."""
         if self.transformer_config.get("fp4_param"):
             return 0.5
         return 1.0 if self.transformer_config.get("fp8_param") else self.params_bytes
@@ -71,7 +74,7 @@ PRECISIONS: dict[str, Precision] = {
 
 @dataclass(frozen=True)
 class Links:
-    """Bytes/s in one direction of one GPU: inside its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""
+    """Bytes/s in one direction of a GPU: in its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""
 
     nvlink: float
     network: float
@@ -83,11 +86,11 @@ class Links:
 class GpuType:
     """One `-g`. Peaks are dense (no sparsity), FLOP/s; bandwidth bytes/s; ``name_pattern`` matches NVML's product name.
 
-    ``capability``: CUDA's (major, minor); None for a processor, which has no ``links`` either.
-    ``host_bandwidth``: bytes/s between the GPU and its host, each way; None where the data sheet states none.
-    ``driver_bytes``: of ``memory_bytes``, what no program can have; 0 where the data sheet's decimal GB are already less
-    than that. ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only
-    where repeated runs were measured to need it.
+    ``capability``: CUDA's (major, minor); None for a processor, which has no ``links`` either. ``host_bandwidth``:
+    bytes/s between the GPU and its host, each way; None where the data sheet states none. ``driver_bytes``: of
+    ``memory_bytes``, what no program can have; 0 where the data sheet's decimal GB are already less than that.
+    ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only where
+    repeated runs were measured to need it.
     """
 
     name: str
@@ -193,7 +196,7 @@ GPUS: dict[str, GpuType] = {
 
 
 def gpu_named(product_name: str) -> GpuType | None:
-    """Return the row whose pattern matches NVML's product name (`NVIDIA H100 80GB HBM3`); None for an unknown product."""
+    """The row whose pattern matches NVML's product name (`NVIDIA H100 80GB HBM3`); None for an unknown product."""
     for row in GPUS.values():
         if row.name_pattern and re.search(row.name_pattern, product_name):
             return row

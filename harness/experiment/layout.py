@@ -1,10 +1,11 @@
 """Computes the layers of every (pipeline rank, virtual stage), and parses layout strings.
 
 The arithmetic is that of megatron-core 0.16 (`transformer_config.py` for the checks, `transformer_block.py`
-get_num_layers_to_build and `pipeline_parallel_layer_layout.py` for the cut), which makes half of the checks only on GPUs.
+get_num_layers_to_build and `pipeline_parallel_layer_layout.py` for the cut), which makes half of the checks only on
+GPUs.
 
-Grammar of ``pipeline_model_parallel_layout``, that of the same file: ``E`` embedding, ``t`` decoder layer, ``m`` MTP layer,
-``L`` loss; ``|`` ends a stage; ``x*3`` and ``(xy|)*3`` repeat; commas mean nothing.
+Grammar of ``pipeline_model_parallel_layout``, that of the same file: ``E`` embedding, ``t`` decoder layer, ``m`` MTP
+layer, ``L`` loss; ``|`` ends a stage; ``x*3`` and ``(xy|)*3`` repeat; commas mean nothing.
 """
 
 import re
@@ -241,7 +242,8 @@ def _cut_with_uneven_ends(model: ModelSpec, par: ParallelismSpec) -> list[list[i
     if _has_accounting(par):
         raise LayoutError(
             "P10",
-            "num_layers_in_first/last_pipeline_stage and account_for_embedding/loss_in_pipeline_split exclude each other",
+            "num_layers_in_first/last_pipeline_stage and account_for_embedding/loss_in_pipeline_split exclude each "
+            "other",
             "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage cannot beset at the same time "
             "with account_for_embedding_in_pipeline_splitand account_for_loss_in_pipeline_split",
         )

@@ -10,7 +10,8 @@ from harness.experiment.frozen import Former, Frozen
 
 # Not Field(ge=...): before 2.10 pydantic keeps the default of one field in a Field that others share.
 MOST = {
-    "gpus": 2**20, "layers": 10_000, "experts": 100_000, "width": 10**7, "tokens": 10**8, "samples": 10**6, "steps": 10**7,
+    "gpus": 2**20, "layers": 10_000, "experts": 100_000, "width": 10**7, "tokens": 10**8, "samples": 10**6,
+    "steps": 10**7,
     "repeats": 10_000, "count": 2**40,
 }  # fmt: skip
 """The upper bound of every size, far above any job: one digit too many must not take all memory of the machine."""
@@ -45,7 +46,10 @@ def has_experts(kind: LayerKind) -> bool:
 
 
 class MoeModel(Frozen):
-    """Mixture-of-experts part (`TransformerConfig` names). ``moe_layer_freq``: every n-th layer, or one 0/1 per layer."""
+    """Mixture-of-experts part (`TransformerConfig` names).
+
+    ``moe_layer_freq``: every n-th layer, or one 0/1 per layer.
+    """
 
     num_moe_experts: Experts
     moe_router_topk: Experts
@@ -84,7 +88,7 @@ class MlaModel(Frozen):
 
 
 class LinearAttentionModel(Frozen):
-    """Gated delta net layers (`experimental_attention_variant` gated_delta_net), which replace attention in part of the layers.
+    """Gated delta net layers (`experimental_attention_variant` gated_delta_net) in place of attention in some layers.
 
     ``linear_attention_freq``: n keeps attention in every n-th layer, a list has 1 for each gated delta net layer.
     """
@@ -108,7 +112,7 @@ class LinearAttentionModel(Frozen):
 
     @property
     def projected_channels(self) -> int:
-        """Return the width of the input projection: queries, keys, values and their gate; per value head beta and alpha."""
+        """The width of the input projection: queries, keys, values and their gate; per value head beta and alpha."""
         return 2 * self.key_channels + 2 * self.value_channels + 2 * self.linear_num_value_heads
 
 
@@ -133,8 +137,8 @@ def _kinds_of(window: tuple[int, ...], delta: tuple[int, ...], moe: tuple[int, .
 class ModelSpec(Frozen):
     """A GPT model. Sizes are counts of elements; dropouts are probabilities.
 
-    ``window_size``: tokens that a query sees before and after itself, -1 for all. ``window_attn_skip_freq``: n leaves the
-    window out of every n-th layer, a list has 1 for each layer with a window; None gives every layer the window.
+    ``window_size``: tokens that a query sees before and after itself, -1 for all. ``window_attn_skip_freq``: n leaves
+    the window out of every n-th layer, a list has 1 for each layer with a window; None gives every layer the window.
     """
 
     num_layers: Layers
@@ -217,7 +221,7 @@ class ModelSpec(Frozen):
 
     @property
     def window_pattern(self) -> tuple[int, ...]:
-        """Return one 1 (sliding window) or 0 (all tokens) per decoder layer, as megatron-core reads `window_attn_skip_freq`."""
+        """One 1 (sliding window) or 0 (all tokens) per decoder layer, as megatron-core's `window_attn_skip_freq`."""
         freq = self.window_attn_skip_freq
         if self.window_size is None:
             return (0,) * self.num_layers
@@ -227,7 +231,7 @@ class ModelSpec(Frozen):
 
     @property
     def linear_attention_pattern(self) -> tuple[int, ...]:
-        """Return one 1 (gated delta net) or 0 (attention) per decoder layer, as megatron-core reads `linear_attention_freq`."""
+        """One 1 (gated delta net) or 0 (attention) per decoder layer, as megatron-core's `linear_attention_freq`."""
         if self.linear_attention is None:
             return (0,) * self.num_layers
         freq = self.linear_attention.linear_attention_freq
@@ -266,8 +270,8 @@ class ParallelismSpec(Frozen):
     """Parallel sizes in megatron-core's names. ``expert_tensor_parallel_size`` None means equal to TP.
 
     ``defer_embedding_wgrad_compute`` moves the output layer's weight gradients into the pipeline's flush, at most
-    ``wgrad_deferral_limit`` micro-batches of them (0: all). Without ``deallocate_pipeline_outputs`` a stage keeps what it sent
-    until the backward pass.
+    ``wgrad_deferral_limit`` micro-batches of them (0: all). Without ``deallocate_pipeline_outputs`` a stage keeps what
+    it sent until the backward pass.
     """
 
     tensor_model_parallel_size: Gpus = 1

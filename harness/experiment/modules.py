@@ -42,7 +42,7 @@ Effect = int | str
 
 @dataclass(frozen=True)
 class Frames:
-    """Frames of a stack that belong to a module: those whose path contains ``path``, in one of ``functions`` if given."""
+    """Frames of a stack that belong to a module: their path contains ``path``, in one of ``functions`` if given."""
 
     path: str
     functions: tuple[str, ...] = ()
@@ -53,10 +53,10 @@ class RecomputeModule:
     """One name of `recompute_modules`.
 
     ``effect``: where megatron-core's layers have the module. ``switches``: the attributes of a built layer that turn it
-    on, ``part`` an attribute without which they mean nothing. ``discards_output``: it runs through `CheckpointWithoutOutput`
-    and not through a plain checkpoint. ``inside``: the module that contains it. ``graph_scopes``: the scopes of
-    transformer_engine graphs that capture it. ``flops``: the fields of `LayerFlops` that run again. ``frames``: its places
-    in stacks. ``since_mcore``: the first release of megatron-core that has it.
+    on, ``part`` an attribute without which they mean nothing. ``discards_output``: it runs through
+    `CheckpointWithoutOutput` and not through a plain checkpoint. ``inside``: the module that contains it.
+    ``graph_scopes``: the scopes of transformer_engine graphs that capture it. ``flops``: the fields of `LayerFlops`
+    that run again. ``frames``: its places in stacks. ``since_mcore``: the first release of megatron-core that has it.
     """
 
     name: str

@@ -47,7 +47,7 @@ class FullRecompute(Frozen):
 
     @property
     def text(self) -> str:
-        """Return the stable spelling, e.g. ``full:uniform:1``; ``:distributed`` if the saved inputs are split over TP."""
+        """The stable spelling, e.g. ``full:uniform:1``; ``:distributed`` if the saved inputs are split over TP."""
         suffix = ":distributed" if self.distribute_saved_activations else ""
         return f"full:{self.method}:{self.num_layers}{suffix}"
 

@@ -7,7 +7,8 @@ from harness.units import parse_version
 
 # Rules of this release are assumed where megatron-core is not installed: the release that mbr-perf is tested with.
 ASSUMED_MEGATRON_CORE = "0.16.1"
-# Assumed for a GPU job that will run on another machine: the newest release in the range that megatron-core 0.16 declares.
+# Assumed for a GPU job that will run on another machine: the newest release in the range that megatron-core 0.16
+# declares.
 ASSUMED_TRANSFORMER_ENGINE = "2.11"
 
 _ASSUMABLE = {
@@ -22,8 +23,8 @@ _ASSUMABLE = {
 class Software(Frozen):
     """The software of a job. None: not installed, and for ``megatron_core`` also unknown. ``gpu`` is a row of GPUS.
 
-    A ``gpu`` that differs from the request's own is what the machine really has. ``apex``: whether its kernel for weight
-    gradients can be imported; None if nobody looked.
+    A ``gpu`` that differs from the request's own is what the machine really has. ``apex``: whether its kernel for
+    weight gradients can be imported; None if nobody looked.
     """
 
     megatron_core: str | None = None
@@ -35,7 +36,7 @@ class Software(Frozen):
 
 
 def parse_assume(text: str, installed: Software) -> Software:
-    """Replace parts of ``installed`` by the values of ``--assume``: ``megatron-core=0.19.2,transformer-engine=none,gpu=h100``.
+    """Replace parts of ``installed`` by ``--assume``: ``megatron-core=0.19.2,transformer-engine=none,gpu=h100``.
 
     Raises BadRequestError naming every part that is wrong.
     """

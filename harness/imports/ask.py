@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import completion
-from harness.cli.options import MODEL, ExperimentOptions, JudgeOptions, WholeShortOptions, spread, takes
+from harness.cli.options import MODEL, ExperimentOptions, JudgeOptions, takes
+from harness.cli.typed_words import WholeShortOptions, spread
 
 
 def _option(name: str, metavar: str | None, text: str) -> Any:

@@ -8,7 +8,8 @@ import typer
 
 from harness.cli import completion
 from harness.cli.help import App
-from harness.cli.options import ExperimentOptions, Json, WholeShortOptions, takes
+from harness.cli.options import ExperimentOptions, Json, takes
+from harness.cli.typed_words import WholeShortOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

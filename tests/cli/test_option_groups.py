@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from harness.cli.options import WholeShortOptions, takes
+from harness.cli.options import takes
+from harness.cli.typed_words import WholeShortOptions
 from harness.errors import BadRequestError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.cli.options import spread
+from harness.cli.typed_words import spread
 
 MANY = {"--exact": "recommended", "--calibrate": None, "--over": None}
 

@@ -40,10 +40,11 @@ _FOR_PLAIN_ATTENTION = tuple(row for row in _EVERYWHERE if row not in attention.
 
 
 def applicable(situation: Situation) -> tuple[Rule, ...]:
-    """Return the rows to judge. Rows about processors, and about windows, sinks, gates and delta nets, only where there are some.
+    """Return the rows to judge.
 
-    Rows about mbr-perf's own worker do not hold for Megatron-Bridge's loop. If the spec does not describe a job fully, only
-    rows about the machine apply.
+    Rows about processors, and about windows, sinks, gates and delta nets, only where there are some. Rows about
+    mbr-perf's own worker do not hold for Megatron-Bridge's loop. If the spec does not describe a job fully, only rows
+    about the machine apply.
     """
     engine = situation.spec.engine
     if engine is not None:
@@ -83,8 +84,8 @@ def check(
     """Return every rule that ``spec`` violates, errors first. If a finding ``blocks``, nothing may start.
 
     ``env`` is the environment the ranks will have; without it only ``spec.env`` is judged. ``implementation`` is the
-    settled kernels.transformer_impl. ``force`` names errors to override; BadRequestError for an unknown id.
-    ``sources`` names the origin of each value: a recipe's value is a note, not a warning, if an option turned its switch off.
+    settled kernels.transformer_impl. ``force`` names errors to override; BadRequestError for an unknown id. ``sources``
+    names the origin of each value: a recipe's value is a note, not a warning, if an option turned its switch off.
     """
     known = {rule.id for rule in RULES}
     raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])

@@ -62,7 +62,10 @@ def _both_moe_scopes(s: Situation) -> Values | None:
 
 
 def _checkpoints(s: Situation, impl: str, *, quantized_only: bool = False) -> list[str]:
-    """List the checkpoints that graphs of ``impl`` capture; ``quantized_only``: only transformer-engine's checkpoints."""
+    """List the checkpoints that graphs of ``impl`` capture.
+
+    ``quantized_only``: only transformer-engine's checkpoints.
+    """
     if s.graph.impl != impl:
         return []
     reaching = [m for m in s.captured_checkpoints if not (m == "moe" and impl == "local")]
@@ -121,7 +124,8 @@ RULES = (
          "set moe_expert_capacity_factor and moe_pad_expert_input_to_capacity, or use moe_router",
          f"{CONFIG}:1764", "run", "moe cuda graph is only supported with drop-padding MoE."),
     Rule("G12", "error", where(_scoped, _preprocess_syncs),
-         "cuda_graph_scope moe_preprocess with a capacity factor needs padding: else token counts are copied to the host",
+         "cuda_graph_scope moe_preprocess with a capacity factor needs padding: else token counts are copied to the "
+         "host",
          "set moe_pad_expert_input_to_capacity, or drop moe_preprocess",
          f"{CONFIG}:1771", "run",
          "moe_preprocess cuda graph is not supported when there are DtoH copies and synchronizations in the "
@@ -157,7 +161,8 @@ RULES = (
          f"transformer/cuda_graphs.py:924; {ISSUES}/2758", "issue",
          "Checkpointing is not compatible with .grad(), please use .backward() if possible", until="0.18"),
     Rule("G22", "error", _te_warms_up_with_grad,
-         "{named}: the capture fails, because transformer-engine {s.software.transformer_engine} cannot capture a layer "
+         "{named}: the capture fails, because transformer-engine {s.software.transformer_engine} cannot capture a "
+         "layer "
          "with a checkpoint",
          "use transformer-engine 2.12, or a scope without these modules",
          "transformer_engine/pytorch/graph.py; https://github.com/NVIDIA/TransformerEngine/pull/2518", "source",

@@ -314,7 +314,8 @@ RUN_RULES = (
          "mbr-perf", "harness"),
     Rule("RUN05", "warning",
          lambda s: not s.uses_te and not s.gpu.is_cpu and s.moe is not None and s.moe.moe_grouped_gemm,
-         "without the grouped_gemm package each local expert runs its own matrix product, which is slower than one grouped GEMM",
+         "without the grouped_gemm package each local expert runs its own matrix product, which is slower than one "
+         "grouped GEMM",
          "install grouped_gemm, or use kernels.transformer_impl=transformer_engine",
          "transformer/moe/experts.py:81", "source", until="0.17"),
     Rule("RUN06", "error", _limit_above_device,

@@ -89,7 +89,8 @@ RULES = (
          "Cannot use sequence parallelism without tensor parallelism"),
     Rule("S01", "error",
          lambda s: s.spec.model.mla is None and s.spec.model.num_attention_heads % s.spec.model.query_groups != 0,
-         "num_attention_heads {s.spec.model.num_attention_heads} is not a multiple of num_query_groups {s.spec.model.query_groups}",
+         "num_attention_heads {s.spec.model.num_attention_heads} is not a multiple of num_query_groups "
+         "{s.spec.model.query_groups}",
          "use a divisor of the heads as model.num_query_groups",
          "attention.py", "run"),
     Rule("S02", "error", lambda s: _uneven_ffn(s) is not None,
@@ -220,7 +221,8 @@ RULES = (
          "No module named 'fused_weight_gradient_mlp_cuda'"),
     Rule("P35", "warning",
          lambda s: s.spec.parallelism.wgrad_deferral_limit > 0 and not s.spec.parallelism.defer_embedding_wgrad_compute,
-         "wgrad_deferral_limit {s.spec.parallelism.wgrad_deferral_limit} has no effect without defer_embedding_wgrad_compute",
+         "wgrad_deferral_limit {s.spec.parallelism.wgrad_deferral_limit} has no effect without "
+         "defer_embedding_wgrad_compute",
          "set parallelism.defer_embedding_wgrad_compute, or drop the limit",
          "model_parallel_config.py:327", "source"),
     Rule("A07", "error", _group_leaves_few,

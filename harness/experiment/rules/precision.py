@@ -129,7 +129,8 @@ OPTIMIZER = (
          ARGUMENTS, "source",
          "--overlap-param-gather only supported with distributed optimizer or megatron fsdp"),
     Rule("B05b", "warning", lambda s: s.spec.ddp.overlap_param_gather and not s.spec.ddp.overlap_grad_reduce,
-         "Megatron-LM's launcher refuses overlap_param_gather without overlap_grad_reduce; megatron-core and Megatron-Bridge train it",
+         "Megatron-LM's launcher refuses overlap_param_gather without overlap_grad_reduce; megatron-core and "
+         "Megatron-Bridge train it",
          "set ddp.overlap_grad_reduce, unless the job runs in Megatron-Bridge",
          ARGUMENTS, "run",
          "Must use --overlap-param-gather with --overlap-grad-reduce"),
@@ -275,7 +276,8 @@ USER_BUFFERS = (
          "use a tensor_model_parallel_size within one node, or kernels.tp_comm_overlap=false",
          _BASE, "source"),
     Rule("B04e", "error", lambda s: _overlaps(s) and s.te_before("2.7"),
-         "user buffers need a quantization mode, which transformer-engine {s.software.transformer_engine} does not know",
+         "user buffers need a quantization mode, which transformer-engine {s.software.transformer_engine} does not "
+         "know",
          "install transformer-engine 2.7 or newer, or use kernels.tp_comm_overlap=false",
          "Megatron-LM training/initialize.py at core_v0.16.1", "source"),
     Rule("B04f", "error", _uneven_rows,

@@ -178,7 +178,8 @@ RULES = (
          "disable full recomputation when enabling overlap_moe_expert_parallel_comm"),
     Rule("R22", "error",
          lambda s: "moe" in s.modules and s.overlaps_experts,
-         "moe recompute has no effect with overlap_moe_expert_parallel_comm: megatron-core accepts it but never runs it",
+         "moe recompute has no effect with overlap_moe_expert_parallel_comm: megatron-core accepts it but never runs "
+         "it",
          "drop moe, or drop the overlap",
          "models/gpt/fine_grained_callables.py:477", "source", until="0.17"),
     Rule("R22", "error",
@@ -195,7 +196,8 @@ RULES = (
          "gdn_norm_out in recompute_modules is only supported with experimental_attention_variant='gated_delta_net'.",
          since="0.19"),
     Rule("T07", "warning", _block_is_clamped,
-         "full:block:{s.full.num_layers} recomputes all layers of the smaller chunks, which have {smallest} to {largest} layers",
+         "full:block:{s.full.num_layers} recomputes all layers of the smaller chunks, which have {smallest} to "
+         "{largest} layers",
          "recompute_num_layers counts per model chunk; use at most {smallest}",
          "transformer_block.py:446", "run"),
     Rule("T08", "error", _uniform_does_not_divide,
@@ -277,7 +279,8 @@ DEFECTS = (
          "combine it with core_attn or moe_act",
          f"{ISSUES}/1521", "issue"),
     Rule("K12", "note", lambda s: s.full is not None and s.full.method == "uniform" and s.full.num_layers > 1,
-         "full:uniform:{s.full.num_layers} holds the activations of {s.full.num_layers} layers at once in the backward pass",
+         "full:uniform:{s.full.num_layers} holds the activations of {s.full.num_layers} layers at once in the backward "
+         "pass",
          "use full:uniform:1, which has a lower transient peak and costs no more time",
          f"{ISSUES}/1226", "issue"),
     Rule("K16", "note", lambda s: s.spec.ddp.use_megatron_fsdp and s.spec.recompute.granularity != "none",

@@ -32,7 +32,10 @@ PULLS = "https://github.com/NVIDIA/Megatron-LM/pull"
 
 @dataclass(frozen=True)
 class Situation:
-    """The request to judge. ``env`` is the environment of the ranks; None: only the request's own variables are known."""
+    """The request to judge.
+
+    ``env`` is the environment of the ranks; None: only the request's own variables are known.
+    """
 
     spec: ExperimentSpec
     software: Software
@@ -221,8 +224,9 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 class Finding(Frozen):
-    """One violated rule, with the values of the request. ``mcore_text`` is what megatron-core or its launcher would say.
+    """One violated rule, with the values of the request.
 
+    ``mcore_text`` is what megatron-core or its launcher would say.
     error: the run would be refused, crash, hang or train something else. warning: it runs, but a requested setting has
     no effect or is wasteful. note: worth knowing. ``overridden``: an error that the user forced.
     """

@@ -18,7 +18,7 @@ EVIDENCE = {
 _ABOUT = {
     "P08": "num_layers is not a multiple of pipeline_model_parallel_size",
     "P09": "the layers of a pipeline stage are not a multiple of virtual_pipeline_model_parallel_size",
-    "P10": "num_layers_in_first/last_pipeline_stage and account_for_embedding/loss_in_pipeline_split exclude each other",
+    "P10": "num_layers_in_first/last_pipeline_stage excludes account_for_embedding/loss_in_pipeline_split",
     "P11": "pipeline_model_parallel_layout excludes num_layers_in_first/last_pipeline_stage and account_for_*",
     "P12": "the stages of pipeline_model_parallel_layout are not a multiple of pipeline_model_parallel_size",
     "P13": "pipeline_model_parallel_layout cannot be read, or does not hold the model's layers",
