@@ -2,7 +2,7 @@
 
 from harness.diagnose.of_log import stage_of
 from harness.diagnose.values import Case, Expected
-from harness.records.run import StagePrediction
+from harness.records.run import PredictionRecord, StagePrediction
 from harness.units import format_bytes, format_percent
 
 _MOST_PARTS = 4
@@ -65,7 +65,7 @@ def stage_evidence(case: Case) -> tuple[str, ...]:
     parts = sorted(stage.parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size)
     predicted = f"Predicted for pipeline stage {stage.pp_rank}: {format_bytes(stage.total)} ({listed})."
-    return tuple(filter(None, (predicted, _needed(case, stage), _imbalance(case))))
+    return tuple(filter(None, (predicted, _needed(case, stage), _imbalance(case.prediction))))
 
 
 def _before_training(case: Case, stage: StagePrediction) -> str:
@@ -91,24 +91,12 @@ def _needed(case: Case, stage: StagePrediction) -> str:
     return f"{text}: {format_bytes(more)} more than predicted."
 
 
-def _imbalance(case: Case) -> str:
-    assert case.prediction is not None
-    predicted = {stage.pp_rank: stage.total for stage in case.prediction.stages}
-    measured: dict[int, int] = {}
-    for rank in case.ranks:
-        if rank.pp_rank is not None and rank.allocated_bytes is not None:
-            measured[rank.pp_rank] = max(measured.get(rank.pp_rank, 0), rank.allocated_bytes)
-    parts = [_unevenness("predicted", predicted), _unevenness("measured", measured) if not case.has_oom else ""]
-    listed = "; ".join(filter(None, parts))
-    return f"Stages are uneven: {listed}." if listed else ""
-
-
-def _unevenness(kind: str, stages: dict[int, int]) -> str:
-    if len(stages) < 2:
-        return ""
-    full, empty = max(stages, key=lambda stage: stages[stage]), min(stages, key=lambda stage: stages[stage])
-    share = stages[empty] / stages[full] - 1
+def _imbalance(prediction: PredictionRecord) -> str:
+    stages = sorted(prediction.stages, key=lambda stage: stage.total)
+    empty, full = stages[0], stages[-1]
+    share = empty.total / full.total - 1
     if -share < _UNEVEN:
         return ""
-    largest, smallest = format_bytes(stages[full]), format_bytes(stages[empty])
-    return f"{kind} {largest} on stage {full}, {smallest} on stage {empty} ({format_percent(share)})"
+    largest, smallest = format_bytes(full.total), format_bytes(empty.total)
+    sizes = f"{largest} on stage {full.pp_rank}, {smallest} on stage {empty.pp_rank}"
+    return f"Stages are uneven: predicted {sizes} ({format_percent(share)})."
