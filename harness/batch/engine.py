@@ -47,8 +47,8 @@ class Runner(Protocol[Entry]):
     def run(self, due: Sequence[DueRun[Entry]]) -> Round:
         """Do these runs. On return each run has a ``record.json`` in its folder, even if it failed.
 
-        Calls `Batch.starts` before each run. After a run that ended badly it starts no further run of that entry in this
-        round. A run without a record is due again. If a round commits nothing, the batch ends; it can be resumed.
+        Calls `Batch.starts` before each run. After a run that ended badly it starts no further run of that entry in
+        this round. A run without a record is due again. If a round commits nothing, the batch ends; it can be resumed.
         """
 
 

@@ -66,9 +66,6 @@ def understood_again(
     )
 
 
-_NOT_ASKED = ("apex", None)  # plans of earlier releases do not record it
-
-
 def require_same_software(before: Mapping[str, Software], host: Host, what: str, *, measures_here: bool) -> None:
     """Raise BadRequestError that names each package that changed since the ``what`` began. ``before``: by GPU type.
 
@@ -79,13 +76,11 @@ def require_same_software(before: Mapping[str, Software], host: Host, what: str,
         changed = [
             f"{name} {version or 'absent'}, now {getattr(now, name) or 'absent'}"
             for name, version in vars(then).items()
-            if getattr(now, name) != version and (name, version) != _NOT_ASKED
+            if getattr(now, name) != version
         ]
         if changed:
-            raise BadRequestError(
-                f"--resume: the {what} began with {'; '.join(changed)}; new runs would not be comparable with the old ones",
-                remedy=f"install the software it began with, or start a new {what}",
-            )
+            problem = f"--resume: the {what} began with {'; '.join(changed)}; new runs would not be comparable"
+            raise BadRequestError(problem, remedy=f"install the software it began with, or start a new {what}")
 
 
 Predicting = AbstractContextManager[Callable[[int | None], KeptPrediction]]

@@ -96,7 +96,7 @@ class Repeats(Batch[PlannedEntry]):
 
 
 def run_experiment(request: RunRequest, display: Display) -> ExitCode:
-    """Train ``request.repeats`` times, judge the runs together, print the report, and return the verdict's exit code."""
+    """Train ``request.repeats`` times, judge the runs together, and print the report."""
     host = this_host()
     understood = understand(request, host, request.run_dir or Path("RUN"))
     if isinstance(understood.plan, LaunchPlan):

@@ -25,8 +25,8 @@ from harness.records.strict_json import read_document
 class JobRuns:
     """The runs of a job in order. ``due``: the next run to commit; None when the job has no more.
 
-    A failed run is the last run of its job; ``dropped`` are the runs after it. ``filled_by``: the Slurm id of another job
-    whose run is in a folder of this job. Nothing is left of this job's own run there; then nothing is due.
+    A failed run is the last run of its job; ``dropped`` are the runs after it. ``filled_by``: the Slurm id of another
+    job whose run is in a folder of this job. Nothing is left of this job's own run there; then nothing is due.
     """
 
     committed: tuple[tuple[JobRun, RunRecord], ...]
@@ -145,7 +145,7 @@ def slurm_failure(job: JobRecord, state: JobState) -> str:
 def _ending(
     job: JobRecord, state: JobState, ranks: tuple[RankRecord, ...], why: str
 ) -> tuple[Status, str, tuple[str, ...]]:
-    """Status, failure and notes. Slurm's reason counts if Slurm ended the job; else the ranks' reason, if there is one."""
+    """Status, failure and notes. Slurm's reason counts if Slurm ended the job; else the ranks' reason, if any."""
     reason = why or slurm_failure(job, state)
     # If the step, not the script, exhausted the host's memory, only the job's log shows it, not Slurm's state.
     is_own_end = state.kind in ("failed", "finished") and not why

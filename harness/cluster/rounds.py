@@ -1,4 +1,4 @@
-"""Rounds of a batch on a cluster: submits one Slurm job per entry with all its runs, waits for the jobs, collects them."""
+"""Rounds of a batch on a cluster: submits one Slurm job per entry with all its runs, waits, and collects."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -30,9 +30,9 @@ class JobPerEntry(Generic[Entry]):
     """A `Runner` on a cluster. ``results``: the absolute folder of jobs.
 
     It waits for jobs of this batch that still run, e.g. after the process that submitted them was killed, and does not
-    submit them again. A signal cancels the jobs; a resumed batch submits them anew. If someone else cancels the job of an
-    entry, or Slurm does not report whether the job is queued, the entry stays due and this process does not start it.
-    The folder of its runs identifies an entry.
+    submit them again. A signal cancels the jobs; a resumed batch submits them anew. If someone else cancels the job of
+    an entry, or Slurm does not report whether the job is queued, the entry stays due and this process does not start
+    it. The folder of its runs identifies an entry.
     """
 
     batch: Batch[Entry]
@@ -68,7 +68,7 @@ class JobPerEntry(Generic[Entry]):
         return self.batch.planned(due).run_dir.parent
 
     def _submitted(self, due: Sequence[DueRun[Entry]], controller: Slurm, *, is_first: bool) -> Path | None:
-        """Return the job's folder. None if Slurm refuses it, is unreachable, or does not report whether the job is queued.
+        """Return the job's folder. None if Slurm refuses it, is unreachable, or does not say whether it is queued.
 
         In the first two cases the first run is recorded as failed. BadRequestError if Slurm refuses the very first job
         because of an option that all jobs share.

@@ -74,7 +74,7 @@ class JobRequest:
         )
 
     def checked(self, host: Host) -> SlurmJob:
-        """Return the job in a folder that does not exist yet. BadRequestError for values that no batch file can hold."""
+        """Return the job without its folder. BadRequestError for values that no batch file can hold."""
         return submittable(self.record(self.results / JOBS / "JOB"), host)
 
 

@@ -60,7 +60,7 @@ def wait(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Wait until a job has ended, collect its results and judge them, with the answer and exit code of `run` or `sweep`."""
+    """Wait until a job has ended, collect its results and judge them, with the exit code of `run` or `sweep`."""
     from harness.batch.repeats import judge_runs
     from harness.cluster.following import wait_and_judge
     from harness.cluster.showing import JobDisplay

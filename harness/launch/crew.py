@@ -74,7 +74,7 @@ _WHY_STOPPED = "by SIGSTOP or a debugger; kill -CONT before the timeout continue
 
 
 class WarmAgent:
-    """An agent that a warm parent forked: a child of this process by adoption, with what :class:`Crew` needs of Popen."""
+    """An agent that a warm parent forked: a child of this process by adoption, with a part of Popen's methods."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

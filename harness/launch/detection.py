@@ -34,7 +34,7 @@ class DetectedGpu(Frozen):
 class Detection(Frozen):
     """The GPUs of this machine. ``error``: why there are none; None and no GPUs: NVML found none.
 
-    ``unanswered``: NVML could not be asked, so there may be GPUs. ``cuda``: the newest that the driver supports (``12.8``).
+    ``unanswered``: NVML could not be asked, so there may be GPUs. ``cuda``: the newest that the driver has (``12.8``).
     """
 
     driver: str | None = None

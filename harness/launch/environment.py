@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment_rows import ALLOCATOR, ROWS, Asked, Row, Setting, conflicts, has_expandable_segments
 from harness.records.redact import MASK, is_secret_name, redact
@@ -86,7 +86,7 @@ def child_environment(
     num_cores: int = 1,
     nnodes: int = 1,
 ) -> tuple[EnvVar, ...]:
-    """Return the environment of ranks, sorted by name. Priority: table < your shell (for names of the table) < ``spec.env``.
+    """Return the environment of ranks, sorted by name. ``spec.env`` replaces the shell's values, and these the table's.
 
     From the rest of the shell, ranks get only the inherited names and those in ``pass_env``.
     Raises BadRequestError, all problems at once, for malformed or reserved names, for a ``pass_env`` name that the
@@ -168,24 +168,19 @@ def _two_allocators(spec_env: Mapping[str, str], shell: Mapping[str, str]) -> li
     if len(names) < 2 or len(set(given.values())) == 1:
         return []
     listed = ", ".join(f"{name}={redact(value)} ({where})" for (name, where), value in given.items())
-    return [
-        BadRequestError(
-            f"two different allocator settings: {listed}",
-            remedy=f"keep only {ALLOCATOR}: torch prefers it, and megatron-core reads no other name",
-        )
-    ]
+    remedy = f"keep only {ALLOCATOR}: torch prefers it, and megatron-core reads no other name"
+    return [BadRequestError(f"two different allocator settings: {listed}", remedy=remedy)]
 
 
 def secrets_in(env: Mapping[str, str]) -> list[BadRequestError]:
     """Return a problem for each variable whose name or value looks like a secret: these values would be recorded."""
-    return [
-        BadRequestError(
-            f"{name} {'has the name of a secret' if is_secret_name(name) else 'contains what looks like a secret'}, and records contain the variables of recipes and -E",
-            remedy=f"export it and pass it by name: --pass_env {name}",
-        )
-        for name, value in env.items()
-        if is_secret_name(name) or redact(value) != value
-    ]
+    problems = Problems()
+    for name, value in env.items():
+        if is_secret_name(name) or redact(value) != value:
+            what = "has the name of a secret" if is_secret_name(name) else "contains what looks like a secret"
+            message = f"{name} {what}, and records contain the variables of recipes and -E"
+            problems.add(message, f"export it and pass it by name: --pass_env {name}")
+    return problems.found
 
 
 def secrets_in_name(option: str, path: str) -> list[BadRequestError]:
@@ -198,19 +193,17 @@ def secrets_in_name(option: str, path: str) -> list[BadRequestError]:
 
 
 def _bad_names(spec_env: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadRequestError]:
-    problems = []
+    problems = Problems()
     for name in (*spec_env, *pass_env):
         if not _NAME.fullmatch(name):
-            problems.append(BadRequestError(f"{name!r} is not the name of a variable", remedy="pass -E NAME=VALUE"))
+            problems.add(f"{name!r} is not the name of a variable", "pass -E NAME=VALUE")
         if name in TORCHRUN_OWNS or name.startswith("TORCHELASTIC_"):
-            problems.append(BadRequestError(f"torchrun sets {name} for each rank", remedy=f"leave {name} out"))
-    problems += secrets_in(spec_env)
-    problems += [
-        BadRequestError(f"{name}: the value contains a NUL byte", remedy=f"give {name} another value")
-        for name, value in spec_env.items()
-        if "\0" in value
-    ]
-    return problems
+            problems.add(f"torchrun sets {name} for each rank", f"leave {name} out")
+    problems.found += secrets_in(spec_env)
+    for name, value in spec_env.items():
+        if "\0" in value:
+            problems.add(f"{name}: the value contains a NUL byte", f"give {name} another value")
+    return problems.found
 
 
 def _missing(shell: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadRequestError]:

@@ -127,7 +127,7 @@ ROWS: tuple[Row, ...] = (
     Row(ALLOCATOR, _with_nccl_ub(None, EXPANDABLE_SEGMENTS),
         "less fragmentation; left out with nccl_ub, whose memory pools do not allow it (megatron-core DDP config)"),
     Row("CUDA_DEVICE_MAX_CONNECTIONS", max_connections,
-        "1 keeps TP/CP communication in order before Blackwell (megatron arguments); otherwise Megatron-Bridge's value"),
+        "1 keeps TP/CP communication in order before Blackwell (megatron arguments); else Megatron-Bridge's value"),
     Row("CUDA_DEVICE_ORDER", on_gpu("PCI_BUS_ID"), "CUDA and NVML number devices in the same way"),
     Row("NCCL_GRAPH_REGISTER", _graph_register,
         "otherwise CUDA graphs with expandable segments read freed memory (megatron-core cuda_graphs.py)"),

@@ -95,7 +95,7 @@ class _Rank:
 
 
 class Heartbeats:
-    """All ranks of this node. The caller passes times of ``time.monotonic``. ``excluded_s``: time not counted as silence."""
+    """All ranks of this node. Times are of ``time.monotonic``. ``excluded_s``: time not counted as silence."""
 
     def __init__(self, run_dir: Path, ranks: range, num_steps: int, now: float) -> None:
         self.num_steps = num_steps
@@ -111,7 +111,7 @@ class Heartbeats:
         return any(news)
 
     def exclude_from_silence(self, seconds: float) -> None:
-        """Do not count the last ``seconds`` as silence. Use it after this process was suspended, perhaps with the ranks."""
+        """Do not count the last ``seconds`` as silence: this process was suspended, perhaps with the ranks."""
         self.excluded_s += seconds
         for rank in self._ranks:
             rank.heard_at += seconds
@@ -133,7 +133,7 @@ class Heartbeats:
         )
 
     def silence(self, now: float, floor_s: float) -> Silence | None:
-        """Return the rank with the least progress that is silent for more than max(``floor_s``, 20 median steps), if any.
+        """Return the rank with the least progress that is silent for more than max(``floor_s``, 20 median steps).
 
         During imports, the limit is at least two minutes. A finished rank may wait for the others; its silence counts
         only when all ranks have finished.

@@ -186,7 +186,7 @@ def release(folder: Path) -> None:
 
 
 def owner_of(folder: Path, name: str = OWNER) -> Owner | None:
-    """Return the process that claimed ``folder``, or with :data:`RELEASED` the last that released it; None without one."""
+    """Return the process that claimed ``folder``; with :data:`RELEASED` the last that released it."""
     return read_document(folder / name, Owner) if (folder / name).is_file() else None
 
 

@@ -68,7 +68,7 @@ def _require_gpus(spec: ExperimentSpec, found: Detection, num_local_ranks: int) 
         needs = "needs a GPU" if num_local_ranks == 1 else "need as many GPUs"
         raise BadRequestError(
             f"{counted(num_local_ranks, 'rank')} on this node {needs}; it has {len(present)}{why}",
-            remedy=f"{again}run on a machine with GPUs, use --gpu cpu for the scaled-down point, or see the plan with --dryrun",
+            remedy=f"{again}run on a machine with GPUs, or use --gpu cpu for the scaled-down point, or --dryrun",
         )
     others = sorted({gpu.name for gpu in present if gpu.name and gpu.gpu_type is not spec.gpu_type})
     if others:

@@ -41,7 +41,7 @@ class Peers:
     _fallen: dict[int, float] = field(default_factory=dict)
 
     def reason_to_stop(self, now: float | None = None) -> str:
-        """Return a sentence once a node has been gone for longer than the grace; else empty. ``now``: monotonic seconds."""
+        """Say that a node has been gone for longer than the grace; else empty. ``now``: monotonic seconds."""
         now = time.monotonic() if now is None else now
         for node, path in _outcomes(self.plan):
             outcome = _ended_badly(path)
@@ -104,7 +104,7 @@ def _require_locked(plan: LaunchPlan, sampler: subprocess.Popen[bytes]) -> None:
     why = plan.sampler_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     raise BadRequestError(
         f"the clocks of the GPUs cannot be locked: {why[-1] if why else 'no reason given'}",
-        remedy="locking needs root (sudo nvidia-smi -lgc does the same), or leave --lock_gpu_freq and --peak_mem_clk out",
+        remedy="locking needs root, as nvidia-smi -lgc does; or leave --lock_gpu_freq and --peak_mem_clk out",
     )
 
 
@@ -156,11 +156,10 @@ OnProgress = Callable[[Progress], None]
 def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | None = None) -> LaunchOutcome:
     """Start the plan and return when nothing of it runs any more; ``ranks/outcome.json`` says the same.
 
-    With ``parents`` the agent is forked from a warm one; where that cannot be, it is started afresh and a note says why.
-
+    With ``parents`` the agent is forked from a warm one; where that cannot be, it is started afresh, with a note.
     ``on_progress`` is called from this thread whenever ranks have said something. A port that was taken meanwhile is
-    retried once with another, if this program chose it. RunFailedError before the start if the disk is full or a folder of
-    the run is not writable, and after the start if a folder of the run is deleted; all ranks are then stopped.
+    retried once with another, if this program chose it. RunFailedError before the start if the disk is full or a folder
+    of the run is not writable, and after the start if a folder of the run is deleted; all ranks are then stopped.
     """
     _prepare(plan)
     adopt_orphans()

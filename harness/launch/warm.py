@@ -171,7 +171,7 @@ class WarmParents:
             self._parents.popitem()[1].close()
 
     def start(self, plan: LaunchPlan, give_up: Callable[[], bool] = lambda: False) -> WarmAgent | Refused:
-        """Return an agent for the plan, or why it must start afresh. ``give_up`` ends the wait; it is asked regularly."""
+        """Return an agent for the plan, or why it must start afresh. ``give_up`` ends the wait."""
         key = _key(plan)
         if sys.platform != "linux":
             return Refused("warm parents need Linux", for_good=True)

@@ -1,4 +1,4 @@
-"""Resolves a request that Megatron-Bridge's own loop trains: version and configuration, and what options replace in it."""
+"""Resolves a request that Megatron-Bridge's own loop trains: version, configuration, and what options replace."""
 
 import hashlib
 import os

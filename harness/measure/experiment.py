@@ -1,4 +1,4 @@
-"""One run: its requirements, its folder, its display, and the verdict. The report goes to stdout, messages to stderr."""
+"""One run: requirements, folder, display and verdict. The report goes to stdout, messages to stderr."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -20,16 +20,18 @@ from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
 from harness.resolve.writing import scalar
 
 _HEAD_LINES = 50_000  # trainers print their arguments before the first iteration
-_OF_MODEL = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "mtp_num_layers",
-             "moe.num_moe_experts", "moe.moe_router_topk", "moe.moe_ffn_hidden_size", "mla.kv_lora_rank")  # fmt: skip
+_OF_MODEL = (
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "mtp_num_layers",
+    "moe.num_moe_experts", "moe.moe_router_topk", "moe.moe_ffn_hidden_size", "mla.kv_lora_rank",
+)  # fmt: skip
 _OF_STEP = (
     "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size",
     "parallelism.virtual_pipeline_model_parallel_size", "parallelism.context_parallel_size",
-    "parallelism.expert_model_parallel_size", "parallelism.expert_tensor_parallel_size", "parallelism.sequence_parallel",
-    "parallelism.pipeline_model_parallel_layout", "batch.micro_batch_size", "batch.global_batch_size", "batch.seq_length",
-    "recompute", "optimizer.use_distributed_optimizer", "optimizer.use_precision_aware_optimizer",
-    "ddp.overlap_grad_reduce", "ddp.overlap_param_gather", "ddp.grad_reduce_in_fp32", "cuda_graph.impl", "cuda_graph.scope",
-    "num_gpus", "compute_dtype",
+    "parallelism.expert_model_parallel_size", "parallelism.expert_tensor_parallel_size",
+    "parallelism.sequence_parallel", "parallelism.pipeline_model_parallel_layout", "batch.micro_batch_size",
+    "batch.global_batch_size", "batch.seq_length", "recompute", "optimizer.use_distributed_optimizer",
+    "optimizer.use_precision_aware_optimizer", "ddp.overlap_grad_reduce", "ddp.overlap_param_gather",
+    "ddp.grad_reduce_in_fp32", "cuda_graph.impl", "cuda_graph.scope", "num_gpus", "compute_dtype",
 )  # fmt: skip
 
 
@@ -115,7 +117,7 @@ _TENSOR, _SEQUENCE = "parallelism.tensor_model_parallel_size", "parallelism.sequ
 
 
 def _is_asked(request: Request, path: str, source: str) -> bool:
-    """Return whether an option, or a file of the whole job, sets the value itself: not a recipe, and not another setting."""
+    """Return whether an option, or a file of the whole job, sets the value itself."""
     if request.source is not None:
         return not source.startswith(("usual", "default")) and source != ""
     own = _OPTION_OF_LEAF.get(path)
@@ -125,7 +127,7 @@ def _is_asked(request: Request, path: str, source: str) -> bool:
 
 
 def contradictions(settings: Layer, spec: ExperimentSpec) -> dict[str, Setting]:
-    """Return the settings of the log whose effect differs from the spec's. Settings that the log does not print are left out."""
+    """Return the settings that the log prints and whose effect differs from the spec's."""
     found: dict[str, Setting] = {}
     for path in (*(f"model.{name}" for name in _OF_MODEL), *_OF_STEP):
         setting = settings.get(path, Setting(None, ""))
@@ -136,14 +138,14 @@ def contradictions(settings: Layer, spec: ExperimentSpec) -> dict[str, Setting]:
 
 
 def contradictions_text(logged: Logged, spec: ExperimentSpec, whose: str) -> str:
-    """Name the settings of the log that contradict the spec, and its values; empty without any. ``whose``: ``the golden``."""
+    """Name the settings of the log that contradict the spec, and its values. ``whose``: ``the golden``."""
     found = contradictions(logged.settings, spec)
     each = (f"{path} {_text(setting.value)} ({whose}: {_text(at_path(spec, path))})" for path, setting in found.items())
     return f"the arguments that {logged.path} prints contradict {whose}: {', '.join(each)}" if found else ""
 
 
 def _effect(path: str, value: object, spec: ExperimentSpec) -> object:
-    """Return what a value does in this job: equal for spellings of one setting, for an absent value, and for its default."""
+    """Return what a value does in this job: equal for all spellings, and for an absent value and its default."""
     if path == "recompute":
         return _text(value)
     if path == "model.num_query_groups":

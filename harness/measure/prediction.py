@@ -61,11 +61,9 @@ def predicting(
 ) -> Iterator[Callable[[int | None], KeptPrediction]]:
     """Yield a function that returns the prediction. Call it once, with the signal that ended the ranks, if any.
 
-    Leaving the block abandons an unfinished prediction. Only the first node predicts. ``before_start`` gets a prediction
-    that is ready before the block is entered.
-
-    A cached prediction is ready at once. Otherwise a run on the CPU waits for the tracer, which would take cores from the
-    ranks. On GPUs the tracer runs while the ranks start and train.
+    Leaving the block abandons an unfinished prediction. Only the first node predicts. ``before_start`` gets a
+    prediction that is ready before the block is entered: from the cache, or on the CPU, where a tracer would take cores
+    from the ranks. On GPUs the tracer runs while the ranks start and train.
     """
     spec, software = understood.spec, understood.software
     if nodes.node_rank > 0:
@@ -196,7 +194,8 @@ def misfit_line(record: PredictionRecord | None, capacity_bytes: int | None) -> 
         return ""
     low, high = map(format_bytes, record.range_bytes)
     predicted = low if low == high else f"{low} to {high}"
-    return f"Warning: the predicted peak of {predicted} does not fit into {format_bytes(capacity_bytes)}; the run starts anyway"
+    capacity = format_bytes(capacity_bytes)
+    return f"Warning: the predicted peak of {predicted} does not fit into {capacity}; the run starts anyway"
 
 
 def _beside(predicted: float, measured: float | None, text: str) -> str:

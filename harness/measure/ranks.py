@@ -156,7 +156,7 @@ def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[st
 
 
 def read_back(expected: EffectiveRecompute, spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> EffectiveRecompute:
-    """Return what the built layers recompute, for a job that the spec does not describe fully; otherwise ``expected``."""
+    """Return what the built layers recompute if the spec does not describe the job fully; otherwise ``expected``."""
     built = [rank.recompute for rank in ranks if rank.recompute and rank.coordinates.is_first_copy]
     if spec.is_described or not built:
         return expected
@@ -177,8 +177,8 @@ def read_back(expected: EffectiveRecompute, spec: ExperimentSpec, ranks: tuple[R
 def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:
     """Return a sentence if the built layers do not recompute as expected, or if a finished rank did not read them back.
 
-    Checks one rank of every pipeline stage, because all ranks of a stage hold the same layers. None for a run that failed
-    before every rank had built its layers: its failure explains more.
+    Checks one rank of every pipeline stage, because all ranks of a stage hold the same layers. None for a run that
+    failed before every rank had built its layers: its failure explains more.
     """
     unread = [rank.rank for rank in ranks if rank.recompute is None]
     if unread:

@@ -40,7 +40,7 @@ CLOCKS = ("SM clock", "Power cap")
 
 
 def _rank_blocks(record: RunRecord) -> Iterator[Block]:
-    """The table of ranks. Above ``MAX_ROWS`` ranks only the fullest rank of each stage and failed ranks, with a note."""
+    """The table of ranks. Above ``MAX_ROWS`` ranks only the fullest of each stage and the failed, with a note."""
     device_used = readings.device_used(record.nodes)
     with_clocks = any(rank.clocks for rank in record.ranks)
     names = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))

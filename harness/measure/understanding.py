@@ -39,7 +39,7 @@ from harness.resolve.resolve import Resolved, on_gpu_point, resolve
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """The experiment, how to launch it, and how to judge it. ``asked.gpu`` may be empty until the machine settles it."""
+    """The experiment, how to launch it, and how to judge it. The machine settles an empty ``asked.gpu``."""
 
     asked: Request
     force: frozenset[str] = frozenset()
@@ -55,8 +55,8 @@ class RunRequest:
 class Settled(Resolved):
     """A resolved request without open settings, and the software that it is judged for.
 
-    ``from_point``: missing options of `Request` that the recipe's only matching GPU point provides. ``secrets``: problems
-    with values that must not be recorded.
+    ``from_point``: missing options of `Request` that the recipe's only matching GPU point provides. ``secrets``:
+    problems with values that must not be recorded.
     """
 
     software: Software
@@ -89,7 +89,7 @@ def understand(
 ) -> Understood:
     """Resolve the request, settle what the machine decides, apply the rules, and plan. Starts and writes nothing.
 
-    ``dryrun``: fills in missing nodes. ``elsewhere``: the ranks run on other machines. BadRequestError with every problem.
+    ``dryrun``: fills in missing nodes. ``elsewhere``: ranks run on other machines. BadRequestError with all problems.
     """
     settled = looked_over(request, host)
     spec, implementation = settled.spec, settled_implementation(settled.spec)
@@ -128,7 +128,7 @@ def settle(
 def looked_over(
     request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, gpu_point: bool = False
 ) -> Settled:
-    """As :func:`settle`, without refusing secrets. BadRequestError, including them, if the request cannot be resolved."""
+    """As :func:`settle`, without refusing secrets, unless the request cannot be resolved."""
     if known is not None:
         asked = replace(request.asked, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
         request = replace(request, asked=asked)

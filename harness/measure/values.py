@@ -196,7 +196,7 @@ class UsedGolden(Shown):
 
 
 class Compared(Document):
-    """A comparison with golden values: the keys that `run` and `compare` share. The excluded fields are for its page."""
+    """A comparison with golden values: the keys that `run` and `compare` share. Excluded fields are for its page."""
 
     compared: Comparison = Field(exclude=True)
     outcome: Outcome

@@ -23,7 +23,7 @@ _LARGEST_NAMED = 3
 
 
 class ArchiveDocument(Document):
-    """The written archive, and ``mbr-perf results archive --json``. ``left_out``: files that are not in it, with reasons."""
+    """``mbr-perf results archive --json``. ``left_out``: files that are not in the archive, with reasons."""
 
     path: Path
     files: int
@@ -34,8 +34,8 @@ class ArchiveDocument(Document):
 def archive(folder: Path, target: Path, places: Places, *, max_bytes: int = MAX_BYTES) -> ArchiveDocument:
     """Write ``folder`` as one gzipped tar at ``target``, completely or not at all; redacts every text.
 
-    BadRequestError names all problems: ``target`` exists or is not named .tar.gz, a link leads out of the folder, or the
-    files are larger than ``max_bytes`` together.
+    BadRequestError names all problems: ``target`` exists or is not named .tar.gz, a link leads out of the folder, or
+    the files are larger than ``max_bytes`` together.
     """
     every = sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts)
     files = [path for path in every if path.is_file()]  # also behind links that stay inside; no sockets or pipes
