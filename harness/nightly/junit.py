@@ -39,15 +39,12 @@ class _Problem:
 def night_junit(verdict: NightVerdict) -> str:
     """Return the document. Failed, out of memory and regression are failures; infrastructure faults are errors.
 
-    Inconclusive and expected ones are skipped, as are those that are no longer in the suite.
+    Inconclusive and expected ones are skipped.
     """
     suite = Xml.Element("testsuite", _clean({"name": verdict.plan.suite, "timestamp": verdict.plan.started_at[:19]}))
     _properties(suite, verdict)
     for case in verdict.cases:
         _case(suite, verdict.plan.suite, case)
-    for name in verdict.plan.gone:  # so that a CI that counts test cases shows why there are fewer
-        gone = _Problem("skipped", "removed", "no longer in the suite, and not judged")
-        _add(suite, f"{verdict.plan.suite}.{name}", RUN, gone)
     if verdict.aa:
         aa = None if verdict.aa.holds else _Problem("skipped", "inconclusive", "; ".join(verdict.aa.doubts.values()))
         run = _add(suite, f"{verdict.plan.suite}.{verdict.aa.case}", AA, aa, _duration_s(verdict.aa.runs))

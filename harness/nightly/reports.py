@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,35 +35,28 @@ class Outputs:
 
 def require_outputs(outputs: Outputs) -> None:
     """Raise one BadRequestError for all outputs that cannot be written, before hours of running."""
-    raise_all([problem for field in fields(outputs) for problem in _problems(field.name, getattr(outputs, field.name))])
+    raise_all(
+        [
+            BadRequestError(f"--{name} {path}: {why}", remedy="name another place")
+            for name, path in vars(outputs).items()
+            if path is not None and (why := _obstacle(path, is_folder=name == "html"))
+        ]
+    )
+
+
+def _obstacle(path: Path, *, is_folder: bool) -> str:
+    if path.exists() and is_folder != path.is_dir() and (is_folder or path.is_dir()):
+        return "not a folder" if is_folder else "a folder"
+    if not is_folder and not path.parent.is_dir():
+        return f"no folder {path.parent}"
+    why = why_unwritable(path)
+    return f"cannot be written: {why}" if why else ""
 
 
 def delete_earlier(outputs: Outputs) -> None:
     """Delete the JUnit file of an earlier night: after a kill, CI would take it for the result of tonight."""
     if outputs.junit and outputs.junit.is_file():
         outputs.junit.unlink()
-
-
-def _problems(name: str, path: Path | None) -> list[BadRequestError]:
-    if path is None:
-        return []
-    option = f"--{name} {path}"
-    if name == "html" and path.exists() and not path.is_dir():
-        return [BadRequestError(f"{option}: not a folder")]
-    return _unwritable(option, path) if name == "html" else _of_a_file(option, path)
-
-
-def _of_a_file(option: str, path: Path) -> list[BadRequestError]:
-    if path.is_dir():
-        return [BadRequestError(f"{option}: a folder", remedy="name a file")]
-    if not path.parent.is_dir():
-        return [BadRequestError(f"{option}: no folder {path.parent}", remedy="make it first")]
-    return _unwritable(option, path)
-
-
-def _unwritable(option: str, path: Path) -> list[BadRequestError]:
-    why = why_unwritable(path)
-    return [BadRequestError(f"{option}: cannot be written: {why}", remedy="name another place")] if why else []
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.folders import results_dir, why_unwritable
 from harness.records.job import SlurmOptions
-from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night, removed_cases
+from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     host, results = this_host(), results_dir(request.results_dir)
     if not results.exists() and (why := why_unwritable(results)):
         raise BadRequestError(f"--results_dir {results}: cannot be made: {why}", remedy="name a writable folder")
-    plan = _with_removed_cases(plan_night(request, host, starts=False, narrate=display.narrate), results)
+    plan = plan_night(request, host, starts=False, narrate=display.narrate)
     jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
     display.plan(plan, outlook(plan, results), jobs)
     return ExitCode.OK if plan.planned else ExitCode.BAD_REQUEST
@@ -54,25 +54,13 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     """Plan the night, write the plan, run it. BadRequestError before anything is started or written."""
     host = this_host()
     results = results_dir(request.results_dir).absolute()
-    plan = _with_removed_cases(plan_night(request, host, starts=True, narrate=audience.display.narrate), results)
+    plan = plan_night(request, host, starts=True, narrate=audience.display.narrate)
     if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
         Slurm(host.shell).require_options(jobs[0])
     night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
     plan = plan.model_copy(update={"night_id": night_dir.name})
     with begun(NIGHT_FOLDERS, night_dir, plan):
         return _run(night_dir, host, plan, audience, request.results_dir)
-
-
-def _with_removed_cases(plan: NightPlan, results: Path) -> NightPlan:
-    """Return the plan with a note that names cases that are no longer in the suite.
-
-    Without the note a removed case would go unnoticed.
-    """
-    removed, unread = removed_cases(plan, results)
-    notes = [f"{path}: cannot be read; mbr-perf looked for removed cases in the night before it" for path in unread]
-    if removed:
-        notes.append(f"no longer in the suite, and not judged: {', '.join(removed)}")
-    return plan.model_copy(update={"gone": removed, "notes": (*plan.notes, *notes)})
 
 
 def resume_night(reference: str, results: Path | None, audience: Audience) -> ExitCode:

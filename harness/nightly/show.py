@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from harness.batch.plan import BatchDisplay
 from harness.errors import ExitCode
-from harness.judge.gate import Verdict
 from harness.judge.metrics import BY_NAME, cell_figure
 from harness.launch.slurm_job import SlurmJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
@@ -179,7 +178,6 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
         yield case.remark
     if case.runs and case.golden_path is None:
         yield "golden cannot be read" if case.is_golden_damaged else "no golden"
-        # Why the speed covers fewer steps than requested; findings against a golden already say so.
         if case.metrics and (few := case.metrics.problems.get("step_time_s")):
             yield few
     if case.drift:
@@ -187,9 +185,6 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
     retries = sum(run.purpose == "retry" for run in case.runs)
     if retries:
         yield "retried once" if retries == 1 else f"retried {retries} times"
-    better = [BY_NAME[finding.metric].title for finding in case.findings if finding.verdict is Verdict.IMPROVEMENT]
-    if better:
-        yield f"{', '.join(better)} better than its golden"
 
 
 def _section(case: CaseVerdict) -> Section:

@@ -98,13 +98,11 @@ def _shared(verdict: NightVerdict) -> str:
 
 
 def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
-    """Yield what a green night must state: cases beyond their threshold, removed ones, and why no time was judged."""
+    """Yield what a green night must state: cases beyond their threshold, and why no time was judged."""
     moved = [(case.planned.name, beyond) for case in verdict.cases if not is_red(case) and (beyond := _beyond(case))]
     if moved:
         shown = [f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved]
         yield f"changed by more than the threshold: {_some(shown)}"
-    if removed := verdict.plan.gone:
-        yield f"no longer in the suite: {_some(removed)}"
     measured = [case for case in verdict.cases if case.counted]
     why = [unjudged_time(case) for case in measured]
     if measured and all(why):

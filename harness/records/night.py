@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from harness.errors import HarnessError
 from harness.experiment.frozen import Frozen
 from harness.experiment.software import Software
 from harness.records.batches import (
@@ -25,7 +24,6 @@ from harness.records.batches import (
     read_events,
     read_run_of,
 )
-from harness.records.folders import folders, in_folder_name
 from harness.records.job import SlurmOptions
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
@@ -95,8 +93,7 @@ class NightPlan(Frozen):
     ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
     case after a named infrastructure fault. ``shard``: ``i/n`` if this night runs a part of the suite. ``slurm``: the
     request to Slurm, if every case is a Slurm job. ``software``: by GPU type, the software that the rules assumed and
-    the cases must run with. ``aa``: the A/A test that must pass before times are judged, or None. ``gone``: cases of
-    the suite's previous complete night that are no longer in the suite.
+    the cases must run with. ``aa``: the A/A test that must pass before times are judged, or None.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -115,7 +112,6 @@ class NightPlan(Frozen):
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
     aa: AaPlan | None = None
-    gone: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     command: tuple[str, ...]
     started_at: str
@@ -214,35 +210,6 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
     plan, events = read_document(night_dir / NIGHT, NightPlan), read_events(night_dir, NightEvent)
     cases = tuple(_case(night_dir, case, events) for case in plan.cases)
     return NightData(night_dir, plan, cases, events)
-
-
-def removed_cases(plan: NightPlan, results: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    """Return the names of cases that the suite's previous complete night had and ``plan`` does not have.
-
-    Also return the files of later nights of the suite that cannot be read. Both are empty if ``plan`` is a shard or
-    uses ``--only``. A night is complete if it was neither a shard nor limited by ``--only``; its runs may have failed.
-    """
-    unread: list[Path] = []
-    if plan.shard or plan.only:
-        return (), ()
-    for folder in sorted(folders(results / NIGHTS), key=_begun, reverse=True):
-        try:
-            last = read_document(folder / NIGHT, NightPlan)
-        except HarnessError:
-            label = folder.name.partition("-")[2].rpartition("-")[0]
-            if label == in_folder_name(plan.suite) and (folder / NIGHT).exists():
-                unread.append(folder / NIGHT)
-            continue
-        if last.suite == plan.suite and not last.shard and not last.only:
-            here = {case.name for case in plan.cases}
-            return tuple(case.name for case in last.cases if case.name not in here), tuple(unread)
-    return (), tuple(unread)
-
-
-def _begun(night_dir: Path) -> tuple[str, int]:
-    """Order nights by their second, which their names begin with, and within it by when their plans were written."""
-    plan = night_dir / NIGHT
-    return night_dir.name.partition("-")[0], plan.stat().st_mtime_ns if plan.is_file() else 0
 
 
 def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> NightCase:
