@@ -18,6 +18,7 @@ from harness.records.redact import redact
 from harness.units import counted
 
 _MOST_MESSAGES = 200
+_NEAR = 16  # lines of several ranks
 _MOST_NAMED = 8
 _LONGEST = 2000
 # Skipped steps count as iterations: those before the window warm up.
@@ -48,17 +49,17 @@ class Listener:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.expandable_segments: bool | None = None
-        self.num_lines = 0
         self.last = ""
+        self._near = 0  # lines in which the message of an error may go on
 
     def over(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Yield the same lines."""
         for line in lines:
-            self.num_lines += 1
             self.last = line.text or self.last
             setting = expandable_segments_in(line.text)
             self.expandable_segments = self.expandable_segments if setting is None else setting
-            if len(self.messages) < _MOST_MESSAGES and names_symptom(line.text):
+            self._near = _NEAR if "rror" in line.text else max(0, self._near - 1)
+            if self._near and len(self.messages) < _MOST_MESSAGES and names_symptom(line.text):
                 self.messages.append(Message(redact(line.text[:_LONGEST]), line.where))
             yield line
 

@@ -18,8 +18,11 @@ from harness.diagnose.values import Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.classify import expandable_segments
+from harness.failures.failure_signs import WORDS_BEFORE_MORE, words_of_failures
 from harness.failures.first_failure import FailureScan, failure_of, survived_by
+from harness.foreign.lines import WORDS
 from harness.foreign.logs.lines import log_lines
+from harness.foreign.logs.sieve import Wanted
 from harness.foreign.logs.sources import Passage
 from harness.foreign.reader import LogReader
 from harness.launch.environment import Host
@@ -137,10 +140,10 @@ def _has_files(folder: Path) -> bool:
 def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage) -> Case:
     """Read the lines once: they may be gigabytes, or a pipe."""
     reader, listener, scan = LogReader(), Listener(), FailureScan()
-
+    wanted = Wanted((*words_of_failures(), *WORDS), WORDS_BEFORE_MORE)
     gpu = spec.gpu_type if spec else None
     with stopped_by_ctrl_c(passage):
-        for line in listener.over(log_lines(paths, passage=passage)):
+        for line in listener.over(log_lines(paths, passage=passage, wanted=wanted)):
             reader.feed(line)
             scan.feed(line)
     first = failure_of(scan, gpu.memory_bytes if gpu and not gpu.is_cpu else None)

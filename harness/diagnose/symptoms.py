@@ -1,9 +1,12 @@
 """The known symptoms of failed and slow jobs with recompute, in the order of output, and megatron-core's own errors."""
 
+from functools import cache
+
 from harness.diagnose import seen
 from harness.diagnose.seen import Symptom
 from harness.diagnose.values import Case, Recognised
 from harness.experiment.rules.refusals import refusals
+from harness.failures.entries import word_of
 
 _CHECK = "run `mbr-perf check` with the job's settings, which needs no GPU"
 
@@ -128,6 +131,11 @@ def recognised(case: Case) -> tuple[Recognised, ...]:
     return tuple(found for row in SYMPTOMS if (found := row.recognised(case)) is not None)
 
 
+@cache
+def _words() -> tuple[str, ...]:
+    return tuple({word_of(pattern) for row in SYMPTOMS for pattern in row.texts})
+
+
 def names_symptom(text: str) -> bool:
     """Return whether a line of a log matches the text of a row."""
-    return any(row.match(text) for row in SYMPTOMS)
+    return any(word in text for word in _words()) and any(row.match(text) for row in SYMPTOMS)

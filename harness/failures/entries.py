@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -47,11 +47,9 @@ class Entry:
 
     def match(self, text: str) -> re.Match[str] | None:
         """Match the first pattern; of a very long text, search only around the pattern's word."""
-        for pattern in self.patterns:
-            at = text.find(word_of(pattern))
-            if at >= 0 and (match := _compiled(pattern).search(text, max(0, at - _BEFORE), at + _AFTER)):
-                return match
-        return None
+        rows = ((word_of(pattern), pattern) for pattern in self.patterns)
+        found = (_search(word, pattern, text) for word, pattern in rows if word in text)
+        return next((match for match in found if match), None)
 
     def verdict(self, request_bytes: int | None = None, more: str = "") -> OomVerdict:
         """Return what the entry says; ``more`` ends the cause."""
@@ -81,6 +79,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
+def _search(word: str, pattern: str, text: str) -> re.Match[str] | None:
+    at = text.find(word)
+    return _compiled(pattern).search(text, max(0, at - _BEFORE), at + _AFTER)
+
+
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all entries, in the order in which they count."""
@@ -92,6 +95,33 @@ def entries() -> tuple[Entry, ...]:
 def signs() -> tuple[Entry, ...]:
     """Return the entries whose line alone shows a failure."""
     return tuple(each for each in entries() if each.sign)
+
+
+def shape(text: str) -> bytes:
+    """Return the text without digits, which the lines of a log share."""
+    return text.encode(errors="replace").translate(None, b"0123456789")
+
+
+_Row = tuple[bytes, str, str, Entry]  # the shape of a word, the word, its pattern and entry
+
+
+@cache
+def _rows(*, of_signs: bool) -> tuple[_Row, ...]:
+    found = ((word_of(pattern), pattern, each) for each in entries() for pattern in each.patterns)
+    return tuple((shape(row[0]), *row) for row in found if row[2].sign or not of_signs)
+
+
+@lru_cache(maxsize=8192)
+def _candidates(text: bytes, *, of_signs: bool) -> tuple[_Row, ...]:
+    return tuple(row for row in _rows(of_signs=of_signs) if row[0] in text)
+
+
+def first_match(text: str, *, of_signs: bool = False) -> tuple[Entry, re.Match[str]] | None:
+    """Return the first entry that matches, with its match; ``of_signs``: of those whose line alone shows a failure."""
+    for _, word, pattern, each in _candidates(shape(text), of_signs=of_signs):
+        if word in text and (match := _search(word, pattern, text)):
+            return each, match
+    return None
 
 
 def _entries(rows: list[dict[str, Any]]) -> Iterator[Entry]:
@@ -117,7 +147,7 @@ def entry(identifier: str) -> Entry:
 
 def known(text: str) -> OomVerdict | None:
     """Return the verdict of the first entry that matches. Slurm's own text stays as the reason."""
-    found = next(((each, match) for each in entries() if (match := each.match(text))), None)
+    found = first_match(text)
     if found is None:
         return None
     each, match = found

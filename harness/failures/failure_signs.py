@@ -2,12 +2,12 @@
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from signal import Signals
 
 from harness.failures.allocator import message_start
 from harness.failures.collectives import job_rank
-from harness.failures.entries import SRUN, Sign, signs, word_of
+from harness.failures.entries import SRUN, Sign, first_match, shape, signs, word_of
 from harness.failures.frames import error_line
 from harness.foreign.logs.lines import LogLine
 
@@ -36,7 +36,7 @@ _EXITS: tuple[tuple[str, int, int | None], ...] = (
     (r"eturn ?code\s{0,4}[:=]?\s{0,4}(?P<code>-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)", SRUN, None),
     (r"xit ?(?:[Cc]ode|[Ss]tatus)?\s{0,4}[:=]?\s{0,4}(?P<code>-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)", SRUN, None),
 )  # fmt: skip
-_COMPILED_EXITS = tuple((re.compile(pattern), weight, code) for pattern, weight, code in _EXITS)
+_COMPILED_EXITS = tuple((word_of(pattern), re.compile(pattern), weight, code) for pattern, weight, code in _EXITS)
 _GLUED = re.compile(r"[\w)\]'\"]Killed$")  # a shell's word behind a trace without a line end
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 # A line of any program that mentions an error; most programs print the level of a line.
@@ -65,6 +65,16 @@ def words_of_failures() -> tuple[str, ...]:
     return tuple(word for number, word in enumerate(every) if not any(short in word for short in every[:number]))
 
 
+@lru_cache(maxsize=8192)
+def _has_word(text: bytes) -> bool:
+    return any(word in text for word in _shapes())
+
+
+@cache
+def _shapes() -> tuple[bytes, ...]:
+    return tuple(map(shape, words_of_failures()))
+
+
 def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     """Return the strongest sign of a failure in a line; None for most lines.
 
@@ -72,7 +82,7 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     errors that they handled.
     """
     may_name = in_traceback and ": " in text and not text.endswith(":")
-    if not (may_name or any(word in text for word in words_of_failures())) or (in_traceback and text.startswith(_CODE)):
+    if not (may_name or _has_word(shape(text))) or (in_traceback and text.startswith(_CODE)):
         return None
     error = error_line(text, in_traceback=in_traceback)
     if message_start(text) is not None:
@@ -88,11 +98,11 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
 
 
 def _of_entry(text: str) -> Sign | None:
-    for entry in signs():
-        if entry.sign and (match := entry.match(text)):
-            rank = match.groupdict().get("rank")
-            return replace(entry.sign, rank=int(rank) if rank else job_rank(text), entry=entry.id)
-    return None
+    found = first_match(text, of_signs=True)
+    if found is None or found[0].sign is None:
+        return None
+    rank = found[1].groupdict().get("rank")
+    return replace(found[0].sign, rank=int(rank) if rank else job_rank(text), entry=found[0].id)
 
 
 def mentions_error(text: str) -> bool:
@@ -111,8 +121,8 @@ def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:
 
 
 def _ended(text: str) -> Sign | None:
-    for pattern, weight, of_word in _COMPILED_EXITS:
-        match = pattern.search(text)
+    for word, pattern, weight, of_word in _COMPILED_EXITS:
+        match = pattern.search(text) if word in text else None
         if match is None:
             continue
         groups = match.groupdict()

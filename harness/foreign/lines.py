@@ -24,7 +24,6 @@ _STEP_TIME = re.compile(
     r"GPU utilization:\s{0,20}([\d.]{1,24}|nan|-?inf)\s?(?:MODEL_)?TFLOP/s/GPU"
 )
 _MEMORY = re.compile(r"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations?\) memory \((GB|MB)\)")
-_NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
 _WORLD_SIZE = re.compile(r"^using world size:\s{0,4}(\d{1,7})\b|^\s*world_size \.{2,80} (\d{1,7})$")
 # Of Megatron, torchrun, Lightning, torchtitan, DeepSpeed's launcher, MLPerf and Hugging Face's trainer.
 _ENDS = re.compile(
@@ -36,6 +35,8 @@ _ENDS = re.compile(
 _MAY_END = ("training is done", "exiting program", "no samples left", "orker group", "Trainer.fit",
             "Training completed", "successfully", "run_stop", "train_runtime")  # fmt: skip
 _BEGINS = re.compile(r"\*{5} Running training \*{5}|Training starts at step \d")
+# Every line that holds a record has one of these.
+WORDS = ("iteration", "Step Time", "memory (", "orld size:", "orld_size ...", "StopIteration", "Training starts", "Running training", *_MAY_END)  # fmt: skip
 _LARGEST = 1e100
 _MOST_MEMORY = 1e9  # GB or MB of one rank
 
@@ -104,6 +105,8 @@ def records_of(text: str) -> Iterator[RecordLine]:
     """Parse a line. Most lines hold no record; a line may also hold several."""
     if "iteration" in text:
         yield from _iterations(text)
+        if text.startswith("iteration "):
+            return
     for match in _STEP_TIME.finditer(text) if "Step Time" in text else ():
         if (tflops := _number(match[2])) is not None:
             yield StepTimeLine(float(match[1]), tflops)
@@ -118,44 +121,55 @@ def records_of(text: str) -> Iterator[RecordLine]:
 
 
 def _iterations(text: str) -> Iterator[IterationLine]:
-    for match, body in _bodies(_ITERATION, text):
+    is_unclosed = "iteration: " in text or "Training epoch" in text
+    is_unclosed = is_unclosed and _UNCLOSED.search(text) is not None
+    for match, body in _bodies("iteration", _ITERATION, text):
         if int(match[1]) == 0:
             continue
-        *whole, rest = f"{body}|".split("|") if _UNCLOSED.search(text) else body.split("|")
+        *whole, rest = f"{body}|".split("|") if is_unclosed else body.split("|")
         fields: dict[str, float] = {}
         for part in whole:
-            name, colon, written = part.partition(":")
-            value = _number(written.strip()) if colon else None
-            if value is not None:
-                fields.setdefault(_NAMES.get(name.strip(), name.strip()), value)
+            name, _, written = part.partition(":")
+            if (value := _number(written)) is not None:
+                name = name.strip()
+                fields.setdefault(_NAMES.get(name, name), value)
         yield IterationLine(int(match[1]), int(match[2]), fields, is_cut=":" in rest)
 
 
 def _memories(text: str) -> Iterator[MemoryLine]:
-    for match, body in _bodies(_MEMORY, text):
+    for match, body in _bodies("[Rank ", _MEMORY, text):
         unit = GB if match[3] == "GB" else MIB
         *whole, last = body.split("|")
         parts = [*whole, last] if re.search(r"\.\d", last) else whole  # no bar ends the line: 592 may be 59235.00, cut
         read: dict[str, int] = {}
         for part in parts:
             name, _, written = part.partition(":")
-            value = _number(written.strip())
+            value = _number(written)
             if name.strip() in _MEMORY_FIELDS and value is not None and 0 <= value < _MOST_MEMORY:
                 read.setdefault(_MEMORY_FIELDS[name.strip()], round(value * unit))
         yield MemoryLine(int(match[1]), int(match[2]), match[3] == "GB", read)
 
 
-def _bodies(beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield each beginning of a record with the text up to the next beginning."""
-    starts = list(beginning.finditer(text))
-    ends = [*(match.start() for match in starts[1:]), len(text)]
-    for match, end in zip(starts, ends[: len(starts)], strict=True):
-        yield match, text[match.end() : end]
+def _bodies(word: str, beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Yield each beginning of a record, which is at ``word``, with the text up to the next beginning."""
+    last: re.Match[str] | None = None
+    at = text.find(word)
+    while at >= 0:
+        if match := beginning.match(text, at):
+            if last:
+                yield last, text[last.end() : at]
+            last = match
+        at = text.find(word, at + 1)
+    if last:
+        yield last, text[last.end() :]
 
 
 def _number(written: str) -> float | None:
     """Parse a number, also NaN and infinity; None for other text. Numbers out of range become infinite."""
-    if not _NUMBER.fullmatch(written):
+    try:
+        value = float(written)
+    except ValueError:
         return None
-    value = float(written)
+    if "_" in written:  # of Python only
+        return None
     return math.copysign(math.inf, value) if abs(value) > _LARGEST else value

@@ -237,18 +237,27 @@ class Attempts:
 
 def _is_the_same(known: Iteration, new: Iteration) -> bool:
     """Return whether both lines share a figure, and all shared figures are equal."""
-    pairs = [
-        (getattr(known, name), getattr(new, name))
-        for name in ("step_time_s", "loss", "grad_norm", "consumed_samples")
-        if getattr(known, name) is not None and getattr(new, name) is not None
-    ]
-    return bool(pairs) and all(repr(left) == repr(right) for left, right in pairs)
+    shares = False
+    for left, right in (
+        (known.step_time_s, new.step_time_s),
+        (known.loss, new.loss),
+        (known.grad_norm, new.grad_norm),
+        (known.consumed_samples, new.consumed_samples),
+    ):
+        if left is not None and right is not None:
+            if left != right and not (math.isnan(left) and math.isnan(right)):
+                return False
+            shares = True
+    return shares
+
+
+_FIELDS = tuple(each.name for each in fields(Iteration))
 
 
 def _filled(known: Iteration, new: Iteration) -> Iteration:
     """Return ``known`` with the values that only ``new`` has."""
-    missing = {f.name: getattr(new, f.name) for f in fields(known) if getattr(known, f.name) is None}
-    return replace(known, **missing) if any(value is not None for value in missing.values()) else known
+    missing = [name for name in _FIELDS if getattr(known, name) is None and getattr(new, name) is not None]
+    return replace(known, **{name: getattr(new, name) for name in missing}) if missing else known
 
 
 # Rank 0 and the last rank time the same interval by their own clocks; Step Time has two decimals.

@@ -74,7 +74,7 @@ class LogReader:
         self._waiting: dict[str, WaitingStepTimes] = {}
         self._memory: list[RankMemory] = []
         self._num_memory = self._num_cut = self._num_lines = 0
-        self._has_other_losses = False
+        self._names: set[str] = set()
         self._first_cut = ""
         self._first_time: str | None = None
         self._last_time: str | None = None
@@ -121,7 +121,7 @@ class LogReader:
             num_lines=self._num_lines,
             first_time=times[0],
             last_time=times[-1],
-            has_other_losses=self._has_other_losses,
+            has_other_losses=any("loss" in name and name not in _LOSSES for name in self._names),
             notes=(*self.notes, *self._attempts.all_notes(), *self._notes_at_the_end()),
         )
 
@@ -132,7 +132,7 @@ class LogReader:
             self._first_cut = self._first_cut or line.where
         if line.time and "." in line.time:
             self._signs["megatron-lm"] += 1
-        self._has_other_losses |= any("loss" in name and name not in _LOSSES for name in read.fields)
+        self._names.update(read.fields)
         milliseconds = read.fields.get("elapsed time per iteration (ms)")
         seconds = read.fields.get("train_step_timing in s") if milliseconds is None else milliseconds / 1000
         tflops = read.fields.get("throughput per GPU (TFLOP/s/GPU)")
@@ -164,7 +164,9 @@ class LogReader:
             self._memory.append(RankMemory(read.rank, read.iteration, line.where, **read.bytes_of))
 
     def _waiting_in(self, source: str) -> WaitingStepTimes:
-        return self._waiting.setdefault(source, WaitingStepTimes())
+        if source not in self._waiting:
+            self._waiting[source] = WaitingStepTimes()
+        return self._waiting[source]
 
     def _with_lone_step_times(self, iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
         """Use rank 0's lines from a separate file only if every time agrees with the other rank's times."""

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import dropwhile, islice
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute, canonical_text
 from harness.foreign.logs.lines import LogLine, log_lines
+from harness.foreign.logs.sieve import Wanted
 from harness.foreign.logs.sources import is_stream
 from harness.foreign.megatron_arguments import Arguments, begins_block, ends_block, from_block
 from harness.foreign.megatron_fields import readable_settings
@@ -19,6 +20,8 @@ from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
 from harness.resolve.writing import scalar
 
+_MOST_ARGUMENTS = 5000  # lines; Megatron prints about 700
+_ARGUMENTS = Wanted((), (" arguments ---",), more=_MOST_ARGUMENTS)
 _HEAD_LINES = 50_000  # trainers print their arguments before the first iteration
 _OF_MODEL = (
     "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "mtp_num_layers",
@@ -52,7 +55,8 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
         return None
     found: Arguments | None = None
     with suppress(BadRequestError):  # the reader of the whole log reports what is wrong with it
-        found = from_block(_first_block(islice(log_lines(list(logs)), _HEAD_LINES)), "the log")
+        lines = log_lines(list(logs), wanted=_ARGUMENTS)
+        found = from_block(_first_block(islice(lines, _HEAD_LINES)), "the log")
     if found is None:
         return None
     place = next(iter(found.given.values())).source
@@ -63,13 +67,11 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
 
 
 def _first_block(lines: Iterable[LogLine]) -> Iterator[tuple[str, str]]:
-    inside = False
-    for line in lines:
-        inside = inside or begins_block(line.text)
-        if inside:
-            yield line.text, line.where
-            if ends_block(line.text):
-                return
+    block = dropwhile(lambda line: not begins_block(line.text), lines)
+    for line in islice(block, _MOST_ARGUMENTS):
+        yield line.text, line.where
+        if ends_block(line.text):
+            return
 
 
 def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Request, tuple[str, ...]]:

@@ -12,6 +12,7 @@ from typing import cast
 
 from harness.errors import BadRequestError, os_errors_reported
 from harness.foreign.logs.prefixes import PrefixReader
+from harness.foreign.logs.sieve import Sieve, Wanted, as_text, cleaned_bytes, numbered_pieces
 from harness.foreign.logs.sources import (
     PEEK_BYTES,
     LogSource,
@@ -52,28 +53,6 @@ def records_in(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-MAX_PIECE_BYTES = 1 << 16
-
-
-def numbered_pieces(stream: BufferedReader) -> Iterator[tuple[int, bytes]]:
-    """Yield every line with its number, without its line end. Split at carriage returns, and split long lines.
-
-    A long line is cut at the last space or NUL byte in its second half, if there is one.
-    """
-    number, rest = 1, b""
-    while raw := stream.readline(MAX_PIECE_BYTES - len(rest)):
-        line, rest = rest + raw, b""
-        is_cut = not raw.endswith(b"\n") and len(line) >= MAX_PIECE_BYTES
-        if is_cut and (cut := max(line.rfind(blank, MAX_PIECE_BYTES // 2) for blank in (b" ", b"\0"))) > 0:
-            line, rest = line[:cut], line[cut:]
-        for segment in line.rstrip(b"\r\n").split(b"\r"):
-            if segment:
-                yield number, segment
-        number += raw.endswith(b"\n")
-    if rest:
-        yield number, rest
-
-
 @dataclass(frozen=True, slots=True)
 class LogLine:
     """One record of a log. ``number`` counts lines of ``source`` from 1; records that share a line share its number.
@@ -96,28 +75,34 @@ class LogLine:
 
 
 def log_lines(
-    paths: Iterable[str | Path], stdin: BufferedReader | None = None, passage: Passage | None = None
+    paths: Iterable[str | Path],
+    stdin: BufferedReader | None = None,
+    passage: Passage | None = None,
+    *,
+    wanted: Wanted | None = None,
 ) -> Iterator[LogLine]:
     """Yield the lines of all ``paths``, file after file. A path: a file, a folder to search for logs, ``-`` for ``stdin``.
 
     Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text, in UTF-8 or UTF-16, also
     compressed with gzip: before the first line, BadRequestError names all files that are binary, missing or unreadable. A pipe is checked when it is read.
-    ``passage`` counts the bytes read and can stop the reading.
+    ``passage`` counts the bytes read and can stop the reading. ``wanted``: leave out other lines of a long log.
     """
-    return _all_lines(log_sources(paths), stdin, passage or Passage())
+    return _all_lines(log_sources(paths), stdin, passage or Passage(), wanted)
 
 
-def _all_lines(sources: tuple[LogSource, ...], stdin: BufferedReader | None, passage: Passage) -> Iterator[LogLine]:
+def _all_lines(
+    sources: tuple[LogSource, ...], stdin: BufferedReader | None, passage: Passage, wanted: Wanted | None
+) -> Iterator[LogLine]:
     passage.total_bytes = total_bytes(sources)
     for source in sources:
         if passage.is_stopped:
             return
         with os_errors_reported(f"{source.name}: cannot be read"):
             if source.path is None:
-                yield from lines_of(source, counted(stdin or _standard_input(), source.name, passage))
+                yield from lines_of(source, counted(stdin or _standard_input(), source.name, passage), wanted)
             else:
                 with open_file_or_pipe(source.path, source.name, passage) as stream:
-                    yield from lines_of(source, counted(stream, source.name, passage))
+                    yield from lines_of(source, counted(stream, source.name, passage), wanted)
 
 
 def _standard_input() -> BufferedReader:
@@ -126,7 +111,7 @@ def _standard_input() -> BufferedReader:
     return stream if isinstance(stream, BufferedReader) else BufferedReader(cast(RawIOBase, stream))
 
 
-def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
+def lines_of(source: LogSource, stream: BufferedReader, wanted: Wanted | None = None) -> Iterator[LogLine]:
     """Yield the lines of one stream. First check whether it is text, and look for srun's labels."""
     head = stream.peek(PEEK_BYTES)
     refused = why_refused(head)
@@ -134,10 +119,12 @@ def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
         raise BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1])
     stream = as_utf8(stream)
     head = stream.peek(PEEK_BYTES)
-    whole = [cleaned(line) for line in head[: head.rfind(b"\n") + 1].split(b"\n")]
+    whole = [as_text(line) for line in cleaned_bytes(head[: head.rfind(b"\n") + 1]).split(b"\n")]
     is_numbered = are_numbered(whole)
+    is_packed = any(line.startswith("{") for line in whole)  # words may be escaped inside JSON
     prefixes = PrefixReader(source.rank, [text for _, text in unpacked(enumerate(whole), is_numbered=is_numbered)])
-    pieces = ((number, cleaned(piece)) for number, piece in numbered_pieces(stream))
+    sieve = Sieve(wanted) if wanted and not is_packed else None
+    pieces = ((number, as_text(piece)) for number, piece in numbered_pieces(stream, sieve))
     for number, text in unpacked(pieces, is_numbered=is_numbered):
         yield from _records(prefixes, source.name, number, text)
 
@@ -154,25 +141,11 @@ def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> lis
     return found
 
 
-# ECMA-48: control sequences, commands to the terminal such as its title, and the short escapes.
-_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
-_CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code != ord("\t"))
-_LATE_CONTROLS = re.compile("[\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-
 _NAMES = ("log", "message", "msg", "textPayload", "line")  # of Docker, Kubernetes' collectors, loggers and Loki
 _SIGNS = tuple(f'"{name}":' for name in _NAMES)
 _NUMBER = re.compile(r"\s{0,8}\[?(\d{1,8})\]?(?:[:|]\s?|\t|\s{1,2}|$)")
 _LEAST = 3
 _MOST_NUMBERED = 0.9
-
-
-def cleaned(raw: bytes) -> str:
-    """Return the text of a line. Invalid UTF-8 becomes U+FFFD. Remove characters that change the writing direction."""
-    if b"\x1b" in raw:
-        raw = _ESCAPES.sub(b"", raw)
-    raw = raw.translate(None, _CONTROLS)
-    text = raw.decode(errors="replace")
-    return text if text.isascii() else _LATE_CONTROLS.sub("", text)
 
 
 def unpacked(lines: Iterable[tuple[int, str]], *, is_numbered: bool) -> Iterator[tuple[int, str]]:
@@ -197,7 +170,7 @@ def _of_json(text: str) -> list[str]:
     )
     if not isinstance(message, str):
         return [text]
-    return [cleaned(line.encode(errors="replace")) for line in message.split("\n") if line]
+    return [as_text(cleaned_bytes(line.encode(errors="replace"))) for line in message.split("\n") if line]
 
 
 def are_numbered(lines: list[str]) -> bool:

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from harness.errors import BadRequestError
-from harness.foreign.logs.lines import MAX_PIECE_BYTES, LogLine, log_lines
+from harness.foreign.logs.lines import LogLine, log_lines
+from harness.foreign.logs.sieve import MAX_PIECE_BYTES
 from harness.foreign.logs.sources import rank_in_path
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness.foreign.logs.lines import MAX_PIECE_BYTES
+from harness.foreign.logs.sieve import MAX_PIECE_BYTES
 
 MIB = 1024**2
 LIMIT_BYTES = 96 * MIB  # of address space: Python with this package takes about 40 MiB of it
