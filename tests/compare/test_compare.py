@@ -132,11 +132,6 @@ def test_a_wrong_request_is_an_error_that_names_it(results, golden, arguments, m
     assert int(done.exception.exit_code) == 2
 
 
-def test_two_goldens_are_refused(results, golden):
-    done = invoke(results, golden(709.93), "--golden_values_path", golden(709.93))
-    assert "give only one" in str(done.exception)
-
-
 def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     script = "import sys, harness.compare.ask, harness.golden.ask; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
@@ -145,37 +140,15 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "change", [lambda text: text.replace('"schema_version": 1', '"schema_version": 2', 1), lambda text: text[:999]]
-)
-def test_a_newer_or_truncated_record_exits_2_and_is_named(results, golden, change):
-    path = results / "runs" / RUN_ID / "record.json"
-    text = path.read_text()
-    path.unlink()
-    path.write_text(change(text))
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.app", "compare", RUN_ID, str(golden(709.93)), "--results_dir", str(results)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert str(path) in done.stderr
-    assert path.read_text() == change(text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ('"value": 709.93', '"value": 0', "metrics.tflops_per_gpu.value"),
-        ('"value": 709.93', '"value": -1.0', "metrics.tflops_per_gpu.value"),
         ('"value": 709.93', '"value": NaN', "metrics.tflops_per_gpu.value"),
         ('"value": 709.93', '"value": 1e999', "metrics.tflops_per_gpu.value"),
-        ('"value": 709.93', '"value": "709.93"', "metrics.tflops_per_gpu.value"),
         ('"value": 709.93', '"value": 709.93, "value": 1.0', "duplicate key 'value'"),
-        ('"value": 709.93', '"value": ' + "9" * 5000, "golden.json"),
         ('"value": 709.93', '"value": ' + "[" * 100_000, "golden.json"),
         ('"schema_version": 1', '"schema_version": 2', "schema_version"),
         ("{", "[", "not JSON"),
-        ("{", "\0", "not JSON"),
     ],
 )
 def test_an_invalid_golden_is_refused_by_file_and_key(results, golden, old, new, message):
@@ -197,15 +170,6 @@ def test_for_a_sweep_the_message_names_a_run_in_it(mbr_perf):
     assert answer.code == 2
     assert "is a sweep, not a run" in answer.err
     assert str(sweep / "cells" / "000" / "0") in answer.err
-
-
-def test_another_run_is_named_as_such_and_not_as_a_golden(results, make_record):
-    other = results / "runs" / "20260103T030405Z-llama3_70b-0a1b2c3d"
-    other.mkdir()
-    write_record(other, make_record(seconds=2.6, run_id=other.name))
-    done = invoke(results, other)
-    assert f"Reference run {other}\n" in done.output, done.output
-    assert "Golden" not in done.output
 
 
 def test_golden_values_of_another_program_are_named_and_not_sent_to_git(results, tmp_path):

@@ -50,12 +50,6 @@ def test_a_refused_promotion_leaves_the_old_golden(tmp_path, run):
     assert (tmp_path / "golden" / NAME).read_text() == before
 
 
-def test_a_reason_is_required(tmp_path, run):
-    done = promote(tmp_path, run("a"))
-    assert isinstance(done.exception, BadRequestError)
-    assert "Missing option '--reason'" in str(done.exception)
-
-
 def test_the_author_is_gits_user(tmp_path, run, monkeypatch):
     git = shutil.which("git")
     assert git
@@ -74,10 +68,6 @@ def test_goldens_are_listed(tmp_path, run):
     assert len(json.loads(invoke("list", "--golden_dir", tmp_path / "golden", "--json").stdout)["goldens"]) == 1
 
 
-def test_the_list_of_an_empty_folder_names_it(tmp_path):
-    assert invoke("list", "--golden_dir", tmp_path).stdout == f"No golden in {tmp_path}\n"
-
-
 def test_the_published_golden_is_shown_with_source_and_caveats():
     done = invoke("show", "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn")
     assert done.exit_code == 0
@@ -86,12 +76,6 @@ def test_the_published_golden_is_shown_with_source_and_caveats():
     assert "Source: Megatron-Bridge" in done.stdout
     assert done.stdout.count("Caveat: ") == 5
     assert json.loads(invoke("show", NAME, "--json").stdout)["golden"]["kind"] == "external"
-
-
-def test_an_unknown_golden_is_an_error():
-    done = invoke("show", "h100/nothing")
-    assert isinstance(done.exception, BadRequestError)
-    assert "no golden 'h100/nothing'" in str(done.exception)
 
 
 def test_the_advice_for_a_damaged_golden_works(tmp_path, run):

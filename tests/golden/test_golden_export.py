@@ -87,25 +87,6 @@ def test_a_golden_without_a_time_is_refused(mbr_perf, golden):
     assert "neither throughput nor step time" in answer.err
 
 
-def test_another_format_is_refused(mbr_perf, golden):
-    answer = mbr_perf("golden", "export", golden(VALUES), "--format", "yaml")
-    assert (answer.code, answer.out) == (2, "")
-    assert "--format 'yaml': no such format" in answer.err
-
-
-def test_a_file_that_cannot_be_written_is_named(mbr_perf, golden, tmp_path):
-    answer = mbr_perf("golden", "export", golden(VALUES), "-o", tmp_path / "no" / "bridge.json")
-    assert answer.code == 2
-    assert "cannot be written: No such file or directory" in answer.err
-
-
-def test_json_contains_the_document_and_the_notes(mbr_perf, golden):
-    document = json.loads(mbr_perf("golden", "export", golden(VALUES), "--json").out)
-    assert (document["schema_version"], document["format"], document["path"]) == (1, "bridge", None)
-    assert document["document"]["49"] == {"elapsed time per iteration (ms)": 2500.0, "GPU utilization": 709.93}
-    assert document["notes"]
-
-
 def _compared(mbr_perf, log, golden):
     answer = mbr_perf("compare", "--log", log, "--golden", golden, "--json")
     return answer.code, json.loads(answer.out)

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from harness.records.batches import NIGHT_FOLDERS, append_event
-from harness.records.goldens import read_golden, write_golden
+from harness.records.goldens import read_golden
 from harness.records.night import NightEvent, NightPlan, PlannedCase, run_dir_of, run_id_of
 from harness.records.store import write_record
 
@@ -109,11 +109,6 @@ def test_the_markdown_of_a_promotion_shows_before_after_and_what_changed_with_it
     assert (tmp_path / "pr.md").read_text().startswith("### h100/")
 
 
-def test_two_documents_for_stdout_are_refused_before_anything_is_written(golden, run, tmp_path):
-    done = golden("promote", run("a"), "--reason", "first", "--json", "--markdown", "-")
-    assert (done.code, written(tmp_path)) == (2, [])
-
-
 def test_a_golden_is_compared_with_its_git_revision(golden, run, tmp_path):
     golden("promote", run("a"), "--reason", "first")
     git = ("git", "-C", tmp_path / "golden", "-c", "user.name=someone", "-c", "user.email=a@b")
@@ -127,20 +122,6 @@ def test_a_golden_is_compared_with_its_git_revision(golden, run, tmp_path):
     assert document["before"]["name"] == f"HEAD:{NAME}"
     assert golden("diff", f"--oops:{NAME}", NAME).code == 2
     assert "git has no such file" in golden("diff", f"nowhere:{NAME}", NAME).err
-
-
-def test_a_golden_is_compared_with_a_run(golden, run):
-    golden("promote", run("a"), "--reason", "first")
-    done = golden("diff", NAME, run("b", seconds=2.6, provenance={"driver_version": "570.1"}))
-    (row,) = [line.split() for line in done.out.splitlines() if line.startswith("driver_version")]
-    assert (done.code, row) == (0, ["driver_version", "550.54.15", "570.1"])
-
-
-def test_both_sides_of_a_difference_must_exist(golden, run):
-    done = golden("diff", "nothing", run("a"))
-    assert (done.code, "'nothing' is neither a golden nor a run" in done.err) == (2, True)
-    done = golden("diff", "nothing", "nobody")
-    assert (done.code, "'nothing' is" in done.err, "'nobody' is" in done.err) == (2, True, True)
 
 
 def test_a_retired_golden_is_listed_separately_and_shown_as_retired(golden, run, tmp_path):
@@ -172,18 +153,6 @@ def test_runs_are_no_longer_compared_with_a_retired_golden(golden, run, mbr_perf
     golden("retire", NAME, "--reason", "the cluster is gone", "--json")
     done = mbr_perf("compare", run("b"), "--golden_values_path", tmp_path / "golden")
     assert (done.code, "the cluster is gone" in done.out) == (6, True)
-
-
-def test_the_retired_folder_is_in_order(golden, run, mbr_perf, tmp_path, make_record, make_golden):
-    record = make_record()
-    path = write_golden(tmp_path / "results/golden", record.spec, make_golden(record, {"step_time_s": 1.0}))
-    assert (
-        mbr_perf(
-            "golden", "retire", path, "--reason", "x", "--author", "me", "--golden_dir", tmp_path / "results/golden"
-        ).code
-        == 0
-    )
-    assert mbr_perf("results", "doctor", "--results_dir", tmp_path / "results").code == 0
 
 
 def test_an_accepted_spread_is_shown_with_the_golden(golden, run, tmp_path):

@@ -138,10 +138,6 @@ def test_a_case_that_never_ran_has_the_newest_run_outside_of_suites_for_its_last
     assert last(("", ""), ("", ""), ("nightly", "other")) == "run0001"
 
 
-def test_a_run_of_another_case_with_the_same_settings_is_never_the_last_of_this_one(last):
-    assert last(("nightly", "other"), ("weekly", "dense")) is None
-
-
 def test_most_cases_slower_at_once_are_a_doubt_until_something_repeats_it(material):
     slow = [material(f"slow{i}", 1.1) for i in range(3)]
     doubted = judge(slow)

@@ -90,14 +90,6 @@ def test_outputs_that_cannot_work_start_nothing(nightly, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_every_wrong_option_is_named_at_once(nightly):
-    answer = nightly("--html", REPLAYS / "replayed.yaml", "--detach")
-
-    assert answer.code == 2
-    for problem in ("not a folder", "nightly waits for its jobs"):
-        assert problem in answer.err
-
-
 @pytest.mark.parametrize("option", [["--webhook"], ["--jsonl", "x.jsonl"], ["--prometheus=x.prom"]])
 def test_a_removed_option_starts_nothing_and_names_the_page_that_replaces_it(nightly, tmp_path, option):
     answer = nightly(*option)

@@ -54,17 +54,6 @@ def test_copies_lie_where_they_were_asked_for(written_night, tmp_path):
     assert all(path.is_file() for path in written.paths)
 
 
-def test_a_second_night_is_appended_to_the_summary_and_replaces_the_rest(written_night, tmp_path):
-    outputs = Outputs(step_summary=tmp_path / "s.md", junit=tmp_path / "junit.xml")
-    write_night_reports(written_night, outputs)
-    once = (tmp_path / "junit.xml").read_text()
-
-    write_night_reports(written_night, outputs)
-
-    assert (tmp_path / "s.md").read_text().count("## Llama 3 on H100") == 2
-    assert (tmp_path / "junit.xml").read_text() == once
-
-
 def test_what_cannot_be_written_is_reported_and_keeps_nothing_else_from_being_written(written_night, tmp_path):
     (tmp_path / "file").write_text("in the way")
     outputs = Outputs(junit=tmp_path / "file" / "junit.xml", step_summary=tmp_path / "all.md")
@@ -73,12 +62,6 @@ def test_what_cannot_be_written_is_reported_and_keeps_nothing_else_from_being_wr
 
     assert [problem.split(": ")[0] for problem in written.problems] == [str(tmp_path / "file" / "junit.xml")]
     assert (tmp_path / "all.md") in written.paths
-
-
-def test_no_half_of_a_report_lies_around(written_night, tmp_path):
-    write_night_reports(written_night, Outputs(junit=tmp_path / "junit.xml"))
-
-    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_outputs_that_cannot_work_are_all_named_before_anything_runs(tmp_path):
@@ -99,7 +82,3 @@ def test_places_in_which_nothing_can_be_made_are_reported_and_nothing_is_left_in
         "--html /proc/y/z",
     ]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_outputs_that_can_work_are_let_through(tmp_path):
-    require_outputs(Outputs(junit=tmp_path / "j.xml", html=tmp_path / "new" / "folder"))

@@ -95,12 +95,6 @@ def test_a_slow_spell_that_further_runs_do_not_confirm_is_no_regression(measured
 
 
 @pytest.mark.slow
-def test_confirm_0_starts_nothing_more(measured, nightly):
-    answer = nightly(measured(faster=1.2), "--json", "--confirm", "0")
-    assert len(cases_of(answer)["dense"]["runs"]) == 3
-
-
-@pytest.mark.slow
 def test_a_case_that_fails_stops_no_other_and_its_repeats_are_not_run(stage, nightly):
     made = stage(first="repeats: 3, golden: optional", second="golden: optional, request: {recompute: mlp}")
     made.record("first", 0, failure=OOM)
@@ -266,17 +260,6 @@ def test_a_machine_on_which_no_case_can_start_is_reported_before_anything_is_wri
     assert list(tmp_path.iterdir()) == []
 
 
-def timeouts(answer):
-    return {case["name"]: case["timeout_s"] for case in json.loads(answer.out)["cases"]}
-
-
-@pytest.mark.slow
-def test_the_command_lines_timeout_wins_over_the_suites(stage, nightly):
-    made = stage(dense="repeats: 1, timeout: 900", other="repeats: 1, request: {recompute: mlp}")
-    assert timeouts(nightly(made, "--dryrun", "--json")) == {"dense": 900.0, "other": None}
-    assert timeouts(nightly(made, "--dryrun", "--json", "--timeout", "60")) == {"dense": 60.0, "other": 60.0}
-
-
 @pytest.mark.slow
 def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, mbr_perf):
     made = measured()
@@ -319,10 +302,3 @@ def test_every_command_that_takes_no_night_reports_that_it_is_one_and_what_to_na
                 command,
                 answer.err,
             )
-
-
-def test_explain_names_all_that_it_does_not_know(mbr_perf, tmp_path):
-    answer = mbr_perf("explain", "nosuchrun", "nosuchgolden", "--results_dir", tmp_path)
-    assert answer.code == 2
-    assert "'nosuchrun' is neither" in answer.err
-    assert "'nosuchgolden' is neither" in answer.err

@@ -156,25 +156,13 @@ def test_an_aa_that_cannot_be_is_a_wrong_request(tmp_path, nightly):
         },
     )
     for arguments, *expected in (
-        (("--aa", "--aa_pairs", "2", "--aa_case", "dens"), "--aa_pairs 2 must be 3 to 50", "did you mean 'dense'?"),
-        (("--aa", "--aa_pairs", "1000000"), "--aa_pairs 1000000 must be 3 to 50"),
-        (("--aa_case", "dense"), "add --aa"),
         (
             ("--aa_case", "dens", "--aa_pairs", "2", "--confirm", "-1", "--shard", "5/3", "--from", "x"),
-            "add --aa",
-            "--aa_pairs 2",
-            "did you mean 'dense'?",
-            "--confirm -1",
-            "--shard 5/3",
+            *("add --aa", "--aa_pairs 2", "did you mean 'dense'?", "--confirm -1", "--shard 5/3"),
         ),
-        (("--aa", "--aa_case", "lost"), "--aa_case lost: refused: ", "name another case"),
+        (("--aa", "--aa_case", "lost"), "--aa_case lost: refused: "),
         (("--aa", "--only", "lost"), "--aa: no case can run as the A/A"),
-        (("--aa", "--only", "short"), "1 step in its window, at least 3 are needed", "more steps: max_steps"),
-        (
-            ("--aa", "--aa_case", "short"),
-            "1 step in its window",
-            "name another case, or give a case more steps: max_steps",
-        ),
+        (("--aa", "--aa_case", "short"), "1 step in its window"),
         (("--aa", "--aa_case", "big"), "--aa_case big: expected to end as oom"),
     ):
         answer = nightly(stage, *arguments, "--dryrun")
