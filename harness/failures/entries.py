@@ -57,6 +57,7 @@ class Entry:
         return OomVerdict(self.oom_class, self.sure, cause, request_bytes, advice=self.advice, entry=self.id)
 
 
+_SPECIAL = frozenset("\\.[](){}?*+^$|")
 _GROUP = re.compile(r"\((?:[^()])*\)(?:\?|\{[^}]*\})?")
 _ANY = re.compile(r"\[[^]]*\](?:\?|\{[^}]*\})?|\\[A-Za-z](?:\?|\{[^}]*\})?|\.\{[^}]*\}\??|[.^$]|[^\0](?:\?|\{[^}]*\})")
 
@@ -64,6 +65,8 @@ _ANY = re.compile(r"\[[^]]*\](?:\?|\{[^}]*\})?|\\[A-Za-z](?:\?|\{[^}]*\})?|\.\{[
 @cache
 def word_of(pattern: str) -> str:
     """Return the longest text that every match contains. ValueError: there is none, or something has no bound."""
+    if not _SPECIAL.intersection(pattern):
+        return pattern
     bare = re.sub(r"\\(\W)", lambda match: chr(0xE000 + ord(match[1])), pattern)
     is_bounded = not re.search(r"[*+]|,\}", bare)
     while bare != (outer := _GROUP.sub("\0", bare)):

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from log_speed import diagnose_log, diagnose_start
 from overhead import overhead
 from plan_speed import (
     plan_deepseek_v3,
@@ -45,6 +46,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "search_llama3_70b": search_llama3_70b,
     "search_deepseek_v3": search_deepseek_v3,
     "search_mixtral": search_mixtral,
+    "diagnose_start": diagnose_start,
+    "diagnose_log": diagnose_log,
     "snapshot_seconds": snapshot_seconds,
     "snapshot_memory": snapshot_memory,
 }
