@@ -1,7 +1,7 @@
-"""torchrun with a result that a program can read: ``python -m harness.engine.agent --result FILE <torchrun arguments>``.
+"""torchrun with a result for programs: ``python -m harness.engine.agent --result FILE <torchrun arguments>``.
 
-torchrun itself exits with 1 for every failure and explains it only in its log. The agent passes the same arguments to the
-same entry point, `torch.distributed.run.run`, and writes the outcome of each rank to FILE unless SIGKILL ends it.
+torchrun itself exits with 1 for every failure and explains it only in its log. The agent passes the same arguments to
+the same entry point, `torch.distributed.run.run`, and writes the outcome of each rank to FILE unless SIGKILL ends it.
 """
 
 import signal

@@ -41,7 +41,7 @@ SWITCHED_OFF: tuple[tuple[str, object], ...] = (
 
 
 def run(spec: ExperimentSpec, log: RankLog, config_file: Path) -> None:
-    """Train as ``config_file`` says, with the overrides of ``spec.engine``, and fill ``log``. The caller handles exceptions."""
+    """Train as ``config_file`` says, with the overrides of ``spec.engine``, and fill ``log``."""
     engine = spec.engine
     if engine.version != package_info.__version__:
         raise RuntimeError(
@@ -136,7 +136,7 @@ class IterationClock:
 
 
 class Measurement(Callback):
-    """Measures each step between device synchronisations, then one further step where the meter or a snapshot needs it."""
+    """Measures each step between device synchronisations, then a further one that the meter or a snapshot needs."""
 
     def __init__(self, spec: ExperimentSpec, log: RankLog, device: Any, around_step: ExitStack):
         self._measure, self._log, self._device, self._around = spec.measure, log, device, around_step

@@ -50,7 +50,7 @@ def fitted(config_class: type, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def transformer_config(spec: ExperimentSpec) -> TransformerConfig:
-    """Build the `TransformerConfig` (or `MLATransformerConfig`) of ``spec``; ``kernels.transformer_impl`` must be settled."""
+    """Build the `TransformerConfig` or `MLATransformerConfig` of ``spec``, whose ``transformer_impl`` is settled."""
     config_class = MLATransformerConfig if spec.model.mla else TransformerConfig
     fields = {
         **_architecture(spec),
@@ -260,7 +260,7 @@ def _offload(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
-    """Build the settings of gradient buffers and their reduction. NaN checks are off: the worker checks after timing."""
+    """Build the settings of gradient buffers and their reduction. The worker checks for NaN after timing."""
     d = spec.ddp
     mxfp8 = spec.precision.name == "fp8_mx"
     fields = {

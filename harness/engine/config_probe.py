@@ -2,9 +2,9 @@
 
 Each line of stdin is ``{"spec": an ExperimentSpec, "env": variables of its ranks}``; all are for GPUs, or all for the
 processor. Prints one JSON object per request, in order: ``{"accepted": true, ...}``; or the type, text and place of
-megatron-core's exception; or the ``problem`` if something else failed, which is no verdict on the request.
-The probe imports megatron-core once. Building a configuration changes it and sets environment variables, so each request
-gets its own fork, or its own process if the imports leave a process that cannot be forked.
+megatron-core's exception; or the ``problem`` if something else failed, which is no verdict on the request. The probe
+imports megatron-core once. Building a configuration changes it and sets environment variables, so each request gets its
+own fork, or its own process if the imports leave a process that cannot be forked.
 """
 
 import gc
@@ -37,7 +37,8 @@ TRANSLATIONS = (
     ("AssertionError", None,
      "a required setting is empty, most likely offload_modules; or EP does not divide the experts"),
     ("TypeError", "'>=' not supported between instances of 'NoneType'",
-     "this setting (such as moe_act or layernorm recompute under fp8) needs transformer-engine, which is not installed"),
+     "this setting (such as moe_act or layernorm recompute under fp8) needs transformer-engine, which is not "
+     "installed"),
 )  # fmt: skip
 
 # torch's message if an import has initialised CUDA before the fork: caused by mbr-perf, not by the request.

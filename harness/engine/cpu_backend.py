@@ -248,7 +248,8 @@ def _delta_rule_is_torch() -> None:
 CPU_ADAPTATIONS = (
     Adaptation("device_is_cpu", "GlobalMemoryBuffer, gradient buffers, RoPE and p2p ask torch.cuda.current_device()",
                _device_is_cpu),
-    Adaptation("rng_is_cpu", "the RNG tracker and checkpoint replay save and restore CUDA generator states", _rng_is_cpu),
+    Adaptation("rng_is_cpu", "the RNG tracker and checkpoint replay save and restore CUDA generator states",
+               _rng_is_cpu),
     Adaptation("cuda_literals_are_cpu", 'schedules, optimizer, grad clipping and MoE write device="cuda"',
                _cuda_literals_are_cpu),
     Adaptation("tensor_type_is_cuda", "the distributed optimizer accepts only torch.cuda.*Tensor type names; tied "
@@ -262,17 +263,17 @@ CPU_ADAPTATIONS = (
 LOCAL_ADAPTATIONS = (
     Adaptation("checkpoint_without_output_fp8", "layernorm and moe_act recompute: `self.fp8 = fp8 is not None` is true "
                "for the default False and then uses transformer-engine names", _checkpoint_without_output_fp8),
-    Adaptation("router_gemm", "the MoE router reads te_general_gemm, undefined without transformer-engine", _router_gemm,
-               _router_gemm_is_undefined),
+    Adaptation("router_gemm", "the MoE router reads te_general_gemm, undefined without transformer-engine",
+               _router_gemm, _router_gemm_is_undefined),
     Adaptation("mla_knows_te_is_absent", "multi_latent_attention sets HAVE_TE from a module that imports without TE",
                _mla_knows_te_is_absent, _mla_takes_te_for_present),
-    Adaptation("grouped_gemm_is_matmul", "moe_act recompute needs GroupedMLP, whose kernels are a CUDA package of their "
-               "own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul,
+    Adaptation("grouped_gemm_is_matmul", "moe_act recompute needs GroupedMLP, whose kernels are a CUDA package of "
+               "their own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul,
                _has_local_grouped_experts),
     Adaptation("delta_rule_is_torch", "gated delta net layers take their norm, convolution and recurrence from "
                "flash-linear-attention; megatron-core has a recurrence of its own for deterministic runs",
                _delta_rule_is_torch, _lacks_delta_rule),
-    Adaptation("no_layer_is_for_inference", "multi-token prediction asks isinstance() for inference layers, which derive "
-               "from transformer-engine's: without it they are mocks, not types", _no_layer_is_for_inference,
+    Adaptation("no_layer_is_for_inference", "multi-token prediction asks isinstance() for inference layers, which "
+               "derive from transformer-engine's: without it they are mocks, not types", _no_layer_is_for_inference,
                _inference_layers_are_mocks),
 )  # fmt: skip

@@ -22,8 +22,8 @@ def leave_default(spec: ExperimentSpec) -> None:
 def building_ddp(spec: ExperimentSpec) -> Iterator[None]:
     """Build megatron's DDP on a side stream, in order with the current one; on a CPU nothing changes.
 
-    DDP keeps AccumulateGrad nodes, which belong to the stream that created them. On the default stream a graph's capture
-    would depend on work outside of it.
+    DDP keeps AccumulateGrad nodes, which belong to the stream that created them. On the default stream a graph's
+    capture would depend on work outside of it.
     """
     if spec.gpu_type.is_cpu:
         yield

@@ -34,10 +34,11 @@ _CPU_ATTENTION = {
 
 
 class FlopTally(TorchDispatchMode):
-    """Counts FLOPs inside its block in ``flops``, recomputed work included, with the formulas of `torch.utils.flop_counter`.
+    """Counts FLOPs inside its block in ``flops``, recomputed work included, by `torch.utils.flop_counter`.
 
-    Attention is counted as torch counts it on a GPU: the whole score matrix, causal or not. torch's own `FlopCounterMode`
-    gives the same figure, but its module hooks keep tensors alive for longer, so the same step could not measure memory.
+    Attention is counted as torch counts it on a GPU: the whole score matrix, causal or not. torch's own
+    `FlopCounterMode` gives the same figure, but its module hooks keep tensors alive for longer, so the same step could
+    not measure memory.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,8 @@ class CudaMeter:
 class CpuMeter:
     """Measures model and optimizer, what the first step leaves, and the peak of an untimed step at the end of the run.
 
-    It also watches the first step, which makes masks, rotary tables and buffers that stay. By default no window has this step.
+    It also watches the first step, which makes masks, rotary tables and buffers that stay. By default no window has
+    this step.
 
     The kernel's high-water mark is no substitute, because the C allocator keeps freed memory. torch's profiler is none
     either: it misses frees on gloo's threads, so its sum drifts. Under a limit the meter reports the figure that it
@@ -132,7 +134,7 @@ class CpuMeter:
         return self._limit.step(self._after_setup, self._ledger) if index < WATCHED_STEPS else nullcontext()
 
     def after_setup(self, chunks, optimizer) -> None:
-        """Note the memory once parameters and gradient buffers exist; optimizer state does not yet. MemoryLimitError."""
+        """Note the memory of parameters and gradient buffers, before optimizer state exists. MemoryLimitError."""
         self._after_setup = static_bytes(chunks, optimizer)
         if self._limit is not None:
             self._limit.hold(self._after_setup)

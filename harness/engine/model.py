@@ -196,7 +196,7 @@ def _apex_passed_over() -> Iterator[None]:
 
 
 def _unfuse_own_layers(model: torch.nn.Module) -> None:
-    """Let megatron-core's own linear layers allocate weight gradients; in a transformer-engine model: the output layer."""
+    """Let megatron-core's own linear layers allocate weight gradients; with transformer-engine: the output layer."""
     for module in model.modules():
         if isinstance(module, layers.ColumnParallelLinear | layers.RowParallelLinear):
             module.gradient_accumulation_fusion = False
@@ -252,7 +252,7 @@ def _use_local_parts(layer, attention: type[torch.nn.Module]) -> None:
 
 
 def _with_delta_nets(spec: ExperimentSpec, layer_specs: list[ModuleSpec], vp_stage: int | None) -> list[ModuleSpec]:
-    """Replace the attention of a chunk's gated delta net layers; megatron-core has the spec for transformer-engine only."""
+    """Replace the attention of gated delta net layers; megatron-core has the spec for transformer-engine only."""
     from megatron.core.ssm.gated_delta_net import GatedDeltaNet, GatedDeltaNetSubmodules
 
     stage = chunks(spec.model, spec.parallelism)[parallel_state.get_pipeline_model_parallel_rank()]

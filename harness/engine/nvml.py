@@ -220,7 +220,7 @@ def document(sample: NodeSample) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0, also without GPU or driver: the file then says so. :data:`CLOCKS_REFUSED` if clocks cannot be locked."""
+    """Return 0, also without GPU or driver: the file says so. :data:`CLOCKS_REFUSED` if clocks stay unlocked."""
     parser = argparse.ArgumentParser(prog="harness.engine.nvml")
     commands = parser.add_subparsers(dest="command", required=True)
     sample = commands.add_parser("sample", help="sample memory and clocks until SIGTERM or the parent's death")

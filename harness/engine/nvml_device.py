@@ -1,6 +1,7 @@
 """Reads devices and processes from NVML.
 
-``python -m harness.engine.nvml_device list`` prints the GPUs as JSON. It does not import the sampler, so it starts fast.
+``python -m harness.engine.nvml_device list`` prints the GPUs as JSON. It does not import the sampler, so it starts
+fast.
 """
 
 import json
@@ -97,7 +98,7 @@ PROC = Path("/proc")
 
 
 def in_initial_namespace() -> bool:
-    """Return whether the driver uses this namespace's process ids. Only the first namespace shows the kernel's thread 2."""
+    """Return whether the driver uses this namespace's pids. Only the first shows the kernel's thread 2."""
     try:
         return (PROC / "2" / "comm").read_text().strip() == "kthreadd"
     except OSError:
@@ -153,7 +154,7 @@ class Neighbours:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the GPUs as JSON and return 0. Without GPU or driver the JSON has the key ``error``. Return 2 for wrong arguments."""
+    """Print the GPUs as JSON, or with the key ``error``. Return 0, and 2 for wrong arguments."""
     if list(argv) != ["list"]:
         usage = "usage: python -m harness.engine.nvml_device list"
         print(f"unknown arguments {shlex.join(argv)!r}; {usage}", file=sys.stderr)  # noqa: T201 (usage)

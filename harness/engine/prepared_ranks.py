@@ -1,8 +1,8 @@
 """Forks ranks before torchrun starts, from a process with one thread and all imports.
 
 torchrun itself starts an interpreter per rank, or forks while its store runs in a thread, which is not safe. Here
-torchrun still starts, watches and ends the ranks with its own code. Only instead of calling `Popen` it gets a process that
-waits for its order.
+torchrun still starts, watches and ends the ranks with its own code. Only instead of calling `Popen` it gets a process
+that waits for its order.
 """
 
 import inspect

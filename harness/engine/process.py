@@ -43,7 +43,7 @@ def be_parent_of_children() -> None:
 
 
 def dump_stacks_on_signal() -> None:
-    """Let SIGUSR1 write the Python stacks of all threads to file descriptor 2. Call it after redirecting that descriptor."""
+    """Let SIGUSR1 write the Python stacks of all threads to descriptor 2. Call it after redirecting that."""
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True, chain=False)
 
 
@@ -128,8 +128,8 @@ def _exit_code(value: object) -> int:
 
 
 TASKS = Path("/proc/self/task")
-# More than one: numpy's OpenBLAS starts threads when it loads. A direct question to CUDA makes CUDA unusable in children.
-# torch 2.6 starts its compilers and a thread that listens to them.
+# More than one: numpy's OpenBLAS starts threads when it loads. A direct question to CUDA makes CUDA unusable in
+# children. torch 2.6 starts its compilers and a thread that listens to them.
 _WHILE_IMPORTING = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
 
 
@@ -160,7 +160,9 @@ def why_not_forkable() -> str:
     others = [task for task in TASKS.iterdir() if int(task.name) != os.getpid()]
     if others:
         names = ", ".join(sorted((task / "comm").read_text().strip() for task in others))
-        return f"{counted(len(others), 'other thread')} {'runs' if len(others) == 1 else 'run'} in process {os.getpid()}, so it cannot be forked ({names})"
+        run = "runs" if len(others) == 1 else "run"
+        where = f"{run} in process {os.getpid()}, so it cannot be forked ({names})"
+        return f"{counted(len(others), 'other thread')} {where}"
     if torch.cuda.is_initialized():
         return f"CUDA is initialised in process {os.getpid()}, so it cannot be forked"
     return ""

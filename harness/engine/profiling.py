@@ -22,7 +22,7 @@ def is_profiled(measure: MeasureSpec, rank: int) -> bool:
 
 
 def nsys_command(measure: MeasureSpec, run_dir: Path, rank: int) -> tuple[str, ...]:
-    """Return the command that runs the rank under nsys. An option of the request replaces the default of the same name."""
+    """Return the command that runs the rank under nsys. Options of the request replace the defaults."""
     given = {option.partition("=")[0] for option in measure.nsys_options}
     options = (*(each for each in _NSYS_OPTIONS if each.partition("=")[0] not in given), *measure.nsys_options)
     worker = (sys.executable, "-m", "harness.engine.worker", "--run_dir", str(run_dir))
@@ -30,7 +30,7 @@ def nsys_command(measure: MeasureSpec, run_dir: Path, rank: int) -> tuple[str, .
 
 
 def enter_nsys(measure: MeasureSpec, run_dir: Path, rank: int, environment: Mapping[str, str]) -> None:
-    """Replace this process by nsys with the same rank in it, if the request wants that. Ends the rank if there is no nsys.
+    """Replace this process by nsys with the same rank in it, if asked. Ends the rank if there is no nsys.
 
     The new rank is a child of nsys, not of the agent, so it must not look for the agent as its parent.
     """
@@ -45,7 +45,7 @@ def enter_nsys(measure: MeasureSpec, run_dir: Path, rank: int, environment: Mapp
 
 
 class StepProfiler:
-    """Profiles steps [start, stop) of this rank: with nsys between two marks, with torch into ``path``, a gzipped trace."""
+    """Profiles steps [start, stop) of this rank: with nsys between two marks, with torch into ``path`` (gzip)."""
 
     def __init__(self, measure: MeasureSpec, rank: int, path: Path) -> None:
         self._measure, self._path = measure, path

@@ -1,4 +1,4 @@
-"""Runs real training steps: mock batches, megatron's schedules, DDP and optimizer, CUDA graphs and other hooks around a step."""
+"""Runs real training steps: mock batches, megatron's schedules, DDP, optimizer, CUDA graphs and other hooks."""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
@@ -98,7 +98,7 @@ _PLAIN_CP = {"is_hybrid_cp": False} if "is_hybrid_cp" in signature(get_batch_on_
 
 
 def causal_mask(spec: ExperimentSpec, device: torch.device) -> Callable[[], torch.Tensor | None]:
-    """Return a function that makes the mask of megatron-core's own attention once, [1, 1, seq, seq]; None for the others."""
+    """Return a function that makes the mask of megatron-core's own attention once, [1, 1, seq, seq]; else None."""
 
     @cache
     def mask() -> torch.Tensor | None:
@@ -113,7 +113,7 @@ def causal_mask(spec: ExperimentSpec, device: torch.device) -> Callable[[], torc
 def batches_of_chunks(
     spec: ExperimentSpec, device: torch.device, chunks: Iterable[torch.nn.Module]
 ) -> list[Iterator[MicroBatch]]:
-    """Return an endless iterator per chunk over the micro-batches of one step, the same in every step and on every chunk.
+    """Return an endless iterator per chunk over the micro-batches of one step, equal in all steps and chunks.
 
     They are on the device before the first step. A copy per micro-batch would make the host wait for the device.
     Chunks between the pipeline's ends read only the attention mask.
@@ -135,7 +135,7 @@ def _with_mask(pool: list[MicroBatch], mask: Callable[[], torch.Tensor | None]) 
 
 
 def mock_batches(spec: ExperimentSpec, device: torch.device) -> list[MicroBatch]:
-    """Make the seeded random tokens [mbs, seq / CP] of one step: equal on all ranks of a model copy, different per copy."""
+    """Make the seeded random tokens [mbs, seq / CP] of one step: equal on all ranks of a model copy."""
     generator = torch.Generator().manual_seed(spec.measure.seed + parallel_state.get_data_parallel_rank())
     seq = spec.batch.seq_length
     positions = torch.arange(seq, device=device)[None].expand(spec.batch.micro_batch_size, -1)

@@ -95,8 +95,8 @@ def _answer(channel: socket.socket, answer: WarmAnswer) -> None:
 def fork_agent(request: WarmRequest, channel: socket.socket, changed: dict[str, str]) -> tuple[int, int]:
     """Return the agent's pid, and the pipe on which it waits before it begins. OSError without memory or processes.
 
-    A child forks the agent and ends at once, so the kernel gives the agent to the harness, the next subreaper. The harness
-    then collects the agent's exit status, and the agent dies with the harness.
+    A child forks the agent and ends at once, so the kernel gives the agent to the harness, the next subreaper. The
+    harness then collects the agent's exit status, and the agent dies with the harness.
     """
     read, write = os.pipe()
     waits, go = os.pipe()

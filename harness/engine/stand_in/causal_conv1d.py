@@ -1,4 +1,4 @@
-"""causal_conv1d: a depthwise convolution with its activation in one kernel, which saves its input (1.5 `CausalConv1dFn`)."""
+"""causal_conv1d: a depthwise convolution with its activation in one kernel, which saves its input (1.5)."""
 
 import torch
 

@@ -1,7 +1,7 @@
 """Adaptations that let real megatron-core run on tensors without data, each with its reason.
 
-None changes which modules run or what they save: they select the kernels that torch would pick on the target device, because
-tensors without data would get others. All are process-wide, so a tracing process does nothing else.
+None changes which modules run or what they save: they select the kernels that torch would pick on the target device,
+because tensors without data would get others. All are process-wide, so a tracing process does nothing else.
 """
 
 import functools
@@ -106,7 +106,9 @@ def _target_picks_kernels() -> None:
             return plain_rms(x, normalized_shape, weight, eps)
         return FusedRmsNorm.apply(x, weight)
 
-    def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, **more):  # noqa: FBT002
+    def attention(
+        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, **more,  # noqa: FBT002
+    ):  # fmt: skip
         # meta tensors would get the unfused composite, whatever the device they stand for
         kernel = None if PLACE.is_real or attn_mask is not None else _attention_kernel(query, value, dropout_p)
         if kernel is None:
@@ -260,14 +262,14 @@ def _sharing_needs_no_compiler() -> None:
 
 
 ADAPTATIONS = (
-    Adaptation("device_is_place", 'megatron-core asks torch.cuda.current_device() and writes device="cuda"; tensors that '
-               "claim to be on cuda abort a build of torch without it", _device_is_place),
+    Adaptation("device_is_place", 'megatron-core asks torch.cuda.current_device() and writes device="cuda"; tensors '
+               "that claim to be on cuda abort a build of torch without it", _device_is_place),
     Adaptation("rng_holds_no_states", "checkpoints save and restore CUDA generator states; meta tensors draw nothing",
                _rng_holds_no_states),
     Adaptation("recompute_is_a_phase", "both kinds of checkpoint fork the generators around the repeated forward pass, "
                "and nothing else does", _recompute_is_a_phase),
-    Adaptation("sharing_needs_no_compiler", "from 0.17 on output-discarding checkpoints hand recomputed bytes over in C++, which "
-               "is compiled at first use, and of which no count would know", _sharing_needs_no_compiler,
+    Adaptation("sharing_needs_no_compiler", "from 0.17 on output-discarding checkpoints hand recomputed bytes over in "
+               "C++, which is compiled at first use, and of which no count would know", _sharing_needs_no_compiler,
                _outputs_come_back_by_sharing),
     Adaptation("storages_report_their_size", "output-discarding checkpoints empty and refill storages under living "
                "tensors; meta storages cannot be copied", _storages_report_their_size),
@@ -275,10 +277,10 @@ ADAPTATIONS = (
                collectives.refuse_meta),
     Adaptation("kernels_of_the_target", "torch chooses attention, norm and dropout kernels by device, and they save "
                "different tensors", _target_picks_kernels),
-    Adaptation("latent_rope_launches_nothing", "the fused rotary embedding of multi-latent attention is Triton's, which cannot "
-               "launch on tensors without data", _latent_rope_launches),
-    Adaptation("gated_norm_is_compiled", "torch.compile does not keep what autograd saves of each operation, and the norm before "
-               "the gate is no part of its graph", _gated_norm_is_compiled),
+    Adaptation("latent_rope_launches_nothing", "the fused rotary embedding of multi-latent attention is Triton's, "
+               "which cannot launch on tensors without data", _latent_rope_launches),
+    Adaptation("gated_norm_is_compiled", "torch.compile does not keep what autograd saves of each operation, and the "
+               "norm before the gate is no part of its graph", _gated_norm_is_compiled),
     Adaptation("offloading_moves_no_data", "megatron-core copies activations to pinned memory on CUDA streams",
                offloading.install),
     Adaptation("balanced_routing", "dropless dispatch reads token counts back to the host", routing.install),

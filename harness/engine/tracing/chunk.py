@@ -55,7 +55,7 @@ def buffer_bytes(model: torch.nn.Module) -> int:
 
 
 def stored_bytes(parameter: torch.nn.Parameter) -> int:
-    """Return the bytes of data and, for parameters that transformer-engine keeps quantised, of transposes and scales."""
+    """Return the bytes of data and, for quantised parameters, of transposes and scales."""
     quantized = getattr(parameter, "stand_in_quantized_bytes", None)
     return parameter.numel() * parameter.element_size() if quantized is None else quantized
 
@@ -88,7 +88,7 @@ def _into_main_grad(parameter: torch.nn.Parameter) -> None:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sizes of one micro-batch on one rank: sequence after context parallelism, hidden states after sequence parallelism."""
+    """Sizes of one micro-batch on one rank: sequence after context, hidden states after sequence parallelism."""
 
     size: int
     length: int
@@ -116,7 +116,7 @@ class Measured:
 
 @contextmanager
 def _kept_by_part(gpt: torch.nn.Module, tracer: Tracer) -> Iterator[dict[str, int]]:
-    """Add up the bytes that each part of the layers leaves alive, output included, by the methods that CUDA graphs capture."""
+    """Add up the bytes that each part of the layers leaves alive, by the methods that CUDA graphs capture."""
     kept = {"_forward_attention": 0, "_forward_mlp": 0}
     patched = [(layer, name) for layer in gpt.decoder.layers for name in kept if hasattr(layer, name)]
 
@@ -237,7 +237,8 @@ class Chunk:
 
     def _forward(self) -> torch.Tensor:
         batch = self._micro_batch
-        # only the last stage's output is turned to fp32; in the one-stage job of a trace every chunk looks like the last
+        # only the last stage's output is turned to fp32; in the one-stage job of a trace every chunk looks like the
+        # last
         precision = {"fp32_output": self.post} if isinstance(self.model, Float16Module) else {}
         output = self.model(
             batch["tokens"], batch["position_ids"], self._mask, labels=batch["labels"],

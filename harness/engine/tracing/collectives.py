@@ -128,7 +128,7 @@ def install() -> None:
 
 
 def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | None:
-    """Return the cost of a c10d call; None for a group of one, for barriers, and for receiving (the sender counts it)."""
+    """Return the cost of a c10d call; None for a group of one, barriers, and receiving (the sender counts it)."""
     packet = func._overloadpacket
     if packet in (c10d.barrier, c10d.monitored_barrier_, c10d.recv_):
         return None
@@ -181,7 +181,7 @@ def _side(values: dict[str, object], side: str) -> object:
 
 
 def _label(group: ProcessGroup) -> CommGroup:
-    """Return the name of a megatron group. A group over several dimensions has the name of the one that its traffic serves."""
+    """Return the name of a megatron group; of several dimensions, the one that its traffic serves."""
     from megatron.core import parallel_state as state  # not at the top: adaptations come first
 
     known: tuple[tuple[CommGroup, object], ...] = (

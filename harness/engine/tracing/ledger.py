@@ -105,7 +105,8 @@ class StorageWatch(TorchDispatchMode):
     earlier watch has seen made.
 
     Whole storages count, once each, until the last tensor lets go of them, on whichever thread. What a kernel allocates
-    inside itself does not count. Nor do gloo's clones of gradient buffers: NCCL's buffers are outside torch's allocator, too.
+    inside itself does not count. Nor do gloo's clones of gradient buffers: NCCL's buffers are outside torch's
+    allocator, too.
     """
 
     def __init__(self, ledger: StorageLedger | None = None) -> None:

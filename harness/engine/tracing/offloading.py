@@ -19,7 +19,7 @@ _MANAGER = "megatron.core.pipeline_parallel.fine_grained_activation_offload"
 
 @dataclass(frozen=True)
 class OnHost:
-    """The facts needed to make a tensor again that was copied to the host, and its size, for which megatron-core asks."""
+    """What makes a tensor again that was copied to the host, and its size, for which megatron-core asks."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -87,7 +87,7 @@ _View = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset in the s
 
 
 def _offload(handler, tensor: torch.Tensor, pin_memory=True, use_cpu_pool=True) -> tuple:  # noqa: ARG001, FBT002
-    """Copy as `ChunkOffloadHandler.offload` does: a view is made contiguous, or moves with the storage that it covers."""
+    """Copy as `ChunkOffloadHandler.offload` does: a view is made contiguous, or moves with its storage."""
     view: _View | None = None
     if _goes_with_its_storage(handler, tensor):
         view = tensor.size(), tensor.stride(), tensor.storage_offset()
@@ -97,7 +97,7 @@ def _offload(handler, tensor: torch.Tensor, pin_memory=True, use_cpu_pool=True) 
 
 
 def _goes_with_its_storage(handler, tensor: torch.Tensor) -> bool:
-    """Return whether ``tensor`` is a view of most of its storage; releases that gather every view have no such share."""
+    """Return whether ``tensor`` is a view of most of its storage; some releases gather every view."""
     share = getattr(handler, "BASE_OFFLOAD_MIN_COVERAGE", None)
     if share is None or tensor.is_contiguous():
         return False

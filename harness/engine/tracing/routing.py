@@ -13,7 +13,7 @@ import torch
 
 @dataclass
 class Place:
-    """``device``: meta, or cpu for a check on real tensors. ``target``: the device whose kernels decide what is saved."""
+    """``device``: meta, or cpu for a check. ``target``: the device whose kernels decide what is saved."""
 
     device: torch.device
     target: Literal["cpu", "cuda"] = "cuda"

@@ -51,8 +51,8 @@ def _cuts_unevenly(case: TraceCase) -> bool:
 
 REFUSALS = (
     Refusal(
-        "megatron-core defect: `mlp` recompute returns the bias parameter from its checkpoint, and the backward pass then "
-        "recurses without end; drop mlp or add_bias_linear",
+        "megatron-core defect: `mlp` recompute returns the bias parameter from its checkpoint, and the backward pass "
+        "then recurses without end; drop mlp or add_bias_linear",
         lambda case: _recomputes(case, "mlp") and case.spec.model.add_bias_linear and not case.has_experts,
     ),
     Refusal(
@@ -60,8 +60,8 @@ REFUSALS = (
         lambda case: case.has_experts and case.spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
     ),
     Refusal(
-        "mbr-perf cannot trace offload_modules with recompute of whole layers or whole MoE layers: the repeated forward "
-        "pass enters megatron-core's groups a second time, in the middle of a backward pass",
+        "mbr-perf cannot trace offload_modules with recompute of whole layers or whole MoE layers: the repeated "
+        "forward pass enters megatron-core's groups a second time, in the middle of a backward pass",
         lambda case: (
             bool(case.spec.offload.offload_modules)
             and (isinstance(case.spec.recompute, FullRecompute) or _recomputes(case, "moe"))
@@ -85,7 +85,8 @@ ASSUMPTIONS = (
         lambda case: bool(case.spec.offload.offload_modules),
     ),
     Assumption(
-        "layer-wise offloading: every traced layer is on the host between its passes and returns whole for its backward pass",
+        "layer-wise offloading: every traced layer is on the host between its passes and returns whole for its "
+        "backward pass",
         lambda case: case.spec.offload.cpu_offloading_num_layers > 0,
     ),
     Assumption(
@@ -105,7 +106,8 @@ ASSUMPTIONS = (
         lambda case: case.spec.kernels.moe_shared_expert_overlap,
     ),
     Assumption(
-        "attention_backend auto: the trace uses cuDNN's fused attention, which transformer-engine prefers on Hopper and later",
+        "attention_backend auto: the trace uses cuDNN's fused attention, which transformer-engine prefers on Hopper "
+        "and later",
         lambda case: case.spec.kernels.attention_backend == "auto" and not case.spec.gpu_type.is_cpu,
     ),
 )
@@ -134,7 +136,7 @@ _INSTALLED = Software(megatron_core=metadata.version("megatron-core"))
 
 
 def trace_all(request: TraceRequest, done: Callable[[], object]) -> tuple[dict[str, ChunkTrace], dict[str, str]]:
-    """Return the traced chunks by key, and the reasons of refused cases by key. Calls ``done`` after each traced case."""
+    """Return the traced chunks and the reasons of refused cases by key. Calls ``done`` after each traced case."""
     PLACE.device = torch.device(request.device)
     ROUTING.imbalance = request.imbalance
     groups = Groups()
@@ -170,7 +172,7 @@ def set_up(spec: ExperimentSpec, implementation: Implementation) -> None:
         _stand_in_for(spec)
     _forget_shared_buffers()
     gc.collect()
-    gc.freeze()  # objects of imports and first calls never die: collecting among them again would take longer than a trace
+    gc.freeze()  # objects of imports never die: collecting among them again would take longer than a trace
 
 
 def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> ChunkTrace:

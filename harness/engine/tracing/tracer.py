@@ -1,4 +1,4 @@
-"""One dispatch mode that sees every operation: allocations go to the ledger, costs to the tally; FLOPs of aten operations."""
+"""One dispatch mode that sees every operation: allocations go to the ledger, costs to the tally."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ def _shape_key(value: object) -> object:
 
 
 class _Shapes:
-    """Runs operations on tensors without data, each once: torch derives shapes in Python, at a millisecond an operation."""
+    """Runs operations on tensors without data, each once: torch takes a millisecond to derive its shapes."""
 
     def __init__(self) -> None:
         self._fresh: dict[object, bool] = {}

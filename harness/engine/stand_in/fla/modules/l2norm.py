@@ -1,4 +1,4 @@
-"""flash-linear-attention's norm of queries and keys: it saves its output and one fp32 per row (0.4 `modules/l2norm.py`)."""
+"""flash-linear-attention's norm of queries and keys: saves its output and one fp32 per row (0.4)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""flash-linear-attention's gated delta rule over chunks of 64 tokens (0.4 `ops/gated_delta_rule/chunk.py`): what it allocates and saves."""
+"""flash-linear-attention's gated delta rule over chunks of 64 tokens (0.4): what it allocates and saves."""
 
 import torch
 

@@ -21,8 +21,9 @@ from transformer_engine.pytorch.grouped_linear import Fp8Padding, Fp8Unpadding, 
 from transformer_engine.pytorch.linear import LayerNormLinear, Linear
 from transformer_engine.pytorch.norms import LayerNorm, RMSNorm
 
-# Types that megatron-core tests or annotates tensors and modules with: the stand-in's parameters are plain tensors with a note
-# of their size, and nothing is ever one of these. Fused routing and operations are off unless asked for, which no spec can.
+# Types that megatron-core tests or annotates tensors and modules with: the stand-in's parameters are plain tensors with
+# a note of their size, and nothing is ever one of these. Fused routing and operations are off unless asked for, which
+# no spec can.
 _NAMES: dict[str, dict[str, object]] = {
     "tensor": {"QuantizedTensor": type("QuantizedTensor", (torch.Tensor,), {})},
     "float8_tensor": {"Float8Tensor": type("Float8Tensor", (torch.Tensor,), {})},
@@ -40,6 +41,6 @@ for _name, _contents in _NAMES.items():
 
 __all__ = [
     "DotProductAttention", "Fp8Padding", "Fp8Unpadding", "GroupedLinear", "LayerNorm", "LayerNormLinear", "Linear",
-    "RMSNorm", "attention", "cpp_extensions", "cpu_offload", "cross_entropy", "distributed", "float8_tensor", "fp8", "fp8_autocast",
-    "fp8_model_init", "module", "ops", "permutation", "router", "tensor",
+    "RMSNorm", "attention", "cpp_extensions", "cpu_offload", "cross_entropy", "distributed", "float8_tensor", "fp8",
+    "fp8_autocast", "fp8_model_init", "module", "ops", "permutation", "router", "tensor",
 ]  # fmt: skip

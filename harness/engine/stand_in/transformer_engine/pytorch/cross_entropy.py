@@ -28,6 +28,8 @@ class _CrossEntropy(torch.autograd.Function):
         return grad, None, None
 
 
-def parallel_cross_entropy(logits, target, label_smoothing=0.0, reduce_loss=False, dist_process_group=None, *_more):  # noqa: ARG001, FBT002
+def parallel_cross_entropy(
+    logits, target, label_smoothing=0.0, reduce_loss=False, dist_process_group=None, *_more,  # noqa: ARG001, FBT002
+):  # fmt: skip
     """[s, b, v / tp] and [s, b] -> one loss per token in fp32."""
     return _CrossEntropy.apply(logits, target, dist_process_group)

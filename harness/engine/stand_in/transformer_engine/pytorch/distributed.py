@@ -1,4 +1,4 @@
-"""Checkpointing under quantisation (2.11 `distributed.py`), the generator tracker that megatron-core subclasses, and gathers.
+"""Checkpointing under quantisation (2.11 `distributed.py`), megatron-core's generator tracker, and gathers.
 
 Gathers and scatters are along the first dimension, plain and quantised.
 """

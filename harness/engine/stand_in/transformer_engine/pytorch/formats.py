@@ -13,7 +13,7 @@ from transformer_engine.common import recipe as recipes
 
 @dataclass
 class Machine:
-    """``capability``: compute capability. Before Blackwell, FP8 GEMMs read both operands along their inner dimension."""
+    """``capability``: compute capability. Before Blackwell, FP8 GEMMs read operands along the inner dimension."""
 
     capability: tuple[int, int] = (9, 0)
 
@@ -34,9 +34,9 @@ def _up(size: int, unit: int) -> int:
 class QuantFormat:
     """One recipe's storage. Scale functions take rows and columns and return bytes.
 
-    ``per_tensor`` formats keep one scale; only their row data can be gathered, and column data is a transposed copy that
-    Blackwell does not need. ``fused_norm``: the norm kernel writes quantised output, without one in high precision.
-    ``reads``: passes over the input that a quantisation takes.
+    ``per_tensor`` formats keep one scale; only their row data can be gathered, and column data is a transposed copy
+    that Blackwell does not need. ``fused_norm``: the norm kernel writes quantised output, without one in high
+    precision. ``reads``: passes over the input that a quantisation takes.
     """
 
     name: str
@@ -60,8 +60,8 @@ class QuantFormat:
         return copies * (rows * columns * self.bits // 8 + self.weight_scale_bytes(rows, columns))
 
 
-# Scales: fp32 per tensor; fp32 per 1 x 128 (weights 128 x 128), padded to 4; E8M0 per 32, padded to 128 x 4; E4M3 per 16,
-# padded likewise, and one fp32 maximum per tensor.
+# Scales: fp32 per tensor; fp32 per 1 x 128 (weights 128 x 128), padded to 4; E8M0 per 32, padded to 128 x 4; E4M3 per
+# 16, padded likewise, and one fp32 maximum per tensor.
 _PER_TENSOR = dict.fromkeys(("row_scale_bytes", "column_scale_bytes", "weight_scale_bytes"), lambda _m, _k: 4)
 FORMATS: dict[type, QuantFormat] = {
     recipes.DelayedScaling: QuantFormat("delayed", "fp8", 8, **_PER_TENSOR, per_tensor=True, fused_norm=True),

@@ -27,7 +27,9 @@ class FP8GlobalStateManager:
 
 
 @contextmanager
-def fp8_autocast(enabled=True, calibrating=False, fp8_recipe=None, fp8_group=None, _graph=False):  # noqa: ARG001, FBT002
+def fp8_autocast(
+    enabled=True, calibrating=False, fp8_recipe=None, fp8_group=None, _graph=False,  # noqa: ARG001, FBT002
+):  # fmt: skip
     """Layers inside quantise by ``fp8_recipe``."""
     state = FP8GlobalStateManager
     before = state.FP8_ENABLED, state.RECIPE

@@ -1,4 +1,4 @@
-"""GroupedLinear: one product per expert (2.11 `module/grouped_linear.py`). Expert inputs are padded to what quantised GEMMs need."""
+"""GroupedLinear: one product per expert (2.11 `module/grouped_linear.py`), padded for quantised GEMMs."""
 
 import torch
 from torch.nn import Parameter
@@ -24,7 +24,7 @@ class _Resize(torch.autograd.Function):
 
 
 class Fp8Padding(torch.nn.Module):
-    """Rows of each expert up to a multiple of ``align_size``, by default that of the recipe; aligned ones are handed through."""
+    """Rows of each expert up to a multiple of ``align_size``, by default that of the recipe."""
 
     def __init__(self, num_gemms, align_size=None):
         super().__init__()

@@ -63,7 +63,7 @@ class Plan:
         return operand.only_rows() if self.gathers_input and self.fmt.per_tensor else operand.only_columns()
 
     def kept_of_norm(self, operand: Operand) -> Operand:
-        """As :meth:`kept_of`, for a norm's output; 2.11 `layernorm_linear.py` drops row data by format, but not for NVFP4."""
+        """As :meth:`kept_of`, for a norm's output; 2.11 drops row data by format, but not for NVFP4."""
         is_nvfp4 = isinstance(operand, Quantized) and operand.format.name == "nvfp4"
         return operand if is_nvfp4 and self.gathers_input else self.kept_of(operand)
 
@@ -86,7 +86,7 @@ def product(plan: Plan, operand: Operand, weight: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Gradients:
-    """Gradients of input, weight and bias; ``buffers`` live as long as 2.11's locals: until the layer's backward returns."""
+    """Gradients of input, weight and bias; ``buffers`` live until the layer's backward returns."""
 
     input: torch.Tensor
     weight: torch.Tensor
@@ -97,7 +97,7 @@ class Gradients:
 def gradients(
     plan: Plan, grad: torch.Tensor, kept: Operand, weight: torch.Tensor, main_grad, *, bias: bool
 ) -> Gradients:
-    """Run both backward GEMMs with their communication; ``kept`` is the saved input, the layer's own unless original."""
+    """Run both backward GEMMs with their communication; ``kept`` is the saved input."""
     num_out, num_in = weight.shape
     grad = grad.reshape(-1, num_out).contiguous()
     if plan.fmt:
@@ -189,7 +189,7 @@ class _NormLinear(torch.autograd.Function):
 
 
 def _normalized(plan: Plan, matrix: torch.Tensor, normalization: str):
-    """Return the norm's output as the GEMM takes it; some recipes quantise in the norm kernel and write nothing else."""
+    """Return the norm's output as the GEMM takes it; some recipes quantise in the norm kernel."""
     if plan.fmt and plan.fmt.fused_norm:
         statistics = [torch.empty(matrix.shape[0], dtype=torch.float32, device=matrix.device) for _ in range(2)]
         return plan.quantized_input(matrix), statistics[0] if normalization == "LayerNorm" else None, statistics[1]

@@ -43,8 +43,8 @@ class RMSNorm(torch.nn.Module):
     normalization = "RMSNorm"
 
     def __init__(
-        self, normalized_shape=None, eps=1e-5, sequence_parallel=False, params_dtype=None, device="cuda",  # noqa: FBT002
-        hidden_size=None, **_options,
+        self, normalized_shape=None, eps=1e-5, sequence_parallel=False, params_dtype=None,  # noqa: FBT002
+        device="cuda", hidden_size=None, **_options,
     ):  # fmt: skip
         """``hidden_size`` is the older name of ``normalized_shape``; megatron-core until 0.18 gives that."""
         super().__init__()

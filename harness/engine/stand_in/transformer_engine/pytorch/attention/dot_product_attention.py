@@ -1,4 +1,4 @@
-"""DotProductAttention: which kernel runs, in which memory layout it gets Q, K and V (2.11 `dot_product_attention/`), and what it saves."""
+"""DotProductAttention: its kernel, the memory layout of Q, K and V, and what it saves (2.11)."""
 
 import os
 from math import sqrt
