@@ -153,25 +153,14 @@ class CpuMeter:
 
     def record(self) -> MemoryRecord:
         """Return the peak if the run reached the probe; under a limit, the peak so far."""
-        if self._limit is not None:
-            return self._limited(self._limit)
-        known = self._after_setup is not None and self._step_peak is not None
+        limit, probed = self._limit, self._after_setup is not None and self._step_peak is not None
+        steps = f"the first {WATCHED_STEPS} steps, under a limit" if limit else "the first step and in one untimed step"
         return MemoryRecord(
-            meter="model and optimizer + tensors made in the first step and in one untimed step",
-            max_allocated_bytes=self._after_setup + self._step_peak if known else None,
+            meter=f"model and optimizer + tensors made in {steps}",
+            max_allocated_bytes=limit.peak_bytes if limit else self._after_setup + self._step_peak if probed else None,
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,
-            host_max_rss_bytes=host_max_rss_bytes(),
-            timeline=self._series.series(_TIMELINE),
-        )
-
-    def _limited(self, limit: CpuLimit) -> MemoryRecord:
-        return MemoryRecord(
-            meter=f"model and optimizer + tensors made in the first {WATCHED_STEPS} steps, under a limit",
-            max_allocated_bytes=limit.peak_bytes,
-            static_bytes=self._static,
-            after_setup_bytes=self._after_setup,
-            limit_bytes=limit.limit_bytes,
+            limit_bytes=limit.limit_bytes if limit else None,
             host_max_rss_bytes=host_max_rss_bytes(),
             timeline=self._series.series(_TIMELINE),
         )
