@@ -101,7 +101,8 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "still out of memory with recompute",
         "recompute frees activations only; weights, gradients and optimizer state stay",
         "look at the predicted parts of the stage",
-        "recompute more (`mbr-perf plan` shows what fits), shard the optimizer (use_distributed_optimizer), or use FP8 or a smaller micro-batch",
+        "recompute more (`mbr-perf plan` shows what fits), shard the optimizer (use_distributed_optimizer), "
+        "or use FP8 or a smaller micro-batch",
         seen.recompute_still_oom),
     Symptom("utilization_drop_with_mlp",
         "more than 15 % of the utilization is lost with mlp recomputed",

@@ -36,8 +36,8 @@ class Ending:
     ``exit_code``: of the process, negative for a signal. ``scheduler_state``: Slurm's, such as OUT_OF_MEMORY.
     ``host_oom_kills``: the increase of the cgroup's oom_kill count. ``expandable_segments``: whether torch's allocator
     used them. ``device_bytes``: the memory of the job's GPUs. ``has_traceback``: the text is a Python error with its
-    traceback; ``pins``: in which host memory was locked. ``phase``: of the job when it failed. ``who``: the process that
-    ended, such as ``rank 3 on node07``, if a launcher reported it.
+    traceback; ``pins``: in which host memory was locked. ``phase``: of the job when it failed. ``who``: the process
+    that ended, such as ``rank 3 on node07``, if a launcher reported it.
     """
 
     exit_code: int | None = None

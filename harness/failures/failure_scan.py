@@ -15,7 +15,8 @@ from harness.records.rank import Phase
 # Of Megatron, NeMo 2, Nanotron and torchtitan.
 _ITERATION = re.compile(r"\biteration:?\s{1,20}(\d{1,12})\s?/|\bstep:\s{1,8}(\d{1,12})\s{1,4}loss:")
 _EXPANDABLE = re.compile(
-    r"(?<!try setting )PYTORCH_(?:CUDA_)?ALLOC_CONF\W{1,8}[^\s\"']{0,200}expandable_segments:\s?(True|False)(?! ?to avoid)",
+    r"(?<!try setting )PYTORCH_(?:CUDA_)?ALLOC_CONF\W{1,8}[^\s\"']{0,200}expandable_segments:\s?(True|False)"
+    r"(?! ?to avoid)",
     re.I,
 )
 MAX_FAILURES = 10_000
@@ -260,7 +261,7 @@ class FailureScan:
         state.opened = key if is_open and self.found.get(key) is failure else None
 
     def _continue(self, state: _Rank, key: _Key, line: LogLine) -> bool:
-        """Add the line to the text of a failure that goes on; return whether it is nothing but a part of NCCL's error."""
+        """Add the line to the text of a failure that goes on; return whether it is only a part of NCCL's error."""
         is_nccl = _MORE_OF_NCCL.match(line.text) is not None
         if (state.takes_any or is_nccl) and key in self.found and not line.text.startswith((_TRACEBACK, *_CHAINED)):
             self.found[key] = replace(self.found[key], text=f"{self.found[key].text} {_from_message(line.text)}")

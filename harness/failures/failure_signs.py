@@ -19,8 +19,8 @@ _OF_A_PARENT = (
     "ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException",
 )  # fmt: skip
 _WORDS = {"Terminated": -15, "Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
-# How programs report the end of a process (exit code, signal, or a word for a signal), with the weight and the exit code of
-# a word: torchrun, Python, srun, and shells and schedulers, whose command may be a parent of the ranks.
+# How programs report the end of a process (exit code, signal, or a word for a signal), with the weight and the exit
+# code of a word: torchrun, Python, srun, and shells and schedulers, whose command may be a parent of the ranks.
 _TASK = r"\btasks? (?P<rank>\d{1,6})(?P<more>[-,\d]{0,200}): "
 _EXITS: tuple[tuple[str, int, int | None], ...] = (
     (r"\bfailed \(exitcode: (?P<code>-?\d{1,5})\) local_rank: \d", 1, None),
@@ -41,8 +41,8 @@ _GLUED = re.compile(r"[\w)\]'\"]Killed$")  # a shell's word behind a trace witho
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 # A line of any program that mentions an error; most programs print the level of a line.
 _MENTION = re.compile(
-    r"[Ee]rror\b|ERROR|Exception\b|EXCEPTION|exception|[Ff]ailed\b|[Ff]atal|FATAL|CRITICAL|Cannot\b|: cannot\b|cannot open"
-    r"|[Cc]ould not\b|[Uu]nable to\b|not found$|mismatch|undefined symbol|[Dd]enied"
+    r"[Ee]rror\b|ERROR|Exception\b|EXCEPTION|exception|[Ff]ailed\b|[Ff]atal|FATAL|CRITICAL|Cannot\b|: cannot\b"
+    r"|cannot open|[Cc]ould not\b|[Uu]nable to\b|not found$|mismatch|undefined symbol|[Dd]enied"
 )
 _HARMLESS = re.compile(
     r"\b(?:INFO|DEBUG|[Ww]arn(?:ing)?|WARN(?:ING)?|\w{2,40}Warning|[Rr]etry(?:ing)?|[Ss]kipp(?:ed|ing)|[Dd]eprecated)\b"
@@ -141,7 +141,7 @@ _ROOT_CAUSE = "Root Cause (first observed failure)"
 
 @dataclass(frozen=True, slots=True)
 class SummaryEntry:
-    """A rank of the table. ``line``: with the exit code. ``sign``: its meaning, of weight 2, or 1 for the root cause."""
+    """A rank of the table. ``line``: with the exit code. ``sign``: its meaning; the root cause has weight 1, not 2."""
 
     sign: Sign
     line: LogLine

@@ -36,7 +36,7 @@ class FirstFailure:
 
 
 def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) -> FirstFailure | None:
-    """Return the original failure: out of memory, a signal, a Python error or a lost peer, in this order, then the first.
+    """Return the original failure: out of memory, a signal, a Python error or a lost peer, in this order.
 
     Without a failure, a line that only mentions an error counts. None if no line shows either, or if the job survived
     it. ``device_bytes``: the memory of the job's GPUs, if known. Memory use grows only with the number of ranks.

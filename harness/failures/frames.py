@@ -30,16 +30,16 @@ _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
 )  # fmt: skip
 _NO_ACTIVATIONS = "Recompute frees no memory here: there are no activations yet."
 _SHARD = (
-    "shard the model and its optimizer over more GPUs (TP, PP, EP, --use-distributed-optimizer), or keep less optimizer "
-    "state on the GPU (--use-precision-aware-optimizer, --optimizer-cpu-offload)"
+    "shard the model and its optimizer over more GPUs (TP, PP, EP, --use-distributed-optimizer), or keep less "
+    "optimizer state on the GPU (--use-precision-aware-optimizer, --optimizer-cpu-offload)"
 )
 _BUILT = f"{_NO_ACTIVATIONS} If no other process holds memory (nvidia-smi), {_SHARD}."
 # By phase before the first training step: what the program did, and what to do if the GPU was full then.
 SETUP: Mapping[Phase, tuple[str, str]] = {
     "init_process_group": (
         "initialized the process groups",
-        "The model is not on the GPU yet: see nvidia-smi for other processes on that GPU, and check that each process of "
-        "the node selects its own GPU (LOCAL_RANK).",
+        "The model is not on the GPU yet: see nvidia-smi for other processes on that GPU, and check that each process "
+        "of the node selects its own GPU (LOCAL_RANK).",
     ),
     "build_model": ("built the model", _BUILT),
     "build_optimizer": ("built the optimizer", _BUILT),

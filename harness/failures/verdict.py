@@ -49,7 +49,7 @@ class AllocatorFigures:
 
     @property
     def own_bytes(self) -> int | None:
-        """``this_process``; None if the allocator holds more, as inside a container where NVML cannot see the process."""
+        """``this_process``; None if the allocator holds more, as in a container where NVML cannot see the process."""
         if self.this_process_bytes is None:
             return None
         is_possible = self.this_process_bytes + threshold("rounding_bytes") >= (self.reserved_bytes or 0)
@@ -90,9 +90,9 @@ NEXT_EXPERIMENT: dict[OomClass, str] = {
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
-    """The cause of a failure. ``reason``: a sentence with the deciding numbers. ``request_bytes``: the failed allocation.
+    """The cause of a failure. ``reason``: a sentence with the deciding numbers.
 
-    ``advice``: what to run next, if it differs from the advice of the class. ``entry``: the id in failures.yaml, if its
+    ``request_bytes``: the failed allocation. ``advice``: what to run next, if it differs from the advice of the class. ``entry``: the id in failures.yaml, if its
     text decided. ``is_in_setup``: device memory ran out before training began, so recompute frees nothing.
     """
 

@@ -17,7 +17,6 @@ from harness.foreign.logs.sources import (
     PEEK_BYTES,
     LogSource,
     Passage,
-    as_utf8,
     counted,
     log_sources,
     open_file_or_pipe,
@@ -81,10 +80,11 @@ def log_lines(
     *,
     wanted: Wanted | None = None,
 ) -> Iterator[LogLine]:
-    """Yield the lines of all ``paths``, file after file. A path: a file, a folder to search for logs, ``-`` for ``stdin``.
+    """Yield the lines of all ``paths``, file after file. A path: a file, a folder of logs, ``-`` for ``stdin``.
 
-    Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text, in UTF-8 or UTF-16, also
-    compressed with gzip: before the first line, BadRequestError names all files that are binary, missing or unreadable. A pipe is checked when it is read.
+    Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text in UTF-8, also
+    compressed with gzip: before the first line, BadRequestError names all files that are binary, missing or unreadable.
+    A pipe is checked when it is read.
     ``passage`` counts the bytes read and can stop the reading. ``wanted``: leave out other lines of a long log.
     """
     return _all_lines(log_sources(paths), stdin, passage or Passage(), wanted)
@@ -117,8 +117,6 @@ def lines_of(source: LogSource, stream: BufferedReader, wanted: Wanted | None = 
     refused = why_refused(head)
     if refused:
         raise BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1])
-    stream = as_utf8(stream)
-    head = stream.peek(PEEK_BYTES)
     whole = [as_text(line) for line in cleaned_bytes(head[: head.rfind(b"\n") + 1]).split(b"\n")]
     is_numbered = are_numbered(whole)
     is_packed = any(line.startswith("{") for line in whole)  # words may be escaped inside JSON
@@ -149,7 +147,7 @@ _MOST_NUMBERED = 0.9
 
 
 def unpacked(lines: Iterable[tuple[int, str]], *, is_numbered: bool) -> Iterator[tuple[int, str]]:
-    """Yield the numbers of lines with the texts in them. ``is_numbered``: every line begins with its number in the log."""
+    """Yield the numbers of lines with the texts in them. ``is_numbered``: every line begins with its number."""
     for number, text in lines:
         if text.startswith("{") and any(sign in text for sign in _SIGNS):
             yield from ((number, inner) for inner in _of_json(text))

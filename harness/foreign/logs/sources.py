@@ -1,6 +1,5 @@
 """The sources of a log: files and pipes, progress in bytes, and files that are not logs."""
 
-import codecs
 import gzip
 import os
 import re
@@ -30,34 +29,23 @@ _TEXT_BYTES = bytes((*range(0x20, 0x7F), 0, 7, 8, 9, 10, 12, 13, 27))  # NUL: a 
 
 _GZIP = b"\x1f\x8b"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)  # of a gzip file, also of one that was cut short
-# First bytes of a stream -> its kind. Of compressed files, mbr-perf unpacks only gzip, up to the limit for a pipe.
+# First bytes of a stream -> its kind, and a remedy. mbr-perf unpacks only gzip files.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (_GZIP, "compressed (gzip)", "zcat FILE | mbr-perf ... -"),
     (b"(\xb5/\xfd", "compressed (zstd)", "zstdcat FILE | mbr-perf ... -"),
     (b"BZh", "compressed (bzip2)", "bzcat FILE | mbr-perf ... -"),
     (b"\xfd7zXZ", "compressed (xz)", "xzcat FILE | mbr-perf ... -"),
     (b"PK\x03\x04", "a zip archive or a checkpoint, not a log", "unpack it, or name the log"),
-    (b"\x80\x02", "a pickle, not a log", "name the log"),
-    (b"\x80\x03", "a pickle, not a log", "name the log"),
-    (b"\x80\x04", "a pickle, not a log", "name the log"),
-    (b"\x80\x05", "a pickle, not a log", "name the log"),
-    (b"\x7fELF", "a program, not a log", "name the log"),
-    (b"\x89PNG", "a picture, not a log", "name the log"),
-    (b"SQLite format 3", "a database, not a log", "name the log"),
+    *((b"\x80" + bytes([protocol]), "a pickle, not a log", "name the log") for protocol in range(2, 6)),
 )
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # how PowerShell and some terminals begin a file
 
 
 def why_refused(head: bytes) -> tuple[str, str] | None:
     """Return what kind of file ``head`` shows, and a remedy; None for text and for an empty file."""
     if head[257:262] == b"ustar":
         return "an archive, not a log", "unpack it, and name the logs"
-    for magic, what, remedy in _MAGIC:
-        if head.startswith(magic):
-            return what, remedy
-    if head.startswith(_UTF_16):
-        head = head.decode("utf-16", errors="replace").encode()
-    return ("binary, not a log", "name the log") if _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE else None
+    found = next(((what, remedy) for magic, what, remedy in _MAGIC if head.startswith(magic)), None)
+    return found or (("binary, not a log", "name the log") if _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE else None)
 
 
 def _odd_share(head: bytes) -> float:
@@ -137,7 +125,7 @@ def _files(given: Path) -> list[Path]:
 
 
 def _logs_below(folder: Path, unread: list[BadRequestError]) -> Iterator[Path]:
-    """Yield regular files with names of logs, a compressed one only without its original. Do not follow links to folders."""
+    """Yield regular files with names of logs, a compressed one only without its original. Links are not followed."""
 
     def refuse(error: OSError) -> None:
         unread.append(BadRequestError(f"{error.filename}: cannot be read: {error.strerror}"))
@@ -178,7 +166,7 @@ def _problem(source: LogSource) -> BadRequestError | None:
 _CHUNK_BYTES = 1 << 18
 _WAIT_S = 0.5
 WRITER_S = 10.0
-"""Seconds in which a program must open a named pipe for writing. A shell opens it at once, before it starts the program."""
+"""Seconds in which a program must open a named pipe for writing. A shell opens it before it starts the program."""
 
 
 @dataclass
@@ -275,33 +263,6 @@ def _unpacked(stream: BufferedReader) -> BufferedReader:
 def counted(stream: BufferedReader, name: str, passage: Passage) -> BufferedReader:
     """Wrap the stream: count its bytes in ``passage``, and end it when ``passage`` is stopped. Unpacks a gzip file."""
     return BufferedReader(_Counted(stream, name, passage), _CHUNK_BYTES)
-
-
-def as_utf8(stream: BufferedReader) -> BufferedReader:
-    """Return the stream, or its text in UTF-8 if it begins as UTF-16 does."""
-    return BufferedReader(_Utf8(stream), _CHUNK_BYTES) if stream.peek(2).startswith(_UTF_16) else stream
-
-
-class _Utf8(RawIOBase):
-    def __init__(self, stream: BufferedReader) -> None:
-        self._stream, self._rest = stream, b""
-        self._decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-
-    def readable(self) -> bool:
-        """For BufferedReader."""
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Read the next bytes; 0 at the end of the stream."""
-        room = memoryview(buffer)
-        while not self._rest:
-            data = self._stream.read1(_CHUNK_BYTES)
-            self._rest = self._decoder.decode(data, final=not data).encode()
-            if not data:
-                break
-        taken, self._rest = self._rest[: len(room)], self._rest[len(room) :]
-        room[: len(taken)] = taken
-        return len(taken)
 
 
 class _Counted(RawIOBase):

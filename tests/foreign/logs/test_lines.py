@@ -210,21 +210,6 @@ def test_what_is_no_text_is_refused_in_words(tmp_path, content, what):
     assert refused.value.remedy
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("mark", "codec"), [(b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")])
-def test_a_log_in_utf_16_is_read_by_its_mark(tmp_path, mark, codec):
-    text = "[rank1]: fit é\r\n[rank2]: 𝄞 late\n" * 70_000  # also characters of two units, at the edges of chunks
-    lines = read(tmp_path, mark + text.encode(codec) + b"x")
-    assert [(line.text, line.rank, line.number) for line in lines[:2]] == [("fit é", 1, 1), ("𝄞 late", 2, 2)]
-    assert {line.text for line in lines[:-1]} == {"fit é", "𝄞 late"}
-    assert len(lines) == 140_001
-
-
-def test_standard_input_in_utf_16_is_read(tmp_path):
-    stream = io.BufferedReader(io.BytesIO("[rank1]: piped\n".encode("utf-16")))
-    assert list(log_lines(["-"], stream)) == [LogLine("piped", "<stdin>", 1, rank=1)]
-
-
 def test_a_device_is_no_log():
     with pytest.raises(BadRequestError, match="/dev/zero: a device, not a log"):
         list(log_lines(["/dev/zero"]))
