@@ -92,8 +92,8 @@ def answer(document: Shown) -> None:
 class _Schema(GenerateJsonSchema):
     """Every key of a document is there, so that all are required; titles and defaults would repeat names and types."""
 
-    def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: FBT001 (as pydantic calls it)
-        return bool(field.get("required", total)) if field["type"] == "typed-dict-field" else True
+    def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: ARG002, FBT001 (as pydantic calls it)
+        return True
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 (as pydantic calls it)
         return False
