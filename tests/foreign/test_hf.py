@@ -240,10 +240,6 @@ def test_all_problems_come_at_once(resolved):
         ("", "config.json:1: not JSON"),
         ("[1]", "must be an object"),
         ('{"a": 1, "a": 2}', "duplicate key 'a'"),
-        ('{"a": NaN}', "NaN is not a number"),
-        ('{"a": ' + "9" * 5000 + "}", "has 5000 digits"),
-        ("[" * 100_000, "config.json"),
-        (" " * (2 << 20), "larger than 1 MiB"),
     ],
 )
 def test_a_file_that_is_no_strict_json_is_refused(resolved, text, message):

@@ -5,8 +5,10 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
+from harness.errors import BadRequestError
 from harness.experiment.frozen import Frozen
 from harness.records.reading import Document, FileModel, one_of
+from harness.records.strict_json import parse_json
 from harness.records.strict_yaml import parse_yaml
 
 
@@ -86,3 +88,11 @@ def test_every_problem_is_reported_at_once_each_at_its_line():
 def test_a_long_text_is_not_printed_whole():
     [problem] = problems_of(f"share: {'x' * 100}")
     assert "is a text of 100 characters" in problem
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"a": 1, "a": 2}', '{"a": NaN}', '{"a": ' + "9" * 31 + "}", "[" * 100_000, '{"a": -Infinity}']
+)
+def test_json_with_more_than_one_meaning_is_refused_by_its_file(text):
+    with pytest.raises(BadRequestError, match=r"^f\.json"):
+        parse_json(text, "f.json")
