@@ -89,8 +89,8 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
 def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
     """Return at most ``count`` of the ``known`` names that look like ``name``, nearest first.
 
-    Names that differ in their numbers alone come first, nearest number first: for ``llama3_7b``, ``llama3_8b`` comes before
-    ``llama3_70b``, which has more letters in common.
+    Names that differ in their numbers alone come first, nearest number first: for ``llama3_7b``, ``llama3_8b`` comes
+    before ``llama3_70b``, which has more letters in common.
     """
     import difflib  # ranks import this file, and need no suggestions
 

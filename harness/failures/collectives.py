@@ -80,7 +80,10 @@ class Collectives:
                 table.setdefault(group, {}).setdefault(rank, (int(match[1]), line))  # later lines repeat it
 
     def lag(self) -> Lag | None:
-        """Return who is behind, first by torch's report; None if no ranks differ, or two groups contradict each other."""
+        """Return who is behind, first by torch's report.
+
+        None if no ranks differ, or two groups contradict each other.
+        """
         if self.reported:
             return self.reported
         tables = (self.enqueued, self.works)

@@ -90,8 +90,8 @@ def _search(word: str, pattern: str, text: str) -> re.Match[str] | None:
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all entries, in the order in which they count."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return tuple(_entries(yaml.load(Path(__file__).with_name("failures.yaml").read_bytes(), loader)))  # noqa: S506
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(Path(__file__).with_name("failures.yaml").read_bytes())
+    return tuple(_entries(loader.get_single_data()))
 
 
 @cache

@@ -92,8 +92,9 @@ NEXT_EXPERIMENT: dict[OomClass, str] = {
 class OomVerdict:
     """The cause of a failure. ``reason``: a sentence with the deciding numbers.
 
-    ``request_bytes``: the failed allocation. ``advice``: what to run next, if it differs from the advice of the class. ``entry``: the id in failures.yaml, if its
-    text decided. ``is_in_setup``: device memory ran out before training began, so recompute frees nothing.
+    ``request_bytes``: the failed allocation. ``advice``: what to run next, if it differs from the advice of the class.
+    ``entry``: the id in failures.yaml, if its text decided. ``is_in_setup``: device memory ran out before training
+    began, so recompute frees nothing.
     """
 
     oom_class: OomClass

@@ -36,7 +36,10 @@ _MAY_END = ("training is done", "exiting program", "no samples left", "orker gro
             "Training completed", "successfully", "run_stop", "train_runtime")  # fmt: skip
 _BEGINS = re.compile(r"\*{5} Running training \*{5}|Training starts at step \d")
 # Every line that holds a record has one of these.
-WORDS = ("iteration", "Step Time", "memory (", "orld size:", "orld_size ...", "StopIteration", "Training starts", "Running training", *_MAY_END)  # fmt: skip
+WORDS = (
+    "iteration", "Step Time", "memory (", "orld size:", "orld_size ...", "StopIteration", "Training starts",
+    "Running training", *_MAY_END,
+)  # fmt: skip
 _LARGEST = 1e100
 _MOST_MEMORY = 1e9  # GB or MB of one rank
 

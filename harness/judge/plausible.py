@@ -33,7 +33,8 @@ def impossible(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     problems = [f"{ranks_text(sorted(set(ranks)))}: {what}" for what, ranks in found.items()]
     if mfu is not None and not spec.gpu_type.is_cpu and not 0 < mfu <= 1:
         problems.append(
-            f"an MFU of {format_share(mfu)} is not possible: the model FLOPs of a step are more than {spec.gpu} can do in "
+            f"an MFU of {format_share(mfu)} is not possible: the model FLOPs of a step are more than {spec.gpu} can do "
+            "in "
             f"that time at its dense {spec.precision.peak} peak; check the recipe and the number of GPUs"
         )
     return tuple(problems)
@@ -57,7 +58,10 @@ def _of_rank(rank: RankRecord, record: RunRecord) -> Iterator[str]:
 
 
 def _of_peak(name: str, peak: float, gpu: str, total_bytes: int | None = None) -> Iterator[str]:
-    """Yield that a peak is not positive, or more than the device can have; ``total_bytes``: what the device reported."""
+    """Yield that a peak is not positive, or more than the device can have.
+
+    ``total_bytes``: what the device reported.
+    """
     known = GPUS.get(gpu)
     if known is not None and known.is_cpu:
         most, whose = float(_LARGEST_HOST_BYTES), "the memory of any server"
@@ -86,8 +90,8 @@ def impossible_series(
 ) -> tuple[str, ...]:
     """Return the figures of a log or of golden values that cannot be true, one sentence for each kind.
 
-    ``steps``: seconds and TFLOP/s/GPU. ``peaks``: bytes by name. ``gpu``, ``dtype``: of the job; where one of them is empty or
-    unknown, throughput is compared with the highest dense peak of all GPUs.
+    ``steps``: seconds and TFLOP/s/GPU. ``peaks``: bytes by name. ``gpu``, ``dtype``: of the job; where one of them is
+    empty or unknown, throughput is compared with the highest dense peak of all GPUs.
     """
     timed, (peak, peak_name) = [*steps], _peak_of(gpu, dtype)
     seconds, speeds = ([value for pair in timed if (value := pair[at]) is not None] for at in (0, 1))

@@ -85,16 +85,16 @@ def nightly(
 ) -> None:
     """Run a suite of cases and compare each with its golden values.
 
-    If a case fails, the others still run. mbr-perf repeats a case that looks like a regression before it reports one. You
-    can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
+    If a case fails, the others still run. mbr-perf repeats a case that looks like a regression before it reports
+    one. You can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
 
-    A case is a regression if it is slower than the threshold and noise would cause that in fewer than 1 of 100 nights. Once
-    history has five nights of the case, 2 % is enough. Slower than the threshold without that evidence is inconclusive:
-    use more repeats. Peak memory is a regression if every run exceeds its threshold.
+    A case is a regression if it is slower than the threshold and noise would cause that in fewer than 1 of 100
+    nights. Once history has five nights of the case, 2 % is enough. Slower than the threshold without that evidence
+    is inconclusive: use more repeats. Peak memory is a regression if every run exceeds its threshold.
 
-    With --aa, one case first runs under the labels A and A' in turn: A A' A' A. All times of the night are inconclusive
-    if the labels differ by more than noise explains, if one of these runs fails, or if they vary too much to show a
-    difference as large as the case's threshold.
+    With --aa, one case first runs under the labels A and A' in turn: A A' A' A. All times of the night are
+    inconclusive if the labels differ by more than noise explains, if one of these runs fails, or if they vary too
+    much to show a difference as large as the case's threshold.
 
     Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6
     inconclusive or unfinished.
