@@ -13,6 +13,7 @@ from pkgutil import resolve_name
 import pytest
 
 import harness
+from harness.experiment.modules import MODULES
 
 ENGINE = Path(harness.__file__).parent / "engine"
 FILES = sorted(path for path in ENGINE.rglob("*.py") if "megatron" in path.read_text())
@@ -160,8 +161,7 @@ FLAG_OWNERS = (
 
 @pytest.mark.parametrize(("owner", "attribute"), FLAG_OWNERS)
 def test_layers_still_keep_their_recompute_flags_where_read_back_looks(owner, attribute):
-    from harness.engine.model import FLAGS
-
-    assert attribute in {flag for places in FLAGS.values() for _, flag in places}
+    switches = [switch for row in MODULES.values() for switch in row.switches]
+    assert attribute in {switch.rpartition(".")[2] for switch in switches}
     classes = [cls for cls in resolve_name(owner).__mro__ if cls.__module__.startswith("megatron")]
     assert any(f"self.{attribute} =" in inspect.getsource(cls) for cls in classes)
