@@ -184,21 +184,29 @@ def judged(
 
 def _on_this_device(figures: AllocatorFigures, who: Occupants, *, has_segments: bool, is_in_setup: bool) -> _Found:
     """Find the cause in this process. Another cause that the figures also support makes it less sure."""
-    live, spare, total = _live_share(figures), figures.unallocated_bytes or 0, figures.total_bytes or 0
+    live = _live_share(figures)
     is_full = live >= threshold("full_share" if is_in_setup else "mostly_live_share")
     pieces, outside = _fragmentation(figures, has_segments=has_segments), _outside(figures, who)
-    if pieces is not None and live < threshold("mostly_live_share") and spare >= threshold("fragmented_share") * total:
+    if (
+        pieces is not None
+        and live < threshold("mostly_live_share")
+        and _spare(figures) >= threshold("fragmented_share")
+    ):
         return pieces
     pools = _graph_pools(figures)
     found = pools or (None if is_full else outside) or _capacity(figures)
     is_doubted = pieces is not None or (pools is None and outside is not None and not is_in_setup)
-    if is_doubted and found[1] == "high" and live < threshold("mostly_live_share"):
-        return found[0], "medium", found[2]
-    return found
+    is_less_sure = is_doubted and live < threshold("mostly_live_share")
+    return (found[0], "medium", found[2]) if is_less_sure and found[1] == "high" else found
 
 
 def _live_share(figures: AllocatorFigures) -> float:
     return (figures.allocated_bytes or 0) / figures.total_bytes if figures.total_bytes else 0.0
+
+
+def _spare(figures: AllocatorFigures) -> float:
+    """Return the share of the device that is reserved but unallocated."""
+    return (figures.unallocated_bytes or 0) / figures.total_bytes if figures.total_bytes else 0.0
 
 
 def _bad_size(figures: AllocatorFigures, device_bytes: int | None) -> _Found | None:

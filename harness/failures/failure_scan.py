@@ -244,7 +244,7 @@ class FailureScan:
             rank=rank,
             host=host,
             text=f"{line.text} {state.code}" if is_assert else _from_message(line.text),
-            evidence=tuple(_short(shown) for shown in (line, state.frame if is_own else None) if shown),
+            evidence=(_short(line), *((_short(state.frame),) if is_own and state.frame else ())),
             after_step=self.last_step,
             phase=state.phase if is_own else None,
             time=state.time,

@@ -81,12 +81,11 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     Inside a traceback, lines of code are ignored. Outside, the name of an error has less weight: programs also report
     errors that they handled.
     """
-    may_name = in_traceback and ": " in text and not text.endswith(":")
-    if not (may_name or _has_word(shape(text))) or (in_traceback and text.startswith(_CODE)):
+    if not _may_show(text, in_traceback=in_traceback):
         return None
-    error = error_line(text, in_traceback=in_traceback)
     if message_start(text) is not None:
         return Sign("oom")
+    error = error_line(text, in_traceback=in_traceback)
     is_code = in_traceback and error is None and _OF_OTHERS.search(text) is None
     if not is_code and (sign := _of_entry(text)):
         return replace(sign, weight=min(sign.weight, 0)) if error and in_traceback else sign
@@ -95,6 +94,13 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     if _GLUED.search(text):
         return Sign("signal", SRUN, exit_code=_WORDS["Killed"])
     return None if is_code and text not in _WORDS else _ended(text)
+
+
+def _may_show(text: str, *, in_traceback: bool) -> bool:
+    """Rule out most lines; a traceback may end with any name before a colon."""
+    if in_traceback and text.startswith(_CODE):
+        return False
+    return _has_word(shape(text)) or (in_traceback and ": " in text and not text.endswith(":"))
 
 
 def _of_entry(text: str) -> Sign | None:

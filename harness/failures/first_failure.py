@@ -51,19 +51,32 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
     """Return the original failure of the lines that ``scan`` was fed, as ``first_failure`` does."""
     scan.end_log()
     found = list(scan.found.values())
-    is_reported_only = all(failure.exit_code is not None for failure in found)
-    if scan.survived and scan.num_after < BUFFERED and found and is_reported_only:
+    if scan.survived and scan.num_after < BUFFERED and found and all(each.exit_code is not None for each in found):
         found.insert(0, scan.survived)  # exit codes do not say why
     elif all(map(_is_report, found)) and (alone := _without_failure(scan)):
         return alone
     failures = _with_best_evidence([_placed(failure, scan) for failure in found], scan)
-    if not failures:
-        return None
+    return _first_of(failures, scan, device_bytes) if failures else None
+
+
+def _first_of(failures: list[RankFailure], scan: FailureScan, device_bytes: int | None) -> FirstFailure:
     by_rank = _strongest_of_each(failures)
     strongest = min(KINDS.index(failure.kind) for failure in by_rank)
     same = [failure for failure in by_rank if KINDS.index(failure.kind) == strongest]
     first = _earliest(same)
-    ending = Ending(
+    verdict = classify(first.text, _ending(first, scan, device_bytes))
+    if verdict.entry == "collective_timeout":
+        first, verdict = _waited(first, verdict, same, by_rank, scan)
+    return FirstFailure(
+        failure=_without_secrets(_with_listing(first, failures)),
+        verdict=verdict,
+        also=tuple(_without_secrets(failure) for failure in same if failure is not first),
+        victims=tuple(_without_secrets(failure) for failure in by_rank if failure not in same),
+    )
+
+
+def _ending(first: RankFailure, scan: FailureScan, device_bytes: int | None) -> Ending:
+    return Ending(
         exit_code=first.exit_code,
         expandable_segments=scan.expandable_segments,
         device_bytes=device_bytes,
@@ -71,15 +84,6 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
         who=_who(first),
         pins=first.pins,
         phase=first.phase,
-    )
-    verdict = classify(first.text, ending)
-    if verdict.entry == "collective_timeout":
-        first, verdict = _waited(first, verdict, same, by_rank, scan)
-    return FirstFailure(
-        failure=_without_secrets(_with_listing(first, failures)),
-        verdict=verdict,
-        also=tuple(_without_secrets(failure) for failure in same if failure is not first),
-        victims=tuple(_without_secrets(failure) for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )
 
 
@@ -162,17 +166,24 @@ def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[
     These are exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, reports
     of a rank that named the cause, and SIGABRT after its process named an error.
     """
-    spoke = any(failure.weight <= 0 and failure.kind != "peer" for failure in failures)
-    heard = {f.rank for f in failures if f.kind == "peer" and f.weight <= 0 and f.entry != "lost_peer"}
+    own = [failure for failure in failures if failure.weight <= 0]
+    heard = {failure.rank for failure in own if failure.kind == "peer" and failure.entry != "lost_peer"}
+    found = [each for each in failures if not _is_named(each, heard) and not _is_abort_of(each, failures)]
+    codes = {failure.kind for failure in own} - {"peer"}
+    return [each for each in found if not (each.exit_code is not None and _is_known(each, scan, has_error=bool(codes)))]
 
-    def is_explained(failure: RankFailure) -> bool:
-        if failure.exit_code is None:
-            return failure.entry == "watchdog_ended" and bool(heard)
-        is_named = _is_report(failure) and bool(heard) and (failure.rank is None or bool(heard & {None, failure.rank}))
-        is_of_srun = failure.weight == SRUN and bool(scan.listed or spoke)
-        return is_named or is_of_srun or (bool(scan.listed) and failure.rank is None) or _is_abort_of(failure, failures)
 
-    return [failure for failure in failures if not is_explained(failure)]
+def _is_known(failure: RankFailure, scan: FailureScan, *, has_error: bool) -> bool:
+    """Return whether torchrun's table or a rank's own error says more than an exit code."""
+    is_of_srun = failure.weight == SRUN and (has_error or bool(scan.listed))
+    return is_of_srun or (failure.rank is None and bool(scan.listed))
+
+
+def _is_named(failure: RankFailure, heard: set[int | None]) -> bool:
+    """Return whether a rank named why it waited, so that a report on it says nothing more."""
+    if failure.entry == "watchdog_ended":
+        return bool(heard)
+    return _is_report(failure) and bool(heard) and (failure.rank is None or bool(heard & {None, failure.rank}))
 
 
 def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:

@@ -117,10 +117,15 @@ def records_of(text: str) -> Iterator[RecordLine]:
         yield from _memories(text)
     if "world" in text and (size := _WORLD_SIZE.search(text)):
         yield WorldSizeLine(int(size[1] or size[2]))
-    if (any(word in text for word in _MAY_END) and _ENDS.search(text)) or text.startswith("StopIteration"):
+    if _is_end(text):
         yield EndLine()
     elif ("Training starts" in text or "Running training" in text) and _BEGINS.search(text):
         yield BeginLine()
+
+
+def _is_end(text: str) -> bool:
+    is_named = any(word in text for word in _MAY_END) and _ENDS.search(text) is not None
+    return is_named or text.startswith("StopIteration")
 
 
 def _iterations(text: str) -> Iterator[IterationLine]:
