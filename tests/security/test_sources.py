@@ -68,8 +68,8 @@ def test_signals_go_to_own_processes_only():
     assert {str(path) for path, tree in trees().items() if KILLS & set(calls(tree))} == {
         "harness/engine/prepared_ranks.py",
         "harness/engine/process.py",
+        "harness/launch/crew.py",
         "harness/launch/processes.py",
-        "harness/launch/warm.py",
         "scripts/bench.d/alternating.py",
     }
     assert [str(path) for path, text in SOURCES.items() if re.search(r"\b(pkill|killall)\b", text)] == []
