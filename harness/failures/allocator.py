@@ -25,11 +25,11 @@ _MAX_PROCESSES = 64
 _REJECTED = "preemptively rejected because it would exceed per_process_memory_fraction"
 # How the message begins. torch 2.12 and later write the second form instead of the first, or after it.
 _BEGIN = re.compile(
-    rf"(?:CUDA|HIP|XPU) out of memory\. ?(?:Tried to allocate|Allocation was)|Allocation was {_REJECTED}"
+    rf"(?:CUDA|HIP|XPU|NPU) out of memory\. ?(?:Tried to allocate|Allocation was)|Allocation was {_REJECTED}"
 )
-_NEXT = re.compile(r"(?:CUDA|HIP|XPU) out of memory\.")
+_NEXT = re.compile(r"(?:CUDA|HIP|XPU|NPU) out of memory\.")
 _PROCESS = re.compile(rf"\bProcess (\d{{1,10}}) has ({_AMOUNT}) memory in use")
-_DEVICE = re.compile(r"\bGPU (\d{1,4})(?: has|;)")
+_DEVICE = re.compile(r"\b[GN]PU (\d{1,4})(?: has|;)")
 # Each figure: the layout since torch 2.1, or the layout of 2.0.
 _FIGURES = {
     "tried_bytes": re.compile(rf"(?:Tried to allocate|Requested size:) ({_AMOUNT})"),
