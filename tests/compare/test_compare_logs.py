@@ -167,7 +167,7 @@ def test_the_failure_that_ended_a_log_is_shown(compare, tmp_path):
 
 
 def restarted(at, tflops):
-    """Return the log of a job of 700 TFLOP/s/GPU that goes back to iteration ``at`` after its last and then has ``tflops``."""
+    """The log of a job of 700 TFLOP/s/GPU that goes back to iteration ``at`` after its last, then at ``tflops``."""
     lines = bridge_log(TFLOPS).splitlines()
     again = bridge_log([tflops] * 50, losses=[11.25] * 50).splitlines()
     return "\n".join(lines + again[2 * (at - 1) :]) + "\n"

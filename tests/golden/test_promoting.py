@@ -113,7 +113,7 @@ def test_an_expected_failure_is_skipped_by_every_and_refused_by_name(tmp_path, c
 
 def test_a_retry_replaces_the_run_that_a_machine_fault_ended(tmp_path, case):
     cured = case("one", (1.0, *STEADY), purposes=("repeat", "retry", "repeat", "repeat"),
-                 statuses=("failed", "ok", "ok", "ok"), failures=("address already in use", None, None, None))  # fmt: skip
+                 statuses=("failed", "ok", "ok", "ok"), failures=("address already in use", *[None] * 3))  # fmt: skip
     found, _ = promotions(tmp_path, cured)
     assert found.promoted[0].golden.run_ids == ("night.one.1", "night.one.2", "night.one.3")
 

@@ -34,7 +34,7 @@ def nightly(make_kept, number, run, tflops, **changes):
 
 @pytest.fixture(name="written", scope="module")
 def _written(tmp_path_factory):
-    """Thirty nights of three runs; from the twentieth on 5 % slower, with another torch. And one run of another case."""
+    """Thirty nights of three runs; from the twentieth on 5 % slower, on another torch. And a run of another case."""
     draw, folder = random.Random(7), tmp_path_factory.mktemp("written")
     for number in range(30):
         for run in range(3):

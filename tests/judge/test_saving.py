@@ -111,7 +111,8 @@ def test_repeats_on_a_cpu_differ_by_what_they_show_or_by_what_is_known(saving, r
         ({"driver_version": None}, {}, ""),
         ({}, {"driver_version": None}, ""),
         ({}, {"hostname": "node7"}, "host node7, not node0"),
-        ({}, {"driver_version": "580.1", "device_name": "H200"}, "device H200, not NVIDIA H100 80GB HBM3; driver 580.1, not 550.54.15"),
+        ({}, {"driver_version": "580.1", "device_name": "H200"},
+         "device H200, not NVIDIA H100 80GB HBM3; driver 580.1, not 550.54.15"),
     ],
 )  # fmt: skip
 def test_only_known_facts_make_another_machine(runs, before, now, text):

@@ -158,7 +158,7 @@ def lost_to_infrastructure() -> CaseVerdict:
     case = build_case("llama3_70b_4nodes", [record, record])
     first, second = (replace(run, infrastructure="node_failure") for run in case.runs)
     return replace(
-        case, outcome="failed", exit_code=ExitCode.RUN_FAILED, is_infrastructure=True, reason="node failure, 2 attempts",
+        case, outcome="failed", exit_code=ExitCode.RUN_FAILED, is_infrastructure=True, reason="node failure, twice",
         runs=(first, replace(second, purpose="retry", reason="node_failure in run 0")), counted=(),
     )  # fmt: skip
 
@@ -187,7 +187,8 @@ def late_expectation() -> CaseVerdict:
     record = replayed("non_finite_loss", status="failed", failure="rank 1: loss is nan at step 4")
     return build_case(
         "deepseek_v3", [record], outcome="failed", exit_code=ExitCode.RUN_FAILED, planned={"expected": expected},
-        reason="rank 1: loss is nan at step 4", remark="the suite expected the outcome failed only until 2026-01-01 (upstream hangs)",
+        reason="rank 1: loss is nan at step 4",
+        remark="the suite expected the outcome failed only until 2026-01-01 (upstream hangs)",
     )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ class Stage:
 
 
 def cut_short(night_dir: Path, num_events: int, folder: Path) -> None:
-    """The night as a kill leaves it right after that event: what came later is not there, the last run is not committed."""
+    """The night as a kill leaves it right after that event: the last run is not committed, and nothing came later."""
     shutil.copytree(night_dir, folder)
     shutil.rmtree(folder / "report")
     lines = (folder / EVENTS).read_bytes().splitlines(keepends=True)

@@ -54,9 +54,12 @@ def _material(make_spec, make_record, make_golden):
     def build(seconds=1.0, slower=1.0, heavier=1.0, noise=0.001, ends=None, numbers=NUMBERS, **case):
         runs = [CaseRun(i, "repeat", "", Path("runs"), record(i, seconds, 0.001)) for i in range(3)]
         labelled = [(number, aa_label(number - NUMBERS.start)) for number in numbers]
+
+        def seconds_and_peak(label):
+            return (slower, noise, heavier) if label == "A'" else (1.0, noise, 1.0)
+
         pairs = [
-            CaseRun(n, "aa", label, Path("runs"), record(
-                n, slower if label == "A'" else 1.0, noise, heavier if label == "A'" else 1.0, **(ends or {}).get(n, {})))
+            CaseRun(n, "aa", label, Path("runs"), record(n, *seconds_and_peak(label), **(ends or {}).get(n, {})))
             for n, label in labelled
         ]  # fmt: skip
         planned = PlannedCase(name="dense", spec=spec, repeats=3, **case)
@@ -67,7 +70,7 @@ def _material(make_spec, make_record, make_golden):
 
 def judged(case):
     plan = NightPlan(night_id="n", suite="s", title="S", cases=(case.planned,), confirm=2, retries=1, command=("x",),
-                     started_at="2026-02-01T03:00:00Z", mbr_perf="0.1.0", aa=AaPlan(case="dense", num_pairs=4))  # fmt: skip
+                     started_at="2026-02-01T03:00:00Z", mbr_perf="0", aa=AaPlan(case="dense", num_pairs=4))  # fmt: skip
     return judge_night(Path("night"), plan, [case], today=date(2026, 2, 1))
 
 

@@ -23,14 +23,15 @@ TODAY = date(2026, 2, 1)
 def plan(*cases, **changes):
     fields = {
         "night_id": "20260201T030000Z-nightly-0a1b2c3d", "suite": "nightly", "title": "Nightly", "cases": cases,
-        "confirm": 2, "retries": 1, "command": ("mbr-perf", "nightly"), "started_at": "2026-02-01T03:00:00Z", "mbr_perf": "0.1.0",
+        "confirm": 2, "retries": 1, "command": ("mbr-perf", "nightly"), "started_at": "2026-02-01T03:00:00Z",
+        "mbr_perf": "0.1.0",
     }  # fmt: skip
     return NightPlan(**fields | changes)
 
 
 @pytest.fixture(name="material")
 def _material(make_spec, make_record, make_golden):
-    """A case of three runs of ``seconds`` a step, or that ended as ``status``; its golden is of three runs of a second."""
+    """A case of three runs of ``seconds`` a step, or that ended as ``status``; the golden has three of a second."""
     spec = make_spec(num_gpus=1, parallelism={}, measure={"max_steps": 20})
     base = make_record(spec)
     golden = make_golden(base, {"tflops_per_gpu": derive(base).tflops_per_gpu.median}, num_runs=3)
@@ -114,7 +115,7 @@ def test_false_alarms_are_shared_out_among_the_cases_that_can_run_and_all_shards
 
 @pytest.fixture(name="last")
 def _last(tmp_path, make_spec, make_kept):
-    """The last run that the outlook of case ``dense`` of suite ``nightly`` names, where history has runs of these cases."""
+    """The last run that the outlook of case ``dense`` of suite ``nightly`` names, of runs of these cases."""
     spec = make_spec()
 
     def found(*kept: tuple[str, str]) -> str | None:

@@ -35,7 +35,7 @@ def runs_of(case):
 
 @pytest.fixture(name="measured")
 def _measured(stage, nightly):
-    """A case of three repeats with its golden, ``faster`` than the case is; what confirms it takes ``later`` seconds."""
+    """A case of three repeats, its golden ``faster`` than it is; what confirms it takes ``later`` seconds."""
 
     def measure(faster=1.0, later=SECONDS, **more):
         made = stage(dense="repeats: 3", **more)

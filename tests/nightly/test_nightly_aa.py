@@ -20,7 +20,7 @@ def _nightly(mbr_perf):
 
 @pytest.fixture(name="recorded")
 def _recorded(tmp_path):
-    """A case of three repeats that needs no golden, and its A/A, A' ``slower`` than A; ``failures``: of it by number."""
+    """A case of three repeats that needs no golden, and its A/A, A' ``slower`` than A; ``failures`` by number."""
 
     def build(slower=1.0, failures=None, **cases):
         stage = Stage(tmp_path, cases or {"dense": "repeats: 3, golden: optional"})

