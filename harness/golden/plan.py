@@ -1,6 +1,6 @@
 """Promotes runs and nights to golden values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -10,7 +10,9 @@ from pydantic import Field
 
 from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
-from harness.golden.show import GoldenDocument
+from harness.explain.contrast import contrast
+from harness.explain.facts import golden_side
+from harness.golden.show import GoldenDocument, differences_block, values_table
 from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.processes import life_of
 from harness.nightly.aa import judge_aa
@@ -22,6 +24,7 @@ from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
 from harness.show.json import Document, Shown
+from harness.show.page import GAP, Block, Only, Page, Section, listing
 from harness.units import grouped
 
 
@@ -163,6 +166,35 @@ def write(promotions: PromotionsDocument, folder: Path) -> None:
     """Write every prepared golden. BadRequestError: a file cannot be written; the files before it are written."""
     for prepared in promotions.promoted:
         write_golden(folder, prepared.spec, prepared.golden)
+
+
+def promotions_page(found: PromotionsDocument) -> Page:
+    """Return every promoted golden, before and after; then what was not promoted, with the reason."""
+    sections = (Section(f"{new.path.parent.name}/{new.path.stem}", tuple(_promotion(new))) for new in found.promoted)
+    written = [
+        f"Written: {new.path}. Commit the file." if found.is_written else f"Not written: {new.path}"
+        for new in found.promoted
+    ]
+    refused = [(case.case, problem) for case in found.refused for problem in case.problems]
+    skipped = [(each.case, f"skipped: {each.reason}") for each in found.left_out]
+    left = listing((f"Not promoted: {name}: {why}" for name, why in (*refused, *skipped)), style="doubt")
+    return Page((*sections, Only("terminal", (GAP, listing(written))), left))
+
+
+def _promotion(new: Prepared) -> Iterator[Block]:
+    golden, after = new.golden, golden_side("after", new.golden)
+    before = golden_side("before", new.before, new.spec) if new.before else None
+    night = f", night {golden.night_id}" if golden.night_id else ""
+    yield f"Reason: {golden.reason}"
+    yield f"Promoted by {golden.promoted_by}, {golden.promoted_at}, from {', '.join(golden.run_ids)}{night}."
+    yield GAP
+    yield values_table(after, before)
+    yield (
+        differences_block(contrast(after, before).differences)
+        if before
+        else "This is the first golden of these settings."
+    )
+    yield listing(f"Accepted: {why}" for why in golden.overridden)
 
 
 def night_candidates(

@@ -143,7 +143,8 @@ def _run(reference: str, results: Path | None) -> "RunRecord":
 
 def _show(asked: PromoteOptions, found: "PromotionsDocument") -> None:
     """Print the answer: JSON, Markdown, or tables. Markdown for a file comes in addition."""
-    from harness.golden.show import PromotedDocument, promotions_page
+    from harness.golden.plan import promotions_page
+    from harness.golden.show import PromotedDocument
     from harness.show import json
     from harness.show.terminal import show_page
 

@@ -1,12 +1,11 @@
 """Shows goldens, their differences, and what a promotion changes, for people and as JSON."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from harness.errors import BadRequestError
 from harness.explain.contrast import contrast
-from harness.explain.facts import golden_side
 from harness.explain.judge import changes
 from harness.explain.show import coverage, title
 from harness.explain.values import ABSENT, Change, Side, SideRow
@@ -16,11 +15,8 @@ from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text
 from harness.records.goldens import MEND_GOLDEN, GoldenChange
 from harness.show import figures
 from harness.show.json import Document, Shown, at
-from harness.show.page import GAP, Block, Column, Facts, Line, Only, Page, Section, Table, listing, table, tabled
+from harness.show.page import GAP, Block, Column, Facts, Line, Page, Table, listing, table, tabled
 from harness.units import format_percent
-
-if TYPE_CHECKING:
-    from harness.golden.plan import Prepared, PromotionsDocument
 
 _SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread after", right=True, optional=True))
 
@@ -93,9 +89,9 @@ def difference_page(before: Side, after: Side) -> Page:
         (
             Facts((("Before", title(before)), ("After", title(after))), 8),
             GAP,
-            _values(after, before),
+            values_table(after, before),
             GAP,
-            _differences(found.differences),
+            differences_block(found.differences),
             GAP,
             listing(coverage(found.same, found.not_recorded, ours="after", theirs="before")),
         ),
@@ -103,32 +99,7 @@ def difference_page(before: Side, after: Side) -> Page:
     )
 
 
-def promotions_page(found: "PromotionsDocument") -> Page:
-    """Return every promoted golden, before and after; then what was not promoted, with the reason."""
-    sections = (Section(f"{new.path.parent.name}/{new.path.stem}", tuple(_promotion(new))) for new in found.promoted)
-    written = [
-        f"Written: {new.path}. Commit the file." if found.is_written else f"Not written: {new.path}"
-        for new in found.promoted
-    ]
-    refused = [(case.case, problem) for case in found.refused for problem in case.problems]
-    skipped = [(each.case, f"skipped: {each.reason}") for each in found.left_out]
-    left = listing((f"Not promoted: {name}: {why}" for name, why in (*refused, *skipped)), style="doubt")
-    return Page((*sections, Only("terminal", (GAP, listing(written))), left))
-
-
-def _promotion(new: "Prepared") -> Iterator[Block]:
-    golden, after = new.golden, golden_side("after", new.golden)
-    before = golden_side("before", new.before, new.spec) if new.before else None
-    night = f", night {golden.night_id}" if golden.night_id else ""
-    yield f"Reason: {golden.reason}"
-    yield f"Promoted by {golden.promoted_by}, {golden.promoted_at}, from {', '.join(golden.run_ids)}{night}."
-    yield GAP
-    yield _values(after, before)
-    yield _differences(contrast(after, before).differences) if before else "This is the first golden of these settings."
-    yield listing(f"Accepted: {why}" for why in golden.overridden)
-
-
-def _values(after: Side, before: Side | None) -> Table:
+def values_table(after: Side, before: Side | None) -> Table:
     """Return a row per metric: values, change, and the spread over the runs of either side; last the number of runs."""
     empty = Side(name="", kind="golden", metrics={}, facts={}, closed=frozenset())
     counts = ("Runs", figures.ABSENT if before is None else str(before.num_runs), str(after.num_runs))
@@ -155,7 +126,7 @@ def _percent(spread: float | None) -> str:
     return figures.ABSENT if spread is None else f"{spread * 100:.2f} %"
 
 
-def _differences(found: Sequence[Difference]) -> Block:
+def differences_block(found: Sequence[Difference]) -> Block:
     """Return the settings, machine and software that differ."""
     if not found:
         return "Everything else that both recorded is equal."

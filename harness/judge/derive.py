@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
+from typing import Any
 
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec, MeasureSpec
 from harness.judge import readings
@@ -58,18 +59,22 @@ def combine(runs: Sequence[Metrics]) -> Metrics:
     counted = {run.counted_flops_per_step for run in runs}
     if len(counted) > 1:
         problems["counted_flops_per_step"] = f"the runs counted different FLOPs: {', '.join(sorted(map(str, counted)))}"
+
+    def of(name: str) -> list[Any]:
+        return [getattr(run, name) for run in runs]
+
     return replace(
         runs[0],
-        tflops_per_gpu=_median_summary([run.tflops_per_gpu for run in runs]),
-        step_time_s=_median_summary([run.step_time_s for run in runs]),
-        tokens_per_s_per_gpu=_median_summary([run.tokens_per_s_per_gpu for run in runs]),
-        peak_allocated_bytes=_highest([run.peak_allocated_bytes for run in runs]),
-        peak_reserved_bytes=_highest([run.peak_reserved_bytes for run in runs]),
-        peak_device_bytes=_highest([run.peak_device_bytes for run in runs]),
+        tflops_per_gpu=_median_summary(of("tflops_per_gpu")),
+        step_time_s=_median_summary(of("step_time_s")),
+        tokens_per_s_per_gpu=_median_summary(of("tokens_per_s_per_gpu")),
+        peak_allocated_bytes=_highest(of("peak_allocated_bytes")),
+        peak_reserved_bytes=_highest(of("peak_reserved_bytes")),
+        peak_device_bytes=_highest(of("peak_device_bytes")),
         counted_flops_per_step=counted.pop() if len(counted) == 1 else None,
-        mfu=_median_or_none([run.mfu for run in runs]),
-        hfu=_median_or_none([run.hfu for run in runs]),
-        clocks=combined_clocks([run.clocks for run in runs]),
+        mfu=_median_or_none(of("mfu")),
+        hfu=_median_or_none(of("hfu")),
+        clocks=combined_clocks(of("clocks")),
         problems=problems,
         num_runs=len(runs),
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
+from typing import Any
 
 from harness.experiment.experiment import MIN_STEPS
 from harness.records.rank import (
@@ -237,22 +238,33 @@ def _over(span: tuple[float, float] | None, device: DeviceSample) -> RankClocks:
     start, end = span or (float("-inf"), float("inf"))
     looks = zip(samples.times_s, samples.sm_clocks_mhz, samples.reasons, strict=True)
     inside = [(clock, reasons) for at, clock, reasons in looks if start <= at <= end]
-    busy = [(clock, reasons) for clock, reasons in inside if not (reasons or 0) & IDLE]
-    clocks = [clock for clock, _ in busy if clock is not None]
-    capped = [bool(reasons & POWER_CAP) for _, reasons in busy if reasons is not None]
-    seen = {name for _, reasons in inside for bit, name in CLOCK_REASONS.items() if (reasons or 0) & bit}
+    busy = [look for look in inside if not (look[1] or 0) & IDLE]
     return RankClocks(
         over="run" if span is None else "window",
         num_samples=len(inside),
-        num_busy_samples=len(busy),
-        sm_clock_mhz=float(median(clocks)) if clocks else None,
-        power_cap_share=round(mean(capped), 4) if capped else None,
-        slowdowns=tuple(name for name in SLOWDOWNS if name in seen),
-        **({} if span is None else _coverage(samples, span)),
+        slowdowns=_slowdowns(reasons for _, reasons in inside if reasons),
+        **_of_busy(busy),
+        **(_coverage(samples, span) if span else {}),
     )
 
 
-def _coverage(samples: ClockSamples, span: tuple[float, float]) -> dict[str, float]:
+def _slowdowns(reasons: Iterable[int]) -> tuple[str, ...]:
+    seen = {name for each in reasons for bit, name in CLOCK_REASONS.items() if each & bit}
+    return tuple(name for name in SLOWDOWNS if name in seen)
+
+
+def _of_busy(looks: Sequence[tuple[float | None, int | None]]) -> dict[str, Any]:
+    """Return the median clock and the share of time at the power cap, over the samples of a busy GPU."""
+    clocks = [clock for clock, _ in looks if clock is not None]
+    capped = [bool(reasons & POWER_CAP) for _, reasons in looks if reasons is not None]
+    return {
+        "num_busy_samples": len(looks),
+        "sm_clock_mhz": float(median(clocks)) if clocks else None,
+        "power_cap_share": round(mean(capped), 4) if capped else None,
+    }
+
+
+def _coverage(samples: ClockSamples, span: tuple[float, float]) -> dict[str, Any]:
     """Return the length of the window and the longest time without a sample."""
     start, end = span
     edges = [start, *(at for at in samples.times_s if start < at < end), end]

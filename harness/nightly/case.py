@@ -64,8 +64,7 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     """Judge a case by the runs that exist so far. With more runs, the verdict may change.
 
     How runs ended comes first: a run that failed or ran out of memory decides the outcome, unless a retry replaced it.
-    Then the worst finding over the metric table: throughput by `analysis.time_rule`, memory and counted work by
-    `analysis.memory_rule`. Pure: nothing is read or written.
+    Then the worst finding over the metric table. Pure: nothing is read or written.
     """
     counting = effective_runs(case.runs)
     counted = tuple(run.record for run in counting if run.record and run.record.status == "ok")
@@ -79,28 +78,34 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
         ended_well=bool(counted) and outcome not in ("failed", "oom") and not rules.doubts,
     )
     exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
-    comparison = figures.comparison if figures else None
-    golden = comparison.golden if comparison else None
-    return CaseVerdict(
+    verdict = CaseVerdict(
         planned=case.planned,
         outcome=outcome,
         exit_code=ExitCode.OK if is_expected else exit_code,
         reason=reason,
-        findings=figures.findings if figures else (),
+        findings=(),
         runs=tuple(case.runs),
         counted=counted,
-        metrics=figures.metrics if figures else None,
-        speed=figures.speed if figures else None,
+        metrics=None,
         golden_path=str(case.golden.path) if case.golden.golden else None,
         is_golden_damaged=case.golden.is_damaged,
-        drift=drift_of(counted, golden, comparison.likeness) if golden and comparison else (),
-        caveats=(
-            *(comparison.likeness.caveats if comparison else ()),
-            *dict.fromkeys(note for record in counted for note in record.notes if note.startswith(REPLAYED)),
-        ),
         is_expected=is_expected,
         is_infrastructure=cause is not None and bool(cause.infrastructure),
         remark=remark,
+    )
+    return _with_figures(verdict, figures) if figures else verdict
+
+
+def _with_figures(verdict: CaseVerdict, figures: _Figures) -> CaseVerdict:
+    golden, alike = figures.comparison.golden, figures.comparison.likeness
+    replayed = (note for record in verdict.counted for note in record.notes if note.startswith(REPLAYED))
+    return replace(
+        verdict,
+        findings=figures.findings,
+        metrics=figures.metrics,
+        speed=figures.speed,
+        drift=drift_of(verdict.counted, golden, alike) if golden else (),
+        caveats=(*alike.caveats, *dict.fromkeys(replayed)),
     )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -109,37 +110,59 @@ def known_noise(nights: Sequence[Sequence[float]], num_before_golden: int = 0) -
     odd = _odd_nights(nights, means, runs_per_night)
     out = {night.index for night in odd}
     usual = [i for i in range(len(nights)) if i not in out]
-    sides = [[usual[i] for i in side] for side in places_of_levels([means[i] for i in usual])]
+    usual_means = [means[i] for i in usual]
+    sides = [[usual[i] for i in side] for side in places_of_levels(usual_means)]
     levels = [fmean([means[i] for i in side]) for side in sides]
-    parts = [(i, level) for side, level in zip(sides, levels, strict=True) for i in side]
-    within = math.fsum(((x - means[i]) / level) ** 2 for i, level in parts for x in nights[i])
     deviations = [[(means[i] - level) / level for i in side] for side, level in zip(sides, levels, strict=True)]
-    between = math.fsum(d * d for side in deviations for d in side)
-    within_df, night_df = sum(len(nights[i]) - 1 for i in usual), len(usual) - len(sides)
-    drift = _drift(deviations)
-    if drift:  # a level that follows the drift takes part of it away
-        between /= 1 - (1 + drift) / (1 - drift) / len(usual) if len(usual) * (1 - drift) > 2 * (1 + drift) else 0.5
-    night_sd = math.sqrt(between / night_df) if night_df else 0.0
-    newest = [nights[i] for i in sides[-1] if i >= num_before_golden]
-    runs = [x for night in newest for x in night]
-    around = [means[i] for i in usual if num_before_golden - _AROUND <= i < num_before_golden + _AROUND]
+    drift, night_df = _drift(deviations), len(usual) - len(sides)
+    night_sd = _night_sd(deviations, drift, night_df)
+    within_sd, within_df = _within(nights, means, sides, levels)
+    since = bisect_left(sides[-1], num_before_golden)
+    runs = list(itertools.chain.from_iterable(nights[i] for i in sides[-1][since:]))
     return KnownNoise(
-        within_sd=math.sqrt(within / within_df) if within_df else 0.0,
+        within_sd=within_sd,
         within_df=within_df,
         night_sd=night_sd,
         night_df=night_df,
         runs_per_night=runs_per_night,
-        level=math.fsum(runs) / len(runs) if runs else None,
-        num_nights=len(newest),
+        level=_mean(runs),
+        num_nights=len(sides[-1]) - since,
         num_runs=len(runs),
-        tails=_tails([d for side in deviations for d in side], [night.change for night in odd], night_df, night_sd),
+        tails=_tails(list(itertools.chain.from_iterable(deviations)), odd, night_df, night_sd),
         odd=odd,
         drift=drift,
         levels=tuple(levels),
-        golden_level=median(around) if len(around) >= MIN_NIGHTS else None,
-        recent=fmean([means[i] for i in usual[-_GROUP:]]) if len(usual) >= _GROUP else None,
-        pair_sd=_pair_sd([means[i] for i in usual]),
+        golden_level=_golden_level(means, usual, num_before_golden),
+        recent=_mean(usual_means[-_GROUP:], least=_GROUP),
+        pair_sd=_pair_sd(usual_means),
     )
+
+
+def _mean(values: Sequence[float], least: int = 1) -> float | None:
+    return math.fsum(values) / len(values) if len(values) >= least else None
+
+
+def _within(
+    nights: Sequence[Sequence[float]], means: Sequence[float], sides: Sequence[Sequence[int]], levels: Sequence[float]
+) -> tuple[float, int]:
+    """Return the relative standard deviation of runs of one night, and its degrees of freedom."""
+    parts = [(i, level) for side, level in zip(sides, levels, strict=True) for i in side]
+    squares = math.fsum(((x - means[i]) / level) ** 2 for i, level in parts for x in nights[i])
+    degrees = sum(len(nights[i]) - 1 for i, _ in parts)
+    return (math.sqrt(squares / degrees) if degrees else 0.0), degrees
+
+
+def _night_sd(deviations: Sequence[Sequence[float]], drift: float, degrees: int) -> float:
+    between = math.fsum(d * d for side in deviations for d in side)
+    num = sum(map(len, deviations))
+    if drift:  # a level that follows the drift takes part of it away
+        between /= 1 - (1 + drift) / (1 - drift) / num if num * (1 - drift) > 2 * (1 + drift) else 0.5
+    return math.sqrt(between / degrees) if degrees else 0.0
+
+
+def _golden_level(means: Sequence[float], usual: Sequence[int], num_before_golden: int) -> float | None:
+    around = [means[i] for i in usual if num_before_golden - _AROUND <= i < num_before_golden + _AROUND]
+    return median(around) if len(around) >= MIN_NIGHTS else None
 
 
 def _pair_sd(means: Sequence[float]) -> float | None:
@@ -169,14 +192,17 @@ def _odd_nights(
     of_runs = median(spreads) / math.sqrt(runs_per_night) if spreads else 0.0
     scale = max(_MAD_TO_SD * median(steps) / math.sqrt(2), of_runs)
     limit = max(_ODD_LEAST, scale * (_ODD_DEVIATIONS + _ODD_SHORT / len(means)))
-    found = []
-    for i, mean in enumerate(means):
-        sides = [side for side in (means[max(0, i - _SIDE) : i], means[i + 1 : i + 1 + _SIDE]) if side]
-        changes = [mean / median(side) - 1 for side in sides]
-        neighbours = [mean / means[k] - 1 for k in (i - 1, i + 1) if 0 <= k < len(means)]
-        if all(abs(change) > limit for change in (*changes, *neighbours)) and len({x > 0 for x in changes}) == 1:
-            found.append(OddNight(i, fmean(changes)))
-    return tuple(found)
+    found = ((i, _changes(means, i, limit)) for i in range(len(means)))
+    return tuple(OddNight(i, fmean(changes)) for i, changes in found if changes)
+
+
+def _changes(means: Sequence[float], i: int, limit: float) -> list[float]:
+    """Return the changes of a night from the nights on both sides; empty unless all are beyond the limit, one way."""
+    sides = [side for side in (means[max(0, i - _SIDE) : i], means[i + 1 : i + 1 + _SIDE]) if side]
+    changes = [means[i] / median(side) - 1 for side in sides]
+    neighbours = [means[i] / means[k] - 1 for k in (i - 1, i + 1) if 0 <= k < len(means)]
+    is_odd = all(abs(change) > limit for change in (*changes, *neighbours)) and len({x > 0 for x in changes}) == 1
+    return changes if is_odd else []
 
 
 def _spread(night: Sequence[float], mean: float) -> float:
@@ -198,11 +224,11 @@ def _drift(deviations: Sequence[Sequence[float]]) -> float:
     return min(_MOST_DRIFT, (found * n + 1) / (n - 3)) if found > _NORMAL_95_ONE_SIDED / math.sqrt(n) else 0.0
 
 
-def _tails(deviations: Sequence[float], odd: Sequence[float], degrees: int, night_sd: float) -> tuple[Tail, ...]:
+def _tails(deviations: Sequence[float], odd: Sequence[OddNight], degrees: int, night_sd: float) -> tuple[Tail, ...]:
     """Return the shapes of :data:`_TAILS` by how well they fit, each with its scale. Gross odd nights do not count."""
     if night_sd == 0 or degrees < MIN_NIGHTS - 1:
         return ()
-    values = [*deviations, *(change for change in odd if abs(change) < _GROSS_DEVIATIONS * night_sd)]
+    values = [*deviations, *(night.change for night in odd if abs(night.change) < _GROSS_DEVIATIONS * night_sd)]
     share = (degrees + len(values) - len(deviations)) / len(values)
     fits = [_fit(values, shape, share) for shape, _ in _TAILS]
     best = max(likelihood for _, likelihood in fits)

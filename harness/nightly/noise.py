@@ -60,16 +60,25 @@ def noises(tonight: Variance | None, golden: Variance | None, history: KnownNois
     ours = tonight if _is_noisier(tonight, _pool(golden, within), _SIDE_ALPHA) else None
     theirs = golden if _is_noisier(golden, _pool(tonight, within), _SIDE_ALPHA) else None
     runs = _pool(None if ours else tonight, None if theirs else golden, within)
-    known = history is not None and history.knows_nights
-    left = _between(history, runs) if history else None
-    if history and history.night_df and runs and not left:
-        runs = _pool(runs, Variance(history.night_sd**2 * history.runs_per_night, history.night_df))
-    nights = _shapes(history, left) if history and left else ((1.0, _NOTHING),)
+    nights, runs = _nights(history, runs)
     noisier = None
-    if tonight is not None and ours is None and runs is not None and runs.value > 0:
+    if tonight and runs and not ours and runs.value > 0:
         noisier = _noisier(tonight, runs)
         ours = _stretched(tonight, runs) if tonight.value > runs.value else None
+    known = history is not None and history.knows_nights
     return Noises(ours or runs, theirs or runs, runs, nights, known, noisier)
+
+
+def _nights(
+    history: KnownNoise | None, runs: Variance | None
+) -> tuple[tuple[tuple[float, Variance], ...], Variance | None]:
+    """Return what nights add, by shape; and the variance of runs, with the nights' means if they add nothing."""
+    left = _between(history, runs) if history else None
+    if history and left:
+        return _shapes(history, left), runs
+    if history and history.night_df and runs:
+        runs = _pool(runs, Variance(history.night_sd**2 * history.runs_per_night, history.night_df))
+    return ((1.0, _NOTHING),), runs
 
 
 def _noisier(tonight: Variance, pooled: Variance) -> tuple[float, Variance]:

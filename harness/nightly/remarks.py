@@ -1,5 +1,6 @@
 """Writes the remarks on a night's cases below the table: the reason, what differs, the runs, the next command."""
 
+import itertools
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -64,16 +65,16 @@ def _folders(parent: Path, names: Sequence[str]) -> str:
 
 def _explanation(case: CaseVerdict) -> Iterable[str]:
     findings = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
-    reason = "" if findings and case.outcome not in ("failed", "oom") else one_line(case.planned.refused or case.reason)
-    if reason:
-        yield reason
+    is_explained = findings and case.outcome not in ("failed", "oom")
+    reason = "" if is_explained else one_line(case.planned.refused or case.reason)
+    failures = dict.fromkeys(one_line(run.record.failure) for run in case.runs if run.record and run.record.failure)
+    drift = one_line(drift_text(case))
+    yield from filter(None, [reason])
     yield from _about_findings(findings)
-    failures = {one_line(run.record.failure): None for run in case.runs if run.record and run.record.failure}
     yield from (f"Failure: {failure}" for failure in failures if failure not in reason)
-    if case.remark:
-        yield one_line(case.remark)
-    if case.drift and not any(one_line(drift_text(case)) == one_line(finding.reason) for finding in findings):
-        yield f"Environment differs from the golden's: {one_line(drift_text(case))}"
+    yield from filter(None, [one_line(case.remark)])
+    if drift and drift not in {one_line(finding.reason) for finding in findings}:
+        yield f"Environment differs from the golden's: {drift}"
     yield from (f"Caveat: {one_line(caveat)}" for caveat in case.caveats)
 
 
@@ -86,18 +87,22 @@ def next_steps(verdict: NightVerdict) -> Iterable[str]:
     if verdict.num_due or plan.launch.launcher == "replay" or (aa and not aa.holds):
         return
     unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
-    new = [case for case in unsure if case.golden_path is None and not case.is_golden_damaged]
-    withheld = {case.planned.name: _withholding(case) for case in unsure}
+    yield from _to_store(verdict, unsure)
+    differing = [case for case in unsure if _withholding(case)]
+    if differing:
+        names = dict.fromkeys(itertools.chain.from_iterable(map(_withholding, differing)))
+        options = " ".join(f"--accept_difference {name}" for name in names)
+        yield f"To judge in spite of differences from the golden, start the next night with: {options}"
+        yield f"To store tonight's values in place of these goldens: {_promote(verdict, differing)}"
+
+
+def _to_store(verdict: NightVerdict, unsure: Sequence[CaseVerdict]) -> Iterable[str]:
+    new = [case for case in unsure if not (case.golden_path or case.is_golden_damaged)]
     if stored := [case for case in new if not case.why_not_stored]:
         yield f"To store tonight's values of cases without a golden: {_promote(verdict, stored)}"
     for case in new:
         if case.why_not_stored:
             yield f"{case.planned.name}: tonight's values cannot be stored: {case.why_not_stored}"
-    if names := dict.fromkeys(name for found in withheld.values() for name in found):
-        options = " ".join(f"--accept_difference {name}" for name in names)
-        yield f"To judge in spite of differences from the golden, start the next night with: {options}"
-        differing = [case for case in unsure if withheld[case.planned.name]]
-        yield f"To store tonight's values in place of these goldens: {_promote(verdict, differing)}"
 
 
 def _withholding(case: CaseVerdict) -> Sequence[str]:

@@ -90,33 +90,44 @@ def judge_time(
     plain = compare_values(metric, mean, golden.value, limits.threshold)
     if mean is None or plain.change is None:
         return _finding(plain, plain.verdict, plain.reason, None)
-    smallest = limits.smallest_change(history)
     level = _level_instead(golden, history)
     reference = golden if level is None else replace(golden, value=level)
-    evidence = replace(evidence_of(values, reference, history), smallest_change=smallest)
-    change = mean / reference.value - 1
-    wanted = Verdict.REGRESSION if is_worse(metric, change) else Verdict.IMPROVEMENT
-    known = _measures(reference, history, smallest)
-    large = any(compare_values(metric, mean, value, smallest).verdict is wanted for value in known)
-    beyond = [compare_values(metric, value, reference.value, limits.threshold).verdict is wanted for value in values]
-    shown = evidence.p_value is not None and evidence.p_value <= limits.alpha
-    odd = "" if level is None else _odd_golden(golden, level)
-    if wanted is Verdict.REGRESSION and large:
-        lasting = _again(metric, values, before, reference, limits) or _lasting(
-            mean, reference, history, evidence, limits
-        )
-        doubt = _odd_nights_like(change, history, limits) if shown else ""
+    evidence = replace(evidence_of(values, reference, history), smallest_change=limits.smallest_change(history))
+    wanted = Verdict.REGRESSION if is_worse(metric, mean / reference.value - 1) else Verdict.IMPROVEMENT
+    is_large = wanted in _verdicts(metric, mean, reference, history, limits)
+    odd = _odd_golden(golden, level)
+    if wanted is Verdict.REGRESSION and is_large:
+        lasting = _repeated(metric, values, before, reference, history, evidence, limits)
         evidence = replace(evidence, is_repeated=bool(lasting))
-        if lasting or doubt:
+        if why := lasting or _odd_nights_like(mean / reference.value - 1, history, evidence, limits):
             verdict = wanted if lasting else Verdict.INCONCLUSIVE
-            return _finding(plain, verdict, "; ".join(filter(None, (lasting or doubt, odd))), evidence)
-    if (shown and large) or _is_every_run_beyond(beyond, evidence, limits):
+            return _finding(plain, verdict, "; ".join(filter(None, (why, odd))), evidence)
+    beyond = [compare_values(metric, value, reference.value, limits.threshold).verdict is wanted for value in values]
+    if (_is_shown(evidence, limits) and is_large) or _is_every_run_beyond(beyond, evidence, limits):
         return _finding(plain, wanted, odd, evidence)
+    return _unsure(metric, plain, evidence, limits, odd)
+
+
+def _verdicts(
+    metric: Metric, mean: float, golden: Reference, history: KnownNoise | None, limits: TimeLimits
+) -> set[Verdict]:
+    """Compare with all values that the change must differ from, by the smallest change that can be a verdict."""
+    smallest = limits.smallest_change(history)
+    return {compare_values(metric, mean, value, smallest).verdict for value in _measures(golden, history, smallest)}
+
+
+def _is_shown(evidence: Evidence, limits: TimeLimits) -> bool:
+    return evidence.p_value is not None and evidence.p_value <= limits.alpha
+
+
+def _unsure(metric: Metric, plain: Finding, evidence: Evidence, limits: TimeLimits, odd: str) -> CaseFinding:
+    """Return a pass, or inconclusive for what is worse than the threshold."""
     if plain.verdict is Verdict.PASS:
-        reason = f"unlikely to be noise, but smaller than {smallest * 100:.3g} %" if shown else ""
-        return _finding(plain, Verdict.PASS, reason, evidence)
+        small = f"unlikely to be noise, but smaller than {(evidence.smallest_change or 0.0) * 100:.3g} %"
+        return _finding(plain, Verdict.PASS, small if _is_shown(evidence, limits) else "", evidence)
     reason = f"beyond {limits.threshold * 100:.3g} %, but {odd or _doubt(evidence, limits)}"
-    return _finding(plain, Verdict.INCONCLUSIVE if is_worse(metric, plain.change) else Verdict.PASS, reason, evidence)
+    is_bad = is_worse(metric, plain.change or 0.0)
+    return _finding(plain, Verdict.INCONCLUSIVE if is_bad else Verdict.PASS, reason, evidence)
 
 
 def _measures(golden: Reference, history: KnownNoise | None, smallest: float) -> tuple[float, ...]:
@@ -142,9 +153,25 @@ def _level_instead(golden: Reference, history: KnownNoise | None) -> float | Non
     return history.golden_level if all(p is not None and p <= ODD_GOLDEN_ALPHA for p in found) else None
 
 
-def _odd_golden(golden: Reference, level: float) -> str:
+def _odd_golden(golden: Reference, level: float | None) -> str:
+    if level is None:
+        return ""
     off = format_percent(golden.value / level - 1)
     return f"the golden is {off} off the nights around it, an odd night itself: promote it again"
+
+
+def _repeated(
+    metric: Metric,
+    values: Sequence[float],
+    before: NightBefore | None,
+    golden: Reference,
+    history: KnownNoise | None,
+    evidence: Evidence,
+    limits: TimeLimits,
+) -> str:
+    """Return which earlier nights show the same change; empty if none do."""
+    mean = statistics.harmonic_mean(values)
+    return _again(metric, values, before, golden, limits) or _lasting(mean, golden, history, evidence, limits)
 
 
 def _again(
@@ -165,13 +192,16 @@ def _again(
     if is_sharp is False or not is_worse(metric, then) or min(abs(now), abs(then)) <= least:
         return ""
     found = [evidence_of(night, golden, history) for night in (values, before.values)]
-    noise = max((each.noise or 0.0) / math.sqrt(each.num_runs) for each in found)
-    weaker = max(1.0 if each.p_value is None else each.p_value for each in found)
-    apart = _AGREEMENT_DEVIATIONS * max(noise, history.night_sd if history else 0.0)
-    if abs(now - then) > max(limits.threshold / 4, apart):
+    if abs(now - then) > max(limits.threshold / 4, _AGREEMENT_DEVIATIONS * _noise_of_a_night(found, history)):
         return ""
+    weaker = max(1.0 if each.p_value is None else each.p_value for each in found)
     drift = max(_LEAST_DRIFT, history.drift if history else 0.0)
     return f"the night before had {format_percent(then)}" if weaker ** (2 / (1 + drift)) <= limits.alpha else ""
+
+
+def _noise_of_a_night(found: Sequence[Evidence], history: KnownNoise | None) -> float:
+    noise = max((each.noise or 0.0) / math.sqrt(each.num_runs) for each in found)
+    return max(noise, history.night_sd if history else 0.0)
 
 
 def _is_sharp(metric: Metric, means: Sequence[float], history: KnownNoise | None, limits: TimeLimits) -> bool | None:
@@ -207,12 +237,14 @@ def _wandering(history: KnownNoise) -> float:
     return _AGREEMENT_DEVIATIONS * history.night_sd * math.sqrt(1 + 1 / history.effective_nights)
 
 
-def _odd_nights_like(change: float, history: KnownNoise | None, limits: TimeLimits) -> str:
+def _odd_nights_like(change: float, history: KnownNoise | None, evidence: Evidence, limits: TimeLimits) -> str:
     """Return why the change is not believed yet: earlier nights of the case were as odd and passed.
 
     One odd night is no habit, unless it and tonight are both gross.
     """
-    like = [night.change for night in (history.odd if history else ()) if night.change * change > 0]
+    if history is None or not _is_shown(evidence, limits):
+        return ""
+    like = [night.change for night in history.odd if night.change * change > 0]
     gross = abs(change) >= _GROSS_THRESHOLDS * limits.threshold
     alike = [earlier for earlier in like if gross and abs(change) >= _ALIKE_SHARE * abs(earlier)]
     if len(like) < _HABIT and not alike:

@@ -52,7 +52,8 @@ NUMBERS = st.one_of(
 )  # fmt: skip
 NAMES = st.sampled_from([
     "lm loss", "elapsed time per iteration (ms)", "GPU utilization", "values", "start_step", "step_interval",
-    "iteration-time", "mem-max-allocated-bytes", "alloc", "max_alloc", "max_reserved", "baseline", "current", "08.01.26",
+    "iteration-time", "mem-max-allocated-bytes", "alloc", "max_alloc", "max_reserved", "baseline", "current",
+    "08.01.26",
     "99.99.9999", "0", "1", "2", "49", "-1", "007", "٣", "9" * 20, "",
 ])  # fmt: skip
 DOCUMENTS = st.recursive(

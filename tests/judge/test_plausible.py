@@ -40,7 +40,7 @@ DAMAGE = {
     "zero": (memory(max_allocated_bytes=0), "peak allocated of 0 bytes"),
     "negative": (memory(max_reserved_bytes=-1), "peak reserved of -1 bytes"),
     "empty device": (memory(max_device_used_bytes=0), "peak device used of 0 bytes"),
-    "beyond the device": (memory(max_allocated_bytes=80 * GIB + 1, device_total_bytes=80 * GIB), "more than the device has"),
+    "beyond the device": (memory(max_allocated_bytes=2 * GIB + 1, device_total_bytes=2 * GIB), "more than the device has"),
     "beyond every card": (memory(max_reserved_bytes=500 * GIB), "more than 1.5 times the memory of h100, 120.00 GiB"),
     "another GPU": ({"device": Device(kind="cuda", name="NVIDIA A100-SXM4-80GB")}, "ran on NVIDIA A100-SXM4-80GB"),
 }  # fmt: skip
