@@ -2,14 +2,14 @@
 
 import fcntl
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT
 from typing import Generic, Protocol
 
-from harness.batch.launches import unstarted_record
+from harness.batch.launches import fresh_folder, unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry, Shows
 from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.experiment.frozen import Frozen
@@ -27,8 +27,6 @@ from harness.records.store import write_record
 from harness.show.figures import figure
 from harness.show.progress import CellProgress
 from harness.units import first_line
-
-Catching = Callable[[], AbstractContextManager[Interruption]]
 
 _SHOWN = ("step_time_s", "peak_allocated_bytes")
 
@@ -52,13 +50,13 @@ class Runner(Protocol[Entry]):
         """
 
 
-def play(batch: Batch[Entry], runner: Runner[Entry], catching: Catching = interruption) -> int | None:
+def play(batch: Batch[Entry], runner: Runner[Entry]) -> int | None:
     """Do rounds until nothing is due, a round gets nothing done, time is up, or a signal comes.
 
     Returns the number of that signal, else None.
     """
     before: Sequence[DueRun[Entry]] | None = None
-    with catching() as caught:
+    with interruption() as caught:
         while (due := batch.due()) and due != before:
             if caught.signal is not None:
                 batch.interrupted("a signal between two rounds")
@@ -116,12 +114,11 @@ class LocalRuns(Generic[Entry]):
     progress: Shows
     parents: WarmParents | None = None
     limit: TimeLimit | None = None
-    catching: Catching = interruption
 
     def run(self, due: Sequence[DueRun[Entry]]) -> Round:
         """Run one after the other. A signal ends the round."""
         closed: dict[str, str] = {}
-        with self.progress(len(due)) as progress, self.catching() as caught:
+        with self.progress(len(due)) as progress, interruption() as caught:
             for place, item in enumerate(due):
                 if (signal := _received(caught)) is not None:
                     return Round(signal)
@@ -149,7 +146,7 @@ class LocalRuns(Generic[Entry]):
     def _run_one(self, due: DueRun[Entry], progress: CellProgress) -> Ran:
         began = time.monotonic()
         self.batch.starts(due)
-        run_dir = self.batch.make_folder(due)
+        run_dir = fresh_folder(self.batch.planned(due).run_dir)
         try:
             ran = self.batch.run_here(due, run_dir, progress, self.parents)
         except HarnessError as error:

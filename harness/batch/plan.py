@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
-from harness.batch.launches import Predicting, fresh_folder, nodes_of, predicting_run, understood_again
+from harness.batch.launches import Predicting, nodes_of, predicting_run, understood_again
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
@@ -71,7 +71,7 @@ class Batch(ABC, Generic[Entry]):
 
     folder: Path
     host: Host
-    command: ClassVar[Literal["run", "sweep", "nightly"]]
+    command: ClassVar[Literal["sweep", "nightly"]]
     predicts: ClassVar[bool] = False
     outlives_failed_starts: ClassVar[bool] = False
 
@@ -90,10 +90,6 @@ class Batch(ABC, Generic[Entry]):
     @abstractmethod
     def ended(self, due: DueRun[Entry], ran: Ran) -> Sequence[Lesson]:
         """Note how the run ended. Returns the entries that it makes superfluous."""
-
-    def make_folder(self, due: DueRun[Entry]) -> Path:
-        """Make the folder of the run. Files of a killed attempt are moved aside."""
-        return fresh_folder(self.planned(due).run_dir)
 
     def starts(self, due: DueRun[Entry]) -> None:
         """Write down that the run is about to start."""

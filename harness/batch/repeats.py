@@ -1,102 +1,31 @@
 """`mbr-perf run`: the repeats of one request, on this machine or as one Slurm job. The request is resolved once."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
 
-from typing_extensions import override
-
-from harness.batch.engine import LocalRuns, play
 from harness.batch.launches import num_nodes
-from harness.batch.plan import Batch, DueRun, PlannedRun
 from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import JobRequest, hand_over, require_gpu_named
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.judge.gate import status_exit_code
-from harness.launch.crew import Interruption
 from harness.launch.environment import this_host
 from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.required import require_machine
 from harness.launch.slurm_job import option_problems
 from harness.measure.experiment import Display, judge, require_megatron, run_folder
-from harness.measure.launched import Following, Launch, Ran
-from harness.measure.prediction import KeptPrediction, cached_prediction, predicting
+from harness.measure.launched import Launch, Ran, launched
+from harness.measure.prediction import cached_prediction, predicting
 from harness.measure.understanding import RunRequest, Understood, looked_over, understand
-from harness.records.batches import BatchLaunch, PlannedEntry
+from harness.records.batches import BatchLaunch
 from harness.records.folders import results_dir
 from harness.records.goldens import find_golden
 from harness.records.job import JobRecord, JobRun, SlurmRequest
-from harness.show.progress import CellProgress, Show
-
-DueRepeat = DueRun[PlannedEntry]
-
-
-@dataclass
-class Repeats(Batch[PlannedEntry]):
-    """The runs of one request, each in its own run folder. They stop at the first run that fails."""
-
-    request: RunRequest
-    understood_once: Understood
-    display: Display
-    command: ClassVar[Literal["run", "sweep", "nightly"]] = "run"
-    ran: list[Ran] = field(default_factory=list)
-
-    @override
-    def due(self) -> tuple[DueRepeat, ...]:
-        """Runs that this process has not done: the repeats of a request are not resumed."""
-        if any(ran.record.status != "ok" for ran in self.ran):
-            return ()
-        entry = entry_of(self.request, self.understood_once)
-        return tuple(DueRun(entry, number) for number in range(len(self.ran), self.request.repeats))
-
-    @override
-    def planned(self, due: DueRepeat) -> PlannedRun:
-        """Return the run, named after its folder, which is made when it starts."""
-        launch, software = launch_words(self.request, self.request.nodes.nnodes), self.understood_once.software
-        return PlannedRun(Path("RUN"), "RUN", due.entry.name, launch, software)
-
-    @override
-    def make_folder(self, due: DueRepeat) -> Path:
-        """Make the folder, with the name that `mbr-perf run` gives."""
-        return run_folder(self.request)
-
-    @override
-    def recorded(self, due: DueRepeat) -> Path | None:
-        """Return the recorded run that the request names."""
-        return self.request.launch.replay_from
-
-    @override
-    def launch_of(self, due: DueRepeat, run_dir: Path, node_rank: int = 0) -> Launch:
-        """Return the request as resolved before the first run, in this folder."""
-        return Launch(self.understood_once.in_folder(run_dir), run_dir, run_dir.name, self.request.nodes)
-
-    @override
-    def ended(self, due: DueRepeat, ran: Ran) -> tuple[()]:
-        """Keep the run for the verdict."""
-        self.ran.append(ran)
-        return ()
-
-    @override
-    @contextmanager
-    def prediction(self, due: DueRepeat, launch: Launch) -> Iterator[Callable[[int | None], KeptPrediction]]:
-        """Predict before or during the run. Warns if the run will not fit."""
-        understood = launch.understood
-        with predicting(
-            understood, launch.nodes, lambda kept: self.display.warn_of_misfit(understood, kept)
-        ) as predicted:
-            yield predicted
-
-    @override
-    def following(self, due: DueRepeat, launch: Launch, progress: CellProgress) -> Following:
-        """Return the bar of a single run."""
-        return self.display.progress
 
 
 def run_experiment(request: RunRequest, display: Display) -> ExitCode:
-    """Train ``request.repeats`` times, judge the runs together, and print the report."""
+    """Train ``request.repeats`` times or until a run fails, judge the runs together, and print the report."""
     host = this_host()
     understood = understand(request, host, request.run_dir or Path("RUN"))
     if isinstance(understood.plan, LaunchPlan):
@@ -110,41 +39,17 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
         )
     require_one_folder(request)
     display.understood(understood)
-    batch = Repeats(Path(), host, request, understood, display)
+    ran: list[Ran] = []
     # A signal between two runs ends this process as usual: finished runs are committed.
-    play(batch, LocalRuns(batch, lambda _: nullcontext(_Silent()), catching=_uncaught), _uncaught)
+    while len(ran) < request.repeats and (not ran or (ran[-1].record.status == "ok" and ran[-1].signal is None)):
+        run_dir = run_folder(request)
+        launch = Launch(understood.in_folder(run_dir), run_dir, run_dir.name, request.nodes)
+        warn = partial(display.warn_of_misfit, understood)
+        prediction = partial(predicting, launch.understood, launch.nodes, warn)
+        ran.append(launched(launch, progress=display.progress, prediction=prediction))
     if request.nodes.node_rank > 0:
-        return status_exit_code(batch.ran[-1].record.status, batch.ran[-1].signal)
-    return judge(batch.ran, request.gate, request.results_dir, display)
-
-
-def _uncaught() -> AbstractContextManager[Interruption]:
-    return nullcontext(Interruption())
-
-
-class _Silent:
-    """No progress across runs: every run shows its own."""
-
-    def start(self, title: str, num_steps: int) -> Show:
-        """Never called: `Repeats.following` shows the bar of a single run."""
-        raise NotImplementedError
-
-    def finish(self, line: str) -> None:
-        """Nothing."""
-
-    def note(self, line: str) -> None:
-        """Nothing."""
-
-
-def entry_of(request: RunRequest, understood: Understood) -> PlannedEntry:
-    """Return the request as an entry of a plan, named after the recipe."""
-    return PlannedEntry(
-        name=request.asked.job_name,
-        spec=understood.spec,
-        sources=understood.sources,
-        notes=understood.notes,
-        findings=understood.findings,
-    )
+        return status_exit_code(ran[-1].record.status, ran[-1].signal)
+    return judge(ran, request.gate, request.results_dir, display)
 
 
 def launch_words(request: RunRequest, nnodes: int) -> BatchLaunch:
@@ -224,22 +129,17 @@ def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
 
 
 def _job(request: RunRequest, slurm: SlurmRequest, understood: Understood, folders: list[Path]) -> JobRequest:
-    entry = entry_of(request, understood)
+    spec, sources, notes = understood.spec, understood.sources, understood.notes
+    force = tuple(sorted(request.force))
+    runs = (
+        JobRun(run_dir=str(folder), run_id=folder.name, spec=spec, sources=sources, notes=notes, force=force)
+        for folder in folders
+    )
     return JobRequest(
         what="run",
-        label=entry.name,
-        specs=(entry.spec,),
-        runs=tuple(
-            JobRun(
-                run_dir=str(folder),
-                run_id=folder.name,
-                spec=entry.spec,
-                sources=entry.sources,
-                notes=entry.notes,
-                force=tuple(sorted(request.force)),
-            )
-            for folder in folders
-        ),
+        label=request.asked.job_name,
+        specs=(spec,),
+        runs=tuple(runs),
         launch=launch_words(request, understood.launch.nodes.nnodes),
         gate=request.gate.from_root,
         options=slurm.options,

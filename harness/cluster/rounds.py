@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic
 
 from harness.batch.engine import Round
-from harness.batch.launches import num_nodes, unstarted_record
+from harness.batch.launches import fresh_folder, num_nodes, unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry
 from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.commands import NotSubmittedError, Slurm, names_wrong_option
@@ -74,7 +74,7 @@ class JobPerEntry(Generic[Entry]):
         because of an option that all jobs share.
         """
         for run in due:
-            self.batch.make_folder(run)
+            fresh_folder(self.batch.planned(run).run_dir)
         asked = entry_job(self.batch, due, self.options, self.results)
         record = asked.record(new_job_dir(self.results, asked.label))
         self.batch.starts(due[0])

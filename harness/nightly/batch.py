@@ -117,7 +117,7 @@ class NightBatch(Batch[PlannedCase]):
 
     plan: NightPlan
     suspicion: Callable[[NightCase], str] = lambda _: ""
-    command: ClassVar[Literal["run", "sweep", "nightly"]] = "nightly"
+    command: ClassVar[Literal["sweep", "nightly"]] = "nightly"
     predicts: ClassVar[bool] = True
     outlives_failed_starts: ClassVar[bool] = True
     _noted: set[tuple[str, int]] = field(default_factory=set)

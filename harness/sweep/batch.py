@@ -29,7 +29,7 @@ class SweepBatch(Batch[PlannedCell]):
     """The cells of ``plan`` at work in the sweep's folder."""
 
     plan: SweepPlan
-    command: ClassVar[Literal["run", "sweep", "nightly"]] = "sweep"
+    command: ClassVar[Literal["sweep", "nightly"]] = "sweep"
     _done: dict[Place, Status] = field(default_factory=dict)
     _taught: set[str] = field(default_factory=set)
 
