@@ -99,7 +99,7 @@ def compare(
     from harness.cli.requests import read
     from harness.judge.compare import WindowOptions, compare_stored
     from harness.measure.values import compare_document
-    from harness.records.goldens import GateOptions
+    from harness.records.gating import GateOptions
 
     how = judging or Judging()
     reference = None if golden is None else str(golden)

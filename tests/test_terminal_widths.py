@@ -20,7 +20,8 @@ from harness.measure.values import compare_document, run_document
 from harness.nightly.show import night_page
 from harness.plan.show import plan_page
 from harness.plan.show_layouts import layouts_page
-from harness.records.goldens import GateOptions, GoldenSearch
+from harness.records.gating import GateOptions
+from harness.records.goldens import GoldenSearch
 from harness.records.sweep import read_sweep
 from harness.show.page import Page
 from harness.show.terminal import Console, print_page

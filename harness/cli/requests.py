@@ -24,7 +24,7 @@ from harness.experiment.model import repeats_problem
 from harness.launch.plan import Nodes
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
-from harness.records.goldens import GateOptions
+from harness.records.gating import GateOptions
 from harness.records.job import SlurmOptions, SlurmRequest
 from harness.records.run import LaunchSettings
 from harness.resolve.recipe import STDIN, FileKind, ForeignSource, Request

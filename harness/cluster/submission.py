@@ -15,7 +15,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.slurm_job import SlurmJob, slurm_job
 from harness.records.batches import BatchLaunch
-from harness.records.goldens import GateOptions
+from harness.records.gating import GateOptions
 from harness.records.job import (
     JOBS,
     SUBMITTED,

@@ -187,7 +187,7 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
     from harness.judge.compare import WindowOptions, compare_stored
     from harness.measure.result import compare_page
     from harness.measure.values import compare_document
-    from harness.records.goldens import GateOptions
+    from harness.records.gating import GateOptions
     from harness.show import json
     from harness.show.terminal import show_page
 
@@ -204,7 +204,7 @@ def _foreign_request(given: ForeignOptions, loss: LossOptions, judge: JudgeOptio
     from harness.compare.judge import ForeignRequest
     from harness.compare.values import ForeignThresholds
     from harness.judge.compare import WindowOptions
-    from harness.records.goldens import GateOptions
+    from harness.records.gating import GateOptions
 
     gate = read(GateOptions, judge)
     limits = {name: value for name, value in vars(loss).items() if value is not None}

@@ -76,7 +76,7 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     from harness.imports.request import ImportRequest, require_job, start_of
     from harness.imports.run import import_run
     from harness.measure.experiment import Display
-    from harness.records.goldens import GateOptions
+    from harness.records.gating import GateOptions
 
     request, logs = experiment_request(asked, judge), tuple(what.log)
     require_job(logs, request, asked.recipes_dir)

@@ -11,7 +11,7 @@ from harness.errors import BadRequestError, SeveralMatchError
 from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sources import is_stream
 from harness.measure.logged import logged_arguments
-from harness.records.goldens import GateOptions
+from harness.records.gating import GateOptions
 from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.listing import full_model
 from harness.resolve.recipe import Request

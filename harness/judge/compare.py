@@ -16,8 +16,9 @@ from harness.judge.metrics import Metrics
 from harness.judge.plausible import doubts_of, impossible, impossible_golden
 from harness.judge.promotion import PromotionOptions, promote
 from harness.judge.readings import RunClocks
+from harness.records.gating import GateOptions
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import GateOptions, GoldenSearch, find_golden, golden_file
+from harness.records.goldens import GoldenSearch, find_golden, golden_file
 from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import read_run

@@ -18,7 +18,7 @@ from harness.measure.megatron_answer import megatron_finding
 from harness.measure.prediction import KeptPrediction, RunPrediction, misfit_line, prediction_line
 from harness.measure.understanding import RunRequest, Understood, rule_problem
 from harness.records import folders
-from harness.records.goldens import GateOptions
+from harness.records.gating import GateOptions
 from harness.records.store import RECORD, new_run_dir
 from harness.show import json
 from harness.show.page import GAP, Block, Code, Line, Listing

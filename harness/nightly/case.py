@@ -20,8 +20,8 @@ from harness.nightly.outcome import bad_end, effective_runs, exit_code_of, expec
 from harness.nightly.rules import NightBefore, TimeLimits, is_suspicious, judge_memory, judge_time
 from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
 from harness.predict.flops import FORMULA_VERSION
+from harness.records.gating import GateOptions
 from harness.records.golden import GoldenRecord, MeasuredOn
-from harness.records.goldens import GateOptions
 from harness.records.run import REPLAYED, Provenance, RunRecord
 from harness.units import first_line, utc_time
 

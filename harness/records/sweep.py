@@ -16,7 +16,7 @@ from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import MARGIN
 from harness.experiment.software import Software
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, read_events, read_run_of
-from harness.records.goldens import GateOptions
+from harness.records.gating import GateOptions
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
 from harness.records.store import RECORD

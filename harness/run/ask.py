@@ -92,7 +92,7 @@ def _dry_run(request: "RunRequest", display: "Display") -> None:
 
     run_dir = request.run_dir or results_dir(request.results_dir) / "runs" / "RUN"
     understood = understand(request, this_host(), run_dir, dryrun=True)
-    if isinstance(understood.plan, LaunchPlan):
+    if request.gate.golden_values_path and isinstance(understood.plan, LaunchPlan):
         find_golden(understood.spec, request.gate.golden_values_path)  # refuses what the run would refuse
     display.plan(understood, cached_prediction(understood.spec, understood.software, understood.host))
 

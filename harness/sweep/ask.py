@@ -160,7 +160,7 @@ def sweep_request(
     BadRequestError for an unreadable file or ``--over``, and without a recipe.
     """
     from harness.cli.requests import batch_launch, experiment_request, read, require_job
-    from harness.records.goldens import GateOptions
+    from harness.records.gating import GateOptions
     from harness.resolve.sweep_file import laid_over, read_sweep_file, request_of
     from harness.sweep.request import SweepRequest, all_over
 

@@ -14,7 +14,8 @@ from harness.judge.plausible import doubts_of
 from harness.judge.readings import allocated, worst_rank
 from harness.judge.saving import another_machine, memory_saving
 from harness.judge.statistics import time_change
-from harness.records.goldens import GateOptions, find_golden
+from harness.records.gating import GateOptions
+from harness.records.goldens import find_golden
 from harness.records.run import PredictionRecord, RunRecord
 from harness.records.sweep import CellData
 from harness.sweep.values import CellStatus, CellVerdict, OomLine, Predicted, VsControl, trade_off

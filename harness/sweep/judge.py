@@ -9,7 +9,7 @@ from statistics import fmean
 from harness.judge.gate import default_thresholds
 from harness.judge.saving import first_run
 from harness.judge.statistics import half_width
-from harness.records.goldens import GateOptions
+from harness.records.gating import GateOptions
 from harness.records.sweep import CellData, SweepData
 from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measured
 from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict

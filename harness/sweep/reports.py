@@ -9,7 +9,7 @@ from signal import SIGTERM
 from harness.batch.plan import BatchDisplay
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judge.gate import comparison_outcome
-from harness.records.goldens import GateOptions
+from harness.records.gating import GateOptions
 from harness.records.store import write_atomically
 from harness.records.sweep import SweepData, SweepPlan, read_sweep
 from harness.show import json

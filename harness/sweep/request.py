@@ -10,7 +10,7 @@ from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
-from harness.records.goldens import GateOptions
+from harness.records.gating import GateOptions
 from harness.records.redact import redact
 from harness.records.run import LaunchSettings
 from harness.resolve.options import nearest_setting, set_settings

@@ -11,7 +11,8 @@ from harness.judge.compare import WindowOptions, compare_runs, find_reference
 from harness.judge.derive import derive
 from harness.judge.gate import Verdict, comparison_outcome, run_outcome
 from harness.judge.promotion import promote
-from harness.records.goldens import GateOptions, GoldenSearch, find_golden, golden_text, write_golden
+from harness.records.gating import GateOptions
+from harness.records.goldens import GoldenSearch, find_golden, golden_text, write_golden
 from harness.records.rank import ClockSamples, Device
 from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_record

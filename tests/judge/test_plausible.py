@@ -14,8 +14,9 @@ from harness.judge.gate import Verdict
 from harness.judge.metrics import METRICS
 from harness.judge.plausible import SHORTEST_STEP_S, doubts_of, impossible, impossible_golden, impossible_series
 from harness.judge.promotion import promote
+from harness.records.gating import GateOptions
 from harness.records.golden import METRIC_NAMES, GoldenRecord, MeasuredOn, golden_text
-from harness.records.goldens import GateOptions, GoldenSearch, read_golden
+from harness.records.goldens import GoldenSearch, read_golden
 from harness.records.rank import Device, MemoryRecord
 from harness.units import GIB
 from tests.conftest import build_steps

@@ -9,7 +9,8 @@ from harness.judge.compare import compare_runs
 from harness.judge.gate import run_outcome
 from harness.measure.result import MAX_ROWS, run_page
 from harness.measure.values import run_document
-from harness.records.goldens import GateOptions, GoldenSearch
+from harness.records.gating import GateOptions
+from harness.records.goldens import GoldenSearch
 from harness.records.rank import Failure
 from harness.show.terminal import Console, print_page
 

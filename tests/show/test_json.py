@@ -6,7 +6,8 @@ from pathlib import Path
 from harness.judge.compare import compare_runs
 from harness.judge.gate import comparison_outcome, run_outcome
 from harness.measure import values
-from harness.records.goldens import GateOptions, GoldenSearch
+from harness.records.gating import GateOptions
+from harness.records.goldens import GoldenSearch
 from harness.records.rank import Failure
 from harness.show import json
 from tests.commands import json_of

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from harness.errors import ExitCode
-from harness.records.goldens import GateOptions, golden_text
+from harness.records.gating import GateOptions
+from harness.records.goldens import golden_text
 from harness.sweep.judge import judge_sweep
 from harness.sweep.reports import sweep_exit_code
 

@@ -1,0 +1,52 @@
+"""How strictly a run is judged against golden values, as the command line says it."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
+
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.frozen import Frozen
+
+
+class GateOptions(Frozen, allow_inf_nan=True):
+    """How strictly to judge. Thresholds None: those of the GPU. ``require_golden``: without a golden, inconclusive.
+
+    ``golden_values_path``: a golden file or a folder of goldens; it implies ``require_golden``. BadRequestError if a
+    threshold is not a fraction, even if there is no golden to compare with.
+    """
+
+    golden_values_path: Path | None = None
+    timing_threshold: float | None = None
+    memory_threshold: float | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    require_golden: bool = False
+
+    @model_validator(mode="after")
+    def _thresholds_are_fractions(self) -> Self:
+        require_fractions(timing=self.timing_threshold, memory=self.memory_threshold)
+        return self
+
+    @property
+    def names_one_golden(self) -> bool:
+        """Return whether ``golden_values_path`` is a file. A file applies to at most one cell of a sweep."""
+        return self.golden_values_path is not None and self.golden_values_path.is_file()
+
+    @property
+    def from_root(self) -> "GateOptions":
+        """Return the options for a plan on disk, with an absolute golden path."""
+        path = self.golden_values_path
+        return self.model_copy(update={"golden_values_path": path.absolute()}) if path else self
+
+
+def require_fractions(*, timing: float | None, memory: float | None) -> None:
+    """Raise BadRequestError if a threshold of the command line is not a number from 0 to below 1."""
+    options = (("--timing_threshold", timing), ("--memory_threshold", memory))
+    raise_all(
+        [
+            BadRequestError(f"{option} {value}: not a fraction from 0 to below 1", remedy="0.05 allows a change of 5 %")
+            for option, value in options
+            if value is not None and not 0 <= value < 1
+        ]
+    )
