@@ -11,7 +11,7 @@ from harness.judge.derive import combine, derive
 from harness.judge.gate import Verdict, default_thresholds
 from harness.judge.metrics import BY_NAME, METRICS, GateKind, Metric, Metrics
 from harness.judge.plausible import doubts_of
-from harness.judge.statistics import of_variances, t_quantile
+from harness.judge.statistics import of_variances
 from harness.nightly.rules import SMALLEST_EFFECT, judge_memory
 from harness.nightly.values import AA_ALPHA, AaFinding, AaVerdict, CaseRun
 from harness.predict.flops import model_flops_per_step
@@ -93,15 +93,6 @@ def _cost(case: PlannedCase) -> float:
     spec, row = case.spec, case.spec.gpu_type
     peak = row.peak_flops.get(spec.precision.peak) or max(row.peak_flops.values(), default=_PROCESSOR_FLOPS)
     return spec.measure.max_steps * model_flops_per_step(spec) / peak
-
-
-def pairs_that_show(change: float, noise: float, alpha: float) -> int | None:
-    """Return the fewest pairs that show ``change`` if one run varies by ``noise``; None if more than MAX_PAIRS."""
-
-    def visible(pairs: int) -> float:
-        return noise * math.sqrt(2 / pairs) * t_quantile(1 - alpha / 2, 2 * pairs - 2)
-
-    return next((pairs for pairs in range(2, MAX_PAIRS + 1) if visible(pairs) <= change), None)
 
 
 _Sides = tuple[list[Metrics], list[Metrics]]  # of A and of A'

@@ -26,7 +26,7 @@ from harness.nightly.values import (
 )
 from harness.nightly.words import SPEED, finding_of
 from harness.records.goldens import GoldenSearch, find_golden
-from harness.records.night import Case, NightCase, NightData, NightEvent, NightPlan
+from harness.records.night import Case, NightCase, NightData, NightPlan
 from harness.units import utc_now
 
 _WORST_CODE_FIRST = (
@@ -48,7 +48,6 @@ def judge_night(
     cases: Sequence[CaseMaterial],
     *,
     today: date,
-    events: Sequence[NightEvent] = (),
     finished_at: str = "",
     num_due: int = 0,
 ) -> NightVerdict:
@@ -69,7 +68,6 @@ def judge_night(
         night_dir=night_dir,
         plan=plan,
         cases=verdicts,
-        events=tuple(events),
         outcome=_outcome(verdicts, is_open=is_open),
         exit_code=next((code for code in _WORST_CODE_FIRST if code in codes), ExitCode.OK),
         finished_at=finished_at,
@@ -162,7 +160,6 @@ class NightJudge:
             data.plan,
             [self.material(case) for case in data.cases],
             today=_day_of(data.plan),
-            events=data.events,
             finished_at=_finished_at(data),
             num_due=num_due,
         )

@@ -25,29 +25,20 @@ class InfrastructureFault:
     name: str
     pattern: str
     is_retried: bool
-    remedy: str
 
 
 FAULTS: tuple[InfrastructureFault, ...] = (
-    InfrastructureFault("GPU lost", r"GPU is lost|GPU_IS_LOST|fallen off the bus|NVML 15\b", False,
-                        "drain the node; the GPU needs a reset or a reboot"),
-    InfrastructureFault("GPU memory error", r"uncorrectable ECC|ECC error|cudaErrorECCUncorrectable", False,
-                        "drain the node and check nvidia-smi -q -d ECC"),
-    InfrastructureFault("NVLink error", r"uncorrectable NVLink|cudaErrorNvlinkUncorrectable", False,
-                        "drain the node and check nvidia-smi nvlink -e"),
-    InfrastructureFault("port taken", r"EADDRINUSE|address already in use", True,
-                        "another run took the port between choosing and using it"),
-    InfrastructureFault("disk full", r"disk full|No space left on device|ENOSPC", False,
-                        "free some space where results are written"),
-    InfrastructureFault("node failed", r"\bNODE_FAIL\b", True, "Slurm lost the node; a retry may get another one"),
-    InfrastructureFault("job failed to start", r"\bBOOT_FAIL\b|\bLAUNCH_FAILED\b", True,
-                        "Slurm could not start the job on its nodes"),
-    InfrastructureFault("refused by Slurm", r"^Slurm refused the job: ", False,
-                        "request what the cluster offers; Slurm's message names what it refused"),
-    InfrastructureFault("Slurm not reached", r"^Slurm could not be reached: ", True,
-                        "its controller did not answer; check it with sinfo"),
-    InfrastructureFault("preempted", r"\bPREEMPTED\b", True, "another job was given the nodes"),
-)  # fmt: skip
+    InfrastructureFault("GPU lost", r"GPU is lost|GPU_IS_LOST|fallen off the bus|NVML 15\b", False),
+    InfrastructureFault("GPU memory error", r"uncorrectable ECC|ECC error|cudaErrorECCUncorrectable", False),
+    InfrastructureFault("NVLink error", r"uncorrectable NVLink|cudaErrorNvlinkUncorrectable", False),
+    InfrastructureFault("port taken", r"EADDRINUSE|address already in use", True),
+    InfrastructureFault("disk full", r"disk full|No space left on device|ENOSPC", False),
+    InfrastructureFault("node failed", r"\bNODE_FAIL\b", True),
+    InfrastructureFault("job failed to start", r"\bBOOT_FAIL\b|\bLAUNCH_FAILED\b", True),
+    InfrastructureFault("refused by Slurm", r"^Slurm refused the job: ", False),
+    InfrastructureFault("Slurm not reached", r"^Slurm could not be reached: ", True),
+    InfrastructureFault("preempted", r"\bPREEMPTED\b", True),
+)
 
 _NEVER_STATUS = ("ok", "oom", "interrupted")
 _NEVER_KINDS = ("oom", "hang", "timeout", "non_finite_loss")

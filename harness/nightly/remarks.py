@@ -8,8 +8,7 @@ from pathlib import Path
 
 from harness.judge.gate import Verdict
 from harness.judge.metrics import BY_NAME
-from harness.nightly.aa import pairs_that_show
-from harness.nightly.values import AA_ALPHA, AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.nightly.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.nightly.words import finding_text, is_red, one_line, outcome_text, p_text
 from harness.units import format_percent, format_share, grouped
 
@@ -146,6 +145,7 @@ def _last_run(case: CaseVerdict) -> Path | None:
     return chosen[-1] if chosen else None
 
 
+_STEADIER = "To make the A/A conclusive: more --aa_pairs, a quieter machine or longer runs"
 _WITHHELD = {"time": "no time", "memory": "no memory", "exact": "no counted work"}
 
 
@@ -162,7 +162,7 @@ def aa_lines(verdict: NightVerdict) -> tuple[str, ...]:
     why = "; ".join(aa.doubts.values())
     return (
         f"{named}: {why}: {withheld} is judged tonight{f'. {comparison}' if comparison else ''}",
-        *(_fix(finding) for finding in aa.findings if finding.is_blind),
+        *[_STEADIER] * any(finding.is_blind for finding in aa.findings),
         *(f"Runs of the A/A: {line}" for line in run_lines(aa.runs)),
     )
 
@@ -175,11 +175,3 @@ def _aa_finding(finding: AaFinding) -> str:
     change = f"{title} of A' against A {format_percent(finding.change)}, {p_text(finding.p_value)}"
     noise = f"one run varies by {format_share(finding.noise)}"
     return f"{change}; {noise}; it cannot show changes below {format_share(max(finding.visible, finding.limit))}"
-
-
-def _fix(finding: AaFinding) -> str:
-    """Say what would make an A/A conclusive that was too noisy."""
-    known = finding.noise is not None and finding.threshold is not None
-    pairs = pairs_that_show(finding.threshold or 0.0, finding.noise or 0.0, AA_ALPHA) if known else None
-    more = f"--aa_pairs {pairs}, " if pairs else ""
-    return f"To make the A/A conclusive: {more}a quieter machine or longer runs"

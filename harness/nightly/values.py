@@ -15,7 +15,7 @@ from harness.judge.metrics import GateKind, Metrics, Speed
 from harness.judge.promotion import PromotionOptions, promote
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
-from harness.records.night import Case, ExpectedFailureRecord, NightEvent, NightPlan
+from harness.records.night import Case, ExpectedFailureRecord, NightPlan
 from harness.records.run import REPLAYED, RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
 
@@ -179,7 +179,6 @@ class NightVerdict:
     night_dir: Path
     plan: NightPlan
     cases: tuple[CaseVerdict, ...]
-    events: tuple[NightEvent, ...]
     outcome: CaseOutcome
     exit_code: ExitCode
     finished_at: str

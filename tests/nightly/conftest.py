@@ -109,7 +109,6 @@ def build_night(**changes: Any) -> NightVerdict:
         "night_dir": Path("results/nights") / NIGHT,
         "plan": NightPlan(**plan),
         "cases": tuple(cases),
-        "events": (),
         "outcome": "pass" if worst.is_expected else worst.outcome,
         "exit_code": worst.exit_code,
         "finished_at": "2026-01-03T05:41:12Z",

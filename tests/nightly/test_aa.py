@@ -9,7 +9,7 @@ import pytest
 from harness.errors import ExitCode
 from harness.judge.derive import derive
 from harness.judge.gate import Verdict
-from harness.nightly.aa import AA_ALPHA, judge_aa, pairs_that_show
+from harness.nightly.aa import AA_ALPHA, judge_aa
 from harness.nightly.judge import judge_night
 from harness.nightly.values import CaseMaterial, CaseRun
 from harness.records.goldens import GoldenSearch
@@ -121,13 +121,6 @@ def test_an_aa_in_whose_noise_the_threshold_would_not_show_is_inconclusive_and_n
     assert verdict_of(night, "peak_allocated_bytes") is Verdict.PASS
     assert "A/A is too noisy: it can only show a change of TFLOP/s/GPU of " in night.cases[0].reason
     assert "or more, and the threshold is 5 %" in night.cases[0].reason
-
-
-@pytest.mark.parametrize(
-    ("noise", "threshold", "pairs"), [(0.057, 0.15, 4), (0.1, 0.15, 8), (0.019, 0.05, 4), (0.6, 0.15, None)]
-)
-def test_so_many_pairs_show_a_change_as_large_as_the_threshold(noise, threshold, pairs):
-    assert pairs_that_show(threshold, noise, AA_ALPHA) == pairs
 
 
 def test_unequal_memory_leaves_no_verdict_on_memory_and_one_on_time(material):
