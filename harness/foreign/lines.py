@@ -128,7 +128,48 @@ def _is_end(text: str) -> bool:
     return is_named or text.startswith("StopIteration")
 
 
+_Plan = tuple[tuple[str, int], ...]  # of each field: its name, and where its number begins
+_PLANS: dict[bytes, _Plan] = {}  # by the line without digits: a log repeats its lines
+_MOST_PLANS = 100
+
+
+def _planned(text: str) -> IterationLine | None:
+    """Parse a line by the plan of an earlier line, which costs a third; None if there is none, or no number is sure."""
+    plan = _PLANS.get(_shape(text))
+    if plan is None or "E+1" in text or "e+1" in text:
+        return None
+    head, *parts = text.split("|")
+    number, _, total = head[10:].partition("/")
+    fields = {name: float(part[at:]) for (name, at), part in zip(plan, parts, strict=False)}
+    return IterationLine(int(number), int(total), fields) if int(number) else None
+
+
+def _plan(text: str, record: IterationLine) -> None:
+    """Keep the plan of a whole line with nothing but different fields."""
+    _, *parts = text.split("|")
+    is_whole = len(parts) == len(record.fields) + 1 and not parts[-1].strip()
+    if not is_whole or len(_PLANS) >= _MOST_PLANS or re.search(r"\|[^:|]*\d[^:|]*:", text):  # a digit moves the colon
+        return
+    _PLANS[_shape(text)] = tuple((name, part.index(":") + 1) for name, part in zip(record.fields, parts, strict=False))
+
+
+def _shape(text: str) -> bytes:
+    return text.encode(errors="replace").translate(None, b"0123456789")
+
+
 def _iterations(text: str) -> Iterator[IterationLine]:
+    if not text.startswith("iteration "):
+        yield from _each_iteration(text)
+    elif planned := _planned(text):
+        yield planned
+    else:
+        found = list(_each_iteration(text))
+        if len(found) == 1:
+            _plan(text, found[0])
+        yield from found
+
+
+def _each_iteration(text: str) -> Iterator[IterationLine]:
     is_unclosed = "iteration: " in text or "Training epoch" in text
     is_unclosed = is_unclosed and _UNCLOSED.search(text) is not None
     for match, body in _bodies("iteration", _ITERATION, text):
