@@ -240,14 +240,6 @@ class Document:
     lines: Mapping[Keys, int]
     problems: Problems = field(default_factory=Problems)
 
-    @classmethod
-    def open(cls, path: Path, label: str) -> "Document":
-        """BadRequestError with every problem of a file that is not strict YAML."""
-        from harness.records.strict_yaml import read_yaml  # 15 ms that no JSON file needs
-
-        parsed = read_yaml(path, label)
-        return cls(label, parsed.value, parsed.lines)
-
     def at(self, keys: Keys) -> PlainValue:
         """Return the value at ``keys``; None if the file has none."""
         value = self.value

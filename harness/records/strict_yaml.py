@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from harness.errors import BadRequestError, Problems
-from harness.records.reading import Keys, PlainValue, ScalarValue, path_text, read_text
+from harness.records.reading import Document, Keys, PlainValue, ScalarValue, path_text, read_text
 from harness.units import shortened
 
 MAX_DIGITS = 100
@@ -80,6 +80,12 @@ class Parsed:
 def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Parsed:
     """Read the one document of a file, as :func:`parse_yaml`, after :func:`read_text`."""
     return parse_yaml(read_text(path, label), label, by_pyyaml=by_pyyaml)
+
+
+def open_yaml(path: Path, label: str) -> Document:
+    """Open a strict file. BadRequestError with every problem of one that is not strict YAML."""
+    parsed = read_yaml(path, label)
+    return Document(label, parsed.value, parsed.lines)
 
 
 def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: bool = False) -> Parsed:
