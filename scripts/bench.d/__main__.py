@@ -3,24 +3,13 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from log_speed import diagnose_log, diagnose_start
 from overhead import overhead
-from plan_speed import (
-    plan_deepseek_v3,
-    plan_deepseek_v3_cached,
-    plan_llama3_8b_cached,
-    plan_llama3_70b,
-    plan_llama3_70b_cached,
-    plan_llama31_405b,
-    search_deepseek_v3,
-    search_llama3_70b,
-    search_mixtral,
-)
+from plan_speed import PLANS
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
-from sampler import sampler
 from snapshot_speed import snapshot_memory, snapshot_seconds
 from startup import first_run, help_text, recipes_list
 from sweep_cells import sweep_cells
@@ -35,19 +24,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "startup_recipes_list": recipes_list,
     "first_run": first_run,
     "overhead": overhead,
-    "sampler": sampler,
     "sweep_cells": sweep_cells,
-    "plan_llama3_70b": plan_llama3_70b,
-    "plan_llama3_70b_cached": plan_llama3_70b_cached,
-    "plan_llama3_8b_cached": plan_llama3_8b_cached,
-    "plan_deepseek_v3_cached": plan_deepseek_v3_cached,
-    "plan_deepseek_v3": plan_deepseek_v3,
-    "plan_llama31_405b": plan_llama31_405b,
-    "search_llama3_70b": search_llama3_70b,
-    "search_deepseek_v3": search_deepseek_v3,
-    "search_mixtral": search_mixtral,
-    "diagnose_start": diagnose_start,
-    "diagnose_log": diagnose_log,
+    **{name: partial(plan, name) for name, plan in PLANS.items()},
     "snapshot_seconds": snapshot_seconds,
     "snapshot_memory": snapshot_memory,
 }

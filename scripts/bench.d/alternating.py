@@ -1,14 +1,12 @@
 """A rank that takes steps of two kinds in turn, on one model and one optimizer.
 
-Started under the harness's launcher: ``alternating.py RUN_DIR PAIRS [SAMPLER]``, with ``RUN_DIR/spec.json``: the harness's
-steps and those of a bare megatron-core loop, which is what Megatron's own examples do; or, with the process of a sampler,
-the harness's steps while it samples and while it is stopped. Neighbouring steps share the process, its memory and the
-machine's mood, so that what is left between them is what is asked for.
+Started under the harness's launcher: ``alternating.py RUN_DIR PAIRS``, with ``RUN_DIR/spec.json``: the harness's steps and
+those of a bare megatron-core loop, which is what Megatron's own examples do. Neighbouring steps share the process, its
+memory and the state of the machine, so only the harness differs.
 """
 
 import json
 import os
-import signal
 import sys
 import time
 import warnings
@@ -34,18 +32,17 @@ if TYPE_CHECKING:  # torch is imported once transformer-engine is out of the way
 def main() -> None:
     """Write ``RUN_DIR/seconds_N.json``: the seconds of every step of either kind."""
     run_dir, num_pairs = Path(sys.argv[1]), int(sys.argv[2])
-    sampler = int(sys.argv[3]) if len(sys.argv) > 3 else None
     spec = ExperimentSpec.model_validate_json((run_dir / "spec.json").read_text())
     warnings.simplefilter("ignore")
     if spec.gpu_type.is_cpu:
         cpu_backend.block_transformer_engine()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with RankLog(run_dir, rank, world_size) as log:
-        seconds = train(spec, log, num_pairs, sampler)
+        seconds = train(spec, log, num_pairs)
     write_atomically(run_dir / f"seconds_{rank}.json", json.dumps(seconds))
 
 
-def train(spec: ExperimentSpec, log: RankLog, num_pairs: int, sampler: int | None) -> dict[str, list[float]]:
+def train(spec: ExperimentSpec, log: RankLog, num_pairs: int) -> dict[str, list[float]]:
     """Run ``num_pairs`` steps of either kind, in the order A B B A; return their seconds by kind."""
     import torch.distributed as dist
 
@@ -56,8 +53,6 @@ def train(spec: ExperimentSpec, log: RankLog, num_pairs: int, sampler: int | Non
     measured = partial(rank_run.measured_step, log, trainer, device)
     bare = bare_step(spec, trainer, device)
     kinds: Kinds = {"harness": measured, "bare": lambda _index: bare()}
-    if sampler is not None:
-        kinds = sampled_steps(measured, sampler)
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     log.enter("step")
     for index in range(num_pairs):
@@ -66,22 +61,6 @@ def train(spec: ExperimentSpec, log: RankLog, num_pairs: int, sampler: int | Non
     dist.barrier()
     dist.destroy_process_group()
     return seconds
-
-
-def sampled_steps(measured: Callable[[int], float], sampler: int) -> "Kinds":
-    """Return a step while the process ``sampler`` samples, and one while it is stopped, which rank 0 sees to."""
-    import torch.distributed as dist
-
-    def after(number: signal.Signals, index: int) -> float:
-        if dist.get_rank() == 0:
-            os.kill(sampler, number)
-        dist.barrier()
-        return measured(index)
-
-    return {
-        "sampled": lambda index: after(signal.SIGCONT, 2 * index),
-        "unsampled": lambda index: after(signal.SIGSTOP, 2 * index + 1),
-    }
 
 
 def bare_step(spec: ExperimentSpec, trainer: "Trainer", device: "torch.device") -> Callable[[], float]:

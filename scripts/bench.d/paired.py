@@ -19,7 +19,7 @@ from harness.resolve.recipe import Request
 
 PAIRS = 400
 WARM_UP = 5
-CPU_SEQ_LENGTH = 128  # short steps: harness and sampler take a fixed time of each
+CPU_SEQ_LENGTH = 128  # short steps: the harness takes a fixed time of each
 ALTERNATING = Path(__file__).with_name("alternating.py")
 GPU_MODEL = Path(__file__).parents[1] / "gpu-check.d" / "dense.yaml"
 
@@ -51,11 +51,11 @@ def understood_here(folder: Path) -> Understood:
     return understood
 
 
-def train_pairs(understood: Understood, folder: Path, num_pairs: int, *more: str) -> float:
+def train_pairs(understood: Understood, folder: Path, num_pairs: int) -> float:
     """Run the pairs; return the share of one core that this process took to watch them, as `mbr-perf run` does."""
     plan = understood.plan
     assert isinstance(plan, LaunchPlan)
-    worker = (str(ALTERNATING), str(folder), str(num_pairs), *more)
+    worker = (str(ALTERNATING), str(folder), str(num_pairs))
     cpu, wall = time.process_time(), time.perf_counter()
     outcome = execute(replace(plan, worker=worker, sampler=None), on_progress=lambda _: None)
     if outcome.status != "ok":

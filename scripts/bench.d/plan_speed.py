@@ -11,72 +11,19 @@ from result import Result, is_quiet, machine
 
 from harness.launch.environment import this_host
 
-# Published points, eager: CUDA graphs would forbid most settings.
 LLAMA3_70B = ("-m", "llama", "-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32")
+DEEPSEEK_V3 = ("-m", "deepseek", "-mr", "deepseek_v3", "-g", "h100")
 SIXTEEN = (
     "none", "layernorm", "moe_act", "shared_experts", "mla_up_proj", "core_attn", "mlp", "mlp,moe", "layernorm,moe_act",
     "layernorm,mla_up_proj", "moe_act,mla_up_proj", "layernorm,moe_act,mla_up_proj", "shared_experts,mla_up_proj",
     "mlp,moe,mla_up_proj", "full:uniform:1", "full:block:1",
 )  # fmt: skip
-DEEPSEEK_V3 = ("-m", "deepseek", "-mr", "deepseek_v3", "-g", "h100", "--only", *SIXTEEN)
-LLAMA31_405B = ("-m", "llama", "-mr", "llama31_405b", "-g", "h100", "-ng", "1024")
+# CUDA graphs would forbid most settings.
 EAGER = ("--cuda_graph_impl", "none", "--json")
-
-# The usual first request: every setting that the planner lists.
-H100_LLAMA3_8B = ("-m", "llama", "-mr", "llama3_8b", "-g", "h100")
-H100_DEEPSEEK_V3 = ("-m", "deepseek", "-mr", "deepseek_v3", "-g", "h100")
-
 # A large job: thousands of layouts.
 SPACE = ("-g", "h100", "--search", "-ng", "1024", "-gb", "2048", "--json")
-
 COLD_REPEATS, CACHED_REPEATS = 3, 7
 CACHED_GOAL_S = 1.5
-
-
-def plan_llama3_70b() -> Result:
-    """Return all settings of TP 4, PP 4, VP 5 on all ranks."""
-    return _cold("plan_llama3_70b", LLAMA3_70B, goal=5.0)
-
-
-def plan_llama3_70b_cached() -> Result:
-    """Return the same, asked again."""
-    return _cached("plan_llama3_70b_cached", (*LLAMA3_70B, *EAGER))
-
-
-def plan_llama3_8b_cached() -> Result:
-    """Return the recipe as it is, asked again."""
-    return _cached("plan_llama3_8b_cached", (*H100_LLAMA3_8B, "--json"))
-
-
-def plan_deepseek_v3_cached() -> Result:
-    """Return the recipe as it is, all of its settings, asked again."""
-    return _cached("plan_deepseek_v3_cached", (*H100_DEEPSEEK_V3, "--json"))
-
-
-def plan_deepseek_v3() -> Result:
-    """Plan a model with MLA and experts."""
-    return _cold("plan_deepseek_v3", DEEPSEEK_V3, goal=10.0)
-
-
-def plan_llama31_405b() -> Result:
-    """Plan 1,024 GPUs: composition grows with GPUs and layers, traces do not."""
-    return _cold("plan_llama31_405b", LLAMA31_405B, goal=5.0)
-
-
-def search_llama3_70b() -> Result:
-    """Search every layout of a dense model on 1,024 GPUs."""
-    return _search("search_llama3_70b", ("-m", "llama", "-mr", "llama3_70b", *SPACE), goal=60.0)
-
-
-def search_deepseek_v3() -> Result:
-    """Search every layout of a model with experts on 1,024 GPUs; takes about ten minutes."""
-    return _search("search_deepseek_v3", ("-m", "deepseek", "-mr", "deepseek_v3", *SPACE), goal=120.0)
-
-
-def search_mixtral() -> Result:
-    """Search every layout of a small model with experts, most of which fit, on 1,024 GPUs."""
-    point = ("-m", "mixtral", "-mr", "mixtral_8x7b", "--point_gpu", "a100")
-    return _search("search_mixtral", (*point, *SPACE), goal=60.0)
 
 
 def _search(name: str, asked: tuple[str, ...], goal: float) -> Result:
@@ -133,3 +80,21 @@ def _result(name: str, asked: tuple[str, ...], runs: list[Timed], goal: float) -
     }
     title = f"plan of {len(legal)} settings, {'again' if name.endswith('cached') else 'nothing traced before'}"
     return Result(name, title, round(median(run.wall_s for run in runs), 3), goal, "s", details, _busy())
+
+
+PLANS: dict[str, Callable[[str], Result]] = {
+    "plan_llama3_70b": lambda name: _cold(name, LLAMA3_70B, goal=5.0),
+    "plan_llama3_70b_cached": lambda name: _cached(name, (*LLAMA3_70B, *EAGER)),
+    "plan_llama3_8b_cached": lambda name: _cached(name, ("-m", "llama", "-mr", "llama3_8b", "-g", "h100", "--json")),
+    "plan_deepseek_v3_cached": lambda name: _cached(name, (*DEEPSEEK_V3, "--json")),
+    "plan_deepseek_v3": lambda name: _cold(name, (*DEEPSEEK_V3, "--only", *SIXTEEN), goal=10.0),
+    "plan_llama31_405b": lambda name: _cold(
+        name, ("-m", "llama", "-mr", "llama31_405b", "-g", "h100", "-ng", "1024"), goal=5.0
+    ),
+    "search_llama3_70b": lambda name: _search(name, ("-m", "llama", "-mr", "llama3_70b", *SPACE), goal=60.0),
+    "search_deepseek_v3": lambda name: _search(name, ("-m", "deepseek", "-mr", "deepseek_v3", *SPACE), goal=120.0),
+    "search_mixtral": lambda name: _search(
+        name, ("-m", "mixtral", "-mr", "mixtral_8x7b", "--point_gpu", "a100", *SPACE), goal=60.0
+    ),
+}
+"""The time of plans and searches by name: without traces (composition grows with GPUs and layers), and asked again."""

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from harness.records.redact import quoted_error
 
@@ -39,9 +38,3 @@ def timed(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
 def mbr_perf(*arguments: str) -> tuple[str, ...]:
     """Return the command line of the product under this interpreter."""
     return (sys.executable, "-m", "harness.app", *arguments)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor seconds of a process so far, without its children, from Linux."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

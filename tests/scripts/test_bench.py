@@ -81,24 +81,6 @@ def test_an_interval_that_reaches_the_goal_is_reported(module):
     assert overhead.ratio("x", [(0.96 + 0.005 * n, 1.0) for n in range(20)], 0.0).verdict == "inconclusive"
 
 
-@pytest.mark.train
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_sampler_at_work_is_stopped_for_every_other_step(tmp_path, module):
-    sampler, paired = module("sampler"), module("paired")
-    understood = paired.understood_here(tmp_path)
-    with sampler.sampling(tmp_path, {**os.environ, **sampler.scripted_driver(tmp_path)}) as process:
-        paired.train_pairs(understood, tmp_path, 3, str(process.pid))
-        used = sampler.cpu_seconds(process.pid)
-    for rank in (0, 1):
-        seconds = json.loads((tmp_path / f"seconds_{rank}.json").read_text())
-        assert {kind: len(steps) for kind, steps in seconds.items()} == {"sampled": 3, "unsampled": 3}
-    seen = json.loads((tmp_path / "nvml.json").read_text())["devices"]
-    assert len(seen) == sampler.NUM_GPUS
-    assert min(device["num_samples"] for device in seen) > 3
-    assert used > 0
-
-
 def test_a_goal_that_is_met_although_other_work_ran_is_met_unless_noise_lowers_the_value_too(module):
     result = module("result").Result
     assert result("x", "an x", 1.0, 2.0, "s", {}, "busy").verdict == "met"

@@ -70,7 +70,6 @@ def test_signals_go_to_own_processes_only():
         "harness/engine/process.py",
         "harness/launch/crew.py",
         "harness/launch/processes.py",
-        "scripts/bench.d/alternating.py",
     }
     assert [str(path) for path, text in SOURCES.items() if re.search(r"\b(pkill|killall)\b", text)] == []
 
