@@ -41,24 +41,6 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 _LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # typed text: no useful name or path is so long
 
-_REMOVED = {
-    (
-        "nightly",
-        name,
-    ): 'see harness/nightly/README.md, "Slack and Prometheus": short programs send the document of `nightly --json` on'
-    for name in ("--jsonl", "--prometheus", "--webhook")
-}
-"""Options of former releases by command, and what to do instead."""
-
-
-def refuse_removed(arguments: Sequence[str]) -> None:
-    """Raise BadRequestError for options that no longer exist, before anything else is read."""
-    names = (argument.partition("=")[0] for argument in arguments[1:])
-    for name in names:
-        if remedy := _REMOVED.get((arguments[0], name)):
-            raise BadRequestError(f"{arguments[0]} {name}: this option was removed", remedy=remedy)
-
-
 _PREDICT, _MEASURE, _EXPLAIN = "Predict, without a GPU", "Measure", "Judge and explain"
 _KEEP, _LOOK_UP = "Golden values, results, jobs", "Look up"
 
@@ -183,7 +165,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = spelled(sys.argv[1:] if argv is None else argv)
     with readers_may_leave(), closed_to_others():
         try:
-            refuse_removed(arguments)
             _command()(args=arguments, prog_name="mbr-perf")
         except HarnessError as error:
             _tell(error, arguments)

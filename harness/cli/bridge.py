@@ -241,12 +241,12 @@ def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
             given = _values(theirs, value if equals else None, rest)
             with problems.collecting():
                 out += _taken(_meant(theirs, name, given, own), own)
+        elif name in own and not equals and theirs and theirs.values == "?" and not _has_value(rest):
+            pass  # as in Megatron-Bridge, the option without its value asks for nothing
         elif name in own:
-            if theirs and theirs.values == "?" and not equals and not _has_value(rest):
-                continue  # as in Megatron-Bridge, the option without its value asks for nothing
-            out.append(word)
-            if own[name] and not equals and rest:
-                out.append(rest.pop(0))
+            num_values = int(own[name] and not equals)
+            out += [word, *rest[:num_values]]
+            del rest[:num_values]
         elif _HYDRA.fullmatch(word):
             problems.add(f"{word}: mbr-perf takes no overrides of Hydra", _override_remedy(word))
         else:

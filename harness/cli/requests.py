@@ -97,21 +97,19 @@ def _source(options: ExperimentOptions, engine: EngineOptions) -> ForeignSource 
     """Return the file or function of another program that describes the job; None without one."""
     files = [ForeignSource(kind, path) for kind in get_args(FileKind) if (path := getattr(options, kind)) is not None]
     files += [ForeignSource("bridge_recipe", engine.bridge_recipe)] if engine.bridge_recipe is not None else []
-    given = [
-        *([f"-mr {options.model_recipe_name}"] if options.model_recipe_name else []),
-        *(" ".join(f.words) for f in files),
-    ]
-    problems = Problems()
+    if not files:
+        return None
+    recipe = [f"-mr {options.model_recipe_name}"] if options.model_recipe_name else []
+    given, problems = [*recipe, *(" ".join(file.words) for file in files)], Problems()
     if len(given) > 1:
         problems.add(f"{' and '.join(given)}: each describes the job", "keep one of them")
     for file in files:
         if not file.path or (file.path == STDIN and file.kind != "megatron_args"):
             problems.add(f"{' '.join(file.words)}: names no file", "name a file")
-    unused = [option for name, option in _OF_RECIPES.items() if getattr(options, name) is not None] if files else []
-    if unused:
+    if unused := [option for name, option in _OF_RECIPES.items() if getattr(options, name) is not None]:
         problems.add(f"{', '.join(unused)}: only for recipes, not for {files[0].words[0]}", "leave it out")
     problems.raise_if_any()
-    return files[0] if files else None
+    return files[0]
 
 
 def _chunks(text: str | None) -> int | Literal["none"] | None:

@@ -19,6 +19,7 @@ from harness.records.redact import redact
 from harness.records.run import Provenance, RunRecord, Status
 from harness.records.store import RECORD, write_record
 from harness.records.strict_json import read_document
+from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class JobRuns:
     due: JobRun | None = None
     dropped: tuple[JobRun, ...] = ()
     filled_by: str = ""
+
+    @property
+    def are_settled(self) -> bool:
+        """Return whether the job has runs, and none of them is due."""
+        return self.due is None and bool(self.committed or self.filled_by)
 
 
 def runs_of(job: JobRecord) -> JobRuns:
@@ -133,13 +139,13 @@ def slurm_failure(job: JobRecord, state: JobState) -> str:
     if state.kind == "launch_failed" and "LAUNCH" not in word:
         word = "LAUNCH_FAILED"
     after = f" after {job.slurm.time_limit_minutes} min" if word == "TIMEOUT" else ""
-    detail = f" {state.detail}" if state.detail else ""
-    code = f"exit code {state.exit_code}" if state.kind == "failed" and state.exit_code not in ("", "0:0") else ""
-    details = ", ".join(part for part in (state.reason if state.kind != "timeout" else "", code) if part)
+    failed_with = state.exit_code if state.kind == "failed" and state.exit_code != "0:0" else ""
+    reason = state.reason if state.kind != "timeout" else ""
+    details = ", ".join(filter(None, (reason, failed_with and f"exit code {failed_with}")))
     where = f" on {state.nodes}" if state.nodes and state.kind in SLURM_ENDED_IT else ""
     lost = ", but the run left no record" if state.kind == "finished" else ""
-    again = f"REQUEUED {state.restarts} time{'s' if state.restarts > 1 else ''}, then " if state.restarts else ""
-    return f"Slurm: {again}{word}{after}{detail}{f' ({details})' if details else ''}{where}{lost}"
+    again = f"REQUEUED {counted(state.restarts, 'time')}, then " if state.restarts else ""
+    return f"Slurm: {again}{word}{after} {state.detail}".rstrip() + (f" ({details})" if details else "") + where + lost
 
 
 def _ending(

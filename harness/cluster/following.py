@@ -128,7 +128,7 @@ class _Look:
         then = f"mbr-perf waits no longer; `scancel {watch.submitted.job_id}` ends the job"
         require_kept(Path(watch.job.job_dir), then=then)
         runs = runs_of(watch.job)
-        if watch.job.runs and runs.due is None:
+        if runs.are_settled:
             drop_unstarted(runs.dropped)
             return True
         if runs.due is not None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from harness.cluster.collecting import runs_of
+from harness.cluster.collecting import JobRuns, runs_of
 from harness.cluster.commands import Slurm
 from harness.cluster.following import watched
 from harness.cluster.state import JobState, job_state
@@ -56,24 +56,30 @@ def standing(job_dir: Path, slurm: Slurm) -> JobDocument:
     """Return the state of a job. Asks Slurm unless every run is committed."""
     job, submitted = read_job(job_dir), read_submitted(job_dir)
     found = runs_of(job)
+    later = job.runs[len(found.committed) :] if found.due or found.filled_by else ()
     rows = [_row(run, record) for run, record in found.committed]
-    rows += [_row(run) for run in (found.due, *found.dropped) if run and found.due]
+    rows += [_row(run, where="no results" if found.filled_by else "") for run in later]
+    is_asked = submitted is not None and (found.filled_by or not found.are_settled)
+    state = job_state(slurm, submitted) if submitted is not None and is_asked else None
+    return JobDocument.of(
+        job,
+        job_id=submitted and submitted.job_id,
+        submitted_at=submitted and submitted.submitted_at,
+        is_settled=found.are_settled,
+        state=_word(found, state),
+        slurm=[state] if state else [],
+        runs=rows,
+    )
+
+
+def _word(found: JobRuns, state: JobState | None) -> str:
     if found.filled_by:
-        rows += [_row(run, where="no results") for run in job.runs[len(rows) :]]
-    is_settled = bool(job.runs) and found.due is None
-    state = None
-    if submitted is not None and (found.filled_by or not is_settled):
-        state = job_state(slurm, submitted)
-    if found.filled_by:
-        word = f"{state.text if state else ''}; it left no run: its folder contains the run of job {found.filled_by}"
-    elif is_settled:
-        word = ", ".join(dict.fromkeys(record.status for _, record in found.committed))
-    elif state is None:
-        word = "prepared, not submitted"
-    else:
-        word = state.text + ("; collect it with mbr-perf jobs wait" if state.has_ended else "")
-    sent = {"job_id": submitted and submitted.job_id, "submitted_at": submitted and submitted.submitted_at}
-    return JobDocument.of(job, is_settled=is_settled, state=word, slurm=[state] if state else [], runs=rows, **sent)
+        return f"{state.text if state else ''}; it left no run: its folder contains the run of job {found.filled_by}"
+    if found.are_settled:
+        return ", ".join(dict.fromkeys(record.status for _, record in found.committed))
+    if state is None:
+        return "prepared, not submitted"
+    return state.text + ("; collect it with mbr-perf jobs wait" if state.has_ended else "")
 
 
 def _row(run: JobRun, record: RunRecord | None = None, where: str = "") -> RunRow:

@@ -84,15 +84,27 @@ def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Requ
     if logged is None or not request.gpu:
         return request, ()
     origin = f"the arguments that {logged.path} prints"
-    problems, left_open = Problems(), dict[str, Setting]()
-    is_whole = not request.job_name
-    if is_whole:
+    if not request.job_name:
         request = replace(request, source=ForeignSource("megatron_args", logged.path))
-    elif request.num_gpus is None and request.source is not None and request.source.kind == "hf":
-        left_open = {path: each for path, each in logged.settings.items() if path == "num_gpus"}  # config.json has none
-        request = _filled(request, left_open)
+        _left_open(request, logged.settings, host)
+        return request, (f"settings: from {origin}",)
+    added = dict[str, Setting]()
+    if request.num_gpus is None and request.source is not None and request.source.kind == "hf":
+        added = {path: each for path, each in logged.settings.items() if path == "num_gpus"}  # config.json has none
+    added |= _left_open(_filled(request, added), logged.settings, host)
+    if not added:
+        return request, ()
+    listed = ", ".join(f"{path.rpartition('.')[2]} {_text(each.value)}" for path, each in added.items())
+    if _TENSOR in added and _SEQUENCE in logged.settings:  # which -tp would set too
+        added[_SEQUENCE] = logged.settings[_SEQUENCE]
+    return _filled(request, added), (f"from {origin}: {listed}",)
+
+
+def _left_open(request: Request, logged: Layer, host: Host) -> dict[str, Setting]:
+    """Return the settings of the log that differ from the request's and that nothing in the request asks for."""
+    problems, left_open = Problems(), dict[str, Setting]()
     settled = settle(RunRequest(asked=request), host)
-    for path, setting in contradictions(logged.settings, settled.spec).items():
+    for path, setting in contradictions(logged, settled.spec).items():
         source = settled.sources.get(path, "")
         here = f"{_where(setting, path)} is {_text(setting.value)}"
         ours = _text(at_path(settled.spec, path))
@@ -105,14 +117,7 @@ def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Requ
         else:
             left_open[path] = setting
     problems.raise_if_any()
-    if is_whole:
-        return request, (f"settings: from {origin}",)
-    if not left_open:
-        return request, ()
-    listed = ", ".join(f"{path.rpartition('.')[2]} {_text(each.value)}" for path, each in left_open.items())
-    if _TENSOR in left_open and _SEQUENCE in logged.settings:  # which -tp would set too
-        left_open[_SEQUENCE] = logged.settings[_SEQUENCE]
-    return _filled(request, left_open), (f"from {origin}: {listed}",)
+    return left_open
 
 
 _TENSOR, _SEQUENCE = "parallelism.tensor_model_parallel_size", "parallelism.sequence_parallel"

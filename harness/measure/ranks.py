@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
@@ -157,28 +158,24 @@ def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[st
 
 def read_back(expected: EffectiveRecompute, spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> EffectiveRecompute:
     """Return what the built layers recompute if the spec does not describe the job fully; otherwise ``expected``."""
-    built = [rank.recompute for rank in ranks if rank.recompute and rank.coordinates.is_first_copy]
-    if spec.is_described or not built:
+    if spec.is_described or not any(rank.recompute for rank in ranks):
         return expected
-    modules: Counter[str] = Counter()
-    for layers in built:
-        modules.update(layers.modules)
-    return expected.model_copy(
-        update={
-            "modules": dict(sorted(modules.items())),
-            "full_layers": sum(layers.full_layers for layers in built),
-            "num_layers": sum(layers.num_layers for layers in built),
-            "is_counted": True,
-            "notes": ("counted in the built model",),
-        }
-    )
+    counted = {"is_counted": True, "notes": ("counted in the built model",)}
+    return expected.model_copy(update=_as_built(ranks) | counted)
+
+
+def _as_built(ranks: tuple[RankRecord, ...]) -> dict[str, Any]:
+    """Count what one rank of every pipeline stage recomputes, because all ranks of a stage hold the same layers."""
+    stages = [rank.recompute for rank in ranks if rank.recompute and rank.coordinates.is_first_copy]
+    modules = sum((Counter(stage.modules) for stage in stages), Counter[str]())
+    full_layers, num_layers = sum(s.full_layers for s in stages), sum(s.num_layers for s in stages)
+    return {"modules": dict(sorted(modules.items())), "full_layers": full_layers, "num_layers": num_layers}
 
 
 def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:
     """Return a sentence if the built layers do not recompute as expected, or if a finished rank did not read them back.
 
-    Checks one rank of every pipeline stage, because all ranks of a stage hold the same layers. None for a run that
-    failed before every rank had built its layers: its failure explains more.
+    None for a run that failed before every rank had built its layers: its failure explains more.
     """
     unread = [rank.rank for rank in ranks if rank.recompute is None]
     if unread:
@@ -186,15 +183,8 @@ def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...])
             return None
         which = "no rank" if len(unread) == len(ranks) else "some ranks only"
         return f"the built layers were read back on {which}: missing on {ranks_text(unread)}"
-    stages = [r.recompute for r in ranks if r.recompute and r.coordinates.is_first_copy]
-    built: Counter[str] = Counter()
-    for layers in stages:
-        built.update(layers.modules)
-    full = sum(layers.full_layers for layers in stages)
-    acting = set(built) == set(expected.modules)
-    if acting and full == expected.full_layers:
+    built = expected.model_copy(update=_as_built(ranks))
+    if set(built.modules) == set(expected.modules) and built.full_layers == expected.full_layers:
         return None
-    return (
-        f"the built layers recompute {dict(built) or full or 'nothing'}, "
-        f"expected {expected.modules or expected.full_layers or 'nothing'}"
-    )
+    found, wanted = (each.modules or each.full_layers or "nothing" for each in (built, expected))
+    return f"the built layers recompute {found}, expected {wanted}"

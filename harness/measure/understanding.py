@@ -129,35 +129,39 @@ def looked_over(
     request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, gpu_point: bool = False
 ) -> Settled:
     """As :func:`settle`, without refusing secrets, unless the request cannot be resolved."""
+    given = request.asked
     if known is not None:
-        asked = replace(request.asked, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
-        request = replace(request, asked=asked)
+        given = replace(given, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
     assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
-    named = request.asked.gpu or assumed_gpu or ""
+    named = given.gpu or assumed_gpu or ""
     gpu, why = settled_gpu(named, host)
-    asked, from_point, notes = replace(request.asked, gpu=gpu), dict[str, str](), tuple[str, ...]()
+    asked, from_point, notes = replace(given, gpu=gpu), dict[str, str](), tuple[str, ...]()
     if gpu_point and gpu == "cpu" and not named:
-        asked, from_point, notes = _on_gpu_point(request.asked, why)
+        asked, from_point, notes = _on_gpu_point(given, why)
     elif not named:
         notes = (f"running on {gpu}: {why}",)
     resolved, secrets = _resolved(asked, host)
     spec, notes = resolved.spec, (*notes, *map(redact, resolved.notes))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
-    if not request.asked.gpu and not from_point:
+    if not given.gpu and not from_point:
         sources["gpu"] = "--assume" if assumed_gpu else "this machine"
     sources |= dict.fromkeys(from_point, "the only matching GPU point of the recipe")
     software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
-    notes += assumed
-    if spec.kernels.transformer_impl == "auto":
-        is_cpu = spec.gpu_type.is_cpu
-        local = is_cpu or software.transformer_engine is None
-        impl = "local" if local else "transformer_engine"
-        spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": impl})})
-        sources["kernels.transformer_impl"] = "gpu cpu" if is_cpu else "installed software"
-        if local and not is_cpu:
-            instead = "megatron-core's local layers run, not the fused ones"
-            notes += (f"transformer-engine is not installed: {instead}",)
-    return Settled(spec, sources, notes, software, from_point=from_point, secrets=secrets)
+    settled = Settled(spec, sources, (*notes, *assumed), software, from_point=from_point, secrets=secrets)
+    return _with_layers(settled) if spec.kernels.transformer_impl == "auto" else settled
+
+
+def _with_layers(settled: Settled) -> Settled:
+    """Settle which layers run: transformer-engine's on a GPU where it is installed, else megatron-core's local ones."""
+    spec, is_cpu, notes = settled.spec, settled.spec.gpu_type.is_cpu, settled.notes
+    layers = "transformer_engine"
+    if is_cpu or settled.software.transformer_engine is None:
+        layers = "local"
+    if layers == "local" and not is_cpu:
+        notes += ("transformer-engine is not installed: megatron-core's local layers run, not the fused ones",)
+    spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": layers})})
+    sources = settled.sources | {"kernels.transformer_impl": "gpu cpu" if is_cpu else "installed software"}
+    return replace(settled, spec=spec, sources=sources, notes=notes)
 
 
 def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], tuple[str]]:

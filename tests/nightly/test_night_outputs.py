@@ -90,15 +90,6 @@ def test_outputs_that_cannot_work_start_nothing(nightly, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("option", [["--webhook"], ["--jsonl", "x.jsonl"], ["--prometheus=x.prom"]])
-def test_a_removed_option_starts_nothing_and_names_the_page_that_replaces_it(nightly, tmp_path, option):
-    answer = nightly(*option)
-
-    assert (answer.code, (tmp_path / "results").exists()) == (2, False)
-    assert option[0].partition("=")[0] in answer.err
-    assert 'README.md, "Slack and Prometheus"' in answer.err
-
-
 def program(name):
     """The program that the guide shows under this name."""
     found = re.search(rf"`{name}`:\n\n```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
