@@ -15,8 +15,8 @@ import typer.main
 
 from harness import __version__
 from harness.cli import completion
-from harness.cli.help import App, HelpedGroup, tasks_text
-from harness.cli.typed_words import PlanCommand, SweepCommand, WholeShortOptions
+from harness.cli.commands import App, HelpedGroup, PlanCommand, SweepCommand, WholeShortOptions
+from harness.cli.help import tasks_text
 from harness.compare import ask as compare
 from harness.diagnose import ask as diagnose
 from harness.errors import BadRequestError, ExitCode, HarnessError, SeveralMatchError

@@ -1,10 +1,8 @@
-"""Options that several commands take: their types and groups, and how command lines are typed."""
+"""Options that several commands take: their types and groups."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -306,20 +304,3 @@ GoldenDir = Annotated[
 ]
 Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
     help="Where results are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
-
-
-def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate ``command(group_a, group_b, ...)`` so that typer sees the fields of all groups as its options."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def call(**options: Any) -> None:
-            values = [group(**{f.name: options[f.name] for f in fields(group)}) for group in groups]
-            command(*values)
-
-        parameters = [each for group in groups for each in inspect.signature(group).parameters.values()]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {each.name: each.annotation for each in parameters}
-        call.__doc__, call.__name__ = command.__doc__, command.__name__
-        return call
-
-    return decorate

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import completion
-from harness.cli.options import Json, JudgeOptions, Results, takes
+from harness.cli.commands import takes
+from harness.cli.options import Json, JudgeOptions, Results
 from harness.errors import BadRequestError, raise_all
 
 if TYPE_CHECKING:

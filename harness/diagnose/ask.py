@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.options import ExperimentOptions, Json, Results, takes
+from harness.cli.commands import takes
+from harness.cli.options import ExperimentOptions, Json, Results
 
 if TYPE_CHECKING:
     from harness.diagnose.request import DiagnoseRequest

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.options import GoldenDir, Json, Results, takes
+from harness.cli.commands import takes
+from harness.cli.options import GoldenDir, Json, Results
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.help import App
+from harness.cli.commands import App
 from harness.cli.options import GoldenDir, Json, Results
 from harness.golden.promote import Author, promote
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.options import GoldenDir, Json, Results, takes
+from harness.cli.commands import takes
+from harness.cli.options import GoldenDir, Json, Results
 
 if TYPE_CHECKING:
     from harness.golden.plan import Candidate, LeftOut, PromotionsDocument

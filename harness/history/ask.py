@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import completion
-from harness.cli.help import App, HelpedGroup
-from harness.cli.options import GoldenDir, Json, Results, takes
+from harness.cli.commands import App, HelpedGroup, takes
+from harness.cli.options import GoldenDir, Json, Results
 
 if TYPE_CHECKING:
     from harness.history.cases import CaseHistory

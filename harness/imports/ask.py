@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import completion
-from harness.cli.options import MODEL, ExperimentOptions, JudgeOptions, takes
-from harness.cli.typed_words import WholeShortOptions, spread
+from harness.cli.commands import WholeShortOptions, spread, takes
+from harness.cli.options import MODEL, ExperimentOptions, JudgeOptions
 
 
 def _option(name: str, metavar: str | None, text: str) -> Any:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.options import LocalLaunchOptions, SlurmLaunchOptions, takes
+from harness.cli.commands import takes
+from harness.cli.options import LocalLaunchOptions, SlurmLaunchOptions
 from harness.errors import Problems
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.options import ExperimentOptions, Json, takes
+from harness.cli.commands import takes
+from harness.cli.options import ExperimentOptions, Json
 
 if TYPE_CHECKING:
     from harness.experiment.experiment import ExperimentSpec

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.help import App
-from harness.cli.options import ExperimentOptions, Json, takes
-from harness.cli.typed_words import WholeShortOptions
+from harness.cli.commands import App, WholeShortOptions, takes
+from harness.cli.options import ExperimentOptions, Json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

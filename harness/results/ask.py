@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.help import App
+from harness.cli.commands import App
 from harness.cli.options import Json, Results
 from harness.units import counted
 

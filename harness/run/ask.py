@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.commands import takes
 from harness.cli.options import (
     EngineOptions,
     ExperimentOptions,
@@ -15,7 +16,6 @@ from harness.cli.options import (
     LaunchOptions,
     RunOutput,
     SlurmLaunchOptions,
-    takes,
 )
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import Json, takes
+from harness.cli.commands import takes
+from harness.cli.options import Json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
+from harness.cli.commands import takes
 from harness.cli.options import (
     EngineOptions,
     ExperimentOptions,
@@ -16,7 +17,6 @@ from harness.cli.options import (
     Results,
     SlurmLaunchOptions,
     SweepNodes,
-    takes,
 )
 from harness.errors import BadRequestError, Problems
 

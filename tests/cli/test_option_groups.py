@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from harness.cli.options import takes
-from harness.cli.typed_words import WholeShortOptions
+from harness.cli.commands import WholeShortOptions, takes
 from harness.errors import BadRequestError
 
 

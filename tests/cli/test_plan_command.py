@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.cli.typed_words import spread
+from harness.cli.commands import spread
 
 MANY = {"--exact": "recommended", "--calibrate": None, "--over": None}
 

@@ -1,0 +1,186 @@
+"""Commands: the options that they take, and how typed words become options."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import typer
+import typer.core
+
+from harness.cli import help as helped
+from harness.errors import raise_all
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_SHORT = re.compile(r"-[A-Za-z][^=]+")
+
+
+def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate ``command(group_a, group_b, ...)`` so that typer sees the fields of all groups as its options."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def call(**options: Any) -> None:
+            values = [group(**{f.name: options[f.name] for f in fields(group)}) for group in groups]
+            command(*values)
+
+        parameters = [each for group in groups for each in inspect.signature(group).parameters.values()]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        call.__doc__, call.__name__ = command.__doc__, command.__name__
+        return call
+
+    return decorate
+
+
+_OF_A_START = (
+    "memory_snapshot", "snapshot_on_oom", "force", "enable_nsys", "pytorch_profiler", "profiling_ranks",
+    "profiling_start_step", "profiling_stop_step", "nsys_trace", "nsys_extra_args", "profiling_gpu_metrics",
+    "export_nsys_sqlite", "lock_gpu_freq", "peak_mem_clk",
+)  # fmt: skip
+_UNUSED = {
+    "check": ("golden_values_path", "require_golden", "timing_threshold", "memory_threshold", "accept_differences",
+              "fail_on_improvement", "timeout_s", "hang_timeout_s", "sample_interval_ms",
+               "results_dir", "repeats", "run_dir"),
+    "plan": (*_OF_A_START, "seed"), "import": _OF_A_START, "diagnose": (*_OF_A_START, "seed"),
+}  # fmt: skip
+"""Options that a command takes because `run` does, and that change nothing there: help and the shell leave them out."""
+
+
+def _with_own_options(command: Any, args: list[str]) -> list[str]:
+    """Return the arguments with Megatron-Bridge's options replaced by mbr-perf's. BadRequestError as `in_our_words`."""
+    takes_value = {
+        name: not getattr(each, "is_flag", True)
+        for each in command.params
+        for name in (*each.opts, *each.secondary_opts)
+    }
+    if not helped.takes_experiment(command) or _has_own_options_only(args, takes_value):
+        return args
+    from harness.cli.bridge import in_our_words  # reads Bridge's options, which few commands name
+
+    return in_our_words(args, takes_value)
+
+
+def _has_own_options_only(args: Sequence[str], takes_value: Mapping[str, bool]) -> bool:
+    """Whether the arguments are nothing but options of the command, each followed by its value if it takes one."""
+    rest = iter(args)
+    return all(word in takes_value and not (takes_value[word] and next(rest, "-").startswith("-")) for word in rest)
+
+
+class HelpedCommand(typer.core.TyperCommand):
+    """A command whose help groups its options by panel and ends with examples."""
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        for parameter in self.params:
+            if parameter.name in _UNUSED.get(name or "", ()):
+                parameter.hidden = True  # type: ignore[attr-defined]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as typer does, but report all unreadable values at once, each with its option and its text."""
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter:
+            from harness.cli.slips import unreadable
+
+            raise_all(unreadable(self, ctx, typed))
+            raise
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write plain text: rich takes longer to import."""
+        helped.write_command(self, ctx, formatter)
+
+
+class WholeShortOptions(HelpedCommand):
+    """A command that takes `-mq` for an unknown option, not for `-m q`.
+
+    Option parsers read an unknown `-mq 3` as option `-m` with the value `q`, so that a slip of the finger would name
+    another family. Values therefore stand apart: `-m llama`, never `-mllama`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments, options of Megatron-Bridge too; a usage error (exit 2) names the nearest options."""
+        args = _with_own_options(self, args)
+        known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
+        own = args[: args.index("--")] if "--" in args else args
+        for argument in own:
+            if _SHORT.fullmatch(argument) and argument not in known:
+                from harness.cli.slips import short_option_meant
+
+                ctx.fail(f"no such option: {argument} {short_option_meant(argument, known)}")
+        return super().parse_args(ctx, args)
+
+
+# Options of `plan` that take several values, and the value that stands where none is given; None: one is needed.
+_MANY = {"--exact": "recommended", "--calibrate": None, "--only": None, "--over": None}
+
+
+class PlanCommand(WholeShortOptions):
+    """`plan`: several settings may follow one option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--exact none mlp` as `--exact none --exact mlp`."""
+        return super().parse_args(ctx, spread(args, _MANY))
+
+
+class SweepCommand(WholeShortOptions):
+    """`sweep`: several axes may follow one `--over`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--over tp=1,2 mb=1,2` as `--over tp=1,2 --over mb=1,2`."""
+        return super().parse_args(ctx, spread(args, {"--over": None}))
+
+
+def spread(args: list[str], many: dict[str, str | None]) -> list[str]:
+    """``args`` with every option of ``many`` before each of its values.
+
+    >>> spread(["--exact", "none", "mlp", "-g", "h100", "--exact"], {"--exact": "recommended"})
+    ['--exact', 'none', '--exact', 'mlp', '-g', 'h100', '--exact', 'recommended']
+    """
+    out: list[str] = []
+    position = 0
+    while position < len(args):
+        name, position = args[position], position + 1
+        out.append(name)
+        if name not in many:
+            continue
+        values = []
+        while position < len(args) and not args[position].startswith("-"):
+            values.append(args[position])
+            position += 1
+        default = many[name]
+        values = values or ([default] if default is not None else [])
+        out[-1:] = [word for value in values for word in (name, value)] or [name]
+    return out
+
+
+class HelpedGroup(typer.core.TyperGroup):
+    """A group whose help lists its commands by panel, each with its whole first sentence."""
+
+    panels: tuple[str, ...] = ()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write plain text."""
+        helped.write_group(self, ctx, formatter)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Resolve a command as typer does; an unknown one fails with the nearest of all commands, in any group."""
+        if args and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            from harness.cli.slips import nearest_command
+
+            ctx.fail(f"No such command {args[0]!r}. {nearest_command(self, ctx, args[0])}".rstrip())
+        return super().resolve_command(ctx, args)
+
+
+class App(typer.Typer):
+    """A group of commands with that help."""
+
+    def __init__(self, *, cls: type[HelpedGroup] = HelpedGroup, **settings: Any) -> None:
+        super().__init__(cls=cls, rich_markup_mode=None, **settings)
+
+    def command(
+        self, name: str | None = None, *, cls: type[typer.core.TyperCommand] | None = HelpedCommand, **settings: Any
+    ) -> Callable[[_Command], _Command]:
+        """Do what typer's method does."""
+        return super().command(name, cls=cls, **settings)

@@ -1,0 +1,68 @@
+"""Names what is wrong with a typed command line, and what was perhaps meant."""
+
+from typing import Any
+
+import typer
+
+from harness.errors import BadRequestError, closest
+from harness.records.redact import redact
+
+_MOST_DIGITS = 30  # a longer number is not quoted, so that the message stays readable
+# By words in the messages of typer and of click.
+_KINDS = {"valid integer": "a whole number", "valid number": "a number", "valid float": "a number"}
+
+
+def unreadable(command: Any, ctx: Any, args: list[str]) -> list[BadRequestError]:
+    """List the parameters that are missing or cannot be read; the last one names the help."""
+    typed, _, _ = command.make_parser(ctx).parse_args(args=args)
+    found: list[str] = []
+    for parameter in command.get_params(ctx):
+        value = typed.get(parameter.name)
+        try:
+            parameter.process_value(ctx, parameter.consume_value(ctx, typed)[0])
+        except typer.BadParameter as error:
+            found.append(_why(parameter.opts[0], value, error))
+    remedies = [*[""] * (len(found) - 1), f"try '{ctx.command_path} {ctx.help_option_names[0]}' for help"]
+    return [BadRequestError(redact(text), remedy=remedy) for text, remedy in zip(found, remedies, strict=False)]
+
+
+def _why(option: str, value: Any, error: typer.BadParameter) -> str:
+    """Return what is wrong with the value of one option."""
+    if isinstance(value, str) and len(value) > _MOST_DIGITS and value.lstrip("-").isdigit():
+        return f"{option}: a number of {len(value.lstrip('-'))} digits is larger than any size may be"
+    kind = next((kind for words, kind in _KINDS.items() if words in error.message), None)
+    return f"{option}: {value!r} is not {kind}" if kind else str(error.format_message())
+
+
+def nearest_command(group: Any, ctx: Any, typed: str) -> str:
+    """Commands of this group by name, and those of groups within it by their last word."""
+    known: dict[str, list[str]] = {}
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        known.setdefault(name, []).insert(0, name)
+        for inner in getattr(command, "commands", ()):
+            known.setdefault(inner, []).append(f"{name} {inner}")
+    full = [words for match in closest(typed, known) for words in known[match]] or _entries_meant(group, ctx, typed)
+    before = f"{group.name} " if ctx.parent else ""
+    return f"Did you mean {' or '.join(repr(before + words) for words in full)}?" if full else ""
+
+
+def _entries_meant(group: Any, ctx: Any, typed: str) -> list[str]:
+    """``show G22`` for ``rules G22``: the nearest of the names that the group's `show` completes."""
+    show = group.get_command(ctx, "show")
+    if show is None:
+        return []
+    asked = show.make_context("show", [], parent=ctx, resilient_parsing=True)
+    names = [item.value for argument in show.params[:1] for item in argument.shell_complete(asked, "")]
+    return [f"show {name}" for name in closest(typed, names)]
+
+
+def short_option_meant(argument: str, known: list[str]) -> str:
+    """Return what to type for an unknown short option, in brackets."""
+    short = [name for name in known if not name.startswith("--")]
+    close = closest(argument, short, 3)
+    if close:
+        return f"(did you mean {' or '.join(close)}?)"
+    if argument[:2] in short:
+        return f"(write the value apart: {argument[:2]} {argument[2:]})"
+    return f"(short options: {', '.join(short)})"
