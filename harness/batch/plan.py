@@ -205,7 +205,6 @@ class Draft(Generic[Asked]):
 
     @property
     def spec(self) -> ExperimentSpec | None:
-        """Return the experiment that it would run."""
         return self.checked.spec if self.checked else None
 
     @property

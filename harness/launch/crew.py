@@ -19,7 +19,6 @@ from harness.launch.processes import (
     has_pending,
     identify,
     is_alive,
-    is_stopped,
     send,
 )
 from harness.records.launch import PARENT_PID_VARIABLE
@@ -69,8 +68,6 @@ RECEIVE_S = 2.0  # longest wait for a process to receive SIGUSR1
 STACK_DUMP_S = 0.5  # time to write the stacks after the signal arrived
 TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent can still write what it saw
 KILLED_S = 5.0
-_MAX_NAMED = 8  # process ids in a message
-_WHY_STOPPED = "by SIGSTOP or a debugger; kill -CONT before the timeout continues"
 
 
 class WarmAgent:
@@ -114,18 +111,6 @@ class Crew:
         self._dead: set[Process] = set()
         self._next_look = 0.0  # time.monotonic
 
-    def stopped_text(self) -> str:
-        """Return a sentence about stopped processes: the agent, else its descendants. Empty if none is stopped."""
-        if self._agent_process is not None and is_stopped(self._agent_process):
-            return f"the torchrun agent (process {self.agent.pid}) is stopped ({_WHY_STOPPED} it)"
-        self.look()
-        pids = sorted(process.pid for process in self._known if is_stopped(process))
-        if len(pids) < 2:
-            return f"rank process {pids[0]} is stopped ({_WHY_STOPPED} it)" if pids else ""
-        named, rest = ", ".join(map(str, pids[:_MAX_NAMED])), len(pids) - _MAX_NAMED
-        more = f" and {rest} more" if rest > 0 else ""
-        return f"{len(pids)} rank processes are stopped ({_WHY_STOPPED} them): {named}{more}"
-
     def look(self) -> None:
         """Find new descendants. Descendants of a dead agent are children of this process, and carry its number."""
         for process in [p for p in self._known if not is_alive(p)]:
@@ -167,17 +152,12 @@ class Crew:
             time.sleep(STACK_DUMP_S)
 
     def terminate(self, interruption: Interruption) -> None:
-        """Send SIGTERM to the agent, which ends its ranks; send SIGKILL to all after a timeout or a second signal.
-
-        A stopped agent does not act on SIGTERM, so this method kills it without the wait.
-        """
+        """Send SIGTERM to the agent, which ends its ranks; send SIGKILL to all after a timeout or a second signal."""
         self.look()
         if self._agent_process is not None:
             send(self._agent_process, signal.SIGTERM)
         deadline = time.monotonic() + TERMINATE_S
         while self.agent.poll() is None and time.monotonic() < deadline and not interruption.insisted:
-            if self._agent_process is not None and is_stopped(self._agent_process):
-                break
             time.sleep(POLL_S)
         self.kill()
 

@@ -27,7 +27,6 @@ class DetectedGpu(Frozen):
 
     @property
     def gpu_type(self) -> GpuType | None:
-        """Return the ``--gpu`` type that matches the product name; None for an unknown product."""
         return gpu_named(self.name) if self.name else None
 
 

@@ -23,17 +23,14 @@ class Asked:
 
     @property
     def on_gpu(self) -> bool:
-        """Return whether ranks use CUDA."""
         return not self.spec.gpu_type.is_cpu
 
     @property
     def before_blackwell(self) -> bool:
-        """Return whether the GPU has a compute capability below 10."""
         return self.on_gpu and not self.spec.gpu_type.is_at_least(10)
 
     @property
     def captures_graphs(self) -> bool:
-        """Return whether CUDA graphs are captured."""
         return self.spec.cuda_graph.impl != "none"
 
     @property

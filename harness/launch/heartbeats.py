@@ -1,7 +1,7 @@
 """Reads heartbeats, and detects ranks that hang."""
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import get_args
@@ -163,14 +163,6 @@ class Ending:
     rank: int | None = None
     signal: int | None = None
     note: str = ""
-
-    def because_of(self, cause: str) -> "Ending":
-        """Return the ending with its cause in front; unchanged for an empty one."""
-        if not cause:
-            return self
-        if self.note:
-            return replace(self, note=f"{cause}; {self.note}")
-        return replace(self, reason=f"{cause}; {self.reason}")
 
 
 def hang(silence: Silence) -> Ending:

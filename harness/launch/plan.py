@@ -139,7 +139,6 @@ class LaunchPlan:
 
     @property
     def agent_arguments(self) -> tuple[str, ...]:
-        """Return the agent's arguments: the path of its record, then torchrun's."""
         meet = self.rendezvous
         return (
             "--result", str(self.agent_file),
@@ -151,13 +150,11 @@ class LaunchPlan:
 
     @property
     def ranks(self) -> range:
-        """Return the global numbers of this node's ranks."""
         first = self.rendezvous.node_rank * self.num_local_ranks
         return range(first, first + self.num_local_ranks)
 
     @property
     def rank_files(self) -> tuple[Path, ...]:
-        """Return the records that this node's ranks leave."""
         return tuple(self.run_dir / "ranks" / f"rank_{rank:03d}.json" for rank in self.ranks)
 
     @property
@@ -176,12 +173,10 @@ class LaunchPlan:
 
     @property
     def sampler_log(self) -> Path:
-        """Return the log of the NVML sampler."""
         return self.run_dir / "logs" / f"sampler{self._suffix()}.log"
 
     @property
     def sampler_file(self) -> Path | None:
-        """Return the sampler's file; None without a sampler."""
         return Path(self.sampler[self.sampler.index("--out") + 1]) if self.sampler else None
 
     @property

@@ -53,12 +53,6 @@ def identify(pid: int) -> Process | None:
     return stat.process if stat else None
 
 
-def is_stopped(process: Process) -> bool:
-    """Return whether a signal (SIGSTOP) or a debugger has stopped the process."""
-    stat = _stat(process.pid)
-    return stat is not None and stat.process == process and stat.state in "Tt"
-
-
 def is_alive(process: Process) -> bool:
     """Return whether it still runs; a zombie does not."""
     stat = _stat(process.pid)

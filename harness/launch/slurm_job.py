@@ -91,7 +91,6 @@ class SlurmJob:
 
     @property
     def script_path(self) -> Path:
-        """Return the path of the batch file."""
         return Path(self.record.job_dir) / SCRIPT
 
     @property
@@ -108,7 +107,6 @@ class SlurmJob:
 
     @property
     def command_line(self) -> str:
-        """Return the command as it would be typed."""
         return shlex.join(self.sbatch)
 
     @property

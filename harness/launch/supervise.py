@@ -255,7 +255,7 @@ def _follow(
                 return Ending("failed", fallen)
         stop = _reason_to_stop(plan, heartbeats, now, caught)
         if stop is not None:
-            return stop.because_of(crew.stopped_text()) if stop.status != "interrupted" else stop
+            return stop
         crew.wait(POLL_S)
     if heartbeats.read(now):
         on_progress(heartbeats.progress(now))

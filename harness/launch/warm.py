@@ -51,7 +51,6 @@ class WarmProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it can be asked."""
         return self.process.poll() is None
 
     def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> WarmAgent | Refused:

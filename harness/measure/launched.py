@@ -193,12 +193,11 @@ def _record(
         failure=failure,
         findings=understood.findings,
         suspect=suspicions(spec, understood.effective, collected, ranks),
-        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes,
-               *filter(None, [clock.jumped()])),
+        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes),
         prediction=kept.prediction,
         no_prediction=kept.reason,
         provenance=_provenance(launch, clock, ranks, collected.nodes),
-    )  # fmt: skip
+    )
 
 
 def _provenance(

@@ -43,7 +43,6 @@ class RunPrediction:
 
     @property
     def kept(self) -> "KeptPrediction":
-        """Return the prediction as a record keeps it."""
         return KeptPrediction(self.prediction.record() if self.prediction else None, self.reason)
 
 

@@ -18,8 +18,6 @@ from harness.records.rank import RankRecord, processor_name
 from harness.records.redact import own_command
 from harness.records.run import NodeSample, Provenance
 
-_JUMP_S = 5.0  # NTP slews less than this during a run
-
 
 @dataclass(frozen=True)
 class Clock:
@@ -32,16 +30,6 @@ class Clock:
     def start(cls) -> "Clock":
         """Now."""
         return cls(datetime.now(UTC), time.monotonic())
-
-    def jumped(self) -> str | None:
-        """Return a sentence if the wall clock was set since the start; None if both clocks agree within 5 s."""
-        jump_s = (datetime.now(UTC) - self.wall).total_seconds() - (time.monotonic() - self.monotonic_s)
-        if abs(jump_s) <= _JUMP_S:
-            return None
-        way = "back" if jump_s < 0 else "forward"
-        return (
-            f"the clock of this machine was set {way} by {abs(jump_s):.0f} s during the run; durations are not affected"
-        )
 
 
 def provenance(

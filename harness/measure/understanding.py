@@ -75,7 +75,6 @@ class Understood(Settled):
 
     @property
     def host(self) -> Host:
-        """Return the machine that the plan is for."""
         return self.launch.host
 
     def in_folder(self, run_dir: Path) -> "Understood":

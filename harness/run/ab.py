@@ -1,18 +1,56 @@
 """`mbr-perf run --ab NAME=VALUE`: the request as it is (A) and with one value changed (B), as a sweep of two cells."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from shlex import quote
 
-from harness.errors import BadRequestError, Problems
-from harness.launch.environment import Host
+from harness.batch.nodes import Meeting
+from harness.cli.options import EngineOptions, ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput, SweepNodes
+from harness.errors import BadRequestError, ExitCode, Problems
+from harness.launch.environment import Host, this_host
 from harness.measure.understanding import Settled, settle
 from harness.resolve.sweep_file import Over
+from harness.sweep.ask import SweepOptions, follower, sweep_request
 from harness.sweep.axes import RECOMPUTE, UNSET, SweptAxis
+from harness.sweep.reports import SweepDisplay
 from harness.sweep.request import SweepRequest, read_axes, split_over
+from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep
 
 # mbr-perf sets it if a request does not, so A lacks it only if the axis says so explicitly.
 _ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
 _EXAMPLE = f"--ab recompute=mlp, or --ab {_ALLOCATOR}=expandable_segments:True"
+
+
+def run_ab(
+    values: Sequence[str],
+    asked: ExperimentOptions,
+    engine: EngineOptions,
+    judge: JudgeOptions,
+    launch: LaunchOptions,
+    output: RunOutput,
+) -> ExitCode:
+    """Run A and B as a sweep; --run_dir names its folder. BadRequestError on Slurm, and for several values."""
+    over = " ".join(f"--over {quote(value)}" for value in values)
+    if len(values) > 1:
+        problem = f"--ab is given {len(values)} times, but A and B differ in one thing"
+        raise BadRequestError(problem, remedy=f"mbr-perf sweep {over}")
+    if launch.launcher == "slurm":
+        problem = "--ab does not work with --launcher slurm"
+        raise BadRequestError(problem, remedy=f"mbr-perf sweep --launcher slurm {over}")
+    if output.explain:
+        problem = "--explain shows one run, but --ab makes two"
+        raise BadRequestError(problem, remedy="use --explain with --dryrun for each")
+    nodes = SweepNodes(nnodes=launch.nnodes, node_rank=launch.node_rank, master_addr=launch.master_addr,
+                       master_port=launch.master_port, sweep_dir=launch.run_dir)  # fmt: skip
+    how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)
+    display = SweepDisplay(as_json=output.as_json)
+    if nodes.node_rank != 0:
+        return follow_sweep(follower(how, launch, nodes), display)
+    request = ab_request(values[0], sweep_request(asked, engine, how, judge, launch, nodes), this_host())
+    if output.dryrun:
+        dry_run_sweep(request, display)
+        return ExitCode.OK
+    return start_sweep(request, display, Sitting(meeting=Meeting(nodes.master_addr, nodes.master_port)))
 
 
 def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:

@@ -1,7 +1,5 @@
 """The commands `run`, with its option --ab, and `check`."""
 
-import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +17,6 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from harness.errors import ExitCode
     from harness.measure.experiment import Display
     from harness.measure.understanding import RunRequest
 
@@ -38,47 +35,6 @@ class AbOptions:
             "sweep --over. Example: env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; A runs without it.",
         ),
     ] = None
-
-
-def _run_ab(
-    values: Sequence[str],
-    asked: ExperimentOptions,
-    engine: EngineOptions,
-    judge: JudgeOptions,
-    launch: LaunchOptions,
-    output: RunOutput,
-) -> "ExitCode":
-    """Run A and B as a sweep; --run_dir names its folder. BadRequestError on Slurm, and for several values."""
-    from harness.batch.nodes import Meeting
-    from harness.cli.options import SweepNodes
-    from harness.errors import BadRequestError, ExitCode
-    from harness.launch.environment import this_host
-    from harness.run.ab import ab_request
-    from harness.sweep.ask import SweepOptions, follower, sweep_request
-    from harness.sweep.reports import SweepDisplay
-    from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep
-
-    over = " ".join(f"--over {shlex.quote(value)}" for value in values)
-    if len(values) > 1:
-        problem = f"--ab is given {len(values)} times, but A and B differ in one thing"
-        raise BadRequestError(problem, remedy=f"mbr-perf sweep {over}")
-    if launch.launcher == "slurm":
-        problem = "--ab does not work with --launcher slurm"
-        raise BadRequestError(problem, remedy=f"mbr-perf sweep --launcher slurm {over}")
-    if output.explain:
-        problem = "--explain shows one run, but --ab makes two"
-        raise BadRequestError(problem, remedy="use --explain with --dryrun for each")
-    nodes = SweepNodes(nnodes=launch.nnodes, node_rank=launch.node_rank, master_addr=launch.master_addr,
-                       master_port=launch.master_port, sweep_dir=launch.run_dir)  # fmt: skip
-    how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)
-    display = SweepDisplay(as_json=output.as_json)
-    if nodes.node_rank != 0:
-        return follow_sweep(follower(how, launch, nodes), display)
-    request = ab_request(values[0], sweep_request(asked, engine, how, judge, launch, nodes), this_host())
-    if output.dryrun:
-        dry_run_sweep(request, display)
-        return ExitCode.OK
-    return start_sweep(request, display, Sitting(meeting=Meeting(nodes.master_addr, nodes.master_port)))
 
 
 def _dry_run(request: "RunRequest", display: "Display") -> None:
@@ -119,7 +75,9 @@ def run(
 
     on_slurm = slurm_run_request(launch, slurm)
     if second.ab:
-        raise typer.Exit(int(_run_ab(second.ab, asked, engine, judge, launch, output)))
+        from harness.run.ab import run_ab
+
+        raise typer.Exit(int(run_ab(second.ab, asked, engine, judge, launch, output)))
     request = run_request(asked, judge, launch, engine)
     display = Display(as_json=output.as_json, explain=output.explain)
     if on_slurm is not None:

@@ -98,38 +98,6 @@ def test_ranks_that_left_their_records_and_do_not_end_make_a_finished_run(
     assert all_gone(rank_pids(plan.run_dir))
 
 
-@pytest.mark.parametrize(
-    ("mode", "status", "text"),
-    [("recorded", "ok", "all ranks finished and wrote their records"), ("hang", "hang", "rank 0 gave no sign of life")],
-)
-def test_a_stopped_agent_is_noticed_by_the_silence_and_named(
-    make_plan: MakePlan,
-    fake_python: str,
-    two_ranks: str,
-    mode: str,
-    status: str,
-    text: str,
-) -> None:
-    plan = worker(
-        make_plan(python=fake_python, hang_timeout_s=2.0), two_ranks, mode, *(["0"] if mode == "hang" else [])
-    )
-
-    def stop_agent() -> None:
-        pid = rank_pids(plan.run_dir)[0]
-        os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGSTOP)
-
-    stopper = threading.Thread(target=stop_agent)
-    stopper.start()
-    outcome = run(plan)
-    stopper.join()
-    assert outcome.status == status
-    said = outcome.reason if status == "hang" else outcome.notes[0]
-    assert re.match(
-        rf"the torchrun agent \(process \d+\) is stopped \(by SIGSTOP or .* continues it\); {text}", said
-    ), said
-    assert all_gone(rank_pids(plan.run_dir))
-
-
 def test_a_job_that_was_suspended_as_a_whole_is_no_hang_and_the_run_says_so(
     make_plan: MakePlan, fake_python: str, two_ranks: str
 ) -> None:
