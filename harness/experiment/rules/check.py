@@ -1,17 +1,17 @@
 """Judges a situation by all rules."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 from harness.errors import BadRequestError, closest, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
-from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.model import ModelSpec
+from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.rules import (
     attention,
     cuda_graph,
     experts,
     machine,
     offload,
+    optimizer,
     parallel,
     precision,
     recompute,
@@ -19,47 +19,43 @@ from harness.experiment.rules import (
 from harness.experiment.rules.rule import SEVERITIES, Finding, Rule, Situation
 from harness.experiment.software import Software
 
-_EVERYWHERE: tuple[Rule, ...] = (
-    *recompute.EFFECT,
-    *recompute.RULES,
-    *offload.RULES,
-    *precision.RULES,
-    *cuda_graph.RULES,
-    *parallel.RULES,
-    *experts.RULES,
-    *attention.RULES,
-    *precision.OPTIMIZER,
-    *precision.USER_BUFFERS,
-    *machine.ENVIRONMENT,
-    *recompute.DEFECTS,
-    *machine.RUN_RULES,
-)
 
-RULES: tuple[Rule, ...] = (*_EVERYWHERE, *machine.CPU_RULES)
-_FOR_PLAIN_ATTENTION = tuple(row for row in _EVERYWHERE if row not in attention.RULES)
+def _has_special_attention(s: Situation) -> bool:
+    model = s.spec.model
+    special = model.window_size or model.linear_attention or model.attention_output_gate
+    return bool(special) or model.softmax_type != "vanilla"
+
+
+# The rows in the order of findings, each with the situations that some of them may fit.
+_TABLES: tuple[tuple[tuple[Rule, ...], Callable[[Situation], bool]], ...] = (
+    ((*recompute.EFFECT, *recompute.RULES), lambda _: True),
+    (offload.RULES, lambda s: s.spec.offload != OffloadSpec()),
+    (precision.RULES, lambda s: s.quantized or not s.gpu.is_cpu),
+    (cuda_graph.RULES, lambda s: s.graph.impl != "none" or bool(s.graph.scope)),
+    (parallel.RULES, lambda _: True),
+    (experts.RULES, lambda s: s.moe is not None or s.spec.kernels.overlap_moe_expert_parallel_comm),
+    (attention.RULES, _has_special_attention),
+    (optimizer.RULES, lambda _: True),
+    (precision.USER_BUFFERS, lambda s: s.spec.kernels.tp_comm_overlap or bool(s.spec.kernels.tp_comm_overlap_cfg)),
+    ((*machine.ENVIRONMENT, *recompute.DEFECTS, *machine.RUN_RULES), lambda _: True),
+    (machine.CPU_RULES, lambda s: s.gpu.is_cpu and s.spec.engine is None),
+)
+RULES: tuple[Rule, ...] = tuple(row for rows, _ in _TABLES for row in rows)
+_OF_OWN_WORKER = frozenset({"RUN01"})  # beside the rows about processors
 
 
 def applicable(situation: Situation) -> tuple[Rule, ...]:
-    """Return the rows to judge.
+    """Return the rows to judge: of each table, unless the request has nothing that the table is about.
 
-    Rows about processors, and about windows, sinks, gates and delta nets, only where there are some. Rows about
-    mbr-perf's own worker do not hold for Megatron-Bridge's loop. If the spec does not describe a job fully, only rows
-    about the machine apply.
+    Rows about mbr-perf's own worker do not hold for Megatron-Bridge's loop. If the spec does not describe a job fully,
+    only rows about the machine apply.
     """
     engine = situation.spec.engine
-    if engine is not None:
-        rows = machine.RUN_RULES if engine.unsaid else _EVERYWHERE
-        return tuple(row for row in rows if row.id not in _OF_OWN_WORKER)
-    rows = _FOR_PLAIN_ATTENTION if _has_plain_attention(situation.spec.model) else _EVERYWHERE
-    return (*rows, *machine.CPU_RULES) if situation.gpu.is_cpu else rows
+    rows = tuple(row for table, fits in _TABLES if fits(situation) for row in table)
+    if engine is None:
+        return rows
+    return tuple(row for row in (machine.RUN_RULES if engine.unsaid else rows) if row.id not in _OF_OWN_WORKER)
 
-
-def _has_plain_attention(model: ModelSpec) -> bool:
-    differs = model.window_size or model.linear_attention or model.attention_output_gate
-    return not differs and model.softmax_type == "vanilla"
-
-
-_OF_OWN_WORKER = frozenset({"RUN01"})  # beside the rows about processors
 
 # Warnings about a value that has no effect without a switch: rule -> dotted paths of the value and of the switch.
 _IDLE = {

@@ -1,0 +1,90 @@
+"""Rules for gradients and optimizer states, and for when ranks send them to each other."""
+
+from harness.experiment.rules.rule import ARGUMENTS, Rule, Situation, Values
+
+_STATE = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+
+
+def _reduced_state(s: Situation) -> Values | None:
+    if s.spec.optimizer.use_precision_aware_optimizer:
+        return None
+    states = {name: getattr(s.spec.optimizer, name) for name in _STATE}
+    reduced = {name: dtype for name, dtype in states.items() if dtype != "fp32"}
+    if not reduced:
+        return None
+    return {"reduced": ", ".join(f"{name} {dtype}" for name, dtype in reduced.items()), "first": next(iter(reduced))}
+
+
+def _has_sharded_optimizer(s: Situation) -> bool:
+    return s.spec.optimizer.use_distributed_optimizer or s.spec.ddp.use_megatron_fsdp
+
+
+RULES = (
+    Rule("B05", "error", lambda s: s.spec.ddp.overlap_param_gather and not _has_sharded_optimizer(s),
+         "overlap_param_gather needs the distributed optimizer: without it there are no parameters to gather",
+         "set optimizer.use_distributed_optimizer",
+         ARGUMENTS, "source",
+         "--overlap-param-gather only supported with distributed optimizer or megatron fsdp"),
+    Rule("B05b", "warning", lambda s: s.spec.ddp.overlap_param_gather and not s.spec.ddp.overlap_grad_reduce,
+         "Megatron-LM's launcher refuses overlap_param_gather without overlap_grad_reduce; megatron-core and "
+         "Megatron-Bridge train it",
+         "set ddp.overlap_grad_reduce, unless the job runs in Megatron-Bridge",
+         ARGUMENTS, "run",
+         "Must use --overlap-param-gather with --overlap-grad-reduce"),
+    Rule("B18a", "warning", lambda s: s.spec.ddp.align_grad_reduce and not s.spec.ddp.overlap_grad_reduce,
+         "align_grad_reduce has no effect without overlap_grad_reduce",
+         "set ddp.overlap_grad_reduce, or drop ddp.align_grad_reduce",
+         "megatron/training/training.py at core_v0.16.1", "source"),
+    Rule("B18b", "warning", lambda s: s.spec.ddp.align_param_gather and not s.spec.ddp.overlap_param_gather,
+         "align_param_gather has no effect without overlap_param_gather",
+         "set ddp.overlap_param_gather, or drop ddp.align_param_gather",
+         "megatron/training/training.py at core_v0.16.1", "source"),
+    Rule("B18c", "error",
+         lambda s: s.spec.ddp.align_param_gather and s.spec.ddp.overlap_param_gather and s.vp == 1,
+         "align_param_gather needs virtual stages: only the interleaved schedule starts aligned gathers",
+         "drop ddp.align_param_gather, or set virtual_pipeline_model_parallel_size",
+         ARGUMENTS, "source",
+         "non-interleaved schedule does not support overlapping p2p communication and aligned param AG"),
+    Rule("B19", "warning", lambda s: s.spec.ddp.bucket_size is not None and not s.spec.ddp.overlap_grad_reduce,
+         "bucket_size {s.spec.ddp.bucket_size} has no effect without overlap_grad_reduce: all gradients are one bucket",
+         "set ddp.overlap_grad_reduce, or drop ddp.bucket_size",
+         ARGUMENTS, "source"),
+    Rule("B20", "warning", lambda s: s.spec.train.manual_gc_interval > 0 and not s.spec.train.manual_gc,
+         "manual_gc_interval {s.spec.train.manual_gc_interval} has no effect without manual_gc",
+         "set train.manual_gc, or drop train.manual_gc_interval",
+         ARGUMENTS, "source"),
+    Rule("B06", "error", lambda s: s.spec.precision.fp8_param_gather and not _has_sharded_optimizer(s),
+         "{s.spec.compute_dtype} keeps parameters in FP8, which needs the distributed optimizer's master copies",
+         "set optimizer.use_distributed_optimizer",
+         ARGUMENTS, "source",
+         "--fp8-param-gather only supported with distributed optimizer, torch fsdp2, megatron fsdp, or inference mode"),
+    Rule("B10", "error",
+         lambda s: s.spec.ddp.grad_reduce_in_fp32 and s.spec.optimizer.use_precision_aware_optimizer
+         and s.spec.optimizer.main_grads_dtype != "fp32",
+         "main_grads_dtype {s.spec.optimizer.main_grads_dtype} contradicts grad_reduce_in_fp32",
+         "use ddp.grad_reduce_in_fp32=false, or main_grads_dtype fp32",
+         ARGUMENTS, "source"),
+    Rule("B13", "warning", lambda s: s.graph.impl == "local" and s.ep > 1,
+         "megatron's launcher refuses local CUDA graphs with expert parallelism; mbr-perf does not use that launcher",
+         "nothing to do, unless you also run the job under that launcher",
+         ARGUMENTS, "source",
+         "--moe-pad-experts-for-cuda-graph-inference must be set when using CUDA graphs with expert parallelism",
+         until="0.20.0dev0"),
+    Rule("B15a", "error",
+         lambda s: s.spec.optimizer.use_precision_aware_optimizer and not s.spec.optimizer.use_distributed_optimizer,
+         "use_precision_aware_optimizer needs use_distributed_optimizer, which is off",
+         "set optimizer.use_distributed_optimizer",
+         "optimizer/optimizer_config.py:379", "run",
+         "--use-precision-aware-optimizer only supported with distributed optimizer"),
+    Rule("B15b", "error",
+         lambda s: s.spec.optimizer.use_precision_aware_optimizer and s.te_is_missing and not s.gpu.is_cpu,
+         "use_precision_aware_optimizer needs transformer-engine's FusedAdam, and none is installed",
+         "install transformer-engine",
+         "optimizer/optimizer_config.py:409", "run",
+         "--use-precision-aware-optimizer requires FusedAdam from TransformerEngine, but not found."),
+    Rule("B15c", "error", _reduced_state,
+         "{reduced} needs use_precision_aware_optimizer, which is off",
+         "set optimizer.use_precision_aware_optimizer, or use fp32",
+         "optimizer/optimizer_config.py:415", "run",
+         "{first} can only be fp32 when not using precision-aware optimizer"),
+)  # fmt: skip
