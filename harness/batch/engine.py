@@ -21,7 +21,7 @@ from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
 from harness.measure.launched import Ran
 from harness.records.batches import BatchFolders
-from harness.records.folders import deleted, disk_faults_reported, disk_full, is_full_error
+from harness.records.disk import deleted, disk_faults_reported, disk_full, is_full_error
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.show.figures import figure

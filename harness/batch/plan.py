@@ -23,7 +23,7 @@ from harness.measure.megatron_answer import Question, megatron_findings, refusal
 from harness.measure.prediction import KeptPrediction
 from harness.measure.understanding import Checked, RunRequest, check_request, in_one_sentence
 from harness.records.batches import BatchLaunch, PlannedEntry, Purpose, append_event
-from harness.records.folders import disk_faults_reported
+from harness.records.disk import disk_faults_reported
 from harness.records.job import JobRun
 from harness.show.page import Block, Code
 from harness.show.progress import CellProgress, cell_progress

@@ -24,9 +24,8 @@ from harness.experiment.model import repeats_problem
 from harness.launch.plan import Nodes
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
-from harness.records.gating import GateOptions
+from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.job import SlurmOptions, SlurmRequest
-from harness.records.run import LaunchSettings
 from harness.resolve.recipe import STDIN, FileKind, ForeignSource, Request
 
 _Kind = TypeVar("_Kind")

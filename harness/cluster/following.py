@@ -15,7 +15,7 @@ from harness.errors import BadRequestError, ExitCode, RunFailedError
 from harness.judge.gate import status_exit_code
 from harness.launch.crew import interruption
 from harness.launch.heartbeats import Heartbeats
-from harness.records.folders import require_kept
+from harness.records.disk import require_kept
 from harness.records.job import JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
 from harness.show.terminal import narrate
 

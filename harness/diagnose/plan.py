@@ -20,7 +20,7 @@ from harness.measure.understanding import rank_environment
 from harness.predict.assumptions import imbalance_of
 from harness.predict.search import Limits, Plan, Row, candidates, plan, required_cases
 from harness.predict.tracer import Tracing, trace_cache
-from harness.records.run import LaunchSettings
+from harness.records.gating import LaunchSettings
 from harness.units import first_line
 
 

@@ -2,7 +2,7 @@
 
 from harness.diagnose.of_log import stage_of
 from harness.diagnose.values import Case, Expected
-from harness.records.run import PredictionRecord, StagePrediction
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.units import format_bytes, format_percent
 
 _MOST_PARTS = 4

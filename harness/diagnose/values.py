@@ -11,7 +11,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.failures.verdict import AllocatorFigures, Confidence, OomVerdict
 from harness.foreign.exporting import ToPaste
-from harness.records.run import PredictionRecord, StagePrediction
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.show.json import Document, Shown, Text, at
 
 Origin = Literal["run", "log", "snapshot"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.gpu import PRECISIONS
-from harness.experiment.layout import LayoutSyntaxError, parse_layout
+from harness.experiment.layout_text import LayoutSyntaxError, parse_layout
 from harness.foreign.container_fields import FIELDS, container_layer
 from harness.foreign.container_file import Container, Found, flat, read_container
 from harness.foreign.container_known import KNOWN, OFF, SECTIONS, Known

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.errors import Problems
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import parse_layout
+from harness.experiment.layout_text import parse_layout
 from harness.experiment.recompute import SelectiveRecompute, canonical_text
 from harness.foreign.container_file import Container, flat
 from harness.foreign.container_values import (

@@ -7,7 +7,7 @@ Defaults are those of Megatron-LM's `arguments.py`: a feed-forward of 4 h (with 
 from collections.abc import Callable
 
 from harness.errors import BadRequestError
-from harness.experiment.layout import LayoutSyntaxError, chunks_of_layout, parse_layout
+from harness.experiment.layout_text import LayoutSyntaxError, chunks_of_layout, parse_layout
 from harness.experiment.recompute import NoRecompute
 from harness.foreign.megatron_arguments import Arguments
 from harness.resolve.options import read_layer_freq

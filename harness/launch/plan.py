@@ -9,8 +9,8 @@ from pathlib import Path
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, Host, child_environment
+from harness.records.gating import LaunchSettings
 from harness.records.launch import GPU_CLOCK, MEMORY_CLOCK
-from harness.records.run import LaunchSettings
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 29500  # torchrun's own

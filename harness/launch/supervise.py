@@ -22,7 +22,7 @@ from harness.launch.heartbeats import (
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh
-from harness.records import folders
+from harness.records import disk
 from harness.records.collect import LaunchOutcome
 from harness.records.launch import CLOCKS_REFUSED, ended_how
 from harness.records.store import write_atomically
@@ -175,9 +175,9 @@ def _prepare(plan: LaunchPlan) -> None:
     for folder in _folders(plan):
         with suppress(FileExistsError):
             folder.mkdir(mode=0o750)  # without parents: a deleted run folder is not made again
-        folders.require_kept(folder)
-        folders.require_room(folder, folders.free_bytes(folder))
-        folders.require_writable(folder)
+        disk.require_kept(folder)
+        disk.require_room(folder, disk.free_bytes(folder))
+        disk.require_writable(folder)
 
 
 def _folders(plan: LaunchPlan) -> tuple[Path, Path]:
@@ -214,7 +214,7 @@ def _once(
             crew.terminate(caught)
     finally:
         crew.kill()
-    folders.require_kept(*_folders(plan))
+    disk.require_kept(*_folders(plan))
     outcome = _outcome(plan, crew, stop, time.monotonic() - began, caught)
     notes = (*started.notes, *([stop.note] if stop and stop.note else []), *_suspension(heartbeats.excluded_s))
     return outcome.model_copy(update={"warm": started.warm, "notes": notes})
@@ -289,7 +289,7 @@ def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float, 
         stop = _interrupted(caught)  # Slurm signals the agent, too, and the agent may end first
     if stop is None:
         stop = verdict(agent, exit_code, unreadable)
-    full = stop.status != "ok" and any(folders.is_full(folders.free_bytes(folder)) for folder in _folders(plan))
+    full = stop.status != "ok" and any(disk.is_full(disk.free_bytes(folder)) for folder in _folders(plan))
     return LaunchOutcome(
         status=stop.status,
         exit_code=exit_code,
@@ -307,7 +307,7 @@ def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
     try:
         write_atomically(plan.outcome_file(), outcome.model_dump_json(indent=1) + "\n")
     except OSError as error:
-        if not folders.is_full_error(error):
+        if not disk.is_full_error(error):
             raise
         reason = outcome.reason if outcome.disk_full else f"disk full; {outcome.reason or 'the outcome is not on disk'}"
         return outcome.model_copy(update={"disk_full": True, "reason": reason})

@@ -20,7 +20,7 @@ from harness.measure.provenance import Clock, provenance
 from harness.measure.ranks import read_back, status_of, suspicions
 from harness.measure.understanding import Understood
 from harness.records.collect import LaunchOutcome, collect
-from harness.records.folders import disk_faults_reported
+from harness.records.disk import disk_faults_reported
 from harness.records.night import NIGHTS
 from harness.records.rank import OWNER, RankRecord, placed
 from harness.records.redact import redact

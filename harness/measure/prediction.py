@@ -22,7 +22,8 @@ from harness.predict.prediction import predict as predicted
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
-from harness.records.run import PredictionRecord, RunRecord
+from harness.records.prediction import PredictionRecord
+from harness.records.run import RunRecord
 from harness.records.trace import calibration_path, find_calibration
 from harness.units import first_line, format_bytes, format_percent, format_seconds, grouped
 

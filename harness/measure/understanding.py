@@ -30,9 +30,8 @@ from harness.launch.machine import settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
 from harness.measure.megatron_answer import megatron_finding
-from harness.records.gating import GateOptions
+from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.redact import redact, redact_shapes
-from harness.records.run import LaunchSettings
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import Resolved, on_gpu_point, resolve
 

@@ -22,17 +22,9 @@ from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.prediction import RunPrediction, error_of, whole_run
 from harness.measure.understanding import Understood
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import RankRecord
-from harness.records.run import (
-    ImportedLog,
-    LoggedThroughput,
-    NodeSample,
-    PredictionRecord,
-    Provenance,
-    RunRecord,
-    StagePrediction,
-    Status,
-)
+from harness.records.run import ImportedLog, LoggedThroughput, NodeSample, Provenance, RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
 
 

@@ -12,7 +12,7 @@ from harness.history.record import HistoryRecord
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.values import SlurmSubmission
 from harness.records.night import AaPlan, Case, ExpectedFailureRecord, NightPlan
-from harness.records.run import PredictionRecord
+from harness.records.prediction import PredictionRecord
 from harness.resolve.suite import shared_golden_lines
 from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown, Text, at

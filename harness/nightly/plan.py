@@ -20,11 +20,11 @@ from harness.measure.understanding import RunRequest, in_one_sentence, launcher_
 from harness.nightly.aa import AaRequest, aa_problems, with_aa
 from harness.nightly.batch import unstarted_night
 from harness.records.batches import BatchLaunch
+from harness.records.gating import LaunchSettings
 from harness.records.goldens import require_golden_dir
 from harness.records.job import SlurmOptions
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import own_command
-from harness.records.run import LaunchSettings
 from harness.resolve.recipe import Request
 from harness.resolve.suite import Suite, SuiteCase, leaves_figures
 from harness.resolve.suite_file import read_suite

@@ -12,7 +12,7 @@ from harness.nightly.junit import night_junit
 from harness.nightly.show import night_page
 from harness.nightly.values import CaseRun, NightDocument, NightVerdict
 from harness.nightly.words import answer, is_red
-from harness.records.folders import why_unwritable
+from harness.records.disk import why_unwritable
 from harness.records.night import JUDGED, REPORT
 from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically

@@ -23,7 +23,8 @@ from harness.nightly.reports import Outputs, delete_earlier, write_night_reports
 from harness.nightly.show import NightDisplay
 from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
-from harness.records.folders import results_dir, why_unwritable
+from harness.records.disk import why_unwritable
+from harness.records.folders import results_dir
 from harness.records.job import SlurmOptions
 from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
 

@@ -24,7 +24,7 @@ from harness.predict.device import DeviceNeeds
 from harness.predict.ledger import PeakName
 from harness.predict.prediction import ExactPeak, Verdict
 from harness.predict.search import Plan, Row
-from harness.records.run import StagePrediction
+from harness.records.prediction import StagePrediction
 from harness.records.trace import Calibration
 from harness.show.json import Document, Shown, Text, at
 

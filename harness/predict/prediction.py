@@ -18,7 +18,7 @@ from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spr
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, step_time, typical
 from harness.predict.trace_cases import traceable
-from harness.records.run import PredictionRecord, StagePrediction
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.trace import ChunkTrace, ExactStage, FittedConstant
 from harness.units import GIB, MIB, counted
 

@@ -12,9 +12,11 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.folders import new_folder, results_dir
+from harness.records.gating import LaunchSettings
 from harness.records.golden import differing, leaves
+from harness.records.prediction import PredictionRecord
 from harness.records.references import MARKS, Kind, folder_of
-from harness.records.run import LaunchSettings, PredictionRecord, RunRecord
+from harness.records.run import RunRecord
 from harness.records.store import read_record, write_once
 
 EVENTS = "events.jsonl"

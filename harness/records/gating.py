@@ -1,5 +1,6 @@
-"""How strictly a run is judged against golden values, as the command line says it."""
+"""What the command line says of a run beside its experiment: how to launch it, and how strictly to judge it."""
 
+import math
 from pathlib import Path
 from typing import Self
 
@@ -7,6 +8,7 @@ from pydantic import model_validator
 
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.frozen import Frozen
+from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 
 
 class GateOptions(Frozen, allow_inf_nan=True):
@@ -50,3 +52,38 @@ def require_fractions(*, timing: float | None, memory: float | None) -> None:
             if value is not None and not 0 <= value < 1
         ]
     )
+
+
+class LaunchSettings(Frozen, allow_inf_nan=True):
+    """How to launch a run, named as the options of `mbr-perf run`. ``pass_env`` holds names, never values.
+
+    ``replay_from``: the recorded run folder for the replay launcher. ``timeout_s`` None: no limit.
+    ``hang_timeout_s``: the watchdog never waits less than this. ``sample_interval_ms`` 0: no GPU memory sampler, so
+    ``device_used`` is not measured.
+    """
+
+    launcher: str = "torchrun"
+    replay_from: Path | None = None
+    timeout_s: float | None = None
+    hang_timeout_s: float = HANG_TIMEOUT_S
+    sample_interval_ms: int = SAMPLE_INTERVAL_MS
+    pass_env: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> list[BadRequestError]:
+        """Return a problem for each limit out of range."""
+        limits = (
+            ("--timeout", self.timeout_s, "seconds above 0, or leave it out"),
+            ("--hang_timeout", self.hang_timeout_s, "seconds above 0"),
+        )
+        problems = [
+            BadRequestError(
+                f"{option} {value:g} must be above 0{'' if math.isfinite(value) else ' and finite'}", remedy=remedy
+            )
+            for option, value, remedy in limits
+            if value is not None and not (value > 0 and math.isfinite(value))
+        ]
+        if self.sample_interval_ms < 0:
+            message = f"--sample_interval_ms {self.sample_interval_ms} must not be below 0"
+            problems.append(BadRequestError(message, remedy="20 to 200 is sensible; 0 switches the sampler off"))
+        return problems

@@ -13,8 +13,8 @@ from harness.experiment.frozen import Frozen
 from harness.records.batches import BatchLaunch
 from harness.records.folders import folder_named, folders, new_folder, results_dir
 from harness.records.gating import GateOptions
+from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
-from harness.records.run import PredictionRecord
 from harness.records.store import write_once
 from harness.records.strict_json import read_document
 

@@ -1,19 +1,18 @@
-"""A run: how it is launched, its record with its prediction, and the log behind an imported run."""
+"""The record of a run, and the log behind an imported run."""
 
 import hashlib
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.errors import BadRequestError, os_errors_reported
+from harness.errors import os_errors_reported
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
-from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
+from harness.records.prediction import PredictionRecord
 from harness.records.rank import (
     LONGEST_STEP_S,
     SCHEMA_VERSION,
@@ -23,42 +22,6 @@ from harness.records.rank import (
     RankRecord,
     SchemaVersion,
 )
-
-
-class LaunchSettings(Frozen, allow_inf_nan=True):
-    """How to launch a run, named as the options of `mbr-perf run`. ``pass_env`` holds names, never values.
-
-    ``replay_from``: the recorded run folder for the replay launcher. ``timeout_s`` None: no limit.
-    ``hang_timeout_s``: the watchdog never waits less than this. ``sample_interval_ms`` 0: no GPU memory sampler, so
-    ``device_used`` is not measured.
-    """
-
-    launcher: str = "torchrun"
-    replay_from: Path | None = None
-    timeout_s: float | None = None
-    hang_timeout_s: float = HANG_TIMEOUT_S
-    sample_interval_ms: int = SAMPLE_INTERVAL_MS
-    pass_env: tuple[str, ...] = ()
-
-    @property
-    def problems(self) -> list[BadRequestError]:
-        """Return a problem for each limit out of range."""
-        limits = (
-            ("--timeout", self.timeout_s, "seconds above 0, or leave it out"),
-            ("--hang_timeout", self.hang_timeout_s, "seconds above 0"),
-        )
-        problems = [
-            BadRequestError(
-                f"{option} {value:g} must be above 0{'' if math.isfinite(value) else ' and finite'}", remedy=remedy
-            )
-            for option, value, remedy in limits
-            if value is not None and not (value > 0 and math.isfinite(value))
-        ]
-        if self.sample_interval_ms < 0:
-            message = f"--sample_interval_ms {self.sample_interval_ms} must not be below 0"
-            problems.append(BadRequestError(message, remedy="20 to 200 is sensible; 0 switches the sampler off"))
-        return problems
-
 
 StartSource = Literal["log", "told", "unknown"]  # the source of the job's start time
 
@@ -115,47 +78,6 @@ def _log_file(path: Path) -> LogFile:
     with os_errors_reported(f"{path}: cannot be read"), path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return LogFile(name=str(path), num_bytes=stream.tell(), sha256=digest)
-
-
-class StagePrediction(Frozen):
-    """The peak memory of a pipeline stage in bytes; its parts add up to ``total``. ``peak``: which of the three."""
-
-    pp_rank: int
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    logits: int
-    transient: int
-    overhead: int
-    total: int
-    peak: str
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Return the bytes of each part by its name."""
-        return {name: size for name, size in self if name not in ("pp_rank", "total", "peak")}
-
-
-class PredictionRecord(Frozen):
-    """A prediction. Seconds are None if time is not predicted (CPU). ``range_bytes`` is (low, high).
-
-    ``recompute_flops`` and ``model_flops`` are per step over all GPUs.
-    """
-
-    peak_bytes: int
-    range_bytes: tuple[int, int]
-    stages: tuple[StagePrediction, ...]
-    model_flops: int
-    recompute_flops: int
-    step_time_s: float | None = None
-    step_time_range_s: tuple[float, float] | None = None
-    assumptions: tuple[str, ...] = ()
-
-    @property
-    def worst_stage(self) -> StagePrediction:
-        """Return the stage with the highest peak."""
-        return max(self.stages, key=lambda stage: stage.total)
 
 
 REPLAYED = "replayed from "  # how the note of a replayed run begins: nothing was measured

@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError
-from harness.records.folders import is_full_error, new_folder
+from harness.records.disk import is_full_error
+from harness.records.folders import new_folder
 from harness.records.references import MARKS, folder_of, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.strict_json import RejectedError, read_document

@@ -104,7 +104,7 @@ _OF_PROFILERS = ("profiling_ranks", "profiling_start_step", "profiling_stop_step
 
 def _profiling(request: Request) -> Layer:
     """Return the settings of the profiler. BadRequestError for two profilers, or options of an absent one."""
-    problems, settings = Problems(), dict[str, Setting]()
+    problems = Problems()
     if request.enable_nsys and request.pytorch_profiler:
         problems.add("--enable_nsys and --pytorch_profiler exclude each other", "run once with each")
     is_set = any(text.startswith("measure.profiler=") for text in request.set_values)
@@ -116,30 +116,31 @@ def _profiling(request: Request) -> Layer:
         given = [f"--{name}" for name in names if getattr(request, name) is not None]
         if given and not fits:
             problems.add(f"{', '.join(given)}: only with {wanted}", "add it, or leave them out")
-    if request.profiling_ranks is not None:
-        ranks = request.profiling_ranks.split(",")
-        if all(re.fullmatch(r"\s*[0-9]{1,8}\s*", rank) for rank in ranks):
-            settings["measure.profiling_ranks"] = Setting(tuple(map(int, ranks)), "--profiling_ranks")
-        else:
-            problems.add(f"--profiling_ranks {request.profiling_ranks!r}: no list of ranks", "e.g. 0,8")
+    ranks = request.profiling_ranks
+    if ranks is not None and not re.fullmatch(r"\s*[0-9]{1,8}\s*(,\s*[0-9]{1,8}\s*)*", ranks):
+        problems.add(f"--profiling_ranks {ranks!r}: no list of ranks", "e.g. 0,8")
     problems.raise_if_any()
-    for is_on, tool, option in (
-        (request.enable_nsys, "nsys", "--enable_nsys"),
-        (request.pytorch_profiler, "pytorch", "--pytorch_profiler"),
-    ):
-        if is_on:
-            settings["measure.profiler"] = Setting(tool, option)
-    return {**settings, **_nsys_options(request)}
+    return _profiler_settings(request)
 
 
-def _nsys_options(request: Request) -> Layer:
+def _profiler_settings(request: Request) -> Layer:
+    settings: dict[str, Setting] = {}
+    if request.profiling_ranks is not None:
+        ranks = tuple(map(int, request.profiling_ranks.split(",")))
+        settings["measure.profiling_ranks"] = Setting(ranks, "--profiling_ranks")
+    if request.enable_nsys:
+        settings["measure.profiler"] = Setting("nsys", "--enable_nsys")
+    if request.pytorch_profiler:
+        settings["measure.profiler"] = Setting("pytorch", "--pytorch_profiler")
     options = (
         *([f"--trace={request.nsys_trace}"] if request.nsys_trace else []),
         *(["--gpu-metrics-devices=all"] if request.profiling_gpu_metrics else []),
         *(["--export=sqlite"] if request.export_nsys_sqlite else []),
         *(request.nsys_extra_args.split(",") if request.nsys_extra_args else []),
     )
-    return {"measure.nsys_options": Setting(options, "--nsys_extra_args and the like")} if options else {}
+    if options:
+        settings["measure.nsys_options"] = Setting(options, "--nsys_extra_args and the like")
+    return settings
 
 
 def _graph_scope(request: Request) -> Layer:

@@ -1,9 +1,9 @@
 """Selects the operating point of a request, and scales its batch to another number of GPUs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest
+from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.model import ParallelismSpec
 from harness.resolve.recipe import TASKS, OperatingPoint, Recipe, Request
@@ -50,67 +50,7 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
         notes += (f"operating point of {gpu} used on {request.gpu}, as asked by --point_gpu",)
     if request.num_gpus is None:
         return _first_runnable(points, notes)
-    return _with_num_gpus(points, request.num_gpus, notes)
-
-
-def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
-    """Return the one runnable point on a GPU that fits the options of a request without GPU type.
-
-    SeveralMatchError lists the options of each if several fit; BadRequestError if none fits.
-    """
-    found = [point for point in recipe.points if point.key.gpu != "cpu" and not point.key.inconsistent]
-    task = request.task
-    if task is None and any(point.key.task == "pretrain" for point in found):
-        task = "pretrain"
-    wanted = {
-        "task": task,
-        "gpu": request.point_gpu,
-        "compute_dtype": request.compute_dtype,
-        "variant": request.variant,
-    }
-    wanted = {name: value for name, value in wanted.items() if value}
-    matching = [point for point in found if all(getattr(point.key, name) == wanted[name] for name in wanted)]
-    if not matching:
-        raise _no_gpu_point(recipe, request, found, wanted)
-    matching = [point for point in matching if point.key.num_gpus == request.num_gpus] or matching
-    choices = dict.fromkeys(_choosing(point, request) for point in matching)
-    if len(choices) > 1:
-        raise SeveralMatchError(
-            f"recipe '{recipe.header.name}' has {len(choices)} GPU operating points that match"
-            f"{f' ({task})' if task else ''}, and this machine has no GPU: choose a point yourself",
-            choices=tuple(choices),
-        )
-    return matching[0] if request.num_gpus is None else _with_num_gpus(matching, request.num_gpus, ()).point
-
-
-def _no_gpu_point(
-    recipe: Recipe, request: Request, found: list[OperatingPoint], wanted: Mapping[str, str | None]
-) -> BadRequestError:
-    name = recipe.header.name
-    if not found:
-        fix = f"-g cpu takes its cpu point; or add a point of a GPU to {recipe.label}"
-        return BadRequestError(f"recipe '{name}' has no GPU operating point, and no -g was given", remedy=fix)
-    given = " ".join(f"--{'point_gpu' if key == 'gpu' else key} {value}" for key, value in wanted.items())
-    listed = f"`mbr-perf recipes show {request.model_recipe_name}` lists its points"
-    variants = variants_of(found)
-    if request.variant and request.variant not in variants:
-        listed = f"{nearest(request.variant, sorted(variants)) if variants else 'it has no variants'}; {listed}"
-    message = f"recipe '{name}' has no GPU operating point for {given}, and no -g was given"
-    return BadRequestError(message, remedy=listed)
-
-
-def _choosing(point: OperatingPoint, request: Request) -> tuple[str, ...]:
-    """Return the options that choose this point and are not in the request."""
-    key = point.key
-    task = None if key.task == "pretrain" else key.task
-    options = (
-        ("-g", key.gpu, None),
-        ("--task", task, request.task),
-        ("-c", key.compute_dtype, request.compute_dtype),
-        ("-ng", str(key.num_gpus), request.num_gpus),
-        ("-cv", key.variant, request.variant),
-    )
-    return tuple(word for name, value, given in options if value and not given for word in (name, value))
+    return with_num_gpus(points, request.num_gpus, notes)
 
 
 def check_names(request: Request) -> None:
@@ -226,7 +166,8 @@ def _first_runnable(points: list[OperatingPoint], notes: tuple[str, ...]) -> Cho
     raise _refusal(points[0])
 
 
-def _with_num_gpus(points: list[OperatingPoint], num_gpus: int, notes: tuple[str, ...]) -> Choice:
+def with_num_gpus(points: list[OperatingPoint], num_gpus: int, notes: tuple[str, ...]) -> Choice:
+    """Return the point of so many GPUs, else the next larger one or the largest, whose batch is then to be scaled."""
     for point in points:
         if point.key.num_gpus == num_gpus:
             if point.key.inconsistent:

@@ -16,7 +16,7 @@ from harness.launch.environment import Host
 from harness.launch.machine import declared_requirements, installed_software
 from harness.launch.plan import free_port
 from harness.measure.software_fit import Declared, Line, State, lock_lines, software_lines
-from harness.records.folders import free_bytes
+from harness.records.disk import free_bytes
 from harness.records.store import write_atomically
 from harness.show import page
 from harness.show.json import Document

@@ -16,7 +16,8 @@ from harness.judge.saving import another_machine, memory_saving
 from harness.judge.statistics import time_change
 from harness.records.gating import GateOptions
 from harness.records.goldens import find_golden
-from harness.records.run import PredictionRecord, RunRecord
+from harness.records.prediction import PredictionRecord
+from harness.records.run import RunRecord
 from harness.records.sweep import CellData
 from harness.sweep.values import CellStatus, CellVerdict, OomLine, Predicted, VsControl, trade_off
 from harness.units import first_line, format_bytes

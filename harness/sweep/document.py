@@ -11,8 +11,8 @@ from harness.judge.metrics import METRICS, Metrics, Speed
 from harness.judge.saving import RankSaving
 from harness.judge.statistics import CONFIDENCE
 from harness.measure.values import Launch, NotPredicted, Predicted, PredictedAndMeasured
+from harness.records.prediction import PredictionRecord
 from harness.records.redact import redact_shapes
-from harness.records.run import PredictionRecord
 from harness.records.sweep import Axis, Cell, SweepPlan
 from harness.show.figures import Value, csv_text
 from harness.show.json import Document, Shown, Text, at

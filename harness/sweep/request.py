@@ -10,9 +10,8 @@ from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
-from harness.records.gating import GateOptions
+from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.redact import redact
-from harness.records.run import LaunchSettings
 from harness.resolve.options import nearest_setting, set_settings
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text

@@ -10,7 +10,7 @@ from harness.judge.gate import Comparison
 from harness.judge.metrics import Metric, Metrics, Speed, cell_figure
 from harness.judge.saving import MemorySaving
 from harness.judge.statistics import TimeChange
-from harness.records.run import PredictionRecord
+from harness.records.prediction import PredictionRecord
 from harness.records.sweep import SweepPlan
 from harness.units import GIB, format_bytes
 

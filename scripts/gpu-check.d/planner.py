@@ -23,7 +23,8 @@ from harness.measure.understanding import RunRequest, Settled, understand
 from harness.predict.search import Candidate, Traces, candidates, required_cases
 from harness.predict.stages import MissingTraceError
 from harness.predict.tracer import Tracing, trace_cache
-from harness.records.run import LaunchSettings, RunRecord
+from harness.records.gating import LaunchSettings
+from harness.records.run import RunRecord
 from harness.resolve.recipe import Request
 
 WORKER = "phase_worker.py"

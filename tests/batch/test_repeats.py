@@ -9,7 +9,7 @@ from harness.batch.repeats import run_experiment
 from harness.errors import ExitCode
 from harness.measure.experiment import Display
 from harness.measure.understanding import RunRequest
-from harness.records.run import LaunchSettings
+from harness.records.gating import LaunchSettings
 from harness.records.store import read_record
 from harness.resolve.recipe import Request
 

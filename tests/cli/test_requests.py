@@ -15,8 +15,7 @@ from harness.cli.options import (
 from harness.cli.requests import experiment_request, given_options, read, run_request, slurm_request
 from harness.errors import BadRequestError
 from harness.launch.plan import Nodes
-from harness.records.gating import GateOptions
-from harness.records.run import LaunchSettings
+from harness.records.gating import GateOptions, LaunchSettings
 
 ASKED = ExperimentOptions(model_recipe_name="llama3_8b")
 

@@ -6,7 +6,7 @@ import pytest
 
 from harness.diagnose.values import Case, Message, RankFigures
 from harness.failures.classify import Ending, classify
-from harness.records.run import PredictionRecord, StagePrediction
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.units import GIB
 
 FRAGMENTED = (

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec, MeasureSpec
-from harness.experiment.layout import LayoutSyntaxError, parse_layout
+from harness.experiment.layout_text import LayoutSyntaxError, parse_layout
 from harness.experiment.model import (
     MOST,
     BatchSpec,

@@ -1,14 +1,7 @@
 import pytest
 
-from harness.experiment.layout import (
-    Chunk,
-    LayoutError,
-    LayoutSyntaxError,
-    chunks,
-    layout_problem,
-    num_virtual_stages,
-    parse_layout,
-)
+from harness.experiment.layout import Chunk, LayoutError, chunks, layout_problem, num_virtual_stages
+from harness.experiment.layout_text import LayoutSyntaxError, parse_layout
 from harness.experiment.model import ModelSpec, ParallelismSpec
 from harness.units import parse_version
 

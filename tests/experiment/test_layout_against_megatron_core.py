@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.experiment.layout import chunks, layout_problem, parse_layout
+from harness.experiment.layout import chunks, layout_problem
+from harness.experiment.layout_text import parse_layout
 from harness.experiment.model import ModelSpec, ParallelismSpec
 from harness.units import parse_version
 

@@ -11,7 +11,7 @@ import pytest
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchPlan, Rendezvous, free_port
-from harness.records.run import LaunchSettings
+from harness.records.gating import LaunchSettings
 
 FOLDER = Path(__file__).parent
 MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 256}

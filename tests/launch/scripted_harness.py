@@ -9,7 +9,7 @@ from harness.launch.environment import EnvVar
 from harness.launch.plan import LaunchPlan, Rendezvous, free_port
 from harness.launch.replay import execute
 from harness.launch.warm import WarmParents
-from harness.records.run import LaunchSettings
+from harness.records.gating import LaunchSettings
 
 warm = sys.argv[1] == "--warm"
 run_dir, python, *worker = sys.argv[1 + warm :]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RunFailedError
-from harness.records.folders import disk_faults_reported, free_bytes, is_full, require_room
+from harness.records.disk import disk_faults_reported, free_bytes, is_full, require_room
 
 MIB = 1024**2
 

@@ -13,7 +13,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, build_plan, free_port, settle
 from harness.measure.values import launch_document
-from harness.records.run import LaunchSettings
+from harness.records.gating import LaunchSettings
 from harness.show.json import text
 from tests.commands import json_of
 

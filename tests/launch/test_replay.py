@@ -14,8 +14,8 @@ from harness.launch.plan import LaunchRequest
 from harness.launch.replay import LAUNCHERS, execute
 from harness.measure.values import launch_document
 from harness.records.collect import LaunchOutcome
+from harness.records.gating import LaunchSettings
 from harness.records.rank import Failure, RankRecord
-from harness.records.run import LaunchSettings
 from tests.commands import json_of
 
 MakeSpec = Callable[..., ExperimentSpec]

@@ -7,7 +7,8 @@ import pytest
 from harness.judge.derive import derive
 from harness.measure.prediction import misfit_line, prediction_line, whole_run
 from harness.measure.values import prediction_document
-from harness.records.run import PredictionRecord, RunRecord, StagePrediction
+from harness.records.prediction import PredictionRecord, StagePrediction
+from harness.records.run import RunRecord
 from tests.commands import json_of
 
 

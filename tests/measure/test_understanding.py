@@ -9,7 +9,7 @@ import pytest
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.launch.environment import Host
 from harness.measure.understanding import RunRequest, settle, understand
-from harness.records.run import LaunchSettings
+from harness.records.gating import LaunchSettings
 from harness.resolve.recipe import Request
 
 REPLAYED = str(Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml")

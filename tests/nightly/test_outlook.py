@@ -14,7 +14,7 @@ from harness.nightly.show import NightDisplay
 from harness.nightly.values import CaseMaterial, CaseRun
 from harness.records.goldens import GoldenSearch
 from harness.records.night import AaPlan, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
-from harness.records.run import PredictionRecord
+from harness.records.prediction import PredictionRecord
 from harness.units import GIB
 from tests.commands import piped
 

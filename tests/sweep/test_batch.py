@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import Failure
-from harness.records.run import PredictionRecord, StagePrediction
 from harness.records.sweep import PlannedCell
 from harness.sweep.batch import lessons
 from harness.units import GIB

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from harness.records.prediction import PredictionRecord
 from harness.records.rank import MemoryRecord, MemorySeries
-from harness.records.run import PredictionRecord, RunRecord
+from harness.records.run import RunRecord
 from harness.records.sweep import SweepData, read_sweep
 from harness.show.charts.drawing import obstacle
 from harness.sweep.judge import judge_sweep

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from harness.judge.saving import elsewhere
-from harness.records.run import PredictionRecord
+from harness.records.prediction import PredictionRecord
 from harness.show.page import plain
 from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep

@@ -11,8 +11,8 @@ import pytest
 
 from harness.launch.environment import this_host
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import Failure
-from harness.records.run import PredictionRecord, StagePrediction
 from harness.records.store import write_record
 from harness.records.sweep import read_sweep, run_dir_of
 from harness.resolve.recipe import Request

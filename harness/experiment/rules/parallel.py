@@ -1,6 +1,6 @@
 """Rules for parallel sizes, pipeline layout and batch that megatron-core's configs, groups and schedules refuse."""
 
-from harness.experiment.layout import LAYER_CODES
+from harness.experiment.layout_text import LAYER_CODES
 from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Predicate, Rule, Situation, Values
 
 

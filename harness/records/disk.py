@@ -1,0 +1,127 @@
+"""Room and permission on the disk: asked before a run, and reported when a run loses them."""
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.errors import RunFailedError
+from harness.units import MIB, format_bytes
+
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def why_unwritable(path: Path) -> str:
+    """Return why nothing can be written at ``path``; empty if it can. Leaves no file behind."""
+    try:
+        if path.exists() and not path.is_dir():
+            return "" if os.access(path, os.W_OK) else "no permission"
+        above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=above):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+NEEDED_BYTES = 64 * MIB
+FULL_BYTES = 1 * MIB
+
+
+def require_room(folder: Path, free_bytes: int) -> None:
+    """Raise RunFailedError if less than 64 MiB is free: a run that cannot write its log dies without an error."""
+    if free_bytes < NEEDED_BYTES:
+        raise RunFailedError(
+            f"disk full: {format_bytes(free_bytes)} free for {folder}, {format_bytes(NEEDED_BYTES)} needed",
+            remedy="free some space; a new run or sweep can go elsewhere with --results_dir",
+        )
+
+
+def is_full(free_bytes: int) -> bool:
+    """Return whether the disk is full or nearly full."""
+    return free_bytes < FULL_BYTES
+
+
+def is_full_error(error: OSError) -> bool:
+    """Return whether the error means that the file system or the user's quota is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def disk_faults_reported(folder: Path, then: str = "mbr-perf stopped the run") -> Iterator[None]:
+    """Turn faults of the disk inside the block into RunFailedError, which names the file or folder.
+
+    Faults: a disk is full, wherever the file is; or in ``folder``, a folder was deleted or replaced by a file, or a
+    file or folder is closed to this user. All other errors pass unchanged. ``then``: the end of the message, which says
+    what mbr-perf did.
+    """
+    try:
+        yield
+    except OSError as error:
+        file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
+        fault = disk_full(folder, file) if is_full_error(error) else _access_lost(folder, file or folder, error, then)
+        if fault is None:
+            raise
+        raise fault from error
+
+
+def disk_full(folder: Path, file: Path | None) -> RunFailedError:
+    """Return the error for a full disk. ``file`` None: the write named no file, which is then one of ``folder``."""
+    return RunFailedError(
+        f"disk full: cannot write {file or f'in {folder}'}",
+        remedy=f"free space on the file system of {file or folder}; mbr-perf keeps the files written so far",
+    )
+
+
+def _access_lost(folder: Path, file: Path, error: OSError, then: str) -> RunFailedError | None:
+    """Return the error for a missing folder or a file without permission; None for other faults and files elsewhere."""
+    if file != folder and folder not in file.parents:
+        return None
+    parents = [folder, *(each for each in reversed(file.parents) if folder in each.parents)]
+    if error.errno in _MISSING:
+        return next((deleted(each, then) for each in parents if not each.is_dir()), None)
+    if error.errno not in _NOT_PERMITTED:
+        return None
+    if why_unwritable(parents[-1]):
+        return RunFailedError(
+            f"{parents[-1]}: mbr-perf can no longer write here: {error.strerror}; {then}",
+            remedy="make the folder writable for this user, and run again",
+        )
+    return RunFailedError(
+        f"{file}: mbr-perf can no longer read or write this file: {error.strerror}; {then}",
+        remedy="give this user read and write permission for the file, and run again",
+    )
+
+
+def require_kept(*wanted: Path, then: str = "mbr-perf stopped the run") -> None:
+    """Raise RunFailedError if one of the folders of a run no longer exists. ``then``: what mbr-perf did."""
+    for folder in wanted:
+        if not folder.is_dir():
+            raise deleted(folder, then)
+
+
+def require_writable(folder: Path) -> None:
+    """Raise RunFailedError if nothing can be written in a folder of a run that is about to start."""
+    if why := why_unwritable(folder):
+        raise RunFailedError(
+            f"{folder}: mbr-perf cannot write here: {why}; nothing was started",
+            remedy="make the folder writable for this user, and run again",
+        )
+
+
+def deleted(folder: Path, then: str = "mbr-perf stopped the run") -> RunFailedError:
+    """Return the error for a folder that disappeared under a run. ``then``: what mbr-perf did."""
+    how = "replaced by a file" if folder.is_file() else "deleted"
+    return RunFailedError(
+        f"{folder}: the folder was {how} while mbr-perf was using it; {then}",
+        remedy="run again, and exclude the results folder from clean-up jobs",
+    )
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that this user can still write in ``folder``; 0 if no inode is left."""
+    status = os.statvfs(folder)
+    out_of_inodes = status.f_files > 0 and status.f_favail == 0
+    return 0 if out_of_inodes else status.f_bavail * status.f_frsize
