@@ -3,7 +3,7 @@
 import inspect
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 
@@ -211,9 +211,13 @@ def recorded_step(path: Path, memory=torch.cuda.memory) -> Iterator[Callable[[st
     all of them. A failed step leaves no file.
     """
     _start(memory)
-    phases = _Phases()
-    yield phases.enter
-    phases.leave()
+    with ExitStack() as phase:
+
+        def enter(name: str) -> None:
+            phase.close()
+            phase.enter_context(record_function(name))
+
+        yield enter
     _write(path, memory)
     memory._record_memory_history(enabled=None)
 
@@ -249,22 +253,3 @@ def _write(path: Path, memory) -> None:
     temporary = path.with_suffix(".pickle.tmp")
     memory._dump_snapshot(str(temporary))
     temporary.replace(path)
-
-
-class _Phases:
-    """Annotates one phase at a time: each ends where the next begins."""
-
-    def __init__(self) -> None:
-        self._open = None
-
-    def enter(self, phase: str) -> None:
-        """Begin a phase."""
-        self.leave()
-        self._open = record_function(phase)
-        self._open.__enter__()
-
-    def leave(self) -> None:
-        """End the phase."""
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-            self._open = None

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import get_args
 
 from harness.errors import BadRequestError, Problems, nearest
@@ -269,43 +269,11 @@ def _set_value(path: str, text: str, place: str) -> tuple[str, Value]:
     return path, value
 
 
-# Names in a config.json of Hugging Face, by the setting that they are here.
-_HUGGING_FACE = {
-    "model.num_layers": "num_hidden_layers n_layer n_layers", "model.hidden_size": "hidden_size n_embd d_model",
-    "model.ffn_hidden_size": "intermediate_size n_inner", "model.num_attention_heads": "num_attention_heads n_head",
-    "model.num_query_groups": "num_key_value_heads", "model.kv_channels": "head_dim", "model.vocab_size": "vocab_size",
-    "batch.seq_length": "max_position_embeddings n_positions", "model.rotary_base": "rope_theta",
-    "model.layernorm_epsilon": "rms_norm_eps layer_norm_eps layer_norm_epsilon",
-    "model.rotary_percent": "partial_rotary_factor", "model.activation_func": "hidden_act",
-    "model.share_embeddings_and_output_weights": "tie_word_embeddings", "model.qk_layernorm": "use_qk_norm",
-    "model.add_bias_linear": "attention_bias mlp_bias", "model.mtp_num_layers": "num_nextn_predict_layers",
-    "model.moe.num_moe_experts": "num_experts num_local_experts n_routed_experts",
-    "model.moe.moe_router_topk": "num_experts_per_tok", "model.moe.moe_ffn_hidden_size": "moe_intermediate_size",
-    "model.moe.moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
-    "model.moe.moe_router_num_groups": "n_group", "model.moe.moe_router_group_topk": "topk_group",
-    "model.moe.moe_router_topk_scaling_factor": "routed_scaling_factor",
-    "model.moe.moe_router_score_function": "scoring_func",
-    "model.moe.moe_aux_loss_coeff": "router_aux_loss_coef", "model.mla.qk_head_dim": "qk_nope_head_dim",
-    "model.mla.qk_pos_emb_head_dim": "qk_rope_head_dim",
-}  # fmt: skip
-
-
-def nearest_setting(name: str, known: Collection[str]) -> str:
-    """As :func:`nearest`, but a name of Hugging Face's gives the setting that it is here, in whichever section."""
-    last = name.rpartition(".")[2]
-    path = next((path for path, names in _HUGGING_FACE.items() if last in names.split()), None)
-    if path is None:
-        return nearest(name, known)
-    own = path.rpartition(".")[2]
-    whose = "" if own == last else f" Hugging Face calls it {last}"
-    return f"did you mean '{own if own in known else path}'?{whose}"
-
-
 def _nearest_path(path: str) -> str:
     section = path.rpartition(".")[0]
     if section in SECTION_MODELS:
-        return nearest_setting(path, [p for p in settable_paths() if p.rpartition(".")[0] == section])
-    near = nearest_setting(path, settable_paths())
+        return nearest(path, [p for p in settable_paths() if p.rpartition(".")[0] == section])
+    near = nearest(path, settable_paths())
     if near.startswith("did you mean"):
         return near
     return f"sections: {', '.join((*SECTION_MODELS, 'env', 'recompute'))}"

@@ -7,7 +7,7 @@ from harness.errors import nearest
 from harness.experiment.gpu import GPUS
 from harness.records.reading import Document, Keys, in_words, path_text
 from harness.records.strict_yaml import open_yaml
-from harness.resolve.options import nearest_setting, read_layer_freq
+from harness.resolve.options import read_layer_freq
 from harness.resolve.recipe import (
     LEAVES,
     SECTION_MODELS,
@@ -63,7 +63,7 @@ class _Reader:
         table = self.file.table(keys)
         for key in table:
             if key not in known:
-                self.file.refuse((*keys, key), "no such setting", nearest_setting(key, known))
+                self.file.refuse((*keys, key), "no such setting", nearest(key, known))
         return dict(table)
 
     def points(self) -> tuple[OperatingPoint, ...]:

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.errors import BadRequestError, Problems, raise_all
+from harness.errors import BadRequestError, Problems, nearest, raise_all
 from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
 from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.redact import redact
-from harness.resolve.options import nearest_setting, set_settings
+from harness.resolve.options import set_settings
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
 from harness.resolve.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, Over, SweepFile
@@ -110,7 +110,7 @@ def _axis(over: Over) -> SweptAxis:
 def _instead(target: str) -> str:
     if target in NO_AXIS:
         return NO_AXIS[target]
-    hint = nearest_setting(target, (*SHORT_NAMES, *OPTION_NAMES))
+    hint = nearest(target, (*SHORT_NAMES, *OPTION_NAMES))
     return (
         hint
         if hint.startswith("did you mean")

@@ -29,7 +29,6 @@ from harness.resolve.recipe import Request
 
 WORKER = "phase_worker.py"
 STEPS = 2
-NO_SETTING = "does nothing in this model, or the same as another setting"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def _case(group: Group, rows: Sequence[Row], absent: Sequence[str], seconds: flo
     if not checks:
         rules = sorted({rule for row in rows for rule in row.refused_by})
         checks = (Check("compared", "skipped", f"every setting is refused by {', '.join(rules)}"),)
-    checks = (*checks, *(Check(text, "skipped", NO_SETTING) for text in absent))
+    checks = (*checks, *(Check(text, "skipped", "no effect here, or that of another setting") for text in absent))
     return Case(group.case, "none", checks, round(seconds, 1), facts={"planner": table})
 
 
