@@ -108,6 +108,20 @@ def _parallel(spec: ExperimentSpec) -> dict[str, Any]:
     }
 
 
+def group_sizes(spec: ExperimentSpec) -> dict[str, Any]:
+    """Return the sizes for `parallel_state.initialize_model_parallel`. Only checkpoints need groups of gloo beside."""
+    p = spec.parallelism
+    return {
+        "tensor_model_parallel_size": p.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": p.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": num_virtual_stages(p) if num_virtual_stages(p) > 1 else None,
+        "context_parallel_size": p.context_parallel_size,
+        "expert_model_parallel_size": p.expert_model_parallel_size,
+        "expert_tensor_parallel_size": p.expert_tensor_size,
+        "create_gloo_process_groups": False,  # they fail on a node whose name does not resolve
+    }
+
+
 def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
     k, te = spec.kernels, spec.kernels.transformer_impl == "transformer_engine"
     backend = k.attention_backend if te else "local"

@@ -14,7 +14,7 @@ from megatron.core import parallel_state, tensor_parallel
 from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 
 from harness.engine import cpu_backend, gpu_setup
-from harness.engine.config import has_weight_gradient_kernel, transformer_config
+from harness.engine.config import group_sizes, has_weight_gradient_kernel, transformer_config
 from harness.engine.memory import CpuMeter, CudaMeter, record_until_out_of_memory, recorded_step
 from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, wrap_ddp
@@ -23,7 +23,6 @@ from harness.engine.rank_log import NonFiniteLossError, RankLog
 from harness.engine.read_back import read_back
 from harness.engine.training import StepResult, Trainer
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import num_virtual_stages
 from harness.records.rank import Coordinates, Device, StepRecord, processor_name
 
 RECORDED_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy")
@@ -141,7 +140,6 @@ def _join(spec: ExperimentSpec, device: torch.device) -> None:
 
 def join_model_parallel(spec: ExperimentSpec) -> None:
     """Create megatron's process groups over the default one."""
-    p = spec.parallelism
     extra = {}
     if spec.model.mtp_num_layers:
         config = transformer_config(spec)
@@ -151,17 +149,7 @@ def join_model_parallel(spec: ExperimentSpec) -> None:
             return sorted({pp_ranks[0], *([pp_ranks[-1]] if tied else []), *get_mtp_ranks(pp_ranks, config)})
 
         extra["get_embedding_ranks"] = embedding_ranks
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=p.tensor_model_parallel_size,
-        pipeline_model_parallel_size=p.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=num_virtual_stages(p) if num_virtual_stages(p) > 1 else None,
-        context_parallel_size=p.context_parallel_size,
-        expert_model_parallel_size=p.expert_model_parallel_size,
-        expert_tensor_parallel_size=p.expert_tensor_size,
-        # only checkpoints need them, and they fail on a node whose name does not resolve
-        create_gloo_process_groups=False,
-        **extra,
-    )
+    parallel_state.initialize_model_parallel(**group_sizes(spec), **extra)
 
 
 def seed_all(spec: ExperimentSpec) -> None:

@@ -186,6 +186,20 @@ def forward_step(batches, model):
     return output, partial(_loss, batch.get("loss_mask"))
 
 
+def run_schedule(schedule: Callable, step: Callable, spec: ExperimentSpec, chunks: list, batches: list) -> list:
+    """Run all micro-batches forward and backward; a single chunk is given to megatron-core without its list."""
+    single = len(chunks) == 1
+    return schedule(
+        forward_step_func=step,
+        data_iterator=batches[0] if single else batches,
+        model=chunks[0] if single else chunks,
+        num_microbatches=spec.num_microbatches,
+        seq_length=spec.batch.seq_length,
+        micro_batch_size=spec.batch.micro_batch_size,
+        forward_only=False,
+    )
+
+
 class Trainer:
     """Model chunks, optimizer and schedule of one rank; :meth:`step` is one optimizer step."""
 
@@ -194,11 +208,8 @@ class Trainer:
         self.optimizer = get_megatron_optimizer(optimizer_config(spec), chunks, use_gloo_process_groups=False)
         config.grad_scale_func = self.optimizer.scale_loss
         set_gradient_hooks(spec, config, chunks)
-        single = len(chunks) == 1
-        self.model = chunks[0] if single else chunks
         self._gather = ParameterGather(spec, config, chunks, self.optimizer)
-        batches = batches_of_chunks(spec, device, chunks)
-        self.batches = batches[0] if single else batches
+        self.batches = batches_of_chunks(spec, device, chunks)
         self.forward_step, self.forward_backward = forward_step, get_forward_backward_func()
         self._moe = spec.model.moe is not None
         self._graphs = None
@@ -211,15 +222,7 @@ class Trainer:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         self._gather.after_zero_grad()
-        return self.forward_backward(
-            forward_step_func=self.forward_step,
-            data_iterator=self.batches,
-            model=self.model,
-            num_microbatches=self.spec.num_microbatches,
-            seq_length=self.spec.batch.seq_length,
-            micro_batch_size=self.spec.batch.micro_batch_size,
-            forward_only=False,
-        )
+        return run_schedule(self.forward_backward, self.forward_step, self.spec, self.chunks, self.batches)
 
     def step(self, *, index: int, on_phase=lambda _phase: None) -> StepResult:
         """Run an optimizer step. ``on_phase`` gets each phase, so that a failure can name it."""

@@ -174,11 +174,6 @@ def test_every_fault_of_a_file_is_reported_at_once(read):
     assert all(place in message for place in (":5: defaults.owner", ":20: cases[1].repeats", ":26: cases[2].name"))
 
 
-def test_a_fault_reported_once_makes_no_others(read):
-    message = refused(read, ("recompute: core_attn", "recompute: core_atn"))
-    assert message.count("\n") <= 1
-
-
 def test_a_suite_is_found_by_its_name_and_its_requests_know_where_recipes_are(tmp_path):
     for folder, name, text in (("suites", "mine", GOOD), ("llama", "llama3_8b", ""), ("qwen", "qwen3_30b_a3b", "")):
         (tmp_path / folder).mkdir()

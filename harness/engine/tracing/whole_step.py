@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from math import lcm
 
@@ -12,16 +12,16 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from harness.engine.config import group_sizes
 from harness.engine.model import build_chunks
 from harness.engine.tracing.chunk import attach_main_grads, stage_config, workspaces
 from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.routing import PLACE
 from harness.engine.tracing.run import set_up
 from harness.engine.tracing.tracer import Tracer
-from harness.engine.training import MicroBatch, batches_of_chunks, forward_step
+from harness.engine.training import batches_of_chunks, forward_step, run_schedule
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import num_virtual_stages
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
 
 
@@ -52,15 +52,15 @@ def trace_rank(spec: ExperimentSpec, implementation: Implementation, pp_rank: in
     for tensor in chain(main_grads, *((*chunk.parameters(), *chunk.buffers()) for chunk in chunks)):
         ledger.add(tensor)
     ledger.new_epoch()
-    batches = batches_of_chunks(spec, PLACE.device, chunks)
+    batches, schedule = batches_of_chunks(spec, PLACE.device, chunks), get_forward_backward_func()
     gc.disable()  # the time of Python's collections must not decide which tensors count as alive
     try:
         with BytesOnly(ledger, PLACE.device.type, fuses=PLACE.stands_for_cuda):
-            _step(spec, chunks, batches)
+            run_schedule(schedule, forward_step, spec, chunks, batches)
             if spec.offload.offload_modules:  # in the first step megatron-core only learns what it can offload
                 gc.collect()
                 ledger.mark()
-                _step(spec, chunks, batches)
+                run_schedule(schedule, forward_step, spec, chunks, batches)
     finally:
         gc.enable()
     return ExactStage(
@@ -92,25 +92,4 @@ def _join(spec: ExperimentSpec, pp_rank: int) -> None:
         dist.destroy_process_group()
     size = per_stage * p.pipeline_model_parallel_size
     dist.init_process_group("fake", rank=pp_rank * per_stage, world_size=size, store=FakeStore())
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=p.tensor_model_parallel_size,
-        pipeline_model_parallel_size=p.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=num_virtual_stages(p) if num_virtual_stages(p) > 1 else None,
-        context_parallel_size=p.context_parallel_size,
-        expert_model_parallel_size=p.expert_model_parallel_size,
-        expert_tensor_parallel_size=p.expert_tensor_size,
-        create_gloo_process_groups=False,
-    )
-
-
-def _step(spec: ExperimentSpec, chunks: list[torch.nn.Module], batches: list[Iterator[MicroBatch]]) -> None:
-    single = len(chunks) == 1
-    get_forward_backward_func()(
-        forward_step_func=forward_step,
-        data_iterator=batches[0] if single else batches,
-        model=chunks[0] if single else chunks,
-        num_microbatches=spec.num_microbatches,
-        seq_length=spec.batch.seq_length,
-        micro_batch_size=spec.batch.micro_batch_size,
-        forward_only=False,
-    )
+    parallel_state.initialize_model_parallel(**group_sizes(spec))
