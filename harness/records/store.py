@@ -53,15 +53,16 @@ def _flushed(path: Path, content: str | bytes) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
-            stream.flush()
-            os.fsync(stream.fileno())
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            if is_full_error(error):
+                error.filename = str(path)  # write and fsync name no file
+            raise
         yield temporary
-    except OSError as error:
-        if is_full_error(error):
-            error.filename = str(path)  # write and fsync name no file
-        raise
     finally:
         temporary.unlink(missing_ok=True)
 
