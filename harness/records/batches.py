@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
@@ -15,13 +15,13 @@ from harness.records.folders import new_folder, results_dir
 from harness.records.gating import LaunchSettings
 from harness.records.golden import differing, leaves
 from harness.records.prediction import PredictionRecord
+from harness.records.reading import Model
 from harness.records.references import MARKS, Kind, folder_of
 from harness.records.run import RunRecord
 from harness.records.store import read_record, write_once
+from harness.records.strict_json import read_lines
 
 EVENTS = "events.jsonl"
-
-Event = TypeVar("Event", bound=Frozen)
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,9 @@ def append_event(folder: Path, event: Frozen) -> None:
         stream.write(event.model_dump_json().encode() + b"\n")
 
 
-def read_events(folder: Path, schema: type[Event]) -> tuple[Event, ...]:
-    """Read the events in order; none without a file. Skip invalid lines: a kill cuts the last line short."""
-    events = []
-    path = folder / EVENTS
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            events.append(schema.model_validate_json(line))
-        except ValidationError:
-            continue
-    return tuple(events)
+def read_events(folder: Path, schema: type[Model]) -> tuple[Model, ...]:
+    """Read the events in order. Skip invalid lines."""
+    return read_lines(folder / EVENTS, schema)[0]
 
 
 Purpose = Literal["repeat", "retry", "confirm", "aa"]

@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from harness.errors import BadRequestError
 from harness.experiment.frozen import Frozen
 from harness.records.rank import SCHEMA_VERSION, Failure, Heartbeat, RankRecord, SchemaVersion, StepRecord
 from harness.records.reading import Model
 from harness.records.run import NodeSample
-from harness.records.strict_json import read_document
+from harness.records.strict_json import read_document, read_lines
 
 LaunchStatus = Literal["ok", "failed", "hang", "timeout", "interrupted"]
 
@@ -127,16 +125,8 @@ def _profiles(folder: Path) -> list[str]:
 
 
 def read_heartbeats(path: Path) -> tuple[tuple[Heartbeat, ...], int]:
-    """Read one rank's heartbeats in order, and count the invalid lines (a kill cuts the last line short)."""
-    if not path.is_file():
-        return (), 0
-    beats, bad = [], 0
-    for line in path.read_bytes().splitlines():
-        try:
-            beats.append(Heartbeat.model_validate_json(line))
-        except ValidationError:
-            bad += 1
-    return tuple(beats), bad
+    """Read one rank's heartbeats in order, and count the invalid lines."""
+    return read_lines(path, Heartbeat)
 
 
 def _read(path: Path, schema: type[Model], notes: list[str]) -> Model | None:

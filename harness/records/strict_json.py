@@ -46,6 +46,17 @@ def read_each(paths: Iterable[Path], schema: type[Model]) -> tuple[dict[Path, Mo
     return read, unread
 
 
+def read_lines(path: Path, schema: type[Model]) -> tuple[tuple[Model, ...], int]:
+    """Read a JSON object a line, none without a file; count invalid lines (a kill cuts the last line short)."""
+    read, bad = [], 0
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            read.append(schema.model_validate_json(line))
+        except ValidationError:
+            bad += 1
+    return tuple(read), bad
+
+
 def parse_json(text: str, label: str, *, parse_constant: Callable[[str], object] | None = None) -> dict[str, object]:
     """Read the JSON object in ``text``. ``parse_constant`` reads NaN and Infinity; None refuses them.
 

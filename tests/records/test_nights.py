@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from harness.errors import BadRequestError
-from harness.records.batches import EVENTS, NIGHT_FOLDERS, append_event
+from harness.records.batches import NIGHT_FOLDERS, append_event
 from harness.records.night import NightEvent, NightPlan, PlannedCase, read_night, run_dir_of, run_id_of
 from harness.records.store import write_record
 
@@ -49,32 +48,9 @@ def test_a_run_that_was_started_again_counts_for_its_first_reason(night, make_re
     assert runs(night) == [(3, "retry", "run 0 ended by: port taken", "ok")]
 
 
-def test_half_a_line_that_a_kill_left_hurts_no_other_event(night):
-    start(night, 0)
-    with (night / EVENTS).open("a") as stream:
-        stream.write('{"time": "2026-01-02T03:0')
-    start(night, 1)
-    assert [number for number, *_ in runs(night)] == [0, 1]
-
-
 def test_a_plan_is_written_once(night):
     with pytest.raises(FileExistsError):
         NIGHT_FOLDERS.write_plan(night, read_night(night).plan)
-
-
-@pytest.mark.parametrize("reference", ["folder", "file", "digits", "start"])
-def test_a_night_is_found_by_folder_file_or_part_of_its_id(night, tmp_path, reference):
-    references = {"folder": night, "file": night / "night.json", "digits": night.name[-8:], "start": night.name[:20]}
-    assert NIGHT_FOLDERS.folder_of(references[reference], tmp_path) == night
-
-
-def test_a_folder_that_holds_no_night_is_refused(tmp_path):
-    empty = NIGHT_FOLDERS.new_dir(tmp_path, "smoke")
-    with pytest.raises(BadRequestError, match=r"no night\.json"):
-        NIGHT_FOLDERS.folder_of(empty)
-    (empty / "record.json").write_text("{}")
-    with pytest.raises(BadRequestError, match="a run, not a night"):
-        NIGHT_FOLDERS.folder_of(empty)
 
 
 def test_the_id_of_a_run_is_a_file_name_for_history_and_never_that_of_another_case(tmp_path):
