@@ -11,17 +11,7 @@ from harness.resolve.find import open_recipe
 from harness.resolve.gpu_point import only_gpu_point
 from harness.resolve.options import options_layer, with_num_layers
 from harness.resolve.points import Choice, check_names, choose_point, data_parallel_size, weak_scaled
-from harness.resolve.recipe import (
-    STDIN,
-    Layer,
-    OperatingPoint,
-    Recipe,
-    Request,
-    Setting,
-    build_spec,
-    merge,
-    sources_of,
-)
+from harness.resolve.recipe import STDIN, Layer, OperatingPoint, Recipe, Request, Setting, build_spec, merge, sources_of
 from harness.units import format_bytes
 
 _LAYOUT = "parallelism.pipeline_model_parallel_layout"
@@ -114,7 +104,9 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
         spec, notes = build_spec(layer, choice.point.place), (*notes, *([note] if note else ()))
     layer_notes = [s.note for s in layer.values() if s.note]
     about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
-    notes = (*choice.notes, *about, *layer_notes, *notes, *_limit_note(spec))
+    limit = spec.measure.memory_limit_bytes
+    limited = [] if limit is None else [f"memory limit in force: {format_bytes(limit)} per rank"]
+    notes = (*choice.notes, *about, *layer_notes, *notes, *limited)
     return Resolved(spec, sources_of(spec, layer) | _selection(request), notes)
 
 
@@ -125,11 +117,6 @@ def _selection(request: Request) -> dict[str, str]:
     if request.source is not None and request.source.path != STDIN:
         given[request.source.kind] = Path(request.source.path).absolute()
     return {name: f"--{name} {value}" for name, value in given.items() if value is not None}
-
-
-def _limit_note(spec: ExperimentSpec) -> tuple[str, ...]:
-    limit = spec.measure.memory_limit_bytes
-    return () if limit is None else (f"memory limit in force: {format_bytes(limit)} per rank",)
 
 
 def _identity(request: Request, choice: Choice) -> Layer:
