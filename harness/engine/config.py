@@ -70,21 +70,31 @@ def transformer_config(spec: ExperimentSpec) -> TransformerConfig:
     return config
 
 
-# Fields of a ModelSpec that GPTModel or another part of the configuration takes.
-_NOT_OF_LAYERS = {
-    "vocab_size", "make_vocab_size_divisible_by", "share_embeddings_and_output_weights", "position_embedding_type",
-    "rotary_base", "rotary_percent", "rope_scaling_factor", "mtp_num_layers", "mtp_loss_scaling_factor",
-    "moe", "mla", "yarn", "linear_attention",
-}  # fmt: skip
-
-
 def _architecture(spec: ExperimentSpec) -> dict[str, Any]:
     m = spec.model
-    fields = m.model_dump(exclude=_NOT_OF_LAYERS) | {
+    fields: dict[str, Any] = {
+        "num_layers": m.num_layers,
+        "hidden_size": m.hidden_size,
+        "ffn_hidden_size": m.ffn_hidden_size,
+        "num_attention_heads": m.num_attention_heads,
         "num_query_groups": None if m.mla else m.query_groups,
         "kv_channels": None if m.mla else m.head_dim,
+        "gated_linear_unit": m.gated_linear_unit,
         "activation_func": ACTIVATIONS[m.activation_func],
+        "glu_linear_offset": m.glu_linear_offset,
+        "activation_func_clamp_value": m.activation_func_clamp_value,
+        "add_bias_linear": m.add_bias_linear,
+        "add_qkv_bias": m.add_qkv_bias,
+        "normalization": m.normalization,
+        "layernorm_epsilon": m.layernorm_epsilon,
+        "layernorm_zero_centered_gamma": m.layernorm_zero_centered_gamma,
+        "qk_layernorm": m.qk_layernorm,
+        "attention_output_gate": m.attention_output_gate,
+        "softmax_type": m.softmax_type,
+        "window_size": m.window_size,
         "window_attn_skip_freq": _pattern(m.window_attn_skip_freq),
+        "attention_dropout": m.attention_dropout,
+        "hidden_dropout": m.hidden_dropout,
         "use_cpu_initialization": spec.gpu_type.is_cpu,
     }
     if m.mtp_num_layers:
@@ -95,9 +105,22 @@ def _architecture(spec: ExperimentSpec) -> dict[str, Any]:
 def _parallel(spec: ExperimentSpec) -> dict[str, Any]:
     p = spec.parallelism
     interleaved = num_virtual_stages(p) > 1
-    return p.model_dump() | {
+    return {
+        "tensor_model_parallel_size": p.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": p.pipeline_model_parallel_size,
         "virtual_pipeline_model_parallel_size": num_virtual_stages(p) if interleaved else None,
+        "context_parallel_size": p.context_parallel_size,
+        "expert_model_parallel_size": p.expert_model_parallel_size,
         "expert_tensor_parallel_size": p.expert_tensor_size,
+        "sequence_parallel": p.sequence_parallel,
+        "pipeline_model_parallel_layout": p.pipeline_model_parallel_layout,
+        "account_for_embedding_in_pipeline_split": p.account_for_embedding_in_pipeline_split,
+        "account_for_loss_in_pipeline_split": p.account_for_loss_in_pipeline_split,
+        "num_layers_in_first_pipeline_stage": p.num_layers_in_first_pipeline_stage,
+        "num_layers_in_last_pipeline_stage": p.num_layers_in_last_pipeline_stage,
+        "microbatch_group_size_per_vp_stage": p.microbatch_group_size_per_vp_stage,
+        "defer_embedding_wgrad_compute": p.defer_embedding_wgrad_compute,
+        "wgrad_deferral_limit": p.wgrad_deferral_limit,
         # Interleaving over batched p2p pairs messages wrongly on gloo (silently wrong gradients) and is refused by
         # megatron's own launcher at PP 2; without interleaving the overlapped form is refused by the schedule.
         "overlap_p2p_comm": interleaved,
@@ -105,20 +128,6 @@ def _parallel(spec: ExperimentSpec) -> dict[str, Any]:
         # On gloo an in-flight isend still reads the output that deallocation would free.
         "deallocate_pipeline_outputs": p.deallocate_pipeline_outputs and not (interleaved and spec.gpu_type.is_cpu),
         "variable_seq_lengths": False,
-    }
-
-
-def group_sizes(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the sizes for `parallel_state.initialize_model_parallel`. Only checkpoints need groups of gloo beside."""
-    p = spec.parallelism
-    return {
-        "tensor_model_parallel_size": p.tensor_model_parallel_size,
-        "pipeline_model_parallel_size": p.pipeline_model_parallel_size,
-        "virtual_pipeline_model_parallel_size": num_virtual_stages(p) if num_virtual_stages(p) > 1 else None,
-        "context_parallel_size": p.context_parallel_size,
-        "expert_model_parallel_size": p.expert_model_parallel_size,
-        "expert_tensor_parallel_size": p.expert_tensor_size,
-        "create_gloo_process_groups": False,  # they fail on a node whose name does not resolve
     }
 
 
@@ -169,7 +178,13 @@ def has_softmax_kernel() -> bool:
 
 def _recompute(spec: ExperimentSpec) -> dict[str, Any]:
     fields = megatron_fields(spec.recompute)
-    return fields.model_dump() | {"recompute_modules": list(fields.recompute_modules)}
+    return {
+        "recompute_granularity": fields.recompute_granularity,
+        "recompute_method": fields.recompute_method,
+        "recompute_num_layers": fields.recompute_num_layers,
+        "recompute_modules": list(fields.recompute_modules),
+        "distribute_saved_activations": fields.distribute_saved_activations,
+    }
 
 
 def _precision(spec: ExperimentSpec) -> dict[str, Any]:
@@ -196,19 +211,21 @@ def _cuda_graph(graph: CudaGraphSpec, config_class: type) -> dict[str, Any]:
     return {"cuda_graph_impl": impl, "cuda_graph_scope": scope, "cuda_graph_warmup_steps": graph.warmup_steps}
 
 
-_MOE_KERNELS = {
-    "moe_token_dispatcher_type", "moe_permute_fusion", "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm",
-    "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
-}  # fmt: skip
-
-
 def _moe(spec: ExperimentSpec) -> dict[str, Any]:
     k, moe = spec.kernels, spec.model.moe
-    te = k.transformer_impl == "transformer_engine"
-    fields = moe.model_dump() | k.model_dump(include=_MOE_KERNELS)
-    fields["moe_layer_freq"] = _pattern(moe.moe_layer_freq)
-    # Only the legacy grouped MLP exists without transformer-engine; releases without it take TE's for granted.
-    fields["moe_use_legacy_grouped_gemm"] = moe.moe_grouped_gemm and not te
+    fields = moe.model_dump()
+    te = spec.kernels.transformer_impl == "transformer_engine"
+    fields |= {
+        "moe_layer_freq": _pattern(moe.moe_layer_freq),
+        "moe_token_dispatcher_type": k.moe_token_dispatcher_type,
+        "moe_permute_fusion": k.moe_permute_fusion,
+        "moe_shared_expert_overlap": k.moe_shared_expert_overlap,
+        "overlap_moe_expert_parallel_comm": k.overlap_moe_expert_parallel_comm,
+        "moe_expert_capacity_factor": k.moe_expert_capacity_factor,
+        "moe_pad_expert_input_to_capacity": k.moe_pad_expert_input_to_capacity,
+        # Only the legacy grouped MLP exists without transformer-engine; releases without it take TE's for granted.
+        "moe_use_legacy_grouped_gemm": moe.moe_grouped_gemm and not te,
+    }
     if k.moe_flex_dispatcher_backend:
         fields["moe_flex_dispatcher_backend"] = k.moe_flex_dispatcher_backend
     return fields
@@ -245,12 +262,20 @@ def _offload(spec: ExperimentSpec) -> dict[str, Any]:
 def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
     """Build the settings of gradient buffers and their reduction. The worker checks for NaN after timing."""
     d = spec.ddp
-    fields = d.model_dump(exclude={"align_grad_reduce"}) | {
+    mxfp8 = spec.precision.name == "fp8_mx"
+    fields = {
+        "grad_reduce_in_fp32": d.grad_reduce_in_fp32,
+        "overlap_grad_reduce": d.overlap_grad_reduce,
+        "overlap_param_gather": d.overlap_param_gather,
         "use_distributed_optimizer": spec.optimizer.use_distributed_optimizer,
         "check_for_nan_in_grad": False,
+        "align_param_gather": d.align_param_gather,
         "bucket_size": _bucket_size(spec) if d.overlap_grad_reduce else None,
+        "average_in_collective": d.average_in_collective,
         "fp8_param_gather": spec.precision.fp8_param_gather,
-        "reuse_grad_buf_for_mxfp8_param_ag": spec.precision.name == "fp8_mx",
+        "reuse_grad_buf_for_mxfp8_param_ag": mxfp8,
+        "nccl_ub": d.nccl_ub,
+        "use_megatron_fsdp": d.use_megatron_fsdp,
         # megatron-core's default shards nothing, not even under its FSDP
         "data_parallel_sharding_strategy": "optim_grads_params" if d.use_megatron_fsdp else "no_shard",
     }
@@ -277,8 +302,13 @@ def optimizer_config(spec: ExperimentSpec) -> OptimizerConfig:
         "overlap_param_gather": spec.ddp.overlap_param_gather,
     }
     if o.use_precision_aware_optimizer:
-        states = ("main_params_dtype", "main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-        fields |= {"use_precision_aware_optimizer": True, **{name: DTYPES[getattr(o, name)] for name in states}}
+        fields |= {
+            "use_precision_aware_optimizer": True,
+            "main_params_dtype": DTYPES[o.main_params_dtype],
+            "main_grads_dtype": DTYPES[o.main_grads_dtype],
+            "exp_avg_dtype": DTYPES[o.exp_avg_dtype],
+            "exp_avg_sq_dtype": DTYPES[o.exp_avg_sq_dtype],
+        }
     if "fp8_recipe" in spec.precision.transformer_config:
         fields["fp8_recipe"] = spec.precision.transformer_config["fp8_recipe"]
         fields["reuse_grad_buf_for_mxfp8_param_ag"] = spec.precision.name == "fp8_mx"

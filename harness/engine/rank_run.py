@@ -14,14 +14,14 @@ from megatron.core import parallel_state, tensor_parallel
 from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 
 from harness.engine import cpu_backend, gpu_setup
-from harness.engine.config import group_sizes, has_weight_gradient_kernel, transformer_config
+from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.memory import CpuMeter, CudaMeter, record_until_out_of_memory, recorded_step
 from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.profiling import StepProfiler
 from harness.engine.rank_log import NonFiniteLossError, RankLog
 from harness.engine.read_back import read_back
-from harness.engine.training import StepResult, Trainer
+from harness.engine.training import StepResult, Trainer, group_sizes
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.rank import Coordinates, Device, StepRecord, processor_name
 

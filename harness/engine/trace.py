@@ -32,13 +32,11 @@ def main() -> int:
 
 
 def _chunks(asked: str, out: Path) -> None:
+    """Trace every case of the request."""
     began = time.perf_counter()
     request = TraceRequest.model_validate_json(asked)
-    write_traces(request, out, prepare(transformer_engine=request.implementation == "transformer_engine"), began)
+    stand_in = prepare(transformer_engine=request.implementation == "transformer_engine")
 
-
-def write_traces(request: TraceRequest, out: Path, stand_in: str | None, began: float) -> None:
-    """Trace every case of the request in this prepared process; ``began``: when the work on it did."""
     from harness.engine.tracing.run import trace_all
 
     with progress_file(out).open("ab", buffering=0) as progress:

@@ -20,6 +20,21 @@ from megatron.core.utils import get_attr_wrapped_model, get_batch_on_this_cp_ran
 from harness.engine.config import optimizer_config
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec, TrainSpec
+from harness.experiment.layout import num_virtual_stages
+
+
+def group_sizes(spec: ExperimentSpec) -> dict[str, object]:
+    """Return the sizes for `parallel_state.initialize_model_parallel`. Only checkpoints need groups of gloo beside."""
+    p = spec.parallelism
+    return {
+        "tensor_model_parallel_size": p.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": p.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": num_virtual_stages(p) if num_virtual_stages(p) > 1 else None,
+        "context_parallel_size": p.context_parallel_size,
+        "expert_model_parallel_size": p.expert_model_parallel_size,
+        "expert_tensor_parallel_size": p.expert_tensor_size,
+        "create_gloo_process_groups": False,  # they fail on a node whose name does not resolve
+    }
 
 
 def set_gradient_hooks(spec: ExperimentSpec, config: TransformerConfig, chunks) -> None:

@@ -11,7 +11,7 @@ import select
 import sys
 import time
 from contextlib import suppress
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 
 from harness.engine.process import (
@@ -24,9 +24,9 @@ from harness.engine.process import (
     run_and_end,
     why_not_forkable,
 )
-from harness.engine.trace import prepare, write_traces
+from harness.engine.trace import prepare
 from harness.records.store import write_atomically
-from harness.records.trace import TraceRequest
+from harness.records.trace import TraceFile, TraceRequest, progress_file
 
 _STDIN, _STDERR, _MOST_BYTES = 0, 2, 65536
 
@@ -73,9 +73,21 @@ def _answer(folder: Path, stand_in: str | None) -> None:
     """Trace the cases of the request in the folder, as `trace.py` does."""
     die_with_parent()
     os.dup2(os.open(folder / "stderr", os.O_CREAT | os.O_WRONLY), _STDERR)
+    from harness.engine.tracing.run import trace_all
+
     began = time.perf_counter()
-    request = TraceRequest.model_validate_json((folder / "request.json").read_text())
-    write_traces(request, folder / "answer.json", stand_in, began)
+    request, out = TraceRequest.model_validate_json((folder / "request.json").read_text()), folder / "answer.json"
+    with progress_file(out).open("ab", buffering=0) as progress:
+        chunks, refused = trace_all(request, lambda: progress.write(b"."))
+    answer = TraceFile(
+        megatron_core=metadata.version("megatron-core"),
+        torch=metadata.version("torch"),
+        stand_in=stand_in,
+        chunks=chunks,
+        refused=refused,
+        seconds=time.perf_counter() - began,
+    )
+    write_atomically(out, answer.model_dump_json())
 
 
 if __name__ == "__main__":

@@ -12,14 +12,13 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from harness.engine.config import group_sizes
 from harness.engine.model import build_chunks
 from harness.engine.tracing.chunk import attach_main_grads, stage_config, workspaces
 from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.routing import PLACE
 from harness.engine.tracing.run import set_up
 from harness.engine.tracing.tracer import Tracer
-from harness.engine.training import batches_of_chunks, forward_step, run_schedule
+from harness.engine.training import batches_of_chunks, forward_step, group_sizes, run_schedule
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
