@@ -32,7 +32,7 @@ class HistoryFigure(Frozen):
 
 
 class HistoryRecord(Frozen):
-    """``results/history/<YYYYMM>/<run_id>.json``: one writer writes it once, so that writers never collide.
+    """``results/history/<case>/<run_id>.json``: one writer writes it once, so that writers never collide.
 
     ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with
     another ``fingerprint`` are another series. ``is_start_known`` False: of an imported run whose log has no times.

@@ -1,25 +1,13 @@
 """Keeps history records on disk and adds runs to them."""
 
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, Problems, RunFailedError
-from harness.history.files import (
-    NoIndexError,
-    Stamp,
-    history_dir,
-    history_path,
-    history_stamps,
-    indexed_records,
-    indexed_stamps,
-    read_record,
-    started,
-    update_index,
-)
+from harness.history.files import history_dir, history_files, history_path, read_record, started
 from harness.history.record import HistoryRecord, history_record
 from harness.judge.derive import derive
 from harness.records.inventory import find_stored, runs_of
@@ -28,7 +16,7 @@ from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_once
 from harness.show.progress import counted_off
 from harness.show.terminal import narration
-from harness.units import counted, first_line
+from harness.units import first_line
 
 
 @dataclass(frozen=True)
@@ -75,56 +63,18 @@ def survey_history(
 
     A file that is damaged or newer than this program is named in the notes and skipped. Sorted by start, then id.
     """
-    folder = history_dir(results)
-    stamps = history_stamps(folder)
-    try:
-        known = indexed_stamps(folder)
-        changed = {name for name, stamp in stamps.items() if known.get(name) != stamp}
-        gone, anew = known.keys() - stamps.keys(), False
-        kept = indexed_records(folder, case, fingerprint, without=changed | gone)
-    except NoIndexError:
-        kept, known, changed, gone, anew = [], {}, set(stamps), set(), True
-    fresh, notes = _read_files(folder, changed)
-    # A file that cannot be read is tried anew each time: a newer program may read it.
-    stale = gone | (changed & known.keys()) - fresh.keys()
-    if fresh or stale:
-        notes += _updated(folder, fresh, stale, stamps, anew=anew)
-    wanted = [
-        (when, record.run_id, record)
-        for record in (*kept, *fresh.values())
-        if case in (None, record.case) and fingerprint in (None, record.fingerprint)
-        if (when := started(record)) and (since is None or when >= since)
-    ]
-    return HistoryReading(tuple(record for *_, record in sorted(wanted, key=lambda item: item[:2])), notes)
-
-
-def _read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, HistoryRecord], tuple[str, ...]]:
-    found, notes = dict[str, HistoryRecord](), list[str]()
-    for name in counted_off(narration(), "Reading history", sorted(names)):
+    found, notes = list[HistoryRecord](), list[str]()
+    for path in counted_off(narration(), "Reading history", history_files(history_dir(results), case)):
         try:
-            found[name] = read_record(folder / name)
+            found.append(read_record(path))
         except BadRequestError as error:
             notes.append(f"skipped: {first_line(error.message)}")
-    return found, tuple(notes)
-
-
-def _updated(
-    folder: Path,
-    fresh: Mapping[str, HistoryRecord],
-    stale: Iterable[str],
-    stamps: Mapping[str, Stamp],
-    *,
-    anew: bool,
-) -> tuple[str, ...]:
-    """Update the index. Return a note if it cannot be written: history is complete without it, only slower."""
-    try:
-        update_index(folder, fresh, stale, stamps, anew=anew)
-    except (OSError, sqlite3.Error) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        return (
-            f"{counted(len(fresh), 'file')} read one by one, because mbr-perf cannot write an index in {folder}: {why}",
-        )
-    return ()
+    wanted = [
+        record
+        for record in found
+        if fingerprint in (None, record.fingerprint) and (since is None or started(record) >= since)
+    ]
+    return HistoryReading(tuple(sorted(wanted, key=lambda record: (started(record), record.run_id))), tuple(notes))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
-from harness.history.files import history_dir, history_stamps, is_ahead, read_record
+from harness.history.files import history_dir, history_files, is_ahead, read_record
 from harness.launch.processes import Life, life_of
 from harness.records.folders import folders
 from harness.records.golden import list_retired
@@ -144,7 +144,7 @@ def _of_goldens(folder: Path) -> Iterator[Ailment]:
 
 def _of_history(folder: Path) -> Iterator[Ailment]:
     """Yield unreadable files of history, and incomplete files that are too old to be still written."""
-    for path in (folder / name for name in sorted(history_stamps(folder))):
+    for path in history_files(folder):
         try:
             record = read_record(path)
         except BadRequestError as error:

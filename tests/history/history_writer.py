@@ -14,13 +14,14 @@ from harness.history.record import HistoryFigure, HistoryRecord
 from harness.history.store import write_history
 
 _LATER_S = 37e-6
+_CASE = "h100/llama3_70b.sft.fp8_cs.32gpu.none"
 
 
 def write(results, run_id):
     """Keep one run."""
     record = HistoryRecord(
         run_id=run_id,
-        case="h100/llama3_70b.sft.fp8_cs.32gpu.none",
+        case=_CASE,
         fingerprint="0123456789abcdef",
         started_at="2026-01-02T03:04:05+00:00",
         duration_s=60.0,
@@ -42,7 +43,7 @@ def kill_writers(results, prefix, num_writers):
     """One after the other, as SIGKILL does: without a last word."""
     fork = multiprocessing.get_context("fork")
     for number in range(num_writers):
-        first = results / "history" / "202601" / f"{prefix}-{number}.0.json"
+        first = results / "history" / _CASE / f"{prefix}-{number}.0.json"
         writer = fork.Process(target=write_for_ever, args=(results, f"{prefix}-{number}"))
         writer.start()
         while not first.exists():

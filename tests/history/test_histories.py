@@ -19,16 +19,11 @@ def start(how, results, prefix, count):
     return subprocess.Popen(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
 
 
-def test_a_run_is_kept_in_the_folder_of_its_month(tmp_path, make_kept):
+def test_a_run_is_kept_in_the_folder_of_its_case(tmp_path, make_kept):
     record = make_kept(40)
     path = write_history(tmp_path, record)
-    assert path == tmp_path / "history" / "202602" / "run0040.json"
+    assert path == tmp_path / "history" / record.case / "run0040.json"
     assert read_history(tmp_path) == (record,)
-
-
-def test_the_month_is_that_of_utc(tmp_path, make_kept):
-    path = write_history(tmp_path, make_kept(started_at="2026-01-31T23:30:00-05:00"))
-    assert path.parent.name == "202602"
 
 
 def test_the_same_record_again_changes_nothing(tmp_path, make_kept):
@@ -114,10 +109,3 @@ def test_two_writers_of_the_same_runs_in_the_same_second_meet_without_harm(tmp_p
     assert [writer.wait() for writer in writers] == [0, 0]
     assert len(read_history(tmp_path)) == 100
     assert list((tmp_path / "history").rglob("*.tmp")) == []
-
-
-def test_a_month_that_is_a_link_to_elsewhere_is_not_read(tmp_path, make_kept):
-    elsewhere = write_history(tmp_path / "others", make_kept(40)).parent
-    write_history(tmp_path, make_kept(0))
-    (tmp_path / "history" / "202602").symlink_to(elsewhere)
-    assert [record.run_id for record in read_history(tmp_path)] == ["run0000"]
