@@ -13,6 +13,7 @@ from harness.units import utc_time
 HISTORY = "history"
 
 _WRONG_CLOCKS = timedelta(hours=1)
+_CASE = re.compile(r"[^./\0][^/\0]*/[^./\0][^/\0]*")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 
@@ -54,6 +55,8 @@ def history_files(folder: Path, case: str | None = None) -> list[Path]:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise BadRequestError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
+    if case is not None and not _CASE.fullmatch(case):  # whatever a user typed
+        return []
     walked = os.walk(folder / (case or ""), onerror=refuse)
     paths = (Path(where, name) for where, _, names in walked for name in names)
     return sorted(path for path in paths if path.suffix == ".json" and not path.name.startswith("."))

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,76 +14,26 @@ from harness.records.folders import folders
 from harness.records.store import write_atomically
 from harness.show.figures import format_rate
 from harness.show.html import html
-from harness.show.page import Line, Listing, Page, Section, Span, Style, Table, Words, table
+from harness.show.page import Line, Listing, Page, Section, Span, Table, Words, table
 from harness.units import counted, format_bytes, format_percent, grouped
 
-JUDGED, PAGE, PLAN = Path("report") / "night.json", Path("report") / "night.html", "night.json"
-
-
-@dataclass(frozen=True)
-class IndexCase:
-    """A case of a night; its throughput, its change, and its peak allocated bytes, which an out-of-memory run lacks."""
-
-    name: str
-    word: str
-    style: Style
-    tflops_per_gpu: float | None
-    change: float | None
-    peak_bytes: float | None
-
-
-@dataclass(frozen=True)
-class IndexNight:
-    """What the index shows of ``report/night.json``."""
-
-    suite: str
-    outcome: str
-    exit_code: int
-    started_at: str
-    shard: str
-    num_runs_missing: int
-    cases: tuple[IndexCase, ...]
-
-
-def _night(read: dict[str, Any]) -> IndexNight:
-    return IndexNight(
-        suite=read["suite"],
-        outcome=read["outcome"],
-        exit_code=read["exit_code"],
-        started_at=read["started_at"],
-        shard=read["shard"] or "",
-        num_runs_missing=read["num_runs_missing"],
-        cases=tuple(_case(case) for case in read["cases"]),
-    )
-
-
-def _case(read: dict[str, Any]) -> IndexCase:
-    finding: dict[str, Any] = next((row for row in read["comparison"] if row["metric"] == SPEED), {})
-    speed, peak = read["speed"] or {}, (read["metrics"] or {}).get("peak_allocated_bytes") or {}
-    word = "refused" if read["refused"] else read["outcome"]
-    return IndexCase(
-        name=read["name"],
-        word=marked(word, is_infrastructure=read["is_infrastructure"], is_expected=read["is_expected"]),
-        style=outcome_style(read["outcome"], is_expected=read["is_expected"]),
-        tflops_per_gpu=finding.get("current") or speed.get(SPEED),
-        change=finding.get("change"),
-        peak_bytes=None if read["outcome"] == "oom" else peak.get("value"),
-    )
+JUDGED, PAGE, PLAN, INDEX = Path("report") / "night.json", Path("report") / "night.html", "night.json", "index.html"
 
 
 @dataclass(frozen=True)
 class NightEntry:
-    """A folder of a night. ``night`` is None if it cannot be shown; ``problem`` is the reason."""
+    """A folder of a night: its start and outcome, and a cell by the name of each case.
+
+    ``problem``: why ``report/night.json`` cannot be shown; ``link``: the night's own page, empty where there is none.
+    """
 
     folder: Path
-    night: IndexNight | None
+    link: str
+    suite: str = ""
+    start: Words = ""
+    outcome: Words = ""
+    cells: Mapping[str, Words] = field(default_factory=dict)
     problem: str = ""
-
-    @property
-    def page(self) -> Path | None:
-        """Return the night's own page; None where there is none."""
-        path = self.folder / PAGE
-        return path if path.is_file() else None
 
 
 def read_nights(nights_dir: Path) -> tuple[NightEntry, ...]:
@@ -92,23 +42,48 @@ def read_nights(nights_dir: Path) -> tuple[NightEntry, ...]:
     return tuple(_entry(folder) for folder in reversed(found))
 
 
-def case_names(entries: Iterable[NightEntry]) -> tuple[str, ...]:
-    """Return the columns: cases of the newest night first, then cases that only older nights had."""
-    return tuple(dict.fromkeys(case.name for entry in entries if entry.night for case in entry.night.cases))
-
-
 def _entry(folder: Path) -> NightEntry:
+    plain = NightEntry(folder, quote(f"{folder.name}.html") if (folder / PAGE).is_file() else "")
     try:
-        return NightEntry(folder, _night(json.loads((folder / JUDGED).read_bytes())))
+        return _judged(plain, json.loads((folder / JUDGED).read_bytes()))
     except FileNotFoundError:
-        return NightEntry(folder, None, "not judged: it is still running, or it ended early")
+        return replace(plain, problem="not judged: it is still running, or it ended early")
     except OSError as error:
-        return NightEntry(folder, None, f"damaged: {JUDGED} cannot be read: {error.strerror}")
+        return replace(plain, problem=f"damaged: {JUDGED} cannot be read: {error.strerror}")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        return NightEntry(folder, None, f"damaged: {JUDGED}: {error!r}")
+        return replace(plain, problem=f"damaged: {JUDGED}: {error!r}")
 
 
-INDEX = "index.html"
+def _judged(entry: NightEntry, read: dict[str, Any]) -> NightEntry:
+    """Return the entry with what the index shows of ``report/night.json``."""
+    shard = f" shard {read['shard']}" if read["shard"] else ""
+    due = f", {counted(read['num_runs_missing'], 'run')} missing" if read["num_runs_missing"] else ""
+    outcome = f"{read['outcome']} (exit {read['exit_code']}{due})"
+    return replace(
+        entry,
+        suite=read["suite"],
+        start=Span(f"{read['started_at'][:16].replace('T', ' ')}{shard}", link=entry.link),
+        outcome=Span(outcome, outcome_style(read["outcome"], is_expected=False)),
+        cells={case["name"]: _cell(case, entry.link) for case in read["cases"]},
+    )
+
+
+def _cell(case: dict[str, Any], link: str) -> Words:
+    """Return the outcome above ``709.93 (-3.4 %), 58.02 GiB``; a run that is out of memory has no peak."""
+    finding: dict[str, Any] = next((row for row in case["comparison"] if row["metric"] == SPEED), {})
+    speed, change = finding.get("current") or (case["speed"] or {}).get(SPEED), finding.get("change")
+    peak = ((case["metrics"] or {}).get("peak_allocated_bytes") or {}).get("value")
+    figures = (
+        "" if speed is None else format_rate(speed) + ("" if change is None else f" ({format_percent(change)})"),
+        "" if peak is None or case["outcome"] == "oom" else format_bytes(peak),
+    )
+    word = "refused" if case["refused"] else case["outcome"]
+    return Span(
+        marked(word, is_infrastructure=case["is_infrastructure"], is_expected=case["is_expected"]),
+        outcome_style(case["outcome"], is_expected=case["is_expected"]),
+        link=f"{link}#{quote(anchor(case['name']))}" if link else "",
+        beside=", ".join(filter(None, figures)),
+    )
 
 
 def write_index(nights_dir: Path, folder: Path) -> None:
@@ -119,105 +94,43 @@ def write_index(nights_dir: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     entries = read_nights(nights_dir)
     for entry in entries:
-        _copy_page(entry, folder)
+        if entry.link:
+            _copy_page(entry.folder / PAGE, folder / f"{entry.folder.name}.html")
     write_atomically(folder / INDEX, index_html(entries))
-
-
-def index_html(entries: Sequence[NightEntry]) -> str:
-    """Make the page: a table per suite, the suite with the newest night first; nights' pages are ``<night>.html``."""
-    suites = grouped((entry.night.suite, (entry, entry.night)) for entry in entries if entry.night)
-    bad = tuple(_problem(entry) for entry in entries if entry.night is None)
-    tables = [Section(suite, (_table(nights),)) for suite, nights in suites.items()]
-    about = (
-        f"{counted(len(entries), 'night')}, the newest first. A cell shows TFLOP/s/GPU, its change from the golden, "
-        "and the peak allocated memory of the worst rank. Each line runs from the oldest night to the newest."
-    )
-    return html(
-        Page((*tables, *([Section("Without a verdict", (Listing(bad),))] if bad else [])), title="Nights", about=about)
-    )
-
-
-def page_name(entry: NightEntry) -> str:
-    """Return the file of a night's page beside the index."""
-    return f"{entry.folder.name}.html"
 
 
 # Addresses of a night's runs, which do not travel with the page.
 _RUN_LINK = re.compile(rb'<a href="\.\./[^"<>]*">([^<]*)</a>')
 
 
-def _copy_page(entry: NightEntry, folder: Path) -> None:
+def _copy_page(page: Path, copy: Path) -> None:
     """Copy a page without its links to runs, which the copy would break."""
-    if entry.page is None:
-        return
-    content, copy = _RUN_LINK.sub(rb"\1", entry.page.read_bytes()), folder / page_name(entry)
+    content = _RUN_LINK.sub(rb"\1", page.read_bytes())
     if not copy.is_file() or copy.read_bytes() != content:
         write_atomically(copy, content)
 
 
-def _table(entries: Sequence[tuple[NightEntry, IndexNight]]) -> Table:
-    """The nights below a trend line per case, if at least two nights have its metric."""
-    names = case_names(entry for entry, _ in entries)
-    trends = [_trend_row(title, read, unit, entries, names) for title, read, unit in _TRENDS]
-    rows = [row for row in trends if any(isinstance(cell, Span) and cell.trend for cell in row)]
-    made = table(("Night", "Outcome", *names), [*rows, *(_row(entry, night, names) for entry, night in entries)])
-    return replace(made, sticks=True)
-
-
-_TRENDS: tuple[tuple[str, Callable[[IndexCase], float | None], Callable[[float], str]], ...] = (
-    ("TFLOP/s/GPU", lambda case: case.tflops_per_gpu, format_rate),
-    ("Peak memory", lambda case: case.peak_bytes, format_bytes),
-)
-
-
-def _trend_row(
-    title: str,
-    read: Callable[[IndexCase], float | None],
-    unit: Callable[[float], str],
-    entries: Sequence[tuple[NightEntry, IndexNight]],
-    names: Sequence[str],
-) -> list[Words]:
-    nights = [{case.name: case for case in night.cases} for _, night in reversed(entries)]
-
-    def cell(name: str) -> Words:
-        values = tuple(read(night[name]) if name in night else None for night in nights)
-        known = [value for value in values if value is not None]
-        if len(known) < 2:
-            return ""
-        low, high = unit(min(known)), unit(max(known))
-        between = low if low == high else f"{low} to {high}"
-        text = f"{title} of {name} in {counted(len(known), 'night')}: {between}, newest {unit(known[-1])}"
-        return Span("", beside=between, trend=values, trend_title=text)
-
-    return [title, f"over {counted(len(nights), 'night')}", *(cell(name) for name in names)]
-
-
-def _row(entry: NightEntry, night: IndexNight, names: Sequence[str]) -> list[Words]:
-    link = quote(page_name(entry)) if entry.page else ""
-    cases = {case.name: case for case in night.cases}
-    shard = f" shard {night.shard}" if night.shard else ""
-    due = f", {counted(night.num_runs_missing, 'run')} missing" if night.num_runs_missing else ""
-    return [
-        Span(f"{night.started_at[:16].replace('T', ' ')}{shard}", link=link),
-        Span(f"{night.outcome} (exit {night.exit_code}{due})", outcome_style(night.outcome, is_expected=False)),
-        *(_cell(cases.get(name), link) for name in names),
-    ]
-
-
-def _cell(case: IndexCase | None, link: str) -> Words:
-    """Return the outcome above ``709.93 (-3.4 %), 58.02 GiB``."""
-    if case is None:
-        return ""
-    change = "" if case.change is None else f" ({format_percent(case.change)})"
-    figures = (
-        "" if case.tflops_per_gpu is None else f"{format_rate(case.tflops_per_gpu)}{change}",
-        "" if case.peak_bytes is None else format_bytes(case.peak_bytes),
+def index_html(entries: Sequence[NightEntry]) -> str:
+    """Make the page: a table per suite, the suite with the newest night first; nights' pages are ``<night>.html``."""
+    suites = grouped((entry.suite, entry) for entry in entries if not entry.problem)
+    bad = tuple(
+        Line((Span(entry.folder.name, link=entry.link), f": {entry.problem}"), "bad")
+        for entry in entries
+        if entry.problem
     )
-    place = f"{link}#{quote(anchor(case.name))}" if link else ""
-    return Span(case.word, case.style, link=place, beside=", ".join(filter(None, figures)))
+    tables = [Section(suite, (_table(nights),)) for suite, nights in suites.items()]
+    about = (
+        f"{counted(len(entries), 'night')}, the newest first. A cell shows TFLOP/s/GPU, its change from the golden, "
+        "and the peak allocated memory of the worst rank."
+    )
+    return html(
+        Page((*tables, *([Section("Without a verdict", (Listing(bad),))] if bad else [])), title="Nights", about=about)
+    )
 
 
-def _problem(entry: NightEntry) -> Line:
-    """Say why a night cannot be shown, with a link to its page if there is one."""
-    link = quote(page_name(entry)) if entry.page else ""
-    return Line((Span(entry.folder.name, link=link), f": {entry.problem}"), "bad")
+def _table(nights: Iterable[NightEntry]) -> Table:
+    """Return a row per night. The cases of the newest night come first, then those that only older nights had."""
+    entries = tuple(nights)
+    names = tuple(dict.fromkeys(name for entry in entries for name in entry.cells))
+    rows = [(entry.start, entry.outcome, *(entry.cells.get(name, "") for name in names)) for entry in entries]
+    return replace(table(("Night", "Outcome", *names), rows), sticks=True)

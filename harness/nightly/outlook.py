@@ -38,7 +38,7 @@ class CaseOutlook:
 def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
     """Return the table of `nightly --dryrun`, and why cases do not run or have no golden."""
     refused = [f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused]
-    lines = [*refused, *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)]
+    lines = [*refused, *_unusable(cases), *_shared(cases), _total(plan)]
     return Page(title=plan.title, notes=plan.notes, blocks=(tabled(cases, _COLUMNS), GAP, listing(lines)))
 
 
@@ -84,39 +84,25 @@ _COLUMNS = (
 )
 
 
-_OTHER_SETTINGS = "is for other settings"
 _PROMOTE = "inconclusive until `mbr-perf golden promote NIGHT --every"
+_UNUSABLE = {
+    "damaged": "cannot be read: inconclusive until you repair the file or restore it from git",
+    "changed": f"of another recipe point: {_PROMOTE} --replace_other --reason ...` replaces it",
+    "no": f"absent, some of them required: {_PROMOTE} --reason ...` adds it; where a golden of other settings has the "
+    "name, add --replace_other, or use another --golden_dir",
+}
 
 
-def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Lines on goldens that cannot be read. Each makes its case inconclusive, required or not."""
-    return _listed([item for item in cases if _golden(item) == "damaged"],
-                   "cannot be read: inconclusive until you repair the file or restore it from git")  # fmt: skip
-
-
-def _changed(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Lines on goldens of changed recipe points. Each makes its case inconclusive until it is replaced."""
-    return _listed([item for item in cases if _golden(item) == "changed"],
-                   f"of another recipe point: {_PROMOTE} --replace_other --reason ...` replaces it")  # fmt: skip
-
-
-def _listed(found: list[CaseOutlook], what: str) -> list[str]:
-    lines = [f"{item.case.name}: {item.no_golden}" for item in found]
-    return [*lines, f"{counted(len(found), 'golden')} {what}"] if lines else []
-
-
-def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Lines on missing goldens, if a case requires one. Names a case whose problem is more than a missing file."""
-    without = [item for item in cases if _golden(item) == "no"]
-    lacking = [item for item in without if item.case.is_golden_required]
-    if not lacking:
-        return []
-    named = [item for item in lacking if not item.no_golden.endswith("does not exist")]
-    some = f", {len(lacking)} of them required" if len(lacking) < len(without) else ""
-    other = "; where a golden of other settings has the name, add --replace_other, or use another --golden_dir"
-    taken = other * any(_OTHER_SETTINGS in item.no_golden for item in named)
-    lines = [f"{item.case.name}: {item.no_golden}" for item in named]
-    return [*lines, f"{counted(len(without), 'case')} without a golden{some}: {_PROMOTE} --reason ...` adds it{taken}"]
+def _unusable(cases: tuple[CaseOutlook, ...]) -> Iterable[str]:
+    """Yield lines on goldens that make a case inconclusive. A missing one matters only where a case requires it."""
+    for state, what in _UNUSABLE.items():
+        found = [item for item in cases if _golden(item) == state]
+        if state != "no" or any(item.case.is_golden_required for item in found):
+            for item in found:
+                if not item.no_golden.endswith("does not exist"):
+                    yield f"{item.case.name}: {item.no_golden}"
+            if found:
+                yield f"{counted(len(found), 'golden')} {what}"
 
 
 def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:

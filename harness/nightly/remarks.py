@@ -86,22 +86,14 @@ def next_steps(verdict: NightVerdict) -> Iterable[str]:
     if verdict.num_due or plan.launch.launcher == "replay" or (aa and not aa.holds):
         return
     unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
-    yield from _to_store(verdict, unsure)
+    if new := [case for case in unsure if not (case.golden_path or case.is_golden_damaged)]:
+        yield f"To store tonight's values of cases without a golden: {_promote(verdict, new)}"
     differing = [case for case in unsure if _withholding(case)]
     if differing:
         names = dict.fromkeys(itertools.chain.from_iterable(map(_withholding, differing)))
         options = " ".join(f"--accept_difference {name}" for name in names)
         yield f"To judge in spite of differences from the golden, start the next night with: {options}"
         yield f"To store tonight's values in place of these goldens: {_promote(verdict, differing)}"
-
-
-def _to_store(verdict: NightVerdict, unsure: Sequence[CaseVerdict]) -> Iterable[str]:
-    new = [case for case in unsure if not (case.golden_path or case.is_golden_damaged)]
-    if stored := [case for case in new if not case.why_not_stored]:
-        yield f"To store tonight's values of cases without a golden: {_promote(verdict, stored)}"
-    for case in new:
-        if case.why_not_stored:
-            yield f"{case.planned.name}: tonight's values cannot be stored: {case.why_not_stored}"
 
 
 def _withholding(case: CaseVerdict) -> Sequence[str]:

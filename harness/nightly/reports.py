@@ -11,7 +11,7 @@ from harness.nightly.index import INDEX, write_index
 from harness.nightly.junit import night_junit
 from harness.nightly.show import night_page
 from harness.nightly.values import CaseRun, NightDocument, NightVerdict
-from harness.nightly.words import answer, is_red
+from harness.nightly.words import answer
 from harness.records.disk import why_unwritable
 from harness.records.night import JUDGED, REPORT
 from harness.records.redact import redact_shapes
@@ -21,7 +21,6 @@ from harness.show.html import html
 from harness.show.markup import as_markdown, markdown
 from harness.show.page import Code, Only, Section
 from harness.show.provenance import command_text, machine_facts, run_table
-from harness.units import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,36 +134,18 @@ def night_markdown(verdict: NightVerdict) -> str:
 
 
 def append_summary(path: Path, verdict: NightVerdict) -> None:
-    """Append as much as the limit allows to the file at ``path``, in which other programs may have written.
+    """Append the report to the file at ``path``, in which other programs may have written.
 
-    OSError where nothing does.
+    A report for which the limit leaves no room is its answer only. OSError where nothing fits.
     """
     taken = path.stat().st_size if path.exists() else 0
-    text = night_summary(verdict, SUMMARY_LIMIT_BYTES - taken - 1)
-    if not text:
+    answered = f"**{as_markdown(answer(verdict))}**\n\nThe full report is in {as_markdown(str(verdict.night_dir))}\n"
+    room = SUMMARY_LIMIT_BYTES - taken - 1
+    text = next((text for text in (night_markdown(verdict), answered) if len(text.encode("utf-8")) <= room), None)
+    if text is None:
         raise OSError(errno.EFBIG, "the file is already as large as GitHub accepts", str(path))
     with path.open("a", encoding="utf-8") as file:
         file.write(f"\n{text}" if taken else text)
-
-
-def night_summary(verdict: NightVerdict, limit_bytes: int) -> str:
-    """Return the longest report of at most ``limit_bytes`` in UTF-8, naming omissions; empty if no line fits."""
-    return next((text for text in _ever_shorter(verdict) if len(text.encode("utf-8")) <= limit_bytes), "")
-
-
-def _ever_shorter(verdict: NightVerdict) -> Iterable[str]:
-    """Yield the report whole, without green cases, without the details of red ones, without cases, and its answer."""
-    red = [case for case in verdict.cases if is_red(case)]
-    green = len(verdict.cases) - len(red)
-    no_green = f"{counted(green, 'case')} without a problem, " if green else ""
-    yield night_markdown(verdict)
-    for cases, with_details, left_out in (
-        (red, True, no_green.removesuffix(", ")),
-        (red, False, f"{no_green}the details of each case"),
-        ([], False, "every case"),
-    ):
-        yield markdown(night_page(verdict, cases, with_details=with_details, left_out=left_out), level=2)
-    yield f"**{as_markdown(answer(verdict))}**\n"
 
 
 def night_html(verdict: NightVerdict) -> str:

@@ -49,15 +49,8 @@ from harness.show.terminal import show_page, show_stopped
 from harness.units import counted, format_percent
 
 
-def night_page(
-    verdict: NightVerdict, cases: Sequence[CaseVerdict] | None = None, *, with_details: bool = True, left_out: str = ""
-) -> Page:
-    """Return a night, finished or not. Each case is at the anchor :func:`anchor` of its name.
-
-    ``cases``: the rows, if not all; ``left_out``: what is missing. ``with_details``: include the remarks on each case.
-    """
-    shown = verdict.cases if cases is None else cases
-    room = f"Left out to save space: {left_out}. The full report is in {verdict.night_dir}."
+def night_page(verdict: NightVerdict) -> Page:
+    """Return a night, finished or not. Each case is at the anchor :func:`anchor` of its name."""
     return Page(
         title=verdict.plan.title,
         headline=headline(verdict),
@@ -67,10 +60,9 @@ def night_page(
         footer=f"{verdict.night_dir}",
         blocks=(
             listing(aa_lines(verdict)),
-            *([room] if left_out else []),
             GAP,
-            *([case_table(shown)] if shown else []),
-            *(_details(verdict.cases) if with_details else ()),
+            *([case_table(verdict.cases)] if verdict.cases else []),
+            *_details(verdict.cases),
             *_next(verdict),
             Only("terminal", (GAP, f"Night: {verdict.night_dir}")),
         ),

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
-from functools import cached_property
+from datetime import date
 from pathlib import Path
 from typing import Self
 
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import ExitCode
 from harness.history.record import CaseOutcome, HistoryRecord
 from harness.judge.differences import Difference
 from harness.judge.gate import Finding
 from harness.judge.metrics import GateKind, Metrics, Speed
-from harness.judge.promotion import PromotionOptions, promote
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan
@@ -90,20 +88,6 @@ class CaseVerdict:
     is_expected: bool = False
     is_infrastructure: bool = False
     remark: str = ""
-
-    @cached_property
-    def why_not_stored(self) -> str:
-        """Return the first reason for which `golden promote` would refuse the runs, and the remedy; empty without one.
-
-        Every page of the night asks, and the answer takes the figures of all runs.
-        """
-        options = PromotionOptions(replace_other=True, thresholds=self.planned.thresholds)
-        try:
-            promote(self.counted, reason="-", author="-", now=datetime.now(UTC), options=options)
-        except BadRequestError as error:
-            first = error.problems[0]
-            return f"{first.message}{f' ({first.remedy})' if first.remedy else ''}"
-        return ""
 
 
 AA_ALPHA = 0.01

@@ -124,9 +124,8 @@ def _span(span: Span) -> str:
     text = escape(span.text)
     linked = f'<a href="{escape(span.link)}">{text}</a>' if span.link else text
     styled = linked if span.style == "plain" else f'<span class="{span.style}">{linked}</span>'
-    trend = _trend(span)
-    beside = f"{'<br>' * bool(span.text or trend)}<small>{escape(span.beside)}</small>" if span.beside else ""
-    return f"{trend}{styled}{beside}"
+    beside = f"{'<br>' * bool(span.text)}<small>{escape(span.beside)}</small>" if span.beside else ""
+    return styled + beside
 
 
 def _list(lines: Sequence[tuple[Words, Style]]) -> str:
@@ -214,37 +213,6 @@ def _figure(picture: Picture, level: int) -> str:
         f'{title}<figure><div class="chart" id="{picture.name}" style="--wide: {width:g}px" role="group" '
         f'aria-label="{escape(picture.title)}" tabindex="0">{svg}</div>'
         f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
-    )
-
-
-_SPARK = (120.0, 26.0, 3.0)  # width, height and margin in pixels
-
-
-def _trend(span: Span) -> str:
-    """Return a line through the values of a span; a night without one interrupts it, the last value has a dot."""
-    known = [value for value in span.trend if value is not None]
-    if not known:
-        return ""
-    wide, high, edge = _SPARK
-    low, most = min(known), max(known)
-    across = (wide - 2 * edge) / max(1, len(span.trend) - 1)
-
-    def point(number: int, value: float) -> tuple[float, float]:
-        up = 0.5 if most == low else (value - low) / (most - low)
-        return edge + number * across, high - edge - up * (high - 2 * edge)
-
-    path, pen = [], "M"
-    x = y = 0.0
-    for number, value in enumerate(span.trend):
-        if value is None:
-            pen = "M"
-            continue
-        x, y = point(number, value)
-        path.append(f"{pen}{x:.1f} {y:.1f}")
-        pen = "L"
-    return (
-        f'<svg class="trend" role="img" aria-label="{escape(span.trend_title)}" width="{wide:g}" height="{high:g}" '
-        f'viewBox="0 0 {wide:g} {high:g}"><path d="{"".join(path)}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/></svg>'
     )
 
 

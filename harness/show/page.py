@@ -40,17 +40,12 @@ def style_of(word: str, otherwise: Style = "plain") -> Style:
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a line, or a cell. ``link`` is an address that HTML and Markdown link; ``beside`` is small print below.
-
-    HTML draws ``trend`` as a small line before the text, the oldest value first; ``trend_title`` says what it shows.
-    """
+    """A part of a line, or a cell. HTML and Markdown link the address ``link``; ``beside`` is small print below."""
 
     text: str
     style: Style = "plain"
     link: str = ""
     beside: str = ""
-    trend: tuple[float | None, ...] = ()
-    trend_title: str = ""
 
 
 Words = str | Span | tuple[str | Span, ...]

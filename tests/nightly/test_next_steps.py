@@ -56,15 +56,3 @@ def test_a_reason_that_metrics_share_is_given_once():
     assert outcome == "inconclusive"
     assert reason.count(DRIVER.text) == 1
     assert [DRIVER.text in line for line in story(case).explanation] == [True]
-
-
-def test_a_case_whose_values_golden_promote_refuses_says_why(make_night):
-    spread = build_case(
-        "noisy",
-        build_runs([9.31, 14.36]),
-        outcome="inconclusive",
-        exit_code=ExitCode.INCONCLUSIVE,
-        golden_path=None,
-    )
-    (step,) = next_steps(make_night(cases=(spread,)))
-    assert step.startswith("noisy: tonight's values cannot be stored: tflops_per_gpu: 2 runs spread by ")

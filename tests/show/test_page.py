@@ -105,13 +105,6 @@ def test_bars_stand_on_an_axis_that_begins_at_zero():
     assert '<text x="250" y="56" text-anchor="middle">0</text>' in page
 
 
-def test_a_line_through_values_is_interrupted_where_there_is_none():
-    page = html(Page((Line((Span("", trend=(1.0, 2.0, None, 4.0), trend_title="Peak"),)),), title="A case"))
-
-    assert 'role="img" aria-label="Peak"' in page
-    assert '<path d="M3.0 23.0L41.0 16.3M117.0 3.0"/><circle cx="117.0" cy="3.0" r="2.5"/>' in page
-
-
 def test_facts_without_a_name_belong_to_the_name_before_them():
     page = html(Page((Facts((("Failure", "no memory"), ("", "fragmentation"), ("Next", "a test")), 10),), title="A"))
 
@@ -132,7 +125,6 @@ def test_no_text_becomes_markup_or_steers_a_terminal():
         Section(HOSTILE, (HOSTILE,), anchor=HOSTILE), Section(HOSTILE, (), folded=True), Code(HOSTILE),
         replace(PICTURE, title=HOSTILE, missing=HOSTILE), Bars(HOSTILE, ((HOSTILE, 1.0, HOSTILE),)),
         table(("A",), [(Span(HOSTILE, "good", link="x.html", beside=HOSTILE),)]),
-        table(("A",), [(Span("", trend=(1.0, 2.0), trend_title=f'">{HOSTILE}'),)]),
     )  # fmt: skip
     page = Page(blocks, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
 
