@@ -280,7 +280,7 @@ def test_cases_that_share_a_golden_name_get_a_message_that_only_one_can_have_it(
     seeded = "repeats: 1, request: {set_values: [measure.seed=7]}"
     answer = nightly(stage(dense="golden: optional", seeded=seeded), "--dryrun")
     assert "dense and seeded share a golden name, h100/" in answer.out
-    assert "2 cases without a golden, 1 of them required" in answer.out
+    assert "2 goldens absent, some of them required" in answer.out
 
 
 @pytest.mark.slow
