@@ -1,7 +1,7 @@
 """Explains a difference: which causes can account for it, and how much remains."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.explain.contrast import contrast
 from harness.explain.effects import Effect, Estimate, by_effect
@@ -59,21 +59,27 @@ _OF_THE_NODE = frozenset({"throttling or other clocks", "other processes on the 
 
 def verdict(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ...]:
     """Say whether there is anything to explain: noise first, then unknown noise."""
-    compared = [change for change in changes if change.change is not None]
-    if not compared:
+    if all(change.change is None for change in changes):
         return ("No metric has a value on both sides, so the list shows only what differs.",)
-    changed = [change for change in compared if moved(change)]
-    noise = [change for change in changed if change.is_noise]
-    by_basis = grouped((change.basis, change) for change in noise)
-    unexplained = len(noise) < len(changed) and not any(cause.can_explain for cause in causes)
-    rows = (
-        *((within, f"may be noise; equal runs differ by as much ({basis})") for basis, within in by_basis.items()),
-        ([c for c in changed if c.noise is None], "the noise is unknown, because neither side has repeats"),
-        (changed if unexplained else [], "no recorded difference explains the change"),
-        ([] if changed else compared, "no change"),
-        ([change for change in changes if change.change is None], "measured on one side only"),
-    )
-    return tuple(f"{', '.join(BY_NAME[c.metric].title for c in each)}: {text}." for each, text in rows if each)
+    is_settled = all(change.is_noise for change in changes if moved(change)) or any(c.can_explain for c in causes)
+    titles = grouped((text, BY_NAME[change.metric].title) for text, change in _said(changes, is_settled=is_settled))
+    return tuple(f"{', '.join(each)}: {text}." for text, each in titles.items() if text)
+
+
+def _said(changes: Sequence[Change], *, is_settled: bool) -> Iterator[tuple[str, Change]]:
+    changed = sorted(filter(moved, changes), key=lambda change: not change.is_noise)
+    yield from ((_about_noise(change), change) for change in changed)
+    if not is_settled:
+        yield from (("no recorded difference explains the change", change) for change in changes if moved(change))
+    if not changed:
+        yield from (("no change", change) for change in changes if change.change is not None)
+    yield from (("measured on one side only", change) for change in changes if change.change is None)
+
+
+def _about_noise(change: Change) -> str:
+    if change.is_noise:
+        return f"may be noise; equal runs differ by as much ({change.basis})"
+    return "the noise is unknown, because neither side has repeats" if change.noise is None else ""
 
 
 def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: bool) -> tuple[str, ...]:

@@ -119,14 +119,17 @@ def _require_sense(asked: HistoryOptions) -> None:
 
 
 def _show_cases(asked: HistoryOptions) -> None:
-    from harness.history.run import list_cases, metric_named, moment
+    from harness.history.cases import case_summaries
+    from harness.history.run import metric_named, moment
     from harness.history.show import HistoryDocument, cases_page
+    from harness.history.store import survey_history
     from harness.records import folders
     from harness.show import json
     from harness.show.terminal import show_page
 
     results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
-    cases, reading = list_cases(results, metric, moment(asked.since))
+    reading = survey_history(results, since=moment(asked.since))
+    cases = case_summaries(reading.records, metric)
     _narrate(reading.notes)
     if asked.as_json:
         about = {"results_dir": results, "metric": metric.name, "unit": metric.unit, "notes": reading.notes}

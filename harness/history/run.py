@@ -7,10 +7,8 @@ from pathlib import Path
 from harness.errors import BadRequestError, nearest, os_errors_reported
 from harness.history.cases import (
     CaseHistory,
-    CaseSummary,
     Measured,
     NamedCase,
-    case_summaries,
     explained,
     golden_band,
     named_case,
@@ -54,12 +52,6 @@ def moment(text: str | None) -> datetime | None:
         return utc_time(text)
     except ValueError as error:
         raise BadRequestError(f"--since {text}: not a date", remedy="2026-01-31 or 2026-01-31T02:00:00Z") from error
-
-
-def list_cases(results: Path, metric: Metric, since: datetime | None) -> tuple[tuple[CaseSummary, ...], HistoryReading]:
-    """Return every case that history has."""
-    reading = survey_history(results, since=since)
-    return case_summaries(reading.records, metric), reading
 
 
 def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:

@@ -26,11 +26,6 @@ def is_red(case: CaseVerdict) -> bool:
     return case.exit_code is not ExitCode.OK
 
 
-def red_cases(verdict: NightVerdict) -> tuple[CaseVerdict, ...]:
-    """Cases to look at, in the plan's order."""
-    return tuple(case for case in verdict.cases if is_red(case))
-
-
 def outcome_text(case: CaseVerdict) -> str:
     """Return ``regression``, ``oom (expected)``, ``failed (infrastructure)`` or ``refused``."""
     word = "refused" if case.planned.refused else case.outcome
@@ -63,7 +58,7 @@ def about(verdict: NightVerdict) -> str:
 
 def answer(verdict: NightVerdict) -> str:
     """Return the summary line: outcome, exit code and the cases that need attention, the worst first."""
-    worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
+    worst = sorted(filter(is_red, verdict.cases), key=lambda case: _WORST_FIRST.index(case.outcome))
     aa = [f"the A/A of {verdict.aa.case}"] if verdict.aa and not verdict.aa.holds else []
     red = [*aa, *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
     named = f"look at {_some(red)}" if red else "no case needs attention"

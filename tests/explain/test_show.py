@@ -5,7 +5,7 @@ import pytest
 from harness.explain.facts import run_side
 from harness.explain.judge import explain
 from harness.explain.show import change_blocks, coverage, explanation_page
-from harness.explain.values import Change, NotRecorded, Side
+from harness.explain.values import NotRecorded, Side
 from harness.show.page import Page
 from tests.commands import piped
 
@@ -17,13 +17,6 @@ def lines_of(*blocks):
 
 def side(**changes):
     return Side("a", "run", {}, {}, frozenset(), **changes)
-
-
-CHANGES = (
-    Change("step_time_s", 1.1, 1.0, 0.1, noise=0.021),
-    Change("tflops_per_gpu", 500.0, 550.0, -0.0909),
-    Change("peak_allocated_bytes", 2**30, None, None),
-)
 
 
 def test_without_metrics_there_is_no_table():

@@ -72,10 +72,6 @@ def test_runs_are_found_by_case_fingerprint_and_time(tmp_path, make_kept):
     assert found(since=datetime(2026, 1, 3, 2, tzinfo=UTC)) == ["run0002", "run0003"]
 
 
-def test_no_history_is_no_runs(tmp_path):
-    assert survey_history(tmp_path / "nowhere").records == ()
-
-
 def test_a_damaged_and_a_newer_file_are_named_and_skipped(tmp_path, make_kept):
     good, damaged, newer = (write_history(tmp_path, make_kept(number)) for number in range(3))
     damaged.write_text(damaged.read_text()[:50])

@@ -169,6 +169,8 @@ def test_a_night_that_judged_no_time_says_so_in_its_first_line(material):
     without = [replace(material("a"), golden=GoldenSearch(None, None, "no golden at h100/a.json"))]
     assert "; no time was judged: no golden" in answer(judge(without))
     assert "no time was judged" not in answer(judge([material("a"), *without]))
+    damaged = replace(material("a"), golden=GoldenSearch(None, None, "no JSON", is_damaged=True))
+    assert answer(judge([damaged])).endswith("; no time was judged: the golden cannot be read")
 
 
 def test_a_faster_case_is_named_although_nothing_is_red(material):

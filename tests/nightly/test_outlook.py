@@ -8,7 +8,7 @@ import pytest
 
 from harness.history.store import read_history
 from harness.nightly.judge import judge_night
-from harness.nightly.outlook import CaseOutlook, outlook_page
+from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.run import keep_history
 from harness.nightly.show import NightDisplay
 from harness.nightly.values import CaseMaterial, CaseRun
@@ -16,7 +16,7 @@ from harness.records.goldens import GoldenSearch
 from harness.records.night import AaPlan, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.prediction import PredictionRecord
 from harness.units import GIB
-from tests.commands import piped
+from tests.commands import json_of, piped
 
 GOLDEN = Path("golden.json")
 ABSENT = "golden.json does not exist"
@@ -101,6 +101,10 @@ def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cas
         "b: refused: no GPU", "d: refused: no GPU", "c: no JSON", "e: the point has changed", f"a: {why}",
     ]  # fmt: skip
     assert sum("--replace_other" in line for line in lines) == 2
+    rows = json_of(night_plan_document(plan_of(*(item.case for item in cases)), cases, ()))["cases"]
+    assert [(row["name"], row["refused"], row["golden_path"]) for row in rows[3:]] == [
+        ("d", "no GPU", None), ("e", None, "golden.json"), ("f", None, "golden.json"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,11 @@ def test_five_repeats_with_known_nights(level, expected):
     assert verdict(runs(level)) == expected
 
 
+def test_two_nights_that_are_faster_alike_need_no_agreement_to_be_an_improvement():
+    found = judge_time(THROUGHPUT, runs(1.2), GOLDEN, NIGHTS, LIMITS, NightBefore(runs(1.2), NIGHTS))
+    assert (found.verdict, found.reason, found.evidence.is_repeated) == ("improvement", "", False)
+
+
 def test_a_change_that_hardly_is_noise_but_does_not_matter_passes_and_reports_it():
     found = judge_time(THROUGHPUT, runs(0.982), GOLDEN, NIGHTS, TimeLimits(threshold=0.05, alpha=0.001))
     assert found.reason == "unlikely to be noise, but smaller than 2 %"
