@@ -128,7 +128,6 @@ ROWS: tuple[Row, ...] = (
     Row("CUDA_DEVICE_ORDER", on_gpu("PCI_BUS_ID"), "CUDA and NVML number devices in the same way"),
     Row("NCCL_GRAPH_REGISTER", _graph_register,
         "otherwise CUDA graphs with expandable segments read freed memory (megatron-core cuda_graphs.py)"),
-    Row("TORCH_NCCL_AVOID_RECORD_STREAMS", on_gpu("1"), "memory of collectives is freed at once (Megatron-Bridge)"),
     Row("TORCH_NCCL_HIGH_PRIORITY", on_gpu("1"), "communication kernels get priority (Megatron-Bridge)"),
     Row("NCCL_NVLS_ENABLE", _with_nccl_ub("1", "0"), "NVLink SHARP costs memory; needed by nccl_ub (Megatron-Bridge)"),
     Row("NCCL_CTA_POLICY", _with_nccl_ub("1"), "fewer SMs for collectives on user buffers (Megatron-Bridge)"),

@@ -42,7 +42,7 @@ def test_a_cpu_run_gets_exactly_these_variables(cpu: MakeSpec) -> None:
 def test_an_h100_run_gets_exactly_these_variables(h100: MakeSpec) -> None:
     assert values(h100()) == {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUDA_DEVICE_MAX_CONNECTIONS": "8",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1", "TORCH_NCCL_HIGH_PRIORITY": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TORCH_NCCL_HIGH_PRIORITY": "1",
         "NCCL_NVLS_ENABLE": "0", "NVTE_FWD_LAYERNORM_SM_MARGIN": "20", "NVTE_BWD_LAYERNORM_SM_MARGIN": "20",
         "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5", "PYTHONFAULTHANDLER": "1",
         "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM": "false",
