@@ -142,6 +142,8 @@ ROWS: tuple[Row, ...] = (
         "follows attention_backend (megatron-core language_module.py)"),
     Row("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", always("5"), "seconds that torchrun gives ranks to end before SIGKILL"),
     Row("CUDA_VISIBLE_DEVICES", on_cpu(""), "a CPU run does not use this machine's GPUs", forced=True),
+    Row("TORCHINDUCTOR_COMPILE_THREADS", on_gpu("1"),
+        "otherwise each rank starts a compiler process per core, which outlives a killed rank"),
     Row("TORCHDYNAMO_DISABLE", on_cpu("1"), "otherwise megatron's jit fuser compiles C++ in the first step"),
     Row("OMP_NUM_THREADS", _threads, "ranks of this node share its cores evenly"),
     Row("GLOO_SOCKET_IFNAME", _loopback, "ranks of one node talk over the loopback interface"),
