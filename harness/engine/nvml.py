@@ -78,6 +78,8 @@ CLOCKS_EVERY_S = 0.1
 POWER_EVERY_S = 1.0
 PROCESSES_EVERY_S = 10.0
 WRITE_EVERY_S = 2.0
+# The driver lists a process for a moment after it has ended, such as a rank of the run before.
+LEAVING_S = 1.0
 
 _FINEST_S = 0.05  # of the memory timeline; the interval grows during the run
 
@@ -168,6 +170,9 @@ class Sampler:
 
     def run(self) -> None:
         """Sample until stopped; the file is complete after the first sample and after every rewrite."""
+        until = time.monotonic() + LEAVING_S
+        while any(track.gpu.processes() for track in self._tracks) and time.monotonic() < until:
+            time.sleep(_FINEST_S)
         self._look_at_processes(Neighbours.before_ranks)
         self._sweep(time.monotonic(), power=True)
         self._publish()

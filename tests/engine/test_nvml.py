@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -176,6 +177,16 @@ def test_a_process_that_was_there_before_the_ranks_is_foreign(
     device = only(sampled(environment, tmp_path / "out.json", 0.1))
     name = Path("/proc/self/comm").read_text().strip()
     assert device.foreign_processes == (f"pid {os.getpid()} {name}, 1.00 GiB",)
+
+
+def test_a_process_that_the_driver_has_yet_to_take_from_its_list_is_not_foreign(
+    driver: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    environment = driver("gpu 0 used=1", f"proc 0 pid={os.getpid()} used={GIB}")
+    ends = threading.Timer(0.6, lambda: driver("gpu 0 used=1"))
+    ends.start()
+    assert only(sampled(environment, tmp_path / "out.json", 0.1)).foreign_processes == ()
+    ends.join()
 
 
 def test_ranks_are_distinguished_from_strangers_by_descent() -> None:
