@@ -45,7 +45,7 @@ class ClockRecorder:
         self.due_s = time_s + self.every_s
         if len(self._looks) > MAX_SAMPLES:
             pairs = (self._looks[place : place + 2] for place in range(0, len(self._looks), 2))
-            self._looks = [max(pair, key=_is_slowed) for pair in pairs]
+            self._looks = [max(pair, key=lambda look: bool((look[2] or 0) & _SLOWDOWN_BITS)) for pair in pairs]
             self.every_s *= 2
 
     def samples(self) -> ClockSamples | None:
@@ -62,14 +62,7 @@ class ClockRecorder:
 
     def reasons_seen(self) -> tuple[str, ...]:
         """Return the names of all reasons for a lowered clock in any sample."""
-        seen = 0
-        for _, _, reasons in self._looks:
-            seen |= reasons or 0
-        return tuple(name for bit, name in CLOCK_REASONS.items() if seen & bit)
-
-
-def _is_slowed(look: _Look) -> bool:
-    return bool((look[2] or 0) & _SLOWDOWN_BITS)
+        return tuple(name for bit, name in CLOCK_REASONS.items() if any((look[2] or 0) & bit for look in self._looks))
 
 
 # Clocks and power cost the driver more than memory; listing processes takes its lock for milliseconds.
