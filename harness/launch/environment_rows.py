@@ -96,9 +96,8 @@ def always(value: str) -> Callable[[Asked], str | None]:
 
 def _with_nccl_ub(value: str | None, otherwise: str | None = None) -> Callable[[Asked], str | None]:
     def choose(asked: Asked) -> str | None:
-        if not asked.on_gpu:
-            return None
-        return value if asked.spec.ddp.nccl_ub else otherwise
+        chosen = value if asked.spec.ddp.nccl_ub else otherwise
+        return chosen if asked.on_gpu else None
 
     return choose
 
@@ -235,13 +234,13 @@ DEMANDS: tuple[Demand, ...] = (
     ),
     Demand(
         "NVTE_APPLY_QK_LAYER_SCALING",
-        lambda asked: "0" if asked.on_gpu else None,
+        on_gpu("0"),
         "apply_query_key_layer_scaling is off (megatron-core transformer_engine.py)",
         alternative=" or unset",
     ),
     Demand(
         "NVTE_CPU_OFFLOAD_V1",
-        lambda asked: "1" if asked.on_gpu and asked.spec.offload.offload_modules else None,
+        _offload,
         "fine-grained activation offload would also move weights (megatron arguments, transformer-engine >= 2.10)",
     ),
 )
