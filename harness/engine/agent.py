@@ -5,6 +5,7 @@ the same entry point, `torch.distributed.run.run`, and writes the outcome of eac
 """
 
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -57,6 +58,8 @@ def supervise_ranks(torchrun_argv: list[str]) -> AgentRecord:
         from torch.distributed.elastic.rendezvous import RendezvousError
         from torch.distributed.run import parse_args, run
 
+    # torchrun names this host in events that nobody reads, and each name may wait for a name server.
+    socket.getfqdn = lambda name="": name or socket.gethostname()
     began = time.monotonic()
     arguments = parse_args(torchrun_argv)
     ended: dict[str, Any] = {"status": "ok"}

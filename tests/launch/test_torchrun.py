@@ -69,6 +69,16 @@ def test_ranks_that_end_well_are_ok(torchrun: Callable[..., LaunchPlan]) -> None
     assert outcome.agent == AgentRecord.model_validate_json(plan.agent_file.read_text())
 
 
+def test_no_name_server_is_asked_for_this_machine(torchrun: Callable[..., LaunchPlan], tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    code = f"import socket\nsocket.gethostbyaddr = lambda name: open({str(asked)!r}, 'w').close() or (name, [], [])\n"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    plan = torchrun("exit3", "1")
+    path = EnvVar("PYTHONPATH", f"{tmp_path}:{Path.cwd()}", "inherited", "inherited")
+    assert run(replace(plan, env=(*plan.env, path))).status == "failed"
+    assert not asked.exists()
+
+
 def test_the_exit_code_of_a_rank_is_kept(torchrun: Callable[..., LaunchPlan]) -> None:
     outcome = run(torchrun("exit3", "1"))
     assert (outcome.status, outcome.exit_code, outcome.rank) == ("failed", 1, 1)
