@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import time
@@ -12,21 +13,23 @@ from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
 from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_gpus
-from harness.launch.environment import Host
+from harness.launch.environment import SAFE_PATH, Host, inherited
 from harness.launch.machine import declared_requirements, installed_software
 from harness.launch.plan import free_port
 from harness.measure.software_fit import Declared, Line, State, lock_lines, software_lines
 from harness.records.disk import free_bytes
+from harness.records.redact import quoted_error
 from harness.records.store import write_atomically
 from harness.show import page
 from harness.show.json import Document
-from harness.units import GIB, format_bytes, parse_version
+from harness.units import GIB, counted, format_bytes, parse_version
 
 SHARED_MEMORY_BYTES = GIB
 RESULTS_BYTES = GIB
 EARLIEST_PLAUSIBLE_S = 1_735_689_600  # 2025-01-01: an earlier clock is wrong
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (NCCL and torch put shared memory there)
 OLDEST_PYTHON = (3, 11)
+IMPORT_S = 120.0
 
 _NO_LIBRARY = "NVML Shared Library Not Found"
 
@@ -46,6 +49,7 @@ def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[L
         python_line(sys.version_info[:2]),
         software_lines(software, declared, gpus),
         gpu_lines(gpus),
+        import_line(host, software, gpus),
         compiler_line(software, gpus, host.shell, Path(sysconfig.get_path("include"))),
         lock_lines(software, host.shell, time.time()),
         results_line(results),
@@ -106,6 +110,30 @@ def _gpu(gpu: DetectedGpu) -> Line:
         )
     size = format_bytes(gpu.total_bytes) if gpu.total_bytes else "unknown memory"
     return Line(name, "ok", f"{gpu.name}, {size}: --gpu {gpu.gpu_type.name}")
+
+
+def import_line(host: Host, software: Software, gpus: Detection) -> Iterator[Line]:
+    """Import what ranks import, with their variables; no line without GPUs. Metadata show no missing library."""
+    if not gpus.gpus or software.torch is None:
+        return
+    modules = ", ".join(("torch", "transformer_engine.pytorch") if software.transformer_engine else ("torch",))
+    command = (host.python, "-c", f"import {modules}; print(torch.cuda.device_count())")
+    environment = {variable.name: variable.value for variable in inherited(host.shell)} | SAFE_PATH
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=IMPORT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        yield Line("imports", "problem", f"{modules}: not imported within {IMPORT_S:g} s", "look at the file system")
+        return
+    if done.returncode != 0:
+        remedy = "install a build for this torch and CUDA, or put its libraries on LD_LIBRARY_PATH"
+        yield Line("imports", "problem", f"{modules}: {quoted_error(done.stderr)}", remedy)
+        return
+    count = int(done.stdout.split()[-1])
+    found = f"{modules}; torch {software.torch} finds {count} of {counted(len(gpus.gpus), 'GPU')}"
+    state: State = "ok" if count else "problem"
+    yield Line("imports", state, found, "install a torch for this driver, or check CUDA_VISIBLE_DEVICES")
 
 
 def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str], headers: Path) -> Iterator[Line]:

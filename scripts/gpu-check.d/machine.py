@@ -1,7 +1,6 @@
 """The machine that is checked: its GPUs, or its CPU in a rehearsal; first whether it is fit."""
 
 import hashlib
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,18 +9,15 @@ import harness
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
 from harness.launch.detection import DetectedGpu, Detection, detect_gpus
-from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.environment import Host
 from harness.launch.machine import installed_software, settled_gpu
-from harness.records.redact import quoted_error
 from harness.results.examine import examine
 from harness.units import GB
 
 # The first call into an idle driver can take tens of seconds; later calls are quick.
 _NVML_TIMEOUT_S = 60.0
-_TORCH_TIMEOUT_S = 120.0
 # Where the doctor's remedy is an option that gpu-check does not have.
 _REMEDIES = {"results folder": "use a checkout that you may write to: gpu-check keeps its runs and results there"}
-_TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.device_count())"
 
 # Full-width shapes train in this much memory; a smaller GPU takes the recipes' `small` variant.
 LARGE_BYTES = {"dense": 40 * GB, "moe": 75 * GB, "mla": 45 * GB}
@@ -102,7 +98,7 @@ def _named(present: Sequence[DetectedGpu], name: str) -> DetectedGpu:
 
 
 def require_fit(target: Target, results: Path) -> list[str]:
-    """Ask the doctor, then torch. Return the doctor's warnings; BadRequestError with every problem and its remedy.
+    """Ask the doctor. Return its warnings; BadRequestError with every problem and its remedy.
 
     A rehearsal uses no GPU, so the doctor is asked about a machine without one.
     """
@@ -115,31 +111,7 @@ def require_fit(target: Target, results: Path) -> list[str]:
     ]
     if problems:
         raise BadRequestError("\n".join(["this machine is not fit (mbr-perf doctor):", *problems]))
-    if not target.is_rehearsal:
-        _require_torch(target)
     return [f"{line.name}: {line.found}; {line.remedy}" for line in lines if line.state == "warning"]
-
-
-def _require_torch(target: Target) -> None:
-    """Raise BadRequestError where torch cannot be imported or does not find the GPUs that NVML lists."""
-    command = (target.host.python, "-c", _TORCH)
-    try:
-        done = subprocess.run(
-            command, env={**target.host.shell, **SAFE_PATH}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_TORCH_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise BadRequestError(f"torch did not start within {_TORCH_TIMEOUT_S:.0f} s") from error
-    words = done.stdout.split()[-3:]
-    if done.returncode != 0 or len(words) < 3:
-        raise BadRequestError(f"torch cannot be imported: {quoted_error(done.stderr)}")
-    version, cuda, count = words
-    if not int(count):
-        what = "is built without CUDA" if cuda == "None" else f"with CUDA {cuda} finds no GPU"
-        raise BadRequestError(
-            f"NVML lists {target.device}, driver {target.driver}, but torch {version} {what}",
-            remedy="install a torch for this driver, check CUDA_VISIBLE_DEVICES, or add --rehearse",
-        )
 
 
 def code_of(programs: Path) -> str:

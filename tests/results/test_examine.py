@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,32 @@ def test_a_gpu_run_needs_a_compiler_for_triton(toolbox, tools, env, header, stat
     line = only(doctor.compiler_line(software, gpus, shell | env, headers))
     assert line.state == state
     assert line.found.startswith(found)
+
+
+H200 = Detection(gpus=(DetectedGpu(index=0, name="NVIDIA H200"),))
+
+
+@pytest.mark.parametrize(
+    ("says", "te", "state", "found"),
+    [
+        ("echo 1", "2.11", "ok", "torch, transformer_engine.pytorch; torch 2.11.0 finds 1 of 1 GPU"),
+        ("echo a warning; echo 0", None, "problem", "torch; torch 2.11.0 finds 0 of 1 GPU"),
+        ("echo 'ImportError: libcudnn_graph.so.9: HF_TOKEN=CANARY' >&2; exit 1", "2.11", "problem",
+         "torch, transformer_engine.pytorch: ImportError: libcudnn_graph.so.9: HF_TOKEN=***"),
+    ],
+)  # fmt: skip
+def test_what_ranks_import_is_imported_where_there_are_gpus(tmp_path, says, te, state, found):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{says}\n")
+    python.chmod(0o700)
+    host = replace(this_host(), python=str(python))
+    line = only(doctor.import_line(host, Software(torch="2.11.0", transformer_engine=te), H200))
+    assert (line.state, line.found) == (state, found)
+
+
+def test_nothing_is_imported_without_gpus_or_without_torch():
+    assert list(doctor.import_line(this_host(), Software(torch="2.11.0"), Detection())) == []
+    assert list(doctor.import_line(this_host(), Software(), H200)) == []
 
 
 def test_a_missing_results_folder_is_tested_in_its_parent_and_nothing_is_left(tmp_path):
