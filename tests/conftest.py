@@ -36,17 +36,19 @@ def pytest_configure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``scripts/check --slow``: also what takes long beside another test of its kind."""
     parser.addoption("--slow", action="store_true", help="also run the tests marked long")
+    parser.addoption("--cuda", action="store_true", help="run the tests on scripted GPUs, and no others")
     parser.addoption("--te", default="2.11", help="transformer-engine whose Python tests/real_te runs")
     parser.addoption("--fuzz_seconds", type=float, default=600.0, help="of all fuzz tests together, with --slow")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what only `--slow` runs. Put files with slow tests first: no process then waits long for the other."""
-    if not config.getoption("--slow"):
-        left_out = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """Deselect what only `--slow` or `--cuda` runs. Put files with slow tests first: no process then waits long for the other."""
+    on_cuda, slow = config.getoption("--cuda"), config.getoption("--slow")
+    left_out = [item for item in items
+                if bool(item.get_closest_marker("cuda")) != on_cuda or (item.get_closest_marker("long") and not slow)]  # fmt: skip
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     trains = {item.path for item in items if item.get_closest_marker("train")}
     items.sort(key=lambda item: (-num_slow[item.path], item.path not in trains))

@@ -18,7 +18,7 @@ from harness.judge.readings import bare_uuid, rank_clocks
 from harness.predict import flops
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord, MeasuredOn, leaves, spec_like
-from harness.records.run import IMPORTED, REPLAYED, RunRecord
+from harness.records.run import IMPORTED, RunRecord
 from harness.units import counted
 
 Facts = Mapping[str, str | None]
@@ -155,7 +155,8 @@ def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
         *([] if record.status == "ok" else [ended]),
         *(f"suspect: {why}" for why in doubts_of(record, metrics)),
         *([short] if short else []),
-        *(note for note in record.notes if note.startswith((REPLAYED, IMPORTED))),
+        *record.unmeasured,
+        *(note for note in record.notes if note.startswith(IMPORTED)),
     )
 
 

@@ -81,7 +81,7 @@ def of_run(run: RunRecord) -> ExportDocument:
     if run.status != "ok":
         raise BadRequestError(f"{run.run_id}: ended as {run.status}, so it cannot become a golden", remedy=_remedy(run))
     metrics = derive(run)
-    if doubts := doubts_of(run, metrics):
+    if doubts := (*doubts_of(run, metrics), *filter(None, [run.no_time])):
         raise BadRequestError(
             f"{run.run_id}: suspect: {'; '.join(doubts)}, so it cannot become a golden", remedy=_remedy(run)
         )

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.judge.coverage import measured_device
@@ -14,7 +15,7 @@ from harness.judge.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, S
 from harness.judge.plausible import doubts_of
 from harness.records.batches import Purpose
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
-from harness.records.run import REPLAYED, RunRecord, Status
+from harness.records.run import RunRecord, Status
 from harness.units import GIB, first_line
 
 LIMIT = "@"
@@ -101,7 +102,12 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
     """Make the history record of one run; ``metrics`` are its own, not those of its repeats together.
 
     A figure that is absent or not finite is left out; a replayed run is suspect, for it measured nothing.
+    BadRequestError: the run had no real device.
     """
+    if record.no_time:
+        raise BadRequestError(
+            f"run {record.run_id}: {record.no_time}", remedy="leave it out: history has measured runs"
+        )
     why = occasion or Occasion()
     where, figures = record.provenance, _figures(metrics)
     return HistoryRecord(
@@ -118,7 +124,7 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         status=record.status,
         outcome=why.outcome,
         failure=first_line(record.failure) or None,
-        suspect=(*doubts_of(record, metrics), *(note for note in record.notes if note.startswith(REPLAYED))),
+        suspect=(*doubts_of(record, metrics), *record.unmeasured),
         metrics=figures,
         voided={
             metric.name: why.doubts[metric.kind]

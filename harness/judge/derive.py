@@ -20,9 +20,11 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
     """Return the figures of a run over the window of ``measure`` (default: the run's own)."""
     spec, ranks, coverage = record.spec, record.ranks, coverage_of(record)
     window = coverage.window(*(measure or spec.measure).window)
+    if record.no_time:
+        window = replace(window, seconds=(), missing=())
     model_flops = flops.model_flops_per_step(spec) if spec.is_described else 0
     recompute_flops = flops.recompute_flops_per_step(spec, record.effective) if spec.is_described else 0
-    bounds, losses = (window.start, window.end), _losses(ranks)
+    bounds, losses = (window.start, window.end), [] if record.no_time else _losses(ranks)
     counted_s = window.seconds if spec.is_described else ()
     throughput = [flops.achieved_tflops(model_flops, s, spec.num_gpus) for s in counted_s]
     token_rates = [spec.tokens_per_step / (s * spec.num_gpus) for s in window.seconds]
@@ -117,7 +119,7 @@ def _losses(ranks: Sequence[RankRecord]) -> list[float]:
 
 def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str, str]:
     spec = coverage.record.spec
-    problems = dict.fromkeys((*SUMMARY_METRICS, "mfu", "hfu"), window.problem)
+    problems = dict.fromkeys((*SUMMARY_METRICS, "mfu", "hfu"), coverage.record.no_time or window.problem)
     for name, peak in metrics.peaks.items():
         if peak is None:
             problems[name] = coverage.no_peak(name)

@@ -24,7 +24,7 @@ from harness.records.golden import (
     setting_differences,
 )
 from harness.records.redact import redact
-from harness.records.run import REPLAYED, RunRecord
+from harness.records.run import RunRecord
 from harness.units import format_percent
 
 # If the spread is half the threshold, one of twenty equal runs exceeds the threshold (two standard deviations).
@@ -234,7 +234,7 @@ def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadReq
 
 def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
     problems = [f"suspect: {why}" for why in doubts_of(record, metrics)]
-    problems += [note for note in record.notes if note.startswith(REPLAYED)]
+    problems += record.unmeasured
     if record.status != "ok":
         problems.append(f"ended as {record.status}: {record.failure or 'no failure recorded'}")
     if not coverage_of(record).is_whole:

@@ -19,7 +19,7 @@ from harness.predict.prediction import BUILT_IN, calibrated
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
-from harness.records.run import REPLAYED, RunRecord
+from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_atomically
 from harness.records.trace import Calibration, RunErrors, TraceCase, calibration_path
 from harness.units import grouped, utc_now
@@ -132,8 +132,8 @@ def _software(record: RunRecord) -> Software | None:
 def _unfit(record: RunRecord) -> str:
     if record.status != "ok":
         return f"the run ended as {record.status}"
-    if any(note.startswith(REPLAYED) for note in record.notes):
-        return "replayed: nothing was measured"
+    if record.unmeasured:
+        return record.unmeasured[0]
     if doubts := doubts_of(record, derive(record)):
         return doubts[0]
     if record.spec.cuda_graph.impl != "none":

@@ -24,7 +24,7 @@ from harness.records.disk import disk_faults_reported
 from harness.records.night import NIGHTS
 from harness.records.rank import OWNER, RankRecord, placed
 from harness.records.redact import redact
-from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
+from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord, no_time
 from harness.records.store import RECORD, write_atomically, write_record
 
 _KINDS = ("runs", "sweeps", NIGHTS)
@@ -193,7 +193,7 @@ def _record(
         failure=failure,
         findings=understood.findings,
         suspect=suspicions(spec, understood.effective, collected, ranks),
-        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes),
+        notes=(*understood.notes, *_unmeasured_note(understood, ranks), *outcome.notes, *late_nodes, *collected.notes),
         prediction=kept.prediction,
         no_prediction=kept.reason,
         provenance=_provenance(launch, clock, ranks, collected.nodes),
@@ -207,6 +207,8 @@ def _provenance(
     return found if launch.command is None else found.model_copy(update={"command": launch.command})
 
 
-def _replay_note(understood: Understood) -> tuple[str, ...]:
+def _unmeasured_note(understood: Understood, ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
     plan = understood.plan
-    return (redact(f"{REPLAYED}{plan.source}: nothing was measured"),) if isinstance(plan, ReplayPlan) else ()
+    if isinstance(plan, ReplayPlan):
+        return (redact(f"{REPLAYED}{plan.source}: nothing was measured"),)
+    return tuple(filter(None, [no_time(ranks)]))

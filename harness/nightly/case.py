@@ -22,7 +22,7 @@ from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdi
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.gating import GateOptions
 from harness.records.golden import GoldenRecord, MeasuredOn
-from harness.records.run import REPLAYED, Provenance, RunRecord
+from harness.records.run import Provenance, RunRecord
 from harness.units import first_line, utc_time
 
 MACHINE = (*SOFTWARE, "device_name", "driver_version")
@@ -98,14 +98,14 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
 
 def _with_figures(verdict: CaseVerdict, figures: _Figures) -> CaseVerdict:
     golden, alike = figures.comparison.golden, figures.comparison.likeness
-    replayed = (note for record in verdict.counted for note in record.notes if note.startswith(REPLAYED))
+    unmeasured = (note for record in verdict.counted for note in record.unmeasured)
     return replace(
         verdict,
         findings=figures.findings,
         metrics=figures.metrics,
         speed=figures.speed,
         drift=drift_of(verdict.counted, golden, alike) if golden else (),
-        caveats=(*alike.caveats, *dict.fromkeys(replayed)),
+        caveats=(*alike.caveats, *dict.fromkeys(unmeasured)),
     )
 
 

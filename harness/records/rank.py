@@ -190,6 +190,9 @@ class Coordinates(Frozen):
         return (self.tp, self.dp, self.cp) == (0, 0, 0)
 
 
+SCRIPTED = "Scripted "  # how the name of a device begins that does not exist: memory is real, kernels do nothing
+
+
 class Device(Frozen):
     """The device a rank ran on."""
 

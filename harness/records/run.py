@@ -16,6 +16,7 @@ from harness.records.prediction import PredictionRecord
 from harness.records.rank import (
     LONGEST_STEP_S,
     SCHEMA_VERSION,
+    SCRIPTED,
     ClockSamples,
     Failure,
     MemorySeries,
@@ -150,6 +151,13 @@ class Provenance(Frozen):
     environment: dict[str, str] = Field(default_factory=dict)
 
 
+def no_time(ranks: Iterable[RankRecord]) -> str | None:
+    """Return why the ranks' times and losses mean nothing; None on devices that exist."""
+    names = (rank.device.name for rank in ranks if rank.device)
+    scripted = next((name for name in names if name.startswith(SCRIPTED)), None)
+    return f"{scripted}: allocations are real, kernels do nothing" if scripted else None
+
+
 class RunRecord(Frozen):
     """The raw facts of a run. Readers derive figures such as TFLOP/s from it, with a named formula version.
 
@@ -178,6 +186,17 @@ class RunRecord(Frozen):
     def when_failed(self, failure: Failure) -> str:
         """Return the moment of a rank's failure, counted as the program counts its steps."""
         return failure.when_logged if self.imported else failure.when
+
+    @property
+    def no_time(self) -> str | None:
+        """Return why its times and losses mean nothing; None on a device that exists."""
+        return no_time(self.ranks)
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Return why nothing was measured: no golden, history or calibration may come of this run."""
+        replays = (note for note in self.notes if note.startswith(REPLAYED))
+        return (*replays, *([self.no_time] if self.no_time else []))
 
     @property
     def first_oom(self) -> RankRecord | None:

@@ -1,0 +1,123 @@
+"""One rank of a large job in one process: the project's own rank, with process groups that send nothing.
+
+    one_rank.py RANK STEPS name=value ...    on a scripted machine (lane.py); names are those of harness.api.Experiment
+
+``set=`` takes NAME=VALUE words as `--set` does. ``balanced=1``: every expert gets its equal share of the tokens, by the
+planner's own routing: counts of tokens come from kernels, and those write nothing. ``snapshot=FILE``: one more step is
+recorded for `mbr-perf snapshot`. Prints a JSON line: peaks of torch's allocator in every step, which are real, and what
+the rank recorded; with ``failure`` instead of the peaks of later steps where memory ran out.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def value(text: str) -> int | str:
+    """Return a number where the text is one."""
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def spec_of(options: dict[str, str]) -> Any:
+    """Return the settled experiment that the options ask for."""
+    from harness.api import Experiment
+    from harness.cli.options import JudgeOptions, LaunchOptions
+    from harness.cli.requests import run_request
+    from harness.launch.environment import this_host
+    from harness.measure.understanding import settle
+
+    given: dict[str, Any] = {name: value(text) for name, text in options.items() if name != "set"}
+    asked = Experiment(**given, set_values=options["set"].split() if "set" in options else None)
+    return settle(run_request(asked, JudgeOptions(), LaunchOptions()), this_host()).spec
+
+
+def environment_of(spec: Any, rank: int) -> None:
+    """Set what torchrun and the launcher would set for this rank."""
+    from harness.launch.environment import child_environment, this_host
+
+    for each in child_environment(spec, this_host().shell, (), min(spec.num_gpus, spec.gpus_per_node)):
+        if each.source in ("table", "spec.env"):
+            os.environ[each.name] = each.value
+    where = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": spec.num_gpus, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}
+    os.environ.update({name: str(text) for name, text in where.items()})
+
+
+def send_nothing(rank: int, world_size: int) -> None:
+    """Let torch's `fake` backend stand for every process group."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    real = dist.init_process_group
+
+    def init(*_args: object, **_kwargs: object) -> None:
+        real("fake", rank=rank, world_size=world_size, store=FakeStore())
+
+    dist.init_process_group = init
+
+
+def balance_routing() -> None:
+    """Install the planner's routing: counts on the host, selections of known length."""
+    import torch
+
+    from harness.engine.tracing import routing
+
+    routing.PLACE.device = torch.device("cuda", 0)
+    routing.install()
+
+
+def measure(spec: Any, rank: int, steps: int, snapshot: str | None) -> dict[str, Any]:
+    """Build and train; return what the allocator saw."""
+    import torch
+
+    from harness.engine import rank_run
+    from harness.engine.memory import recorded_step
+    from harness.engine.rank_log import RankLog
+
+    folder = Path(tempfile.mkdtemp())
+    for name in ("ranks", "logs"):
+        (folder / name).mkdir()
+    found: dict[str, Any] = {"rank": rank, "peak_allocated_bytes": [], "peak_reserved_bytes": [], "failure": None}
+    with RankLog(folder, rank, spec.num_gpus) as log:
+        log.enter("import")
+        try:
+            device = rank_run.join(spec, log)
+            trainer = rank_run.build(spec, log, device)
+            found["after_build_bytes"] = torch.cuda.memory_allocated()
+            for index in range(steps):
+                torch.cuda.reset_peak_memory_stats()
+                rank_run.measured_step(log, trainer, device, index)
+                found["peak_allocated_bytes"].append(torch.cuda.max_memory_allocated())
+                found["peak_reserved_bytes"].append(torch.cuda.max_memory_reserved())
+            if snapshot:
+                with recorded_step(Path(snapshot)) as on_phase:
+                    trainer.step(index=steps, on_phase=on_phase)
+        except torch.OutOfMemoryError as error:
+            found["failure"] = str(error)
+    fields, stats = log.fields, torch.cuda.memory_stats()
+    return found | {
+        "coordinates": fields["coordinates"].model_dump(), "num_parameters": fields.get("num_parameters"),
+        "num_microbatches": spec.num_microbatches, "recompute": spec.recompute.text, "versions": fields["versions"],
+        "step_seconds": [round(step.seconds, 2) for step in log.steps], "num_ooms": stats["num_ooms"],
+        "num_alloc_retries": stats["num_alloc_retries"], "host_peak_bytes": torch.cuda.host_memory_stats().get("allocated_bytes.peak"),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Print the answer; no end of communication is waited for."""
+    rank, steps = int(sys.argv[1]), int(sys.argv[2])
+    options = dict(word.split("=", 1) for word in sys.argv[3:])
+    balanced, snapshot = options.pop("balanced", None), options.pop("snapshot", None)
+    spec = spec_of(options)
+    environment_of(spec, rank)
+    send_nothing(rank, spec.num_gpus)
+    if balanced:
+        balance_routing()
+    print(json.dumps(measure(spec, rank, steps, snapshot)), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
