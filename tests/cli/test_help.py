@@ -47,15 +47,6 @@ def test_an_example_is_a_command_line_that_mbr_perf_takes_with_recipes_that_exis
         find_recipe_file(given["model_recipe_name"])
 
 
-def test_a_wrong_example_would_be_found():
-    with pytest.raises(Exception, match="No such option"):
-        parsed("run -mr llama3_8b --recompute_modulez mlp")
-
-
-def test_an_example_fits_on_a_line_of_a_narrow_terminal():
-    assert [line for line in LINES if len(f"  mbr-perf {line}") > 90] == []
-
-
 def test_the_program_alone_shows_five_tasks_with_commands_to_copy(mbr_perf):
     answer = mbr_perf()
     assert answer.code == 2

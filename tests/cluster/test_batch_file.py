@@ -55,15 +55,6 @@ def test_the_whole_file_is_as_kept(make_job):
     assert EXPECTED.read_text() == asked.render()
 
 
-def test_bash_accepts_the_file(make_job):
-    done = subprocess.run(["/bin/bash", "-n"], input=make_job().render(), capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_sbatch_hands_over_nothing(make_job):
-    assert make_job().sbatch == ("sbatch", "--parsable", "--export=NIL", "/scratch/results/jobs/JOB/job.sbatch")
-
-
 def test_variables_passed_by_name_are_named_to_sbatch_and_their_values_are_nowhere(make_job):
     job = make_job(shell={**SHELL, "HF_TOKEN": "canary"}, launch=BatchLaunch(pass_env=("HF_TOKEN", "WANDB_MODE")))
     assert job.sbatch[2] == "--export=HF_TOKEN,WANDB_MODE"
@@ -112,11 +103,6 @@ def test_gpus_are_asked_for_as_the_cluster_wants_it(make_job, how):
 
 def test_a_cluster_without_gpus_is_not_asked_for_them(make_job):
     assert not [line for line in directives(make_job(gpus="none")) if "gpu" in line.partition("=")[0]]
-
-
-def test_nodes_are_whole_unless_they_are_to_be_shared(make_job):
-    assert {"exclusive", "mem=0"} <= set(directives(make_job()))
-    assert not {"exclusive", "mem=0"} & set(directives(make_job(exclusive=False)))
 
 
 @pytest.mark.parametrize(("minutes", "seconds"), [(1, 15), (5, 75), (6, 90), (600, 90)])

@@ -1,6 +1,5 @@
 """Runs that their job never committed: what the record says, for every way in which Slurm ends a job."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -185,19 +184,6 @@ def test_runs_after_a_bad_one_leave_no_folder(make_job):
     job = make_job(repeats=3)
     collect_ended(job, SUBMITTED, slurm_state("timeout"))
     assert [Path(run.run_dir).exists() for run in job.runs] == [True, False, False]
-
-
-def test_a_run_that_was_begun_keeps_its_folder(make_job):
-    job = make_job(repeats=2)
-    (Path(job.runs[1].run_dir) / "spec.json").write_text(json.dumps({}))
-    collect_ended(job, SUBMITTED, slurm_state("timeout"))
-    assert Path(job.runs[1].run_dir).exists()
-
-
-def test_collecting_twice_changes_nothing(make_job):
-    job = make_job()
-    first = collected(job, slurm_state("timeout"))
-    assert collected(job, slurm_state("nodefail")) == first
 
 
 def of_job(make_record, job, job_id, **changes):

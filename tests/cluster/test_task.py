@@ -1,6 +1,5 @@
 """What runs on a node of a Slurm job, with recorded runs in place of training: commits, refusals, and what it leaves out."""
 
-import json
 import signal
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from harness.cluster.task import main
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.batches import BatchLaunch
-from harness.records.job import JOB, JobAttempt, JobRecord, JobRun, SlurmOptions, attempt_path, time_limit_note
+from harness.records.job import JOB, JobAttempt, JobRecord, JobRun, SlurmOptions, attempt_path
 from harness.records.store import read_run
 from harness.records.strict_json import read_document
 
@@ -112,12 +111,6 @@ def test_a_requeued_job_runs_nothing_and_writes_nothing_over(make_job, in_job):
     assert Path(job.runs[0].run_dir, "record.json").read_bytes() == committed
 
 
-def test_a_requeued_job_that_had_left_nothing_runs_nothing_either(make_job, in_job):
-    job = make_job()
-    in_job(RESTART_COUNT=2)
-    assert (run_task(job), status(job)) == (3, [None, None])
-
-
 def test_half_a_run_of_another_job_is_not_written_over(make_job, in_job, capsys):
     job = make_job()
     half = Path(job.runs[1].run_dir, "ranks", "rank_000.progress.jsonl")
@@ -168,11 +161,3 @@ def test_outside_a_job_every_missing_variable_is_named_at_once():
         slurm_place({"SLURM_NNODES": "two"})
     for message in ("SLURM_JOB_ID is not set", "SLURM_NODEID is not set", "SLURM_NNODES='two' is not a number"):
         assert message in str(error.value)
-
-
-def test_attempts_are_json_that_others_can_read(make_job, in_job):
-    job = make_job(num_runs=1)
-    run_task(job)
-    document = json.loads(attempt_path(Path(job.job_dir), "7", 0).read_text())
-    assert (document["job_id"], document["nodes"], document["restart_count"]) == ("7", "n1", 0)
-    assert not time_limit_note(Path(job.job_dir)).exists()

@@ -73,14 +73,6 @@ def test_without_nvml_the_run_goes_on_and_device_memory_is_unknown(judged, stage
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_not_loaded_is_reported_likewise(judged):
-    record, out, verdict = judged("err nvmlInitWithFlags 9", "err nvmlInit_v2 9")
-    assert record.nodes[0].error == "Driver Not Loaded (NVML 9)"
-    assert f"{UNKNOWN}Driver Not Loaded (NVML 9)" in out
-    assert verdict == (0, "pass")
-
-
-@pytest.mark.slow
 def test_what_may_not_be_read_is_unknown_and_an_old_driver_is_read_by_its_old_way(judged):
     denied, old = "err nvmlDeviceGetMemoryInfo_v2 4 -1 0", "err nvmlDeviceGetMemoryInfo_v2 13 -1 1"
     record, _, verdict = judged(denied, old)

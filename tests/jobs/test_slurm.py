@@ -75,13 +75,6 @@ def test_a_dry_run_prints_the_file_and_the_command_and_writes_nothing(on_slurm, 
     assert slurm.calls("sbatch") == []
 
 
-def test_a_dry_run_in_json_holds_the_file(on_slurm):
-    plan = json.loads(on_slurm("--dryrun", "--json").out)["plan"]
-    assert plan["launcher"] == "slurm"
-    assert plan["script"].startswith("#!/bin/bash\n")
-    assert plan["sbatch"][0] == "sbatch"
-
-
 def test_a_detached_run_is_submitted_and_prints_how_to_collect_it(on_slurm, slurm, job_dir):
     answer = on_slurm("--detach", "--repeats", "2")
     job = read_job(job_dir())

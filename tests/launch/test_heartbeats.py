@@ -35,13 +35,6 @@ def follow(ranks: Ranks, count: int = 2, num_steps: int = 10) -> Heartbeats:
     return Heartbeats(ranks.folder, range(count), num_steps, now=100.0)
 
 
-def test_an_empty_file_has_no_news(ranks: Ranks) -> None:
-    heartbeats = follow(ranks)
-    assert not heartbeats.read(101.0)
-    progress = heartbeats.progress(101.0)
-    assert (progress.phase, progress.step, progress.eta_s, progress.elapsed_s) == (None, None, None, 1.0)
-
-
 def test_progress_is_that_of_the_slowest_rank(ranks: Ranks) -> None:
     heartbeats = follow(ranks)
     ranks.step(0, 3, seconds=2.0)
@@ -49,14 +42,6 @@ def test_progress_is_that_of_the_slowest_rank(ranks: Ranks) -> None:
     assert heartbeats.read(101.0)
     progress = heartbeats.progress(101.0)
     assert (progress.slowest_rank, progress.step, progress.last_step_s, progress.eta_s) == (1, 2, 4.0, 7 * 3.0)
-
-
-def test_news_of_every_rank_is_read_in_one_go(ranks: Ranks) -> None:
-    heartbeats = follow(ranks)
-    ranks.step(0, 0)
-    ranks.step(1, 0)
-    heartbeats.read(101.0)
-    assert not heartbeats.read(102.0)
 
 
 def test_half_a_line_is_kept_until_the_rest_comes(ranks: Ranks) -> None:
@@ -76,13 +61,6 @@ def test_a_line_that_is_no_heartbeat_is_a_sign_of_life_only(ranks: Ranks) -> Non
     ranks.raw(0, "\x00garbage{\n")
     assert heartbeats.read(101.0)
     assert heartbeats.progress(101.0).step == 1
-
-
-def test_silence_within_patience_is_no_hang(ranks: Ranks) -> None:
-    heartbeats = follow(ranks, count=1)
-    ranks.step(0, 0)
-    heartbeats.read(101.0)
-    assert heartbeats.silence(111.0, floor_s=10.0) is None
 
 
 def test_silence_beyond_the_floor_is_a_hang(ranks: Ranks) -> None:

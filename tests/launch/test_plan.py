@@ -11,7 +11,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
-from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, build_plan, free_port, settle
+from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, build_plan
 from harness.measure.values import launch_document
 from harness.records.gating import LaunchSettings
 from harness.show.json import text
@@ -92,12 +92,6 @@ def test_a_plan_tells_no_secret(cpu: MakeSpec, host: Host) -> None:
     assert "canary" not in plan.render() + text(launch_document(plan))
 
 
-def test_the_document_is_json_and_says_who_set_what(h100: MakeSpec, host: Host) -> None:
-    document = json_of(launch_document(plan_of(h100(), host, timeout_s=60.0)))
-    assert (document["num_local_ranks"], document["timeout_s"]) == (8, 60.0)
-    assert {v["name"]: v["source"] for v in document["environment"]}["CUDA_DEVICE_ORDER"] == "table"
-
-
 @pytest.mark.parametrize(
     ("num_gpus", "nodes", "expected"),
     [
@@ -129,18 +123,3 @@ def test_problems_of_nodes_limits_and_environment_are_reported_together(h100: Ma
     for part in ("--timeout 0 must be above 0", "--hang_timeout -1", "num_gpus 16", "--pass_env NOWHERE",
                  "--sample_interval_ms -5 must not be below 0"):  # fmt: skip
         assert part in text
-
-
-def test_a_new_port_changes_nothing_else(cpu: MakeSpec, host: Host) -> None:
-    plan = plan_of(cpu(), host)
-    other = plan.with_new_port()
-    assert replace(other, rendezvous=plan.rendezvous) == plan
-
-
-def test_ports_given_out_are_usable() -> None:
-    assert 1024 <= free_port() <= 65535
-
-
-def test_an_address_of_ones_own_is_kept_on_one_node(cpu: MakeSpec) -> None:
-    meet = settle(cpu(), Nodes(master_addr="10.0.0.7", master_port=1234))
-    assert (meet.master_addr, meet.master_port, meet.chosen_port) == ("10.0.0.7", 1234, False)

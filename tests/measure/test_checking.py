@@ -29,24 +29,12 @@ def ids(checked, severity="error"):
     return [finding.id for finding in checked.findings if finding.severity == severity]
 
 
-def test_a_legal_request_has_its_effect_and_exits_0():
-    checked = judged(recompute_modules="core_attn,layernorm")
-    assert (checked.exit_code, ids(checked)) == (ExitCode.OK, [])
-    assert set(checked.effective.modules) == {"core_attn", "layernorm"}
-
-
 def test_an_illegal_request_exits_2_with_all_that_is_wrong_errors_first():
     checked = judged(recompute_modules="mla_up_proj", context_parallel_size=2, num_gpus=8)
     assert checked.exit_code == ExitCode.BAD_REQUEST
     assert {"R09", "EFF01", "CPU01"} <= set(ids(checked))
     severities = [finding.severity for finding in checked.findings]
     assert severities == sorted(severities, key=["error", "warning", "note"].index)
-
-
-def test_a_forced_rule_stays_in_the_findings_and_blocks_no_more():
-    checked = judged(recompute_modules="mla_up_proj", force=("R09", "EFF01"))
-    forced = {finding.id for finding in checked.findings if finding.overridden}
-    assert (forced, checked.exit_code) == ({"R09", "EFF01"}, ExitCode.OK)
 
 
 @pytest.mark.train
@@ -59,18 +47,6 @@ def test_what_we_are_forced_past_megatron_core_still_refuses_and_the_finding_nam
         "follow the fix of R09",
     )
     assert finding.mcore_text.endswith("is only supported with multi_latent_attention.")
-
-
-def test_megatron_core_is_not_asked_about_another_release():
-    checked = judged(assume="megatron-core=0.19.2", ask_megatron=True)
-    assert [finding for finding in checked.findings if finding.id == "MCORE"] == []
-
-
-def test_an_unknown_rule_in_force_gets_the_nearest_ids():
-    with pytest.raises(BadRequestError, match="--force r9: no such rule") as caught:
-        judged(force=("r9",))
-    assert "did you mean " in caught.value.remedy
-    assert "R09" in caught.value.remedy
 
 
 def test_every_unknown_rule_in_force_is_named():

@@ -134,10 +134,6 @@ def test_throttling_and_neighbours_make_a_run_suspect(on_gpu):
     assert doubts_of(sample("GPU-AA-1"), on_gpu) == ()
 
 
-def test_the_power_cap_alone_makes_no_run_suspect(on_gpu):
-    assert doubts_of(sample("GPU-AA-1", throttle_reasons=("sw_power_cap",)), on_gpu) == ()
-
-
 def test_gpus_that_no_rank_ran_on_do_not_matter(on_gpu):
     other = sample("GPU-BB-2", throttle_reasons=("hw_thermal_slowdown",), foreign_processes=("x",))
     assert doubts_of(other, on_gpu) == ()

@@ -54,10 +54,6 @@ UNREADABLE = [
 ]
 
 
-def test_a_missing_folder_has_no_problems(results):
-    assert examine_results(results) == ()
-
-
 def test_committed_runs_have_no_problems(results, make_record):
     run_dir = killed(new_run_dir(results, "a"))
     write_record(run_dir, make_record())
@@ -166,12 +162,6 @@ def test_an_attempt_that_a_resumed_sweep_set_aside_is_named(results, sweep, make
         ran(sweep, make_record, cell, repeat)
     run_dir_of(sweep, 0, 0).with_name("0.incomplete-1").mkdir()
     assert problems(results) == [("attempt", "0.incomplete-1")]
-
-
-def test_a_running_sweep_has_no_problems(results, sweep):
-    (sweep / ".x.json.0123456789ab.tmp").touch()
-    claim(sweep)
-    assert examine_results(results) == ()
 
 
 def test_a_sweep_that_was_killed_before_its_plan_was_written_is_incomplete(results):

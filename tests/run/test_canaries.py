@@ -197,14 +197,6 @@ def test_an_archive_masks_what_a_program_printed_into_its_log(mbr_perf, replay, 
     assert not any(b"CANARY" in text.replace(b"NCCL_CANARY", b"") for text in texts)
 
 
-def test_nobody_asks_git_where_the_checkout_is_from():
-    """An address of a remote may hold a password."""
-    sources = (ROOT / "harness").rglob("*.py")
-    assert [
-        path for path in sources if any(word in path.read_text() for word in ('"remote"', "get-url", "remote.origin"))
-    ] == []
-
-
 @pytest.mark.train
 @pytest.mark.slow
 def test_neither_the_shell_nor_an_exception_of_a_rank_reaches_a_file_under_any_umask(tmp_path):

@@ -36,14 +36,6 @@ def test_megatron_cores_own_refusal_stands_beside_the_rule(mbr_perf):
     assert found["MCORE"]["mcore_text"] == f"ValueError: {found['R09']['mcore_text']}"
 
 
-def test_the_json_document_has_the_keys_of_the_contract(mbr_perf):
-    done = mbr_perf("check", "-mr", "llama3_8b", "--recompute_modules", "core_attn", "--json", *FAST)
-    document = json.loads(done.out)
-    assert {"schema_version", "findings", "effective", "exit_code"} <= set(document)
-    assert set(document["findings"][0]) == {"id", "severity", "message", "fix", "mcore_text", "overridden"}
-    assert document["effective"]["recompute"] == "core_attn"
-
-
 def test_force_overrides_the_named_rules_and_says_so(mbr_perf):
     asked = ("check", "-mr", "llama3_8b", "--recompute_modules", "mla_up_proj", *FAST, "--force", "R09")
     assert mbr_perf(*asked).code == 2
@@ -92,18 +84,6 @@ def test_what_cannot_be_assumed_exits_2(mbr_perf, assume, message):
     done = mbr_perf("check", "-mr", "llama3_8b", "--assume", assume, *FAST)
     assert done.code == 2
     assert message in done.err
-
-
-def test_the_options_of_run_are_taken_launching_included(mbr_perf):
-    launch = ("--nnodes", "2", "--node_rank", "5", "--timeout", "60", "--timing_threshold", "0.1")
-    done = mbr_perf("check", "-mr", "llama3_8b", "--max_steps", "20", *launch, *FAST)
-    assert done.code == 2
-    assert "error LAUNCH: --node_rank 5 of 2 nodes" in done.out
-
-
-def test_nothing_is_written(mbr_perf, tmp_path):
-    done = mbr_perf("check", "-mr", "llama3_8b", "--results_dir", tmp_path / "results", *FAST)
-    assert (done.code, list(tmp_path.iterdir())) == (0, [])
 
 
 def test_without_a_gpu_the_only_gpu_point_of_the_recipe_is_checked_and_named(mbr_perf):

@@ -142,13 +142,3 @@ def test_a_limit_on_a_processor_leaves_the_golden_in_reach(make_spec):
 def test_a_limit_on_a_gpu_makes_another_experiment(make_spec):
     measure = make_spec().measure.model_copy(update={"memory_limit_bytes": GIB})
     assert make_spec(measure=measure).fingerprint != make_spec().fingerprint
-
-
-def test_help_of_the_limit_says_what_it_asks_of_the_window(mbr_perf):
-    assert "On cpu the first two steps are watched" in " ".join(mbr_perf("run", "--help").out.split())
-
-
-@pytest.mark.parametrize("command", [("run",), ("compare",), ("doctor",), ("report",), ("results", "list")])
-def test_help_says_where_results_are_by_default(mbr_perf, command):
-    shown = " ".join(mbr_perf(*command, "--help").out.split())
-    assert "Default: results of the checkout, else ./results." in shown

@@ -62,15 +62,6 @@ def test_the_json_document_is_the_same_plan(mbr_perf, tmp_path):
     assert (document["schema_version"], document["dryrun"]) == (1, True)
 
 
-def test_secrets_of_the_shell_do_not_show(mbr_perf, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_canarycanarycanarycanary")
-    monkeypatch.setenv("PASSED_BY_NAME", "canary_by_name")
-    for more in ((), ("--json",), ("--explain",)):
-        message = dry_run(mbr_perf, tmp_path / "run", "--pass_env", "HF_TOKEN", "--pass_env", "PASSED_BY_NAME", *more)
-        assert "HF_TOKEN" in message
-        assert "canary" not in message
-
-
 def test_a_job_for_a_gpu_that_is_not_here_is_planned_all_the_same(mbr_perf, tmp_path):
     run = ("run", "-mr", "llama3_70b", "-g", "gb200", "--nnodes", "8", "--master_addr", "node0")
     answer = mbr_perf(*run, "--dryrun", "--run_dir", tmp_path / "run")
@@ -113,18 +104,6 @@ def test_a_configuration_of_buffers_keeps_its_name_and_says_what_it_was_tuned_fo
     answer = mbr_perf(*HEADLINE, "--run_dir", tmp_path, "--set", f"kernels.tp_comm_overlap_cfg={name}")
     assert f"TP overlap   user buffers of 4096 x 8192: {name}: GEMMs ring_exchange qkv_fprop 1 SM" in answer.out
     assert f"B04g: tp_comm_overlap_cfg is {name}, tuned for B200, bf16, TP 2, sequence 8192; the request is for H100, fp8, TP 4, sequence 4096" in " ".join((answer.out + answer.err).split())  # fmt: skip
-
-
-def test_an_address_that_is_given_stays(mbr_perf, tmp_path):
-    answer = mbr_perf(*HEADLINE, "--run_dir", tmp_path, "--master_addr", "node0", "--master_port", "29511")
-    assert f"#   --nnodes 4 --node_rank 3 --master_addr node0 --master_port 29511 --run_dir {tmp_path}" in answer.out
-    assert "HOST" not in answer.out
-
-
-def test_gpus_that_fill_no_whole_nodes_are_refused_in_a_dry_run_too(mbr_perf):
-    answer = mbr_perf("run", "-mr", "llama3_70b", "-g", "h100", "-ng", "36", "-tp", "4", "-pp", "1", "--dryrun")
-    assert answer.code == 2
-    assert "num_gpus 36 is not" in answer.err
 
 
 @pytest.mark.slow

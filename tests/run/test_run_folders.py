@@ -1,6 +1,5 @@
 """The folder and the golden of a run, and the messages when mbr-perf cannot use them."""
 
-import json
 from importlib.util import find_spec
 
 import pytest
@@ -51,11 +50,3 @@ def test_a_further_node_says_how_the_run_ended_and_leaves_the_record_to_the_firs
     node = ("--nnodes", "2", "--node_rank", "1", "--master_addr", "node0", "--run_dir", tmp_path / "shared")
     assert replay(name, *node).code == code
     assert not (tmp_path / "shared" / "record.json").exists()
-
-
-def test_the_json_document_names_every_repeat_and_every_finding(replay, tmp_path):
-    document = json.loads(replay("ok", "--repeats", "2", "--json").out)
-    names = sorted(path.name for path in (tmp_path / "results" / "runs").iterdir())
-    assert sorted(document["run_ids"]) == names
-    record = read_run(document["run_dir"])
-    assert document["findings"] == [finding.model_dump(mode="json") for finding in record.findings]

@@ -89,12 +89,6 @@ def test_values_that_cannot_be_are_reported_with_options_that_cannot_be_read(mbr
         assert part in message
 
 
-def test_dashes_and_underscores_mean_the_same(mbr_perf):
-    dashed = mbr_perf("run", *RECIPE, "--recompute-modules", "core_atn", "--global-batch-size", "4")
-    assert dashed == mbr_perf("run", *RECIPE, "--recompute_modules", "core_atn", "--global_batch_size", "4")
-    assert "did you mean 'core_attn'?" in dashed.err
-
-
 def test_a_rule_can_be_overruled_and_the_record_will_say_so(mbr_perf):
     without_effect = ("run", *RECIPE, "--recompute_modules", "moe", "--dryrun")
     refused = mbr_perf(*without_effect)

@@ -147,22 +147,3 @@ def test_what_a_file_says_on_one_line_breaks_no_line_and_steers_nothing(mbr_perf
     line = 1 + changed[: changed.index(f"{key}: ")].count("\n")
     assert re.search(rf"mine.yaml:{line}: [^:]*{key}: holds a ", errors)
     assert not [line for line in errors.splitlines() if line.startswith("PASS")]
-
-
-def test_a_line_break_in_an_old_record_is_shown_as_it_would_be_written(mbr_perf, run, tmp_path):
-    broken, goldens = "x\nPASS (exit 0)  all fine", ("--golden_dir", tmp_path / "golden")
-    sweep = tmp_path / "sweep"
-    shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", sweep)
-    plan = json.loads((sweep / "sweep.json").read_text())
-    plan["cells"][1]["name"] = plan["title"] = broken
-    (sweep / "sweep.json").write_text(json.dumps(plan))
-    mbr_perf("golden", "promote", run("a"), "--reason", broken, "--author", broken, *goldens)
-    (path,) = (tmp_path / "golden").rglob("*.json")
-    for answer in (
-        mbr_perf("report", sweep, "--format", "csv", "--out", tmp_path / "out"),
-        mbr_perf("golden", "show", path, *goldens),
-        mbr_perf("golden", "diff", path, run("b", provenance={"driver_version": broken}), *goldens),
-    ):
-        text = answer.out + answer.err
-        assert r"x\nPASS" in text
-        assert not [line for line in text.splitlines() if line.lstrip().startswith("PASS (exit 0)  all")], text

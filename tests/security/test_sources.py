@@ -39,24 +39,12 @@ def calls(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
-@pytest.mark.parametrize(
-    "text", ["eval(x)", "[os.system(x)]", "torch.load(x)", "yaml.unsafe_load(x)", "from pickle import loads as f"]
-)
-def test_a_call_is_seen(text: str):
-    assert RUN_TEXT & set(calls(ast.parse(text)))
-
-
 @pytest.mark.slow
 def test_nothing_that_is_read_can_run():
     assert {str(path): found for path, tree in trees().items() if (found := RUN_TEXT & set(calls(tree)))} == {}
 
 
 THROUGH_A_SHELL = re.compile(r"shell\s*=\s*True|[\"'](?:[\w/]*/)?(?:ba|da|k|z)?sh[\"'],\s*f?[\"']-\w*c")
-
-
-@pytest.mark.parametrize("call", ["run(x, shell=True)", 'run(["bash", "-c", x])', 'run(["/bin/sh", "-lc", x])'])
-def test_a_shell_is_seen(call: str):
-    assert THROUGH_A_SHELL.search(call)
 
 
 def test_no_command_goes_through_a_shell():

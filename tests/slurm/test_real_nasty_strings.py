@@ -132,10 +132,6 @@ def test_a_folder_or_a_name_is_refused_unless_a_batch_file_can_hold_it(host, fie
     assert all(value.isascii() and not set(value) & set(" '\"`$\\;|&<>*?[](){}!#%\n\r\t\v\x1b\x7f") for value in taken)
 
 
-def test_no_name_of_a_variable_is_more_to_sbatch_than_a_name(host):
-    assert [name for name in ("ALL", "nil", "NONE") if not is_refused(host, pass_env=(name,))] == []
-
-
 @pytest.mark.slow
 def test_words_of_the_containers_and_of_python_reach_srun_as_they_are(host, tmp_path):
     """Every word that is taken, in one go: the image and the Python change, all mounts stand in one list."""
