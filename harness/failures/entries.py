@@ -7,9 +7,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-import yaml
-
 from harness.failures.verdict import NOT_MEMORY, Confidence, OomClass, OomVerdict, impossible_bytes, threshold
+from harness.records.strict_yaml import table_in
 from harness.units import first_line
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
@@ -90,8 +89,7 @@ def _search(word: str, pattern: str, text: str) -> re.Match[str] | None:
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all entries, in the order in which they count."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(Path(__file__).with_name("failures.yaml").read_bytes())
-    return tuple(_entries(loader.get_single_data()))
+    return tuple(_entries(table_in(Path(__file__).with_name("failures.yaml"))))
 
 
 @cache

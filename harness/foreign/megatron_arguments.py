@@ -1,46 +1,75 @@
 """Reads arguments of Megatron-LM's launcher: command-line words or the block that a job prints, under one name each.
 
 The names are those of the launcher's namespace (`num_layers`, `add_bias_linear`), whichever form they were read from.
-`megatron_arguments.json` lists every argument of nine versions: its options, how many words each takes, its defaults,
-and whether it changes neither the memory nor the time of a training step (`harmless`).
+`megatron_arguments.yaml` lists every argument of nine versions: its options, how many words each takes, its defaults,
+and what mbr-perf does with it.
 """
 
 import ast
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from harness.errors import BadRequestError, Problems, closest
 from harness.foreign.shell_script import Word
 from harness.records.reading import PlainValue
+from harness.records.strict_yaml import table_in
 from harness.units import shortened
 
-_TABLE = Path(__file__).with_name("megatron_arguments.json")
 Takes = Literal["flag", "off", "one", "many"]
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument: its options with the words that they take, its default by version, newest first."""
+    """One argument: its options with the words that they take, its default by version, newest first.
+
+    ``harmless``: it changes neither memory nor time of a step. ``refused`` and ``noted``: why it is refused, or what a
+    note says of it. ``is_small``: the prediction leaves its small effect out.
+    """
 
     name: str
     options: Mapping[str, Takes]
     defaults: tuple[PlainValue, ...] = ()
     harmless: bool = False
+    refused: str = ""
+    noted: str = ""
+    is_small: bool = False
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return cast(dict[str, Any], table_in(Path(__file__).with_suffix(".yaml")))
 
 
 @cache
 def arguments() -> Mapping[str, Argument]:
     """Return every argument of Megatron-LM by its name in the namespace."""
-    rows = json.loads(_TABLE.read_text(encoding="utf-8"))["arguments"]
+    table = _table()
+    rows = {
+        name: {"options": {f"--{name.replace('_', '-')}": group["takes"]}} | group
+        for group in table["alike"]
+        for name in group["names"].split()
+    } | table["spelled"]
+    refused, noted = (_by_name(table[kind]) for kind in ("refused", "noted"))
+    small = set(table["small"].split())
     return {
-        name: Argument(name, row["options"], _tuple(row.get("defaults", ())), bool(row.get("harmless")))
-        for name, row in rows.items()
-    }
+        name: Argument(name, row["options"], _tuple(row.get("default", ())), "default" not in row,
+                       refused.get(name, ""), noted.get(name, ""), name in small)
+        for name, row in sorted(rows.items())
+    }  # fmt: skip
+
+
+def _by_name(rows: list[dict[str, str]]) -> dict[str, str]:
+    return {name: row["why"] for row in rows for name in row["names"].split()}
+
+
+@cache
+def derived() -> frozenset[str]:
+    """Return names that follow from others, or that `megatron_refusals` checks with others."""
+    return frozenset(_table()["derived"].split())
 
 
 def _tuple(items: Iterable[Any]) -> tuple[PlainValue, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -27,6 +28,11 @@ _SET = "tag:yaml.org,2002:set"  # the one tag of Python that PyYAML's safe dumpe
 _LOADER = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
 )  # libyaml where PyYAML was built with it; only its parser is used
+
+
+def table_in(path: Path) -> Any:
+    """Read a table of the package."""
+    return _LOADER(path.read_bytes()).get_single_data()
 
 
 class ScalarError(ValueError):

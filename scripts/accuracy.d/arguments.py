@@ -11,9 +11,8 @@ from typing import Any
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.foreign.megatron_arguments import Arguments, from_mapping, options
+from harness.foreign.megatron_arguments import Arguments, derived, from_mapping, options
 from harness.foreign.megatron_fields import arguments_layer
-from harness.foreign.megatron_refusals import DERIVED, SMALL
 from harness.resolve.recipe import Setting, build_spec, merge
 
 Row = Mapping[str, Any]
@@ -162,12 +161,12 @@ def read(row: Row) -> Reading:
 
 def _treatment(name: str, plain: Arguments) -> str:
     """Return what became of an argument of a row that was read; ``plain``: the row's, after they were read."""
-    known = options()[f"--{name}"].name
-    if known not in plain.given or plain.is_default(known):
+    known = options()[f"--{name}"]
+    if known.name not in plain.given or plain.is_default(known.name):
         return _DEFAULT
-    if known in plain.read:
+    if known.name in plain.read:
         return _READ
-    return _SMALL if known in SMALL else _DERIVED if known in DERIVED else _HARMLESS
+    return _SMALL if known.is_small else _DERIVED if known.name in derived() else _HARMLESS
 
 
 def _spec(row: Row, plain: Arguments) -> ExperimentSpec:

@@ -9,9 +9,8 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import canonical_text
-from harness.foreign.megatron_arguments import arguments, from_mapping, options
+from harness.foreign.megatron_arguments import arguments, derived, from_mapping, options
 from harness.foreign.megatron_fields import ROWS, arguments_layer
-from harness.foreign.megatron_refusals import DERIVED, FEATURES, SMALL
 from harness.resolve.recipe import LEAVES, ForeignSource, Request
 from harness.resolve.resolve import resolve
 from tests.imported_logs import MEGATRON_LM
@@ -364,10 +363,13 @@ def test_a_terminal_gives_no_arguments(monkeypatch):
 
 
 def test_the_table_of_arguments_and_the_tables_of_treatment_fit_together():
-    named = {name for row in ROWS for name in row.names} - DERIVED
+    named = {name for row in ROWS for name in row.names} - derived()
     assert named <= set(arguments())
-    assert set(FEATURES) | SMALL <= set(arguments())
-    treated = [named, set(FEATURES), set(SMALL), {name for name, each in arguments().items() if each.harmless}]
+    rows = arguments().items()
+    treated = [
+        named,
+        *({name for name, row in rows if getattr(row, kind)} for kind in ("refused", "is_small", "harmless")),
+    ]
     both = {name for name in arguments() if sum(name in each for each in treated) > 1}
     assert both <= {"apply_rope_fusion", "rope_type", "merge_file", "tokenizer_type"}
     assert {row.path for row in ROWS} <= set(LEAVES)
