@@ -41,11 +41,12 @@ def command(case: Case, verb: str, *more: str, recompute: str | None = None, gra
         return ""
     words = ["mbr-perf", verb, *_job(spec, sources)]
     left_out = _MEASURED if verb == "plan" else frozenset()  # a plan measures nothing and has no window options
+    own = {}
     if graphs is not None:
-        left_out |= _GRAPHS
-    given = _given(spec, {path: source for path, source in sources.items() if path not in left_out})
-    given |= {"--cuda_graph_impl": [graphs]} if graphs is not None else {}
-    words += [word for name, values in given.items() for value in values or [""] for word in (name, value) if word]
+        left_out, own = left_out | _GRAPHS, {"--cuda_graph_impl": [graphs]}
+    given = _given(spec, {path: source for path, source in sources.items() if path not in left_out}) | own
+    for name, values in given.items():
+        words += [word for value in values or [""] for word in (name, value) if word]
     words += ["--recompute", recompute or spec.recompute.text.removesuffix(":distributed")]
     if verb == "run":
         words += [word for rule in case.forced for word in ("--force", rule)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.records.reading import Document, Keys, PlainValue
-from harness.records.strict_yaml import Parsed, parse_yaml, read_yaml
+from harness.records.strict_yaml import parse_yaml, read_yaml
 
 _ROOT = "megatron.bridge.training.config.ConfigContainer"
 _SETTINGS = ("_target_", "_builder_")  # name the classes that Bridge instantiates; they are not settings
@@ -129,19 +129,18 @@ def flat(path: str) -> str:
 
 def read_container(path: Path, label: str) -> Container:
     """Read the container in a file. BadRequestError with ``file:line`` for other content."""
-    return _container(read_yaml(path, label, by_pyyaml=True), label)
+    return _container(read_yaml(path, label, by_pyyaml=True))
 
 
 def parse_container(text: str, label: str) -> Container:
     """Read the container in ``text``, as :func:`read_container` does."""
-    return _container(parse_yaml(text, label, by_pyyaml=True), label)
+    return _container(parse_yaml(text, label, by_pyyaml=True))
 
 
-def _container(parsed: Parsed, label: str) -> Container:
-    file = Document(label, parsed.value, parsed.lines)
+def _container(file: Document) -> Container:
     if file.at(("_target_",)) != _ROOT:
         raise BadRequestError(
-            f"{label}: not a ConfigContainer of Megatron-Bridge: _target_ is not {_ROOT}",
+            f"{file.label}: not a ConfigContainer of Megatron-Bridge: _target_ is not {_ROOT}",
             remedy="give the file that `run_script.py --dryrun` writes, or the run_config.yaml of a run",
         )
     return Container(file)

@@ -1,7 +1,4 @@
-"""Writes a job in words of other programs: a whole job, one setting to paste, and the overrides of Megatron-Bridge.
-
-The overrides are the inverse of the table that reads Megatron-Bridge's configurations.
-"""
+"""Writes a job in words of other programs; for Megatron-Bridge by the inverse of the table that reads its files."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +14,7 @@ from harness.experiment.recompute import megatron_fields
 from harness.foreign import container_values as reading
 from harness.foreign.container_fields import FIELDS, Field
 from harness.foreign.megatron_arguments import arguments
-from harness.foreign.megatron_fields import ROWS
+from harness.foreign.megatron_fields import ROWS, Row
 from harness.foreign.megatron_writing import Values, Words, as_megatron
 from harness.resolve.find import open_recipe
 from harness.resolve.points import variants_of
@@ -39,21 +36,18 @@ class Written:
     text: str
 
 
-FORMS = ("bridge", "megatron-lm", "yaml")
+_HEADINGS = {
+    "bridge": "Overrides of Megatron-Bridge: paste them behind run_script.py.",
+    "megatron-lm": "Arguments of Megatron-LM: paste them behind pretrain_gpt.py.",
+}
+FORMS = (*_HEADINGS, "yaml")
 
 
 def exported(spec: ExperimentSpec, form: str, notes: Words = ()) -> Written:
     """Return the whole job. ``notes``: about reading it; they become remarks. BadRequestError for an unknown form."""
-    if form == "bridge":
-        words, remarks = as_bridge(spec)
-        return _to_paste(
-            form, words, (*remarks, *notes), "Overrides of Megatron-Bridge: paste them behind run_script.py."
-        )
-    if form == "megatron-lm":
-        words, remarks = as_megatron(spec)
-        return _to_paste(
-            form, words, (*remarks, *notes), "Arguments of Megatron-LM: paste them behind pretrain_gpt.py."
-        )
+    if form in _HEADINGS:
+        words, remarks = as_bridge(spec) if form == "bridge" else as_megatron(spec)
+        return _to_paste(form, words, (*remarks, *notes), _HEADINGS[form])
     if form == "yaml":
         source = f"mbr-perf recipes export, {spec.slug}"
         return Written(form, (), notes, recipe_text(spec, title=spec.recipe, source=source, heading="\n".join(notes)))
@@ -102,22 +96,33 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     ``with_sizes``: also the parallel sizes and the micro-batch, whether or not they differ, because the layouts of a
     plan need not include the job's own.
     """
-    sizes = (*_SIZES, *(_OF_EXPERTS if spec.model.moe else ())) if with_sizes else ()
-    changed = (path for path in LEAVES if path not in IDENTITY and at_path(spec, path) != at_path(base, path))
-    paths = dict.fromkeys(("recompute", *sizes, *changed))
+    sizes = () if not with_sizes else _SIZES + _OF_EXPERTS if spec.model.moe else _SIZES
+    paths = dict.fromkeys(("recompute", *sizes, *(path for path in _changed(spec, base) if path not in IDENTITY)))
     (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)
-    kept, named = ([word.partition("=")[0] for word in each] for each in (words, former))
-    gone = [option for option in named if option.startswith("--") and option not in kept]
-    off = [row for row in ROWS if row.path in sizes and at_path(spec, row.path) in (None, False)]
-    gone += [option for row in off for name in row.names if name in arguments() for option in arguments()[name].options]
-    gone += [] if words or gone else ["--recompute-granularity"]
+    off = [row for row in ROWS if row.path in sizes and not at_path(spec, row.path)]
+    gone = [*(option for option in _options(former) if option not in _options(words)), *_options_of(off)]
+    if not words and not gone:
+        gone = ["--recompute-granularity"]
     return ToPaste(shlex.join(as_bridge(spec, paths)[0]), shlex.join(words), tuple(dict.fromkeys(gone)))
+
+
+def _options(words: Words) -> list[str]:
+    return [word.partition("=")[0] for word in words if word.startswith("--")]
+
+
+def _options_of(rows: Iterable[Row]) -> list[str]:
+    names = [name for row in rows for name in row.names if name in arguments()]
+    return [option for name in names for option in arguments()[name].options]
+
+
+def _changed(spec: ExperimentSpec, base: ExperimentSpec) -> list[str]:
+    return [path for path in LEAVES if at_path(spec, path) != at_path(base, path)]
 
 
 def sayable(spec: ExperimentSpec, base: ExperimentSpec) -> bool:
     """Return whether both programs have words for every setting that differs between two jobs."""
     both = {row.path for row in FIELDS} & {row.path for row in ROWS} | {"recompute"}
-    return all(path in both for path in LEAVES if at_path(spec, path) != at_path(base, path))
+    return both.issuperset(_changed(spec, base))
 
 
 def point_options(point: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +171,7 @@ def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple
     values: Values = {}
     remarks: list[str] = []
     for row in FIELDS:
-        if wanted is not None and row.path not in wanted and not (row.path == "env" and _of_env(wanted)):
+        if wanted is not None and row.path not in {*wanted, *(path.partition(".")[0] for path in wanted)}:
             continue
         if row.read in _ELSEWHERE:
             remarks += _ELSEWHERE[row.read](spec, row)
@@ -176,10 +181,6 @@ def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple
         values |= _switches(spec)
     # Hydra reads values as YAML's flow style does, and quoted text like it.
     return tuple(f"{path}={scalar(value)}" for path, value in values.items()), tuple(remarks)
-
-
-def _of_env(wanted: set[str]) -> bool:
-    return any(path.startswith("env") for path in wanted)
 
 
 def _row_values(spec: ExperimentSpec, row: Field, wanted: set[str] | None) -> Values:
@@ -221,39 +222,14 @@ def _precision(spec: ExperimentSpec, _row: Field, _value: object) -> Values:
     return {"model.bf16": spec.compute_dtype != "fp32"} | {f"model.{name}": value for name, value in own.items()}
 
 
-def _rope_scaling(_spec: ExperimentSpec, row: Field, value: object) -> Values:
-    return {"model.rope_scaling": value is not None} | ({row.names[0]: value} if value is not None else {})
-
-
-def _deferral_limit(spec: ExperimentSpec, row: Field, value: object) -> Values:
-    if not spec.parallelism.defer_embedding_wgrad_compute:
-        return {}
-    return {row.names[0]: value, "comm_overlap.wgrad_deferral_limit": value}
-
-
 def _graph(spec: ExperimentSpec, row: Field, value: object) -> Values:
     if row.path != "cuda_graph.impl":  # the kernel of the attention
         return {row.names[0]: value}
     return {row.names[0]: "full_iteration" if captures_iteration(spec.cuda_graph) else value}
 
 
-def _graph_modules(spec: ExperimentSpec, row: Field, value: object) -> Values:
-    whole = spec.cuda_graph.impl == "none" or captures_iteration(spec.cuda_graph)
-    return {row.names[0]: () if whole else value}
-
-
-def _cpu_offloading(_spec: ExperimentSpec, row: Field, value: object) -> Values:
-    return {"model.cpu_offloading": bool(value), "model.cpu_offloading_weights": False, row.names[0]: value}
-
-
-def _offloaded_modules(_spec: ExperimentSpec, row: Field, value: object) -> Values:
-    return {"model.fine_grained_activation_offloading": bool(value), row.names[0]: value}
-
-
 def _user_buffers(spec: ExperimentSpec, row: Field, _value: object) -> Values:
-    buffers = spec.model_dump(mode="json", include={"kernels": {"tp_comm_overlap_cfg"}})["kernels"][
-        "tp_comm_overlap_cfg"
-    ]
+    buffers = spec.kernels.model_dump(mode="json")["tp_comm_overlap_cfg"]
     return dict(_flat(row.names[0], buffers)) if isinstance(buffers, dict) else {row.names[0]: buffers}
 
 
@@ -267,15 +243,30 @@ def _flat(path: str, values: Mapping[str, object]) -> Iterator[tuple[str, object
 
 _WRITERS: Mapping[object, Callable[[ExperimentSpec, Field, object], Values]] = {
     reading.precision: _precision,
-    reading.rope_scaling_factor: _rope_scaling,
-    reading.deferral_limit: _deferral_limit,
+    reading.rope_scaling_factor: lambda _spec, row, value: (
+        {"model.rope_scaling": False} if value is None else {"model.rope_scaling": True, row.names[0]: value}
+    ),
+    reading.deferral_limit: lambda spec, row, value: (
+        {row.names[0]: value, "comm_overlap.wgrad_deferral_limit": value}
+        if spec.parallelism.defer_embedding_wgrad_compute
+        else {}
+    ),
     reading.recompute: lambda spec, _row, _value: {
         f"model.{n}": v for n, v in dict(megatron_fields(spec.recompute)).items()
     },
     reading.implementation: _graph,
-    reading.graph_modules: _graph_modules,
-    reading.cpu_offloading_layers: _cpu_offloading,
-    reading.offloaded_modules: _offloaded_modules,
+    reading.graph_modules: lambda spec, row, value: {
+        row.names[0]: () if spec.cuda_graph.impl == "none" or captures_iteration(spec.cuda_graph) else value
+    },
+    reading.cpu_offloading_layers: lambda _spec, row, value: {
+        "model.cpu_offloading": bool(value),
+        "model.cpu_offloading_weights": False,
+        row.names[0]: value,
+    },
+    reading.offloaded_modules: lambda _spec, row, value: {
+        "model.fine_grained_activation_offloading": bool(value),
+        row.names[0]: value,
+    },
     reading.user_buffers: _user_buffers,
 }
 """By the function that reads a value: its inverse. Values that a file spells as we do need none."""

@@ -78,22 +78,20 @@ def read(source: ForeignSource, request: Request) -> Layer:
 
 def _architecture(config: HfConfig) -> Architecture:
     """Return the row of the one model class that the file names."""
-    inner = [key for key in _MODALITIES if config.values.get(key)]
-    names = config.items("architectures") or ()
-    if config.values.get("model_type") == "kimi_k2":  # whose files name DeepSeek-V3's class
-        names = ("KimiK2ForCausalLM",)
-    known = [ARCHITECTURES[name] for name in names if isinstance(name, str) and name in ARCHITECTURES]
-    if not names and (kind := config.text("model_type")):
-        known = [row for row in ARCHITECTURES.values() if row.defaults["model_type"] == kind][:1]
+    inner = next((key for key in _MODALITIES if config.values.get(key)), None)
+    names, kind = config.items("architectures") or (), config.text("model_type")
+    if not names or kind == "kimi_k2":  # whose files name DeepSeek-V3's class
+        names = tuple(name for name, row in ARCHITECTURES.items() if row.defaults["model_type"] == kind)[:1]
+    known = [ARCHITECTURES[name] for name in map(str, names) if name in ARCHITECTURES]
     if len(known) == 1 and not inner:
         return known[0]
     config.problems.raise_if_any()
     if inner:
         raise BadRequestError(
-            f"{config.label}: {inner[0]}: mbr-perf does not train models of several modalities",
+            f"{config.label}: {inner}: mbr-perf does not train models of several modalities",
             remedy="to plan its language model alone, save that part as a separate config.json",
         )
-    named = ", ".join(shortened(str(name)) for name in names) or shortened(str(config.values.get("model_type", "none")))
+    named = ", ".join(shortened(str(name)) for name in names or (config.values.get("model_type", "none"),))
     raise BadRequestError(
         f"{config.label}: architectures: mbr-perf cannot train {named}",
         remedy=f"known: {', '.join(ARCHITECTURES)}; or describe the model in a recipe",

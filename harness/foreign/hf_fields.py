@@ -4,6 +4,7 @@ Each reader returns settings by path. Facts: the config classes of transformers 
 (models/conversion/model_bridge.py, models/*/*_bridge.py).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.foreign.hf_config import REMEDY, HfConfig
@@ -138,7 +139,7 @@ def _yarn(config: HfConfig, outer: HfConfig, name: str) -> Settings:
 def window(config: HfConfig) -> Settings:
     """Read sliding windows: of all layers, of those from `max_window_layers` on, or as `layer_types` names them."""
     width = config.whole("sliding_window")
-    layers, kinds = min(config.size("num_hidden_layers"), _MANY), config.items("layer_types")
+    layers = min(config.size("num_hidden_layers"), _MANY)
     if "use_sliding_window" in config.defaults and not config.flag("use_sliding_window"):
         width = None
     every_second = tuple((i + 1) % 2 for i in range(layers))
@@ -146,19 +147,24 @@ def window(config: HfConfig) -> Settings:
     if "max_window_layers" in config.defaults:
         first = min(config.whole("max_window_layers") or 0, layers)
         pattern = (0,) * first + (1,) * (layers - first)
-    if kinds is not None:
-        pattern = tuple(int(kind == "sliding_attention") for kind in kinds)
-        unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
-        if unknown or len(kinds) != layers:
-            config.refuse("layer_types", f"{unknown[0] if unknown else len(kinds)}: not one known type for each layer",
-                          "one of sliding_attention, full_attention for each layer")  # fmt: skip
-            return {}
+    if (kinds := config.items("layer_types")) is not None:
+        pattern = _named_layers(config, kinds, layers)
     if width is None or not any(pattern):
         return {}
     found: Settings = {"model.window_size": config.setting((width - 1, 0), "sliding_window")}
     if not all(pattern):
         found["model.window_attn_skip_freq"] = config.setting(2 if pattern == every_second else pattern, "layer_types")
     return found
+
+
+def _named_layers(config: HfConfig, kinds: Sequence[object], layers: int) -> tuple[int, ...]:
+    """Return which layers have windows; none where a name is unknown or missing."""
+    unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
+    if unknown or len(kinds) != layers:
+        config.refuse("layer_types", f"{unknown[0] if unknown else len(kinds)}: not one known type for each layer",
+                      "one of sliding_attention, full_attention for each layer")  # fmt: skip
+        return ()
+    return tuple(int(kind == "sliding_attention") for kind in kinds)
 
 
 def experts(config: HfConfig) -> Settings:

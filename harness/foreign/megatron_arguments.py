@@ -53,17 +53,15 @@ def arguments() -> Mapping[str, Argument]:
         for group in table["alike"]
         for name in group["names"].split()
     } | table["spelled"]
-    refused, noted = (_by_name(table[kind]) for kind in ("refused", "noted"))
+    refused, noted = (
+        {name: row["why"] for row in table[kind] for name in row["names"].split()} for kind in ("refused", "noted")
+    )
     small = set(table["small"].split())
     return {
         name: Argument(name, row["options"], _tuple(row.get("default", ())), "default" not in row,
                        refused.get(name, ""), noted.get(name, ""), name in small)
         for name, row in sorted(rows.items())
     }  # fmt: skip
-
-
-def _by_name(rows: list[dict[str, str]]) -> dict[str, str]:
-    return {name: row["why"] for row in rows for name in row["names"].split()}
 
 
 @cache
@@ -162,24 +160,26 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
                 rest = rest[_num_values(rest) :]
             continue
         takes = argument.options[name]
-        if takes in ("flag", "off"):
-            values: list[Word] = []
-        elif equals:
+        count = {"flag": 0, "off": 0, "one": 1}.get(takes, _num_values(rest))
+        values = rest[: 0 if equals else count]
+        rest = rest[len(values) :]
+        if equals and count:
             values = [Word(inner, word.line, word.doubt)]
-        else:
-            count = _num_values(rest) if takes == "many" else 1
-            values, rest = rest[:count], rest[count:]
         if not values and takes in ("one", "many"):
             found.problems.add(f"{place}: has no value", "write the value after it")
-            continue
-        unknown = next((each for each in (word, *values) if each.doubt or "$" in each.text), None)
-        if unknown is not None and not argument.harmless:
-            why = unknown.doubt or f"the script does not set {shortened(unknown.text)}"
+        elif not argument.harmless and (why := _uncertain(word, *values)):
             found.problems.add(f"{place}: not certain: {why}", "write the arguments of one job into the file")
-            continue
-        value = takes == "flag" if takes in ("flag", "off") else _joined([each.text for each in values], takes)
-        found.given[argument.name] = Given(value, place)
+        else:
+            value = _joined([each.text for each in values], takes) if values else takes == "flag"
+            found.given[argument.name] = Given(value, place)
     return found
+
+
+def _uncertain(*words: Word) -> str:
+    """Return why the words are not certain: what the running shell alone knows."""
+    whys = (word.doubt or f"the script does not set {shortened(word.text)}" for word in words
+            if word.doubt or "$" in word.text)  # fmt: skip
+    return next(whys, "")
 
 
 def _is_option(text: str) -> bool:

@@ -27,18 +27,18 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
         option = given.source.rpartition(" ")[2]
         if a.is_default(name) or _is_idle(a, name):
             continue
-        known = arguments().get(name)
-        if known and known.refused:
+        known = arguments().get(name, Argument(name, {}))
+        if known.refused:
             what, _, instead = known.refused.partition("; ")
             a.refuse(name, f"mbr-perf does not model {what}", instead or "plan the job without it")
-        elif known and known.noted:
+        elif known.noted:
             noted.append(f"{option} {shortened(str(given.value))}: {known.noted}")
         elif name in a.read or name in derived():
             continue
-        elif known and known.is_small:
+        elif known.is_small:
             small.append(option)
         else:
-            _refuse_unmodelled(a, name, known)
+            _refuse_unmodelled(a, name)
     _refuse_combinations(a)
     _refuse_context_communication(a)
     remarks = [f"The prediction leaves out: {'; '.join(sorted(noted))}"] if noted else []
@@ -49,8 +49,9 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
     _note_idle_recompute(a, layer)
 
 
-def _refuse_unmodelled(a: Arguments, name: str, known: Argument | None) -> None:
+def _refuse_unmodelled(a: Arguments, name: str) -> None:
     """Refuse an argument that no row reads, unless it is harmless."""
+    known = arguments().get(name)
     if known is None:
         if a.is_whole:
             a.refuse(name, f"{shortened(str(a.given[name].value))}: no argument of Megatron-LM that mbr-perf knows",

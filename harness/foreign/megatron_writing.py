@@ -18,8 +18,6 @@ from harness.units import counted
 Values = dict[str, object]
 Words = tuple[str, ...]
 
-_LABEL = "the exported arguments"
-
 
 def as_megatron(
     spec: ExperimentSpec, paths: Iterable[str] | None = None, explicit: Collection[str] = ()
@@ -95,11 +93,6 @@ def _precision(spec: ExperimentSpec, _value: object) -> Values:
     return {"bf16": spec.compute_dtype != "fp32"} | own
 
 
-def _activation(spec: ExperimentSpec, value: object) -> Values:
-    gated = spec.model.gated_linear_unit
-    return {"swiglu": gated and value == "silu", "quick_geglu": gated and value == "quick_gelu"}
-
-
 def _positions(spec: ExperimentSpec, value: object) -> Values:
     # YaRN without latents has no factor there. Megatron-LM asks for the longest position of every model.
     kind = "rope" if value == "yarn" else value
@@ -108,10 +101,6 @@ def _positions(spec: ExperimentSpec, value: object) -> Values:
 
 def _pattern(name: str) -> Callable[[ExperimentSpec, object], Values]:
     return lambda _spec, value: {name: f"({layer_pattern(value)})" if isinstance(value, tuple) else value}
-
-
-def _chunks(spec: ExperimentSpec, value: object) -> Values:
-    return _if(spec.parallelism.pipeline_model_parallel_layout is None, num_virtual_stages_per_pipeline_rank=value)
 
 
 def _graph(spec: ExperimentSpec, value: object) -> Values:
@@ -140,7 +129,8 @@ _WRITERS: Mapping[str, Callable[[ExperimentSpec, object], Values]] = {
         value is not None and spec.model.mla is None, group_query_attention=True, num_query_groups=value),
     "model.share_embeddings_and_output_weights": lambda _, value: {"untie_embeddings_and_output_weights": not value},
     "model.gated_linear_unit": lambda *_: {},  # the activation has it
-    "model.activation_func": _activation,
+    "model.activation_func": lambda spec, value: _if(
+        spec.model.gated_linear_unit, swiglu=value == "silu", quick_geglu=value == "quick_gelu"),
     "model.layernorm_epsilon": lambda _, value: {"norm_epsilon": value},
     "model.position_embedding_type": _positions,
     "model.rope_scaling_factor": lambda _, value: _if(value is not None, use_rope_scaling=True,
@@ -150,7 +140,8 @@ _WRITERS: Mapping[str, Callable[[ExperimentSpec, object], Values]] = {
     "model.window_attn_skip_freq": _pattern("window_attn_skip_freq"),
     "model.moe.moe_layer_freq": _pattern("moe_layer_freq"),
     "model.linear_attention.linear_attention_freq": _pattern("linear_attention_freq"),
-    "parallelism.virtual_pipeline_model_parallel_size": _chunks,
+    "parallelism.virtual_pipeline_model_parallel_size": lambda spec, value: _if(
+        spec.parallelism.pipeline_model_parallel_layout is None, num_virtual_stages_per_pipeline_rank=value),
     "recompute": lambda spec, _: dict(megatron_fields(spec.recompute)),
     "ddp.grad_reduce_in_fp32": lambda _, value: {"grad_reduce_in_bf16": not value},
     "ddp.align_grad_reduce": lambda spec, value: _if(spec.ddp.overlap_grad_reduce, align_grad_reduce=value),
@@ -189,15 +180,14 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
     yield f"add your own {own} ({spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer)"
     for each in left_out(spec, words):
         theirs = "" if each.theirs is None else f", {each.theirs} in Megatron-LM"
-        yield f"{_IN_FILES.get(each.path, 'no argument')} for {each.path}: {each.ours} here{theirs}"
-
-
-_IN_FILES = {"kernels.tp_comm_overlap_cfg": "--tp-comm-overlap-cfg takes a YAML file, which you write,"}
+        is_file = each.path == "kernels.tp_comm_overlap_cfg"
+        what = "--tp-comm-overlap-cfg takes a YAML file, which you write," if is_file else "no argument"
+        yield f"{what} for {each.path}: {each.ours} here{theirs}"
 
 
 def left_out(spec: ExperimentSpec, words: Iterable[str]) -> tuple[Disagreement, ...]:
     """Read the arguments back and return the leaves whose effect they lose, without the environment's."""
-    read = arguments_layer(from_words((Word(word, 1, "") for word in words), _LABEL))
+    read = arguments_layer(from_words((Word(word, 1, "") for word in words), "the exported arguments"))
     own = {name: at_path(spec, name) for name in IDENTITY if name != "compute_dtype"}
     found = disagreements(spec, ExperimentSpec.model_validate(nested(read) | own))
     return tuple(each for each in found if not each.path.startswith("env.") and _exists(spec, each.path))

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,7 @@ _KINDS = {"bool": "a boolean", "int": "a number", "float": "a number", "null": "
 # Controls but tab, and the separators of lines and paragraphs: every text of a file is shown on one line.
 _CONTROL = re.compile("[\x00-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
 _SET = "tag:yaml.org,2002:set"  # the one tag of Python that PyYAML's safe dumper writes for plain data
-_LOADER = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)  # libyaml where PyYAML was built with it; only its parser is used
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML was built with it
 
 
 def table_in(path: Path) -> Any:
@@ -75,26 +72,12 @@ def _kind_elsewhere(text: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """A document: its value, and the line of each key and item by the way that leads there."""
-
-    value: PlainValue
-    lines: dict[Keys, int]
-
-
-def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Parsed:
+def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Document:
     """Read the one document of a file, as :func:`parse_yaml`, after :func:`read_text`."""
     return parse_yaml(read_text(path, label), label, by_pyyaml=by_pyyaml)
 
 
-def open_yaml(path: Path, label: str) -> Document:
-    """Open a strict file. BadRequestError with every problem of one that is not strict YAML."""
-    parsed = read_yaml(path, label)
-    return Document(label, parsed.value, parsed.lines)
-
-
-def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: bool = False) -> Parsed:
+def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: bool = False) -> Document:
     """Read the one document of ``text``. BadRequestError with every problem, as ``label:line: message``.
 
     Refuses duplicate keys, anchors, aliases, merge keys, tags, several documents, ambiguous scalars, keys that are not
@@ -108,7 +91,7 @@ def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: boo
     reader.problems.raise_if_any()
     if () not in reader.lines:
         raise BadRequestError(f"{reader.place(1)}: empty document", remedy="write at least one key")
-    return Parsed(reader.root, reader.lines)
+    return Document(label, reader.root, reader.lines)
 
 
 class _Reader:

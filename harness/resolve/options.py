@@ -261,7 +261,7 @@ def _set_value(path: str, text: str, place: str) -> tuple[str, Value]:
             return path, read_layer_freq(text)
         except BadRequestError as error:
             raise BadRequestError(f"{place}: {error.message}", remedy=error.remedy) from error
-    value = parse_yaml(text, place, with_lines=False).value if text.strip() else {}
+    value = parse_yaml(text, place, with_lines=False).at(()) if text.strip() else {}
     if isinstance(value, dict) and not (value and path == _USER_BUFFERS):
         raise BadRequestError(
             f"{place}: a value is needed, is {text!r}", remedy="write a number, text, true, false, null or a list"

@@ -6,7 +6,7 @@ from pathlib import Path
 from harness.errors import nearest
 from harness.experiment.gpu import GPUS
 from harness.records.reading import Document, Keys, in_words, path_text
-from harness.records.strict_yaml import open_yaml
+from harness.records.strict_yaml import read_yaml
 from harness.resolve.options import read_layer_freq
 from harness.resolve.recipe import (
     LEAVES,
@@ -30,7 +30,7 @@ _OF_HEADER, _OF_POINT = tuple(RecipeHeader.model_fields), tuple(PointKey.model_f
 
 def load_recipe(path: Path, label: str) -> Recipe:
     """Read and check a whole file; raises BadRequestError with every problem, each at its ``file:line``."""
-    file = open_yaml(path, label)
+    file = read_yaml(path, label)
     recipe = _Reader(file).recipe(path)
     file.problems.raise_if_any()
     assert recipe is not None  # a file without a recipe has problems

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.experiment.model import Repeats
 from harness.records.reading import Document, FileModel, Keys, RefusedError, one_of, refusing
-from harness.records.strict_yaml import open_yaml
+from harness.records.strict_yaml import read_yaml
 from harness.resolve.find import SUITES, NamedFiles, find_recipe_file
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
@@ -111,7 +111,7 @@ def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
     BadRequestError with every problem, each at its ``file:line``.
     """
     path, label = _FILES.find(name_or_path, directory)
-    file = open_yaml(path, label)
+    file = read_yaml(path, label)
     suite = file.read(SuiteFile)
     _require_recipes(file, directory)
     file.problems.raise_if_any()

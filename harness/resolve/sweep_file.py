@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, create_model
 
 from harness.experiment.model import Repeats
 from harness.records.reading import FileModel, RefusedError, one_of
-from harness.records.strict_yaml import open_yaml
+from harness.records.strict_yaml import read_yaml
 from harness.resolve.find import SWEEPS, NamedFiles
 from harness.resolve.points import KNOWN_NAMES
 from harness.resolve.recipe import Request
@@ -202,7 +202,7 @@ def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFi
 
     A path has a separator or ends in .yaml or .yml. BadRequestError with every problem, each at its ``file:line``.
     """
-    file = open_yaml(*_FILES.find(name_or_path, directory))
+    file = read_yaml(*_FILES.find(name_or_path, directory))
     sweep = file.read(SweepFile)
     if "model_recipe_name" not in (sweep.request.given if sweep else {"model_recipe_name"}):
         file.refuse(("request", "model_recipe_name"), "missing", "name a recipe")
