@@ -50,7 +50,7 @@ class Display:
             return
         record = prediction.prediction.record() if prediction.prediction else None
         line = prediction_line(record, prediction.reason)
-        misfit = misfit_line(record, understood.spec.capacity_bytes)
+        misfit = misfit_line(record, understood.spec)
         submission = f"\n\n# submitted with\n{plan.command_line}" if isinstance(plan, SlurmJob) else ""
         script = Code(f"{plan.render().rstrip()}{submission}")
         sources = () if self.explain else (GAP, explanation(understood.spec, understood.sources))
@@ -62,8 +62,8 @@ class Display:
         narrate(*self._about(understood))
 
     def warn_of_misfit(self, understood: Understood, kept: KeptPrediction) -> None:
-        """Before the ranks start, warn if the prediction does not fit. The run starts anyway."""
-        if warning := misfit_line(kept.prediction, understood.spec.capacity_bytes):
+        """Before the ranks start, warn of what does not fit. The run starts anyway."""
+        if warning := misfit_line(kept.prediction, understood.spec):
             narrate(Line(warning, hang=2))
 
     def _about(self, understood: Understood) -> tuple[Block, ...]:

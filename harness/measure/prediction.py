@@ -17,6 +17,7 @@ from harness.launch.plan import Nodes
 from harness.launch.replay import ReplayPlan
 from harness.measure.understanding import Understood
 from harness.predict.exact import why_of_another_planner
+from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants, Prediction, calibrated
 from harness.predict.prediction import predict as predicted
 from harness.predict.search import Traces
@@ -61,8 +62,8 @@ def predicting(
 ) -> Iterator[Callable[[int | None], KeptPrediction]]:
     """Yield a function that returns the prediction. Call it once, with the signal that ended the ranks, if any.
 
-    Leaving the block abandons an unfinished prediction. Only the first node predicts. ``before_start`` gets a
-    prediction that is ready before the block is entered: from the cache, or on the CPU, where a tracer would take cores
+    Leaving the block abandons an unfinished prediction. Only the first node predicts. ``before_start`` gets what
+    is known before the block is entered: a prediction from the cache, or on the CPU, where a tracer would take cores
     from the ranks. On GPUs the tracer runs while the ranks start and train.
     """
     spec, software = understood.spec, understood.software
@@ -74,8 +75,8 @@ def predicting(
         return
     first = _tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
     ready = predict_with(first, spec, software)
+    before_start(ready.kept)
     if ready.prediction or not first.cached_only:
-        before_start(ready.kept)
         yield lambda _: ready.kept
         return
     stop = Event()
@@ -188,14 +189,22 @@ def prediction_line(record: PredictionRecord | None, reason: str, metrics: Metri
     )
 
 
-def misfit_line(record: PredictionRecord | None, capacity_bytes: int | None) -> str:
-    """Return a warning if even the lower bound of the prediction exceeds the capacity of a rank, else empty."""
-    if record is None or capacity_bytes is None or record.range_bytes[0] <= capacity_bytes:
+def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
+    """Return a warning if the least that a rank needs exceeds what it may use, else empty.
+
+    The least is the lower bound of the prediction. Without a prediction it is a part of weights and states.
+    """
+    capacity_bytes = spec.capacity_bytes
+    if capacity_bytes is None or not spec.is_described:
         return ""
-    low, high = map(format_bytes, record.range_bytes)
-    predicted = low if low == high else f"{low} to {high}"
-    capacity = format_bytes(capacity_bytes)
-    return f"Warning: the predicted peak of {predicted} does not fit into {capacity}; the run starts anyway"
+    if record:
+        least, most, what = *record.range_bytes, "the predicted peak of"
+    else:
+        least, most, what = *(2 * (least_bytes(spec),)), "weights, gradients and optimizer states alone: at least"
+    if least <= capacity_bytes:
+        return ""
+    sizes = " to ".join(dict.fromkeys(map(format_bytes, (least, most))))
+    return f"Warning: {what} {sizes} does not fit into {format_bytes(capacity_bytes)}; the run starts anyway"
 
 
 def _beside(predicted: float, measured: float | None, text: str) -> str:

@@ -18,7 +18,8 @@ from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.plan.request import PlanRequest, check_plan
 from harness.plan.searched import SLOWEST, Searched, Tried
-from harness.predict.layouts import Sizes, Space, least_bytes, least_seconds
+from harness.predict.layouts import Sizes, Space, least_seconds
+from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
 from harness.predict.search import Candidate, Candidates, Limits, Traces, candidates, plan, required_cases
 from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind, traces_note

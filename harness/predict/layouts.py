@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import num_virtual_stages
-from harness.predict.compose import Parameters
 from harness.predict.flops import model_flops_per_step
-from harness.predict.model_states import model_states
 
 # A search tries no larger sizes: they only divide work that is already small.
 MOST_CP, MOST_MB, MOST_PP = 16, 8, 64
@@ -162,30 +160,6 @@ def _powers(most: int) -> Iterator[int]:
     while n <= most:
         yield n
         n *= 2
-
-
-def least_bytes(spec: ExperimentSpec) -> int:
-    """Bytes of model states that some rank holds at least: attention and feed-forward weights of a stage's layers.
-
-    A stage holds at least the mean number of layers. Norms, embeddings, the output layer and activations come on top.
-    """
-    model, p = spec.model, spec.parallelism
-    per_weight = model.hidden_size * (3 if model.gated_linear_unit else 2)
-    attention = (
-        0
-        if model.mla or model.linear_attention
-        else model.hidden_size * model.head_dim * 2 * (model.num_attention_heads + model.query_groups)
-    )
-    num_moe = sum(model.moe_layer_pattern)
-    dense = (model.num_layers * attention + (model.num_layers - num_moe) * per_weight * model.ffn_hidden_size) // (
-        p.tensor_model_parallel_size * p.pipeline_model_parallel_size
-    )
-    expert = 0
-    if model.moe:
-        each = per_weight * model.moe.moe_ffn_hidden_size * model.moe.num_moe_experts
-        ways = p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size
-        expert = num_moe * each // ways
-    return model_states(spec, Parameters(dense, expert, 0)).total
 
 
 def least_seconds(spec: ExperimentSpec) -> float:

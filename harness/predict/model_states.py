@@ -177,3 +177,28 @@ def _stepped_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:
     after the other.
     """
     return max(owned) if spec.parallelism.expert_model_parallel_size > 1 else sum(owned)
+
+
+def least_bytes(spec: ExperimentSpec) -> int:
+    """Return the bytes of states that some rank holds at least: those of the weights of attention and feed-forward.
+
+    A stage holds at least the mean number of layers. Norms, embeddings, the output layer and activations come on top.
+    """
+    model, p = spec.model, spec.parallelism
+    per_weight = model.hidden_size * (3 if model.gated_linear_unit else 2)
+    attention = (
+        0
+        if model.mla or model.linear_attention
+        else model.hidden_size * model.head_dim * 2 * (model.num_attention_heads + model.query_groups)
+    )
+    num_moe = sum(model.moe_layer_pattern)
+    dense = (model.num_layers * attention + (model.num_layers - num_moe) * per_weight * model.ffn_hidden_size) // (
+        p.tensor_model_parallel_size * p.pipeline_model_parallel_size
+    )
+    expert = 0
+    if model.moe:
+        each = per_weight * model.moe.moe_ffn_hidden_size * model.moe.num_moe_experts
+        ways = p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size
+        expert = num_moe * each // ways
+    stored = int(spec.precision.weight_bytes * (dense + expert))
+    return model_states(spec, Parameters(dense, expert, stored)).total

@@ -10,6 +10,7 @@ from harness.measure.values import prediction_document
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.run import RunRecord
 from tests.commands import json_of
+from tests.conftest import build_spec
 
 
 def stage(pp_rank, activations):
@@ -76,12 +77,17 @@ def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_
     assert "measured" not in line
 
 
-@pytest.mark.parametrize("capacity", [None, 59_000_000_000, 80_000_000_000])
-def test_a_prediction_that_may_fit_is_no_warning(predicted, capacity):
-    assert misfit_line(predicted, capacity) == ""
-
-
-def test_a_prediction_wholly_above_what_a_rank_may_use_is_a_warning(predicted):
-    assert misfit_line(predicted, 58_000_000_000) == (
-        "Warning: the predicted peak of 54.95 GiB to 57.74 GiB does not fit into 54.02 GiB; the run starts anyway"
-    )
+@pytest.mark.parametrize(
+    ("sizes", "limit_gb", "warning"),
+    [
+        ((58, 62), 59, ""),
+        ((58, 62), 57, "the predicted peak of 54.02 GiB to 57.74 GiB does not fit into 53.09 GiB"),
+        (None, 57, ""),
+        (None, 40, "weights, gradients and optimizer states alone: at least 43.83 GiB does not fit into 37.25 GiB"),
+    ],
+)
+def test_what_cannot_fit_into_a_rank_is_a_warning(predicted, sizes, limit_gb, warning):
+    spec = build_spec(measure={"max_steps": 50, "memory_limit_bytes": limit_gb * 10**9})
+    record = predicted.model_copy(update={"range_bytes": tuple(x * 10**9 for x in sizes)}) if sizes else None
+    line = misfit_line(record, spec)
+    assert line == (f"Warning: {warning}; the run starts anyway" if warning else "")

@@ -4,7 +4,8 @@ import pytest
 
 from harness.experiment.layout import chunks
 from harness.experiment.software import Software
-from harness.predict.layouts import Sizes, Space, least_bytes, least_seconds
+from harness.predict.layouts import Sizes, Space, least_seconds
+from harness.predict.model_states import least_bytes
 from harness.predict.prediction import predict
 from harness.predict.shipped_traces import find_shipped
 from harness.predict.stages import Composer
