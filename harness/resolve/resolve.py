@@ -18,6 +18,8 @@ _LAYOUT = "parallelism.pipeline_model_parallel_layout"
 _FREQ = "model.moe.moe_layer_freq"
 _ATTENTION = ("model.window_attn_skip_freq", "model.linear_attention.linear_attention_freq")
 _GBS = "batch.global_batch_size"
+_TP, _CP = "parallelism.tensor_model_parallel_size", "parallelism.context_parallel_size"
+_QUEUES = "env.CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,11 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
         spec = build_spec(layer, choice.point.place)
     problems.raise_if_any()
     assert spec is not None  # otherwise there were problems
-    if choice.rescale and not layer[_GBS].from_command_line:
-        layer, note = _follow_num_gpus(layer, spec, choice)
-        spec, notes = build_spec(layer, choice.point.place), (*notes, *([note] if note else ()))
+    for follow in (_follow_context, _follow_queues, _follow_num_gpus):
+        changed, note = follow(layer, spec, choice)
+        if changed:
+            layer = merge(layer, changed)
+            spec, notes = build_spec(layer, choice.point.place), (*notes, *([note] if note else ()))
     layer_notes = [s.note for s in layer.values() if s.note]
     about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
     limit = spec.measure.memory_limit_bytes
@@ -163,27 +167,53 @@ def _of_depth(path: str, pattern: tuple[PlainValue, ...], depth: int) -> tuple[P
     return (pattern * times)[:depth]
 
 
-def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> tuple[Layer, str]:
-    """Scale the point's global batch size to another number of data-parallel copies. The note is empty if it stays.
+_Followed = tuple[Layer, str]  # the changed settings, and a note or nothing
+
+
+def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:
+    """Lower the point's context parallelism to what another number of GPUs allows."""
+    cp = spec.parallelism.context_parallel_size
+    others = spec.parallelism.model_parallel_size // cp
+    fits = [size for size in range(1, cp + 1) if cp % size == choice.num_gpus % (others * size) == 0]
+    if not choice.rescale or not fits or fits[-1] == cp or layer[_CP].from_command_line:
+        return {}, ""
+    note = f"context parallelism {cp} lowered to {fits[-1]}: {choice.num_gpus} GPUs (-cp sets it)"
+    return {_CP: Setting(fits[-1], "--num_gpus")}, note
+
+
+def _follow_queues(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:
+    """Drop the point's single hardware queue, which orders TP and CP communication, where options leave none of it."""
+    queues, of_point = layer.get(_QUEUES), choice.point.layer
+    was_split = any(path in of_point and of_point[path].value != 1 for path in (_TP, _CP))
+    is_split = spec.parallelism.tensor_model_parallel_size * spec.parallelism.context_parallel_size > 1
+    if queues is None or queues.from_command_line or queues.value not in (1, "1") or is_split or not was_split:
+        return {}, ""
+    return {_QUEUES: Setting(None, "--num_gpus")}, ""
+
+
+def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:
+    """Scale the point's global batch size to another number of data-parallel copies.
 
     Leaves that the point lacks have their value of ``layer``: a file of another program may leave out what options
     give. A point whose layout does not fit its own GPUs has no copies to scale from.
     """
     key = choice.point.key
+    if not choice.rescale or layer[_GBS].from_command_line:
+        return {}, ""
     asked = {path: setting for path, setting in layer.items() if not path.startswith("parallelism.")}
     published = build_spec(merge(asked, choice.point.layer), choice.point.place)
     if key.num_gpus % published.parallelism.model_parallel_size:
-        return layer, ""
+        return {}, ""
     base = data_parallel_size(published.parallelism, key.num_gpus)
     now = data_parallel_size(spec.parallelism, choice.num_gpus)
     scaled = weak_scaled(published.batch.global_batch_size, base, now)
     if scaled == published.batch.global_batch_size:
-        return layer, ""
+        return {}, ""
     note = (
         f"global batch size {published.batch.global_batch_size} scaled to {scaled}: "
         f"{now} data-parallel copies instead of {base} (-gb sets it)"
     )
-    return merge(layer, {_GBS: Setting(scaled, "--num_gpus")}), note
+    return {_GBS: Setting(scaled, "--num_gpus")}, note
 
 
 def resolve_point(recipe: Recipe, point: OperatingPoint) -> ExperimentSpec:

@@ -111,6 +111,35 @@ def test_a_count_that_the_parallel_sizes_do_not_divide_is_an_error(recipe):
         resolve_recipe(recipe(point()), ask(num_gpus=3))
 
 
+CP_2 = "    env: {CUDA_DEVICE_MAX_CONNECTIONS: 1}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "tp", "cp", "queues"),
+    [
+        ({"num_gpus": 1}, 1, 1, None),
+        ({"num_gpus": 4}, 1, 4, "1"),
+        ({"num_gpus": 6}, 1, 2, "1"),
+        ({"context_parallel_size": 1}, 1, 1, None),
+        ({"num_gpus": 1, "set_values": ("env.CUDA_DEVICE_MAX_CONNECTIONS=1",)}, 1, 1, "1"),
+        ({"num_gpus": 2, "tensor_model_parallel_size": 2}, 2, 1, "1"),
+    ],
+)
+def test_context_parallelism_and_its_single_queue_follow_the_number_of_gpus(recipe, options, tp, cp, queues):
+    of_cp_4 = point(tp=1, extra=CP_2).replace("{tensor_model", "{context_parallel_size: 4, tensor_model")
+    spec = resolve_recipe(recipe(of_cp_4), ask(**options)).spec
+    parallelism = spec.parallelism
+    assert (parallelism.tensor_model_parallel_size, parallelism.context_parallel_size) == (tp, cp)
+    assert spec.env.get("CUDA_DEVICE_MAX_CONNECTIONS") == queues
+    scaled = 16 * spec.data_parallel_size if "num_gpus" in options else 32
+    assert spec.batch.global_batch_size == scaled
+
+
+def test_asked_context_parallelism_is_not_lowered(recipe):
+    with pytest.raises(BadRequestError, match=r"--num_gpus 3 is not divisible by TP x PP x CP = 1 x 1 x 2 = 2"):
+        resolve_recipe(recipe(point(tp=1)), ask(num_gpus=3, context_parallel_size=2))
+
+
 def test_the_usual_precision_is_taken_when_there_else_the_first_with_a_note(recipe):
     assert choose_point(recipe(point(dtype="fp8_cs"), point()), ask()).point.key.compute_dtype == "bf16"
     choice = choose_point(recipe(point(dtype="fp8_cs"), point(dtype="fp8_sc")), ask())
