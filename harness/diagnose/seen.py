@@ -1,50 +1,9 @@
-"""Recognises symptoms by memory, FLOPs and settings."""
+"""Sees symptoms in memory, FLOPs and settings: a function for each, which returns the evidence, or ""."""
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from harness.diagnose.values import Case, Recognised
+from harness.diagnose.values import Case
 from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
-from harness.experiment.rules.refusals import filled, without_unknown
-from harness.failures.entries import word_of
-from harness.units import format_bytes, shortened
-
-
-@dataclass(frozen=True)
-class Symptom:
-    """One row. ``seen`` returns the evidence in the settings and figures, or "".
-
-    ``texts``: patterns of the messages of megatron-core or its launcher; a match in a log is enough. Its groups are the
-    values that belong into cause and fix. ``confirm``: how to be sure.
-    """
-
-    id: str
-    symptom: str
-    cause: str
-    confirm: str
-    fix: str
-    seen: Callable[[Case], str] = lambda _: ""
-    texts: tuple[str, ...] = ()
-
-    def recognised(self, case: Case) -> Recognised | None:
-        """Return the row with its evidence, or None."""
-        found = ((message, match) for message in case.messages if (match := self.match(message.text)))
-        message, match = next(found, (None, None))
-        quoted = f"{message.where}: {shortened(message.text, 160)}" if message else ""
-        evidence = "; ".join(part for part in (quoted, self.seen(case)) if part)
-        if not evidence:
-            return None
-        values = match.groupdict() if match else {}
-        cause, fix = filled(self.cause, values), without_unknown(filled(self.fix, values))
-        return Recognised(self.id, self.symptom, cause, self.confirm, fix, evidence, message is not None)
-
-    def match(self, text: str) -> re.Match[str] | None:
-        """Match a line of a log with one of the texts."""
-        found = (re.search(pattern, text) for pattern in self.texts if word_of(pattern) in text)
-        return next((match for match in found if match), None)
-
+from harness.units import format_bytes
 
 _HEADROOM = 0.05  # of the device: less free memory on another rank is no evidence
 _ON_THE_DEVICE = frozenset({"fragmentation", "capacity", "cuda_graph_pools", "outside_allocator"})
@@ -58,7 +17,7 @@ def is_device_oom(case: Case) -> bool:
     return case.verdict.oom_class in _ON_THE_DEVICE or (case.verdict.oom_class == "self_imposed_limit" and is_stand_in)
 
 
-def one_rank_beside_headroom(case: Case) -> str:
+def rank_out_of_memory_beside_headroom(case: Case) -> str:
     """See exactly one rank out of memory while the others hold less; expandable segments are off or unknown."""
     full = [rank for rank in case.ranks if rank.has_oom]
     if len(full) != 1 or not is_device_oom(case) or case.expandable_segments or case.is_on_cpu:
@@ -74,7 +33,7 @@ def one_rank_beside_headroom(case: Case) -> str:
     return f"only rank {full[0].rank}; {rest}; {allocator}"
 
 
-def with_expandable_segments(case: Case) -> str:
+def out_of_memory_with_expandable_segments(case: Case) -> str:
     """See a device that was full with expandable segments on."""
     if case.verdict.oom_class not in ("capacity", "fragmentation") or not case.expandable_segments:
         return ""
@@ -94,14 +53,14 @@ def predicted_too_large(case: Case) -> str:
     return f"{peak}, most of it {largest} ({format_bytes(size)})"
 
 
-def layernorm_still_oom(case: Case) -> str:
+def layernorm_and_still_out_of_memory(case: Case) -> str:
     """See a job out of memory with layernorm among its modules and no module that frees much."""
     if not is_device_oom(case) or "layernorm" not in case.modules or case.modules & {"mlp", "moe"}:
         return ""
     return f"recompute_modules are {','.join(sorted(case.modules))}"
 
 
-def recompute_still_oom(case: Case) -> str:
+def recompute_and_still_out_of_memory(case: Case) -> str:
     """See a job out of memory for lack of capacity, although recompute is on."""
     if case.spec is None or case.spec.recompute.text == "none" or not is_device_oom(case):
         return ""
@@ -114,12 +73,12 @@ def recompute_still_oom(case: Case) -> str:
 _DROP = 0.15  # of the utilization; above it mlp is named as the cause
 
 
-def drop_with_mlp(case: Case) -> str:
+def utilization_drop_with_mlp(case: Case) -> str:
     """See that recompute, with mlp, adds too many FLOPs to a job that ended well."""
     return _by_flops(case) if "mlp" in case.modules else ""
 
 
-def slow_with_full(case: Case) -> str:
+def slow_with_full_recompute(case: Case) -> str:
     """See that full recompute adds too many FLOPs to a job that ended well."""
     return _by_flops(case) if case.spec and isinstance(case.spec.recompute, FullRecompute) else ""
 
@@ -151,7 +110,7 @@ def full_recompute_with_graphs(case: Case) -> str:
     return f"recompute {spec.recompute.text} with cuda_graph_impl={spec.cuda_graph.impl} of {scope}"
 
 
-def pipeline_with_offloading(case: Case) -> str:
+def pipeline_with_cpu_offloading(case: Case) -> str:
     """See whole layers offloaded with several pipeline stages."""
     spec = case.spec
     if spec is None or not spec.offload.cpu_offloading_num_layers:
