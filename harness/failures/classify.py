@@ -7,7 +7,7 @@ from signal import Signals
 
 from harness.failures.allocator import allocator_figures, judged
 from harness.failures.entries import entries, known
-from harness.failures.frames import SETUP, error_line
+from harness.failures.frames import error_line, in_setup
 from harness.failures.verdict import OomClass, OomVerdict
 from harness.records.rank import Phase
 from harness.records.redact import redact
@@ -61,9 +61,9 @@ def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
     A text may be a whole traceback. The first of several messages counts.
     """
     found = _classified(text, ending)
-    if ending.phase is None or ending.phase not in SETUP or found.oom_class not in _IN_SETUP:
+    if ending.phase is None or ending.phase not in in_setup() or found.oom_class not in _IN_SETUP:
         return found
-    doing, advice = SETUP[ending.phase]
+    doing, advice = in_setup()[ending.phase]
     reason = f"out of memory while the program {doing}: {found.reason}"
     return replace(found, reason=reason, advice=advice, is_in_setup=True)
 
@@ -71,7 +71,7 @@ def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
 def _classified(text: str, ending: Ending) -> OomVerdict:
     if (figures := allocator_figures(text)) is not None:
         segments, size = ending.expandable_segments, ending.device_bytes
-        return judged(figures, expandable_segments=segments, device_bytes=size, is_in_setup=ending.phase in SETUP)
+        return judged(figures, expandable_segments=segments, device_bytes=size, is_in_setup=ending.phase in in_setup())
     if ending.pins and _NOT_PINNED.search(text):
         return OomVerdict("host_memory", "medium", "host memory could not be pinned (page-locked)", advice=_PIN_LESS)
     return known(text) or _by_ending(text, ending)

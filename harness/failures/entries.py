@@ -4,11 +4,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from harness.failures.verdict import NOT_MEMORY, Confidence, OomClass, OomVerdict, impossible_bytes, threshold
-from harness.records.strict_yaml import table_in
+from harness.failures.verdict import NOT_MEMORY, Confidence, OomClass, OomVerdict, impossible_bytes, table, threshold
 from harness.units import first_line
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
@@ -89,7 +87,7 @@ def _search(word: str, pattern: str, text: str) -> re.Match[str] | None:
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all entries, in the order in which they count."""
-    return tuple(_entries(table_in(Path(__file__).with_name("failures.yaml"))))
+    return tuple(_entries(table()["entries"]))
 
 
 @cache

@@ -1,9 +1,12 @@
 """Holds why memory ran out: the figures of torch's allocator, the verdict, and its thresholds."""
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, cast
 
 from harness.experiment.gpu import GPUS
+from harness.records.strict_yaml import table_in
 from harness.units import GIB
 
 
@@ -63,29 +66,11 @@ OomClass = Literal[
 Confidence = Literal["high", "medium", "low"]
 NOT_MEMORY: frozenset[OomClass] = frozenset({"not_oom", "killed", "time_limit", "node_failure", "unknown"})
 
-NEXT_EXPERIMENT: dict[OomClass, str] = {
-    "fragmentation": "Run it again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and no other change "
-    "(with CUDA graphs also NCCL_GRAPH_REGISTER=0). If it then fits, fragmentation is the cause.",
-    "capacity": "Recompute or shard more: `mbr-perf plan` finds the fastest setting that is predicted to fit.",
-    "cuda_graph_pools": "Run it again without CUDA graphs (cuda_graph_impl=none) or with a narrower cuda_graph_scope.",
-    "other_process": "Find out whose processes these are (nvidia-smi), and run the job again on a device without them. "
-    "Each rank must select its own GPU (torch.cuda.set_device(LOCAL_RANK)).",
-    "outside_allocator": "Reduce the memory of torch's allocator: a smaller micro-batch or more recompute. See "
-    "nvidia-smi for other processes on the device. Then use fewer communicators and smaller workspaces of libraries.",
-    "self_imposed_limit": "Raise or remove the limit (torch.cuda.set_per_process_memory_fraction, "
-    "per_process_memory_fraction, or --memory_limit of mbr-perf), and run the job again.",
-    "host_memory": "Reduce the memory of the node, not of the GPU: use fewer data loader workers and less CPU "
-    "offloading, or give the job a larger --mem. If memory could not be pinned, use a larger `ulimit -l`.",
-    "killed": "Find out who sent the signal: check the kernel's log (dmesg, oom_kill of the cgroup) and the "
-    "scheduler's record of the job.",
-    "bad_size": "Print the shapes before the call that failed: a size is negative, has overflowed, or is multiplied "
-    "once too often. If the size is intended (logits are micro-batch x sequence x vocabulary), reduce the micro-batch "
-    "or the sequence.",
-    "time_limit": "Ask for more time, or fewer steps.",
-    "node_failure": "Run the job again without that node, and report the node to your administrators.",
-    "not_oom": "Read the first error of the rank that failed first; memory is not the cause.",
-    "unknown": "Pass the log of the rank that failed first: these lines do not show why it ended.",
-}
+
+@cache
+def table() -> dict[str, Any]:
+    """Return failures.yaml, which explains itself."""
+    return cast(dict[str, Any], table_in(Path(__file__).with_name("failures.yaml")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +94,7 @@ class OomVerdict:
     @property
     def next_experiment(self) -> str:
         """What to run to confirm or avoid the failure."""
-        return self.advice or NEXT_EXPERIMENT[self.oom_class]
+        return self.advice or str(table()["advice"][self.oom_class])
 
     @property
     def is_oom(self) -> bool:

@@ -13,8 +13,8 @@ _DATA = (".json", ".yaml", ".yml", ".csv", ".css", ".txt")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _BRANCH = ast.If | ast.IfExp | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.Assert | ast.match_case
-# Fields of failures.yaml that a user reads.
-_READ = ("cause", "next", "advice")
+# Fields of tables that a user reads.
+_READ = ("cause", "next", "advice", "doing", "why", "sections", "symptom", "confirm", "fix")
 
 
 def tracked(folder: str, *suffixes: str) -> tuple[Path, ...]:
@@ -36,16 +36,18 @@ def data_lines(folder: str) -> int:
 
 
 def words_of_text(folder: str) -> int:
-    """Words of literals with a space, of docstrings that are a command's help, and of failure texts."""
-    return sum(
-        len(_WORD.findall(text)) for path in tracked(folder, ".py") for text in _texts(ast.parse(path.read_text()))
-    ) + sum(
-        len(_WORD.findall(str(entry.get(field, ""))))
-        for path in tracked(folder, ".yaml")
-        if path.name == "failures.yaml"
-        for entry in yaml.safe_load(path.read_text())
-        for field in _READ
-    )
+    """Words of literals with a space, of docstrings that are a command's help, and of tables."""
+    sources = (text for path in tracked(folder, ".py") for text in _texts(ast.parse(path.read_text())))
+    tables = (text for path in tracked(folder, ".yaml") for text in _read(yaml.safe_load(path.read_text())))
+    return sum(len(_WORD.findall(text)) for text in (*sources, *tables))
+
+
+def _read(value: object, *, is_read: bool = False) -> Iterator[str]:
+    """Yield the texts of a table that a user reads."""
+    if isinstance(value, str) and is_read:
+        yield value
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _read(each, is_read=is_read or key in _READ)
 
 
 def _texts(tree: ast.Module) -> Iterator[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from harness.failures.allocator import EIB, allocator_figures
 from harness.failures.classify import Ending, classify
 from harness.failures.first_failure import first_failure
-from harness.failures.verdict import NEXT_EXPERIMENT
+from harness.failures.verdict import table
 from harness.foreign.logs.lines import LogLine, log_lines
 
 SIZES = st.sampled_from(
@@ -44,7 +44,7 @@ LINES = st.lists(
 
 def judged_whole(text, ending):
     verdict = classify(text, ending)
-    assert verdict.oom_class in NEXT_EXPERIMENT
+    assert verdict.oom_class in table()["advice"]
     assert verdict.confidence in ("high", "medium", "low")
     assert verdict.reason
     figures = allocator_figures(text)
