@@ -103,3 +103,16 @@ def test_a_rank_that_leaves_early_without_an_error_fails_the_run(run, only_run):
     assert "PASS" not in out
     assert record.failure == "rank 1 (stage 1) failed after step 1: left neither a record nor an exit code"
     assert [len(rank.steps) for rank in record.ranks] == [4, 2]
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_set_back_changes_no_duration(run, only_run, shifted_clock):
+    began, variables = shifted_clock
+    with run(
+        "--pass_env", "LD_PRELOAD", "--pass_env", "CLOCK_SET_BACK", touch=str(began), variables=variables
+    ) as running:
+        code, _, err = running.ended()
+    record = read_run(only_run())
+    assert (code, record.status) == (0, "ok"), err
+    assert record.provenance.finished_at < record.provenance.started_at
+    assert 0.2 < record.provenance.duration_s < 100
