@@ -132,32 +132,11 @@ FIELDS: tuple[Field, ...] = (
     *_alike("train", "train", "manual_gc manual_gc_interval"),
 )  # fmt: skip
 
-NOT_IN_CONTAINERS: dict[str, str] = {
-    "recipe": "a name that only mbr-perf gives",
-    "family": "a name that only mbr-perf gives",
-    "task": "a container has no name of its task",
-    "gpu": "a container does not name its GPU type",
-    "gpus_per_node": "a container does not give the GPUs of a node",
-    "measure.max_steps": "how long we measure",
-    "measure.skip_first_percent_time": "which steps we count",
-    "measure.eval_time_start_step": "which steps we count",
-    "measure.eval_time_end_step": "which steps we count",
-    "measure.seed": "our seed, equal in all runs that are compared",
-    "measure.memory_limit_bytes": "a limit that mbr-perf sets",
-    "measure.memory_snapshot": "a recording that mbr-perf makes",
-    "measure.snapshot_on_oom": "a recording that mbr-perf makes",
-    "engine": "who trains; a container does not say",
-    **dict.fromkeys(
-        (
-            f"measure.{name}"
-            for name in ("profiler", "profiling_ranks", "profiling_start_step", "profiling_stop_step", "nsys_options")
-        ),
-        "a recording that mbr-perf makes",
-    ),
-    "measure.gpu_clock_mhz": "clocks that mbr-perf locks",
-    "measure.memory_clock_mhz": "clocks that mbr-perf locks",
-}
-"""Leaves of an ExperimentSpec that no row reads, and why."""
+NOT_IN_CONTAINERS = frozenset(
+    {"recipe", "family", "task", "gpu", "gpus_per_node", "engine"}
+    | {path for path in LEAVES if path.startswith("measure.")}
+)
+"""Leaves of an ExperimentSpec that no row reads: names, hardware, who trains, and how mbr-perf measures."""
 
 
 def container_layer(container: Container) -> Layer:
