@@ -1,8 +1,9 @@
 """One entry of the results: what was run, each check with its verdict, and the measured figures."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Literal
 
 from harness.judge.derive import derive
@@ -79,6 +80,19 @@ class Unfinished:
         """Return the case about which nothing is known."""
         stopped = Check("result", "not_run", f"stopped at the deadline after {self.seconds:.0f} s")
         return Case(name, recompute, (stopped,) if self.seconds else (), self.seconds)
+
+
+Part = Iterator[Case | None]  # None: the most telling cases are done
+
+
+def in_rounds(parts: Iterable[Part]) -> Part:
+    """Play every part up to its None, then yield None, then play each to its end."""
+    begun = list(parts)
+    for part in begun:
+        yield from takewhile(lambda case: case is not None, part)
+    yield None
+    for part in begun:
+        yield from part
 
 
 def case_name(*parts: str) -> str:

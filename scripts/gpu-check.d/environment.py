@@ -17,14 +17,16 @@ from pathlib import Path
 MINUTES = 9.5
 SHAPES = ("dense", "moe", "mla")
 DTYPES = ("bf16", "fp8_cs")
+ATTENTIONS = ("fused", "unfused")
+# none and whole layers of every shape first, then the other stages, then the other settings
 STAGES = {
+    "planner": "predicted and measured bytes, phase by phase, under every legal recompute setting",
+    "train": "a run under every module and with whole layers: memory readings in order, same losses",
     "oom": "a run that needs too much memory and the run after it; every kind of out-of-memory error, classified",
     "snapshot": "memory snapshots against torch's own counters",
     "kill": "kill -9 of a rank leaves no process and no GPU memory behind",
     "parallel": "two or more GPUs: user buffers, overlap, CUDA graphs and interleaving change no loss and end cleanly",
     "noise": "step time with and without the NVML sampler, and of equal runs",
-    "planner": "predicted and measured bytes, phase by phase, under every legal recompute setting",
-    "train": "a run under every module and with whole layers: memory readings in order, same losses",
 }
 EXIT_CODES = """\
 exit codes:
@@ -52,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
         "widths of Llama 3 8B (dense), Mixtral 8x7B (moe) and DeepSeek-V3 (mla).\n\n"
         "It uses the Python environment that you start it from if that has torch with CUDA. Otherwise it sets up .venv.\n"
         "MBR_PERF_NO_SETUP=1 PYTHON=python3 uses that Python in any case.\n\n"
-        f"stages, in this order:\n{stages}",
+        f"stages, in this order; planner and train first do no recompute and whole layers of every shape, and the rest last:\n"
+        f"{stages}",
         epilog=EXIT_CODES,
     )  # fmt: skip
     program.add_argument("--only", metavar="STAGES", help="these stages, e.g. oom,snapshot; default: all")
@@ -61,6 +64,8 @@ def parser() -> argparse.ArgumentParser:
     program.add_argument(
         "--dtypes", metavar="LIST", help=f"for the planner stage, from {','.join(DTYPES)}; default: both"
     )
+    program.add_argument("--attention", metavar="LIST", help=f"for the planner stage, from {','.join(ATTENTIONS)} (fused: "
+                         "without stored scores, also flash); default: both")  # fmt: skip
     program.add_argument("--recompute", action="append", metavar="TEXT",
                          help="only this setting besides none, e.g. full:uniform:1; repeatable")  # fmt: skip
     program.add_argument("--minutes", type=float, default=MINUTES, metavar="N",

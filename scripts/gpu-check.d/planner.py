@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 
 import phases
-from case import Case, Check, case_name
+from case import Case, Check, Part, case_name
 from phases import Row
 from runs import Runs, timed_out
-from shapes import Shape
+from shapes import FIRST, Shape
 
 from harness.errors import BadRequestError, HarnessError
 from harness.experiment.effective import settled_implementation
@@ -50,13 +50,12 @@ class Group:
         return {"compute_dtype": self.dtype, "set_values": (f"kernels.attention_backend={self.attention}",)}
 
 
-def groups(runs: Runs, shape: Shape, dtypes: Sequence[str]) -> Iterator[Group]:
+def groups(runs: Runs, shape: Shape, dtype: str, attentions: Sequence[str]) -> Iterator[Group]:
     """Yield attention without stored scores and attention with them; transformer-engine needs flash-attn for `flash`."""
     te = shape.settle(runs.target).software.transformer_engine
     flash = "flash" if runs.target.is_rehearsal or te is None or _has_flash_attention() else "fused"
-    for dtype in dtypes:
-        for attention in (flash, "unfused"):
-            yield Group(shape, dtype, attention)
+    for attention in attentions:
+        yield Group(shape, dtype, flash if attention == "fused" else attention)
 
 
 def _has_flash_attention() -> bool:
@@ -66,22 +65,25 @@ def _has_flash_attention() -> bool:
         return False
 
 
-def compare_groups(
-    runs: Runs, shape: Shape, dtypes: Sequence[str], only: Sequence[str] | None, parents: WarmParents
-) -> Iterator[Case]:
-    """Yield a case per group, with a check per setting."""
-    for group in groups(runs, shape, dtypes):
-        began = time.monotonic()
-        try:
-            rows = [*_compared(runs, group, only, parents)]
-        except HarnessError as error:
-            yield Case(group.case, checks=(Check("planned", "fail", str(error)),))
-            continue
-        absent = [text for text in only or () if text not in {row.recompute for row in rows}]
-        yield _case(group, rows, absent, time.monotonic() - began)
+def compare(runs: Runs, group: Group, only: Sequence[str] | None, parents: WarmParents) -> Part:
+    """Yield the case of a group, with a check per setting; before it the case so far, if the first settings are done."""
+    is_later, rows = group.attention == "unfused", list[Row]()
+    if is_later:
+        yield None
+    try:
+        for row in _compared(runs, group, only, parents):
+            if row:
+                rows.append(row)
+            elif not is_later:
+                yield _case(group, rows, ())
+                yield None
+    except HarnessError as error:
+        yield Case(group.case, checks=(Check("planned", "fail", str(error)),))
+        return
+    yield _case(group, rows, [text for text in only or () if text not in {row.recompute for row in rows}])
 
 
-def _case(group: Group, rows: Sequence[Row], absent: Sequence[str], seconds: float) -> Case:
+def _case(group: Group, rows: Sequence[Row], absent: Sequence[str]) -> Case:
     """Return the case; where every setting is refused, the rules are the finding."""
     table = {"shape": group.shape.name, "compute_dtype": group.dtype, "attention": group.attention,
              "rows": [asdict(row) for row in rows]}  # fmt: skip
@@ -90,11 +92,11 @@ def _case(group: Group, rows: Sequence[Row], absent: Sequence[str], seconds: flo
         rules = sorted({rule for row in rows for rule in row.refused_by})
         checks = (Check("compared", "skipped", f"every setting is refused by {', '.join(rules)}"),)
     checks = (*checks, *(Check(text, "skipped", "no effect here, or that of another setting") for text in absent))
-    return Case(group.case, "none", checks, round(seconds, 1), facts={"planner": table})
+    return Case(group.case, "none", checks, round(sum(row.seconds for row in rows), 1), facts={"planner": table})
 
 
-def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: WarmParents) -> Iterator[Row]:
-    """Yield rows, the most telling first. Earlier measurements are reused, also of settings that nobody asks for now."""
+def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: WarmParents) -> Iterator[Row | None]:
+    """Yield rows, the most telling first, None after :data:`FIRST`. Earlier measurements are reused, asked for or not."""
     settled = group.shape.settle(runs.target, **group.asked)
     implementation = settled_implementation(settled.spec)
     found = candidates(settled.spec, settled.software, implementation)
@@ -104,7 +106,11 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
     cases = required_cases(replace(found, rows=legal), implementation) if legal else ()
     tracing = Tracing(runs.target.host, trace_cache(runs.target.host.shell))
     traces = tracing.traces(cases, implementation) if cases else None
+    is_first = True
     for candidate in sorted(rows, key=_worth):
+        if is_first and candidate.text not in FIRST:
+            is_first = False
+            yield None
         if not candidate.is_legal or traces is None:
             yield Row(candidate.text, refused_by=candidate.rules)
             continue
@@ -130,13 +136,14 @@ def reusable(runs: Runs, group: Group, fingerprints: Mapping[str, str]) -> dict[
 
 
 def _worth(candidate: Candidate) -> tuple[int, int]:
-    """Sort: without recompute, each module, whole layers, all modules together, the other combinations."""
+    """Sort: :data:`FIRST`, each module, other whole layers, all modules together, the other combinations."""
     policy = candidate.spec.recompute
+    if candidate.text in FIRST:
+        return 0, FIRST.index(candidate.text)
     if isinstance(policy, FullRecompute):
         return 2, policy.num_layers
-    if isinstance(policy, SelectiveRecompute):
-        return (1, 0) if len(policy.modules) == 1 else (3, -len(policy.modules))
-    return 0, 0
+    assert isinstance(policy, SelectiveRecompute)
+    return (1, 0) if len(policy.modules) == 1 else (3, -len(policy.modules))
 
 
 def _predicted(candidate: Candidate, settled: Settled, traces: Traces) -> Row:

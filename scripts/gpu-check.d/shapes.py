@@ -15,6 +15,7 @@ from harness.measure.understanding import RunRequest, Settled, settle
 from harness.resolve.recipe import Request
 
 FULL = ("full:uniform:1", "full:block:1")
+FIRST = ("none", FULL[0])  # the settings that tell most: both ends of what recompute does
 POINTS_OF = "h100"  # the recipes keep their points under one GPU type; every other type borrows them
 
 

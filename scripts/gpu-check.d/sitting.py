@@ -3,21 +3,22 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
-from case import Case, Check, case_name
-from environment import DTYPES, SHAPES, STAGES
+from case import Case, Check, Part, case_name, in_rounds
+from environment import ATTENTIONS, DTYPES, SHAPES, STAGES
 from evidence import cases_page, earlier_cases, exit_code, write_case, write_summary
 from killing import kill_a_rank
 from machine import Target, find_target, require_fit
 from ooms import make_ooms, survive_oom
-from planner import compare_groups
+from planner import compare, groups
 from runs import Runs
 from several_gpus import compare_layouts
-from shapes import Shape, shapes
+from shapes import FIRST, Shape, shapes
 from snapshots import read_snapshots
 from training import train_settings, weigh_sampler
 
@@ -39,6 +40,7 @@ class Asked:
 
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...]
+    attentions: tuple[str, ...]
     recompute: tuple[str, ...] | None = None
     is_named: bool = False
 
@@ -66,9 +68,9 @@ def _sit(options: argparse.Namespace) -> ExitCode:
     runs = Runs(target, runs_dir, began + options.minutes * 60, HERE, kept)
     where = f"checking {target.device} ({target.gpu}); its runs are in {runs_dir}"
     narrate(*(f"doctor: {warning}" for warning in warnings), Line(where, whole=True), *earlier.notes)
-    cases, there = list[Case](), earlier.cases
-    for case in (case for stage in stages for case in RUN[stage](runs, asked)):
-        cases.append(case)
+    found, there = dict[str, Case](), earlier.cases
+    for case in filter(None, in_rounds(RUN[stage](runs, asked) for stage in stages)):
+        found[case.name] = case
         if not case.is_unknown or case.name not in there:
             there[case.name] = case
         if runs.kept.get(case.name) is not case:
@@ -76,6 +78,7 @@ def _sit(options: argparse.Namespace) -> ExitCode:
         write_summary(folder, target, list(there.values()), time.monotonic() - began)
         narrate(*runs.notes, f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)")
         runs.notes.clear()
+    cases = list(found.values())
     show_page(cases_page(cases))
     show_blocks(Line(f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}", whole=True))
     return exit_code(cases)
@@ -87,6 +90,7 @@ def understood(options: argparse.Namespace) -> tuple[tuple[str, ...], Asked]:
     stages = _chosen("--only", options.only, STAGES, problems)
     names = _chosen("--shapes", options.shapes, SHAPES, problems)
     dtypes = _chosen("--dtypes", options.dtypes, DTYPES, problems)
+    attentions = _chosen("--attention", options.attention, ATTENTIONS, problems)
     if not options.minutes > 0:
         problems.append(BadRequestError(f"--minutes {options.minutes:g} must be above 0"))
     recompute = []
@@ -97,7 +101,7 @@ def understood(options: argparse.Namespace) -> tuple[tuple[str, ...], Asked]:
             problems.append(BadRequestError(f"--recompute {text}: {error}"))
     raise_all(problems)
     found = tuple(shape for shape in shapes(HERE) if shape.name in names)
-    return stages, Asked(found, dtypes, tuple(recompute) or None, is_named=options.shapes is not None)
+    return stages, Asked(found, dtypes, attentions, tuple(recompute) or None, is_named=options.shapes is not None)
 
 
 def _chosen(option: str, text: str | None, known: Collection[str], problems: list[BadRequestError]) -> tuple[str, ...]:
@@ -109,22 +113,30 @@ def _chosen(option: str, text: str | None, known: Collection[str], problems: lis
     return tuple(name for name in known if name in wanted)
 
 
-def _oom(runs: Runs, asked: Asked) -> Iterator[Case]:
+def _oom(runs: Runs, asked: Asked) -> Part:
     yield from survive_oom(runs, asked.shapes[0])
     yield from make_ooms(runs)
 
 
-def _planner(runs: Runs, asked: Asked) -> Iterator[Case]:
+def _planner(runs: Runs, asked: Asked) -> Part:
+    missing = {shape: case for shape in asked.shapes if (case := _needs_te(runs.target, asked, shape, "planner"))}
+    able = [shape for shape in asked.shapes if shape not in missing]
+    yield from missing.values()
     with WarmParents() as parents:
-        for shape in asked.shapes:
-            missing = _needs_te(runs.target, asked, shape, "planner")
-            yield from [missing] if missing else compare_groups(runs, shape, asked.dtypes, asked.recompute, parents)
+        every = (groups(runs, shape, dtype, asked.attentions) for dtype in asked.dtypes for shape in able)
+        yield from in_rounds(compare(runs, group, asked.recompute, parents) for group in chain.from_iterable(every))
 
 
-def _train(runs: Runs, asked: Asked) -> Iterator[Case]:
-    for shape in asked.shapes:
-        missing = _needs_te(runs.target, asked, shape, "train")
-        yield from [missing] if missing else train_settings(runs, shape, asked.recompute)
+def _train(runs: Runs, asked: Asked) -> Part:
+    yield from in_rounds(_train_shape(runs, asked, shape) for shape in asked.shapes)
+
+
+def _train_shape(runs: Runs, asked: Asked, shape: Shape) -> Part:
+    missing = _needs_te(runs.target, asked, shape, "train")
+    for case in [missing] if missing else train_settings(runs, shape, asked.recompute):
+        yield case
+        if case.recompute == FIRST[-1]:
+            yield None
 
 
 def _needs_te(target: Target, asked: Asked, shape: Shape, stage: str) -> Case | None:
@@ -134,12 +146,12 @@ def _needs_te(target: Target, asked: Asked, shape: Shape, stage: str) -> Case | 
     return Case(case_name(shape.name, stage), checks=(Check(stage, "skipped", "transformer-engine is not installed"),))
 
 
-RUN: dict[str, Callable[[Runs, Asked], Iterator[Case]]] = {
+RUN: dict[str, Callable[[Runs, Asked], Part]] = {
+    "planner": _planner,
+    "train": _train,
     "oom": _oom,
     "snapshot": lambda runs, asked: read_snapshots(runs, asked.shapes[0]),
     "kill": lambda runs, asked: kill_a_rank(runs, asked.shapes[0]),
     "parallel": lambda runs, _: compare_layouts(runs, HERE),
     "noise": lambda runs, asked: weigh_sampler(runs, asked.shapes[0]),
-    "planner": _planner,
-    "train": _train,
 }

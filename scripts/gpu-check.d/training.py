@@ -7,7 +7,7 @@ from statistics import median
 import checks
 from case import Case, Check, Unfinished, case_name, case_of_run, judged
 from runs import Ran, Runs
-from shapes import Shape, legal_settings
+from shapes import FIRST, Shape, legal_settings
 
 from harness.judge.derive import derive
 from harness.records.run import RunRecord
@@ -30,7 +30,8 @@ def train_settings(runs: Runs, shape: Shape, only: Sequence[str] | None) -> Iter
         if text not in legal:
             found = "a rule forbids it, it does nothing in this model, or it combines some modules only"
             yield Case(case_name(shape.name, text), text, (Check("trained", "skipped", found),))
-    texts = [text for text in legal if only is None or text in ("none", *only)]
+    wanted = [text for text in legal if only is None or text in ("none", *only)]
+    texts = sorted(wanted, key=lambda text: text not in FIRST)
     kept = {text: runs.kept_case(case_name(shape.name, text), shape, recompute=text) for text in texts}
     is_whole = all(kept.values())
     control: RunRecord | None = None

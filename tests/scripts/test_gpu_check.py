@@ -51,10 +51,12 @@ def test_all_that_is_wrong_with_a_request_is_reported_at_once():
         "0",
         "--recompute",
         "full",
+        "--attention",
+        "flash",
     )
     done = gpu_check("--rehearse", *wrong)
     assert (done.returncode, done.stdout) == (2, "")
-    for problem in ("--shapes: there is no 'square'", "--only: there is no 'paint'", "--dtypes: there is no 'fp1'",
+    for problem in ("--shapes: there is no 'square'", "--only: there is no 'paint'", "--dtypes: there is no 'fp1'", "--attention: there is no 'flash'",
                  "--minutes 0 must be above 0", "--recompute full: "):  # fmt: skip
         assert problem in done.stderr
 
@@ -69,9 +71,8 @@ def test_help_names_every_stage_and_exit_code():
 
 
 def test_without_time_nothing_is_started_and_every_stage_says_so(tmp_path):
-    done = gpu_check(
-        "--rehearse", "--minutes", "0.01", "--only", "oom,kill,train", "--shapes", "moe", "--out", tmp_path
-    )
+    asked = ("--only", "oom,kill,train", "--shapes", "moe", "--out", tmp_path)
+    done = gpu_check("--rehearse", "--minutes", "0.01", *asked)
     assert done.returncode == 6, done.stdout + done.stderr
     verdicts = {name: case["verdict"] for name, case in cases_of(tmp_path).items()}
     assert {verdicts[name] for name in ("moe.oom", "moe.kill", "moe.none", "oom.host_memory")} == {"not_run"}

@@ -4,13 +4,14 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from case import Case, Check
+from case import Case, Check, in_rounds
 from evidence import earlier_cases, write_case
 from machine import code_of
 from phases import TOLERANCES, Row, markdown
-from planner import Group, compare_groups, reusable
+from planner import Group, _worth, compare, groups, reusable
 
 from harness.errors import BadRequestError
+from harness.predict.search import candidates
 
 PREDICTED = {
     "weights": 100,
@@ -85,12 +86,27 @@ def test_the_table_shows_prediction_measurement_difference_and_what_is_not_in_it
 
 
 def test_a_precision_that_a_rule_forbids_is_refused_by_its_name_and_nothing_is_started(machine, shape, tmp_path):
-    cases = list(compare_groups(machine(rehearse=True), shape("dense"), ("fp8_cs",), ("mlp",), parents=None))
-    assert [(case.name, case.verdict, case.checks[0].found) for case in cases] == [
+    runs = machine(rehearse=True)
+    every = groups(runs, shape("dense"), "fp8_cs", ("fused", "unfused"))
+    cases = filter(None, in_rounds(compare(runs, group, ("mlp",), parents=None) for group in every))
+    assert {(case.name, case.verdict, case.checks[0].found) for case in cases} == {
         ("dense.planner.fp8_cs.flash", "skipped", "every setting is refused by CPU04"),
         ("dense.planner.fp8_cs.unfused", "skipped", "every setting is refused by CPU04"),
-    ]
+    }
     assert not (tmp_path / "runs").exists()
+
+
+def test_both_ends_of_recompute_are_measured_first_and_combinations_last(machine, shape):
+    settled = shape("dense").settle(machine().target)
+    rows = candidates(settled.spec, settled.software, "transformer_engine").rows
+    texts = [row.text for row in sorted(rows, key=_worth)]
+    assert texts[:2] == ["none", "full:uniform:1"]
+    assert "," in texts[-1]
+
+
+@pytest.mark.parametrize(("asked", "names"), [(("fused",), ["flash"]), (("unfused",), ["unfused"])])
+def test_the_planner_can_be_asked_for_one_attention(machine, shape, asked, names):
+    assert [group.attention for group in groups(machine(rehearse=True), shape("dense"), "bf16", asked)] == names
 
 
 def test_what_an_earlier_sitting_measured_wholly_is_not_measured_again(machine, shape, tmp_path):

@@ -15,6 +15,7 @@ from machine import Target, find_target, require_fit
 from ooms import WAYS, make_ooms, oversize, survive_oom
 from planner import problem_of
 from runs import end, finished
+from sitting import RUN, Asked
 from snapshots import read_snapshots
 from training import equal_runs, sampler_overhead, train_settings, weigh_sampler
 
@@ -50,15 +51,24 @@ def failed(case):
 def test_every_setting_passes_where_all_is_well(machine, shape):
     cases = list(train_settings(machine(), shape("dense"), FEW))
     assert verdicts(cases) == {"dense.none": "pass", "dense.mlp": "pass", "dense.full-uniform-1": "pass"}
-    assert [check.name for check in cases[-1].checks] == [
+    full = cases[1]
+    assert [check.name for check in full.checks] == [
         "trained", "not_suspect", "memory_measured", "memory_in_order", "same_device", "recompute_acts", "same_losses",
         "peak_not_above",
     ]  # fmt: skip
-    assert cases[-1].figures == {
-        "step_time_s": 0.1, "tflops_per_gpu": cases[-1].figures["tflops_per_gpu"], "peak_allocated_bytes": 8 * 10**9,
+    assert full.figures == {
+        "step_time_s": 0.1, "tflops_per_gpu": full.figures["tflops_per_gpu"], "peak_allocated_bytes": 8 * 10**9,
         "peak_reserved_bytes": 9 * 10**9, "peak_device_bytes": 20 * 10**9, "static_bytes": None, "loss_first": 10.4,
         "loss_last": 10.35,
     }  # fmt: skip
+
+
+def test_every_shape_is_trained_without_and_with_whole_recompute_before_any_other_setting(machine, shape):
+    asked = Asked((shape("dense"), shape("moe")), ("bf16",), ("fused",))
+    names = [case.name if case else None for case in RUN["train"](machine(seconds=5.0), asked)]
+    assert names[:5] == ["dense.none", "dense.full-uniform-1", "moe.none", "moe.full-uniform-1", None]
+    assert names.count(None) == 1
+    assert {"dense.mlp", "moe.moe_act"} <= set(names[5:])
 
 
 @pytest.mark.slow
