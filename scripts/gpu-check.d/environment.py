@@ -76,6 +76,8 @@ def parser() -> argparse.ArgumentParser:
                          help="run the same stages with tiny shapes on the CPU; checks that need a GPU are skipped")  # fmt: skip
     program.add_argument("--out", type=Path, metavar="DIR",
                          help="folder of the results (default results/gpu/<gpu>; in a rehearsal beside its runs)")  # fmt: skip
+    program.add_argument("--archive", type=Path, metavar="FILE", help="at the end, or when it is stopped, pack results and "
+                         "runs into this new .tar.gz, redacted and without memory snapshots")  # fmt: skip
     return program
 
 

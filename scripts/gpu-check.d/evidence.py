@@ -1,6 +1,8 @@
 """The results: a JSON file per case, summary.json and planner.md; reading them back; the table on the screen."""
 
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -13,7 +15,10 @@ from phases import markdown
 
 from harness.errors import BadRequestError, ExitCode, raise_all
 from harness.measure.provenance import git_commit
+from harness.records.folders import checkout_dir
 from harness.records.store import write_atomically
+from harness.results.archive import SUFFIX, archive
+from harness.results.shareable import Places
 from harness.show.figures import ABSENT
 from harness.show.page import Column, Page, listing, table
 from harness.units import format_bytes, format_seconds
@@ -21,6 +26,12 @@ from harness.units import format_bytes, format_seconds
 SCHEMA_VERSION = 1
 SUMMARY = "summary.json"
 PLANNER = "planner.md"
+
+
+def archive_problem(target: Path) -> str | None:
+    """Return why :func:`pack` could not write this file."""
+    fits = target.name.endswith(SUFFIX) and not target.exists() and target.absolute().parent.is_dir()
+    return None if fits else f"--archive {target} must be a new file named {SUFFIX} in a folder that exists"
 
 
 def exit_code(cases: Sequence[Case]) -> ExitCode:
@@ -125,6 +136,14 @@ def _difference(document: Mapping[str, Any], target: Target) -> str | None:
     if "software" in differing:
         return "other software"
     return "other code" if differing else None
+
+
+def pack(target: Path, results: Path, runs: Path) -> None:
+    """Pack results and runs as `results archive` does: redacted, without what is no text."""
+    if results.is_dir() and not results.is_relative_to(runs):
+        shutil.copytree(results, runs / "results", dirs_exist_ok=True)
+    places = Places.of(((runs, "RUNS"), (checkout_dir(), "CHECKOUT"), (Path.home(), "~")))
+    archive(runs, target, places, max_bytes=sys.maxsize)
 
 
 def cases_page(cases: Sequence[Case]) -> Page:

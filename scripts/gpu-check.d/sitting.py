@@ -1,6 +1,7 @@
 """One sitting: understand the options, see whether the machine is fit, go through the stages, keep every case."""
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from case import Case, Check, Part, case_name, in_rounds
 from environment import ATTENTIONS, DTYPES, SHAPES, STAGES
-from evidence import cases_page, earlier_cases, exit_code, write_case, write_summary
+from evidence import archive_problem, cases_page, earlier_cases, exit_code, pack, write_case, write_summary
 from killing import kill_a_rank
 from machine import Target, find_target, require_fit
 from ooms import make_ooms, survive_oom
@@ -46,7 +47,8 @@ class Asked:
 
 
 def sit(options: argparse.Namespace) -> int:
-    """Return the exit code; see ``--help``."""
+    """Return the exit code; see ``--help``. SIGTERM ends it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return int(_sit(options))
     except HarnessError as error:
@@ -69,15 +71,19 @@ def _sit(options: argparse.Namespace) -> ExitCode:
     where = f"checking {target.device} ({target.gpu}); its runs are in {runs_dir}"
     narrate(*(f"doctor: {warning}" for warning in warnings), Line(where, whole=True), *earlier.notes)
     found, there = dict[str, Case](), earlier.cases
-    for case in filter(None, in_rounds(RUN[stage](runs, asked) for stage in stages)):
-        found[case.name] = case
-        if not case.is_unknown or case.name not in there:
-            there[case.name] = case
-        if runs.kept.get(case.name) is not case:
-            write_case(folder, target, case)
-        write_summary(folder, target, list(there.values()), time.monotonic() - began)
-        narrate(*runs.notes, f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)")
-        runs.notes.clear()
+    try:
+        for case in filter(None, in_rounds(RUN[stage](runs, asked) for stage in stages)):
+            found[case.name] = case
+            if not case.is_unknown or case.name not in there:
+                there[case.name] = case
+            if runs.kept.get(case.name) is not case:
+                write_case(folder, target, case)
+            write_summary(folder, target, list(there.values()), time.monotonic() - began)
+            narrate(*runs.notes, f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)")
+            runs.notes.clear()
+    finally:
+        if options.archive:
+            pack(options.archive, folder, runs_dir)
     cases = list(found.values())
     show_page(cases_page(cases))
     show_blocks(Line(f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}", whole=True))
@@ -91,6 +97,8 @@ def understood(options: argparse.Namespace) -> tuple[tuple[str, ...], Asked]:
     names = _chosen("--shapes", options.shapes, SHAPES, problems)
     dtypes = _chosen("--dtypes", options.dtypes, DTYPES, problems)
     attentions = _chosen("--attention", options.attention, ATTENTIONS, problems)
+    if options.archive and (problem := archive_problem(options.archive)):
+        problems.append(BadRequestError(problem))
     if not options.minutes > 0:
         problems.append(BadRequestError(f"--minutes {options.minutes:g} must be above 0"))
     recompute = []

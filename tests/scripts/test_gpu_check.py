@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,12 @@ def test_all_that_is_wrong_with_a_request_is_reported_at_once():
         "full",
         "--attention",
         "flash",
+        "--archive",
+        "results.zip",
     )
     done = gpu_check("--rehearse", *wrong)
     assert (done.returncode, done.stdout) == (2, "")
-    for problem in ("--shapes: there is no 'square'", "--only: there is no 'paint'", "--dtypes: there is no 'fp1'", "--attention: there is no 'flash'",
+    for problem in ("--shapes: there is no 'square'", "--only: there is no 'paint'", "--dtypes: there is no 'fp1'", "--attention: there is no 'flash'", "--archive results.zip must be a new file",
                  "--minutes 0 must be above 0", "--recompute full: "):  # fmt: skip
         assert problem in done.stderr
 
@@ -71,13 +74,35 @@ def test_help_names_every_stage_and_exit_code():
 
 
 def test_without_time_nothing_is_started_and_every_stage_says_so(tmp_path):
-    asked = ("--only", "oom,kill,train", "--shapes", "moe", "--out", tmp_path)
+    out, packed = tmp_path / "out", tmp_path / "results.tar.gz"
+    asked = ("--only", "oom,kill,train", "--shapes", "moe", "--out", out, "--archive", packed)
     done = gpu_check("--rehearse", "--minutes", "0.01", *asked)
     assert done.returncode == 6, done.stdout + done.stderr
-    verdicts = {name: case["verdict"] for name, case in cases_of(tmp_path).items()}
+    verdicts = {name: case["verdict"] for name, case in cases_of(out).items()}
     assert {verdicts[name] for name in ("moe.oom", "moe.kill", "moe.none", "oom.host_memory")} == {"not_run"}
     assert set(verdicts.values()) == {"not_run", "skipped"}
     assert "repeat the command with --resume" in done.stdout
+    assert {"summary.json", "moe.kill.json"} <= names_in(packed)
+
+
+def names_in(archive):
+    with tarfile.open(archive) as packed:
+        return {Path(name).name for name in packed.getnames()}
+
+
+@pytest.mark.slow
+@pytest.mark.train
+def test_a_sitting_that_is_stopped_packs_what_it_has(tmp_path):
+    packed = tmp_path / "results.tar.gz"
+    asked = ("--rehearse", "--only", "train", "--shapes", "dense", "--out", tmp_path / "out", "--archive", packed)
+    command = [sys.executable, ROOT / "scripts" / "gpu-check.d", *asked]
+    environment = {**os.environ, "MBR_PERF_NO_SETUP": "1", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as sitting:
+        assert any(line.startswith("pass     dense.none") for line in sitting.stderr)
+        sitting.terminate()
+        sitting.stderr.read()
+    assert sitting.returncode == 130
+    assert {"dense.none.json", "record.json"} <= names_in(packed)
 
 
 def without_time(folder, shape):
