@@ -81,13 +81,6 @@ def test_a_different_build_is_inconclusive_until_accepted(results, golden, make_
     assert invoke(results, path, "--accept-difference", "software").exit_code == 0
 
 
-def test_json_is_one_document_and_nothing_else(results, golden):
-    done = invoke(results, golden(800.0), "--json")
-    document = json.loads(done.stdout)
-    assert (document["outcome"], document["exit_code"], done.exit_code) == ("regression", 5, 5)
-    assert document["run_ids"] == [RUN_ID]
-
-
 def test_without_a_golden_the_comparison_is_inconclusive(results, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -132,12 +125,6 @@ def test_a_wrong_request_is_an_error_that_names_it(results, golden, arguments, m
     assert int(done.exception.exit_code) == 2
 
 
-def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
-    script = "import sys, harness.compare.ask, harness.golden.ask; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"pydantic", "harness.show.terminal", "harness.show.page", "yaml"} & set(loaded)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "message"),
@@ -160,16 +147,6 @@ def test_an_invalid_golden_is_refused_by_file_and_key(results, golden, old, new,
     assert int(done.exception.exit_code) == 2
     assert str(path) in str(done.exception)
     assert message in str(done.exception)
-
-
-def test_for_a_sweep_the_message_names_a_run_in_it(mbr_perf):
-    sweep = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
-
-    answer = mbr_perf("compare", sweep)
-
-    assert answer.code == 2
-    assert "is a sweep, not a run" in answer.err
-    assert str(sweep / "cells" / "000" / "0") in answer.err
 
 
 def test_golden_values_of_another_program_are_named_and_not_sent_to_git(results, tmp_path):
@@ -210,3 +187,19 @@ def test_actuals_never_replace_the_golden_that_they_are_compared_with(mbr_perf, 
         assert answer.code == 2
         assert f"--actuals {name}: is the golden file" in answer.err
         assert golden.read_bytes() == before
+
+
+def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
+    script = "import sys, harness.compare.ask, harness.golden.ask; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"pydantic", "harness.show.terminal", "harness.show.page", "yaml"} & set(loaded)
+
+
+def test_for_a_sweep_the_message_names_a_run_in_it(mbr_perf):
+    sweep = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
+
+    answer = mbr_perf("compare", sweep)
+
+    assert answer.code == 2
+    assert "is a sweep, not a run" in answer.err
+    assert str(sweep / "cells" / "000" / "0") in answer.err

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.records.goldens import golden_text
-from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb
+from tests.imports.logs import bridge_log, megatron_lm_log, memory_gb, memory_mb
 
 TFLOPS = [30.0] + [700.0] * 49
 MEMORY = [
@@ -124,12 +124,6 @@ def test_memory_is_compared_at_the_moment_of_the_golden_and_the_worst_rank_is_na
     assert "the golden holds a log's first report; rank 8 has 58.8 GB after iteration 2" in answer.out
 
 
-def test_memory_has_its_own_threshold(compare):
-    golden, log = bridge_golden(alloc=25.5, max_alloc=42.0), bridge_log(TFLOPS, memory=MEMORY)
-    assert compare(log, golden).code == 5
-    assert compare(log, golden, "--memory_threshold", "0.1").code == 0
-
-
 def without_throughput(step):
     golden = bridge_golden()
     del golden[step]["GPU utilization"]
@@ -190,13 +184,6 @@ def test_a_window_of_two_attempts_gets_no_verdict(compare, log, options, code, d
     assert doubt is None or doubt in findings(answer)["tflops_per_gpu"]["reason"]
 
 
-def test_a_missing_log_and_a_missing_golden_are_both_named(mbr_perf, tmp_path):
-    answer = mbr_perf("compare", "--log", tmp_path / "none.log", "--golden", tmp_path / "none.json")
-    assert answer.code == 2
-    assert "none.log: no such file or folder" in answer.err
-    assert "none.json: cannot be read" in answer.err
-
-
 def test_losses_are_compared_on_request(compare):
     losses = [12 * 0.99**step for step in range(50)]
     golden = bridge_golden()
@@ -233,14 +220,6 @@ def test_metrics_of_a_golden_may_have_different_steps(compare):
     assert (answer.code, json.loads(answer.out)["window"]["iterations"]) == (6, [40, 45, 50])
 
 
-def test_memory_of_other_iterations_is_inconclusive(compare):
-    golden = megatron_lm_golden([0.9] * 50, [1e9] * 50)
-    golden["mem-max-allocated-bytes"]["values"] = {"5": 1e9, "10": 1e9}
-    answer = compare(megatron_lm_log([0.9] * 50, memory=[(2, memory_mb(0, 2, 900.0, 950.0, 1e3, 1e3))]), golden)
-    assert answer.code == 6
-    assert "the log reports memory after iterations 2; the golden has no value for them" in answer.out
-
-
 def test_json_is_one_document_with_the_keys_of_compare(compare, tmp_path):
     document = json.loads(compare(bridge_log(TFLOPS, memory=MEMORY), bridge_golden(alloc=25.5), "--json").out)
     assert (document["schema_version"], document["outcome"], document["exit_code"]) == (1, "pass", 0)
@@ -253,15 +232,6 @@ def test_json_is_one_document_with_the_keys_of_compare(compare, tmp_path):
         "metric": "tflops_per_gpu", "current": 700.0, "golden": 700.0, "change": 0.0, "threshold": 0.05,
         "verdict": "pass", "reason": None,
     }  # fmt: skip
-
-
-def test_several_files_follow_one_option(mbr_perf, tmp_path):
-    for name, iterations in (("a", range(1, 26)), ("b", range(26, 51))):
-        lines = [iteration(number, 50, extra=" throughput per GPU (TFLOP/s/GPU): 700.0 |") for number in iterations]
-        (tmp_path / f"{name}.log").write_text("\n".join(lines))
-    (tmp_path / "g.json").write_text(json.dumps(bridge_golden()))
-    files = tmp_path / "a.log", tmp_path / "b.log"
-    assert mbr_perf("compare", "--log", *files, "--golden_values_path", tmp_path / "g.json").code == 0
 
 
 def test_a_log_comes_from_standard_input(mbr_perf, tmp_path, monkeypatch):
@@ -289,14 +259,6 @@ def test_actuals_of_an_unfinished_run_are_written_and_in_doubt(mbr_perf, tmp_pat
     assert answer.code == 6
     assert "In doubt: the log ends at iteration 4 of 10" in answer.out
     assert list(json.loads((tmp_path / "actuals.json").read_text())) == ["0", "1", "2", "3"]
-
-
-def test_a_log_without_iterations_leaves_no_actuals(mbr_perf, tmp_path):
-    (tmp_path / "run.log").write_text("hello\n")
-    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
-    assert answer.code == 6
-    assert not (tmp_path / "actuals.json").exists()
-    assert "Not written, because the log has no iteration: " in answer.out
 
 
 @pytest.mark.parametrize(

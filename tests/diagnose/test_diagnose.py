@@ -1,11 +1,9 @@
 """`mbr-perf diagnose` from the command line: runs, sweeps, logs, standard input, snapshots."""
 
-import io
 import json
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -90,17 +88,6 @@ def test_a_folder_of_logs_names_the_rank_that_really_failed(mbr_perf, logs):
     assert any(line.startswith("Notes ") and line.endswith(": rank 1") for line in lines)
 
 
-def test_a_gradient_that_is_not_finite_with_fp8_and_layernorm_has_its_cause_and_fix(mbr_perf, logs):
-    message = (
-        f"{iteration(11)}\nUnexpected result nan on rank 0 at iteration #12 invocation #1 (message='found NaN in local "
-        "grad norm for bucket #0 in backward pass before data-parallel communication collective')"
-    )
-    settings = (*OPTIONS[:-1], "core_attn,layernorm", "--no_plan", "--json")
-    document = json.loads(mbr_perf("diagnose", logs(message), *settings).out)
-    assert (document["verdict"]["class"], document["verdict"]["when"]) == ("not_oom", "after iteration 11")
-    assert document["fixes"][0]["megatron_lm"] == "--recompute-granularity selective --recompute-modules core_attn"
-
-
 @pytest.mark.parametrize(
     ("text", "code", "rank"),
     [
@@ -112,23 +99,6 @@ def test_a_gradient_that_is_not_finite_with_fp8_and_layernorm_has_its_cause_and_
 def test_logs_without_a_cause_are_inconclusive(mbr_perf, logs, text, code, rank):
     answer = mbr_perf("diagnose", logs(text), "--json")
     assert (answer.code, verdict_of(answer)["class"], verdict_of(answer)["rank"]) == (code, None, rank)
-
-
-def test_a_job_that_ended_well_has_no_failure(mbr_perf, run):
-    answer = mbr_perf("diagnose", run("a", settings={"recompute": "none"}), "--no_plan")
-    assert (answer.code, answer.out.splitlines()[1]) == (0, "Failure   none: the job ended well")
-
-
-def test_slurms_time_limit_explains_the_ranks_that_it_ended(mbr_perf, run):
-    ended = Failure(kind="signal", message="Signal 15 (SIGTERM) received by PID 4")
-    answer = mbr_perf("diagnose", run("a", ended, failure="Slurm: TIMEOUT after 30 min"), "--no_plan")
-    assert answer.out.splitlines()[1].startswith("Failure   time_limit (high): ")
-
-
-def test_standard_input_is_read(mbr_perf, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FULL.encode())))
-    answer = mbr_perf("diagnose", "-", "--json")
-    assert (answer.code, verdict_of(answer)["class"]) == (0, "capacity")
 
 
 def test_the_document_holds_verdict_evidence_and_fixes(mbr_perf, run):
@@ -180,12 +150,6 @@ def test_wrong_requests_exit_2_and_start_nothing(mbr_perf, tmp_path, arguments, 
     answer = mbr_perf("diagnose", *arguments, "--results_dir", tmp_path)
     assert answer.code == 2
     assert message in answer.err
-
-
-def test_a_run_needs_no_recipe(mbr_perf, run):
-    answer = mbr_perf("diagnose", run("a", oom(FULL)), *OPTIONS)
-    assert answer.code == 2
-    assert "a run records its own settings" in answer.err
 
 
 def test_a_snapshot_is_diagnosed_by_its_failed_request(mbr_perf, tmp_path):

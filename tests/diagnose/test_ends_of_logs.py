@@ -10,7 +10,6 @@ from tests.diagnose.conftest import FRAGMENTED, FULL
 DONE = "[after training is done] datetime: 2026-01-02 03:04:05"
 KILLS = "slurmstepd: error: Detected 2 oom_kill events in StepId=77.batch. Some of the step tasks have been OOM Killed."
 TASK = "srun: error: n1: task 3: Out Of Memory"
-UNEVEN = "RuntimeError: world_size (24) is not divisible by expert_tensor_model_pipeline_parallel size (16)"
 
 
 def row(number):

@@ -40,13 +40,6 @@ def test_the_first_ctrl_c_stops_the_reading_and_the_second_ends_the_program():
     assert "2.5 MB" in passage.notes[0]
 
 
-def test_after_the_reading_ctrl_c_ends_the_program_again():
-    with stopped_by_ctrl_c(Passage()):
-        pass
-    with pytest.raises(EndedError):
-        ctrl_c()
-
-
 def test_ctrl_c_stays_ignored_where_the_shell_has_it_ignored():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     passage = Passage()

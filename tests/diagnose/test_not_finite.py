@@ -88,8 +88,3 @@ def test_a_log_whose_losses_are_missing_from_the_start_did_not_end_well(diagnose
     assert document["verdict"]["reason"].startswith(
         "the loss is missing (Megatron prints no loss that is NaN) at iteration 1"
     )
-
-
-def test_a_log_with_losses_of_another_name_misses_none(diagnosed):
-    lines = [row(n).replace("lm loss", "reward loss") for n in range(1, 41)]
-    assert diagnosed(*lines, DONE)["job"]["status"] == "ok"

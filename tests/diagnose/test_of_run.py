@@ -68,22 +68,6 @@ def test_a_self_imposed_limit_is_not_the_limit_of_the_device(make_spec, make_ran
     assert (case.verdict.oom_class, case.verdict.confidence) == ("self_imposed_limit", "high")
 
 
-def test_an_oom_failure_with_an_unknown_message_is_out_of_memory(failed_run):
-    case = case_of_run(failed_run(Failure(kind="oom", message="no room"), status="oom"))
-    assert (case.verdict.oom_class, case.verdict.confidence) == ("capacity", "low")
-
-
-def test_a_run_that_ended_well_has_its_speed(make_record):
-    case = case_of_run(make_record(seconds=2.5))
-    assert (case.status, case.verdict.oom_class, case.step_time_s) == ("ok", "not_oom", 2.5)
-    assert case.tflops_per_gpu > 0
-
-
-def test_a_loss_that_is_not_finite_is_seen(failed_run):
-    words = Failure(kind="non_finite_loss", message="NonFiniteLossError: loss is nan at step 4")
-    assert case_of_run(failed_run(words)).has_nan
-
-
 def test_the_recipes_environment_is_not_that_of_an_imported_job(make_spec, make_record):
     ours = make_record(make_spec(env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}))
     imported = ours.model_copy(update={"imported": ImportedLog(source_format="bridge", files=())})
@@ -108,11 +92,6 @@ def test_slurms_reason_explains_the_ranks_that_it_ended(failed_run, reason, oom_
 def test_a_rank_that_ran_out_of_memory_explains_the_time_limit_that_the_others_ran_into(failed_run):
     case = case_of_run(failed_run(SIGTERM, OOM, failure="Slurm: TIMEOUT after 30 min"))
     assert case.verdict.oom_class == "fragmentation"
-
-
-def test_a_hang_has_its_own_advice(failed_run):
-    verdict = case_of_run(failed_run(None, HANG)).verdict
-    assert (verdict.oom_class, "--hang_timeout" in verdict.next_experiment) == ("not_oom", True)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from harness.diagnose.judge import diagnose
 from harness.diagnose.plan import Outlook, rulings_on
-from harness.diagnose.values import Change, Rulings
+from harness.diagnose.values import Change
 from harness.launch.environment import this_host
 from harness.units import GIB
 from tests.diagnose.conftest import FRAGMENTED, FULL
@@ -69,10 +69,6 @@ def test_the_command_overrides_the_same_rules_as_the_run(case, answer):
     forced = replace(case(FRAGMENTED, CAPTURED, expandable_segments=False), forced=("G22",))
     assert "--force G22" in answer(forced).fixes[0].command
     assert rulings_on(forced, this_host()).job == ()
-
-
-def test_without_settings_nothing_is_refused(case):
-    assert rulings_on(case(FULL, spec=None), this_host()).job == Rulings().job
 
 
 @pytest.mark.parametrize("gpu", [(), ("-g", "h1000")])

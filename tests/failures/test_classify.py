@@ -101,16 +101,10 @@ VARIANTS = {
                       "per_process_memory_fraction limit. Requested size: 2.00 GiB", "self_imposed_limit", "high"),
     "2.12 rejected, bare": ("Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. "
                             "Requested size: 512 bytes", "self_imposed_limit", "high"),
-    "2.15 more advice": (since_2_1("3.91 GiB", "79.11 GiB", "1.94 GiB", "73.48 GiB", "812.44 MiB", mine("77.16 GiB")) +
-                         " The custom allocator of a MemPool may hold memory. See https://docs.pytorch.org/docs/stable",
-                         "capacity", "high"),
     "beyond counting": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.", "bad_size", "high"),
     "larger than the device": (since_2_1("512.00 GiB", "79.11 GiB", "60.00 GiB", "18.00 GiB", "50.00 MiB", mine("19.00 GiB")),
                                "bad_size", "high"),
-    "a little larger than the device": (since_2_1("96.00 GiB", "79.11 GiB", "60.00 GiB", "18.00 GiB", "50.00 MiB",
-                                                  mine("19.00 GiB")), "bad_size", "medium"),
     "a pebibyte, as torch writes it": ("CUDA out of memory. Tried to allocate 1048576.00 GiB.", "bad_size", "high"),
-    "a pebibyte in its own unit": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 PiB.", "bad_size", "high"),
     "a negative size without its sign": ("CUDA out of memory. Tried to allocate 17179869184.00 GiB.", "bad_size", "high"),
     "a request that the largest GPU would hold": ("CUDA out of memory. Tried to allocate 200.00 GiB.", "capacity", "low"),
     "HIP": (since_2_1("3.91 GiB", "191.98 GiB", "1.94 GiB", "180.48 GiB", "812.44 MiB", mine("189.16 GiB"))
@@ -124,54 +118,11 @@ VARIANTS = {
              "tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)", "host_memory", "high"),
     "host, absurd": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 18446744056529682432 bytes.",
                      "bad_size", "high"),
-    "host, a pebibyte": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1125899906842624 bytes.",
-                         "bad_size", "high"),
-    "host, a terabyte": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1099511627776 bytes.",
-                         "host_memory", "high"),
     "our own ranks": ("MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1835008 bytes (1.75 MiB) in "
                       "aten.silu.default; 131.93 MiB of the limit of 133.12 MiB are in use", "self_imposed_limit", "high"),
 }  # fmt: skip
 
 # Whole failures as they come in: H100 and others, nearly all figures given, labelled by the rules' reasoning.
-REALISTIC = {
-    "a tiny request at the edge of a full card is no fragmentation, though spare room exceeds it":
-        (since_2_1("20.00 MiB", "79.11 GiB", "12.69 MiB", "77.31 GiB", "412.90 MiB", mine("79.08 GiB")), "capacity", "high"),
-    "logits of a large vocabulary on a full 80 GB card":
-        (since_2_1("7.83 GiB", "79.10 GiB", "5.11 GiB", "71.02 GiB", "1.10 GiB", mine("73.98 GiB")), "capacity", "high"),
-    "selective recompute with 14 GiB in remainders":
-        (since_2_1("1.00 GiB", "79.11 GiB", "731.00 MiB", "62.18 GiB", "14.02 GiB", mine("78.38 GiB")), "fragmentation", "high"),
-    "remainders of 3 % beside a request of the same size":
-        (since_2_1("2.50 GiB", "79.11 GiB", "1.10 GiB", "73.30 GiB", "2.60 GiB", mine("77.99 GiB")), "capacity", "high"),
-    "remainders that make room only together with what is free":
-        (since_2_1("5.00 GiB", "79.11 GiB", "1.30 GiB", "71.30 GiB", "4.40 GiB", mine("77.80 GiB")), "capacity", "high"),
-    "a request that no remainder would have held":
-        (since_2_1("16.00 GiB", "79.11 GiB", "9.00 GiB", "63.70 GiB", "4.50 GiB", mine("70.10 GiB")), "capacity", "high"),
-    "full-iteration CUDA graphs on a card of 192 GB":
-        (since_2_1("4.00 GiB", "178.35 GiB", "1.35 GiB", "174.10 GiB", "1.20 GiB", mine("176.98 GiB"),
-                   pools=pools("61.50 GiB")), "cuda_graph_pools", "high"),
-    "graphs and remainders: the remainders are looked at first":
-        (since_2_1("2.00 GiB", "79.11 GiB", "1.00 GiB", "66.00 GiB", "9.90 GiB", mine("78.10 GiB"), pools=pools("10.00 GiB")),
-         "fragmentation", "high"),
-    "many communicators: 9 GiB beside the allocator":
-        (since_2_1("1.20 GiB", "79.11 GiB", "410.00 MiB", "69.00 GiB", "600.00 MiB", mine("78.70 GiB")),
-         "outside_allocator", "medium"),
-    "a notebook that was left running on the card":
-        (since_2_1("3.00 GiB", "47.43 GiB", "1.05 GiB", "20.31 GiB", "700.00 MiB",
-                   "Process 3007 has 24.52 GiB memory in use. " + mine("21.85 GiB")), "other_process", "high"),
-    "a neighbour whose memory would not have helped":
-        (since_2_1("30.00 GiB", "79.11 GiB", "5.00 GiB", "66.00 GiB", "600.00 MiB",
-                   "Process 9 has 6.00 GiB memory in use. " + mine("68.10 GiB")), "capacity", "high"),
-    "a container, one process, the card full of its tensors":
-        (since_2_1("1.31 GiB", "139.81 GiB", "1.02 GiB", "135.60 GiB", "1.40 GiB",
-                   "Process 2754003 has 138.77 GiB memory in use. "), "capacity", "high"),
-    "two ranks by mistake on one card":
-        (since_2_1("1.00 GiB", "79.11 GiB", "600.00 MiB", "38.20 GiB", "120.00 MiB",
-                   "Process 101 has 39.10 GiB memory in use. " + mine("39.40 GiB")), "other_process", "high"),
-    "an old torch on a card of 40 GB":
-        (in_2_0("2.00 GiB", "39.59 GiB", "36.75 GiB", "1.19 GiB", "36.99 GiB"), "capacity", "high"),
-    "four remainders' worth on a card of 24 GB":
-        (since_2_1("256.00 MiB", "23.65 GiB", "170.00 MiB", "19.90 GiB", "2.80 GiB", mine("23.40 GiB")), "fragmentation", "high"),
-}  # fmt: skip
 
 
 def test_a_request_is_held_against_the_gpus_of_the_job_where_the_text_names_none():
@@ -183,12 +134,6 @@ def test_a_request_is_held_against_the_gpus_of_the_job_where_the_text_names_none
 @pytest.mark.parametrize(("text", "oom_class", "confidence"), VARIANTS.values(), ids=VARIANTS)
 def test_every_way_of_saying_it_has_a_class(text, oom_class, confidence):
     verdict = classify(text)
-    assert (verdict.oom_class, verdict.confidence) == (oom_class, confidence), verdict.reason
-
-
-@pytest.mark.parametrize(("text", "oom_class", "confidence"), REALISTIC.values(), ids=REALISTIC)
-def test_a_realistic_message_has_the_class_that_its_figures_support(text, oom_class, confidence):
-    verdict = classify(f"[rank5]: {text}")
     assert (verdict.oom_class, verdict.confidence) == (oom_class, confidence), verdict.reason
 
 
@@ -209,22 +154,6 @@ def test_what_2_0_reserved_is_split_into_what_is_live_and_what_is_not():
     figures = allocator_figures(VARIANTS["2.0 fragmented"][0])
     assert (figures.allocated_bytes, figures.device) == (55 * GIB, 1)
     assert figures.unallocated_bytes == pytest.approx(21.8 * GIB, abs=2)
-
-
-@pytest.mark.parametrize("live", [71.3, 73.0, 76.0])  # 90 to 96 % of the card
-@pytest.mark.parametrize("spare", [1.6, 2.0, 2.5, 3.0])  # 2 to 4 % of it
-def test_a_card_full_of_live_tensors_is_too_small_first(live, spare):
-    text = since_2_1("64.00 MiB", "79.11 GiB", "30.00 MiB", f"{live:.2f} GiB", f"{spare:.2f} GiB", mine("79.08 GiB"))
-    verdict = classify(text)
-    assert verdict.oom_class == "capacity"
-
-
-@pytest.mark.parametrize("spare", [3.7, 3.9, 4.0, 5.0, 7.0])  # 5 % are 3.96 GiB
-def test_around_the_threshold_of_remainders_the_cause_is_less_sure(spare):
-    text = since_2_1("3.00 GiB", "79.11 GiB", "2.50 GiB", "69.00 GiB", f"{spare:.2f} GiB", mine("76.61 GiB"))
-    verdict = classify(text)
-    assert verdict.oom_class in ("capacity", "fragmentation")
-    assert verdict.confidence == "medium"
 
 
 @pytest.mark.parametrize("own", ["0 bytes", "17179869184.00 GiB"])
@@ -288,28 +217,6 @@ def test_fragmentation_with_expandable_segments_on_is_doubted():
 def test_where_no_text_tells_the_ending_does(ending, oom_class, confidence):
     verdict = classify("ChildFailedError", ending)
     assert (verdict.oom_class, verdict.confidence) == (oom_class, confidence)
-
-
-def test_a_text_is_believed_before_the_ending():
-    assert classify(VARIANTS["2.4 full"][0], Ending(exit_code=-9)).oom_class == "capacity"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "CUDA error: an illegal memory access was encountered",
-        "CUDA error: device-side assert triggered",
-        "Connection closed by peer [127.0.0.1]:43210",
-        "NCCL communicator was aborted on rank 1",
-        "Tried to allocate 3 tickets",
-        "CUBLAS_STATUS_EXECUTION_FAILED",
-        "CUDNN_STATUS_INTERNAL_ERROR",
-        "",
-    ],
-)
-def test_other_failures_are_not_out_of_memory(text):
-    verdict = classify(text)
-    assert (verdict.oom_class, verdict.is_oom) == ("not_oom", False)
 
 
 @pytest.mark.parametrize(

@@ -106,13 +106,6 @@ def test_times_of_different_loggers_compare(tmp_path):
     assert first.failure.rank == 1
 
 
-def test_where_no_log_tells_the_time_the_smaller_step_counts(tmp_path):
-    for rank, step in ((0, 14), (1, 12)):
-        lines = [f"iteration {step}/ 50 | lm loss: 1.0 |", TRACEBACK, f"ValueError: of rank {rank}"]
-        (tmp_path / f"rank_{rank}.log").write_text("\n".join(lines))
-    assert first_failure(log_lines([tmp_path])).failure.rank == 1
-
-
 def test_the_step_is_found_in_the_log_of_the_rank_that_prints_it(tmp_path):
     (tmp_path / "rank_0.log").write_text(f"{TRACEBACK}\n{OOM}\n")
     (tmp_path / "rank_7.log").write_text(f"{STEP_12}\n")
@@ -139,18 +132,6 @@ def test_a_traceback_inside_torchruns_table_is_that_ranks(tmp_path):
     assert (first.failure.kind, first.failure.rank, first.failure.text) == ("error", 6, "ValueError: shapes differ")
 
 
-def test_a_rank_that_torchrun_ended_is_a_victim(tmp_path):
-    first = found(tmp_path, *summary((0, -15), (1, -15), root=(2, 1)))
-    assert (first.failure.kind, first.failure.rank) == ("error", 2)
-    assert {victim.rank for victim in first.victims} == {0, 1}
-
-
-def test_the_agents_local_rank_is_not_taken_for_the_rank(tmp_path):
-    line = "E0821 14:03:30.000000 77 torch/distributed/elastic/api.py:882] failed (exitcode: -11) local_rank: 3 (pid: 5) of binary"
-    first = found(tmp_path, line, *summary(root=(11, -11)))
-    assert (first.failure.kind, first.failure.rank, first.also) == ("signal", 11, ())
-
-
 def test_the_agents_line_is_no_further_rank_where_the_table_lists_them_all(tmp_path):
     line = "E0821 14:03:30.000000 77 torch/distributed/elastic/api.py:882] failed (exitcode: -9) local_rank: 3 (pid: 5) of binary"
     first = found(tmp_path, line, *summary((3, -9), root=(11, -9)))
@@ -169,19 +150,9 @@ def test_an_abort_after_a_lost_peer_is_not_the_cause(tmp_path):
     assert [(victim.rank, victim.kind) for victim in first.victims] == [(5, "peer")]
 
 
-def test_an_abort_of_a_rank_that_lost_no_peer_is_the_cause(tmp_path):
-    first = found(tmp_path, *of_rank(1, TRACEBACK, LOST_PEER), *summary((1, 1), root=(3, -6)))
-    assert (first.failure.rank, first.failure.kind, first.failure.exit_code) == (3, "signal", -6)
-
-
 def test_a_hang_leaves_only_timeouts_and_says_so(tmp_path):
     first = found(tmp_path, STEP_12, WATCHDOG, WATCHDOG.replace("Rank 5", "Rank 6"))
     assert (first.failure.kind, first.failure.rank, first.failure.after_step) == ("peer", 5, 12)
-
-
-def test_a_task_that_srun_killed_after_an_error_is_not_the_cause(tmp_path):
-    first = found(tmp_path, *of_rank(1, TRACEBACK, "ValueError: x"), "srun: error: n1: task 0: Killed")
-    assert (first.failure.kind, first.failure.rank) == ("error", 1)
 
 
 def test_a_task_of_which_only_srun_tells_is(tmp_path):
@@ -200,16 +171,6 @@ TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-21T16:00:0
 def test_slurms_time_limit_explains_ranks_that_lost_their_peers(tmp_path):
     first = found(tmp_path, *of_rank(0, TRACEBACK, LOST_PEER), TIME_LIMIT)
     assert (first.failure.kind, first.failure.rank, first.failure.text) == ("peer", None, TIME_LIMIT)
-
-
-def test_slurms_time_limit_explains_no_error_that_a_rank_had_by_itself(tmp_path):
-    first = found(tmp_path, *of_rank(3, TRACEBACK, "ValueError: the others waited"), TIME_LIMIT)
-    assert (first.failure.kind, first.failure.rank) == ("error", 3)
-
-
-def test_a_traceback_after_torchruns_table_is_not_that_of_its_last_rank(tmp_path):
-    first = found(tmp_path, *summary(root=(6, -15)), TRACEBACK, "ValueError: of the second attempt")
-    assert (first.failure.kind, first.failure.rank) == ("error", None)
 
 
 @pytest.mark.parametrize(
@@ -264,13 +225,6 @@ def test_a_library_that_found_no_memory_after_its_own_words_is_out_of_memory(tmp
     )  # fmt: skip
     assert (first.failure.kind, first.failure.phase) == ("oom", "forward_backward")
     assert (first.verdict.oom_class, first.verdict.request_bytes) == ("outside_allocator", 2097152)
-
-
-def test_an_error_that_was_logged_and_got_over_counts_less_than_a_traceback(tmp_path):
-    first = found(
-        tmp_path, *of_rank(0, "OSError: cache not found, going on without"), *of_rank(1, TRACEBACK, "ValueError: x")
-    )
-    assert first.failure.rank == 1
 
 
 ADVICE = (

@@ -6,8 +6,6 @@ ProcessGroupNCCL.cpp).
 
 import pytest
 
-from harness.failures.classify import classify
-
 TRACEBACK = "Traceback (most recent call last):"
 FRAME = '  File "/job/train.py", line 7, in main'
 BACKEND = "torch.distributed.DistBackendError: NCCL error in: ../c10d/NCCLUtils.hpp:317, {}, NCCL version 2.21.5"
@@ -36,23 +34,11 @@ USED_WRONGLY = "ncclInvalidUsage: This usually reflects invalid usage of NCCL li
     [
         of_rank(0, TRACEBACK, FRAME, BACKEND.format(USAGE), USED_WRONGLY, "Last error:", DUPLICATE.format(0, 1)),
         [f"n1:77:99 [0] init.cc:943 NCCL WARN {DUPLICATE.format(0, 1)}", TRACEBACK, BACKEND.format(USAGE)],
-        # Two ranks on one line, their words in each other.
-        [*of_rank(0, TRACEBACK, BACKEND.format(USAGE)), DUPLICATE.format(0, 1) + DUPLICATE.format(1, 0)],
-        [TRACEBACK, "RuntimeErrorRuntimeError: : " + 2 * BACKEND.format(USAGE),
-         f"Duplicate GPU detected : rank {DUPLICATE.format(0, 1)}1 and rank 0 both on CUDA device 5a000"],
     ],
 )  # fmt: skip
 def test_two_processes_on_one_gpu_are_a_fault_of_the_launch(first, lines):
     verdict = first(*lines).verdict
     assert (verdict.entry, verdict.oom_class, verdict.confidence) == ("one_gpu_twice", "not_oom", "high")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [BACKEND.format(USAGE), USED_WRONGLY, f"RuntimeError: NCCL Error 5: {USAGE}"],
-)
-def test_invalid_usage_is_no_fault_of_the_network(text):
-    assert classify(text).entry == "nccl_usage"
 
 
 @pytest.mark.parametrize(
@@ -75,11 +61,6 @@ def test_a_network_that_fails_after_an_error_of_a_rank_is_not_the_cause(first):
     )
     assert (found.failure.rank, found.verdict.entry) == (5, "")
     assert [victim.rank for victim in found.victims] == [None, 2]
-
-
-def test_the_short_form_is_of_no_certain_cause():
-    verdict = classify(f"RuntimeError: NCCL Error 2: {SYSTEM}")
-    assert (verdict.entry, verdict.oom_class, verdict.confidence) == ("nccl_system", "not_oom", "medium")
 
 
 def timed_out(rank, number, operation="ALLREDUCE", group=""):
@@ -162,12 +143,6 @@ def test_how_the_watchdog_ends_a_rank_does_not_hide_the_rank_that_the_others_wai
     assert found.failure.where.endswith(":3")
 
 
-def test_the_end_of_a_watchdog_that_a_line_break_cut_from_its_reason_is_not_the_cause(first):
-    end = "  what():    what():  [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread terminated with exception: [Rank 2]"
-    timeout = " Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=BROADCAST, Timeout(ms)=600000) ran for 600010 milliseconds"
-    assert first("begin", end, timeout).verdict.entry == "collective_timeout"
-
-
 def test_a_watchdog_that_ends_a_rank_for_another_reason_does_not_say_that_ranks_waited(first):
     ended = WHAT.format(0, "0(default_pg)", 2, "CUDA error: an illegal memory access was encountered")
     assert first(timed_out(0, 118), timed_out(1, 118), ABORTED, ended).verdict.entry == "illegal_access"
@@ -199,19 +174,6 @@ def test_where_nobody_is_behind_nobody_is_named(first, numbers):
     assert found.failure.rank == 0
 
 
-def test_a_group_rank_without_the_rank_of_the_job_is_not_taken_for_it(first):
-    lines = [
-        status(rank, 9, number, 8, "PG ID 3 PG GUID 7 ")[len("[rank0]:") :] for rank, number in ((0, 9), (1, 9), (2, 8))
-    ]
-    assert "at collective" not in first(*lines).verdict.reason
-
-
-def test_lines_of_two_ranks_without_a_line_break_are_two(first):
-    plain = [timed_out(rank, number)[len("[rank0]:") :] for rank, number in ((0, 118), (1, 118), (2, 117))]
-    found = first("".join(plain))
-    assert (found.failure.rank, [other.rank for other in found.also]) == (2, [0, 1])
-
-
 def test_lines_of_labelled_ranks_without_a_line_break_keep_their_ranks(first):
     found = first("".join(timed_out(rank, number) for rank, number in ((0, 118), (1, 118), (2, 117), (3, 118))))
     assert (found.failure.rank, [other.rank for other in found.also]) == (2, [0, 1, 3])
@@ -226,8 +188,3 @@ def test_lines_of_labelled_ranks_without_a_line_break_keep_their_ranks(first):
 )
 def test_the_word_of_a_shell_behind_a_trace_is_heard(first, lines):
     assert first(*lines).verdict.oom_class == "killed"
-
-
-def test_an_error_behind_a_progress_bar_is_read(first):
-    bar = "Training:  12%|#2        | 12/100 [00:13<01:36,  1.10s/it]"
-    assert first(TRACEBACK, FRAME, f"{bar}ValueError: shapes differ").failure.text == "ValueError: shapes differ"

@@ -100,11 +100,3 @@ def test_a_listed_process_of_nothing_hides_no_neighbour():
     listed = (ProcessMemory(7, FOREIGN),)
     found = judged(AllocatorFigures(processes=listed, **unnamed), expandable_segments=False)
     assert found.oom_class == "outside_allocator"
-
-
-@pytest.mark.parametrize(("more", "recognised"), [(0, 30 * GIB), (1, 40 * GIB)])
-def test_this_process_is_at_least_as_large_as_its_allocator(more, recognised):
-    held = 30 * GIB + ROUNDING + more
-    listed = (ProcessMemory(1, 30 * GIB), ProcessMemory(2, 40 * GIB))
-    figures = {"total_bytes": CARD, "free_bytes": 30 * GIB, "allocated_bytes": held, "unallocated_bytes": 0}
-    assert occupants(AllocatorFigures(processes=listed, **figures)).this_process_bytes == recognised

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from harness.app import app
 from harness.failures.failure_scan import FailureScan
 from harness.failures.first_failure import failure_of, first_failure
-from harness.foreign.logs.lines import LogLine, log_lines
+from harness.foreign.logs.lines import log_lines
 
 HANDLED = (
     "FileNotFoundError: [Errno 2] No such file or directory: '/data/cache/index.npy', building it",
@@ -16,7 +16,6 @@ HANDLED = (
     "WARNING: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB; trying a smaller batch",
     "ValueError: the tokenizer has no pad token, using 0",
 )
-FATAL = "RuntimeError: CUDA error: an illegal memory access was encountered"
 ENDED = "[after training is done] datetime: 2026-11-20 10:05:00"
 
 
@@ -52,12 +51,6 @@ def test_one_more_iteration_of_other_ranks_does_not_hide_it(tmp_path, line):
     assert found.failure.after_step == 10
 
 
-def test_a_later_error_of_the_same_kind_is_the_failure(tmp_path):
-    scan = scanned(tmp_path, *iterations(1, 10), HANDLED[3], *iterations(11, 20), FATAL)
-    assert failure_of(scan, None).failure.after_step == 20
-    assert scan.survived.after_step == 10
-
-
 @pytest.mark.parametrize(
     "last",
     [
@@ -76,28 +69,10 @@ def test_a_job_that_starts_again_did_not_survive(tmp_path):
     assert failure_of(again, None).failure.after_step == 10
 
 
-def test_exit_codes_alone_leave_the_line_as_the_cause(tmp_path):
-    """The iterations may have waited in a buffer when the line was written."""
-    report = (
-        "torch.distributed.elastic.multiprocessing.api: failed (exitcode: 1) local_rank: 3 (pid: 99) of binary: python"
-    )
-    found = failure_of(scanned(tmp_path, *iterations(1, 10), HANDLED[0], *iterations(11, 20), report), None)
-    assert "index.npy" in found.failure.text
-
-
 def test_another_log_is_no_evidence(tmp_path):
     (tmp_path / "a.log").write_text("\n".join([*iterations(1, 10), HANDLED[0], ""]))
     (tmp_path / "b.log").write_text("\n".join([*iterations(11, 20), ""]))
     assert first_failure(log_lines([tmp_path / "a.log", tmp_path / "b.log"])) is not None
-
-
-def test_a_message_that_continues_after_its_line_was_dropped_is_ignored():
-    scan = FailureScan()
-    texts = [(3, "ValueError:"), *((0, line.strip()) for line in iterations(11, 16)), (3, "of the tokenizer")]
-    for number, (rank, text) in enumerate(texts, start=1):
-        scan.feed(LogLine(text, "train.log", number, rank))
-    assert failure_of(scan, None) is None
-    assert scan.survived.text == "ValueError:"
 
 
 @pytest.mark.parametrize(

@@ -196,23 +196,12 @@ def test_a_wrong_type_is_named_at_its_line_with_what_to_do(files, tmp_path):
     assert resolved(path, set_values=("model.num_layers=40",)).spec.model.num_layers == 40
 
 
-def test_a_value_that_cannot_be_read_makes_no_other_setting_missing(files, tmp_path):
-    text = refused(changed(files, tmp_path, LLAMA, ("recompute_granularity", "full")))
-    assert "full recompute needs method" in text
-    assert "missing" not in text
-
-
 def test_weights_are_of_the_precision_that_the_file_trains_in(files, tmp_path):
     path = tmp_path / "odd.yaml"
     path.write_text((files / QWEN).read_text().replace(" bf16: true", " bf16: false"))
     message = refused(path)
     assert "model.bf16: off, but FP8 and FP4 train bf16 weights here" in message
     assert "model.params_dtype: torch.bfloat16, but model.bf16 is false" in message
-
-
-def test_a_layout_that_cannot_be_read_is_left_to_the_rules(files, tmp_path):
-    path = changed(files, tmp_path, DEEPSEEK, ("pipeline_model_parallel_layout", "Et|zzz"))
-    assert resolved(path).spec.parallelism.pipeline_model_parallel_layout == "Et|zzz"
 
 
 def test_fields_of_parts_that_the_model_lacks_do_not_matter(files, tmp_path):
@@ -265,13 +254,6 @@ def test_a_precision_that_differs_from_ours_is_noted(files, tmp_path):
     path.write_text(text)
     (note,) = (note for note in resolved(path).notes if "not all is predicted" in note)
     assert "model.fp8_param is false (fp8_cs here has true)" in note
-
-
-@pytest.mark.parametrize(("size", "num_notes"), [(1, 0), (4, 1)])
-def test_an_evaluation_with_larger_micro_batches_is_noted(files, tmp_path, size, num_notes):
-    path = changed(files, tmp_path, QWEN, ("eval_micro_batch_size", str(size)))
-    found = [note for note in resolved(path).notes if "an evaluation may raise the peak" in note]
-    assert len(found) == num_notes
 
 
 @pytest.mark.parametrize(

@@ -176,13 +176,6 @@ def test_what_the_arguments_lose_is_found_by_reading_them_back():
     assert [each.path for each in left_out(spec, words)] == ["model.gated_linear_unit", "model.activation_func"]
 
 
-def test_a_setting_without_an_argument_is_named():
-    text = exported(
-        small_spec(parallelism={"deallocate_pipeline_outputs": False, "pipeline_model_parallel_size": 2}), "megatron-lm"
-    ).text
-    assert "# no argument for parallelism.deallocate_pipeline_outputs: False here, True in Megatron-LM\n" in text
-
-
 def test_the_fused_loss_that_newer_megatron_lm_refuses_is_named():
     def remarks(**kernels):
         words, said = as_megatron(small_spec(kernels=kernels))
@@ -242,12 +235,6 @@ def test_a_recommendation_has_every_setting_that_differs_and_the_sizes_of_a_layo
     assert {"model.tensor_model_parallel_size=4", "model.context_parallel_size=1"} <= set(sizes.bridge.split())
 
 
-def test_no_recompute_is_written_with_an_empty_list():
-    words, _ = as_bridge(small_spec(recompute="none"), ["recompute"])
-    assert "model.recompute_modules=[]" in words
-    assert "model.recompute_granularity=null" in words
-
-
 @pytest.mark.parametrize("form", ["bridge", "megatron-lm", "yaml"])
 def test_what_the_reader_of_a_job_noted_is_a_comment_of_its_export(mbr_perf, tmp_path, form):
     """Here: an argument that no setting stands for."""
@@ -265,13 +252,6 @@ def test_a_line_break_in_a_variable_does_not_end_its_comment():
     text = exported(small_spec(env={"A": "1\nrm -r x"}), "megatron-lm").text
     assert "rm -r x" not in [line.strip() for line in text.splitlines()]
     assert pasted(text) == list(as_megatron(small_spec())[0])
-
-
-def test_the_text_is_one_command_line_below_its_remarks(points):
-    written = exported(points["deepseek_v3 pretrain h100 bf16 1024 GPUs"], "bridge")
-    comments = [line for line in written.text.splitlines() if line.startswith("#")]
-    assert tuple(pasted(written.text)) == written.words
-    assert "# the number of GPUs is no override: -ng 1024" in comments
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.foreign.lines import _PLANS, records_of
 from harness.foreign.log import Attempts, Iteration
 from harness.foreign.reader import read_logs
@@ -50,13 +49,6 @@ def test_gigabytes_of_bridge_are_decimal(read):
     )  # fmt: skip
 
 
-def test_a_missing_step_time_does_not_shift_the_others(read):
-    log = read(
-        "\n".join([step_time(0.9, 700.0), iteration(1, 3), iteration(2, 3), step_time(0.9, 720.0), iteration(3, 3)])
-    )
-    assert throughputs(log) == {1: 700.0, 2: None, 3: 720.0}
-
-
 def test_a_missing_iteration_does_not_shift_the_others(read):
     lines = [
         step_time(21.0, 30.0),
@@ -68,11 +60,6 @@ def test_a_missing_iteration_does_not_shift_the_others(read):
     log = read("\n".join(lines))
     assert throughputs(log) == {2: 700.0, 3: 690.0}
     assert log.notes == (f"1 line of 'Step Time' without an iteration, first at {log.sources[0]}:1",)
-
-
-def test_rank_0_may_be_an_iteration_ahead(read):
-    lines = [step_time(21.0, 30.0), step_time(0.9, 700.0), iteration(1, 2, 21.0), iteration(2, 2, 0.9)]
-    assert throughputs(read("\n".join(lines))) == {1: 30.0, 2: 700.0}
 
 
 def test_step_times_of_a_file_of_their_own_are_bound_where_every_time_agrees(read):
@@ -90,16 +77,6 @@ def test_step_times_of_a_file_of_their_own_are_not_zipped_where_one_is_missing(r
     log = read(rank_0=first, rank_7=last)
     assert set(throughputs(log).values()) == {None}
     assert "2 lines of 'Step Time' without an iteration" in log.notes[0]
-
-
-def test_prefixes_colours_and_glued_lines_do_no_harm(read):
-    text = (
-        f"0: [default0]:{step_time(0.9, 700.0)}\x1b[0m[rank7]:{iteration(1, 2)}\n"
-        f"7: [rank7]:{step_time(0.9, 710.0)}{iteration(2, 2)}{memory_gb(8, 2, max_allocated=58.8)}\n"
-    )
-    log = read(text)
-    assert throughputs(log) == {1: 700.0, 2: 710.0}
-    assert [(item.rank, item.max_allocated_bytes) for item in log.memory] == [(8, 58_800_000_000)]
 
 
 def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
@@ -168,16 +145,6 @@ def test_the_worst_rank_is_found_over_all_reports(read):
              for rank, after, value in ((0, 1, 45.0), (8, 1, 70.0), (0, 2, 71.5), (8, 2, 71.5))]  # fmt: skip
     worst = read("\n".join(lines)).worst("max_allocated_bytes")
     assert (worst.value, worst.rank, worst.iteration) == (71_500_000_000, 0, 2)
-
-
-def test_the_number_of_ranks_is_read_where_the_log_has_it(read):
-    assert read("using world size: 32, data-parallel size: 4\n" + iteration(1, 1)).world_size == 32
-    assert read(iteration(1, 1)).world_size is None
-
-
-def test_a_missing_log_is_reported():
-    with pytest.raises(BadRequestError, match=r"none\.log: no such file"):
-        read_logs(["none.log"])
 
 
 @pytest.mark.parametrize(

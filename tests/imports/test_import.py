@@ -58,13 +58,6 @@ def test_ranks_that_the_log_does_not_name_are_absent(imported, results):
     assert document["metrics"]["peak_device_bytes"] is None
 
 
-def test_data_parallel_copies_of_reported_ranks_are_not_missing(imported):
-    _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
-
-    assert document["metrics"]["peak_allocated_bytes"]["missing_ranks"] == []
-    assert "peak_allocated_bytes" not in document["metrics"]["problems"]
-
-
 def test_the_memory_of_a_single_rank_is_not_the_peak_of_the_job(imported):
     text = "\n".join(line for line in job_log(TABLE[1]).splitlines() if "[Rank " not in line or "[Rank 0]" in line)
     _, document = imported(text, "--recompute", "mlp")
@@ -103,22 +96,6 @@ def test_a_log_that_stops_early_without_a_message_is_of_a_failed_job(imported):
 
     assert answer.code == 3
     assert "the log ends at iteration 17 of 20" in document["failure"]
-
-
-def test_a_shorter_job_may_be_requested(imported):
-    text = "\n".join(job_log(TABLE[1]).splitlines()[:-6])
-    answer, document = imported(text, "--recompute", "mlp", "-ms", "17")
-
-    assert (answer.code, document["status"]) == (0, "ok")
-    assert document["metrics"]["step_time_s"]["window"] == [11, 17]
-
-
-def test_a_loss_that_is_no_number_is_a_failed_job(imported):
-    text = job_log(TABLE[1]) + iteration(20, TABLE[1].seconds, loss=float("nan")) + "\n"
-    answer, document = imported(text, "--recompute", "mlp")
-
-    assert answer.code == 3
-    assert "the loss is nan at iteration 20" in document["failure"]
 
 
 @pytest.mark.parametrize(("total", "ends"), [(20, False), (40, True)], ids=["whole", "cut"])
@@ -232,14 +209,6 @@ def test_only_the_steps_that_the_log_names_are_exported(mbr_perf, imported, resu
     assert [key for key in json.loads(answer.out) if key.isdigit()] == [str(number) for number in range(4, 100, 5)]
     assert "throughput is calculated by mbr-perf, because the log has none" in answer.err
     assert "20 of 100 steps: only these are in the log" in answer.err
-
-
-def test_a_failed_imported_run_is_no_golden_but_its_values_can_be_written(mbr_perf, imported, results, tmp_path):
-    _, document = imported(job_log(TABLE[0]), "--recompute", "core_attn")
-    answer = mbr_perf("golden", "export", document["run_id"], "--results_dir", results)
-
-    assert answer.code == 2
-    assert f"mbr-perf compare --log {tmp_path / 'job.log'} --actuals FILE" in answer.err
 
 
 def test_a_golden_from_a_log_is_marked_and_a_measured_golden_does_not_judge_it(mbr_perf, imported, results, tmp_path):

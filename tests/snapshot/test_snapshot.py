@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.app import main
-from tests.snapshot_pickles import MIB, Allocator, fragmented, trained, written
+from tests.snapshot_pickles import MIB, Allocator, fragmented, written
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
@@ -37,17 +37,6 @@ def test_names_in_a_stack_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFi
     allocator = Allocator()
     allocator.alloc(64 * MIB, [{"filename": "/job/[/red][link=x]model.py", "line": 7, "name": "[/bold]"}])
     assert "[/red][link=x]model.py" in printed(capsys, written(tmp_path / "a.pickle", allocator.snapshot()))[0]
-
-
-def test_a_snapshot_without_a_history_has_no_failed_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = written(tmp_path / "a.pickle", {**trained().snapshot(), "device_traces": []})
-    assert "the snapshot has no history" in printed(capsys, path)[0]
-
-
-def test_a_hostile_file_is_a_wrong_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = written(tmp_path / "a.pickle", {"segments": [Path("x")]})
-    _, err = printed(capsys, path, code=2)
-    assert "a snapshot holds only plain values" in err
 
 
 @pytest.fixture(name="place")

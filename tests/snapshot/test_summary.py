@@ -15,15 +15,6 @@ def device_of(snapshot: object) -> DeviceMemory:
     return summarise(snapshot, file="a.pickle", file_bytes=1).devices[0]
 
 
-def test_a_block_beside_a_live_one_is_stranded_and_a_segment_of_its_own_is_releasable():
-    allocator = Allocator()
-    allocator.alloc(8 * MIB, MLP)
-    allocator.free(allocator.alloc(40 * MIB, MLP))
-    device = device_of(allocator.snapshot())
-    assert (device.allocated_bytes, device.stranded_bytes, device.releasable_bytes) == (8 * MIB, 12 * MIB, 40 * MIB)
-    assert device.largest_free_bytes == 40 * MIB
-
-
 def test_the_parts_sum_up_to_what_is_reserved():
     allocator = fragmented()
     allocator.free(allocator.alloc(30 * MIB, MLP), pending=True)
@@ -38,14 +29,6 @@ def test_the_parts_sum_up_to_what_is_reserved():
     )
     assert sum(parts) == device.reserved_bytes
     assert min(parts[:2]) > 0 and device.private_free_bytes == 15 * MIB
-
-
-@pytest.mark.parametrize("state", ["active_pending_free", "active_awaiting_free"])
-def test_both_spellings_of_a_pending_block_are_known(state: str):
-    allocator = Allocator()
-    allocator.alloc(30 * MIB, MLP).state = state
-    device = device_of(allocator.snapshot())
-    assert (device.pending_bytes, device.allocated_bytes) == (30 * MIB, 0)
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -5,7 +5,7 @@ import pytest
 from harness.failures.verdict import OomVerdict
 from harness.snapshot.child import summarise
 from harness.snapshot.judge import verdict
-from harness.units import GIB, MIB
+from harness.units import GIB
 from tests.snapshot_pickles import MLP, Allocator, fragmented
 
 
@@ -43,9 +43,3 @@ def test_memory_that_only_graphs_can_use_is_not_fragmentation():
     found = verdict_of(allocator)
     assert found is not None
     assert (found.oom_class, found.confidence) == ("cuda_graph_pools", "high")
-
-
-def test_without_a_failed_request_there_is_no_verdict():
-    allocator = Allocator()
-    allocator.alloc(512 * MIB, MLP)
-    assert verdict_of(allocator) is None

@@ -50,16 +50,6 @@ def test_colours_and_control_characters_are_gone_and_what_is_no_utf8_is_marked(t
     assert texts(tmp_path, raw + b"\n") == [text]
 
 
-def test_a_progress_bar_does_not_hide_the_error_behind_it(tmp_path):
-    lines = read(tmp_path, " 10%|#    |\r 20%|##   |\rRuntimeError: lost\r\nnext\r\n")
-    assert [(line.number, line.text) for line in lines] == [
-        (1, "10%|#    |"),
-        (1, "20%|##   |"),
-        (1, "RuntimeError: lost"),
-        (2, "next"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "rank", "host", "time", "text"),
     [
@@ -179,18 +169,9 @@ def test_a_files_name_tells_the_rank_where_launchers_write_it_so(tmp_path, path,
     assert rank_in_path(tmp_path / path) == rank
 
 
-def test_a_lines_own_prefix_is_believed_before_the_files_name(tmp_path):
-    path = written(tmp_path, "rank_0.log", "mine\n[rank3]: forwarded\n")
-    assert [line.rank for line in log_lines([path])] == [0, 3]
-
-
 def test_standard_input_is_read_where_a_dash_is_given(tmp_path):
     stream = io.BufferedReader(io.BytesIO(b"[rank1]: piped\n"))
     assert list(log_lines(["-"], stream)) == [LogLine("piped", "<stdin>", 1, rank=1)]
-
-
-def test_a_truncated_log_with_a_hole_of_nul_bytes_is_no_binary(tmp_path):
-    assert texts(tmp_path, b"\x00" * 10_000 + b"RuntimeError: late\n") == ["RuntimeError: late"]
 
 
 @pytest.mark.parametrize(
@@ -215,11 +196,6 @@ def test_a_device_is_no_log():
         list(log_lines(["/dev/zero"]))
 
 
-def test_binary_standard_input_is_refused_too():
-    with pytest.raises(BadRequestError, match=r"<stdin>: compressed \(gzip\)"):
-        list(log_lines(["-"], io.BufferedReader(io.BytesIO(b"\x1f\x8b\x08rest"))))
-
-
 def test_all_that_cannot_be_read_is_named_before_the_first_line(tmp_path):
     good = written(tmp_path, "good.log", "fine\n")
     packed = written(tmp_path, "packed.log", b"\x1f\x8b\x08")
@@ -229,16 +205,6 @@ def test_all_that_cannot_be_read_is_named_before_the_first_line(tmp_path):
         log_lines([good, tmp_path / "missing.log", packed, empty])
     for named in ("missing.log: no such file", "packed.log: compressed", "empty: no logs found"):
         assert named in str(refused.value)
-
-
-def test_a_folder_of_snapshots_alone_names_the_snapshot(tmp_path):
-    written(tmp_path, "oom.pickle", b"\x80\x04.")
-    with pytest.raises(BadRequestError, match=r"no logs found .*\n  name the snapshot itself: .*/oom\.pickle"):
-        log_lines([tmp_path])
-
-
-def test_an_empty_log_has_no_lines(tmp_path):
-    assert read(tmp_path, "") == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 import threading
 from pathlib import Path
 
@@ -29,13 +28,6 @@ def test_a_pipe_without_end_is_read_up_to_a_limit_with_a_note(endless):
     passage = Passage(most_pipe_bytes=1 << 20)
     assert sum(1 for _ in log_lines(["-"], endless, passage)) == (1 << 20) // 16
     assert passage.notes == ["<stdin>: only the first 0.000977 GiB were read, the limit for a pipe."]
-
-
-def test_a_file_is_read_whole_whatever_the_limit_of_pipes(tmp_path):
-    (tmp_path / "a.log").write_text("a line of a job\n" * 1000)
-    passage = Passage(most_pipe_bytes=100)
-    assert sum(1 for _ in log_lines([tmp_path / "a.log"], passage=passage)) == 1000
-    assert (passage.num_bytes, passage.total_bytes, passage.notes) == (16000, 16000, [])
 
 
 def test_a_compressed_file_is_read_up_to_the_limit_of_pipes(tmp_path):
@@ -63,13 +55,6 @@ def test_a_folder_has_its_compressed_logs_but_not_beside_the_same_log_in_plain_t
     assert [(line.text, line.rank) for line in log_lines([tmp_path])] == [("plain", 0), ("packed", 1)]
 
 
-def test_a_compressed_archive_is_no_log(tmp_path):
-    with tarfile.open(tmp_path / "run.tar.gz", "w:gz") as archive:
-        archive.add(__file__, "a.log")
-    with pytest.raises(BadRequestError, match="an archive, not a log"):
-        log_lines([tmp_path / "run.tar.gz"])
-
-
 def test_reading_a_silent_pipe_can_be_stopped():
     reading, writing = os.pipe()
     os.write(writing, b"one\n")
@@ -86,22 +71,10 @@ def test_a_named_pipe_without_a_writer_is_refused_in_time(tmp_path):
         open_file_or_pipe(tmp_path / "p", "p", writer_s=0.2)
 
 
-def test_waiting_for_the_writer_of_a_named_pipe_can_be_stopped(tmp_path):
-    os.mkfifo(tmp_path / "p")
-    passage = Passage()
-    threading.Timer(0.3, setattr, (passage, "is_stopped", True)).start()
-    assert list(log_lines([tmp_path / "p"], passage=passage)) == []
-
-
 def test_a_named_pipe_whose_writer_comes_later_is_read_whole(tmp_path):
     os.mkfifo(tmp_path / "p")
     threading.Timer(0.3, (tmp_path / "p").write_text, ("one\ntwo\n",)).start()
     assert [line.text for line in log_lines([tmp_path / "p"])] == ["one", "two"]
-
-
-def test_a_pipe_that_cannot_be_opened_says_why(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        open_file_or_pipe(tmp_path / "p", "p")
 
 
 def _in_a_shell(folder, line):

@@ -47,14 +47,3 @@ def test_numbers_of_lines_are_taken_away(tmp_path, number):
 def test_several_lines_in_one_json_object_are_lines(tmp_path):
     (tmp_path / "a.log").write_text(json.dumps({"level": "error", "msg": "\n".join(LINES)}) + "\n")
     assert [line.text for line in log_lines([tmp_path / "a.log"])] == [line.strip() for line in LINES]
-
-
-@pytest.mark.parametrize("text", ['{"log": 3}', '{"log": "a"', '{"message": {"a": 1}}', '{"other": "log"}'])
-def test_an_object_without_a_message_stays_as_it_is(tmp_path, text):
-    (tmp_path / "a.log").write_text(text + "\n")
-    assert [line.text for line in log_lines([tmp_path / "a.log"])] == [text]
-
-
-def test_numbers_that_do_not_count_lines_stay(tmp_path):
-    (tmp_path / "a.log").write_text("3 a\n9 b\n4 c\n5 d\n")
-    assert [line.text for line in log_lines([tmp_path / "a.log"])] == ["3 a", "9 b", "4 c", "5 d"]
