@@ -190,7 +190,7 @@ def test_a_number_too_long_to_calculate_with_is_refused(tmp_path, make_record):
     for number, message in (
         # pydantic 2.7 takes no such integer for a float
         ("9" * 30, f"{key}must be (less than or equal to|a valid number|a number)"),
-        ("-" + "9" * 30, f"{key}must be (greater than|a valid number)"),
+        ("-" + "9" * 30, f"{key}must be (greater than|a valid number|a number)"),
         ("9" * 31, r"record\.json: .* has 31 digits"),
     ):
         document = make_record().model_dump(mode="json")
