@@ -8,7 +8,7 @@ from inspect import signature
 from itertools import cycle
 
 import torch
-from megatron.core import parallel_state
+from megatron.core import num_microbatches_calculator, parallel_state
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.full_cuda_graph import FullCudaGraphWrapper, StaticBufferLoader
 from megatron.core.optimizer import ChainedOptimizer, DistributedOptimizer, MegatronOptimizer, get_megatron_optimizer
@@ -322,6 +322,11 @@ class TeGraphs:
     def __init__(self, trainer):
         self.trainer = trainer
         self.warmup_steps = trainer.spec.cuda_graph.warmup_steps
+        spec, no_rank = trainer.spec, -1  # of whom nothing is logged
+        # The helper asks megatron-core's global, which Megatron's launcher sets, for the number of micro-batches.
+        num_microbatches_calculator.reconfigure_num_microbatches_calculator(
+            no_rank, None, spec.batch.global_batch_size, spec.batch.micro_batch_size, spec.data_parallel_size
+        )
         self.helper = cuda_graphs.TECudaGraphHelper(
             model=trainer.chunks,
             config=trainer.config,

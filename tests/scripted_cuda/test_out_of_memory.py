@@ -1,0 +1,44 @@
+"""Runs on scripted GPUs that run out of memory: torch's own error, exit 4, and what `diagnose` makes of it."""
+
+import json
+
+import pytest
+
+from tests.scripted_cuda.conftest import LOCAL
+
+pytestmark = [pytest.mark.cuda, pytest.mark.slow]
+
+GIB = 2**30
+ONE = ("-ng", "1", "-tp", "1", "-gb", "2")
+
+
+@pytest.mark.parametrize(
+    ("gib", "phase", "step"),
+    [(6, "build_model", None), (20, "forward_backward", 0), (30, "optimizer_step", 0), (36, "forward_backward", 1)],
+)
+def test_memory_ends_in_every_phase(machine, whole_run, gib, phase, step):
+    here = machine(num_devices=1, device_bytes=gib * GIB)
+    ran = whole_run(here, *LOCAL, *ONE, "--snapshot_on_oom")
+    failure = ran.record["ranks"][0]["failure"]
+    assert (ran.code, ran.record["status"], failure["kind"]) == (4, "oom", "oom")
+    assert (failure["phase"], failure["step"]) == (phase, step)
+    assert f"GPU 0 has a total capacity of {gib}.00 GiB" in failure["message"]
+    answer = json.loads(here.mbr_perf("diagnose", ran.folders[0], "--json").stdout)["verdict"]
+    assert (answer["class"], answer["request_bytes"]) == ("capacity", failure["request_bytes"])
+    snapshot = here.mbr_perf("snapshot", ran.folders[0] / "ranks" / "snapshot_000.pickle", "--json")
+    (device,) = json.loads(snapshot.stdout)["devices"]
+    assert device["reserved_bytes"] <= gib * GIB < device["reserved_bytes"] + failure["request_bytes"]
+    assert device["has_expandable_segments"] and device["holders"]
+
+
+def test_another_process_on_the_card_leaves_less(machine, whole_run):
+    here = machine(num_devices=1)
+    takes = "import torch, sys; kept = torch.empty(40 << 30, dtype=torch.uint8, device='cuda'); print('has', flush=True); sys.stdin.read()"
+    with here.started("-c", takes, stdin=-1) as other:
+        assert other.stdout.readline() == "has\n"
+        ran = whole_run(here, *LOCAL, *ONE)
+        other.stdin.close()
+    assert ran.code == 4
+    assert f"Process {other.pid} has 40.0" in ran.record["ranks"][0]["failure"]["message"]
+    answer = json.loads(here.mbr_perf("diagnose", ran.folders[0], "--json").stdout)["verdict"]
+    assert answer["class"] == "other_process"

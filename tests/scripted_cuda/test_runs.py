@@ -1,0 +1,111 @@
+"""Whole runs on scripted GPUs that end well: what they allocate stands beside what was predicted."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from harness.records.golden import golden_text
+from harness.records.store import read_run
+from tests.conftest import build_golden
+from tests.scripted_cuda.conftest import LOCAL, RUN
+
+pytestmark = [pytest.mark.cuda, pytest.mark.slow]
+
+ONE = ("-ng", "1", "-tp", "1", "-gb", "2")
+TE = ("--set", "kernels.transformer_impl=transformer_engine")
+
+
+@pytest.mark.parametrize(
+    ("layout", "peaks", "predicted"),
+    [
+        (("-tp", "2"), [21.76, 21.76], 21.76),  # with sequence parallel
+        (("-tp", "1", "-pp", "2"), [19.56, 26.76], 26.70),
+        (("-tp", "1", "-pp", "2", "-vp", "2"), [20.91, 28.05], 28.05),
+        (("-tp", "1"), [32.55, 32.55], 32.55),  # the distributed optimizer, with overlap
+    ],
+)
+def test_two_ranks_allocate_what_was_predicted(machine, whole_run, layout, peaks, predicted):
+    ran = whole_run(machine(num_devices=2), *LOCAL, "-ng", "2", "-gb", "4", *layout)
+    assert ran.code == 0
+    assert ran.peaks() == peaks
+    assert round(ran.record["prediction"]["peak_bytes"] / 2**30, 2) == predicted
+    assert ran.device_used == ran.peaks("max_reserved_bytes")
+
+
+@pytest.mark.parametrize(
+    ("changes", "busy", "reserved"),
+    [
+        ((), True, 47.13),
+        (("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"), False, 44.71),
+    ],
+)
+def test_reserved_depends_on_segments_and_on_side_streams(machine, whole_run, changes, busy, reserved):
+    ran = whole_run(machine(num_devices=1, busy=busy), *LOCAL, *ONE, *changes)
+    assert ran.peaks() == [43.29]
+    assert ran.peaks("max_reserved_bytes") == [reserved]
+
+
+@pytest.mark.parametrize(
+    ("graphs", "peak", "reserved"),
+    [
+        (("transformer_engine", "--cuda_graph_scope", "attn", "-ms", "8"), 32.96, 33.68),
+        (("local", "-ms", "6"), 29.02, 33.94),
+        (("full_iteration", "-ms", "6"), 33.02, 36.01),
+    ],
+)
+def test_megatron_core_captures_graphs_with_private_pools(machine, whole_run, graphs, peak, reserved):
+    ran = whole_run(machine(num_devices=1), *TE, *ONE, "--cuda_graph_impl", *graphs)
+    assert ran.code == 0
+    assert ran.peaks() == [peak] and ran.peaks("max_reserved_bytes") == [reserved]
+
+
+def test_offloaded_activations_leave_the_device(machine, whole_run):
+    ran = whole_run(machine(num_devices=1), *TE, *ONE, "--activation_offload_layers", "2")
+    assert ran.code == 0
+    assert ran.peaks() == [30.83]  # 32.96 without
+
+
+def test_an_ab_of_the_allocator_runs_both_and_measures_no_time(machine):
+    here = machine(num_devices=1)
+    done = here.mbr_perf("run", *RUN, *LOCAL, *ONE, "--ab", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+                         "--results_dir", here.folder / "results", "--json")  # fmt: skip
+    records = [json.loads(path.read_text()) for path in sorted(here.folder.rglob("record.json"))]
+    reserved = [round(record["ranks"][0]["memory"]["max_reserved_bytes"] / 2**30, 2) for record in records]
+    assert reserved == [43.87, 44.71], done.stderr[-2000:]
+    cells = json.loads(done.stdout)["cells"]
+    assert [cell["metrics"]["step_time_s"] for cell in cells] == [None, None]
+
+
+def test_a_run_passes_its_memory_gate(machine, whole_run, tmp_path):
+    here = machine(num_devices=1)
+    first = whole_run(
+        here, *LOCAL, *ONE, "-ms", "6", "--sample_interval_ms", "3"
+    )  # steps are short: kernels take no time
+    record, golden = read_run(str(first.folders[0])), tmp_path / "golden.json"
+    golden.write_text(
+        golden_text(build_golden(record, {"peak_allocated_bytes": record.ranks[0].memory.max_allocated_bytes}))
+    )
+    accept = [word for name in ("software", "device_name", "driver_version") for word in ("--accept_difference", name)]
+    judged = here.mbr_perf("compare", first.folders[0], golden, *accept, "--json")
+    found = json.loads(judged.stdout)
+    verdicts = {each["metric"]: each["verdict"] for each in found["comparison"]}
+    assert verdicts["peak_allocated_bytes"] == "pass"
+    assert judged.returncode == 0
+
+
+def test_ctrl_c_ends_the_ranks_and_frees_the_devices(machine):
+    here = machine(num_devices=1)
+    command = here.mbr_perf_command("run", *RUN, *LOCAL, *ONE, "-ms", "5000", "--results_dir", here.folder / "results")
+    process = here.started(*command, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and '"step":3' not in "".join(
+        path.read_text().replace(" ", "") for path in here.folder.rglob("*.progress.jsonl")
+    ):
+        time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 130, said[-2000:]
+    after = here.run("-c", "import torch; print(*torch.cuda.mem_get_info())")
+    assert after.stdout.split() == [str(80 * 2**30)] * 2
