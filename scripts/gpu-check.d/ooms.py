@@ -21,7 +21,7 @@ from harness.records.redact import redact
 # Certain to be too much: with OOM_SAMPLES per micro-batch a layer keeps more than OOM_TENSORS tensors of hidden size.
 OOM_SAMPLES = 16
 OOM_TENSORS = 16
-OOM_VOCABULARY = 10**12  # on a CPU: an embedding of hundreds of TB, which no operating system grants
+OOM_WIDTHS = ("model.vocab_size=10000000", "model.hidden_size=1048576")  # on a CPU: no system grants 20 TB
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def survive_oom(runs: Runs, shape: Shape) -> Iterator[Case]:
 def oversize(target: Target, shape: Shape) -> dict[str, Any]:
     """Return a request that needs half as much again as the GPU has; its weights alone would fit."""
     if target.total_bytes is None:
-        return {"recompute": "none", "set_values": (f"model.vocab_size={OOM_VOCABULARY}",)}
+        return {"recompute": "none", "set_values": OOM_WIDTHS}
     spec = shape.settle(target).spec
     bytes_of_layer = OOM_TENSORS * OOM_SAMPLES * spec.batch.seq_length * spec.model.hidden_size * 2
     layers = ceil(1.5 * target.total_bytes / bytes_of_layer) + 2

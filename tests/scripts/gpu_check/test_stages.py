@@ -161,6 +161,13 @@ def test_a_run_that_fits_after_all_is_no_oom(machine, shape):
     assert failed(oom) == ["recorded_as_oom", "says_where"]
 
 
+@pytest.mark.parametrize("name", ["dense", "moe", "mla"])
+def test_an_oversized_request_of_a_rehearsal_is_legal_and_no_machine_grants_it(machine, shape, name):
+    target = machine(rehearse=True).target
+    model = shape(name).settle(target, **oversize(target, shape(name))).spec.model
+    assert 2 * model.vocab_size * model.hidden_size > 2 * 10**13
+
+
 @pytest.mark.parametrize("total_gb", [24, 80, 141, 288])
 def test_an_oversized_request_needs_more_than_the_gpu_and_its_weights_less(machine, shape, total_gb):
     target = machine(total_bytes=total_gb * 10**9).target
