@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from harness.errors import BadRequestError, os_errors_reported, raise_all
@@ -15,22 +16,27 @@ from harness.predict.device import device_needs
 from harness.predict.exact import planner_fingerprint, traced_with
 from harness.predict.experts import at_pace
 from harness.predict.model_states import steps_with_torch_adam
-from harness.predict.prediction import BUILT_IN, calibrated
+from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECONDS, calibrated
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_atomically
-from harness.records.trace import Calibration, RunErrors, TraceCase, calibration_path
+from harness.records.strict_json import read_document
+from harness.records.trace import Calibration, Probe, RunErrors, TraceCase, calibration_path
 from harness.units import grouped, utc_now
 
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """The request of `plan --calibrate`. ``runs``: run folders, ids, or folders of runs such as sweeps."""
+    """The request of `plan --calibrate`. ``runs``: run folders, ids, or folders of runs such as sweeps.
+
+    ``probe``: the file of constants that were measured by themselves.
+    """
 
     runs: tuple[str, ...]
     out: Path | None = None
+    probe: Path | None = None
     use_cache: bool = True
 
 
@@ -42,11 +48,12 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     """
     records = _records(request.runs)
     gpu = _one_gpu(records)
+    probed = _probed(request.probe, gpu) if request.probe else {}
     traces = Tracing(host, trace_cache(host.shell) if request.use_cache else None).by_kind(_needed(records))
     observed = [(record, _observation(record, traces)) for record in records]
     refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
     taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
-    calibration = _calibration(gpu, taken, refused)
+    calibration = _calibration(gpu, taken, refused, probed)
     if all(constant.value is None for constant in calibration.constants):
         reasons = [*(f"{run}: {why}" for run, why in refused.items()),
                 *(f"{constant.name}: {constant.reason}" for constant in calibration.constants)]  # fmt: skip
@@ -159,9 +166,25 @@ def _outside(record: RunRecord) -> tuple[int, ...]:
     return tuple(used - reserved - modelled for used, reserved in pairs if used is not None and reserved is not None)
 
 
-def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refused: dict[str, str]) -> Calibration:
+def _probed(path: Path, gpu: str) -> dict[str, float]:
+    """Return the constants of a probe. BadRequestError if it is of another GPU type, or a value is impossible."""
+    probe = read_document(path, Probe)
+    if probe.gpu != gpu:
+        raise BadRequestError(f"--probe {path}: of {probe.gpu}, and the runs are of {gpu}")
+    bounds = {name: BOUNDS[name] for name in (*EFFICIENCIES, *HOST_SECONDS)}
+    for name, value in probe.facts.constants.items():
+        low, high = bounds.get(name, (inf, inf))
+        if not low <= value <= high:
+            known = f"from {low:g} to {high:g}" if name in bounds else f"known: {', '.join(bounds)}"
+            raise BadRequestError(f"--probe {path}: {name} {value:g}: {known}", remedy="probe the GPU again")
+    return probe.facts.constants
+
+
+def _calibration(
+    gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refused: dict[str, str], probed: dict[str, float]
+) -> Calibration:
     observations = [run for _, run in taken]
-    constants = fit(observations)
+    constants = fit(observations, probed)
     after = calibrated(constants)
     rows = tuple(
         RunErrors(
@@ -175,7 +198,7 @@ def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refus
             time_after=run.time_error(after),
             time_left_out=run.time_error(without) if without else None,
         )
-        for (record, run), without in zip(taken, left_out(observations), strict=True)
+        for (record, run), without in zip(taken, left_out(observations, probed), strict=True)
     )
     errors = [abs(row.time_left_out) for row in rows if row.time_left_out is not None]
     return Calibration(

@@ -58,6 +58,9 @@ class PlanOptions:
     out: Annotated[Path | None, typer.Option("--out", rich_help_panel=_CAL, metavar="PATH",
         help="File for the result of --calibrate. Default: results/calibration/<gpu>.json, which plans and runs "
         "use.")] = None
+    probe: Annotated[Path | None, typer.Option("--probe", rich_help_panel=_CAL, metavar="FILE",
+        help="For --calibrate: constants that scripts/gpu-check measured by themselves (probe.json). The fit keeps "
+        "them.")] = None
     no_calibration: Annotated[bool, typer.Option("--no_calibration", rich_help_panel=_CAL,
         help="Plan with the built-in constants.")] = False
     show_all: Annotated[bool, typer.Option("--all", rich_help_panel=_PLAN,
@@ -228,7 +231,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
         raise BadRequestError(
             "--calibrate plans nothing: it reads the settings from the runs", remedy="omit the recipe and its options"
         )
-    request = CalibrationRequest(tuple(how.calibrate or ()), how.out, use_cache=not how.no_cache)
+    request = CalibrationRequest(tuple(how.calibrate or ()), how.out, how.probe, use_cache=not how.no_cache)
     calibration, path = calibrate(request, this_host())
     if how.as_json:
         from harness.plan.document import CalibrationDocument
@@ -245,8 +248,9 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     from harness.errors import BadRequestError
     from harness.plan.request import PlanRequest
 
-    if how.out:
-        raise BadRequestError("--out needs --calibrate: it names the file for its result", remedy="omit --out")
+    if how.out or how.probe:
+        option = "--out" if how.out else "--probe"
+        raise BadRequestError(f"{option} needs --calibrate: it names a file for it", remedy=f"omit {option}")
 
     request = experiment_request(asked)
     require_job(request, "--calibrate RUN")

@@ -336,7 +336,7 @@ def _errors(runs: Sequence[RunErrors]) -> Table:
 def _value(constant: FittedConstant, value: float | None) -> str:
     if value is None:
         return "-"
-    return format_bytes(value) if constant.name.endswith("_bytes") else f"{value:.3f}"
+    return format_bytes(value) if constant.name.endswith("_bytes") else f"{value:.3g}"
 
 
 def nearest_line(nearest: Nearest) -> Line:

@@ -8,11 +8,13 @@ from statistics import median
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import stage_memory
-from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
+from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECONDS, Constants, calibrated
 from harness.predict.time_model import LIKELY, Efficiency, likely_seconds
 from harness.records.trace import FittedConstant
 
 Residuals = Callable[[Sequence[float]], list[float]]
+
+PROBED = "measured by itself"
 
 _STEP = 1e-4
 _ENOUGH = 1e-14
@@ -96,7 +98,7 @@ _LEAST_SLOPE = 0.05
 
 
 def determined(
-    num_runs: int, errors_of: Callable[[Sequence[str]], Residuals], built_in: Efficiency
+    num_runs: int, errors_of: Callable[[Sequence[str]], Residuals], built_in: Efficiency, names: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the efficiencies that these runs determine, and for each other efficiency why they do not.
 
@@ -105,9 +107,9 @@ def determined(
     pivoting).
     """
     if not num_runs:
-        return (), dict.fromkeys(EFFICIENCIES, "no run has a step time that is predicted")
-    start = [getattr(built_in, name) for name in EFFICIENCIES]
-    plain = dict(zip(EFFICIENCIES, slopes(errors_of(EFFICIENCIES), start), strict=True))
+        return (), dict.fromkeys(names, "no run has a step time that is predicted")
+    start = [getattr(built_in, name) for name in names]
+    plain = dict(zip(names, slopes(errors_of(names), start), strict=True))
     rest = dict(plain)
     chosen: list[str] = []
     most = max(1, num_runs - 1)
@@ -194,8 +196,11 @@ class Observation:
         return self.predicted_s(constants.efficiency(self.spec.gpu)) / self.step_s - 1
 
 
-def fit(observations: Sequence[Observation]) -> tuple[FittedConstant, ...]:
-    """Return for every constant its fitted value, or why these runs do not determine it."""
+def fit(observations: Sequence[Observation], probed: Mapping[str, float] | None = None) -> tuple[FittedConstant, ...]:
+    """Return for every constant its fitted value, or why these runs do not determine it.
+
+    ``probed``: constants measured by themselves. They keep their values, and the seconds of each step join the fit.
+    """
     return (
         _median_constant("allocator_bytes", _beside_the_model(observations), "no run measured allocated bytes"),
         _median_constant(
@@ -203,15 +208,17 @@ def fit(observations: Sequence[Observation]) -> tuple[FittedConstant, ...]:
             [size for run in observations for size in run.outside],
             "no rank measured both device and reserved bytes",
         ),
-        *_efficiencies([run for run in observations if run.step_s is not None]),
+        *_efficiencies([run for run in observations if run.step_s is not None], probed or {}),
     )
 
 
-def left_out(observations: Sequence[Observation]) -> tuple[Constants | None, ...]:
+def left_out(
+    observations: Sequence[Observation], probed: Mapping[str, float] | None = None
+) -> tuple[Constants | None, ...]:
     """Return for every run the constants fitted to the other runs; None for each if there are too few."""
     if len(observations) < NUM_FOR_LEAVING_OUT:
         return (None,) * len(observations)
-    return tuple(calibrated(fit([other for other in observations if other is not run])) for run in observations)
+    return tuple(calibrated(fit([other for other in observations if other is not run], probed)) for run in observations)
 
 
 def _beside_the_model(observations: Sequence[Observation]) -> list[int]:
@@ -236,34 +243,36 @@ def _median_constant(name: str, sizes: Sequence[int], problem: str) -> FittedCon
     )
 
 
-def _efficiencies(runs: Sequence[Observation]) -> tuple[FittedConstant, ...]:
+def _efficiencies(runs: Sequence[Observation], probed: Mapping[str, float]) -> tuple[FittedConstant, ...]:
     """Fit the efficiencies on which the step times of these runs depend independently."""
     built_in = BUILT_IN.efficiency(runs[0].spec.gpu) if runs else LIKELY
-    names, reasons = determined(len(runs), lambda chosen: _log_errors(runs, chosen), built_in)
-    values: dict[str, float] = {}
+    free = [name for name in (*EFFICIENCIES, *(["step_s"] if probed else [])) if name not in probed]
+    known = replace(built_in, **probed)
+    names, reasons = determined(len(runs), lambda chosen: _log_errors(runs, chosen, known), known, free)
+    values = dict(probed)
     if names:
-        start = [getattr(built_in, name) for name in names]
-        found = least_squares(_log_errors(runs, names), start, [BOUNDS[name] for name in names])
-        values = dict(zip(names, found, strict=True))
+        start = [getattr(known, name) for name in names]
+        found = least_squares(_log_errors(runs, names, known), start, [BOUNDS[name] for name in names])
+        values |= dict(zip(names, found, strict=True))
+    reasons |= {name: _at_bound(values[name], BOUNDS[name]) for name in names} | dict.fromkeys(probed, PROBED)
     return tuple(
         FittedConstant(
             name=name,
             built_in=getattr(built_in, name),
             value=values.get(name),
             bounds=BOUNDS[name],
-            reason=_at_bound(values[name], BOUNDS[name]) if name in values else reasons[name],
+            reason=reasons[name],
         )
-        for name in EFFICIENCIES
+        for name in (*EFFICIENCIES, *(name for name in HOST_SECONDS if name in reasons))
     )
 
 
-def _log_errors(runs: Sequence[Observation], names: Sequence[str]) -> Callable[[Sequence[float]], list[float]]:
+def _log_errors(runs: Sequence[Observation], names: Sequence[str], known: Efficiency) -> Residuals:
     """Return a function from the named efficiencies to the logarithms of predicted over measured step times."""
 
     def errors(values: Sequence[float]) -> list[float]:
-        speeds = dict(zip(names, values, strict=True))
-        likely = [replace(BUILT_IN.efficiency(run.spec.gpu), **speeds) for run in runs]
-        return [log(run.predicted_s(e) / (run.step_s or 1)) for run, e in zip(runs, likely, strict=True)]
+        likely = replace(known, **dict(zip(names, values, strict=True)))
+        return [log(run.predicted_s(likely) / (run.step_s or 1)) for run in runs]
 
     return errors
 

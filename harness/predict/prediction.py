@@ -23,6 +23,7 @@ from harness.records.trace import ChunkTrace, ExactStage, FittedConstant
 from harness.units import GIB, MIB, counted
 
 EFFICIENCIES = ("gemm_bf16", "gemm_low_precision", "attention", "memory", "link")
+HOST_SECONDS = ("launch_s", "call_s", "step_s")
 
 # Between which values a calibration may move a constant. Beyond them it is not the constant that is wrong: kernels
 # reach neither a tenth nor all of a data sheet's peak, and memory that a rank takes beside its model is a few GiB at
@@ -31,6 +32,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "allocator_bytes": (-256 * MIB, 4 * GIB),
     "outside_allocator_bytes": (0, 8 * GIB),
     **dict.fromkeys(EFFICIENCIES, (0.1, 0.98)),
+    **dict.fromkeys(HOST_SECONDS, (1e-6, 0.1)),
 }
 
 
@@ -69,8 +71,8 @@ BUILT_IN = Constants()
 def calibrated(fitted: Iterable[FittedConstant], time_spread: float | None = None, origin: str = "") -> Constants:
     """Return the built-in constants, replaced by those of ``fitted`` that were determined."""
     found = {constant.name: constant.value for constant in fitted if constant.value is not None}
-    speeds = {name: value for name, value in found.items() if name in EFFICIENCIES}
-    sizes = {name: round(value) for name, value in found.items() if name not in EFFICIENCIES}
+    speeds = {name: value for name, value in found.items() if not name.endswith("_bytes")}
+    sizes = {name: round(value) for name, value in found.items() if name.endswith("_bytes")}
     return Constants(**sizes, speeds=speeds, time_spread=time_spread if speeds else None, origin=origin)
 
 

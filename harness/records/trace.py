@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
@@ -246,6 +246,21 @@ class Calibration(Frozen):
     traced_with: dict[str, str] = Field(default_factory=dict)
     device_names: tuple[str, ...] = ()
     versions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class ProbedFacts(Frozen):
+    """``constants``: by name of the planner's, shares of data-sheet rates or seconds."""
+
+    model_config = ConfigDict(extra="ignore")
+    constants: dict[str, float]
+
+
+class Probe(Frozen):
+    """``probe.json`` of scripts/gpu-check: constants that were measured by themselves on a GPU."""
+
+    model_config = ConfigDict(extra="ignore")
+    gpu: str
+    facts: ProbedFacts
 
 
 def calibration_path(gpu: str, results: Path | None = None) -> Path:

@@ -131,6 +131,24 @@ def test_runs_of_several_gpus_are_refused(make_record, make_spec, host, tmp_path
     assert not (tmp_path / "out.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("gpu", "constants", "problem"),
+    [
+        ("h200", {"memory": 0.8}, "of h200, and the runs are of h100"),
+        ("h100", {"memory": 1.2}, r"memory 1\.2: from 0\.1 to 0\.98"),
+        ("h100", {"norm": 3.0}, "norm 3: known: gemm_bf16, "),
+        ("h100", {"call_s": "quick"}, "call_s"),
+    ],
+)
+def test_a_probe_with_impossible_values_is_refused(make_record, host, tmp_path, gpu, constants, problem):
+    write_record(tmp_path, make_record())
+    probe = tmp_path / "probe.json"
+    probe.write_text(json.dumps({"check": "probe", "gpu": gpu, "facts": {"constants": constants, "rows": []}}))
+    with pytest.raises(BadRequestError, match=problem):
+        calibrate(CalibrationRequest((str(tmp_path),), out=tmp_path / "out.json", probe=probe), host)
+    assert not (tmp_path / "out.json").exists()
+
+
 def test_runs_without_use_for_the_fit_are_refused_with_their_reasons(make_record, make_spec, host, tmp_path):
     spec = make_spec(gpu="cpu")
     unfit = {

@@ -129,6 +129,23 @@ def test_memory_outside_of_the_allocator_is_the_median_over_ranks(observe):
     assert values(fit([observe("run", gemm=0.1)]))["outside_allocator_bytes"] is None
 
 
+def test_probed_constants_keep_their_values_and_free_a_run_for_the_rest(observe):
+    truth = replace(TRUE, speeds={**TRUE.speeds, "call_s": 50e-6, "step_s": 0.005})
+    short = {"gemm": 2e-6, "memory": 1e-6}
+    runs = [observe("short", truth, **short), observe("memory", truth, gemm=0.03, memory=0.1)]
+    probed = {"gemm_bf16": 0.62, "call_s": 50e-6}
+    found = {c.name: c for c in fit(runs, probed)}
+    assert {name: (found[name].value, found[name].reason) for name in probed} == {
+        name: (value, "measured by itself") for name, value in probed.items()
+    }
+    assert found["memory"].value == pytest.approx(0.71, rel=0.01)
+    assert found["step_s"].reason.startswith("more than 2 runs needed")
+    assert "step_s" not in {c.name for c in fit(runs)}
+    more = {c.name: c for c in fit([*runs, observe("mixed", truth, gemm=2e-6, memory=0.001)], probed)}
+    assert more["step_s"].value == pytest.approx(0.005, rel=0.05)
+    assert calibrated(more.values()).efficiency("h100").call_s == 50e-6
+
+
 def test_without_times_no_efficiency_is_touched(observe):
     run = replace(observe("cpu", gemm=0.1), step_s=None)
     reasons = {c.name: c.reason for c in fit([run]) if c.value is None}
