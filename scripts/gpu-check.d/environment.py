@@ -18,8 +18,9 @@ MINUTES = 9.5
 SHAPES = ("dense", "moe", "mla")
 DTYPES = ("bf16", "fp8_cs")
 ATTENTIONS = ("fused", "unfused")
-# none and whole layers of every shape first, then the other stages, then the other settings
+# after the probe none and whole layers of every shape, then the other stages, then the other settings
 STAGES = {
+    "probe": "rates of products, attention and memory, seconds of the host per call: for mbr-perf plan --calibrate --probe",
     "planner": "predicted and measured bytes, phase by phase, under every legal recompute setting",
     "train": "a run under every module and with whole layers: memory readings in order, same losses",
     "oom": "a run that needs too much memory and the run after it; every kind of out-of-memory error, classified",

@@ -1,6 +1,7 @@
 """One sitting: understand the options, see whether the machine is fit, go through the stages, keep every case."""
 
 import argparse
+import json
 import signal
 import sys
 import time
@@ -10,12 +11,13 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
-from case import Case, Check, Part, case_name, in_rounds
+from case import Case, Check, Part, Unfinished, case_name, in_rounds, judged
+from checks import GPU_ONLY
 from environment import ATTENTIONS, DTYPES, SHAPES, STAGES
 from evidence import archive_problem, cases_page, earlier_cases, exit_code, pack, write_case, write_summary
 from killing import kill_a_rank
 from machine import Target, find_target, require_fit
-from ooms import make_ooms, survive_oom
+from ooms import make_ooms, not_made, survive_oom
 from planner import compare, groups
 from runs import Runs
 from several_gpus import compare_layouts
@@ -27,12 +29,14 @@ from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
 from harness.launch.warm import WarmParents
+from harness.predict.prediction import BOUNDS, BUILT_IN
 from harness.records.folders import results_dir
 from harness.records.redact import redact_shapes
 from harness.show.page import Line, visible
 from harness.show.terminal import narrate, show_blocks, show_page
 
 HERE = Path(__file__).parent
+PROBE = "probe"
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,30 @@ def _oom(runs: Runs, asked: Asked) -> Part:
     yield from make_ooms(runs)
 
 
+def probe(runs: Runs) -> Part:
+    """Measure single operations, and judge whether each constant is one that a calibration accepts."""
+    if kept := runs.kept.get(PROBE):
+        yield kept
+        return
+    program = runs.program(PROBE, "rates.py", (runs.target.gpu,), {})
+    if isinstance(program, Unfinished):
+        yield program.case(PROBE)
+    elif program.exit_code != 0:
+        yield Case(PROBE, checks=(not_made(program),), seconds=program.seconds)
+    elif runs.target.is_rehearsal:
+        why = f"{GPU_ONLY}: a CPU's rates say nothing of one"
+        yield Case(PROBE, checks=(Check("plausible", "skipped", why),), seconds=program.seconds)
+    else:
+        facts = json.loads((program.folder / "rates.json").read_text())
+        found = tuple(_plausible(runs.target.gpu, *each) for each in facts["constants"].items())
+        yield Case(PROBE, checks=found, seconds=program.seconds, facts=facts)
+
+
+def _plausible(gpu: str, name: str, value: float) -> Check:
+    (low, high), built_in = BOUNDS[name], getattr(BUILT_IN.efficiency(gpu), name)
+    return judged(name, holds=low <= value <= high, found=f"{value:.3g}, the planner's own is {built_in:.3g}")
+
+
 def _planner(runs: Runs, asked: Asked) -> Part:
     missing = {shape: case for shape in asked.shapes if (case := _needs_te(runs.target, asked, shape, "planner"))}
     able = [shape for shape in asked.shapes if shape not in missing]
@@ -155,6 +183,7 @@ def _needs_te(target: Target, asked: Asked, shape: Shape, stage: str) -> Case | 
 
 
 RUN: dict[str, Callable[[Runs, Asked], Part]] = {
+    "probe": lambda runs, _: probe(runs),
     "planner": _planner,
     "train": _train,
     "oom": _oom,

@@ -52,7 +52,8 @@ def main(script, folder, *arguments):
         return 1
     if FAULT == "endless":
         time.sleep(60)
-    return {"oom_class.py": oom, "snapshot.py": snapshot, "device_use.py": use}[Path(script).name](folder, *arguments)
+    programs = {"oom_class.py": oom, "snapshot.py": snapshot, "device_use.py": use, "rates.py": rates}
+    return programs[Path(script).name](folder, *arguments)
 
 
 def oom(folder, way):
@@ -75,6 +76,12 @@ def snapshot(folder):
         ("allocated_bytes", "allocated_size"), ("active_bytes", "active_size"), ("reserved_bytes", "total_size"))}  # fmt: skip
     sums["reserved_bytes"] += 20 * MIB if FAULT == "segment_missing" else 0
     (folder / "stats.json").write_text(json.dumps(sums))
+    return 0
+
+
+def rates(folder, gpu):
+    constants = {"gemm_bf16": 1.2 if FAULT == "too_fast" else 0.7, "memory": 0.9, "launch_s": 5e-6, "call_s": 6e-5}
+    (folder / "rates.json").write_text(json.dumps({"constants": constants, "rows": [], "of": gpu}))
     return 0
 
 
