@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from harness.engine.process import die_with_parent, dump_stacks_on_signal
 from harness.engine.rank_log import RankLog
@@ -65,18 +66,17 @@ def weigh(spec: ExperimentSpec, log: RankLog, phases: Phases) -> None:
     from harness.engine.training import Trainer
 
     device = rank_run.join(spec, log)
-    scales = Scales(device)
     log.enter("build_model")
     config = transformer_config(spec)
     bare = build_chunks(spec, config)
-    phases.note("weights", scales.level(bare))
+    phases.note("weights", standing(device, bare))
     chunks = wrap_ddp(spec, config, bare)
-    phases.note("gradients", scales.level(chunks))
+    phases.note("gradients", standing(device, chunks))
     log.fields["recompute"] = read_back(chunks, config)
     log.enter("build_optimizer")
     trainer = Trainer(spec, config, chunks, device)
     log.enter("step")
-    with scales.of_steps(chunks, trainer.optimizer) as scale:
+    with scale_of_steps(device, chunks, trainer.optimizer) as scale:
         log.step_index = 0
         rank_run.measured_step(log, trainer, device, 0)
         phases.note("optimizer", scale.level())
@@ -86,7 +86,7 @@ def weigh(spec: ExperimentSpec, log: RankLog, phases: Phases) -> None:
     rank_run.leave(spec, trainer, device)
 
 
-def weigh_step(trainer: "Trainer", scale: "Scale", phases: Phases, log: RankLog) -> None:
+def weigh_step(trainer: "Trainer", scale: "GpuScale | ProcessorScale", phases: Phases, log: RankLog) -> None:
     """The second step, cut where a forward pass begins, where its loss is known, and where the optimizer steps."""
     cuts = Cuts(scale, phases, log)
     ours: Callable[[object, object], tuple[object, Callable[..., object]]] = trainer.forward_step
@@ -110,7 +110,7 @@ def weigh_step(trainer: "Trainer", scale: "Scale", phases: Phases, log: RankLog)
 class Cuts:
     """Which phase the step is in; its peak is noted when it ends, also by an error."""
 
-    def __init__(self, scale: "Scale", phases: Phases, log: RankLog) -> None:
+    def __init__(self, scale: "GpuScale | ProcessorScale", phases: Phases, log: RankLog) -> None:
         self._scale, self._phases, self._log, self._open = scale, phases, log, ""
 
     def enter(self, phase: str) -> None:
@@ -127,88 +127,56 @@ class Cuts:
         self._open = ""
 
 
-class Scale(Protocol):
-    """Live tensors while steps run, in bytes."""
+def standing(device: "torch.device", chunks: list["torch.nn.Module"], optimizer: object = None) -> int:
+    """Return what is alive before the first step: by torch's allocator on a GPU, else by the storages themselves."""
+    if device.type == "cuda":
+        return GpuScale().level()
+    from harness.engine.memory import static_bytes
 
-    def level(self) -> int:
-        """Now."""
-        ...
-
-    def reset(self) -> None:
-        """Forget the peak."""
-        ...
-
-    def peak(self) -> int:
-        """Since the last reset."""
-        ...
+    return int(static_bytes(chunks, optimizer or SimpleNamespace(param_groups=(), state={})))
 
 
-class Scales:
-    """torch's allocator on a GPU, the storages themselves on a processor."""
+@contextmanager
+def scale_of_steps(
+    device: "torch.device", chunks: list["torch.nn.Module"], optimizer: object
+) -> "Iterator[GpuScale | ProcessorScale]":
+    """Weigh all steps: what the first one leaves behind counts in the second."""
+    if device.type == "cuda":
+        yield GpuScale()
+        return
+    from harness.engine.tracing.ledger import StorageWatch
 
-    def __init__(self, device: "torch.device") -> None:
-        self._is_gpu = device.type == "cuda"
-
-    def level(self, chunks: list["torch.nn.Module"], optimizer: object = None) -> int:
-        """What is alive before the first step."""
-        if self._is_gpu:
-            return GpuScale().level()
-        from harness.engine.memory import static_bytes
-
-        return int(static_bytes(chunks, optimizer or NoOptimizer()))
-
-    @contextmanager
-    def of_steps(self, chunks: list["torch.nn.Module"], optimizer: object) -> "Iterator[Scale]":
-        """For all steps: what the first one leaves behind counts in the second."""
-        if self._is_gpu:
-            yield GpuScale()
-            return
-        from harness.engine.tracing.ledger import StorageWatch
-
-        standing = self.level(chunks, optimizer)
-        with StorageWatch() as watch:
-            yield ProcessorScale(standing, watch)
-
-
-class NoOptimizer:
-    """What has no states yet."""
-
-    def __init__(self) -> None:
-        self.param_groups, self.state = (), dict[object, object]()
+    with StorageWatch() as watch:
+        yield ProcessorScale(standing(device, chunks, optimizer), watch)
 
 
 class GpuScale:
-    """torch's allocator counts anyway."""
+    """Live tensors in bytes, as torch's allocator counts them anyway. ``peak``: since the last ``reset``."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda, self.reset = torch.cuda, torch.cuda.reset_peak_memory_stats
 
     def level(self) -> int:
-        """Now, with nothing under way, and without what only a cycle still holds."""
-        import torch
-
+        """Return what is alive now, with nothing under way, and without what only a cycle still holds."""
         gc.collect()
-        torch.cuda.synchronize()
-        return int(torch.cuda.memory_allocated())
-
-    def reset(self) -> None:
-        """Forget the peak."""
-        import torch
-
-        torch.cuda.reset_peak_memory_stats()
+        self._cuda.synchronize()
+        return int(self._cuda.memory_allocated())
 
     def peak(self) -> int:
-        """Since the last reset."""
-        import torch
-
-        return int(torch.cuda.max_memory_allocated())
+        """Return the most."""
+        return int(self._cuda.max_memory_allocated())
 
 
 class ProcessorScale:
-    """What stood before the first step, and the storages that steps made since."""
+    """The same, of what stood before the first step, and the storages that steps made since."""
 
     def __init__(self, standing_bytes: int, watch: "StorageWatch") -> None:
         self._standing, self._watch = standing_bytes, watch
 
     def level(self) -> int:
-        """Now."""
+        """Return what is alive now."""
         return self._standing + self._watch.ledger.live_bytes
 
     def reset(self) -> None:
@@ -216,7 +184,7 @@ class ProcessorScale:
         self._watch.peak_bytes = self._watch.ledger.live_bytes
 
     def peak(self) -> int:
-        """Since the last reset."""
+        """Return the most."""
         return self._standing + self._watch.peak_bytes
 
 
