@@ -23,7 +23,8 @@ def building_ddp(spec: ExperimentSpec) -> Iterator[None]:
     """Build megatron's DDP on a side stream, in order with the current one; on a CPU nothing changes.
 
     DDP keeps AccumulateGrad nodes, which belong to the stream that created them. On the default stream a graph's
-    capture would depend on work outside of it.
+    capture would depend on work outside of it. From torch 2.11 on, the first backward pass warns of the two streams, as
+    it does under Megatron-LM. What torch reserves is the same on either stream (on scripted GPUs, without graphs).
     """
     if spec.gpu_type.is_cpu:
         yield
