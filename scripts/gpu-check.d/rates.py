@@ -39,9 +39,9 @@ def main() -> int:
     peaks = {"memory": GPU.memory_bandwidth, "gemm_bf16": flops.get("bf16"), "attention": flops.get("bf16"),
              "gemm_low_precision": flops.get("fp8")}  # fmt: skip
     for name in dict.fromkeys(name for name, _, _ in rows):
-        work, seconds = (sum(row[column] for row in rows if row[0] == name) for column in (1, 2))
+        measured_of = [(work, seconds) for row, work, seconds in rows if row == name]
         if peak := peaks[name]:
-            constants[name] = work / seconds / peak
+            constants[name] = sum(work for work, _ in measured_of) / sum(s for _, s in measured_of) / peak
     path = Path(sys.argv[1]) / "rates.json"
     write_atomically(path, json.dumps({"constants": constants, "rows": rows}) + "\n")
     return 0
