@@ -30,6 +30,7 @@ from harness.sweep.page import sweep_page
 from tests.conftest import build_cell, build_golden, build_record, build_runs, build_spec, build_sweep
 from tests.nightly.conftest import build_night
 from tests.plan.test_plan_terminal import TE, planned
+from tests.plan.test_plan_terminal import layouts as several
 
 ROOT = Path(__file__).parents[1]
 WRITE = "MBR_PERF_TESTS_WRITE_TERMINAL"
@@ -71,11 +72,7 @@ def plan_of(**changes):
 def layouts():
     refused = "A01: tensor_model_parallel_size 3 does not divide 64 attention heads; choose a divisor"
     other = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4, "sequence_parallel": True}
-    return [
-        ("tp=4 vp=5", plan_of(), ""),
-        ("tp=8 vp=none", plan_of(parallelism=other), ""),
-        ("tp=3 vp=5", None, refused),
-    ]
+    return several(**{"tp=4 vp=5": plan_of(), "tp=8 vp=none": plan_of(parallelism=other), "tp=3 vp=5": refused})
 
 
 def judged(seconds, tflops):
@@ -105,7 +102,7 @@ def gpu_sweep():
 BY_GOLDENS = GateOptions(golden_values_path=Path("results/golden"))
 PAGES: dict[str, Callable[[], Page]] = {
     "plan": lambda: plan_page(plan_of(), ()),
-    "plan_layouts": lambda: layouts_page(layouts(), "tp=4 vp=5"),
+    "plan_layouts": lambda: layouts_page(layouts()),
     "run": lambda: result([2.5] * 50, 800.0),
     "compare_regression": lambda: comparison([2.5] * 50, 800.0),
     "sweep_cpu": lambda: sweep_page(judge_sweep(read_sweep("tests/data/sweeps/cpu_oom"), BY_GOLDENS)),

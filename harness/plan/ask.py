@@ -154,15 +154,12 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
     from harness.show.page import GAP, Block, Page
     from harness.show.request_text import explanation
 
-    layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
-    best = planned.best.name if planned.best else None
     first = planned.layouts[0]
     page = Page(())
     source = first.settled.sources.get("recompute", "") if first.settled else ""
     whose = "your" if source.startswith("-") else "the recipe's"
-    if len(layouts) > 1:
-        same = [layout.name for layout in planned.same_time]
-        page = layouts_page(layouts, best, planned.notes, same, whose)
+    if len(planned.layouts) > 1:
+        page = layouts_page(planned, whose)
     elif first.plan:
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose)
     if any(layout.plan for layout in planned.layouts):
@@ -282,38 +279,21 @@ def _gib(text: str | None) -> float | None:
 
 def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
     """Return the varied sizes. One BadRequestError for all invalid texts and for sizes that are varied twice."""
-    from harness.errors import BadRequestError, raise_all
+    from harness.errors import Problems
     from harness.resolve.sweep_file import SWEPT
 
-    read, problems = {}, list[BadRequestError]()
+    read, problems = dict[str, tuple[str, tuple[int | None, ...]]](), Problems()
     for text in texts:
-        try:
-            name, values = _swept(text)
-        except BadRequestError as error:
-            problems.append(error)
-            continue
-        if SWEPT[name] in read:
-            problems.append(
-                BadRequestError(
-                    f"--over {text}: varied twice", remedy=f"give all values at once, e.g. --over {name}=2,4"
-                )
-            )
-        read[SWEPT[name]] = (name, values)
-    raise_all(problems)
+        name, _, values = text.partition("=")
+        numbers = [value.strip() for value in values.split(",")]
+        counts = [(n.isdecimal() and int(n) > 0) or (n == "none" and name in ("vp", "vpp")) for n in numbers]
+        if name not in SWEPT:
+            problems.add(f"--over {text}: {name!r} cannot be varied", f"one of {', '.join(SWEPT)}, e.g. tp=2,4")
+        elif not all(counts):
+            problems.add(f"--over {text}: values are counts", f"e.g. --over {name}=2,4")
+        elif SWEPT[name] in read:
+            problems.add(f"--over {text}: varied twice", f"give all values at once, e.g. --over {name}=2,4")
+        else:
+            read[SWEPT[name]] = name, tuple(None if n == "none" else int(n) for n in numbers)
+    problems.raise_if_any()
     return tuple(read.values())
-
-
-def _swept(text: str) -> tuple[str, tuple[int | None, ...]]:
-    """`tp=2,4`, or `vp=none,5`."""
-    from harness.errors import BadRequestError
-    from harness.resolve.sweep_file import SWEPT
-
-    name, _, values = text.partition("=")
-    numbers = [value.strip() for value in values.split(",")]
-    if name not in SWEPT:
-        raise BadRequestError(
-            f"--over {text}: {name!r} cannot be varied", remedy=f"one of {', '.join(SWEPT)}, e.g. tp=2,4"
-        )
-    if not all((n.isdecimal() and int(n) > 0) or (n == "none" and name in ("vp", "vpp")) for n in numbers):
-        raise BadRequestError(f"--over {text}: values are counts", remedy=f"e.g. --over {name}=2,4")
-    return name, tuple(None if n == "none" else int(n) for n in numbers)

@@ -1,8 +1,10 @@
 """JSON of a plan, of its calibration and of exact traces."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
+
+from pydantic import ConfigDict
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.exporting import to_paste
@@ -22,7 +24,7 @@ from harness.predict.advice import (
 )
 from harness.predict.device import DeviceNeeds
 from harness.predict.ledger import PeakName
-from harness.predict.prediction import ExactPeak, Verdict
+from harness.predict.prediction import Verdict
 from harness.predict.search import Plan, Row
 from harness.records.prediction import StagePrediction
 from harness.records.trace import Calibration
@@ -31,6 +33,8 @@ from harness.show.json import Document, Shown, Text, at
 
 class StageRow(StagePrediction):
     """Peak of one pipeline stage with all candidates for it, in bytes."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     peaks: dict[PeakName, int]
 
@@ -53,9 +57,9 @@ class SettingRow(Shown):
     device_range_bytes: tuple[int, int] | None
     worst_stage: int | None = at("prediction", "worst", "pp_rank")
     peak: str | None = at("prediction", "worst", "peak")
-    stages: tuple[StageRow, ...]
+    stages: tuple[StageRow, ...] = at("prediction", "stages", default=())
     step_time_s: float | None = at("prediction", "time", "likely_s")
-    step_time_range_s: tuple[float, float] | None
+    step_time_range_s: tuple[float, float] | None = at("prediction", "time", "range_s")
     tflops_per_gpu: float | None = at("prediction", "tflops_per_gpu")
     mfu: float | None = at("prediction", "mfu")
     hfu: float | None = at("prediction", "hfu")
@@ -70,19 +74,13 @@ class SettingRow(Shown):
     def of_row(cls, row: Row, layout: str, needs: DeviceNeeds) -> Self:
         """``layout``: the name of its layout, empty for the only one. ``needs``: of its device beside tensors."""
         found = row.prediction
-        time = found.time if found else None
+        ends = [end + found.pool_bytes for end in (found.peak_bytes, *found.range_bytes)] if found else []
+        held = [needs.device_bytes(end) for end in ends]
         return cls.of(
-            row,
-            layout=layout,
-            inert_modules=tuple(row.candidate.inert_modules),
-            stages=[StageRow.model_validate(stage, from_attributes=True) for stage in found.stages] if found else (),
-            device_bytes=needs.device_bytes(found.peak_bytes + found.pool_bytes) if found else None,
-            device_range_bytes=tuple(needs.device_bytes(end + found.pool_bytes) for end in found.range_bytes)
-            if found
-            else None,
-            step_time_range_s=(time.low_s, time.high_s) if time else None,
+            row, layout=layout, inert_modules=tuple(row.candidate.inert_modules),
+            device_bytes=held[0] if held else None, device_range_bytes=held[1:] or None,
             verdict_is_certain=row.is_certain if row.verdict else None,
-        )
+        )  # fmt: skip
 
 
 class PasteRow(Shown):
@@ -141,7 +139,7 @@ class LayoutRow(Shown):
 class UnplannedLayout(Shown):
     """A layout that could not be planned, and why."""
 
-    layout: Text
+    layout: Text = at("name")
     problem: str
 
 
@@ -160,17 +158,17 @@ class ExactRow(Shown):
 class ExactSetting(Shown):
     """One setting whose whole steps were traced."""
 
-    recompute: str
-    stages: tuple[ExactRow, ...]
+    recompute: str = at("text")
+    stages: tuple[ExactRow, ...] = at("peaks")
 
 
 class SearchedRow(Shown):
     """One setting of one layout that a search found. ``command`` runs it; the others set it in other programs."""
 
     layout: str
-    recompute: str
-    peak_bytes: int
-    step_time_s: float | None
+    recompute: str = at("text")
+    peak_bytes: int = at("prediction", "peak_bytes")
+    step_time_s: float | None = at("prediction", "time", "likely_s")
     verdict: Verdict | None
     command: str
     bridge: str
@@ -211,62 +209,18 @@ class PlanDocument(Document):
         return [row.model_dump(exclude={"stages"}) for row in self.settings]
 
 
-def plan_document(
-    layouts: Sequence[tuple[str, Plan | None, str]],
-    best: str | None,
-    exact: Mapping[str, tuple[ExactPeak, ...]] | None = None,
-    notes: tuple[str, ...] = (),
-    search: SearchDocument | None = None,
-    base: ExperimentSpec | None = None,
-) -> PlanDocument:
-    """``layouts`` are name, plan and problem, ``best`` the name of the recommended one.
-
-    ``exact``: stages by setting, where whole steps were traced. ``base``: the job of a search, the first layout
-    otherwise.
-    """
-    plans = [(name, plan) for name, plan, _ in layouts if plan is not None]
-    chosen = next((plan.recommended for name, plan in plans if name == best), None)
-    return PlanDocument.of(
-        settings=[SettingRow.of_row(row, name, plan.limits.needs) for name, plan in plans for row in plan.rows],
-        recommended=chosen.text if chosen else None,
-        recommended_layout=best if chosen else None,
-        assumptions=tuple(dict.fromkeys(text for _, plan in plans for text in plan.assumptions)),
-        layouts=[
-            LayoutRow.of_plan(name, plan, base or plans[0][1].spec, with_sizes=base is not None or len(layouts) > 1)
-            if plan
-            else UnplannedLayout.of(layout=name, problem=problem)
-            for name, plan, problem in layouts
-        ],
-        exact=[ExactSetting.of(recompute=text, stages=peaks) for text, peaks in (exact or {}).items()],
-        notes=notes,
-        search=search,
-    )
-
-
 def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
     """Return the part of the document that only a search has; the document around it describes the best layouts."""
-    return SearchDocument(
-        num_layouts=found.num_layouts,
-        interrupted=found.interrupted,
+
+    def row(tried: Tried, row: Row) -> SearchedRow:
+        pasted = to_paste(row.candidate.spec, found.base.spec, with_sizes=True)
+        return SearchedRow.of(row, pasted, layout=tried.name, command=command(tried, row, request))
+
+    return SearchDocument.of(
+        found,
         layouts=dict(found.counts),
-        best=tuple(_searched(each, each.row, request, found.base.spec) for each in found.best if each.row),
-        pareto=tuple(_searched(each, row, request, found.base.spec) for each, row in found.pareto),
-    )
-
-
-def _searched(tried: Tried, row: Row, request: PlanRequest, base: ExperimentSpec) -> SearchedRow:
-    assert row.prediction is not None
-    time, pasted = row.prediction.time, to_paste(row.candidate.spec, base, with_sizes=True)
-    return SearchedRow(
-        layout=tried.name,
-        recompute=row.text,
-        peak_bytes=row.prediction.peak_bytes,
-        step_time_s=time.likely_s if time else None,
-        verdict=row.verdict,
-        command=command(tried, row, request),
-        bridge=pasted.bridge,
-        megatron_lm=pasted.megatron_lm,
-        without=pasted.without,
+        best=[row(each, each.row) for each in found.best if each.row],
+        pareto=[row(*each) for each in found.pareto],
     )
 
 
@@ -274,15 +228,22 @@ def planned_document(
     planned: Planned, search: SearchDocument | None = None, base: ExperimentSpec | None = None
 ) -> PlanDocument:
     """Return all that one request planned. ``base``: the job whose layouts a search varied."""
-    layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
-    exact = {setting.text: setting.peaks for setting in planned.exact}
-    made = plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes, search, base)
-    return made.model_copy(
-        update={
-            "nearest_golden": planned.nearest_golden,
-            "nearest_published": planned.nearest_published,
-            "same_time_layouts": tuple(layout.name for layout in planned.same_time),
-        }
+    plans = [(layout.name, layout.plan) for layout in planned.layouts if layout.plan]
+    best, with_sizes = planned.best, base is not None or len(planned.layouts) > 1
+    return PlanDocument.of(
+        planned,
+        settings=[SettingRow.of_row(row, name, plan.limits.needs) for name, plan in plans for row in plan.rows],
+        recommended=best.row.text if best and best.row else None,
+        recommended_layout=best.name if best else None,
+        same_time_layouts=[layout.name for layout in planned.same_time],
+        assumptions=tuple(dict.fromkeys(text for _, plan in plans for text in plan.assumptions)),
+        layouts=[
+            LayoutRow.of_plan(layout.name, layout.plan, base or plans[0][1].spec, with_sizes=with_sizes)
+            if layout.plan
+            else UnplannedLayout.of(layout)
+            for layout in planned.layouts
+        ],
+        search=search,
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import product
 
-from harness.errors import BadRequestError, closest, raise_all
+from harness.errors import Problems, closest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import MARGIN
 from harness.experiment.modules import MODULES
@@ -52,55 +52,27 @@ class PlanRequest:
 
 def check_plan(request: PlanRequest) -> None:
     """Raise BadRequestError with everything that is wrong in any recipe."""
-    problems = []
+    problems = Problems()
     if not 0 <= request.margin < 1:
-        problems.append(
-            BadRequestError(
-                f"--margin {request.margin:g} must be a share of the memory, from 0 to below 1", remedy="e.g. 0.06"
-            )
-        )
+        problems.add(f"--margin {request.margin:g} must be a share of the memory, from 0 to below 1", "e.g. 0.06")
     if request.fit_into_gib is not None and request.fit_into_gib <= 0:
-        problems.append(BadRequestError(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB"))
+        problems.add(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB")
     if request.max_overhead is not None and not 0 <= request.max_overhead <= 1:
-        problems.append(
-            BadRequestError(
-                f"--max_overhead {request.max_overhead:g} must be a share of the step time, from 0 to 1",
-                remedy="e.g. 0.1",
-            )
-        )
+        share = "must be a share of the step time, from 0 to 1"
+        problems.add(f"--max_overhead {request.max_overhead:g} {share}", "e.g. 0.1")
     if not request.exact_timeout_s > 0:
-        problems.append(BadRequestError(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds"))
-    raise_all(
-        [
-            *problems,
-            *_beside_search(request),
-            *_unreadable("--exact", request.exact),
-            *_unreadable("--only", request.only),
-        ]
-    )
-
-
-def _beside_search(request: PlanRequest) -> list[BadRequestError]:
-    """Return a problem for each option that a search over layouts cannot take."""
-    given = {"--over": request.over, "--only": request.only, "--exact": request.exact}
-    return [
-        BadRequestError(
-            f"--search tries every layout and setting, so it excludes {option}",
-            remedy=f"omit {option}, or --search",
-        )
-        for option, value in given.items()
-        if request.search and value
-    ]
-
-
-def _unreadable(option: str, settings: tuple[str, ...]) -> list[BadRequestError]:
-    problems = []
-    for text in settings:
+        problems.add(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds")
+    for option, value in (("--over", request.over), ("--only", request.only), ("--exact", request.exact)):
+        if request.search and value:
+            excluded = f"--search tries every layout and setting, so it excludes {option}"
+            problems.add(excluded, f"omit {option}, or --search")
+    settings = [("--exact", text) for text in request.exact if text not in (ASKED, RECOMMENDED)]
+    for option, text in (*settings, *(("--only", text) for text in request.only)):
         try:
-            parse_recompute("none" if option == "--exact" and text in (ASKED, RECOMMENDED) else text)
+            parse_recompute(text)
         except ValueError as error:
-            problems.append(BadRequestError(f"{option} {text}: {error}", remedy=_meant(text)))
-    return problems
+            problems.add(f"{option} {text}: {error}", _meant(text))
+    problems.raise_if_any()
 
 
 def _meant(text: str) -> str:

@@ -16,7 +16,7 @@ from harness.plan.request import PlanRequest, check_plan
 from harness.predict.exact import ExactSetting, ExactTracing
 from harness.predict.prediction import BUILT_IN
 from harness.predict.ranges import ratio_error
-from harness.predict.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
+from harness.predict.search import Candidates, Limits, Plan, Row, Traces, candidates, plan, required_cases
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
@@ -31,6 +31,11 @@ class Layout:
     plan: Plan | None
     problem: str = ""
     traces: Traces | None = None
+
+    @property
+    def row(self) -> Row | None:
+        """The recommended setting."""
+        return self.plan.recommended if self.plan else None
 
 
 @dataclass(frozen=True)
@@ -50,20 +55,18 @@ class Planned:
 
         Of tight ones only where none fits.
         """
-        fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]
-        return min(fitting, key=_seconds_per_token, default=None)
+        return min(filter(lambda layout: layout.row, self.layouts), key=_seconds_per_token, default=None)
 
     @property
     def same_time(self) -> tuple[Layout, ...]:
         """The other layouts that fit as surely as the best one and may be as fast, within the error of predictions."""
-        if self.best is None:
+        best = self.best
+        if best is None:
             return ()
-        unsure, fastest, _ = _seconds_per_token(self.best)
-        fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]
-        times = {layout.name: _seconds_per_token(layout) for layout in fitting if layout is not self.best}
-        error = ratio_error()
-        same = {name for name, time in times.items() if time[0] == unsure and error.hides(fastest, time[1])}
-        return tuple(layout for layout in fitting if layout.name in same)
+        unsure, fastest, _ = _seconds_per_token(best)
+        others = (layout for layout in self.layouts if layout.row and layout is not best)
+        times = ((layout, *_seconds_per_token(layout)[:2]) for layout in others)
+        return tuple(layout for layout, also, time in times if also == unsure and ratio_error().hides(fastest, time))
 
     @property
     def nearest_golden(self) -> Nearest | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import FullRecompute
 from harness.foreign.exporting import to_paste
 from harness.plan.nearest import Nearest
@@ -193,16 +194,24 @@ def _size(value: float, unit: str) -> str:
 
 def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     """Explain the marks, and list the settings that are not in the table, each reason once."""
+    predicted = [row.prediction for row in plan.rows if row.prediction]
     yield _LEGEND
-    yield from dict.fromkeys(row.prediction.range_basis for row in plan.rows if row.prediction)
+    yield from dict.fromkeys(found.range_basis for found in predicted)
     if plan.limits.needs.outside_bytes:
         yield f"Beside tensors the device holds {plan.limits.needs.text}"
-    if any(row.prediction and not row.prediction.is_point_known for row in plan.rows):
+    if not all(found.is_point_known for found in predicted):
         yield "~: the prediction does not model everything; rely on the range"
-    if any(row.verdict == "OOM" and not row.is_certain for row in plan.rows):
+    if any(verdict_text(row).text == "OOM?" for row in plan.rows):
         yield "?: the predicted peak does not fit, the lower end of its range does"
     if num_folded:
         yield f"Not shown: {counted(num_folded, 'setting')} that others beat, or between two better ones (--all)"
+    yield from _not_predicted(plan)
+    inert = ((why, name) for name, why in plan.inert.items() if "no such module" not in why)
+    yield from (f"No effect here: {', '.join(names)} ({why})" for why, names in grouped(inert).items())
+    yield from (f"Not tried: {text}" for text in plan.skipped)
+
+
+def _not_predicted(plan: Plan) -> Iterator[str]:
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
     # The answer says why the setting of the request is missing.
     in_answer = plan.spec.recompute.text if plan.recommended else ""
@@ -210,11 +219,6 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
         yield f"Not predicted: {_listed(names)} ({why})"
     if any("CUDA graph" in why or "captured" in why for why in declined.values()):
         yield "Use --cuda_graph_impl none to plan the settings that only CUDA graphs forbid"
-    inert = ((why, name) for name, why in plan.inert.items() if "no such module" not in why)
-    for why, names in grouped(inert).items():
-        yield f"No effect here: {', '.join(names)} ({why})"
-    for text in plan.skipped:
-        yield f"Not tried: {text}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -251,7 +255,7 @@ def _answer(plan: Plan, whose: str) -> Iterator[Line]:
     if best is None or best.prediction is None:
         why = why_none(plan)
         yield Line(why[0].upper() + why[1:], "worse", hang=2)
-        yield from _to_paste(plan, eager(plan))
+        yield from pasted(eager(plan), plan.spec)
         return
     what = "step time" if best.prediction.time else "FLOPs"
     cost = "" if best.overhead is None else f", {format_percent(best.overhead)} {what}"
@@ -259,17 +263,18 @@ def _answer(plan: Plan, whose: str) -> Iterator[Line]:
     about = "" if best.prediction.is_point_known else "~"
     used = f"{plan.limits.use_text(best.prediction.peak_bytes, best.prediction.pool_bytes, about)}{cost}{doubt}"
     yield Line((Span("Use ", "strong"), Span(option(best), "chosen"), f"  ({used})"), hang=4)
-    yield from _to_paste(plan, best)
+    yield from pasted(best, plan.spec)
     others = ((safe_instead(plan), eager(plan)), (riskier_text(plan), plan.riskier))
     for text, row in ((asked_text(plan, whose), None), (same_time_text(plan), None), *others):
         if text:
             yield Line(text[0].upper() + text[1:], hang=4)
-            yield from _to_paste(plan, row)
+            yield from pasted(row, plan.spec)
 
 
-def _to_paste(plan: Plan, row: Row | None) -> Iterator[Line]:
+def pasted(row: Row | None, base: ExperimentSpec, *, with_sizes: bool = False, indent: int = 4) -> Iterator[Line]:
+    """Yield the setting in words of other programs; as `to_paste`."""
     if row is not None:
-        yield from paste_lines(to_paste(row.candidate.spec, plan.spec), 4)
+        yield from paste_lines(to_paste(row.candidate.spec, base, with_sizes=with_sizes), indent)
 
 
 def option(row: Row) -> str:

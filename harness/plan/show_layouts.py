@@ -1,12 +1,11 @@
 """Shows plans of several layouts, a row per layout, and the answer of `plan --search` with the Pareto set."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from harness.foreign.exporting import to_paste
 from harness.plan.request import PlanRequest
-from harness.plan.run import Planned
+from harness.plan.run import Layout, Planned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
-from harness.plan.show import assumptions, layout_cells, nearest_lines, option, size_unit, verdict_text
+from harness.plan.show import assumptions, layout_cells, nearest_lines, option, pasted, size_unit, verdict_text
 from harness.predict.advice import WITHOUT_GRAPHS, asked_text
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row
@@ -25,59 +24,55 @@ from harness.show.page import (
     listing,
     table,
 )
-from harness.show.request_text import VALUES, paste_lines, request_facts
+from harness.show.request_text import VALUES, request_facts
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
 
-Layout = tuple[str, Plan | None, str]
 _DROPPED_OF_LAYOUTS = {"TFLOP/s/GPU": 3, "Cost": 2}
-
-
-def layouts_page(
-    layouts: Sequence[Layout],
-    best: str | None,
-    notes: Sequence[str] = (),
-    same: Sequence[str] = (),
-    whose: str = "the recipe's",
-) -> Page:
-    """Return the page of several layouts. A layout that is illegal or that no setting fits shows the reason.
-
-    ``same``: names of layouts that are as fast as the ``best`` one, as far as predictions can tell. ``whose``: as in
-    `plan_page`.
-    """
-    unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
-    peak, both = f"Peak {unit}", f"Range {unit}"
-    right = (peak, both, "Step", "TFLOP/s/GPU", "Cost")
-    columns = [Column(title, right=title in right, drop=_DROPPED_OF_LAYOUTS.get(title, 0))
-               for title in ("Layout", "Recompute", *right, "")]  # fmt: skip
-    marks = dict.fromkeys(same, f" {SAME}") | {best: " *"}
-    rows = table(columns, [_layout(name, plan, marks.get(name, ""), unit) for name, plan, _ in layouts if plan])
-    illegal = listing(f"{name}: {problem}" for name, plan, problem in layouts if plan is None)
-    plans = [plan for _, plan, _ in layouts if plan]
-    chosen = next((plan for name, plan, _ in layouts if name == best and plan), None)
-    blocks = (*_shared_request(plans, notes), rows, illegal, *_about_layouts(plans))
-    fitting = [(name, plan.recommended) for name, plan, _ in layouts if plan and plan.recommended and name in marks]
-    return Page((*blocks, *_chosen(layouts, best or "", chosen, [*same_time_lines(best, fitting)], whose)))
-
-
 SAME = "="
 
 
-def same_time_lines(best: str | None, group: Sequence[tuple[str, Row]]) -> Iterator[Line]:
-    """Say which layouts are as fast as the ``best`` one, as far as predictions tell, and which needs the least memory.
+def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
+    """Return the page of several layouts. A layout that is illegal or that no setting fits shows the reason.
 
-    ``group``: all of them with their setting, the best one included; no line if it is alone.
+    ``whose``: as in `plan_page`.
     """
-    if len(group) < 2:
+    plans, marks = {layout.name: layout.plan for layout in planned.layouts if layout.plan}, _marks(planned)
+    unit = size_unit([row for plan in plans.values() for row in plan.rows])
+    rows = [_layout(name, plan, marks.get(name, ""), unit) for name, plan in plans.items()]
+    illegal = listing(f"{layout.name}: {layout.problem}" for layout in planned.layouts if layout.plan is None)
+    return Page((
+        *_shared_request(list(plans.values()), planned.notes),
+        table(_columns(unit, "Cost", drop=_DROPPED_OF_LAYOUTS), rows),
+        illegal,
+        *_about_layouts(plans.values()),
+        *_chosen(planned, plans, whose),
+    ))  # fmt: skip
+
+
+def _marks(planned: Planned) -> dict[str, str]:
+    best = {planned.best.name: " *"} if planned.best else {}
+    return {layout.name: f" {SAME}" for layout in planned.same_time} | best
+
+
+def _columns(unit: str, *more: str, drop: Mapping[str, int] | None = None) -> list[Column]:
+    titles = ("Layout", "Recompute", f"Peak {unit}", f"Range {unit}", "Step", "TFLOP/s/GPU", *more, "")
+    texts = ("Layout", "Recompute", "")
+    return [Column(title, right=title not in texts, drop=(drop or {}).get(title, 0)) for title in titles]
+
+
+def _same_time(planned: Planned) -> Iterator[Line]:
+    """Say which layouts are as fast as the best one, as far as predictions tell, and which needs the least memory."""
+    if not planned.best or not planned.same_time:
         return
-    error = ratio_error()
-    sizes = {name: row.prediction.peak_bytes for name, row in group if row.prediction}
-    smallest = min(sizes, key=lambda name: sizes[name])
-    least = "the recommended one" if smallest == best else f"{smallest} ({format_bytes(sizes[smallest])})"
+    rows = ((layout.name, layout.row) for layout in (planned.best, *planned.same_time))
+    sizes = {name: row.prediction.peak_bytes for name, row in rows if row and row.prediction}
+    error, smallest = ratio_error(), min(sizes, key=lambda name: sizes[name])
+    itself = smallest == planned.best.name
+    least = "the recommended one" if itself else f"{smallest} ({format_bytes(sizes[smallest])})"
     yield Line(
         f"{SAME}: as fast as the recommended layout, as far as predictions can tell: in 9 of 10 of {error.num_rows} "
-        "measured pairs the "
-        f"predicted ratio of two layouts' times errs by up to {error.share * 100:.0f} %. Of these layouts {least} "
-        "needs the least memory",
+        f"measured pairs the predicted ratio of two layouts' times errs by up to {error.share * 100:.0f} %. Of these "
+        f"layouts {least} needs the least memory",
         hang=4,
     )
 
@@ -96,7 +91,7 @@ def _layout(name: str, plan: Plan, mark: str, unit: str) -> list[Words]:
     return [*shown, "-" if row.overhead is None else format_percent(row.overhead), verdict_text(row)]
 
 
-def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
+def _about_layouts(plans: Iterable[Plan]) -> Iterator[Line]:
     limited = any(plan.limits.max_overhead is not None for plan in plans)
     about = "Cost compares with the step without recompute of the same layout"
     yield Line(f"{about}{', and so does the limit of --max_overhead' if limited else ''}", "dim", hang=2)
@@ -104,36 +99,36 @@ def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
         yield Line(f"More settings may fit {WITHOUT_GRAPHS}: graphs forbid settings and widen ranges", "dim", hang=2)
 
 
-def _chosen(
-    layouts: Sequence[Layout], name: str, chosen: Plan | None, same: Sequence[Line], whose: str
-) -> Iterator[Block]:
+def _chosen(planned: Planned, plans: Mapping[str, Plan], whose: str) -> Iterator[Block]:
     """Yield the recommended setting, equally fast layouts, the request's setting, and a faster one that may not fit."""
-    if chosen is None or chosen.recommended is None:
+    best = planned.best
+    if best is None or best.plan is None or best.row is None:
         return
-    best = chosen.recommended
-    first = next(plan for _, plan, _ in layouts if plan)
-    yield Line((Span("Use ", "strong"), Span(f"{name}  {option(best)}", "chosen")), hang=4)
-    yield from paste_lines(to_paste(best.candidate.spec, first.spec, with_sizes=True), 4)
-    yield from same
-    if asked := asked_text(chosen, whose):
+    base = next(iter(plans.values())).spec
+    yield Line((Span("Use ", "strong"), Span(f"{best.name}  {option(best.row)}", "chosen")), hang=4)
+    yield from pasted(best.row, base, with_sizes=True)
+    yield from _same_time(planned)
+    if asked := asked_text(best.plan, whose):
         yield Line(asked[0].upper() + asked[1:], hang=4)
-    if chosen.safe is None:
+    if best.plan.safe is None:
         yield Line("No setting fits with its whole range", hang=4)
-        yield assumptions(chosen)
-        return
-    fastest, error = chosen.seconds_per_token(best), ratio_error()
-    tight = [
-        (seconds, where, row)
-        for where, plan, _ in layouts
-        for row in (plan.rows if plan else ())
-        if plan and row.verdict == "TIGHT" and (seconds := plan.seconds_per_token(row)) < fastest
-        if row is chosen.riskier or (plan is not chosen and not error.hides(seconds, fastest))
-    ]
-    if tight:
-        _, where, row = min(tight, key=lambda each: each[0])
-        yield Line(f"Faster, but the upper end of its range does not fit: {where}  {option(row)}", hang=4)
-        yield from paste_lines(to_paste(row.candidate.spec, first.spec, with_sizes=True), 4)
-    yield assumptions(chosen)
+    elif tight := _faster(best, plans):
+        _, name, row = tight
+        yield Line(f"Faster, but the upper end of its range does not fit: {name}  {option(row)}", hang=4)
+        yield from pasted(row, base, with_sizes=True)
+    yield assumptions(best.plan)
+
+
+def _faster(best: Layout, plans: Mapping[str, Plan]) -> tuple[float, str, Row] | None:
+    """Return the fastest setting of any layout that is faster than the recommended one but may not fit."""
+    assert best.plan and best.row
+    fastest, error = best.plan.seconds_per_token(best.row), ratio_error()
+    rows = ((plan.seconds_per_token(row), name, row) for name, plan in plans.items() for row in plan.rows)
+    faster = [each for each in rows if each[2].verdict == "TIGHT" and each[0] < fastest]
+    surely = [each for each in faster if each[1] != best.name and not error.hides(each[0], fastest)]
+    return min(
+        [each for each in faster if each[2] is best.plan.riskier] + surely, key=lambda each: each[0], default=None
+    )
 
 
 def _shared_request(plans: Sequence[Plan], notes: Sequence[str]) -> Iterator[Block]:
@@ -171,40 +166,37 @@ def search_page(found: Searched, request: PlanRequest) -> Page:
     """Return the page of a search, finished or interrupted."""
     best = [(each, each.row) for each in found.best if each.row]
     limits = next((each.plan.limits for each in found.tried.values()), None)
-    blocks: list[Block] = [
-        request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
-    ]
-    if limits and limits.capacity_bytes is not None:
-        blocks.append(Facts((("Limit", limits.text),), VALUES))
+    known = limits is not None and limits.capacity_bytes is not None
     notes = (*found.base.notes, *([found.traced_with] if found.traced_with else []))
-    blocks += [listing(f"Note: {note}" for note in notes), GAP, *_counts(found), GAP]
-    if not best:
-        blocks.append(
-            Line(Span("Nothing fits", "bad") if not found.interrupted else "Nothing that fits was found so far")
-        )
-        return Page(tuple(blocks))
-    planned = Planned(found.layouts)
-    marks = dict.fromkeys((layout.name for layout in planned.same_time), f" {SAME}") | {best[0][0].name: " *"}
-    blocks += [
-        Line(f"The {counted(len(best), 'layout')} with the fastest steps that fit", "strong"),
-        _table(best, marks),
-        *same_time_lines(best[0][0].name, [(each.name, row) for each, row in best if each.name in marks]),
-        GAP,
+    blocks: list[Block] = [
+        request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap")),
+        *([Facts((("Limit", limits.text),), VALUES)] if limits and known else []),
+        *(listing(f"Note: {note}" for note in notes), GAP, *_counts(found), GAP),
     ]
-    commands = "\n".join(command(each, row, request) for each, row in best)
-    blocks.append(Section("Commands", (Code(commands),)))
-    fastest = best[0][1].candidate.spec
-    lines = paste_lines(to_paste(fastest, found.base.spec, with_sizes=True), 2)
-    blocks.append(Section(f"The first of them, {best[0][0].name}, to paste into a job of another program", lines))
-    front = thinned(found.pareto, keep=best[0])
-    title = (
-        f"Settings that no other one beats in memory and time (Pareto set), up to {SLOWEST:g} times the fastest step"
-        f"{f'; {len(front)} of {len(found.pareto)} shown, --json has all' if len(front) < len(found.pareto) else ''}"
-    )
-    blocks.append(Section(title, (_table(front),)))
-    nearest = nearest_lines(planned.nearest_golden, planned.nearest_published)
-    blocks += [assumptions(best[0][0].plan), *nearest]
-    return Page(tuple(blocks))
+    if not best:
+        words = "Nothing that fits was found so far" if found.interrupted else Span("Nothing fits", "bad")
+        return Page((*blocks, Line(words)))
+    (first, row), planned, front = best[0], Planned(found.layouts), thinned(found.pareto, keep=best[0])
+    shown = f"; {len(front)} of {len(found.pareto)} shown, --json has all" if len(front) < len(found.pareto) else ""
+    return Page((
+        *blocks,
+        Line(f"The {counted(len(best), 'layout')} with the fastest steps that fit", "strong"),
+        _table(best, _marks(planned)),
+        *_same_time(planned),
+        GAP,
+        Section("Commands", (Code("\n".join(command(*each, request) for each in best)),)),
+        Section(
+            f"The first of them, {first.name}, to paste into a job of another program",
+            tuple(pasted(row, found.base.spec, with_sizes=True, indent=2)),
+        ),
+        Section(
+            "Settings that no other one beats in memory and time (Pareto set), up to "
+            f"{SLOWEST:g} times the fastest step{shown}",
+            (_table(front),),
+        ),
+        assumptions(first.plan),
+        *nearest_lines(planned.nearest_golden, planned.nearest_published),
+    ))  # fmt: skip
 
 
 def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list[tuple[Tried, Row]]:
@@ -232,9 +224,9 @@ def _counts(found: Searched) -> Iterator[Block]:
 
 def _table(rows: Sequence[tuple[Tried, Row]], marks: Mapping[str, str] | None = None) -> Table:
     unit = size_unit([row for _, row in rows])
-    columns = [Column(title, right=title not in ("Layout", "Recompute", "")) for title in (
-        "Layout", "Recompute", f"Peak {unit}", f"Range {unit}", "Step", "TFLOP/s/GPU", "")]  # fmt: skip
-    return table(columns, [
-        [*layout_cells(tried.name + (marks or {}).get(tried.name, ""), row, row.prediction, unit), verdict_text(row)]
-        for tried, row in rows if row.prediction
-    ])  # fmt: skip
+    cells = (
+        (*layout_cells(tried.name + (marks or {}).get(tried.name, ""), row, row.prediction, unit), verdict_text(row))
+        for tried, row in rows
+        if row.prediction
+    )
+    return table(_columns(unit), cells)

@@ -175,17 +175,13 @@ class Prediction:
         return PredictionRecord(
             peak_bytes=self.peak_bytes,
             range_bytes=self.range_bytes,
-            stages=tuple(_stage_record(stage) for stage in self.stages),
+            stages=tuple(StagePrediction.model_validate(stage, from_attributes=True) for stage in self.stages),
             model_flops=self.model_flops,
             recompute_flops=self.recompute_flops,
             step_time_s=time.likely_s if time else None,
-            step_time_range_s=(time.low_s, time.high_s) if time else None,
+            step_time_range_s=time.range_s if time else None,
             assumptions=tuple(row.text for row in self.assumptions),
         )
-
-
-def _stage_record(stage: StageMemory) -> StagePrediction:
-    return StagePrediction(**{name: getattr(stage, name) for name in StagePrediction.model_fields})
 
 
 def predict(

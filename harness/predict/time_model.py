@@ -157,6 +157,11 @@ class StepTime:
     host_bound: bool
     range_rows: int
 
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """Return both ends of the range."""
+        return self.low_s, self.high_s
+
 
 def likely_seconds(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...], likely: Efficiency) -> float:
     """Return the seconds of one step at the given efficiencies."""
@@ -291,15 +296,12 @@ class _Clock:
         gpu = [max(pair) + e.exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
         more, eager = expert_launch_s(self.spec, chunk, e.launch_s), 1 - captured(self.spec)
         host = [(launching[phase] + more[phase]) * eager for phase in phases]
-        copies = chunk.copied / self._copied_per_s  # each way, beside the computation of a pass
+        per_s = (self.spec.gpu_type.host_bandwidth or inf) * COPY
+        copies = chunk.copied / per_s  # each way, beside the computation of a pass
         gpu = [max(gpu[0], copies), max(gpu[1], copies - gpu[2]), gpu[2]]
         on_gpu, on_host = self._beside(sum(gpu), dispatch), sum(host)
         slower = host if on_host > on_gpu else gpu
         return _Passes(on_gpu, on_host, (slower[0], slower[1], slower[2]), self.efficiency.norm)
-
-    @cached_property
-    def _copied_per_s(self) -> float:
-        return (self.spec.gpu_type.host_bandwidth or inf) * COPY
 
     def _beside(self, computing_s: float, dispatch_s: float) -> float:
         """Return the seconds of a micro-batch whose experts' messages run beside the passes of another one.

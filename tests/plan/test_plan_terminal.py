@@ -8,7 +8,8 @@ import pytest
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
-from harness.plan.document import plan_document
+from harness.plan.document import planned_document
+from harness.plan.run import Layout, Planned
 from harness.plan.show import plan_page, size_unit
 from harness.plan.show_layouts import layouts_page
 from harness.predict.advice import advice
@@ -42,41 +43,45 @@ def planned(spec: ExperimentSpec, capacity_bytes: int | None = 80 * 1024**3):
     return plan(spec, found, traces, Limits(capacity_bytes), TE, SOFTWARE)
 
 
+def layouts(**plans) -> Planned:
+    """Layouts by name, each with its plan or with why it has none."""
+    return Planned(
+        tuple(Layout(name, None, *((None, made) if isinstance(made, str) else (made,))) for name, made in plans.items())
+    )
+
+
 @pytest.fixture
 def spec(make_spec):
     return make_spec(compute_dtype="bf16", recompute="none", kernels={"transformer_impl": TE})
 
 
-def shown(width: int, page, *, terminal: bool) -> list[str]:
+def shown(page, width: int = 200, *, terminal: bool = False) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False, color_system=None)
-    print_page(console, page())
+    print_page(console, page)
     return out.getvalue().splitlines()
+
+
+def begun(lines: list[str], *starts: str) -> bool:
+    return all(any(line.startswith(start) for line in lines) for start in starts)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(spec, width):
-    lines = shown(width, lambda: plan_page(planned(spec), ()), terminal=True)
+    lines = shown(plan_page(planned(spec), ()), width, terminal=True)
     to_copy = [line for line in lines if line.startswith("    Megatron-")]  # never broken
     assert max(len(line) for line in lines if line not in to_copy) <= width
     assert not [line for line in lines if "…" in line]
 
 
 def test_in_a_pipe_every_setting_has_its_parts_on_one_line(spec):
-    lines = shown(40, lambda: plan_page(planned(spec), (), show_all=True), terminal=False)
-    header = next(line for line in lines if line.startswith("Recompute "))
-    assert header.split()[-7:] == [
-        "Weights", "Gradients", "Optimizer", "Activations", "Logits", "Transient", "Overhead",
-    ]  # fmt: skip
+    lines = shown(plan_page(planned(spec), (), show_all=True), 40)
     assert [line.split()[0] for line in lines if line.endswith((" FITS", " TIGHT", " OOM"))] == [
         "none", "core_attn", "mlp", "core_attn,mlp", "full:uniform:1", "full:uniform:2", "full:uniform:4",
         "full:block:1", "full:block:2", "full:block:3",
     ]  # fmt: skip
-
-
-def test_the_answer_is_one_line_that_can_be_typed(spec):
-    lines = shown(120, lambda: plan_page(planned(spec), ()), terminal=False)
-    assert [line for line in lines if line.startswith("Use --recompute ")]
+    assert begun(lines, "Use --recompute ")
+    assert not begun(shown(plan_page(planned(spec), ())), "full:uniform:4 ")  # another one beats it
 
 
 def tight_budget(spec):
@@ -99,28 +104,24 @@ def test_every_recommended_setting_can_be_pasted_into_other_programs(spec):
     asked = spec.model_copy(update={"recompute": parse_recompute("full:uniform:1")})
     made = planned(asked, tight_budget(asked))
     assert (made.recommended.text, made.riskier.text) == ("full:block:1", "none")
-    lines = shown(80, lambda: plan_page(made, ()), terminal=True)
-    use, riskier = pasted(lines)
-    assert "Use --recompute full:block:1" in lines[lines.index(f"    Megatron-Bridge: {use[0]}") - 2]
+    use, riskier = pasted(shown(plan_page(made, ()), 80, terminal=True))
+    gone = ["--recompute-granularity", "--recompute-method", "--recompute-num-layers"]
     assert use == (
-        "model.recompute_granularity=full model.recompute_method=block model.recompute_num_layers=1 'model.recompute_modules=[]' model.distribute_saved_activations=false",
+        "model.recompute_granularity=full model.recompute_method=block model.recompute_num_layers=1 "
+        "'model.recompute_modules=[]' model.distribute_saved_activations=false",
         "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
     )
-    assert riskier[1] == "without --recompute-granularity, --recompute-method, --recompute-num-layers"
-    (layout,) = json_of(plan_document([("", made, "")], ""))["layouts"]
+    assert riskier[1] == f"without {', '.join(gone)}"
+    (layout,) = json_of(planned_document(layouts(tp4=made)))["layouts"]
     assert [(row["bridge"], row["megatron_lm"]) for row in layout["to_paste"]] == [use, (riskier[0], "")]
-    assert layout["to_paste"][1]["without"] == [
-        "--recompute-granularity",
-        "--recompute-method",
-        "--recompute-num-layers",
-    ]
+    assert layout["to_paste"][1]["without"] == gone
     assert [row["recompute"] for row in layout["to_paste"]] == ["full:block:1", "none"]
 
 
 def test_what_fits_only_without_graphs_turns_them_off_in_other_programs_too(spec):
     graphs = spec.model_copy(update={"cuda_graph": CudaGraphSpec(impl=TE, scope=("attn",))})
     made = replace(planned(graphs, 10**9), without_graphs=planned(spec))
-    ((bridge, megatron_lm),) = pasted(shown(120, lambda: plan_page(made, ()), terminal=False))
+    ((bridge, megatron_lm),) = pasted(shown(plan_page(made, ())))
     assert {"model.cuda_graph_impl=none", "model.recompute_granularity=null"} <= set(bridge.split())
     assert megatron_lm == "without --cuda-graph-impl, --cuda-graph-scope"
 
@@ -128,89 +129,70 @@ def test_what_fits_only_without_graphs_turns_them_off_in_other_programs_too(spec
 def test_a_layout_is_pasted_with_its_sizes(spec):
     wide = spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update={
         "tensor_model_parallel_size": 8, "virtual_pipeline_model_parallel_size": None})})  # fmt: skip
-    layouts = [("tp=4 vp=5", planned(spec), ""), ("tp=8 vp=none", planned(wide), "")]
-    ((bridge, megatron_lm),) = pasted(shown(120, lambda: layouts_page(layouts, "tp=8 vp=none"), terminal=False))
-    assert {"model.tensor_model_parallel_size=8", "model.virtual_pipeline_model_parallel_size=null"} <= set(
-        bridge.split()
-    )
-    assert (
-        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --context-parallel-size 1 --sequence-parallel"
-        in megatron_lm
-    )
-    assert megatron_lm.startswith(
-        " (without --num-virtual-stages-per-pipeline-rank, --num-layers-per-virtual-pipeline-stage): "
-    )
-    document = json_of(plan_document(layouts, "tp=8 vp=none"))
-    assert document["layouts"][1]["to_paste"][0]["megatron_lm"] == megatron_lm.partition(": ")[2]
+    both = layouts(large=planned(spec, 10**9), wide=planned(wide))
+    ((bridge, megatron_lm),) = pasted(shown(layouts_page(both)))
+    sizes = {"model.tensor_model_parallel_size=8", "model.virtual_pipeline_model_parallel_size=null"}
+    assert sizes <= set(bridge.split())
+    without, _, options = megatron_lm.partition(": ")
+    assert "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --context-parallel-size 1" in options
+    assert "--num-virtual-stages-per-pipeline-rank" in without
+    assert json_of(planned_document(both))["layouts"][1]["to_paste"][0]["megatron_lm"] == options
 
 
-def test_where_nothing_fits_the_ladder_ends_at_parallelism(spec):
-    lines = shown(120, lambda: plan_page(planned(spec, 10**9), ()), terminal=False)
-    assert [line[:2] for line in lines if line[1:3] == ". "] == ["1.", "2.", "3.", "4."]
-    assert [line for line in lines if line.startswith("Nothing fits into 953.67 MiB")]
-
-
-def test_without_a_known_memory_nothing_is_judged(spec):
-    lines = shown(120, lambda: plan_page(planned(spec, None), ()), terminal=False)
-    assert [line for line in lines if line.startswith("mbr-perf does not know what fits")]
+@pytest.mark.parametrize(
+    ("capacity", "starts"),
+    [
+        (10**9, ("Nothing fits into 953.67 MiB", "1. ", "2. ", "3. ", "4. parallelism")),
+        (None, ("mbr-perf does not know what fits",)),
+    ],
+)
+def test_where_nothing_fits_the_ladder_ends_at_parallelism_and_without_a_memory_nothing_is_judged(
+    spec, capacity, starts
+):
+    made = planned(spec, capacity)
+    assert made.recommended is None
+    assert begun(shown(plan_page(made, ())), *(start.replace("parallelism", "") for start in starts))
 
 
 def test_layouts_stand_side_by_side_and_an_illegal_one_says_why(spec):
-    layouts = [("tp=4", planned(spec), ""), ("tp=3", None, "A01: does not divide")]
-    lines = shown(120, lambda: layouts_page(layouts, "tp=4"), terminal=False)
-    assert [line for line in lines if line.startswith("tp=3") and "A01: does not divide" in line]
-    assert [line for line in lines if line.startswith("Use tp=4")]
+    both = layouts(tp4=planned(spec), tp3="A01: does not divide")
+    lines = shown(layouts_page(both), 120)
+    assert begun(lines, "Recipe", f"Limit        80.00 GiB {both.layouts[0].plan.limits.free_text}", "Use tp4")
+    assert "tp3: A01: does not divide" in lines
+    document = json_of(planned_document(both))
+    assert {setting["layout"] for setting in document["settings"]} == {"tp4"}
+    assert [layout["problem"] for layout in document["layouts"]] == [None, "A01: does not divide"]
 
 
 def test_layouts_that_are_as_fast_are_marked_and_the_smallest_is_named(spec):
-    made, smaller = planned(spec), planned(spec.model_copy(update={"num_gpus": 2 * spec.num_gpus}))
-    layouts = [("tp=4", made, ""), ("tp=2", smaller, "")]
-    alike = shown(300, lambda: layouts_page(layouts, "tp=4", same=["tp=2"]), terminal=False)
-    assert [line.split()[:2] for line in alike if line.startswith(("tp=2", "tp=4"))] == [["tp=4", "*"], ["tp=2", "="]]
-    text = next(line for line in alike if line.startswith("=: as fast as the recommended layout"))
-    assert " Of these layouts tp=2 (" in text
-    assert not [
-        line for line in shown(300, lambda: layouts_page(layouts, "tp=4"), terminal=False) if "as fast as" in line
-    ]
+    made, smaller = planned(spec), planned(spec)
+    smaller = replace(smaller, recommended=replace(smaller.recommended, prediction=smaller.control.prediction))
+    lines = shown(layouts_page(layouts(tp4=made, tp2=smaller)), 300)
+    assert [line.split()[:2] for line in lines if line.startswith(("tp2", "tp4"))] == [["tp4", "*"], ["tp2", "="]]
+    assert begun(lines, "=: as fast as the recommended layout")
+    assert not begun(shown(layouts_page(layouts(tp4=made)), 300), "=: ")
+
+
+def unsure(spec):
+    """A plan in which the peak without recompute fits, and the upper end of its range does not."""
+    return planned(spec, tight_budget(spec))
 
 
 def test_advice_of_layouts_names_no_faster_one_inside_the_error(spec):
-    made = planned(spec)
-    peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
-    tight = planned(spec, made.limits.needs.device_bytes((peak + high) // 2))
     shorter = spec.batch.model_copy(update={"seq_length": round(spec.batch.seq_length * 0.95)})
-    slower = replace(made, spec=spec.model_copy(update={"batch": shorter}))
-    lines = shown(200, lambda: layouts_page([("tight", tight, ""), ("fits", slower, "")], "fits"), terminal=False)
-    assert not [line for line in lines if line.startswith("Faster, but")]
-
-
-def test_json_names_the_layout_of_every_setting(spec):
-    document = json_of(plan_document([("tp=4", planned(spec), ""), ("tp=3", None, "A01")], "tp=4"))
-    assert {setting["layout"] for setting in document["settings"]} == {"tp=4"}
-    assert [layout["problem"] for layout in document["layouts"]] == [None, "A01"]
+    slower = replace(planned(spec), spec=spec.model_copy(update={"batch": shorter}))
+    assert not begun(shown(layouts_page(layouts(tight=unsure(spec), fits=slower))), "Faster, but")
 
 
 def test_a_peak_that_is_not_fully_modelled_is_no_point(spec):
     overlapping = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"tp_comm_overlap": True})})
-    known, unsure = (shown(200, lambda s=s: plan_page(planned(s), ()), terminal=False) for s in (spec, overlapping))
+    known, about = (shown(plan_page(planned(each), ())) for each in (spec, overlapping))
     assert not [line for line in known if "~" in line]
-    assert next(line for line in unsure if line.startswith("none * ")).split()[3].startswith("~")
-    assert "~: the prediction does not model everything; rely on the range" in unsure
-
-
-def test_a_range_that_reaches_beyond_the_memory_is_reported(spec):
-    made = planned(spec)
-    peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
-    tight, roomy = (
-        shown(200, lambda c=c: plan_page(planned(spec, made.limits.needs.device_bytes(int(c))), ()), terminal=False)
-        for c in ((peak + high) / 2, high * 1.01)
-    )
-    assert "Cheaper, but it may not fit: none at +0.0 %" in " ".join(tight)
-    assert "it may not fit" not in " ".join(roomy)
+    assert next(line for line in about if line.startswith("none * ")).split()[3].startswith("~")
 
 
 def test_the_hardware_utilization_counts_what_runs_again(spec):
-    rows = {row["recompute"]: row for row in json_of(plan_document([("", planned(spec), "")], None))["settings"]}
+    rows = {row["recompute"]: row for row in json_of(planned_document(layouts(tp4=planned(spec))))["settings"]}
     assert rows["none"]["hfu"] == rows["none"]["mfu"] > 0
     again = rows["full:uniform:1"]
     assert again["hfu"] / again["mfu"] == pytest.approx(
@@ -219,30 +201,20 @@ def test_the_hardware_utilization_counts_what_runs_again(spec):
 
 
 def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts(spec):
-    made = planned(spec)
-    peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
-    unsure = planned(spec, made.limits.needs.device_bytes((peak + high) // 2))
-    alone = shown(200, lambda: plan_page(unsure, ()), terminal=False)
+    made = unsure(spec)
+    alone = shown(plan_page(made, ()))
     assert next(line for line in alone if line.startswith("none ")).endswith("TIGHT")
-    layouts = [("tp=4", unsure, ""), ("tp=2", made, "")]
-    several = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
-    assert [line for line in several if "Faster, but the upper end of its range does not fit: tp=4" in line]
-    row = next(row for row in json_of(plan_document(layouts, "tp=4"))["settings"] if row["recompute"] == "none")
+    assert "Cheaper, but it may not fit: none at +0.0 %" in " ".join(alone)
+    both = layouts(tp4=made, tp2=replace(made))
+    assert begun(shown(layouts_page(both)), "Faster, but the upper end of its range does not fit: tp4")
+    row = next(row for row in json_of(planned_document(both))["settings"] if row["recompute"] == "none")
     assert (row["verdict"], row["verdict_is_certain"]) == ("TIGHT", False)
 
 
-def test_settings_that_another_beats_are_hidden_however_few_there_are(spec):
-    lines = shown(200, lambda: plan_page(planned(spec), ()), terminal=False)
-    assert not [line for line in lines if line.startswith("full:uniform:4 ")]
-    assert [line for line in lines if line.startswith("Not shown: ")]
-
-
-def test_a_table_says_when_the_peak_is_and_what_its_marks_mean(spec):
-    lines = shown(200, lambda: plan_page(planned(spec), ()), terminal=False)
-    header = next(line for line in lines if line.startswith("Recompute "))
-    none = next(line for line in lines if line.startswith("none *"))
+def test_a_table_says_when_the_peak_is(spec):
+    lines = shown(plan_page(planned(spec), ()))
+    header, none = (next(line for line in lines if line.startswith(start)) for start in ("Recompute ", "none *"))
     assert none[header.index("Peak at") :].startswith(planned(spec).control.prediction.worst.peak)
-    assert [line for line in lines if line.startswith("*: recommended; asked: the setting of the request;")]
 
 
 def test_on_a_processor_sizes_are_mib_cost_is_flops_and_no_cuda_allocator_is_advised(spec):
@@ -254,9 +226,8 @@ def test_on_a_processor_sizes_are_mib_cost_is_flops_and_no_cuda_allocator_is_adv
     best = next(row for row in rows if row.text == made.recommended.text)
     on_cpu = replace(made, spec=spec.model_copy(update={"gpu": "cpu"}), rows=rows, recommended=best)
     assert "allocator" not in [step.step for step in advice(on_cpu)]
-    lines = shown(200, lambda: plan_page(on_cpu, ()), terminal=False)
-    assert " % FLOPs" in next(line for line in lines if line.startswith("Use "))
-    assert [line for line in lines if line.startswith("Recompute ") and "Peak MiB" in line]
+    assert size_unit(rows) == "MiB"
+    assert " % FLOPs" in next(line for line in shown(plan_page(on_cpu, ())) if line.startswith("Use "))
 
 
 def without_seconds(prediction: Prediction) -> Prediction:
@@ -265,20 +236,12 @@ def without_seconds(prediction: Prediction) -> Prediction:
     return replace(prediction, stages=stages, time=None)
 
 
-def test_layouts_are_headed_by_what_they_share(spec):
-    layouts = [("tp=4", planned(spec), ""), ("tp=3", None, "A01: does not divide")]
-    lines = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
-    assert lines[0].startswith("Recipe")
-    assert f"Limit        80.00 GiB {layouts[0][1].limits.free_text}" in lines
-
-
 def test_a_layout_that_the_tracer_cannot_trace_is_named_beside_the_others(spec):
     found = candidates(spec, SOFTWARE, TE)
     refused = {case.key: "the tracer failed (exit 1): KeyError: 'x'" for case in required_cases(found, TE)}
     lost = plan(spec, found, Traces({}, None, refused), Limits(80 * GIGA), TE, SOFTWARE)
-    layouts = [("tp=2", lost, ""), ("tp=4", planned(spec), "")]
-    lines = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
-    assert any("tp=2" in line and "not predicted: the tracer failed (exit 1): KeyError: 'x'" in line for line in lines)
-    text = "\n".join(shown(200, lambda: plan_page(lost, ()), terminal=False))
+    lines = shown(layouts_page(layouts(tp2=lost, tp4=planned(spec))))
+    assert any("tp2" in line and "not predicted: the tracer failed (exit 1): KeyError: 'x'" in line for line in lines)
+    text = "\n".join(shown(plan_page(lost, ())))
     assert "No setting could be predicted" in text
     assert "nothing fits" not in text

@@ -51,7 +51,7 @@ def rows(spec: Any) -> list[dict[str, Any]]:
 
 
 def test_every_point_has_its_cells_number(specs):
-    marks = {row["cell"]: row["number"] for row in rows(specs["memory_throughput"]) if "state" in row}
+    marks = {row["cell"]: row["text"] for row in rows(specs["memory_throughput"]) if "state" in row}
 
     assert marks == {"mlp": "1", "full:uniform:1": "2 (use this)"}
 

@@ -249,8 +249,3 @@ def memory_unit(values: Sequence[float]) -> tuple[str, float]:
 def time_unit(values: Sequence[float]) -> tuple[str, float]:
     """Name and seconds of the unit."""
     return ("s", 1.0) if max(values, default=0) >= 1 else ("ms", 0.001)
-
-
-def text_width(text: str) -> float:
-    """Pixels of a text at 11 pixels, a little more than it takes."""
-    return len(text) * 6.2 + 2
