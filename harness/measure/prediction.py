@@ -197,13 +197,11 @@ def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
     capacity_bytes = spec.capacity_bytes
     if capacity_bytes is None or not spec.is_described:
         return ""
-    if record:
-        least, most, what = *record.range_bytes, "the predicted peak of"
-    else:
-        least, most, what = *(2 * (least_bytes(spec),)), "weights, gradients and optimizer states alone: at least"
-    if least <= capacity_bytes:
+    needs = record.range_bytes if record else (least_bytes(spec),)
+    if needs[0] <= capacity_bytes:
         return ""
-    sizes = " to ".join(dict.fromkeys(map(format_bytes, (least, most))))
+    what = "the predicted peak of" if record else "weights, gradients and optimizer states alone: at least"
+    sizes = " to ".join(dict.fromkeys(map(format_bytes, needs)))
     return f"Warning: {what} {sizes} does not fit into {format_bytes(capacity_bytes)}; the run starts anyway"
 
 

@@ -98,7 +98,7 @@ class Machine:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def mbr_perf_command(self, *arguments: str | Path) -> list[str | Path]:
-        """Return the command line, with what ranks must be told to inherit."""
+        """Return the command line, with the variables that ranks must inherit."""
         passed = [
             word for name in _PASSED if name != "SCRIPTED_CUDA_BUSY" or self.busy for word in ("--pass_env", name)
         ]
