@@ -13,6 +13,7 @@ from typing import TextIO
 
 from harness.errors import BadRequestError, Problems
 from harness.foreign.megatron_arguments import (
+    PASTE_BLOCK,
     Arguments,
     Given,
     begins_block,
@@ -135,7 +136,7 @@ def _given(script: Script, words: list[Word], start: int) -> Arguments:
     if words[start].doubt and all(word.doubt == words[start].doubt for word in words[start:]):
         raise BadRequestError(
             f"{script.label}:{words[start].line}: the arguments are not certain: {words[start].doubt}",
-            remedy="write the arguments of one job into the file",
+            remedy=PASTE_BLOCK,
         )
     found = from_words(words[start:], script.label)
     found.num_gpus = _num_gpus(words[:start], script.label)

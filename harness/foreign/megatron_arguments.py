@@ -137,13 +137,13 @@ def _same(value: object, default: object) -> bool:
     return value == default if numbers else texts[0].rpartition(".")[2] == texts[1].rpartition(".")[2]
 
 
+PASTE_BLOCK = "paste the block of arguments that Megatron prints, or write those of one job into the file"
 UNKNOWN = "not an argument of Megatron-LM's GPT training that mbr-perf knows"
 _REDIRECTS = re.compile(r"\d?[<>]")
-_STRAY = "an option starts with --; quote a value that contains blanks"
 
 
 def _num_values(rest: list[Word]) -> int:
-    return next((i for i, each in enumerate(rest) if _is_option(each.text)), len(rest))
+    return next((i for i, each in enumerate(rest) if each.text.startswith("--")), len(rest))
 
 
 def from_words(words: Iterable[Word], label: str) -> Arguments:
@@ -156,7 +156,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         place = f"{label}:{word.line}: {name}"
         if argument is None:
             _refuse_word(found, word, name)
-            if _is_option(name):  # the words up to the next option are its values
+            if name.startswith("--"):  # the words up to the next option are its values
                 rest = rest[_num_values(rest) :]
             continue
         takes = argument.options[name]
@@ -168,7 +168,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         if not values and takes in ("one", "many"):
             found.problems.add(f"{place}: has no value", "write the value after it")
         elif not argument.harmless and (why := _uncertain(word, *values)):
-            found.problems.add(f"{place}: not certain: {why}", "write the arguments of one job into the file")
+            found.problems.add(f"{place}: not certain: {why}", PASTE_BLOCK)
         else:
             value = _joined([each.text for each in values], takes) if values else takes == "flag"
             found.given[argument.name] = Given(value, place)
@@ -182,20 +182,17 @@ def _uncertain(*words: Word) -> str:
     return next(whys, "")
 
 
-def _is_option(text: str) -> bool:
-    return text.startswith("--") and len(text) > 2
-
-
 def _refuse_word(found: Arguments, word: Word, name: str) -> None:
     place = f"{found.label}:{word.line}: {shortened(name)}"
     if name in ("$@", "$*", "${@}", "${@:2}") or _REDIRECTS.match(name):
         return
-    if _is_option(name):
+    if name.startswith("--"):
         found.problems.add(f"{place}: {UNKNOWN}", suggested(name, options()))
     elif "$" in name:
         found.problems.add(f"{place}: may hold arguments, but the script does not set it", "write them out")
     else:
-        found.problems.add(f"{place}: belongs to no option", _STRAY)
+        remedy = "an option starts with --; quote a value that contains blanks"
+        found.problems.add(f"{place}: belongs to no option", remedy)
 
 
 def suggested(name: str, known: Iterable[str]) -> str:
