@@ -22,21 +22,13 @@ from harness.nightly.values import (
     CaseVerdict,
     NightVerdict,
     SharedChange,
+    is_open,
     rules_of,
 )
 from harness.nightly.words import SPEED, finding_of
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.night import Case, NightCase, NightData, NightPlan
 from harness.units import utc_now
-
-_WORST_CODE_FIRST = (
-    ExitCode.RUN_FAILED,
-    ExitCode.OUT_OF_MEMORY,
-    ExitCode.REGRESSION,
-    ExitCode.INCONCLUSIVE,
-    ExitCode.IMPROVEMENT,
-)
-
 
 # So many cases that change alike on one night have one cause.
 _MANY_CASES, _MOST_OF_CASES = 3, 2 / 3
@@ -62,14 +54,16 @@ def judge_night(
     shared = _shared(verdicts)
     if shared and shared.is_doubt:
         verdicts = tuple(_in_doubt(case, shared) if is_slower(case) else case for case in verdicts)
-    is_open = num_due > 0 or (aa is not None and not aa.holds)
-    codes = {verdict.exit_code for verdict in verdicts} | ({ExitCode.INCONCLUSIVE} if is_open else set())
+    outcomes: set[CaseOutcome] = {"pass", *(verdict.outcome for verdict in verdicts if not verdict.is_expected)}
+    if is_open(num_due, aa):
+        outcomes.add("inconclusive")
+    outcome = min(outcomes, key=WORST_FIRST.index)
     return NightVerdict(
         night_dir=night_dir,
         plan=plan,
         cases=verdicts,
-        outcome=_outcome(verdicts, is_open=is_open),
-        exit_code=next((code for code in _WORST_CODE_FIRST if code in codes), ExitCode.OK),
+        outcome=outcome,
+        exit_code=exit_code_of(outcome, fail_on_improvement=plan.fail_on_improvement),
         finished_at=finished_at,
         num_due=num_due,
         aa=aa,
@@ -125,13 +119,6 @@ def _in_doubt(case: CaseVerdict, shared: SharedChange) -> CaseVerdict:
 def _aa(plan: NightPlan, cases: Sequence[CaseMaterial]) -> AaVerdict | None:
     found = [case for case in cases if plan.aa and case.planned.name == plan.aa.case]
     return judge_aa(found[0].planned, found[0].aa_runs, plan.aa_numbers(found[0].planned)) if found else None
-
-
-def _outcome(verdicts: Sequence[CaseVerdict], *, is_open: bool) -> CaseOutcome:
-    found: set[CaseOutcome] = {"pass" if verdict.is_expected else verdict.outcome for verdict in verdicts}
-    if is_open:
-        found.add("inconclusive")
-    return next((outcome for outcome in WORST_FIRST if outcome in found), "pass")
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.judge.gate import Verdict
 from harness.judge.metrics import BY_NAME
-from harness.nightly.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.nightly.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict, is_open
 from harness.nightly.words import finding_text, is_red, one_line, outcome_text, p_text
 from harness.units import format_percent, format_share, grouped
 
@@ -82,8 +82,7 @@ def next_steps(verdict: NightVerdict) -> Iterable[str]:
 
     Nothing for a night from which `golden promote` takes no values: unfinished, replayed, or with a failed A/A.
     """
-    plan, aa = verdict.plan, verdict.aa
-    if verdict.num_due or plan.launch.launcher == "replay" or (aa and not aa.holds):
+    if is_open(verdict.num_due, verdict.aa) or verdict.plan.launch.launcher == "replay":
         return
     unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
     if new := [case for case in unsure if not (case.golden_path or case.is_golden_damaged)]:

@@ -140,6 +140,11 @@ class AaVerdict:
         return any(note.startswith(REPLAYED) for run in self.runs if run.record for note in run.record.notes)
 
 
+def is_open(num_due: int, aa: AaVerdict | None) -> bool:
+    """Return whether the night allows no conclusion yet: runs are still due, or its A/A does not hold."""
+    return num_due > 0 or (aa is not None and not aa.holds)
+
+
 @dataclass(frozen=True)
 class SharedChange:
     """Most cases are slower tonight. ``change``: the median of the ``num_cases`` of ``num_judged`` cases, relative.
